@@ -21,9 +21,8 @@
  *     (gcc, clang). The public part is also C99 and C++11. Link with -lcjson for JSON, and with
  *     -lnng -pthread for NNG.
  *
- * AN EXAMPLE, from examples/rate_client.c. The program limits its queries to its share. (Another
- * example, examples/library_only.c, needs no network. It has a server and three clients, and time
- * is a variable.)
+ * AN EXAMPLE, from examples/rate_client.c. The program limits its queries to its share. Another
+ * example, examples/library_only.c, needs no network. It has a server and three clients.
  *
  * <!-- file: examples/rate_client.c -->
  *     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
@@ -66,20 +65,21 @@
  *     template        the settings of all resources whose ids match a glob
  *     server          a process that grants leases
  *     node            one or more servers with a common name. One of them is the master and answers
- *                     requests. The others respond with its address. Nodes form a tree: each node
- *                     except the root has a parent
+ *                     requests. The others respond with the address of the master. Nodes form a
+ *                     tree: each node except the root has a parent
  *     client          a process that uses resources
- *     holder          a client, or a node that has leases on behalf of its clients. Each has an id
+ *     holder          a client, or a node that has leases on behalf of its clients. Each holder has
+ *                     an id
  *     wants           how much a holder asks for
  *     has             how much a holder may use: its lease
  *     committed       how much the server counts as used by a holder. It is at least what the
- *                     holder has. After a cut it stays at the old amount until the holder confirms
- *                     the cut or the old lease ends
- *     safe capacity   how much a client may use when its lease has ended and no server answers
+ *                     holder has. A cut lowers the lease at once, but lowers this amount only when
+ *                     the holder confirms the cut, or when the old lease ends
+ *     safe capacity   how much a client without a lease may use, if its fallback is DOORMAN_SAFE
  *     subclients      the number of clients of a holder; 1 for a client
  *     learning        what a new master does until the leases of its predecessor have ended. It
- *                     grants each holder what the holder says it has, and not more. It answers
- *                     TRY_LATER to a holder without a lease. That holder then uses its fallback
+ *                     grants each holder only what the holder says it has. A holder without a lease
+ *                     receives TRY_LATER, and uses its fallback
  *     fallback        what a client does without a lease: see doorman_fallback
  *
  *     The life of a lease from one request to the next, on the clocks of holder and server:
@@ -89,8 +89,7 @@
  *         server       decides .                             |
  *                      commits it for (1 + drift) * expires_in, from when it decided
  *
- *     A resource of a client is in one of these states. See >>client for its capacity in each
- *     state.
+ *     A resource of a client is in one of these states:
  *
  *         state     meaning              capacity           event              next state
  *         unleased  it has no lease      by its fallback    gets a lease       leased
@@ -100,7 +99,7 @@
  *                   close                                   is opened again    leased, unleased
  *
  *     doorman_server_set_master decides whether a server is master. >>upstream has the states of a
- *     held lease and of the upstream, which makes the requests of a client or node.
+ *     held lease, and those of the upstream of a client or node.
  *
  * THE API, by group. The documentation of each function is above its declaration.
  *
@@ -122,14 +121,14 @@
  *                    _read    doorman_clock
  *     transport      doorman_transport_create  _destroy  _update  _send
  *
- *     There are three ways to use it:
+ *     There are three ways to use the library:
  *     an application  doorman_agent_start and doorman_resource_open; before each request of the
  *                     application doorman_resource_try or _wait; doorman_agent_stop
  *     a node          doorman_json_config, doorman_server_create, _set_master; for each message
- *                     doorman_json_serve; with a parent also a doorman_transport
- *                     (doorman_server.c does this, with sockets)
- *     a test          doorman_shares; or servers and clients. The test itself passes their
- *                     requests. Servers and clients read no clock and use no network
+ *                     doorman_json_serve; with a parent also a doorman_transport. doorman_server.c
+ *                     is such a program
+ *     a test          doorman_shares, or servers and clients. Servers and clients read no clock and
+ *                     use no network. The test passes their messages
  *
  * MACROS that you may define before you include the header
  *
@@ -149,11 +148,11 @@
  *
  * MEMORY
  *
- *     Each create has a destroy. Limiters without a server are in the caller's memory. Options are
- *     used only during the call, except where their comments say otherwise. Pointers in an argument
- *     are used only during the call. Pointers in a result stay valid until the next call on the
- *     object. A call that runs out of memory returns OUT_OF_MEMORY and changes nothing. The library
- *     never frees the caller's memory.
+ *     Each create function has a destroy function. Limiters without a server are in the caller's
+ *     memory. Options are used only during the call, except where their comments say otherwise.
+ *     Pointers in an argument are used only during the call. Pointers in a result stay valid until
+ *     the next call on the object. A call that runs out of memory returns OUT_OF_MEMORY and changes
+ *     nothing. The library never frees the caller's memory.
  *
  * ERRORS
  *
@@ -164,25 +163,26 @@
  *
  * THREADS AND TIME
  *
- *     Any thread may use an agent and its resources. A child process that inherited an agent must
- *     not use it: see doorman_agent. Only one thread at a time may use a server, so the caller
- *     needs a lock. The same is true of a client with its upstream and resources. Any number of
- *     threads may use a limiter, a configuration, doorman_client_try and doorman_client_release at
- *     once.
+ *     Any thread may use an agent and its resources. A child process must not use an agent of its
+ *     parent process. Only one thread at a time may use a server. Only one thread at a time may use
+ *     a client, its upstream and its resources. So a server or client that threads share needs a
+ *     lock of the caller. Any number of threads may use a limiter, a configuration,
+ *     doorman_client_try and doorman_client_release at once.
  *
  *     Only the section nng reads a clock. All other functions that depend on time take `now` as the
- *     last parameter. It is in nanoseconds, and comes from any clock that never goes back. If the
- *     clock does go back, the library behaves as if the clock stood still. A lease has ended when
- *     now >= its end. The same calls with the same `now` and seeds have the same results on every
- *     machine. (On 32-bit x86 this needs -msse2 -mfpmath=sse; otherwise amounts differ in their
- *     last bits.) Use a clock that keeps running while the machine is suspended, so that leases
- *     also end while it is suspended. A function whose name ends in `_due` returns the time at
- *     which an object must be called next.
+ *     last parameter. `now` is in nanoseconds on any clock that never goes back. If the clock does
+ *     go back, the library behaves as if the clock stood still. A lease has ended when now >= its
+ *     end. The same calls with the same `now` and seeds have the same results on every machine. On
+ *     32-bit x86 this needs the options -msse2 -mfpmath=sse. Without them amounts differ in their
+ *     last bits. Use a clock that keeps running while the machine is suspended. Otherwise a lease
+ *     lasts too long. A function whose name ends in `_due` returns the time at which an object must
+ *     be called next.
  *
  * LIMITS
  *
  *     ids, addresses  1 to 256 bytes of UTF-8 without control characters
- *     amounts         0 to 1e15, in multiples of 2^-48 of a unit; limiters count in 1/4096
+ *     amounts         0 to 1e15, in multiples of 2^-48 of a unit. Limiters count in 1/4096 of a
+ *                     unit
  *     priorities      0 to 15
  *     durations       about three years
  *     a message       4 MiB, nested 32 levels deep, 200,000 values
@@ -192,10 +192,10 @@
  *
  * WHAT IT IS NOT
  *
- *     Doorman does not protect a resource from clients that cheat: each client must limit itself to
+ *     Doorman does not protect a resource from clients that cheat. Each client must limit itself to
  *     its lease. Doorman promises that the sum of the leases never exceeds the capacity. The
- *     promise does not cover what clients without a lease use by their fallback. The promise holds
- *     if the rates of clocks differ by at most the drift (5 %).
+ *     promise does not cover clients that use their fallback. The promise holds if the rates of
+ *     clocks differ by at most the drift, which is 5 % by default.
  *
  * SOURCES
  *
@@ -211,7 +211,7 @@
  *     >>configuration   globs, templates, and which template a resource gets
  *     >>shares          the algorithms, and the index that makes them fast
  *     >>leases          the leases of one resource; how capacity moves between holders, and why
- *     >>upstream        the requests of a client or node: what to ask for, when, at which address
+ *     >>upstream        which requests a client or node makes, when, and to which address
  *     >>server          a node: mastership, learning, how a request is answered
  *     >>limiters        what the application calls before it uses a resource
  *     >>client          resources of an application, their fallbacks, wants that follow use
@@ -279,8 +279,8 @@ typedef int64_t doorman_time;
 #define DOORMAN_SUBCLIENTS_MAX 1e9
 #define DOORMAN_MESSAGE_BYTES_MAX ((size_t)4 << 20)
 
-/* The result of a call: one code for each way in which the caller can react. Each row has the code,
- * its name, and a text that explains it. */
+/* The results of calls. Each way in which a caller can react has one code. Each row has the code,
+ * its name, and a text that explains the code. */
 #define DOORMAN_STATUSES(X)                                                                        \
     X(DOORMAN_OK, "OK", "done")                                                                    \
     X(DOORMAN_INVALID_ARGUMENT, "INVALID_ARGUMENT", "an argument or a message is invalid")         \
@@ -297,14 +297,14 @@ typedef enum doorman_status {
     DOORMAN_STATUSES(DOORMAN__STATUS_CODE) DOORMAN_STATUS_COUNT
 } doorman_status;
 
-/* Returns the name of a status, for example "TIMED_OUT". DOORMAN_STATUSES has the texts that
- * explain them.
+/* Returns the name of a status, for example "TIMED_OUT". DOORMAN_STATUSES has a text that explains
+ * each status.
  *   status    any number
  *   returns   a static string, never NULL; "UNKNOWN" for a number that is not a status */
 DOORMAN_API const char *doorman_status_name(doorman_status status);
 
 /* Describes an error, for example "resources[2].capacity: must be ...". A call that fails fills in
- * its doorman_error. The pointer may be NULL. */
+ * its doorman_error. The caller may pass NULL instead. */
 typedef struct doorman_error {
     char text[512];
 } doorman_error;
@@ -323,27 +323,29 @@ typedef struct doorman_error {
 #define DOORMAN__KIND_CODE(kind, name) kind,
 typedef enum doorman_kind { DOORMAN_KINDS(DOORMAN__KIND_CODE) DOORMAN_KIND_COUNT } doorman_kind;
 
-/* How capacity moves from one holder to another. CONFIRMED, the default: after the server has cut a
- * lease, it waits until the holder has confirmed the cut or the old lease has ended. Then it grants
- * the freed part to others. IMMEDIATE: the server grants the freed part at once. The leases can
- * then exceed the capacity until the holder has received the cut. */
+/* How capacity moves from one holder to another. First the server cuts the lease of a holder.
+ * CONFIRMED, the default: the server waits until the holder confirms the cut, or until the old
+ * lease ends. Then it grants the freed part to other holders. IMMEDIATE: the server grants the
+ * freed part at once. The leases can then exceed the capacity until the holder has received the
+ * cut. */
 typedef enum doorman_handover { DOORMAN_CONFIRMED, DOORMAN_IMMEDIATE } doorman_handover;
 
-/* How one resource is shared. A field that is zero means the default. Its comment shows the
- * default. A field that would have no effect is refused. Such a field is a value without its has_
- * field, or a reserve without PRIORITY_SHARE. */
+/* How one resource is shared. A field that is zero has its default value, which the comment of the
+ * field shows. A field that would have no effect is refused. Such a field is a value without its
+ * has_ field, or a reserve without PRIORITY_SHARE. */
 typedef struct doorman_algorithm {
     doorman_kind kind;                     /* FAIR_SHARE */
     doorman_handover handover;             /* CONFIRMED */
     doorman_time lease_length;             /* 60 s */
-    doorman_time refresh_interval;         /* 16 s or a third of lease_length, whichever is less */
-    bool has_learning_mode_duration;       /* if false: the longest lease allowed, plus the drift */
+    doorman_time refresh_interval;         /* the smaller of 16 s and a third of lease_length */
+    bool has_learning_mode_duration;       /* if false: the longest possible lease, plus the
+                                              drift */
     doorman_time learning_mode_duration;   /* 0: no learning */
     bool has_minimum_interval;             /* if false: 5 s */
     doorman_time minimum_interval;         /* 0: none */
     doorman_time minimum_refresh_interval; /* 1 s */
     double decay_factor;                   /* 0.5, in (0, 1] */
-    /* The default is 0; in [0, 1]. PRIORITY_SHARE first shares this part of the capacity fairly
+    /* From 0 to 1; the default is 0. PRIORITY_SHARE first shares this part of the capacity fairly
      * among all holders, and then the rest by priority. Example: the capacity is 100, and the
      * reserve is 0.2. Five holders of the priorities 2, 2, 1, 1, 0 want 100 each. Each holder gets
      * 4, and the two holders of priority 2 get 40 more each. */
@@ -356,8 +358,8 @@ typedef struct doorman_template {
     double capacity;             /* in the resource's own units, [0, 1e15] */
     bool has_safe_capacity;      /* if false: capacity / subclients */
     double safe_capacity;        /* [0, 1e15], or DOORMAN_UNLIMITED */
-    bool whole;                  /* true: whole units, as gauges need; false: any amount */
-    bool has_algorithm;          /* if false: that of "*", or the defaults */
+    bool whole;                  /* true: leases are whole units, as gauges need */
+    bool has_algorithm;          /* if false: that of template "*", else the defaults */
     doorman_algorithm algorithm;
 } doorman_template;
 
@@ -371,16 +373,15 @@ typedef struct doorman_config_options {
 /* A checked configuration. It never changes, so any number of servers and threads may share it. */
 typedef struct doorman_config doorman_config;
 
-/* Checks templates and makes a configuration of them. If one field is wrong, the call refuses all
+/* Checks templates and makes a configuration from them. If one field is wrong, the call refuses all
  * templates (G4).
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call
- *   error     may be NULL; describes an error by the path of the wrong field and the rule that it
- *             breaks
+ *   error     may be NULL; names the wrong field and the rule that this field breaks
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (more than template_max templates) |
  *             OUT_OF_MEMORY
  *   cost      O(templates^2)
- *   source    the fields are those of the design document's ResourceRepository */
+ *   source    the fields are those of ResourceRepository in the design document */
 DOORMAN_API doorman_status doorman_config_create(doorman_config **out,
                                                  const doorman_config_options *options,
                                                  doorman_error *error);
@@ -415,9 +416,8 @@ typedef struct doorman_terms {
 #define DOORMAN_TERMS_MAX (DOORMAN_PRIORITY_MAX + 1)
 
 /* Shares a capacity among demands. The call needs no server, so it can test a policy alone. Amounts
- * are real numbers. If leases are whole units (doorman_template.whole), a server also rounds the
- * amounts.
- *   algorithm    NULL means FAIR_SHARE; only kind and reserve have an effect, but all fields are
+ * are real numbers. A server also rounds them if the leases of the template are whole units.
+ *   algorithm    NULL means FAIR_SHARE. Only kind and reserve have an effect. All fields are
  *                checked
  *   capacity     in the resource's units, [0, 1e15]
  *   demands      used only during the call; may be NULL if demand_count is 0
@@ -425,8 +425,8 @@ typedef struct doorman_terms {
  *                demand_count shares. May be NULL
  *   terms        written on OK: the terms that give these amounts, highest priority first. Needs
  *                room for DOORMAN_TERMS_MAX terms. May be NULL
- *   terms_count  written on OK. With PRIORITY_SHARE this is the number of different priorities,
- *                else 1. May be NULL if terms is NULL
+ *   terms_count  written on OK: the number of terms. With PRIORITY_SHARE there is one term for each
+ *                different priority, otherwise one for all. May be NULL if terms is NULL
  *   error        may be NULL; describes an INVALID_ARGUMENT: "demands[3].wants: must be ..."
  *   returns      OK | INVALID_ARGUMENT | OUT_OF_MEMORY
  *   cost         O(demands log demands) */
@@ -441,39 +441,40 @@ DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, do
 
 /* A lease in a message: `has` of a request, or `gets` of a response. */
 typedef struct doorman_lease {
-    uint64_t id;             /* 1 to 2^53; 0 means no lease */
-    const char *node;        /* the name of the node whose master granted the lease */
-    double capacity;         /* in `gets`: what the holder may use; in `has`: what it still has */
-    double committed;        /* in `gets`: the committed amount, at least capacity */
-    doorman_time expires_in; /* from the grant of the lease to its end */
+    uint64_t id;                   /* 1 to 2^53; 0 means no lease */
+    const char *node;              /* the name of the node whose master granted the lease */
+    double capacity;               /* in `gets`: what the holder may use; in `has`: what the holder
+                                still has */
+    double committed;              /* in `gets`: the committed amount, at least capacity */
+    doorman_time expires_in;       /* from the grant of the lease to its end */
     doorman_time refresh_interval; /* in `gets`: after this time the holder should renew */
 } doorman_lease;
 
 typedef struct doorman_capacity_request {
     const char *resource_id;
     doorman_lease has;           /* the last lease received; id 0: no lease */
-    double outstanding;          /* units in use, if these can exceed has.capacity */
-    const doorman_demand *wants; /* a client has one; a server has one for each group */
+    double outstanding;          /* units in use, which can exceed has.capacity */
+    const doorman_demand *wants; /* a client sends one; a server sends several groups */
     size_t wants_count;
     bool learning; /* only of a server: it does not know all its holders yet */
 } doorman_capacity_request;
 
 typedef enum doorman_outcome {
     DOORMAN_GRANTED,
-    DOORMAN_TRY_LATER, /* the server has no lease of its own, or is learning: see `learning` */
-    DOORMAN_UNMATCHED, /* no template matches, and the configuration rejects this */
+    DOORMAN_TRY_LATER, /* the server learns, or has no lease from its parent */
+    DOORMAN_UNMATCHED, /* no template matches, and reject_unmatched is true */
     DOORMAN_FULL       /* a limit of the server would be exceeded (C7) */
 } doorman_outcome;
 
 typedef struct doorman_capacity_response {
     const char *resource_id;
     doorman_outcome outcome;
-    bool learning;      /* the server learns, or its parent learns and gives it no lease */
+    bool learning;      /* the server learns, or has no lease because its parent learns */
     doorman_lease gets; /* if not GRANTED, only refresh_interval is set */
     bool has_safe_capacity;
     double safe_capacity;
     bool whole;                         /* leases of this resource are whole units */
-    const doorman_algorithm *algorithm; /* this field and the next ones: only for a server */
+    const doorman_algorithm *algorithm; /* set only for a server, as are the fields below */
     const doorman_terms *terms;
     size_t terms_count;
     bool has_learn_for;
@@ -496,12 +497,12 @@ typedef struct doorman_request {
     doorman_method method;
     bool is_server; /* the holder is a server; servers and clients have separate id spaces */
     const char *holder_id;
-    const char *const *path; /* only of a server: the nodes that the request passed, the sender
-                                first */
+    const char *const *path; /* only of a server: the nodes that the request has passed, the
+                                sender first */
     size_t path_count;
     const doorman_capacity_request *items; /* RELEASE_CAPACITY uses only resource_id and has.id */
     size_t item_count;
-    const char *address; /* not on the wire: the server to send it to */
+    const char *address; /* not on the wire: the address of the server */
     uint64_t sequence;   /* not on the wire: matches a response to its request */
 } doorman_request;
 
@@ -516,10 +517,10 @@ typedef struct doorman_response {
 
 /* ---- upstream, the public part ------------------------------------------------------------- */
 
-/* The part of a client or a server that makes requests. It decides which leases to ask for, when
- * and at which address, and it processes the responses. The client or server of an upstream owns
- * and frees it. The same loop serves a client, a node and a root. A root has work to do, but
- * nothing to send.
+/* The part of a client or a server that makes requests. It decides which leases to ask for, when,
+ * and at which address. It also processes the responses. The client or server owns its upstream and
+ * frees it. The same loop serves a client, a node and a root. A root has work to do, but nothing to
+ * send.
  *
  *     doorman_upstream *upstream = doorman_client_upstream(client);  (or doorman_server_upstream)
  *     until the end
@@ -533,43 +534,44 @@ typedef struct doorman_response {
  *             send the request to request.address
  *
  * At most one request is under way. When doorman_upstream_request returns true, the previous
- * request has ended. Close its connection, because a later response to it would be STALE. After the
- * last resource of a client has been closed, loop until doorman_upstream_due returns DOORMAN_NEVER.
- * Then all leases have been released. examples/event_loop.c has such a loop. */
+ * request has ended. Close the connection of the previous request. A later response to that request
+ * would be STALE. After the last resource of a client has been closed, loop until
+ * doorman_upstream_due returns DOORMAN_NEVER. Then all leases have been released.
+ * examples/event_loop.c has such a loop. */
 typedef struct doorman_upstream doorman_upstream;
 
 /* Returns when to call doorman_upstream_request next.
  *   returns   a time; DOORMAN_NEVER: nothing is due until another call is made. Any call on the
  *             upstream, its client or its server makes the time stale. A call on a limiter does not
  *             make it stale. While the wants of a resource follow its use, the time is at most 0.2
- *             s ahead, and the next doorman_upstream_request sees what limiters have refused
+ *             s ahead. So the next doorman_upstream_request soon sees what limiters have refused
  *   cost      O(1) */
 DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
 
 /* Does the work that is due, and then makes the next request if one is due. If the timeout of the
  * last request has passed without a response, the call counts that request as failed. The work:
- *     client   estimates wants from use, and removes leases that have ended from the limiters
+ *     client   estimates wants from use, and removes expired leases from the limiters
  *     server   frees memory, and ends a mastership whose time has passed. Responses do not depend
- *              on this work. One call visits at most 10,000 resources and expired leases, which
- *              takes some milliseconds. If there is more to do, the upstream is due again at once
+ *              on this work. One call visits at most 10,000 resources and expired leases in some
+ *              milliseconds. If there is more to do, the upstream is due again at once
  *
  *   out       written in full. Pointers in it are valid until the next call on the upstream
- *   returns   true: send this request to out->address. false: there is nothing to send now;
- *             out->sequence is 0. A node that runs out of memory also returns false, and tries
- *             again after 1 s. A client's request needs no memory
- *   cost      O(log resources) for each resource in the request. A request has at most 500
- *             resources, and the request of a node 1,000. Also O(log resources) for each resource
- *             of a client that has work. A resource has work at the end of its lease and 0.1 s
- *             after a refusal. If its wants follow use, it also has work every tenth of its window.
- *             If a limiter has refused something, also O(resources), some nanoseconds each. O(1) if
- *             nothing is due */
+ *   returns   true: send this request to out->address. false: there is nothing to send now, and
+ *             out->sequence is 0. For a node that runs out of memory the call also returns false.
+ *             The node tries again after 1 s. The request of a client needs no memory
+ *   cost      O(1) if nothing is due. O(log resources) for each resource in the request. A request
+ *             of a client has at most 500 resources, and a request of a node 1,000. A client also
+ *             needs O(log resources) for each resource with work. A resource has work at the end of
+ *             its lease and 0.1 s after a refusal. If its wants follow use, it also has work every
+ *             tenth of its window. After a refusal the client visits all its resources, which takes
+ *             some nanoseconds for each resource */
 DOORMAN_API bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out,
                                           doorman_time now);
 
 /* Processes the response to the request with this sequence. Only a response to the last request is
  * accepted, and only once (R2).
- *   response  used only during the call. It is checked: an invalid response changes no lease, and
- *             counts as a failed request
+ *   response  used only during the call. An invalid response changes no lease, and counts as a
+ *             failed request
  *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (the response does not match) */
 DOORMAN_API doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t sequence,
                                                      const doorman_response *response,
@@ -589,7 +591,8 @@ typedef enum doorman_event_kind {
     DOORMAN_EVENT_EXPIRED,       /* a lease expired */
     DOORMAN_EVENT_FULL,          /* a limit of the server was reached (C7) */
     DOORMAN_EVENT_UNKNOWN_KIND,  /* the parent names an algorithm that this node does not know */
-    DOORMAN_EVENT_SHARED_ID,     /* two processes seem to use one id: each uses the whole share */
+    DOORMAN_EVENT_SHARED_ID,     /* two processes seem to use one id, so each uses the whole
+                                    share */
     DOORMAN_EVENT_COUNT
 } doorman_event_kind;
 
@@ -601,17 +604,18 @@ typedef struct doorman_event {
 
 typedef struct doorman_server_options {
     const char *node;             /* required: the name of this node of the tree */
-    const doorman_config *config; /* root only; must stay valid until configure or destroy */
-    const char *const *parents;   /* not a root: 1 to 16 addresses of the parent, tried in turn */
+    const doorman_config *config; /* only for a root; must stay valid until configure or destroy */
+    const char *const *parents;   /* not for a root: 1 to 16 addresses of the parent, tried in
+                                     turn */
     size_t parent_count;
-    doorman_time request_timeout; /* default 5 s, for requests to the parent; 0 for a root */
+    doorman_time request_timeout; /* for requests to the parent; default 5 s; a root needs 0 */
     /* Required: random bits that are new for each process. Hash tables and lease ids use them. With
      * the same seed, lease ids would repeat after a restart. If both numbers are 0 and DOORMAN_NNG
      * is defined, the library takes random bits from the system. */
     uint64_t seed[2];
     double drift;                   /* default 0.05: how far clock rates may differ, (0, 1] */
     size_t resource_max;            /* default 1,000,000 */
-    size_t holder_max;              /* of one resource; default 10,000,000 */
+    size_t holder_max;              /* holders of one resource; default 10,000,000 */
     size_t resource_max_per_holder; /* default 100,000; no limit for a child node */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
     void *context;
@@ -619,7 +623,7 @@ typedef struct doorman_server_options {
 
 typedef struct doorman_server doorman_server;
 
-/* Creates a server, which is not yet master.
+/* Creates a server. The server is not master yet.
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call, except `config`
  *   error     may be NULL; describes the error
@@ -635,22 +639,22 @@ DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL is fine
  *             After OK the caller may destroy the previous configuration
  *   returns   OK | INVALID_ARGUMENT (NULL, or the server has a parent) | OUT_OF_MEMORY. After an
  *             error the previous configuration stays in use
- *   cost      O(resources * templates); O(holders log holders) for each resource that gains or
- *             loses its priorities or its template; O(templates) for each template whose glob has
- *             moved or is new */
+ *   cost      O(resources * templates). A resource also needs O(holders log holders) if it gains or
+ *             loses its priorities or its template. A template also needs O(templates) if its glob
+ *             has moved or is new */
 DOORMAN_API doorman_status doorman_server_configure(doorman_server *server,
                                                     const doorman_config *config, doorman_time now);
 
 typedef struct doorman_mastership {
     const char *address; /* of the master, 1 to 256 bytes; NULL: not known */
-    doorman_time until;  /* this server is master until this time; DOORMAN_NEVER: until the next
-                            call; now or earlier: it is not master */
-    doorman_time predecessor_gone; /* when the previous master was known to be gone; 0: now */
+    doorman_time until;  /* when this server stops being master. DOORMAN_NEVER: at the next call.
+                            `now` or earlier: it is not master */
+    doorman_time predecessor_gone; /* when the previous master had certainly stopped; 0: now */
 } doorman_mastership;
 
 /* Sets whether this server is master, and the master's address. A server that becomes master starts
- * to learn. A call while the server is master only moves `until`. A server that stops being master
- * deletes all leases that it knows. This also happens when `until` passes without a call.
+ * to learn. If the server is master already, the call only moves `until`. A server that stops being
+ * master deletes all leases that it knows. A server also stops being master when `until` passes.
  *   mastership   used only during the call
  *   returns      OK | INVALID_ARGUMENT (the address)
  *   cost         O(templates) if the server becomes master; O(holders log holders) if it stops
@@ -665,9 +669,9 @@ DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
  *   error     may be NULL; describes an INVALID_ARGUMENT
  *   returns   OK (also if this server is not master: see doorman_response) | INVALID_ARGUMENT |
  *             NOT_FOUND | OUT_OF_MEMORY
- *   cost      for each resource: O(1) for a renewal that changes nothing, else O(log holders).
- *             O(templates) for the first request for a resource, and for each request for a
- *             resource that no template matches
+ *   cost      O(1) for each renewal that changes nothing. Otherwise O(log holders) for each
+ *             resource in the request. Also O(templates) for a resource that is new, or that no
+ *             template matches
  *   source    design document, "Processing the GetCapacity RPC". Two differences: leases have ids,
  *             and capacity moves between holders only after a confirmation */
 DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
@@ -682,20 +686,21 @@ DOORMAN_API doorman_upstream *doorman_server_upstream(doorman_server *server);
 
 typedef struct doorman_server_resource {
     const char *resource_id;
-    const doorman_template *settings; /* with defaults; node with a parent: those of the parent */
-    double capacity;                  /* that of the template, or that of the node's lease */
-    bool leased;                      /* node with a parent: the parent has given it a lease */
-    doorman_time lease_end;           /* the end of that lease */
-    doorman_outcome outcome;          /* node with a parent: the parent's last outcome */
+    const doorman_template *settings; /* with defaults; of a node with a parent: from the parent */
+    double capacity;                  /* of the template, or of the node's own lease */
+    bool leased;                      /* of a node with a parent: it has a lease from the parent */
+    doorman_time lease_end;           /* the end of the lease from the parent */
+    doorman_outcome outcome;          /* of a node with a parent: the parent's last outcome */
     double has;                       /* sum of the leases, in the resource's units */
     double committed;                 /* sum of the committed amounts, at least has */
     double wants;                     /* sum of what the holders want */
     double subclients;                /* sum of the subclients of the holders */
     size_t holder_count;
     uint64_t expired_count;  /* leases that have expired since the first request for the resource */
-    bool divides_capacity;   /* leases are parts of the capacity: not STATIC, not NO_ALGORITHM */
+    bool divides_capacity;   /* true: leases are parts of the capacity. STATIC, NO_ALGORITHM:
+                                false */
     bool is_learning;        /* the server learns what the holders have */
-    doorman_time learned_at; /* when its learning ends */
+    doorman_time learned_at; /* when the server stops learning */
     bool has_safe_capacity;
     double safe_capacity;
 } doorman_server_resource;
@@ -713,8 +718,8 @@ typedef struct doorman_server_lease {
     doorman_time expires_at; /* the server keeps `committed` for the holder until this time */
 } doorman_server_lease;
 
-/* The position of an iteration. The caller initialises it with {0}, and need not free it. Its
- * fields are private. */
+/* The position of an iteration. The caller initialises the cursor with {0}, and need not free it.
+ * The fields are private. */
 typedef struct doorman_cursor {
     uint64_t position;
     bool at_end;
@@ -723,9 +728,9 @@ typedef struct doorman_cursor {
 /* These functions iterate over the resources, or over the leases of one resource. Expired leases
  * are left out. Between two steps any other call on the server is allowed, so a caller can release
  * its lock between steps. An element that exists during the whole iteration is visited exactly
- * once. An element that is added or removed meanwhile is visited at most once. The order is that of
- * keyed hashes of the ids. It seems random, and is the same in each iteration. (If two ids had the
- * same 64-bit hash, only one of them would be visited.)
+ * once. An element that is added or removed during the iteration is visited at most once. The order
+ * is that of keyed hashes of the ids. This order seems random, and is the same in each iteration.
+ * If two ids had the same 64-bit hash, only one of them would be visited.
  *   cursor    in/out
  *   out       written on true; pointers in it are valid until the next call on the server
  *   returns   false: there are no more elements
@@ -754,18 +759,18 @@ typedef enum doorman_decision {
 /* A decision, and the values for the headers of a reply: RateLimit and Retry-After. */
 typedef struct doorman_result {
     doorman_decision decision;
-    double limit;      /* the limit in force: units a second or at once; or DOORMAN_UNLIMITED */
-    double remaining;  /* units that are left after this call, without what a bucket could lend; or
+    double limit;      /* the limit in force: units a second, in a window, or at once; or
                           DOORMAN_UNLIMITED */
-    doorman_time wait; /* ALLOWED: the caller must wait this long before it uses the units.
-                                 It is 0, except for a limiter with debt_max */
+    double remaining;  /* units that are left after this call; or DOORMAN_UNLIMITED. Units that a
+                          bucket could lend do not count */
+    doorman_time wait; /* ALLOWED: how long the caller must wait before it uses the units. 0 if
+                          the limiter has no debt_max */
     /* ALLOWED: 0. REFUSED: after this time the same call can be allowed, if no other caller takes
-     * units. A rate: the time until enough units are saved at the rate in force, or until a larger
-     * lease is expected. A larger lease is only expected if the server may have more, or if there
-     * is no lease. A gauge: the time until another lease is expected. While a server learns, or
-     * other holders use up the resource, the next lease may be no larger, and another refusal may
-     * follow. Round the time up for a Retry-After. DOORMAN_NEVER: the decision is IMPOSSIBLE, or no
-     * change is expected. */
+     * units. For a rate, this is the time until enough units are saved, or until a larger lease is
+     * expected. A larger lease is expected in two cases only: the server may have more, or the
+     * resource has no lease. For a gauge, this is the time until another lease is expected. If the
+     * next lease is no larger, the call is refused again. Round the time up for a Retry-After.
+     * DOORMAN_NEVER: the decision is IMPOSSIBLE, or no change is expected. */
     doorman_time retry_after;
     doorman_time reset_after; /* time until all units are available again, if there are no other
                                  calls. A gauge and CONCURRENCY: 0, because this time is not
@@ -776,8 +781,7 @@ typedef struct doorman_result {
 
 /* How much a resource may use while it has no lease. */
 typedef enum doorman_fallback {
-    DOORMAN_SAFE,        /* the last safe capacity from a server; before that, the one in the
-                            options */
+    DOORMAN_SAFE,        /* the last safe capacity from a server, else that of the options */
     DOORMAN_PESSIMISTIC, /* nothing */
     DOORMAN_OPTIMISTIC   /* what it wants */
 } doorman_fallback;
@@ -791,11 +795,11 @@ typedef struct doorman_tls {
 } doorman_tls;
 
 typedef struct doorman_client_options {
-    const char *client_id; /* required: different from that of any other client */
+    const char *client_id; /* required; no other client may have the same id */
     /* Required: 1 to 16 addresses, tried in turn. doorman_agent_start lists the forms of address
      * that an agent accepts. A client without a thread accepts any text. doorman_request.address is
-     * one of these addresses, or the master's address that a server has sent. That address may have
-     * another scheme. */
+     * one of these addresses, or the address of a master that a server has sent. The address of a
+     * master may have another scheme. */
     const char *const *addresses;
     size_t address_count;
     uint64_t seed; /* required: random, and new for each client. If it is 0 and DOORMAN_NNG is
@@ -831,33 +835,34 @@ typedef struct doorman_resource_options {
     doorman_resource_kind kind; /* RATE */
     bool has_priority;          /* if false: 1 */
     int priority;
-    /* 0: wants follow use, within the bounds of the next three fields. Use is all that was allowed,
-     * refused or waited for in the last window. While the server has no more to grant, wants are at
-     * most about eight times what the resource has. The reason for this bound: the number of
-     * retries says little about the number of callers. */
+    /* 0: wants follow use, within the bounds of the next three fields. Use is the number of units
+     * that callers were allowed, were refused or waited for in the last window. While the server
+     * has no more to grant, wants are at most about eight times what the resource has. This bound
+     * is needed because the number of retries says little about the number of callers. */
     double wants;
-    double wants_minimum; /* 1: what an idle resource keeps */
-    double wants_maximum; /* 1e15: also the bound of wants that are set */
+    double wants_minimum; /* 1: the wants of an idle resource */
+    double wants_maximum; /* 1e15: the bound of all wants, also of wants that are set */
     double wants_initial; /* wants_minimum: the lower bound during the first window */
     doorman_time window;  /* 10 s: how long an attempt counts as use; at least 10 ms */
     doorman_time burst;   /* 0.1 s; only for a rate; at least 1 us; see doorman_resource_try */
-    double burst_units;   /* only for a rate; if not 0: the burst in units, whatever the speed */
+    double burst_units;   /* only for a rate; if not 0: the burst in units, instead of `burst` */
     doorman_fallback fallback; /* SAFE */
     bool has_safe_capacity;    /* if false: 0, so nothing is allowed before the first response */
     double safe_capacity;      /* used until a server sends another one; or DOORMAN_UNLIMITED */
     bool shadow; /* shadow mode, to try a limit. Attempts that would be refused are allowed and
-                    counted as excess, unless n is not an amount. No call waits, and delays are 0 */
+                    counted as excess. No call waits, and delays are 0. An n that is not an
+                    amount is still IMPOSSIBLE */
     /* Called when `leased`, `outcome`, `learning` or `capacity` has changed. info is valid only
      * during the call. on_change runs within a call on the client, on the agent or on a resource,
      * or in the agent's thread. That call or thread waits for on_change, so on_change should return
      * soon. It may try and release units of any resource, and ask for a delay. Other calls on a
-     * client are forbidden. Other calls on an agent return DEADLOCK and do nothing. It must not
-     * wait for a thread that makes such calls. */
+     * client are forbidden. Other calls on an agent return DEADLOCK and do nothing. on_change must
+     * not wait for a thread that makes such calls. */
     void (*on_change)(void *context, const doorman_resource_info *info);
     void *context;
 } doorman_resource_options;
 
-/* Creates a client. A client does nothing by itself: see doorman_upstream.
+/* Creates a client. A client has no thread: the caller runs the loop of doorman_upstream.
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call
  *   error     may be NULL; describes an INVALID_ARGUMENT
@@ -877,24 +882,23 @@ DOORMAN_API void doorman_client_destroy(doorman_client *client);
 DOORMAN_API doorman_upstream *doorman_client_upstream(doorman_client *client);
 
 /* Opens a resource. If it is open already, the call returns the same resource, and the options of
- * the first opening stay in force. If the new options differ, the call still returns OK. Then
- * `options_differ` of doorman_resource_info is true until the last close, and error (if not NULL)
- * names the first field that differs. If no field differs, error is "". A different kind is
- * refused.
+ * the first opening stay in force. If the new options differ, the call still returns OK, and
+ * `error` names the first field that differs. Then `options_differ` of doorman_resource_info is
+ * true until the last close. If no field differs, `error` is "". A different kind is refused.
  *   out       written only on OK
  *   options   used only during the call
- *   error     also written on OK, see above
- *   returns   OK | INVALID_ARGUMENT (also if the resource has the other kind, and is open or still
- *             has units in use) | OUT_OF_MEMORY
+ *   error     may be NULL; also written on OK
+ *   returns   OK | INVALID_ARGUMENT (also for a different kind while the resource is open or has
+ *             units in use) | OUT_OF_MEMORY
  *   cost      O(log resources of the client) */
 DOORMAN_API doorman_status doorman_client_open(doorman_client_resource **out,
                                                doorman_client *client,
                                                const doorman_resource_options *options,
                                                doorman_error *error, doorman_time now);
 
-/* Ends one opening. After the last close the caller must not use the resource any more. The next
- * request to the server then releases the lease. If a gauge has units in use, its lease is not
- * released: it ends when its time has passed. */
+/* Ends one opening of a resource. After the last close the caller must not use the resource any
+ * more. The next request to the server then releases the lease. The lease of a gauge with units in
+ * use is not released. It ends when its time has passed. */
 DOORMAN_API void doorman_client_close(doorman_client_resource *resource, doorman_time now);
 
 /* Sets the wants, in the resource's units. From then on the wants do not follow use.
@@ -902,12 +906,12 @@ DOORMAN_API void doorman_client_close(doorman_client_resource *resource, doorman
 DOORMAN_API doorman_status doorman_client_set_wants(doorman_client_resource *resource, double wants,
                                                     doorman_time now);
 
-/* The units of all attempts on a resource since it was created, to export as counters. Each count
- * is exact to 1/4096 of a unit, and starts again from 0 after 2^52. */
+/* The units of all attempts on a resource since the resource was created, to export as counters.
+ * Each count is exact to 1/4096 of a unit, and starts again from 0 after 2^52. */
 typedef struct doorman_counts {
     double allowed; /* exact, with any number of threads */
-    double refused; /* an estimate if many threads are refused at the same time. A thread that is
-                       interrupted while it counts removes what others have counted meanwhile */
+    double refused; /* an estimate if many threads are refused at once. A thread that is
+                       interrupted while it counts may remove what other threads have counted */
     double excess;  /* units that were allowed only because of shadow mode or the kill switch */
     uint64_t waits; /* finished calls that had to wait, including those that timed out */
     doorman_time waited; /* the sum of the waiting times of these calls */
@@ -916,18 +920,19 @@ typedef struct doorman_counts {
 struct doorman_resource_info {
     const char *resource_id; /* valid until the last close */
     doorman_resource_kind kind;
-    bool leased;             /* true: it has a lease; false: the fallback is in force */
-    double capacity;         /* the one in force; DOORMAN_UNLIMITED only as a safe capacity */
+    bool leased;             /* true: the resource has a lease. false: the fallback is in force */
+    double capacity;         /* the capacity in force. A safe capacity may be DOORMAN_UNLIMITED */
     double wants;            /* how much the resource wants */
     double in_use;           /* a gauge: units that are not released yet */
     doorman_time expires_at; /* the end of the lease, if it has one */
     bool has_outcome;        /* a server has responded */
-    doorman_outcome outcome; /* of the last response; an operator must act on UNMATCHED and FULL */
-    bool learning; /* the server said that it learns; no lease grows until it has learned */
-    bool has_safe_capacity; /* a server has sent a safe capacity */
-    double safe_capacity;   /* the last one that a server sent; or DOORMAN_UNLIMITED */
-    bool whole;             /* leases are whole units: the template says "whole": true */
-    bool gauge_is_divided;  /* a gauge whose leases are not whole units: a unit may never fit */
+    doorman_outcome outcome; /* that of the last response. UNMATCHED and FULL need an operator */
+    bool learning;           /* the server says that it learns. No lease grows during this time */
+    bool has_safe_capacity;  /* a server has sent a safe capacity */
+    double safe_capacity;    /* the last safe capacity from a server; or DOORMAN_UNLIMITED */
+    bool whole;              /* leases are whole units, because the template says so */
+    bool gauge_is_divided;   /* true: a gauge whose leases are not whole units, so a unit may
+                               never fit */
     doorman_fallback fallback;
     doorman_counts counts;
     uint64_t refresh_failures; /* requests of the client without a useful response */
@@ -940,15 +945,16 @@ DOORMAN_API void doorman_client_read(const doorman_client_resource *resource,
                                      doorman_resource_info *out, doorman_time now);
 
 /* These functions work like doorman_resource_try and doorman_resource_release. Any number of
- * threads may call them at once, even while another thread is in another call on the client. */
+ * threads may call them at once, also during other calls on the client. */
 DOORMAN_API doorman_decision doorman_client_try(doorman_client_resource *resource, double n,
                                                 doorman_result *out, doorman_time now);
 DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resource, double n);
 
 /* ---- limiters, the public part -------------------------------------------------------------- */
 
-/* Private: aligns 64-bit values that threads share to 8 bytes. 32-bit x86 does not align them by
- * itself, and accesses a value that crosses the border of a cache line in two halves. */
+/* Private: aligns 64-bit values that threads share to 8 bytes. 32-bit x86 aligns such values to 4
+ * bytes by default. Then a value could lie in two cache lines, and an access would have two
+ * steps. */
 #ifdef __GNUC__
 #define DOORMAN__ALIGNED __attribute__((aligned(8)))
 #else
@@ -957,16 +963,16 @@ DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resou
 typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
 
 /* ---- limiters without a server -------------------------------------------------------------- */
-/* Limiters for one process that shares its limit with no other process.
+/* A limiter of one process, without a lease. No other process shares the limit.
  *
  *     doorman_limit     the kind and the figures, checked once. It has 64 bytes, and any number of
  *                       limiters can share it
  *     doorman_limiter   the state of one limiter, for example of one user or connection. It has 16
  *                       bytes
  *
- * Both are in the caller's memory, and their fields are private. A limit does not change after its
- * init. Any number of threads may use one limiter at once, without a lock. Amounts are real
- * numbers. An example with 10 units a second and bursts of 50:
+ * Both are in the caller's memory, and their fields are private. After doorman_limit_init a limit
+ * never changes. Any number of threads may use one limiter at once, without a lock. Amounts are
+ * real numbers. An example with 10 units a second and bursts of 50:
  *
  *     doorman_limit_options options = {
  *         .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 10, .size = 50};
@@ -975,22 +981,22 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *                                doorman_limiter_try(&limiter, &limit, 1, NULL, now)
  *
  * TOKEN_BUCKET: a bucket that holds at most `size` units. It is full at first, and gains
- * units_per_second. With debt_max the bucket also lends units: it allows a caller before the units
- * are there. The caller must then wait until all earlier debt is paid back (`wait` of the result).
- * A bucket has three uses:
+ * units_per_second. With debt_max the bucket also lends units. It then allows a caller before the
+ * units are there. The caller must wait until all earlier debt is paid back. The field `wait` of
+ * the result has this time. A bucket has three uses:
  *
  *     token bucket      only size is set. Unused units are saved for a burst
  *     leaky bucket      only debt_max is set. The bucket is a queue that holds debt_max units and
  *                       lets them out evenly. An allowed caller is in the queue, and may continue
  *                       after `wait`
- *     bucket with debt  size and debt_max are set. A caller may take more than there is, and
- *                       continues at once. The next callers wait. Example with 10 units a second,
- *                       size 5 and debt_max 10: at 0 s a caller takes 15 units and continues at
- *                       once. The next caller waits 1 s
+ *     bucket with debt  size and debt_max are set. A caller may take more units than the bucket
+ *                       has, and continues at once. The next callers wait. Example with 10 units a
+ *                       second, size 5 and debt_max 10: at 0 s a caller takes 15 units and
+ *                       continues at once. The next caller waits 1 s
  *
- *   holds     at most size + rate * t units in any time t. With size and debt_max, this bound is
- *             larger by the n of one caller, if all callers wait as they must. A leaky bucket has
- *             no burst at all
+ *   holds     at most size + rate * t units in any time t, if all callers wait as they must. A
+ *             bucket with debt may exceed this bound by the n of one caller. A leaky bucket has no
+ *             burst at all
  *   fails     a full bucket allows a burst of its size at once, and another burst after a pause. A
  *             loan of a large n makes all later callers wait. A queue that is full of old requests
  *             refuses or delays new requests
@@ -1004,15 +1010,15 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *             again at the beginning of the next window
  *   cost      a division, and one compare-and-swap
  *
- * SLIDING_WINDOW: counts the units of the present window, and a part of the units of the last
- * window. This part is the share of the last window that is less than `window` ago. Example with a
- * limit of 7 a minute: 5 units came in the last minute, and 3 units in this minute. When 30 % of
- * this minute has passed, 3 + 5 * 70 % = 6.5 units count. Then half a unit is allowed, and a whole
- * unit is not.
+ * SLIDING_WINDOW: counts all units of the present window and a part of the units of the last
+ * window. This part falls evenly from 100 % to 0 % during the present window. Example with a limit
+ * of 7 a minute: 5 units came in the last minute, and 3 units in this minute. When 30 % of this
+ * minute has passed, 3 + 5 * 70 % = 6.5 units count. Then half a unit is allowed, and a whole unit
+ * is not.
  *   holds     the limit in any window, if the requests of the last window came evenly. Units are
  *             counted in 1/4096, rounded up
- *   fails     if the requests did not come evenly. In the worst case nearly twice the limit is
- *             allowed, or an attempt is refused although it would fit
+ *   fails     if the requests of the last window did not come evenly. Then up to nearly twice the
+ *             limit may be allowed, or an attempt that would fit may be refused
  *   cost      two divisions, and one compare-and-swap
  *
  * SLIDING_LOG: remembers the times of the last attempts, also of refused attempts. Example with 2
@@ -1055,7 +1061,8 @@ typedef struct doorman_limit_options {
     doorman_time window; /* required, (0, 1e8 s]; not for CONCURRENCY */
 } doorman_limit_options;
 
-/* Private: the most that a bucket saves, lends, and makes a caller wait for, in 1/256 ns. */
+/* Private: how much a bucket saves and lends, and how long it makes callers wait, at most. The unit
+ * is 1/256 ns. */
 typedef struct DOORMAN__ALIGNED doorman__bucket {
     int64_t saved_most, debt_most, wait_most;
 } doorman__bucket;
@@ -1075,7 +1082,8 @@ typedef doorman_time DOORMAN__ALIGNED doorman_arrival;
 typedef struct DOORMAN__ALIGNED doorman_limiter {
     union {
         doorman__shared
-            words[2]; /* TOKEN_BUCKET: paid until; windows: counts; CONCURRENCY: in use */
+            words[2]; /* TOKEN_BUCKET: the time until which units are paid; windows: counts of
+                         units; CONCURRENCY: units in use */
         struct {
             uint64_t next;
             doorman_arrival *arrivals;
@@ -1106,8 +1114,8 @@ DOORMAN_API doorman_status doorman_limiter_init(doorman_limiter *limiter,
  *   out       written in full. May be NULL if callers of this limit never have to wait
  *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n is more than the limiter ever allows, negative, or
  *             NaN
- *   cost      no lock and no system call. Each kind above states the rest. With `out`, a
- *             SLIDING_LOG also needs O(log limit) */
+ *   cost      no lock and no system call. The comment of doorman_limit_kind has the rest. With
+ *             `out`, a SLIDING_LOG also needs O(log limit) */
 DOORMAN_API doorman_decision doorman_limiter_try(doorman_limiter *limiter,
                                                  const doorman_limit *limit, double n,
                                                  doorman_result *out, doorman_time now);
@@ -1121,10 +1129,9 @@ DOORMAN_API doorman_time doorman_limiter_delay(const doorman_limiter *limiter,
                                                const doorman_limit *limit, double n,
                                                doorman_time now);
 
-/* Releases n units of a CONCURRENCY limit. This n must be that of a try that was allowed. If n is
- * more than the units in use, no units are in use afterwards, and the limit stays the same. If n is
- * negative, NaN or more than 1e15, the call does nothing. It also does nothing for a limit of
- * another kind. */
+/* Releases n units of a CONCURRENCY limit. n must be that of an allowed try. If n is more than the
+ * units in use, no units are in use afterwards, and the limit stays the same. If n is negative, NaN
+ * or more than 1e15, the call does nothing. It also does nothing for a limit of another kind. */
 DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman_limit *limit,
                                          double n);
 
@@ -1132,8 +1139,8 @@ DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman
 #define DOORMAN__DECLARES_JSON
 /* ---- JSON, the public part ------------------------------------------------------------------ */
 
-/* A text that grows as needed. The caller initialises it with zeros and may reuse it. `text` ends
- * with a NUL, which `bytes` does not count. */
+/* A text that grows as needed. The caller initialises the buffer with zeros, and may use it again.
+ * `text` ends with a NUL that `bytes` does not count. */
 typedef struct doorman_buffer {
     char *text;
     size_t bytes, capacity;
@@ -1146,7 +1153,7 @@ DOORMAN_API void doorman_buffer_uninit(doorman_buffer *buffer);
  *   out       written only on OK; the caller destroys it
  *   text      used only during the call; it need not end with a NUL
  *   returns   as doorman_config_create; also INVALID_ARGUMENT (not JSON, an unknown key, a wrong
- *             value) and RESOURCE_EXHAUSTED (larger or deeper than V5 allows) */
+ *             value) and RESOURCE_EXHAUSTED (the text is too large, or nested too deeply) */
 DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
                                                doorman_error *error);
 
@@ -1154,8 +1161,8 @@ DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char 
  * always a reply to send. If the message is wrong, the reply describes the error. Over nng a
  * message is one request, and over HTTP it is the body of a POST to /v1.
  *   reply     in/out: its text is replaced
- *   epoch     seconds since 1970 at `now`, for the field expiry_time, which people read. 0: the
- *             reply does not have this field
+ *   epoch     seconds since 1970 at `now`, for the field expiry_time. People read this field. 0:
+ *             the reply does not have it
  *   returns   the status in the reply; after OUT_OF_MEMORY the reply may be empty */
 DOORMAN_API doorman_status doorman_json_serve(doorman_server *server, const char *text,
                                               size_t bytes, doorman_buffer *reply, int64_t epoch,
@@ -1193,8 +1200,8 @@ typedef struct doorman_json_exchange {
 /* Frees all memory of an exchange, after any step. The exchange may be used again. */
 DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 
-/* Step 1: reads a message, and allocates all memory that its answer will need. The exchange drops
- * the message that it has read before.
+/* Step 1: reads a message, and allocates all memory that its answer will need. The call drops the
+ * previous message of the exchange.
  *   text      used only during the call. A message of more than DOORMAN_MESSAGE_BYTES_MAX is
  *             refused unread. For such a message the caller may pass NULL, and need not receive all
  *             of it
@@ -1204,9 +1211,9 @@ DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange,
                                                       const char *text, size_t bytes);
 
-/* Step 2: lets the server answer the message. If the message was wrong, or if the server has
- * answered it already, the call has no effect. Then it returns what the last step returned.
- *   server    the caller locks it
+/* Step 2: lets the server answer the message. For a wrong message, or for a message that is
+ * answered already, the call does nothing. It then returns what the last step returned.
+ *   server    the caller holds its lock
  *   returns   OK | as doorman_server_handle | what was wrong with the message | INVALID_ARGUMENT:
  *             no message was read
  *   cost      that of doorman_server_handle, about 0.2 us for each resource */
@@ -1214,7 +1221,8 @@ DOORMAN_API doorman_status doorman_json_exchange_decide(doorman_json_exchange *e
                                                         doorman_server *server, doorman_time now);
 
 /* Step 3: writes the reply: the server's answer, or the error. Without step 2 the reply says
- * UNAVAILABLE, as a server that is stopping does. A second call for the same message has no effect.
+ * UNAVAILABLE. A server that is stopping replies in this way. A second call for the same message
+ * has no effect.
  *   epoch, returns   as doorman_json_serve
  *   cost             O(bytes), about 0.28 us for each resource */
 DOORMAN_API doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange,
@@ -1246,12 +1254,11 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
  * capacity, doorman_resource_wait does not wait for a server.
  *
  * Each of these functions that returns a status can also return
- *   DEADLOCK      if it is called within an on_change of this agent. The call has done nothing.
+ *   DEADLOCK      if it is called within an on_change of this agent. The call does nothing.
  *                 doorman_resource_release is allowed within an on_change
- *   UNAVAILABLE   if it is called in the child process of a fork after doorman_agent_start. The
- *                 call has done nothing. In the child all attempts on the agent's resources are
- *                 always REFUSED, because the leases belong to the parent. The child must not free
- *                 the agent */
+ *   UNAVAILABLE   if a child process calls it for an agent of its parent process. The call does
+ *                 nothing. In the child process all attempts on the agent's resources are REFUSED,
+ *                 because the leases belong to the parent. The child must not free the agent */
 typedef struct doorman_agent doorman_agent;
 
 /* A resource of an agent: a rate or a gauge. It belongs to the agent. */
@@ -1269,8 +1276,8 @@ DOORMAN_API doorman_time doorman_clock(void);
  *             or wss://HOST:PORT/PATH. tls+tcp and wss need the field `tls`
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (no thread, no random bits, or
- *             nng does not work because of a fork). nng works in a child process only if the parent
- *             had made no agent and no transport before the fork, and had not used nng itself */
+ *             nng does not work because of a fork). nng does not work in a child process if the
+ *             parent has used nng before the fork. Agents and transports use nng */
 DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                const doorman_client_options *options,
                                                doorman_error *error);
@@ -1299,10 +1306,10 @@ DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 /* The state of an agent, for logs and health checks. */
 typedef struct doorman_agent_info {
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
-    char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the server for the present or next request */
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the server for the present or next request */
     bool connected;                         /* nng has a connection to this address */
     bool failing;                           /* the last request had no useful response */
-    doorman_error last_error;   /* of the last request that failed; "": no request has failed */
+    doorman_error last_error;   /* why a request failed last; "": no request has failed */
     doorman_time last_error_at; /* the time of last_error on doorman_clock; 0: no error */
     doorman_time next_refresh;  /* when the next request is sent, or the present request times out;
                                    DOORMAN_NEVER: there is nothing to ask for */
@@ -1315,41 +1322,40 @@ typedef struct doorman_agent_info {
 DOORMAN_API doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out);
 
 /* Turns the kill switch on or off. While it is on, all attempts on the agent's resources are
- * allowed and counted, and no call waits. This includes resources that are opened later. Leases
- * continue as usual.
+ * allowed and counted, and no call waits. The switch also affects resources that are opened later.
+ * The agent renews its leases as usual.
  *   returns   OK */
 DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
 /* Opens a resource. If it is open already, the call returns the same resource, and the options of
- * the first opening stay in force. If the new options differ, the call still returns OK. Then
- * `options_differ` of doorman_resource_info is true until the last close, and error (if not NULL)
- * names the first field that differs. If no field differs, error is "". A different kind is
- * refused.
+ * the first opening stay in force. If the new options differ, the call still returns OK, and
+ * `error` names the first field that differs. Then `options_differ` of doorman_resource_info is
+ * true until the last close. If no field differs, `error` is "". A different kind is refused.
  *   out       written only on OK
  *   options   used only during the call; on_change may come from the agent's thread
- *   error     also written on OK, see above
- *   returns   OK | INVALID_ARGUMENT (also if the resource has the other kind, and is open or still
- *             has units in use) | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down)
+ *   error     may be NULL; also written on OK
+ *   returns   OK | INVALID_ARGUMENT (also for a different kind while the resource is open or has
+ *             units in use) | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down)
  *   cost      a mutex, and O(log resources of the agent) */
 DOORMAN_API doorman_status doorman_resource_open(doorman_resource **out, doorman_agent *agent,
                                                  const doorman_resource_options *options,
                                                  doorman_error *error);
 
-/* Ends one opening. After the last close the caller must not use the resource any more. Waits on
- * the resource return UNAVAILABLE. The next request to the server then releases the lease. If a
- * gauge has units in use, its lease is not released: it ends when its time has passed.
+/* Ends one opening of a resource. After the last close the caller must not use the resource any
+ * more. Waits on the resource return UNAVAILABLE. The next request to the server then releases the
+ * lease. The lease of a gauge with units in use is not released. It ends when its time has passed.
  *   returns   OK */
 DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
 
 /* Takes n units if they may be used now.
  *
- * A rate allows at most rate * (t + burst) units in any time t (L1). If n units take longer than
- * the burst, the burst of this request is the time of n units. Example: at 100 units a second, a
- * request for 20 units fits 0.2 s after the last units were taken. A burst in units is a hard
- * bound: at most rate * t + burst units are allowed, and a larger request is IMPOSSIBLE. A rate
- * starts empty. The time of a unit is rounded up to 1/256 ns. Single units therefore pass at 2.5e11
- * a second at most. At 1e8 a second they pass 0.04 % too slowly. Below 3e-8 a second, which is one
- * unit in a year, no whole unit passes.
+ * A rate allows at most rate * (t + burst) units in any time t (L1). The time of n units may be
+ * longer than the burst. Then the burst of this request is the time of n units. Example: at 100
+ * units a second, a request for 20 units fits 0.2 s after the last units were taken. With
+ * burst_units, at most rate * t + burst_units are allowed in any time t. Then a request for more
+ * than burst_units is IMPOSSIBLE. A rate starts with nothing saved. The time of a unit is rounded
+ * up to 1/256 ns. Single units therefore pass at 2.5e11 a second at most. At 1e8 a second they pass
+ * 0.04 % too slowly. Below 3e-8 a second, which is one unit in a year, no whole unit passes.
  *
  * A gauge never has more units in use than its capacity. If the capacity falls below what is in
  * use, nothing new is allowed until units are released. The caller must release the same n. Units
@@ -1358,11 +1364,11 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  *
  *   n         [0, 1e15]; 0 is always allowed
  *   out       NULL for the fastest call; else written in full
- *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n can never fit. This depends on the largest capacity
- *             that the resource may want (wants_maximum, or wants that are set), or on what it has
- *             if that is more. A gauge: n is more than this capacity. A rate: n is more than a
- *             burst in units, or takes more than 208 days at this capacity. Units that are not
- *             allowed count as refused
+ *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n can never fit. For a gauge, n is more than the
+ *             largest possible capacity. For a rate, n is more than burst_units, or takes more than
+ *             208 days at the largest possible capacity. That is the capacity that the resource may
+ *             want, or has if it has more. The resource may want wants_maximum, or the wants that
+ *             are set. Units that are not allowed count as refused
  *   cost      no lock and no system call except a read of the clock; one compare-and-swap if
  *             allowed. With `out` also a second read of the state and two divisions
  *   source    a rate: GCRA (ITU-T I.371), with saved time instead of a bucket of cells */
@@ -1370,11 +1376,11 @@ DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, do
                                                   doorman_result *out);
 
 /* Waits until n units may be used, and takes them. Waiters are served in the order of their
- * arrival. doorman_resource_try does not queue: it takes what there is. So many small attempts can
- * starve a waiter for many units, and waiters can starve an attempt for many units. A waiter sees a
- * change of the lease at once. While callers queue for a rate, they pass one by one at that rate,
- * even if more units have been saved. This lasts until half of the burst after the last waiter.
- * Time that threads oversleep is compensated gradually. If only the present lease is too small for
+ * arrival. doorman_resource_try does not queue, but takes what there is. So many small attempts can
+ * starve a waiter that needs many units. Waiters can also starve an attempt that needs many units.
+ * A waiter sees a change of the lease at once. Callers that queue for a rate pass one by one at
+ * that rate, even if more units have been saved. This rule lasts until half of the burst after the
+ * last waiter. Oversleep of threads is compensated gradually. If the present lease is too small for
  * n, the call waits for a larger lease. A thread may be cancelled while it waits.
  *   n         [0, 1e15], in the resource's units
  *   timeout   0 or less: does not wait; DOORMAN_NEVER: waits as long as necessary
@@ -1392,8 +1398,8 @@ DOORMAN_API doorman_status doorman_resource_wait(doorman_resource *resource, dou
  *   cost      a compare-and-swap; a mutex if callers wait */
 DOORMAN_API doorman_status doorman_resource_release(doorman_resource *resource, double n);
 
-/* Returns how long it takes until n units could be allowed if there were no other callers. This
- * time is the `retry_after` of a refusal. The call takes no units and counts nothing.
+/* Returns the `retry_after` that a refusal of n units would have now. The call takes no units and
+ * counts nothing.
  *   returns   0: now | DOORMAN_NEVER: n is IMPOSSIBLE, or no change is expected
  *   cost      as doorman_resource_try */
 DOORMAN_API doorman_time doorman_resource_delay(const doorman_resource *resource, double n);
@@ -1425,28 +1431,29 @@ typedef struct doorman_transport doorman_transport;
 
 typedef struct doorman_transport_options {
     doorman_upstream *upstream; /* required; must outlive the transport */
-    /* Required: called when doorman_transport_update has a result to return. The call comes from
-     * any thread, also from within doorman_transport_send. on_wakeup may take the lock. It must not
-     * call the transport. */
+    /* Required: called when doorman_transport_update has a result to return. Any thread may make
+     * this call, also within doorman_transport_send. on_wakeup may take the lock. It must not call
+     * the transport. */
     void (*on_wakeup)(void *context);
     void *context;
     const doorman_tls *tls; /* required if an address needs TLS */
 } doorman_transport_options;
 
-/* Creates a transport, which connects when there is something to send.
+/* Creates a transport. It connects when there is something to send.
  *   out       written only on OK; the caller destroys it
- *   options   used only during the call, and so are the texts of tls
+ *   options   the options and the texts of tls are used only during the call
  *   returns   OK | OUT_OF_MEMORY | UNAVAILABLE (after a fork, see doorman_agent_start) */
 DOORMAN_API doorman_status doorman_transport_create(doorman_transport **out,
                                                     const doorman_transport_options *options);
 
-/* Ends the connection, and waits until a call of on_wakeup in progress has returned. It must be
- * called without the lock. NULL has no effect. */
+/* Ends the connection, and waits until a call of on_wakeup in progress has returned. The caller
+ * must not hold the lock. NULL has no effect. */
 DOORMAN_API void doorman_transport_destroy(doorman_transport *transport);
 
 /* How a request ended. */
 typedef struct doorman_transport_result {
-    bool has_ended; /* a request has ended since the last update. false: the rest is zero */
+    bool has_ended; /* a request has ended since the last update. false: all other fields are
+                       zero */
     /* OK | UNAVAILABLE (no connection, or no response in time) | another status of
      * doorman_json_response (the response was invalid) */
     doorman_status status;
@@ -1454,16 +1461,16 @@ typedef struct doorman_transport_result {
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* the server to which it was sent */
 } doorman_transport_result;
 
-/* Passes a response that has come, or a failure, to the upstream. Then fetches the next request,
- * unless a request is in progress. The call includes doorman_upstream_request, and so does the work
- * of the client or server.
+/* Passes a response or a failure to the upstream. Then fetches the next request, unless a request
+ * is in progress. The call includes doorman_upstream_request, with the work of the client or
+ * server.
  *   out       how the last request ended; may be NULL
  *   returns   true: doorman_transport_send must be called next */
 DOORMAN_API bool doorman_transport_update(doorman_transport *transport,
                                           doorman_transport_result *out, doorman_time now);
 
 /* Sends the request that doorman_transport_update has fetched, and connects first if needed. The
- * call may wait for threads of nng, so it must be made without the lock. The result comes with a
+ * call may wait for threads of nng, so the caller must not hold the lock. The result comes with a
  * later doorman_transport_update. */
 DOORMAN_API void doorman_transport_send(doorman_transport *transport);
 #endif /* DOORMAN_NNG */
@@ -1506,7 +1513,7 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  *    does I/O, starts a thread or has global state. Random numbers come only from a seed. So the
  *    same calls give the same results on every machine.
  * C2 Only one thread at a time may use a server. Only one thread at a time may use a client and its
- *    resources. The caller locks. Any number of threads may use a limiter at once.
+ *    resources. The caller provides the lock. Any number of threads may use a limiter at once.
  * C3 An option that is zero has its default value. Each create function has a destroy function.
  * C4 Memory comes from DOORMAN_MALLOC, _REALLOC and _FREE. Any call that needs memory may return
  *    OUT_OF_MEMORY. Such a call leaves the state unchanged.
@@ -1561,7 +1568,7 @@ static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
 
-/* A separate function, so that compilers inline the common case in doorman__reserve. */
+/* This function is separate, so that compilers inline the common case of doorman__reserve. */
 __attribute__((noinline)) static bool doorman__grow(void **items, size_t *capacity, size_t count,
                                                     size_t item_bytes) {
     assert(count > *capacity && item_bytes > 0 && (*items || *capacity == 0));
@@ -1646,7 +1653,7 @@ static bool doorman__id_valid(const char *id) {
         while (*id >= 0x20 && *id < 0x7f) id++; /* the common case; stops at the NUL */
         if (id == end) return true;
         if (!doorman__utf8_next(&id, end, &code)) return false;
-        if (code < 0xa0) return false; /* only control characters remain below this */
+        if (code < 0xa0) return false; /* below 0xa0 only control characters are left */
     }
 }
 #define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
@@ -1711,11 +1718,11 @@ static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
 
 /* A hash table with chains. Each entry contains its own link, so adding an entry never fails. If
  * there is no memory for a larger array of buckets, the chains get longer. A growing table has two
- * to four buckets for each entry. A shrinking table has up to eight. So about three of four lookups
- * find the entry at the start of its chain. This matters because each link of a chain in a large
- * table costs a wait for memory. The upper bits of a hash choose the bucket. So the buckets are
- * always in the order of the hashes. A hash is therefore a position that stays valid while the
- * table changes. */
+ * to four buckets for each entry. A shrinking table has up to eight buckets for each entry. So
+ * about three of four lookups find the entry at the start of its chain. This matters because each
+ * link of a chain in a large table costs a wait for memory. The upper bits of a hash choose the
+ * bucket. So the buckets are always in the order of the hashes. A hash is therefore a position that
+ * stays valid while the table changes. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -1960,7 +1967,8 @@ static double doorman__total_value(doorman__total total) {
 }
 
 /* Returns the next smaller double. Precondition: value is more than 0. The function changes the
- * bits of the number. A subtraction may return the same number, because 32-bit x86 rounds twice. */
+ * bits of the number. A subtraction could return the same number on 32-bit x86, which rounds
+ * twice. */
 static double doorman__next_below(double value) {
     assert(value > 0);
     uint64_t bits;
@@ -2006,8 +2014,8 @@ static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
  * once, when it is made, and never changes after that. So in every configuration each field is in
  * its range, and the defaults are filled in.
  *
- * G1 A resource takes the first template whose glob equals its id. If there is none, it takes the
- *    first template whose glob matches its id.
+ * G1 A resource takes the first template whose glob equals its id. If no glob equals its id, it
+ *    takes the first template whose glob matches its id.
  * G2 If no template matches a resource, its holders get what they ask for. With reject_unmatched,
  *    they are refused.
  * G3 A template without an algorithm takes the algorithm of the template `*`. If the template `*`
@@ -2031,9 +2039,9 @@ static uint32_t doorman__character(const char **text) {
     return code;
 }
 
-/* Returns 1 if a bracket of a glob, such as `[a-z]` or `[!a]`, contains a character, else 0. *glob
- * must point behind the `[`, and is moved behind the `]`. Returns -1 if there is no `]`. The `[` is
- * then an ordinary character, as in the shell. */
+/* Returns 1 if a bracket of a glob, such as `[a-z]` or `[!a]`, contains the character, else 0.
+ * *glob must point behind the `[`, and is moved behind the `]`. Returns -1 if there is no `]`. The
+ * `[` is then an ordinary character, as in the shell. */
 static int doorman__glob_bracket(const char **glob, uint32_t character) {
     const char *at = *glob;
     bool negated = *at == '!' || *at == '^', found = false;
@@ -2169,8 +2177,9 @@ static const char *doorman__algorithm_wrong(const doorman_algorithm *algorithm) 
     return NULL;
 }
 
-/* Returns a text with the first field of an algorithm that is set but would have no effect, or
- * NULL. Settings from a parent are not checked, because the parent may know more fields. */
+/* Finds the first field of an algorithm that has a value without an effect. Returns an error text,
+ * or NULL if there is no such field. Settings from a parent are not checked, because the parent may
+ * know more fields. */
 static const char *doorman__algorithm_unused(const doorman_algorithm *algorithm) {
     if (!algorithm->has_learning_mode_duration && algorithm->learning_mode_duration) {
         return "learning_mode_duration: needs has_learning_mode_duration";
@@ -2184,8 +2193,7 @@ static const char *doorman__algorithm_unused(const doorman_algorithm *algorithm)
     return NULL;
 }
 
-/* Returns a text with the first other field of a template that is set but would have no effect, or
- * NULL. */
+/* Checks the other fields of a template in the same way. */
 static const char *doorman__template_unused(const doorman_template *template_) {
     const doorman_algorithm *given = &template_->algorithm;
     bool has_durations = given->lease_length || given->refresh_interval ||
@@ -2385,8 +2393,8 @@ static size_t doorman__config_place(const doorman_config *config, const doorman_
 }
 
 /* Looks at the templates whose literal start is the first `bytes` bytes of the id. Returns the
- * index of the first of them that matches the id, if it is smaller than `known`. Otherwise returns
- * `known`. */
+ * index of the first of these templates that matches the id. Returns `known` if there is none
+ * before the index `known`. */
 static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
                                     size_t known) {
     uint64_t hash = doorman__config_hash(id, bytes);
@@ -2401,7 +2409,7 @@ static size_t doorman__config_first(const doorman_config *config, const char *id
 
 /* Finds the template of a resource (G1). Returns NULL if no template matches, or if the id is not
  * valid. The cost is one hash lookup for each different length of a literal start in the
- * configuration. Each glob whose literal start the id begins with costs one match. */
+ * configuration. A glob costs one match if the id begins with the literal start of the glob. */
 static const doorman_template *doorman__config_find(const doorman_config *config,
                                                     const char *resource_id) {
     if (!doorman__id_valid(resource_id)) return NULL;
