@@ -14,7 +14,7 @@ enum { SECONDS = 21, BAR_COLUMNS = 44, TABLE_LINES = 13 };
 typedef struct demo {
     char folder[256];
     server server;
-    crowd all;
+    client_fleet all;
     screen screen;
     const char *phase, *phase_shown;
 } demo;
@@ -104,7 +104,7 @@ static void show_total(const demo *d) {
         has += d->all.clients[i].has;
         does += d->all.clients[i].does;
     }
-    printf("  %-9s%7.0f%7.0f%7.0f  ", "all", crowd_wants(&d->all), has, does);
+    printf("  %-9s%7.0f%7.0f%7.0f  ", "all", fleet_wants(&d->all), has, does);
     for (int i = 0; i < CLIENTS; i++) {
         int start = column(d, shown);
         shown += d->all.clients[i].does;
@@ -164,11 +164,11 @@ static bool act(demo *d, const struct event *event) {
 static void run(demo *d) {
     size_t event_count = sizeof story / sizeof *story, next = 0;
     doorman_time start = doorman_clock();
-    crowd_start(&d->all, start);
+    fleet_start(&d->all, start);
     for (int tick = 0; tick <= SECONDS * TICKS_A_SECOND && !interrupted; tick++) {
         sleep_until(start + tick * TICK);
-        crowd_sample_leases(&d->all);
-        crowd_sample_queries(&d->all, tick);
+        fleet_sample_leases(&d->all);
+        fleet_sample_queries(&d->all, tick);
         for (; next < event_count && story[next].second * TICKS_A_SECOND <= tick; next++) {
             if (!act(d, &story[next])) return;
         }
@@ -199,9 +199,9 @@ int main(int argc, char **argv) {
     if (read_capacity(&d, argv[2]) && start_server(&d, argv[1], argv[2])) {
         show_start(&d);
         run(&d);
-        crowd_leave(&d.all);
+        fleet_leave(&d.all);
         screen_close(&d.screen);
-        status = crowd_show_result(&d.all);
+        status = fleet_show_result(&d.all);
     }
     stop_server(&d);
     return status;

@@ -248,19 +248,17 @@ typedef struct sample {
     unsigned long done[CLIENTS_MAX], total;
 } sample;
 
-typedef struct crowd {
+typedef struct client_fleet {
     double capacity;
-    int count,
-        settle_seconds; /* use counts after wants reach the capacity for this time */
+    int count, settle_seconds; /* use counts after wants reach the capacity for this time */
     client clients[CLIENTS_MAX];
-    sample
-        samples[SAMPLES]; /* the last second; a tick uses samples[tick % SAMPLES] */
-    int full_ticks;       /* the clients have wanted at least the capacity for this many ticks */
+    sample samples[SAMPLES]; /* the last second; a tick uses samples[tick % SAMPLES] */
+    int full_ticks;          /* the clients have wanted at least the capacity for this many ticks */
     double used, usable;
-    double most_leased, most_done; /* maxima, relative to what is allowed: above 1 is a failure */
-} crowd;
+    double peak_leased, peak_use; /* as parts of what is allowed; above 1 is a failure */
+} client_fleet;
 
-static void crowd_read_leases(const crowd *all, double leases[CLIENTS_MAX]) {
+static void fleet_read_leases(const client_fleet *all, double leases[CLIENTS_MAX]) {
     for (int i = 0; i < all->count; i++) {
         const client *c = &all->clients[i];
         doorman_resource_info info = {0};
@@ -271,37 +269,37 @@ static void crowd_read_leases(const crowd *all, double leases[CLIENTS_MAX]) {
 
 /* Leases can change while they are read one after the other. If two readings are equal, all leases
  * were in force at the same moment, between the two readings. */
-static bool crowd_read_leases_of_one_moment(const crowd *all, double leases[CLIENTS_MAX]) {
+static bool fleet_read_leases_of_one_moment(const client_fleet *all, double leases[CLIENTS_MAX]) {
     for (int tries = 0; tries < 100; tries++) {
         double again[CLIENTS_MAX] = {0};
         memset(leases, 0, sizeof again);
-        crowd_read_leases(all, leases);
-        crowd_read_leases(all, again);
+        fleet_read_leases(all, leases);
+        fleet_read_leases(all, again);
         if (!memcmp(leases, again, sizeof again)) return true;
     }
     return false;
 }
 
-static double crowd_wants(const crowd *all) {
+static double fleet_wants(const client_fleet *all) {
     double sum = 0;
     for (int i = 0; i < all->count; i++) sum += atomic_load(&all->clients[i].wants);
     return sum;
 }
 
-static void crowd_sample_leases(crowd *all) {
+static void fleet_sample_leases(client_fleet *all) {
     double leases[CLIENTS_MAX], sum = 0;
-    bool together = crowd_read_leases_of_one_moment(all, leases);
+    bool together = fleet_read_leases_of_one_moment(all, leases);
     for (int i = 0; i < all->count; i++) {
         all->clients[i].has = leases[i];
         sum += leases[i];
     }
-    if (together) all->most_leased = larger(all->most_leased, sum / all->capacity);
+    if (together) all->peak_leased = larger(all->peak_leased, sum / all->capacity);
 }
 
 /* Checks rule L1 for the time since the oldest sample, about a second. The queries must not exceed
  * the capacity for that time plus one burst. A thread counts a query just after the query has
  * passed the limiter. So the check allows one more query of each client. */
-static void crowd_sample_queries(crowd *all, int tick) {
+static void fleet_sample_queries(client_fleet *all, int tick) {
     sample *newest = &all->samples[tick % SAMPLES];
     const sample *last = &all->samples[(tick + SAMPLES - 1) % SAMPLES];
     const sample *oldest = &all->samples[(tick + 1) % SAMPLES];
@@ -317,19 +315,19 @@ static void crowd_sample_queries(crowd *all, int tick) {
     }
     double burst = (double)BURST / (double)DOORMAN_SECOND;
     double allowed = all->capacity * (seconds + burst) + all->count;
-    all->most_done = larger(all->most_done, (double)(newest->total - oldest->total) / allowed);
+    all->peak_use = larger(all->peak_use, (double)(newest->total - oldest->total) / allowed);
 
-    all->full_ticks = crowd_wants(all) >= all->capacity ? all->full_ticks + 1 : 0;
+    all->full_ticks = fleet_wants(all) >= all->capacity ? all->full_ticks + 1 : 0;
     if (all->full_ticks <= all->settle_seconds * TICKS_A_SECOND) return;
     all->used += (double)(newest->total - last->total);
     all->usable += all->capacity * (double)(newest->at - last->at) / (double)DOORMAN_SECOND;
 }
 
-static void crowd_start(crowd *all, doorman_time now) {
+static void fleet_start(client_fleet *all, doorman_time now) {
     for (int i = 0; i < SAMPLES; i++) all->samples[i].at = now - DOORMAN_SECOND;
 }
 
-static void crowd_leave(crowd *all) {
+static void fleet_leave(client_fleet *all) {
     for (int i = 0; i < all->count; i++) client_leave(&all->clients[i]);
 }
 
@@ -361,7 +359,7 @@ static void screen_bar(const screen *s, int color, int columns) {
 }
 
 /* Prints the last line. Returns the exit code. */
-static int crowd_show_result(const crowd *all) {
+static int fleet_show_result(const client_fleet *all) {
     if (interrupted) {
         printf("Stopped.\n");
         return 130;
@@ -371,14 +369,14 @@ static int crowd_show_result(const crowd *all) {
         return 1;
     }
     /* The tolerance is for rounding errors in sums of doubles. */
-    bool kept = all->most_leased <= 1 + 1e-9 && all->most_done <= 1;
+    bool kept = all->peak_leased <= 1 + 1e-9 && all->peak_use <= 1;
     printf("%.1f %% of the capacity was in use while more was wanted than there is",
            100 * all->used / all->usable);
     if (kept) {
         printf(", and it was never exceeded.\n");
     } else {
         printf(". IT WAS EXCEEDED: up to %.4f %% in leases, %.2f %% of the queries allowed.\n",
-               100 * all->most_leased, 100 * all->most_done);
+               100 * all->peak_leased, 100 * all->peak_use);
     }
     return kept ? 0 : 1;
 }

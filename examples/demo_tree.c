@@ -59,7 +59,7 @@ static const struct event {
 typedef struct demo {
     char folder[256], config[280];
     server servers[SERVERS];
-    crowd all; /* the clients, in the order of the leaves */
+    client_fleet all; /* the clients, in the order of the leaves */
     screen screen;
     const char *phase, *phase_shown;
 } demo;
@@ -215,11 +215,11 @@ static bool servers_run(demo *d) {
 static void run(demo *d) {
     size_t event_count = sizeof story / sizeof *story, next = 0;
     doorman_time start = doorman_clock();
-    crowd_start(&d->all, start);
+    fleet_start(&d->all, start);
     for (int tick = 0; tick <= SECONDS * TICKS_A_SECOND && !interrupted; tick++) {
         sleep_until(start + tick * TICK);
-        crowd_sample_leases(&d->all);
-        crowd_sample_queries(&d->all, tick);
+        fleet_sample_leases(&d->all);
+        fleet_sample_queries(&d->all, tick);
         for (; next < event_count && story[next].second * TICKS_A_SECOND <= tick; next++) {
             if (!act(d, &story[next])) return;
         }
@@ -245,9 +245,9 @@ int main(int argc, char **argv) {
     if (start_servers(&d, argv[1])) {
         show_start(&d);
         run(&d);
-        crowd_leave(&d.all);
+        fleet_leave(&d.all);
         screen_close(&d.screen);
-        status = crowd_show_result(&d.all);
+        status = fleet_show_result(&d.all);
     }
     stop_servers(&d);
     return status;
