@@ -4300,9 +4300,9 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
 /* ---- >>upstream ----------------------------------------------------------------------------- */
 /*
  * An upstream asks for the leases of its owner. The owner is a client, or a server with a parent.
- * The upstream decides which leases to ask for, when, and at which address. It also interprets the
- * responses. The upstream is passive. Its owner passes demands to the upstream, and reads changes
- * of leases from it:
+ * The upstream decides which leases to ask for, when, and at which address. The upstream also
+ * interprets the responses. The upstream is passive. Its owner passes demands to the upstream, and
+ * reads changes of leases from it:
  *
  *     a request    if (doorman__upstream_begin(upstream, now)) {
  *                      while ((held = doorman__upstream_next(upstream, now))) {
@@ -4370,11 +4370,11 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    the amounts that it has committed for its holders fit into the lease (R12).
  * K2 After a failure the upstream backs off for a random time between 1 s and an upper bound. The
  *    bound is 2 s after the first failure. The bound doubles with each further failure, up to 60 s.
- *    The random time is also at most a quarter of the time until the first lease ends. It is never
- *    less than 1 s. While servers answer that they do not know the master, the bound is at most 4
- *    s, because an election ends soon.
- * K3 The upstream follows a redirect at once. It follows at most five redirects in a row. It never
- *    follows a redirect from TLS to plain text.
+ *    The random time is also at most a quarter of the time until the first lease ends. The random
+ *    time is never less than 1 s. While servers answer that they do not know the master, the bound
+ *    is at most 4 s, because an election ends soon.
+ * K3 The upstream follows a redirect at once. The upstream follows at most five redirects in a row,
+ *    and no redirect from TLS to plain text.
  * R2 The upstream accepts only the response to its last request, and accepts it once. A lease that
  *    the request reported may end before the response comes. The response then has no effect on the
  *    held lease.
@@ -4383,16 +4383,15 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    use. For a node, the amount that it has committed for its own holders is in use. The holder
  *    sends the capacity as `has` and what is in use as `outstanding`. A granter lowers what it has
  *    committed to the claim. A new master grants only `has`, because no holder may grow while the
- *    master learns. Units in use beyond `has` come from an earlier lease. If the master granted
- *    these units too, its leases could exceed the capacity, because it does not know all leases
- *    yet.
+ *    master learns. The master does not grant the part of `outstanding` that is beyond `has`. The
+ *    master does not know all leases yet, so its leases could exceed the capacity.
  *       A holder that wants less gives capacity back before it sends the claim. While no server
  *    answers, the holder gives nothing back. A new master would not know about the returned
  *    capacity, so no other holder would get it.
  * R9 When a node renews a lease, the end of the lease never gets earlier. For the holder, the time
  *    of a lease starts when the holder sends the request.
  * R10 A release names its lease. A holder releases a lease only when nothing of the lease is in
- *    use. It sends the release once.
+ *    use. A holder sends the release once.
  */
 
 /* Wants count as met if the lease is at least this part of the wants (R12). */
@@ -4490,8 +4489,8 @@ struct doorman_upstream {
     size_t held_count;
     doorman__timers dues, halves, releases, ends;
 
-    /* The request under way. It has one item for each of its held leases. The arrays have room for
-     * the largest request of a client, so a client's requests need no further memory. */
+    /* The request under way. A request has one item for each of its held leases. The arrays have
+     * room for the largest request of a client, so a client's requests need no further memory. */
     doorman_capacity_request *items;
     doorman__held_lease **in_request;
     size_t items_capacity, in_request_capacity, item_count;
@@ -4901,8 +4900,8 @@ static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence
 
 /* ---- upstream: a request */
 
-/* Starts a request. Renewals and releases alternate. Returns false if a request is still under way,
- * if a back-off has not ended, or if nothing is due. */
+/* Starts a request. Renewals and releases alternate. Returns false if a request is under way, if
+ * the upstream is backing off, or if nothing is due. */
 static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now) {
     now = doorman__upstream_now(upstream, now);
     upstream->tried_both = upstream->no_memory = false;
@@ -5234,7 +5233,7 @@ static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint6
 
 /* Processes the next item of the accepted response.
  *   held      out: the held lease that the item has changed
- *   returns   the item; NULL: no item is left */
+ *   returns   the item, or NULL if no item is left */
 static const doorman_capacity_response *
 doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *response,
                             doorman__held_lease **held) {
@@ -5253,20 +5252,20 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
 
 /* ---- >>server ------------------------------------------------------------------------------- */
 /*
- * A server is a node of the tree. It has a mastership, a configuration, and a lease table for each
- * resource that a holder has asked for. It processes a request in three steps: it checks the whole
- * request, reserves all the memory that the request needs, and then decides. A request that fails
- * one of the first two steps changes nothing (C4, C5).
+ * A server is a node of the tree. A server has a mastership, a configuration, and a lease table for
+ * each resource that a holder has asked for. A request is processed in three steps. The server
+ * checks the whole request, reserves all the memory that the request needs, and then decides. A
+ * request that fails one of the first two steps changes nothing (C4, C5).
  *
  * S1 A server that is not master answers only with the mastership.
  * S2 Expired leases are never visible: every function removes them before it reads a lease table.
- * S3 The minimum interval is 5 s, but at most half the refresh interval. It applies to a holder
- *    that names its last lease. A request within the interval gets the last lease again (R11). So a
- *    holder whose wants were not met gains nothing by asking often. There is one exception. A
- *    holder that was granted all its wants and now wants more gets a new lease by R5. The exception
- *    needs free capacity for a larger lease. It also needs that no round is active (see >>leases).
- *    The old lease is not repeated, because the holder may have given back a part of it. That part
- *    is now free or belongs to another holder.
+ * S3 The minimum interval is 5 s, but at most half the refresh interval. The minimum interval
+ *    applies to a holder that names its last lease. A request within the interval gets the last
+ *    lease again (R11). So a holder whose wants were not met gains nothing by asking often. There
+ *    is one exception. A holder that was granted all its wants and now wants more gets a new lease
+ *    by R5. The exception needs free capacity for a larger lease. The exception does not apply
+ *    during a round (see >>leases). The old lease is not repeated, because the holder may have
+ *    given back a part of that lease. The part may now belong to another holder.
  * S4 While the server learns (R6), a holder that has nothing of this node gets TRY_LATER, not a
  *    lease of 0. So the fallback of the holder stays in force, as if no server answered. The holder
  *    should ask again after its usual interval, or when the learning ends. The server notes the
@@ -5278,17 +5277,17 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
  *    interval in a response is at most a third of the lease. A holder below its target should ask
  *    again early (R12). If leases are whole units, only a holder that is owed a unit should ask
- *    again early (A5). No holder should do so while the units owed to all holders are more than the
- *    capacity and more than an eighth of the number of holders. In these cases the usual interval
- *    applies.
- * S7 A template may set the safe capacity. Otherwise the safe capacity of a client is the capacity
- *    divided by the number of known subclients. This number includes the subclients of the request.
- *    Without a template's value there is no safe capacity in three cases: the server learns, the
- *    algorithm does not divide the capacity, or the holder is a server. A node has only the
- *    capacity that its clients want. So the safe capacity of its clients is at least the level that
- *    its parent sent. If leases are whole units, the safe capacity is rounded down. With more
- *    clients than units it is 0, because one unit for each client would exceed the capacity. Where
- *    it would be 0, a node sends no safe capacity.
+ *    again early (A5). There is a limit to the units owed to all holders: the larger of the
+ *    capacity and an eighth of the number of holders. Above this limit no holder should ask again
+ *    early.
+ * S7 A template may set the safe capacity. Without this setting, the safe capacity of a client is
+ *    the capacity divided by the number of known subclients. The known subclients include those of
+ *    the request. Without this setting, there is no safe capacity while the server learns, for a
+ *    holder that is a server, and for an algorithm that does not divide the capacity. A node has
+ *    only the capacity that its clients want. So the safe capacity of its clients is at least the
+ *    level that its parent sent. If leases are whole units, the safe capacity is rounded down. With
+ *    more clients than units the safe capacity is 0, because one unit for each client would exceed
+ *    the capacity. A node does not send a safe capacity of 0.
  * S8 A lease entry lasts 1 + drift times as long as its lease. So the entry outlasts the lease even
  *    if the holder's clock is slower by the drift. The time on the network does not matter, because
  *    the holder counts from when it sent the request.
@@ -5296,9 +5295,9 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    reports such a claim.
  * S10 on_event reports each sign that two processes use one id (see leases, "shared ids"). The
  *    server also marks the leases of that id. Nothing else changes for these leases.
- * R8 Learning ends when all leases of a predecessor must have ended. That is the longest lease
- *    length plus the drift after the predecessor was known to be gone. T6 is the rule for a node.
- *    If learning_mode_duration is shorter, T7 does not hold for that resource.
+ * R8 Learning ends when all leases of a predecessor must have ended. Learning lasts for the longest
+ *    lease length plus the drift, from when the predecessor was known to be gone. T6 is the rule
+ *    for a node. If learning_mode_duration is shorter, T7 does not hold for that resource.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
  *    The holder gets its last lease again, for the rest of its time. What the holder has given back
  *    is subtracted from that lease, and does not come back within the interval.
@@ -5314,11 +5313,11 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    limit.
  *
  * Expiry. Every function removes expired leases first (S2), so an update only returns memory. A
- * heap orders all resources by the time by which an update must visit them. This time is never
- * after the end of the first lease entry. It may be before that end, because a renewal moves the
- * end but does not move the resource in the heap. The next update then sets the exact time. So
- * updates cost each resource O(log resources) in each lease length, however many renewals there
- * are.
+ * heap orders all resources by the time by which an update must visit them. The time in the heap is
+ * never after the end of the first lease entry. The time may be before that end, because a renewal
+ * moves the end but does not move the resource in the heap. The next update then sets the exact
+ * time. So updates cost each resource O(log resources) in each lease length, however many renewals
+ * there are.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
  * upstream). The capacity of this lease is the capacity of its lease table (C). What the parent has
@@ -5332,15 +5331,15 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    since the parent made the terms, some capacity may remain. The node divides this remainder in
  *    proportion to what is still wanted. Otherwise the remainder would be idle until the next
  *    request to the parent.
- *       The parent treats a group of demands as one demand. This is exact unless a level lies
+ *       The parent treats a group of demands as one demand. The result is exact unless a level lies
  *    within the group. So the groups have a boundary at each level of the last response. Further
- *    boundaries lie around the first level, and they are denser near it. A reserve is shared at a
- *    level too. This level matters only if some priority has no more than the reserve. Then it is
- *    also the level of that priority, so it is a boundary. The parent treats the demands of a group
- *    as equal. The amount that a group takes is a concave function of the level. So the parent
- *    overestimates this amount, and the level that it finds is never too high. From request to
- *    request this level approaches the exact level from below, as in Newton's method, and then
- *    stays there.
+ *    boundaries lie around the first level, and they are denser near it. The level at which a
+ *    reserve is shared needs no boundary of its own. This level matters only if some priority has
+ *    no more than the reserve. The level of that priority is then the same level. The parent treats
+ *    the demands of a group as equal. The amount that a group takes is a concave function of the
+ *    level. So the parent overestimates this amount, and the level that it finds is never too high.
+ *    From request to request this level approaches the exact level from below, as in Newton's
+ *    method, and then stays there.
  * T3 The algorithm and its parameters are the parent's. At each level of the tree the refresh
  *    interval is multiplied by decay_factor.
  * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER. After the first
@@ -5348,11 +5347,11 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    again after 1 s, or after 4 s if the node cannot have a lease sooner.
  * T5 All servers of a node use the node's name at the parent. So a new master inherits the node's
  *    lease.
- * T6 A new master reports to its parent that it learns, until its predecessor's leases have ended.
- *    Those leases end no later than the node's lease. So the parent sends the remaining time of its
- *    entry for the node's lease (`learn_for`). If the parent itself learns for longer, it sends
- *    that longer time. Only the first such response counts. After that response, the parent's entry
- *    is for the new master's own lease. The node releases nothing before it has learned (R10).
+ * T6 A new master learns until its predecessor's leases have ended, and tells its parent so. Those
+ *    leases end no later than the node's lease. So the parent sends the remaining time of its entry
+ *    for the node's lease (`learn_for`). If the parent itself learns for longer, it sends that
+ *    longer time. Only the first such response counts. After that response, the parent's entry is
+ *    for the new master's own lease. The node releases nothing before it has learned (R10).
  * R7 While a child learns, its parent grants it the same lease as before. The claims of the child
  *    confirm nothing. The shares do not include the demands of the child. What the child has is
  *    subtracted from the capacity.
@@ -5954,8 +5953,8 @@ static doorman__server_resource_entry *doorman__server_find(doorman_server *serv
     return NULL;
 }
 
-/* Looks up the items of a request. This runs before all checks, so that the CPU loads the lease
- * entries of the holder from memory while the checks run. */
+/* Looks up the items of a request. The look-up comes before all checks. So the CPU can load the
+ * lease entries of the holder from memory while the checks run. */
 static doorman_status doorman__server_look_up(doorman_server *server,
                                               const doorman_request *request,
                                               doorman_error *error) {
@@ -6109,7 +6108,7 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
     doorman__server_expire(server, item->resource);
     item->entry = doorman__leases_find(leases, holder_hash, request->holder_id, request->is_server);
     if (item->entry) {
-        __builtin_prefetch(item->entry->older); /* removing the entry writes to both */
+        __builtin_prefetch(item->entry->older); /* removing the entry writes both */
         __builtin_prefetch(item->entry->newer);
         doorman__item_move(item, DOORMAN__ITEM_FOUND);
         return DOORMAN_OK;
@@ -6197,9 +6196,8 @@ static bool doorman__upward_renew(doorman__upward *upward) {
 }
 
 /* Called when wants or committed amounts have changed. Decides whether to ask the parent sooner.
- * T1: the node asks sooner if the wants that are not met have grown. It also asks sooner if the
- * wants have fallen by more than a tenth. R12: the node confirms a smaller lease when its committed
- * amounts fit into the lease. */
+ * T1: the node asks sooner if its unmet wants have grown, or if its wants have fallen by more than
+ * a tenth. R12: the node confirms a smaller lease when its committed amounts fit into the lease. */
 static void doorman__upward_expedite(doorman__upward *upward) {
     doorman_upstream *upstream = &upward->server->upstream;
     doorman__held_lease *held = &upward->held;
@@ -6311,8 +6309,8 @@ static size_t doorman__upward_group(const doorman__upward *upward, doorman_deman
     return count;
 }
 
-/* R3: reports about one held lease. Unless the node learns, it gives back what no holder wants. It
- * removes expired entries first (S2), so it asks for no holder that is gone. */
+/* R3: reports about one held lease. A node that does not learn gives back what no holder wants. The
+ * node removes expired entries first (S2), so it asks for no holder that is gone. */
 static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
     doorman_upstream *upstream = &upward->server->upstream;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -6343,9 +6341,9 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
         doorman__earlier(algorithm->refresh_interval, algorithm->lease_length);
 }
 
-/* R8: sets the time at which the learning of the node ends. The time that the parent sends includes
- * the drift. So it is long enough for clocks that differ by the drift, even if several such clocks
- * measure parts of the time. When the time is over, the node reports at once that it has learned.
+/* R8: sets the time at which the learning of the node ends. The time from the parent includes the
+ * drift, so the time is long enough even for a slow clock. When the time is over, the node reports
+ * at once that it has learned.
  */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
@@ -6674,7 +6672,7 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
  * committed amount.
  *    If there is no room for a claim, the holder gets a lease of 0, so that it stops using the old
  * lease. Otherwise the holder could claim the old lease from the next master. That master would
- * renew the old lease while other leases of the same capacity are in force. */
+ * renew the old lease, although the same capacity has been granted again. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     double target = context->granted_here ? context->target : 0;
@@ -6717,7 +6715,7 @@ static void doorman__context_try_later(const doorman__request_context *context,
 }
 
 /* Makes a lease from the amounts that the lease table has just committed.
- *   target      what the holder should have; a holder that has less should ask again soon
+ *   target      what the holder should have
  *   committed   what the lease commits */
 static doorman_lease doorman__context_new_lease(const doorman__request_context *context,
                                                 double target, double committed) {
@@ -7064,10 +7062,10 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *   doorman_limiter                  needs no server. It follows a constant doorman_limit
  *   doorman__rate, doorman__gauge    belong to a resource. They follow the lease of the resource
  *
- * Each kind has one pure function. It takes the limits, the state, an amount and the time. It
- * returns a doorman__attempt: the decision, the new state, the wait and what is left. It reads no
- * shared memory. Its callers load the state, and store the new state by compare-and-swap in a loop.
- * Code that holds a lock can call the pure function without a loop.
+ * Each kind has one pure function. The function takes the limits, the state, an amount and the
+ * time. The result is a doorman__attempt: the decision, the new state, the wait and what is left.
+ * The function reads no shared memory. The callers load the state, and store the new state by
+ * compare-and-swap in a loop. Code that holds a lock can call the pure function without a loop.
  *
  *   kind             function                    state
  *   token bucket     doorman__bucket_try         the time up to which all units are spent
@@ -7095,19 +7093,19 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *    0.1 s is saved. One unit costs 0.1 s and fits exactly. Then paid_until is 5.00, and the next
  *    unit fits at 5.10.
  *       If the time of one unit is longer than the burst, the bucket saves the time of one unit.
- *    Otherwise no unit would ever fit. Example: at 0.5 units a second, one unit takes 2 s. In the
- *    same way, a request for n units may use all the time since paid_until, up to the time of n
- *    units. So no request is refused for ever. Example: at 100 units a second, 20 units fit 0.2 s
- *    after the last units were taken.
+ *    Otherwise no unit would ever fit. Example: at 0.5 units a second, one unit takes 2 s. A
+ *    request for n units may use all the time since paid_until, up to the time of n units. So no
+ *    request is refused for ever. Example: at 100 units a second, 20 units fit 0.2 s after the last
+ *    units were taken.
  *       A burst in units is a hard bound, and a larger request is IMPOSSIBLE. The bucket then saves
  *    the time that the units of the burst take at the rate in force.
  *
  *    Times are in ticks of 1/256 ns, modulo 2^64 (834 days). A paid_until that is less than 18
  *    minutes ahead of the clock is in the future. There are two reasons: another thread has read
- *    the clock after this thread, or units were lent. Any other paid_until is in the past. So no
- *    bucket can save more than about 400 days, and no whole unit passes at a rate below 3e-8 units
- *    a second (one unit a year). The time of a unit is rounded up to a tick. So at most 2.5e11
- *    single units pass in a second. At 1e8 units a second, single units pass 0.04 % too slowly.
+ *    the clock after this thread, or units were lent. Any other paid_until is in the past. So a
+ *    bucket saves at most about 400 days. No whole unit passes at a rate below 3e-8 units a second,
+ *    which is one unit a year. The time of a unit is rounded up to a tick. So at most 2.5e11 single
+ *    units pass in a second. At 1e8 units a second, single units pass 0.04 % too slowly.
  *
  *    A gauge counts the units in flight. A thread adds to this count, and then checks that the
  *    allowance is still the one that the thread has read. The client first lowers the allowance,
@@ -7257,10 +7255,10 @@ static void doorman__concurrency_release(doorman__shared *in_use, uint64_t units
 
 /* ---- limiters: windows */
 /*
- * The count of a window is one word. It contains the number of the window modulo 2^24, and the
- * units of the window in 40 bits. If the number is up to 255 windows ahead of the clock, another
- * thread has read its clock later. The attempt is then made in the window of that thread. Any
- * number that is neither current nor ahead belongs to a window in the past.
+ * The count of a window is one word. The word contains the number of the window modulo 2^24, and
+ * the units of the window in 40 bits. If the number is up to 255 windows ahead of the clock,
+ * another thread has read its clock later. The attempt is then made in the window of that thread.
+ * Any number that is neither current nor ahead belongs to a window in the past.
  */
 
 #define DOORMAN__WINDOWS ((UINT64_C(1) << 24) - 1)
@@ -7365,9 +7363,9 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
 
 /* ---- limiters: log */
 
-/* Only the last `limit` arrivals matter. They are in a ring, and each unit replaces the oldest
- * arrival. A unit is allowed if the arrival that it replaces is at least a whole window old. So no
- * place is used twice within a window, and no window has more units than the ring has places.
+/* Only the last `limit` arrivals matter. A ring holds these arrivals, and each unit replaces the
+ * oldest arrival. A unit is allowed if the arrival that it replaces is at least a whole window old.
+ * So no place is used twice within a window, and no window has more units than the ring has places.
  * Arrivals never go back in time, even if the clock of this thread is behind the clock of another
  * thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
@@ -7824,8 +7822,8 @@ static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t unit
 }
 
 /* Counts an attempt, and returns the decision that the caller gets. Allowed units are counted
- * exactly, because wants follow them. Refused units are counted without a locked instruction,
- * because their number need not be exact. So two refusals at the same time may count as one. */
+ * exactly, because wants follow them. The count of refused units uses no locked instruction,
+ * because this count need not be exact. So two refusals at the same time may count as one. */
 static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t units,
                                               doorman_decision decision, doorman_time now) {
     assert(units > 0);
@@ -7864,8 +7862,8 @@ static void doorman__usage_read(const doorman__usage *usage, doorman_counts *out
 
 /* ---- limiters of a resource: the rate */
 
-/* A token bucket without debt that follows an allowance. It must not be copied or moved while
- * threads use it. */
+/* A token bucket without debt that follows an allowance. The struct must not be copied or moved
+ * while threads use it. */
 typedef struct doorman__rate {
     doorman__allowance allowance;
     doorman_time burst;
@@ -7914,9 +7912,9 @@ static int64_t doorman__quota_depth(const doorman__quota *quota, bool in_units, 
 
 /* Returns the new paid_until when a rate goes from one quota to another. The change does not
  * increase the number of saved units. When the rate rises, the saved time shrinks in proportion.
- * When the rate falls, the saved time stays the same, so it is worth fewer units. In two cases a
- * fall keeps the number of units instead: if the burst is in units, and if units for a large
- * request may have been saved. Returns paid_until itself if nothing changes.
+ * When the rate falls, the saved time stays the same, so it is worth fewer units. If the burst is
+ * in units, a fall keeps the number of saved units. The same applies while units for a large
+ * request may be saved. Returns paid_until itself if nothing changes.
  *   largest   the units of the largest recent request of more than one unit, otherwise 0 */
 static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__quota *to,
                                      bool in_units, double largest, uint64_t paid_until,
@@ -7935,8 +7933,8 @@ static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__
 
 /* Sets the rate to `amount` before the time `until`, and to `after` from that time on. Before other
  * threads see a higher rate, the function reduces the saved units to the burst, or to the units of
- * the largest recent request. If the rate rises at `until`, the number of units that it can save
- * stays the same until the next call. */
+ * the largest recent request. A rise at the time `until` does not raise the number of units that
+ * can be saved. */
 static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time until, double after,
                               double largest, doorman_time now) {
     doorman__quota old,
@@ -8010,8 +8008,8 @@ DOORMAN__INLINE doorman_decision doorman__rate_take(doorman__rate *rate,
     return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
 }
 
-/* Makes a try that is not usual: n is 0, not an amount, or more than the burst, or the rate is 0 or
- * unlimited. */
+/* Makes a try that is not usual. Either n is 0, not an amount or more than the burst, or the rate
+ * is 0 or unlimited. */
 static doorman_decision doorman__rate_try_unusual(doorman__rate *rate, const doorman__quota *quota,
                                                   double n, doorman_time now) {
     if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
@@ -8113,8 +8111,8 @@ static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, door
 
 /* ---- limiters of a resource: the gauge */
 
-/* A concurrency limiter that follows an allowance. It must not be copied or moved while threads use
- * it. */
+/* A concurrency limiter that follows an allowance. The struct must not be copied or moved while
+ * threads use it. */
 typedef struct DOORMAN__ALIGNED doorman__gauge {
     doorman__allowance allowance;
     doorman__shared in_flight; /* units in flight, in parts */
@@ -8265,9 +8263,9 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *
  * K4 Without a lease the fallback is in force. on_change is called when the capacity or the reason
  *    for the capacity has changed.
- * K5 A resource that is opened twice is still one resource. It has one limiter and the options of
- *    the first opening. A later opening reports the first option that differs. An opening with
- *    another kind fails. The last close releases the lease.
+ * K5 A resource that is opened twice is still one resource, with one limiter and the options of the
+ *    first opening. A later opening reports the first option that differs. An opening with another
+ *    kind fails. The last close releases the lease.
  * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
  *    an initial value, and stay between a minimum and a maximum. An idle resource keeps the
  *    minimum, so that its first call need not wait.
@@ -8275,8 +8273,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    the server does nothing.
  * L4 Use is measured in a moving window, in which newer amounts count more. Use consists of the
  *    units that were allowed, the units that were refused, and the units that callers wait for (see
- *    "demand"). With a steady demand, wants settle within 10 % of the demand. Wants grow until the
- *    demand is met, or until the server has no more capacity.
+ *    "demand"). With a steady demand, the wants settle within 10 % of the demand. Wants grow until
+ *    the demand is met, or until the server has no more capacity.
  *
  * How soon a lease follows demand. A limiter that refuses sets a flag of the client. The client
  * checks this flag every 0.2 s. If the flag is set, the client waits until 0.1 s have passed since
@@ -8299,7 +8297,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
 /*
  * This part estimates how much a resource should want. The estimator is a pure structure. Its input
  * is what the limiters have counted, and what the server has said. The estimator reads no clock and
- * no limiter. It takes a sample every tenth of the window.
+ * no limiter. The estimator takes a sample every tenth of the window.
  *
  * Refused units count as demand. Otherwise a resource that has too little would never grow. But a
  * caller that repeats its try in a loop is refused a million times for one unit. So refused units
@@ -8329,13 +8327,13 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * A rate saves units for a request of n units (L1). The largest n raises the wants to a rate that
  * saves n units within a fifth of a window. A request for n units of a gauge must fit into the
  * capacity of the gauge. So the largest n raises the wants to n. For both kinds, n counts whether
- * the request was allowed or refused. n is remembered for ten windows. So a caller that tries less
- * often than once a window finds a lease that fits its request.
+ * the request was allowed or refused. The estimator remembers n for ten windows. So a caller that
+ * tries less often than once a window finds a lease that fits its request.
  *
  * A request for n units of a gauge may be larger than what the server can give. The estimator
  * assumes this after n has not fitted into the lease for two windows, although more was wanted.
- * Requests of that size are then no demand for ten windows. Otherwise they would take capacity from
- * other clients without using it. Requests that are IMPOSSIBLE are no demand either.
+ * Requests of that size are then no demand for ten windows. Otherwise such requests would take
+ * capacity from other clients without using it. Requests that are IMPOSSIBLE are no demand either.
  *
  * While the server may have more, the estimator also looks at the counts between two samples. A
  * look can raise the wants to the rate of the requests that came after the first refusal. The wants
@@ -8512,9 +8510,9 @@ static double doorman__estimator_mean(const doorman__estimator *estimator) {
     return weights > 0 ? rate / weights : 0;
 }
 
-/* Returns a lower bound of the wants. This bound makes the wants rise sooner than they fall. The
- * bound is the smallest rate of the last three intervals. If demand was not met in the newest
- * interval, the bound is at least the rate of that interval. */
+/* Returns a lower bound of the wants, so that wants rise sooner than they fall. The bound is the
+ * smallest rate of the last three intervals. If demand was not met in the newest interval, the
+ * bound is at least the rate of that interval. */
 static double doorman__estimator_recent(const doorman__estimator *estimator) {
     double recent = 0, lately = DBL_MAX;
     for (size_t age = 0; age < 3 && age + 1 < estimator->sample_count; age++) {
@@ -8533,8 +8531,8 @@ static double doorman__estimator_least(const doorman__estimator *estimator,
     return n / ((double)estimator->window / (double)(5 * DOORMAN_SECOND));
 }
 
-/* The largest request is remembered for WINDOWS_REMEMBERED windows. After the largest request of a
- * gauge has not fitted into the lease for WINDOWS_SHORT windows, the estimator assumes that the
+/* The largest request is remembered for WINDOWS_REMEMBERED windows. If the largest request of a
+ * gauge does not fit into the lease for WINDOWS_SHORT windows, the estimator assumes that the
  * server has no more capacity. */
 #define DOORMAN__WINDOWS_REMEMBERED 10
 #define DOORMAN__WINDOWS_SHORT 2
@@ -8757,9 +8755,9 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
 
 static doorman_time doorman__resource_follow_due(const doorman_client_resource *resource);
 
-/* Sets when the client next has work for the resource. The function is called after a change of any
- * of these: the state, the end of the lease, the newest sample, the refused units, or whether the
- * wants follow use. */
+/* Sets when the client next has work for the resource. Callers have changed one of these: the
+ * state, the end of the lease, the newest sample, the refused units, or whether the wants follow
+ * use. */
 static void doorman__resource_set_wake(doorman_client_resource *resource) {
     doorman_time at = resource->follows ? doorman__resource_follow_due(resource) : DOORMAN_NEVER;
     if (resource->published.leased) at = doorman__earlier(at, resource->held.end);
@@ -9436,8 +9434,8 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
 }
 
 /* Opens a new resource, or a closed resource that is not released yet. A closed resource gets the
- * new options, and keeps its units in use. It also keeps its lease, unless the release is under
- * way. */
+ * new options, and keeps its units in use. The resource also keeps its lease, unless the release is
+ * under way. */
 static void doorman__resource_reopen(doorman_client_resource *resource,
                                      const doorman_resource_options *options, doorman_time now) {
     doorman__held_lease *held = &resource->held;
@@ -9552,8 +9550,8 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
 
 /* ---- >>json --------------------------------------------------------------------------------- */
 /*
- * This section reads configurations. It also reads and writes the wire protocol. Each message is
- * one JSON object. A request has one key, the method. Its response has the same key, or `error`.
+ * This section reads configurations, and reads and writes the wire protocol. Each message is one
+ * JSON object. A request has one key, the method. Its response has the same key, or `error`.
  * Unknown fields in a message are ignored. Unknown fields in a configuration are refused, because
  * they are probably typing errors. One error refuses the whole message. Errors are a missing field,
  * a field of the wrong type, a value out of range, and a key that an object has twice.
@@ -9827,9 +9825,9 @@ static doorman_status doorman__json_parse(cJSON **out, const char *text, size_t 
     return *out ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* The state of reading a text. It keeps the first failure. A caller may continue to read after a
- * failure, because an absent or wrong field leaves its target unchanged. So a caller checks for
- * failure only at the end. */
+/* The state of reading a text. The reader keeps the first failure. A caller may continue to read
+ * after a failure, because an absent or wrong field leaves its target unchanged. So a caller checks
+ * for failure only at the end. */
 typedef struct doorman__reader {
     doorman_status status;
     doorman_error *error;
@@ -10382,9 +10380,9 @@ static void doorman__read_request(const doorman__field *root, doorman_request *o
     out->path = nodes;
 }
 
-/* Reads the fields that only a response to a server has. It writes the algorithm to *algorithm and
- * the terms to *terms. Then it moves *terms behind these terms. The sender leaves out defaults, so
- * this function sets them. */
+/* Reads the fields that only a response to a server has. The function writes the algorithm to
+ * *algorithm and the terms to *terms. Then it moves *terms behind these terms. The sender leaves
+ * out defaults, so this function sets them. */
 static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
                                  doorman_terms **terms, doorman_capacity_response *out) {
     doorman__field settings, list, priority;
@@ -11111,34 +11109,33 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * units. The transport is one REQ socket of nng. The list is in order of arrival. The thread
  * repeats these steps:
  *
- *   1. It processes the response that has come.
- *   2. It updates the client.
- *   3. It wakes the first waiter of each resource.
- *   4. It sends the request that is due.
- *   5. It sleeps until the client is due or something has changed.
+ *   1. Process the response that has come.
+ *   2. Update the client.
+ *   3. Wake the first waiter of each resource.
+ *   4. Send the request that is due.
+ *   5. Sleep until the client is due or something has changed.
  *
  * A node with a parent has a transport too. The node's program calls the transport from a thread.
  *
  * The mutex (K7). The thread unlocks the mutex while it closes or dials a connection, sends a
  * request or parses a response. So no caller waits for the network. The thread updates 100
- * resources at a time. On a busy machine, it held the mutex for 0.2 to 1.1 ms to write a request of
- * 1,000 resources, and for 0.2 to 1.0 ms to process the response. Therefore a client asks for at
- * most 500 resources in a request. The callback of nng only notes the event. After a request has
- * failed, the next request uses a new connection, because a server that does not respond may have
- * lost the old connection.
+ * resources at a time. On a busy machine, a request of 1,000 resources and its response each locked
+ * the mutex for up to 1.1 ms. Therefore a client asks for at most 500 resources in a request. The
+ * callback of nng only notes the event. After a request has failed, the next request uses a new
+ * connection, because a server that does not respond may have lost the old connection.
  *
  * Waiting (L1, L2). Among the waiters of a resource, only the first waiter tries. The first waiter
  * sleeps until the limiter could allow its units, or until the lease may have changed. When the
  * first waiter leaves, it wakes the next waiter. Each resource has an atomic sum of the units that
- * calls wait for. So a caller sees without the mutex whether the queue is empty. The sum also tells
- * the client how much demand there is. A waiter that times out counts as refused once.
+ * calls wait for. So a caller needs no mutex to check whether the queue is empty. The sum also
+ * tells the client how much demand there is. A waiter that times out counts as refused once.
  *
  * Pacing. While a thread oversleeps, the limiter saves units. Without pacing, this thread and the
  * waiters behind it would use these units in a burst. The price of a waiter is the time that its
  * units take at the rate. The pause between two waiters is the price of the second one, minus a
  * part of this price. This part grows with the square of the saved units. If an eighth of the burst
- * is saved, the pause is 0, because capacity would be lost otherwise. Pacing also applies to calls
- * that come soon after a waiter.
+ * is saved, the pause is 0. A pause would then waste capacity. Pacing also applies to calls that
+ * come soon after a waiter.
  *
  * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters pass
  * 3 % faster. After 10 ms they pass 2.8 times as fast. After 12.5 ms they pass at once. So 7/8 of
@@ -11147,22 +11144,23 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * Condition variables use a clock that stops while the machine is suspended. doorman_clock does not
  * stop. Therefore a thread sleeps for at most a second at a time.
  *
- * on_change is called with the mutex locked. The mutex checks for errors. So a call from within
- * on_change returns DEADLOCK instead of waiting for itself. A wait that needs no mutex first checks
+ * on_change is called with the mutex locked. The mutex detects that its own thread locks it again.
+ * So a call from within on_change returns DEADLOCK. A wait that needs no mutex first checks
  * `notifying`, and returns DEADLOCK too.
  *
  * Fork. A child process has a copy of its parent's memory, but it has only the thread that called
- * fork. This would cause two errors. An agent in the child would use leases that the parent still
- * uses. And if the parent has used nng, a call of nng would end the child.
+ * fork. So an agent in the child would use leases that the parent still uses. If the parent has
+ * used nng, a call of nng would also end the child.
  *
  * An attempt makes no system call, so it cannot compare process ids. Therefore a handler
- * (pthread_atfork) runs in the child before fork returns. It marks each agent as inherited, and
- * makes all limiters of the agent refuse everything. The handler finds the agents in the list of
- * doorman__process, which is the only variable of this file that is global and not constant.
+ * (pthread_atfork) runs in the child before fork returns. The handler marks each agent as
+ * inherited, and makes all limiters of the agent refuse everything. The handler finds the agents in
+ * the list of doorman__process. This variable is the only one of this file that is global and not
+ * constant.
  *
- * Another handler runs before the fork. It locks the list and each agent, so that the child gets a
- * consistent copy. In the child only the mutex of the list is used again. The cost in the child is
- * O(resources).
+ * Another handler runs before the fork. This handler locks the list and each agent, so that the
+ * child gets a consistent copy. In the child only the mutex of the list is used again. The cost in
+ * the child is O(resources).
  */
 
 #include <nng/nng.h>
@@ -11432,8 +11430,8 @@ static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_r
 /* Threads usually wake up at most this much too late. Pacing compensates this delay at once. */
 #define DOORMAN__WAKE_MAX (DOORMAN_SECOND / 10000)
 
-/* Returns the time at which pacing lets a waiter pass. This is the time of the previous waiter,
- * plus the pause that "Pacing" above explains. Precondition: the waiter's attempt is allowed. */
+/* Returns the time at which pacing lets a waiter pass: the time of the previous waiter, plus the
+ * pause (see "Pacing" above). Precondition: the waiter's attempt is allowed. */
 static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_view *view) {
     assert(view->attempt.decision == DOORMAN_ALLOWED && view->price >= 0 && view->quota.most > 0);
     double saved = 8 * (double)view->attempt.left / (double)view->quota.most;
@@ -11998,7 +11996,7 @@ static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
 }
 
 /* Processes the result of the last request. If the request failed, keeps the error text. A response
- * from a server that knows no master is a failure too. */
+ * from a server that knows no master also counts as a failure. */
 static void doorman__agent_process_result(doorman_agent *agent, doorman_time now) {
     doorman_transport_result result;
     uint64_t before = agent->client->upstream.failure_count;
