@@ -4379,9 +4379,9 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    the request reported may end before the response comes. The response then has no effect on the
  *    held lease.
  * R3 A holder limits itself to a claim before it sends the claim. The claim is the larger of two
- *    amounts: the capacity of its lease, and what is in use. For a client, units in flight are in
- *    use. For a node, the amount that it has committed for its own holders is in use. The holder
- *    sends the capacity as `has` and what is in use as `outstanding`. A granter lowers what it has
+ *    amounts: the capacity of its lease, and what is in use. A client counts its units in flight as
+ *    in use. A node counts the amount that it has committed for its own holders. The holder sends
+ *    the capacity as `has` and what is in use as `outstanding`. A granter lowers what it has
  *    committed to the claim. A new master grants only `has`, because no holder may grow while the
  *    master learns. The master does not grant the part of `outstanding` that is beyond `has`. The
  *    master does not know all leases yet, so its leases could exceed the capacity.
@@ -4772,15 +4772,15 @@ static void doorman__held_wants(doorman_upstream *upstream, doorman__held_lease 
     doorman__held_expedite(upstream, held, minimum, now);
 }
 
-/* Makes a held lease due at once if the last response granted all its wants. There may be more
- * capacity in that case, so the minimum interval does not apply (K1). */
+/* Makes a held lease due at once if the last response granted all its wants. The minimum interval
+ * does not apply, because there may be more capacity (K1). */
 static void doorman__held_grow(doorman_upstream *upstream, doorman__held_lease *held,
                                doorman_time now) {
     if (held->met) doorman__held_expedite(upstream, held, 0, now);
 }
 
-/* R3: lowers the lease to what its owner needs. Does nothing if no server responds at present.
- * Returns whether the lease has changed. */
+/* R3: lowers the lease to what its owner needs. Does nothing while no server responds. Returns
+ * whether the lease has changed. */
 static bool doorman__held_give_back(const doorman_upstream *upstream, doorman__held_lease *held,
                                     double needed, doorman_time now) {
     assert(needed >= 0);
@@ -5165,7 +5165,7 @@ static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lea
 }
 
 /* R9: stores a new lease and its K. Of two leases from one node, the later end counts. The end of a
- * lease from another node does not count, because only the other node has committed that lease. */
+ * lease from another node does not count, because this node has not committed that lease. */
 static void doorman__held_replace(doorman__held_lease *held, const doorman_lease *lease,
                                   doorman_time end, doorman_time now) {
     bool renewed = doorman__held_live(held, now) && strcmp(held->node, lease->node) == 0;
@@ -5277,9 +5277,8 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
  *    interval in a response is at most a third of the lease. A holder below its target should ask
  *    again early (R12). If leases are whole units, only a holder that is owed a unit should ask
- *    again early (A5). There is a limit to the units owed to all holders: the larger of the
- *    capacity and an eighth of the number of holders. Above this limit no holder should ask again
- *    early.
+ *    again early (A5). The units owed to all holders may also exceed the capacity and an eighth of
+ *    the number of holders. Then no holder should ask again early.
  * S7 A template may set the safe capacity. Without this setting, the safe capacity of a client is
  *    the capacity divided by the number of known subclients. The known subclients include those of
  *    the request. Without this setting, there is no safe capacity while the server learns, for a
@@ -5299,8 +5298,8 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    lease length plus the drift, from when the predecessor was known to be gone. T6 is the rule
  *    for a node. If learning_mode_duration is shorter, T7 does not hold for that resource.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
- *    The holder gets its last lease again, for the rest of its time. What the holder has given back
- *    is subtracted from that lease, and does not come back within the interval.
+ *    The holder gets its last lease again, with the same end. What the holder has given back is
+ *    subtracted from that lease, and does not come back within the interval.
  * R12 Capacity moves fast. A client confirms a smaller lease at once. A node confirms a smaller
  *    lease when the amount that it has committed for its holders fits into the lease. A lease may
  *    be below its target by more than a thousandth. Its holder should then ask again after the
@@ -5334,12 +5333,12 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *       The parent treats a group of demands as one demand. The result is exact unless a level lies
  *    within the group. So the groups have a boundary at each level of the last response. Further
  *    boundaries lie around the first level, and they are denser near it. The level at which a
- *    reserve is shared needs no boundary of its own. This level matters only if some priority has
- *    no more than the reserve. The level of that priority is then the same level. The parent treats
- *    the demands of a group as equal. The amount that a group takes is a concave function of the
- *    level. So the parent overestimates this amount, and the level that it finds is never too high.
- *    From request to request this level approaches the exact level from below, as in Newton's
- *    method, and then stays there.
+ *    reserve is shared matters only if some priority has no more than the reserve. The level of
+ *    that priority is then equal, so it already has a boundary. The parent treats the demands of a
+ *    group as equal. The amount that a group takes is a concave function of the level. So the
+ *    parent overestimates this amount, and the level that it finds is never too high. From request
+ *    to request this level approaches the exact level from below, as in Newton's method, and then
+ *    stays there.
  * T3 The algorithm and its parameters are the parent's. At each level of the tree the refresh
  *    interval is multiplied by decay_factor.
  * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER. After the first
@@ -5375,7 +5374,7 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
 /* The longest time that the holders of a node without a lease should wait. */
 #define DOORMAN__DEFER_MAX (4 * DOORMAN_SECOND)
 
-/* One update visits at most this many leases and resources. This takes some milliseconds. */
+/* One update visits at most this many leases and resources, which takes some milliseconds. */
 #define DOORMAN__UPDATE_MAX ((size_t)10000)
 
 /* Counts the resources of one holder of the server. */
@@ -5384,7 +5383,8 @@ typedef struct doorman__holder_usage {
     size_t count;
 } doorman__holder_usage;
 
-/* One resource: its lease table and, for a node with a parent, the node's own lease. */
+/* A resource of the server, with its lease table. A node with a parent also has its own lease of
+ * the resource. */
 typedef struct doorman__server_resource_entry {
     doorman__link link; /* in the server's table; must be first */
     doorman__timer due; /* in the server's heap: the latest time of the next update */
@@ -5459,8 +5459,8 @@ struct doorman_server {
     doorman_time predecessor_gone_at; /* see doorman_mastership */
     bool is_master;
     const doorman_config *config; /* NULL: a node with a parent */
-    doorman_time *learned_at;     /* for each template: when a new resource will have learned */
-    doorman_time drains_at;       /* when all leases of earlier configurations will have ended */
+    doorman_time *learned_at;     /* for each template: when a new resource ends learning */
+    doorman_time drains_at;       /* the last possible end of a lease of an earlier configuration */
     doorman__table resources, usages;
     doorman__timers dues;   /* of the resources */
     doorman_time update_at; /* no update is due before this time, unless the mastership ends */
@@ -5501,7 +5501,7 @@ static uint64_t doorman__holder_hash(const doorman_server *server, const char *h
     return doorman__hash(server->options.seed, holder_id) ^ (is_server ? ~UINT64_C(0) : 0);
 }
 
-/* Returns how long the lease entry lasts for a lease of this length, with the drift (S8). */
+/* Returns the length of a lease entry: the length of its lease plus the drift (S8). */
 static doorman_time doorman__server_bound(const doorman_server *server, doorman_time length) {
     return length + doorman__scale(length, server->options.drift);
 }
@@ -5702,8 +5702,8 @@ void doorman_server_destroy(doorman_server *server) {
     DOORMAN_FREE(server);
 }
 
-/* R8: returns when a resource of this template will have learned on a new master. The predecessor
- * was gone at `predecessor_gone_at`, and had this configuration or an earlier one. */
+/* R8: returns when a resource of this template ends learning on a new master. The predecessor was
+ * gone at `predecessor_gone_at`, and had this configuration or an earlier one. */
 static doorman_time doorman__server_learned_at(const doorman_server *server,
                                                const doorman_template *settings,
                                                doorman_time predecessor_gone_at) {
@@ -5716,7 +5716,7 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
     return doorman__later(last, server->drains_at);
 }
 
-/* Returns when the new resources of a template will have learned. The template is from a new
+/* Returns when the new resources of a template end learning. The template is from a new
  * configuration. If the last configuration has a template with the same glob, the time stays the
  * same. While the server learns about a predecessor, the time may become later. The predecessor may
  * have had the new configuration, with longer leases.
@@ -5746,7 +5746,7 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
 }
 
 /* Gives a resource of a root its template of a new configuration.
- *   learned_at   when a new resource of the template will have learned */
+ *   learned_at   when a new resource of the template ends learning */
 static void doorman__resource_set_template(doorman__server_resource_entry *resource,
                                            const doorman_template *settings, doorman_time now,
                                            doorman_time learned_at) {
@@ -6516,8 +6516,8 @@ static doorman_lease doorman__unmatched_lease(doorman_server *server, double wan
 }
 
 /* Answers an item that has no lease entry. If no template matches, the holder is granted all that
- * it asks for (G2). A configuration may reject such requests instead. If a limit is reached, the
- * holder is refused (C7). */
+ * it asks for (G2). The configuration may say that such requests are rejected. If a limit is
+ * reached, the holder is refused (C7). */
 static void doorman__server_answer_unmatched(doorman_server *server,
                                              const doorman__request_item *item,
                                              const doorman_request *request,
@@ -6572,7 +6572,7 @@ static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
     return doorman__later(doorman__earlier(refresh, doorman__leases_soon(algorithm)), 1);
 }
 
-/* Sets when the entry of a holder ends: after this length, with the drift (S8). For a holder that
+/* Sets the end of a holder's entry: now, plus the length, plus the drift (S8). For a holder that
  * gets no lease, the length is three refresh intervals, but at most the length of a lease. So the
  * wants of a holder that is gone do not take capacity from others for long. */
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
@@ -7056,8 +7056,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
 
 /* ---- >>limiters ----------------------------------------------------------------------------- */
 /*
- * Limiters decide whether an application may use units now. There are two families, with the same
- * arithmetic:
+ * Limiters decide whether an application may use units now. There are two families of limiters,
+ * with the same arithmetic:
  *
  *   doorman_limiter                  needs no server. It follows a constant doorman_limit
  *   doorman__rate, doorman__gauge    belong to a resource. They follow the lease of the resource
@@ -7075,10 +7075,10 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *   sliding log      doorman__arrival_try        for each unit of the limit, its last arrival
  *
  * The rate of a resource is a token bucket without debt. The gauge of a resource is a concurrency
- * limiter. Both follow an allowance. An allowance has one quota until a point in time, and another
- * quota from that time on. So a lease ends even if no function is called. An allowance has two
- * slots, and only one thread writes to it. The writer fills the slot that is not in use, and then
- * increments the version.
+ * limiter. Rates and gauges follow an allowance. An allowance has one quota until a point in time,
+ * and another quota from that time on. So a lease ends even if no function is called. An allowance
+ * has two slots, and only one thread writes to it. The writer fills the slot that is not in use,
+ * and then increments the version.
  *
  * L1 In any time t a rate allows at most rate * (t + burst) units. The units of a large request may
  *    take longer than the burst. For such a request, the time of its units replaces the burst. A
@@ -7101,11 +7101,11 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *    the time that the units of the burst take at the rate in force.
  *
  *    Times are in ticks of 1/256 ns, modulo 2^64 (834 days). A paid_until that is less than 18
- *    minutes ahead of the clock is in the future. There are two reasons: another thread has read
- *    the clock after this thread, or units were lent. Any other paid_until is in the past. So a
- *    bucket saves at most about 400 days. No whole unit passes at a rate below 3e-8 units a second,
- *    which is one unit a year. The time of a unit is rounded up to a tick. So at most 2.5e11 single
- *    units pass in a second. At 1e8 units a second, single units pass 0.04 % too slowly.
+ *    minutes ahead of the clock is in the future. Either another thread has read the clock after
+ *    this thread, or units were lent. Any other paid_until is in the past. So a bucket saves at
+ *    most about 400 days. No whole unit passes at a rate below 3e-8 units a second, which is one
+ *    unit a year. The time of a unit is rounded up to a tick. So at most 2.5e11 single units pass
+ *    in a second. At 1e8 units a second, single units pass 0.04 % too slowly.
  *
  *    A gauge counts the units in flight. A thread adds to this count, and then checks that the
  *    allowance is still the one that the thread has read. The client first lowers the allowance,
@@ -7226,8 +7226,8 @@ DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *buck
 
 /* ---- limiters: concurrency */
 
-/* A refusal has no wait, because nobody knows when units are released. For the same reason there is
- * no reset_after. */
+/* A refusal has no wait, because nobody knows when units are released. Therefore the attempt has no
+ * reset_after either. */
 DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_t in_use,
                                                           uint64_t units) {
     uint64_t room = in_use < most ? most - in_use : 0;
@@ -7606,7 +7606,7 @@ static doorman_decision doorman__log_try(doorman_limiter *limiter, const doorman
     return decision;
 }
 
-/* Returns the wait for n units. This is the wait of the last unit, because its place has the latest
+/* Returns the wait for n units. The last unit waits longest, because its place has the latest
  * arrival. */
 static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doorman_limit *limit,
                                        double n, doorman_time now) {
@@ -7912,7 +7912,7 @@ static int64_t doorman__quota_depth(const doorman__quota *quota, bool in_units, 
 
 /* Returns the new paid_until when a rate goes from one quota to another. The change does not
  * increase the number of saved units. When the rate rises, the saved time shrinks in proportion.
- * When the rate falls, the saved time stays the same, so it is worth fewer units. If the burst is
+ * When the rate falls, the saved time does not change, so it is worth fewer units. If the burst is
  * in units, a fall keeps the number of saved units. The same applies while units for a large
  * request may be saved. Returns paid_until itself if nothing changes.
  *   largest   the units of the largest recent request of more than one unit, otherwise 0 */
@@ -8008,8 +8008,8 @@ DOORMAN__INLINE doorman_decision doorman__rate_take(doorman__rate *rate,
     return doorman__count(&rate->usage, units, DOORMAN_ALLOWED, now);
 }
 
-/* Makes a try that is not usual. Either n is 0, not an amount or more than the burst, or the rate
- * is 0 or unlimited. */
+/* Makes a try that is not usual: n may be 0, not an amount, or more than the burst. The rate may be
+ * 0 or unlimited. */
 static doorman_decision doorman__rate_try_unusual(doorman__rate *rate, const doorman__quota *quota,
                                                   double n, doorman_time now) {
     if (!doorman__amount_valid(n)) return DOORMAN_IMPOSSIBLE;
@@ -8285,8 +8285,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * An idle resource asks only for its minimum, even if its safe capacity is larger. The reason is
  * that a safe capacity without a configured value is the capacity divided by the number of clients.
  * If each idle resource asked for this amount, the idle clients would hold the whole capacity.
- * Another client would have to wait until each idle client asks again. This could take a refresh
- * interval instead of 250 ms.
+ * Another client would have to wait until each idle client asks again, up to a refresh interval
+ * instead of 250 ms.
  *
  * While callers wait, no refusals show how much capacity is missing. The resource then asks for at
  * least its safe capacity, as long as the server grants all wants. So a resource has less than its
@@ -8311,10 +8311,10 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *
  * A caller that waits for its units is not refused. Therefore the estimator also looks at workers.
  * A worker waits for a unit, is busy with the unit, and waits for the next unit. The number of
- * workers is unknown. As this number, the estimator uses the largest number of workers that have
- * waited at the same time. On average `waiting` workers wait, and the others are busy. If no worker
- * had to wait, all workers together would use workers / (workers - waiting) times as much. The
- * additional units are the demand of the waiting workers. This demand counts up to the bound.
+ * workers is unknown. The estimator assumes the largest number of workers that have waited at the
+ * same time. On average `waiting` workers wait, and the others are busy. If no worker had to wait,
+ * all workers together would use workers / (workers - waiting) times as much. The additional units
+ * are the demand of the waiting workers. This demand counts up to the bound.
  *
  * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
  * On average one worker is busy, and one waits. Without the wait they would use 2 / (2 - 1) = 2
@@ -9332,7 +9332,7 @@ static const char *doorman__resource_difference(const doorman_resource_options *
     return a->context != b->context ? "context" : NULL;
 }
 
-/* K5: compares the options of a later opening with those of the first one. */
+/* K5: compares the options of a later opening with the options of the first opening. */
 static void doorman__resource_compare(doorman_client_resource *resource,
                                       const doorman_resource_options *given, doorman_error *error) {
     doorman_resource_options all = doorman__resource_resolve(given);
@@ -10033,8 +10033,8 @@ static void doorman__read_priority(const doorman__field *field, int *out) {
 }
 
 /* Reads seconds, and rounds them to nanoseconds. So a duration of up to 26 days that this section
- * wrote is read back exactly. `positive` refuses 0. It is set for fields where 0 in the struct
- * means the default. */
+ * wrote is read back exactly. `positive` refuses 0, for fields where 0 in the struct means the
+ * default. */
 static void doorman__read_seconds(const doorman__field *field, bool positive, doorman_time *out) {
     const char *rule = positive ? DOORMAN__DURATION_RULE : "must be from 0 to 1e8 seconds";
     double seconds = 0;
@@ -10140,7 +10140,7 @@ static int doorman__read_name(const doorman__field *field, const char *const *na
     return -1;
 }
 
-/* Does the same as doorman__read_name, but refuses a value that is not among the names. */
+/* As doorman__read_name, but refuses a value that is not among the names. */
 static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
     int chosen = doorman__read_name(field, names, count);
     if (!field->value || chosen >= 0) return chosen;
@@ -10153,8 +10153,8 @@ static int doorman__read_choice(const doorman__field *field, const char *const *
     return -1;
 }
 
-/* The parameters of an algorithm (G7): four times, two numbers and the handover. Two of the times
- * are also fields. */
+/* The parameters of an algorithm (G7): four durations, two numbers and the handover. Two of the
+ * durations are also fields. */
 static const char *const doorman__parameters[] = {
     "lease_duration_secs", "refresh_interval", "minimum_interval", "minimum_refresh_interval",
     "decay_factor",        "reserve",          "handover"};
@@ -10839,9 +10839,8 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
 
 /* Allocates the memory for a reply before the server decides. So a message changes nothing if its
  * reply has no memory, or could be too large (C4). An id takes up to twice its bytes, because each
- * byte may need an escape. The rest of an item takes at most 820 bytes. These bytes include the
- * node's name. For a server, the algorithm takes at most 520 bytes, and each of 16 terms takes at
- * most 80 bytes. */
+ * byte may need an escape. The rest of an item, with the node's name, takes at most 820 bytes. For
+ * a server, the algorithm takes at most 520 bytes, and each of 16 terms takes at most 80 bytes. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
     size_t bytes = 1024, rest = request->is_server ? 820 + 520 + 16 * 80 : 820;
@@ -10861,7 +10860,7 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
 /*
  * An exchange is one message and its reply. An exchange has three steps. Only the second step needs
  * the caller's lock, and this step is short. In a message of 100 resources, each with `has`, a
- * resource costs 1.3 us. This was measured on one core of a virtual machine:
+ * resource costs 1.3 us on one core of a virtual machine:
  *
  *     checking the text   0.14 us
  *     cJSON               0.52     with an arena; 0.70 with malloc
@@ -11761,7 +11760,8 @@ static nng_duration doorman__transport_time_left(doorman_time deadline) {
     return (nng_duration)doorman__earlier(left / (DOORMAN_SECOND / 1000) + 1, INT32_MAX);
 }
 
-/* A thread of nng calls this when nng has sent the request, has a response, or has failed. */
+/* A thread of nng calls this function when nng has sent the request, has a response, or has
+ * failed. */
 static void doorman__transport_on_aio(void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int nng_error = nng_aio_result(transport->aio);
@@ -11835,7 +11835,7 @@ static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_c
     return error;
 }
 
-/* A thread of nng calls this when a connection is made or lost. */
+/* A thread of nng calls this function when a connection is made or lost. */
 static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int id = nng_pipe_id(pipe);
