@@ -2495,13 +2495,12 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *                       divided.
  *   NO_ALGORITHM        The slope is 1. Every holder gets what it wants.
  *
- * The index below finds the sums that the kinds need in O(log n). For each priority it has a B+tree
- * (Bayer and McCreight 1972) of demands, in order of wants per subclient. Each inner node stores
- * the sums of each of its children. When a child changes, its wants are added up again from the
- * sums below it. They are never adjusted by adding and subtracting. So no rounding error remains
- * after a large demand leaves, and an empty index sums to exactly 0 (C9). The index stores demands
- * by value. Equal demands are one entry with a count. So nothing points into the index, and a band
- * with one demand takes 40 bytes.
+ * The index finds each sum that a kind needs in O(log n). For each priority it has a B+tree of
+ * demands (Bayer and McCreight 1972). Demands are in order of wants per subclient. Each inner node
+ * stores the sums of each of its children. When a child changes, its sums are computed again from
+ * the sums below it. So no rounding error remains after a large demand leaves, and an empty index
+ * sums to exactly 0 (C9). The index stores demands by value. Equal demands are one entry with a
+ * count. So nothing points into the index, and a band with one demand takes 40 bytes.
  *
  * The nodes are wide, so a search reads a few groups of adjacent cache lines. In a binary tree a
  * search would wait for about twenty separate cache lines. The table shows the nanoseconds that one
@@ -2521,8 +2520,8 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *    free capacity, so all leases together never exceed the capacity.
  * A2 A change of a demand costs O(log n) in the number of holders, for every kind. A renewal that
  *    changes nothing costs one lookup in a hash table and a read of the terms.
- * A3 A new kind is one function, and one row each in DOORMAN_KINDS and doorman__kinds. No other
- *    code knows the kinds.
+ * A3 A new kind needs one function, one row in DOORMAN_KINDS and one row in doorman__kinds. No
+ *    other code knows the kinds.
  * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
  *    gets more than its wants rounded up.
  */
@@ -2536,7 +2535,7 @@ typedef struct doorman__demand {
 
 typedef struct doorman__sums {
     double wants;
-    uint64_t subclients, count; /* integers are exact; `count` counts demands */
+    uint64_t subclients, count; /* `count` is the number of demands; integers are exact */
 } doorman__sums;
 
 #define DOORMAN__WIDTH 32
@@ -2544,8 +2543,8 @@ typedef struct doorman__sums {
 
 typedef struct doorman__node {
     uint16_t height; /* 0: a leaf */
-    uint16_t count;  /* of demands or children; at least 1 */
-    uint16_t room;   /* the maximum of count: DOORMAN__WIDTH, less in a leaf that is the root */
+    uint16_t count;  /* the number of demands or children; at least 1 */
+    uint16_t room;   /* the maximum of count: DOORMAN__WIDTH, or less in a leaf that is the root */
 } doorman__node;
 
 typedef struct doorman__leaf {
@@ -2598,10 +2597,10 @@ static bool doorman__demand_before(const doorman__demand *a, const doorman__dema
     return a->wants < b->wants;
 }
 
-/* Returns how many demands or keys of a node are not after `demand`. A binary search counts all
- * those with a ratio that is not larger than the ratio of `demand`. The loop then subtracts those
- * with an equal ratio that are after `demand`. The search has no branch that depends on the data,
- * because half of such branches would be mispredicted. */
+/* Returns how many demands or keys of a node are not after `demand`. A binary search counts the
+ * demands with at most the ratio of `demand`. The second loop subtracts the demands that have the
+ * same ratio and are after `demand`. The search has no branch that depends on the data, because
+ * half of such branches would be mispredicted. */
 static size_t doorman__node_upto(const doorman__node *node, const doorman__demand *demand) {
     const doorman__demand *demands = doorman__node_demands(node), *at = demands;
     double ratio = doorman__demand_ratio(demand);
@@ -2643,9 +2642,9 @@ static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at)
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
-/* Returns the sums of all demands below a node, or zeros for NULL. Each addition waits for the
- * result of the addition before it. So the loop has two separate sums, which the CPU adds at the
- * same time. */
+/* Returns the sums of all demands below a node, or zeros for NULL. An addition to a sum must wait
+ * for the last addition to it. So the loop computes two sums, which the CPU can add at the same
+ * time. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -2804,7 +2803,7 @@ static void doorman__node_insert(doorman__index *index, doorman__node *node,
     inner->sums[at] = doorman__node_sums(inner->below[at]);
 }
 
-/* Inserts a demand. Precondition: doorman__index_reserve has succeeded for it. */
+/* Inserts a demand. Precondition: doorman__index_reserve has succeeded for this demand. */
 static void doorman__index_insert(doorman__index *index, int band, const doorman__demand *demand) {
     doorman__node **root = &index->bands[band];
     if (!*root) *root = doorman__index_take_spare(index, 0);
@@ -2821,8 +2820,8 @@ static void doorman__index_insert(doorman__index *index, int band, const doorman
     assert(index->subclients >= demand->subclients);
 }
 
-/* Joins two neighbours if a quarter of the joined node stays free. A fuller node would soon split
- * again. */
+/* Joins two neighbouring nodes if a quarter of the joined node stays free. A fuller node would soon
+ * split again. */
 static bool doorman__inner_join(doorman__inner *inner, size_t at) {
     if (at + 1 >= inner->node.count) return false;
     doorman__node *left = inner->below[at], *right = inner->below[at + 1];
@@ -2884,9 +2883,9 @@ static void doorman__index_uninit(doorman__index *index) {
     }
 }
 
-/* Adds to `all` those demands below a node that have a ratio in (low, high]. `most` is an upper
- * bound of the ratios below the node. At most two children are partly inside the range, so the
- * function descends into at most two children. */
+/* Adds demands below a node to `all`. It adds a demand if its ratio is in (low, high]. `most` is an
+ * upper bound of the ratios below the node. At most two children are partly inside the range, so
+ * the function descends into at most two children. */
 static void doorman__node_between(const doorman__node *node, double most, double low, double high,
                                   doorman__sums *all) {
     const doorman__demand *demands = doorman__node_demands(node);
@@ -2968,11 +2967,11 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
     return all;
 }
 
-/* Returns the level at which all bands together take `capacity`. Precondition: they want more than
- * `capacity`. If there is one band, its level is the result. If there are several bands, Newton's
- * method starts at level 0. The amount taken is concave in the level, so no step goes too far. Each
- * step divides the product of the gap and the slope by at least four. So about five steps are
- * enough in practice. The bound of 128 steps only guards against rounding. */
+/* Returns the level at which all bands together take `capacity`. Precondition: the bands want more
+ * than `capacity`. If there is one band, its level is the result. If there are several bands,
+ * Newton's method starts at level 0. The amount taken is concave in the level, so no step goes too
+ * far. Each step divides the product of the gap and the slope by at least four. So about five steps
+ * are enough in practice. The bound of 128 steps only guards against rounding. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -3037,7 +3036,7 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
 
 /* First, all bands share the reserve. `floor` is the level of the reserve, and `reserved` has the
  * part of each band. Then each band gets its share, highest priority first. A band can take what is
- * left, minus the parts of the lower bands. It can always take its own part. */
+ * left, minus the parts of the lower bands. A band can always take its own part of the reserve. */
 static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double capacity,
                                       const doorman__index *index, doorman_terms *terms) {
     double reserved[DOORMAN_TERMS_MAX] = {0}, floor = 0, reserve_left = 0;
@@ -3222,18 +3221,19 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
 
 /* ---- >>leases ------------------------------------------------------------------------------- */
 /*
- * The lease table of one resource. It records how much each holder has, until when, and how much
- * may move to other holders. The lease table knows neither the tree nor templates. Its owner sets
- * the values that the table needs: the algorithm, the capacity, what may be committed, when leases
- * must have ended, the terms of the parent, and until when the table learns.
+ * A lease table has the leases of one resource. It records how much each holder has, until when,
+ * and how much may move to other holders. The lease table knows neither the tree nor templates. Its
+ * owner sets the values that the table needs: the algorithm, the capacity, the amount that may be
+ * committed, the time by which leases must end, the terms of the parent, and the time until which
+ * the table learns.
  *
  *     field         in proofs   meaning
  *     has           g           the amount of a holder's last lease
  *     committed     u           the amount that the holder may still be using; u >= g
  *     claim         x           the amount that the holder says it has, or is still using
- *     in_round      v           what leases of the present round commit for it (see "round")
+ *     in_round      v           what leases of this round commit for the holder (see "round")
  *     capacity      C           what all leases together may use
- *     may_commit    K           of a node: what its parent has committed for it; K >= C
+ *     may_commit    K           in a node: what its parent has committed for the node; K >= C
  *     end                       when the lease entry of the holder ends
  *
  * T7 The leases in force never exceed the capacity. This follows from an invariant. The holders may
@@ -3244,24 +3244,25 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    lease id is 53 bits of a keyed hash of a counter. Each process has a new key.
  * R4 A claim lowers u only if it names the last lease that was granted to the holder. Then no newer
  *    lease is on its way to the holder, and the holder will not accept an older lease (R2). Claims
- *    under one lease only fall. So a late copy of a request claims too much, which is safe.
+ *    under one lease never rise. So a late copy of a request can only claim too much, which is
+ *    safe.
  *       A lease that has ended is not in force, even if its holder never confirmed a smaller lease.
- *    So u also falls to the largest amount of the leases that may not have ended (see "age").
+ *    So u also falls to the largest amount of the leases that may still be in force (see "age").
  *    Otherwise a holder that never confirms would keep its largest lease committed for as long as
  *    it sends requests.
  * R5 A grant is at most the target. A grant is also at most what is free: C minus the sum of the
  *    other holders' u. There is one exception. If less than min(u, x) is free, the grant may still
- *    be up to min(u, x). The holder may still be using that amount, and it is committed already. A
+ *    be up to min(u, x). The holder may still be using that amount, which is committed already. A
  *    node also keeps the sum of u within K. A grant raises u to at least g. In a round a grant has
  *    a second bound (see "round").
- * R6 A new master knows no holders, so it learns. It grants again what holders claim from this
- *    node, within C. The lease tables of its predecessor had room for the sum of these claims. The
- *    master learns until every lease that its predecessor can have granted has ended. While it
- *    learns, holders grow only by what other holders have given back to this master (`spare`). A
- *    holder that names a lease of this master has accepted that lease. So the holder really had the
- *    amount of that lease, and the difference between that amount and its claim is free. (The
- *    amount of the holder's first claim would be wrong for this purpose, because a late copy of a
- *    request claims too much.)
+ * R6 A new master knows no holders, so it learns. Within C, it grants again what holders claim
+ *    under leases of this node. The lease tables of its predecessor had room for the sum of these
+ *    claims. The master learns until every lease that its predecessor can have granted has ended.
+ *    While it learns, holders grow only by what other holders have given back to this master
+ *    (`spare`). A holder that names a lease of this master has accepted that lease. So the holder
+ *    really had the amount of that lease, and the difference between that amount and its claim is
+ *    free. The amount of the holder's first claim would be wrong for this purpose, because a late
+ *    copy of a request claims too much.
  *       If there is no room for a claim, the master answers it with a lease of 0, so that the
  *    holder stops using the old lease. Otherwise the holder could claim the old lease from the next
  *    master. That master would grant it beside the leases that took the room. The amount that a
@@ -3270,111 +3271,110 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * With `immediate` handover a grant sets u to g. Capacity then moves one step sooner, but the
  * leases exceed the capacity until each holder has received its smaller share.
  *
- * Shared ids. T7 assumes that no two processes use the same id. If two processes do, both count as
- * one holder, and each of them uses the full share of that holder. The server cannot prevent that,
- * but it can detect it by the leases that requests name. Leases form chains: a lease continues the
- * chain of the lease that its request named. An example with processes A and B, where `4 -> 6` is a
- * request that names lease 4 and gets lease 6:
+ * Shared ids. T7 assumes that no two processes use the same id. Two processes with one id count as
+ * one holder, and each of them uses the full share of that holder. The server cannot prevent this
+ * use, but can detect it by the leases that requests name. Leases form chains. A new lease
+ * continues the chain of the lease that its request named. In this example, `4 -> 6` is a request
+ * that names lease 4 and gets lease 6:
  *
  *     one process, restarted:          none -> 1   1 -> 2   none -> 3   3 -> 4   4 -> 5
  *     its request 3 -> 4 comes twice:  none -> 3   3 -> 4   3 -> 5      4 -> 6   6 -> 7
  *     A and B:   A none -> 1   B none -> 2   A 1 -> 3   B 2 -> 4   A 3 -> 5   B 4 -> 6
  *
- * One process continues one chain. A copy of an old request starts another chain. If a response is
- * lost and its request is repeated, that also starts another chain. But a process accepts only one
- * of two responses (R2), so one of the two chains is never continued. After a restart the old chain
- * is not continued. So the lease table stores two chains of each holder: the last lease of each
- * chain, and whether the chain has been continued. A request returns to a chain if it continues the
- * chain that does not have the last lease. A request that returns is a sign of two processes if
- * both chains have been continued before. In the example, A 3 -> 5 is the first sign. A single
- * process causes at most two signs until it restarts again. One sign is the last request from
- * before its start, if that request comes late. The other sign is its own next request. So three
- * signs without a restart in between are reported (S10). A lossy network never causes three signs.
- * A client that keeps naming the lease before its last lease does cause them, and is reported too.
- *     Each request that continues the chain of the last lease removes a quarter of a sign. So two
- * processes are found if one asks up to eight times as often as the other. They are forgotten seven
- * renewals after one of them has stopped.
+ * One process continues one chain. A copy of an old request starts another chain. The repetition of
+ * a request after a lost response also starts another chain. But a process accepts only one of two
+ * responses (R2), so one of the two chains is never continued. A process that restarts does not
+ * continue its old chain. So the lease table stores two chains of each holder: the last lease of
+ * each chain, and whether the chain has been continued. A request returns if it continues the chain
+ * that does not have the last lease. A request that returns is a sign of two processes if both
+ * chains have been continued before. In the example, A 3 -> 5 is the first sign. A single process
+ * causes at most two signs until it restarts again. One sign is the last request from before its
+ * start, if that request comes late. The other sign is its own next request. So three signs without
+ * a restart in between are reported (S10). A lossy network never causes three signs. A client that
+ * always names the lease before its last lease causes three signs, and is reported too.
+ *     Each request that continues the chain of the last lease removes a quarter of a sign. So the
+ * server detects two processes if one asks up to eight times as often as the other. It forgets them
+ * seven renewals after one of them has stopped.
  *
  * Round (R5). After a cut the sum of u is above C. The bound min(u, x) alone does not lower the
- * sum. Such a grant adds nothing to the sum, but the grant is a lease that lasts, and targets move.
- * An example, where C falls from 300 to 100 while A and B use 150 each, so u stays 150 for both:
+ * sum. A grant up to this bound adds nothing to the sum, but the grant is a new lease, and targets
+ * move. Example: A and B use 150 each, and C falls from 300 to 100. So u stays 150 for both:
  *
  *     A wants 10:     A gets 10                               B gets its target, 90
  *     A wants 1,000:  A gets its target, 50, within its u     B still has 90: 140 of 100
  *
- * Both could renew their leases like that for ever. So a round begins when a decision finds the sum
- * of u above C and no round is active. The round ends when a decision finds that the sum fits. In a
- * round each holder has an amount v: what leases of this round commit for the holder. v starts at
- * 0. A grant raises v to at least g. When u falls below v, v falls to u. A grant in a round is also
- * at most C minus the sum of the other holders' v. (v counts the lease. v does not count what is in
- * use beyond the lease. That part only falls, because nothing new starts until all use fits into
- * the lease.)
+ * A and B could renew their leases in this way without end. So a decision that finds the sum of u
+ * above C begins a round, unless a round is active. A decision that finds the sum within C ends the
+ * round. In a round each holder has an amount v: what leases of this round commit for the holder.
+ * At the start v is 0. A grant raises v to at least g. When u falls below v, v falls to u. A grant
+ * in a round is also at most C minus the sum of the other holders' v. v counts leases. v does not
+ * count units that are in use beyond a lease. The number of these units only falls, because nothing
+ * new starts until all use fits into the lease.
  *
  * The leases fit again one lease length plus the drift after the last cut. The proof: let t be the
- * time of that cut, and let w be like v, but only for leases granted since t. w starts at 0, and
- * rises and falls with v, so w <= v. Each grant since t is at most C minus the sum of the others'
- * v. That is at most C minus the sum of the others' w. So the sum of w never exceeds C. A lease
- * length later every lease in force was granted since t, and w counts that lease. The cases in
- * detail:
+ * time of that cut. Let w be the part of v for leases granted since t. w starts at 0, and rises and
+ * falls with v, so w <= v. Each grant since t is at most C minus the sum of the others' v. That is
+ * at most C minus the sum of the others' w. So the sum of w never exceeds C. One lease length after
+ * t, every lease in force was granted since t, so w counts all of them. The cases in detail:
  *
  *   several cuts    A cut within a round does not restart the round. The proof needs only that v
  *                   has counted since the last cut or longer. A restart would forget the leases
- *                   from before the restart. That is safe only a lease length later, and only if
- *                   there is no cut until then.
+ *                   from before the restart. That is safe only after a lease length without a cut.
  *   a raise         Each grant reads C. A larger C allows more, and may end the round. After the
  *                   round the sum of u is within C, and R5 alone keeps it there.
  *   first renewals  All v are 0 at the start. The targets sum to at most C. So while the targets do
  *                   not move, no holder is cut below its target. The order of the renewals does not
  *                   matter.
- *   nodes           C is the node's own lease, which changes with each renewal. The changes are a
- *                   series of cuts and raises, which the rows above cover. The claim x of a node is
- *                   at least the sum of its u. So the v of the node in its parent's lease table
+ *   nodes           In a node, C is its own lease, which changes with each renewal. The changes are
+ *                   a series of cuts and raises, which the rows above cover. The claim x of a node
+ *                   is at least the sum of its u. So the v of the node in its parent's lease table
  *                   covers all leases below the node.
- *   learning        R6 grants what is free beside u. As u >= v, such a grant keeps the bound too. v
- *                   counts these leases, because a round may be active when the learning ends.
- *   frozen children R7 grants a child that learns what it had. v counts that lease, so others get
- *                   less, but the sum of v may exceed C. This ends when the child has learned,
- *                   after at most the length of the child's lease entry. Then the child is a holder
- *                   like any other.
- *   `immediate`     A grant sets v and u to g. The sum of u can exceed C only because of the cut,
- *                   and the bound of the round lowers it.
- *   priorities      The targets contain the order of the priorities. A holder of a high priority
- *                   that renews late finds room for its target, because the targets of earlier
- *                   renewals left that room.
+ *   learning        R6 grants only what u leaves free. Because u >= v, such a grant keeps the bound
+ *                   too. v counts these leases, because a round may be active when the learning
+ *                   ends.
+ *   frozen children R7 renews the last lease of a child that learns. v counts that lease, so other
+ *                   holders get less. But the sum of v may exceed C until the child has learned.
+ *                   The child learns for at most the length of its lease entry. Then the child is a
+ *                   holder like any other.
+ *   `immediate`     A grant sets v and u to g. The sum of u can exceed C only because of the cut.
+ *                   The bound of the round lowers the sum.
+ *   priorities      The targets follow the priorities. So the targets of other holders leave room
+ *                   for a holder of a high priority, even if it renews late.
  *
  * Every round ends. Two lease lengths after the last cut, u counts only leases of the round (see
  * "age") and units in use that holders still claim.
  *
- * Age (R4). A lease table divides time into steps. It distinguishes only two steps: an older and a
- * newer one. A new step begins when all leases that were granted before the present step have
- * ended. Then the present step becomes the older step, and leases from before that step are no
- * longer in force. `recent` belongs to the newest step in which a holder got a lease: it is the
- * largest amount of the holder's leases in that step. While that step is the present step, u covers
- * older leases too. From the next step on, u falls to `recent`. So an amount is committed for at
- * most two lease lengths after its last grant. The amount that counts is what a lease commits. It
- * may be more than g, because the holder may claim that much. A child that learns does not age
- * (R7). Its masters, one after the other, renew what holders had under larger leases. Each master
- * stays within its own lease. Together they may exceed the lease until the last one has learned.
+ * Age (R4). A lease table divides time into steps. It distinguishes only the present step and the
+ * older step, which is the step before. A new step begins when all leases that were granted before
+ * the present step have ended. Then the present step becomes the older step, and leases from before
+ * that step are no longer in force. `recent` is about the newest step in which a holder got a
+ * lease. It is the largest amount that a lease of the holder in that step commits. While that step
+ * is the present step, u covers older leases too. In the next step u falls to `recent`. So an
+ * amount is committed for at most two lease lengths after its last grant. A lease may commit more
+ * than g, because the holder may claim more than g. A child that learns does not age (R7). Several
+ * masters of the child, one after the other, may renew what holders had under larger leases. Each
+ * master stays within the lease of the child. Together they may exceed this lease until the last
+ * master has learned.
  *     Two bits are enough for the number of a step. When two steps have begun after the last lease
  * of a holder, that lease has ended, and its entry is removed. `recent` and `in_round` are floats,
  * rounded up. This commits at most 6e-8 of an amount too much, and saves 8 bytes in each of a
  * million entries.
  *
- * Expiry. The owner removes the entries that have ended, the first to end first (S2). The entries
- * are a list in the order of `end`. All leases have the same length, so a renewed entry ends last.
- * It moves to the end of the list in O(1), and needs two pointers. A heap or a timer wheel would
- * accept any order of ends. But a heap also needs at least two words for each entry: its place, and
- * an array that doubles when it grows. In a heap a renewal would visit O(log n) other entries. With
- * a million entries, each visit is a wait for memory. The buckets of a wheel are lists with the
- * same two pointers, and one bucket has to be searched for the entries that have ended.
+ * Expiry. The owner removes ended entries in the order of `end` (S2). The entries are a list in
+ * this order. All leases have the same length, so a renewed entry ends last. It moves to the end of
+ * the list in O(1), and needs two pointers. A heap or a timer wheel would accept any order of ends.
+ * But a heap also needs at least two words for each entry, its place and its part of an array that
+ * doubles. In a heap a renewal would visit O(log n) other entries. With a million entries, each
+ * visit is a wait for memory. The buckets of a wheel are lists, which also need two pointers for
+ * each entry. A wheel must also search a bucket for the entries that have ended.
  *     A configuration that shortens leases breaks the order of the list. Then the old list drains
  * beside a new one, and the head of either list may be the first to end. In two cases an entry
  * lasts until the entry before it ends. One case: leases are shortened again before the old list is
- * empty. The other case: a lease is shorter because the lease of the node ends soon (S6). The entry
- * is then committed a little longer, at most one lease length, which is safe.
+ * empty. The other case: a lease is shorter because the lease of the node ends soon (S6). In both
+ * cases the amount stays committed at most one lease length longer, which is safe.
  */
 
-/* The demands of a holder that is a server: one for each group of its clients. */
+/* A server has one demand for each group of its clients. */
 typedef struct doorman__demand_group {
     doorman__demand demand;
     int priority;
@@ -3388,23 +3388,22 @@ typedef struct doorman__demand_groups {
 typedef struct doorman__child {
     doorman__demand_groups now,
         offered; /* `offered` has items only while a request of the server is processed */
-    bool frozen; /* it learns (R7): its demands do not change, and are not in the index */
+    bool frozen; /* the child learns (R7). Its demands do not change, and are not in the index */
     struct doorman__child *next_frozen; /* in the lease table's list of frozen children */
 } doorman__child;
 
 /* There may be a million lease entries, so every field is as small as possible. An entry whose
  * holder id has 32 bytes takes 132 bytes. */
 typedef struct doorman__lease_entry {
-    doorman__link link; /* in the lease table's table; must be first */
-    struct doorman__lease_entry *older,
-        *newer; /* by `end`. Not in the list yet: both are NULL, and it is not `oldest` */
+    doorman__link link;                         /* in the lease table's table; must be first */
+    struct doorman__lease_entry *older, *newer; /* neighbours in the list by `end`, or NULL */
     doorman_time granted_at, lease_end, end;
     double has, committed;
-    float recent;      /* what leases of the holder's newest step commit, rounded up: see "age" */
+    float recent;      /* the most that a lease of the newest step commits, rounded up: see "age" */
     float in_round;    /* v: what leases of the round `round` commit, rounded up */
     uint64_t lease_id; /* 0: the holder has never had a lease */
     union {
-        doorman__child *child; /* of a server */
+        doorman__child *child; /* the holder is a server */
         double wants;          /* of a client */
     } demand;
     uint32_t round;
@@ -3420,30 +3419,31 @@ typedef struct doorman__lease_entry {
 } doorman__lease_entry;
 
 /* The state of a holder that takes turns because its target is not a whole number (see "leases:
- * whole units"). This state is apart from the lease entry, so other resources need no memory for
- * it. A rotation takes 80 bytes, including its place in the table. */
+ * whole units"). This state is not in the lease entry, so other resources need no memory for it. A
+ * rotation takes 80 bytes, including its place in the table. */
 typedef struct doorman__rotation {
     doorman__link link; /* in the lease table's table; must be first */
     const doorman__lease_entry *entry;
-    double share;      /* the exact target at the last grant; 0: an integer, which needs no turns */
+    double share;      /* the exact target at the last grant; 0: an integer, so there are no
+                          turns */
     double lag;        /* how far the holder is behind its share, in units * seconds */
     double service_at; /* the value of the lease table's `service` when the lag was settled */
     double clock_at;   /* the value of the lease table's `clock` when the lag was settled */
     float owed;        /* whole units that the holder lacks, and gets before others get more */
-    bool is_pressing;  /* the units that the holder is owed are urgent */
+    bool is_pressing;  /* the owed units are urgent */
     bool waits;        /* the holder has at most its target rounded down, and its lag is positive */
     bool served;       /* the holder has had a unit since it was added */
 } doorman__rotation;
 
-/* The owner sets the first eight fields and learned_at. The pointers among them refer to memory of
+/* The owner sets the first eight fields and learned_at. Pointers in these fields refer to memory of
  * the owner. */
 typedef struct doorman__lease_table {
     const doorman_algorithm *algorithm;
-    doorman_time lease_length;         /* the lease length of the algorithm when it was set */
+    doorman_time lease_length;         /* the lease length when the algorithm was set */
     const doorman_terms *parent_terms; /* of a node: the last terms of its parent */
     size_t parent_terms_count;
     double capacity;     /* C */
-    double may_commit;   /* K of a node: see upstream; DBL_MAX: any amount */
+    double may_commit;   /* K of a node; DBL_MAX: any amount */
     doorman_time end_by; /* no lease may end later */
     bool whole;          /* leases are whole units */
     doorman__table entries;
@@ -3451,7 +3451,8 @@ typedef struct doorman__lease_table {
     doorman__lease_entry *draining; /* the oldest entry of the old list: see "expiry" */
     doorman__index index;
     doorman__total has, committed;
-    doorman__total frozen; /* the part of `has` that is subtracted before the capacity is shared */
+    doorman__total frozen; /* what frozen children have (R7); this part of `has` is not shared
+                              again */
     doorman__child *frozen_children; /* the children whose leases make up `frozen` (R7) */
     doorman__sums frozen_wants;
     doorman_terms terms[DOORMAN_TERMS_MAX];
@@ -3465,7 +3466,7 @@ typedef struct doorman__lease_table {
     doorman_time older_end;   /* when all leases of earlier steps have ended */
     doorman_time last_end;    /* when all leases have ended */
     doorman__table rotations; /* one for each holder if leases are whole units */
-    doorman__total rotation_shares, rotation_committed; /* two sums over the holders with turns */
+    doorman__total rotation_shares, rotation_committed; /* sums over the holders with turns */
     doorman__total owed;
     double service, clock; /* see "leases: whole units"; both in seconds */
     size_t waiting;        /* the number of holders with turns that wait */
@@ -3521,8 +3522,8 @@ static bool doorman__entry_shared(const doorman__lease_entry *entry) {
     return entry->suspicion > 2 * DOORMAN__SIGN;
 }
 
-/* Shared ids: notes that a request names a lease (0: none), before the request gets a new lease.
- * Returns whether this request is at least the third sign. */
+/* Shared ids: records the lease that a request names (0: none). Called before the request gets a
+ * new lease. Returns whether this request is at least the third sign. */
 static bool doorman__entry_note_request(doorman__lease_entry *entry, uint64_t named) {
     bool last = named && named == entry->lease_id;
     bool other = named && !last && (named & 1023U) == entry->other_lease;
@@ -3648,8 +3649,8 @@ static void doorman__leases_set_amounts(doorman__lease_table *leases, doorman__l
     assert(!doorman__total_less(leases->committed, leases->has));
 }
 
-/* Age: begins a new step when all leases of the older step have ended. If the newest lease of a
- * holder is of an earlier step, the holder's leases from before that step have ended, so u falls to
+/* Age: begins a new step when all leases of the older step have ended. If a holder got its newest
+ * lease in an earlier step, its leases from before that step have ended. Then u falls to
  * `recent`. */
 static void doorman__leases_age(doorman__lease_table *leases, doorman__lease_entry *entry,
                                 doorman_time now) {
@@ -3661,7 +3662,8 @@ static void doorman__leases_age(doorman__lease_table *leases, doorman__lease_ent
     doorman__leases_set_amounts(leases, entry, entry->has, entry->recent);
 }
 
-/* Begins a round when what is committed exceeds the capacity, and ends the round when it fits. */
+/* Begins a round when the committed sum exceeds the capacity, and ends the round when the sum
+ * fits. */
 static void doorman__leases_check_round(doorman__lease_table *leases) {
     doorman__total capacity = doorman__total_of(leases->capacity);
     bool exceeds = doorman__total_less(capacity, leases->committed);
@@ -3673,11 +3675,12 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
     assert(leases->round_is_on || !doorman__total_less(capacity, leases->committed));
 }
 
-/* Enters a new lease, for which `committed` is committed. The caller sets its end afterwards. With
- * `immediate` handover the holder is assumed to have nothing else. T7: no lease raises the
- * committed sum above the capacity. The sum can be above the capacity after a cut. It can also be
- * above the capacity while the lease table learns, because of what nodes have outstanding. Then no
- * lease raises the sum further. Amounts that are not parts of the capacity may exceed it. */
+/* Enters a new lease, for which `committed` is committed. The caller sets the end of the lease
+ * afterwards. With `immediate` handover this lease is all that the holder is assumed to have. T7:
+ * no lease raises the committed sum above the capacity. The sum can be above the capacity after a
+ * cut. While the lease table learns, the outstanding amounts of nodes can also raise the sum above
+ * the capacity. Then no lease raises the sum further. STATIC and NO_ALGORITHM have no such
+ * bound. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
                                    double has, double committed) {
     bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
@@ -3701,40 +3704,42 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
 /*
  * A5 If `whole` is true, leases are whole units. Targets stay exact. If a target is not an integer,
  *    the holder takes turns. It always has its target rounded down or rounded up, and the mean over
- *    time is the target. Example: the target is 0.8 for each of 25 clients that share 20 units.
+ *    time is the target. Example: 25 clients share 20 units, so each has a target of 0.8.
  *
- * Each holder with turns has a share and a lag. The share is its exact target. The lag is by how
- * many units * seconds the holder is behind its share. The lag grows by share * (gain of
- * `service`), and falls by committed * (time passed). `service` is what one unit of share has
- * received. Each second it gains (sum of `committed`) / (sum of the shares), over all holders with
- * turns. Therefore:
- *   - The lags sum to 0, however much of the capacity is in use. (The lag of a holder that leaves
- *     is added to the others.) A holder with a bounded lag has a mean in proportion to its share.
+ * Each holder with turns has a share and a lag. The share is its exact target. The lag says how far
+ * the holder is behind its share, in units * seconds. The lag grows by share * (gain of `service`),
+ * and falls by committed * (time passed). `service` is what one unit of share has received. Each
+ * second `service` gains (sum of `committed`) / (sum of the shares), over all holders with turns.
+ * Therefore:
+ *   - The lags sum to 0, however much of the capacity is in use. The lag of a holder that leaves is
+ *     added to the other lags. A holder with a bounded lag has a mean in proportion to its share.
  *   - A renewal settles one lag in O(1), and visits no other holder (A2).
- *   - What is committed for a holder counts, not what it was granted. A holder of a gauge may have
- *     units in flight for long, or may confirm nothing. It still cannot get more than its share.
+ *   - The committed amount of a holder counts, and not its lease. So a holder that never confirms a
+ *     cut cannot get more than its share.
  *
- * A holder is owed a unit if its lag has reached half a lease length of one unit (the `turn`), or
- * if it has not had a unit since it was added. A unit that is in no lease is idle. The following
- * happens when a holder renews and its target is f plus a fraction:
+ * A `turn` is half a lease length of one unit. A holder is owed a unit if its lag has reached a
+ * turn. A holder that was added is owed a unit until it has had one. A unit that is in no lease is
+ * idle. Let the target of a holder be f plus a fraction. When it renews:
  *
  *   if it has more than f   It gets f in two cases. Otherwise it keeps f + 1. First case: more
  *                           units are owed than are idle, and its own lag is below a bound. The
- *                           bound is -turn, and rises by a turn in each lease length in which owed
- *                           units cannot be met. While any holder lacks its target rounded down, or
- *                           its first unit, the bound is 0 instead, and rises by a turn in each
- *                           refresh interval. Second case: no unit is idle, a holder that is behind
- *                           waits, and its own lag is below -2 turns
- *   if it has f or less     It gets f + 1 if it is owed a unit, if its lag is half a turn, or if
- *                           more units are idle than are owed to others. Otherwise it gets f
+ *                           bound starts at -turn, and rises by a turn in each lease length while
+ *                           owed units cannot be met. If an owed unit is urgent, the bound starts
+ *                           at 0, and rises by a turn in each refresh interval. A unit is urgent if
+ *                           its holder lacks its target rounded down, or its first unit. Second
+ *                           case: no unit is idle, a holder that is behind waits, and its own lag
+ *                           is below -2 turns
+ *   if it has f or less     It gets f + 1 in three cases. Otherwise it gets f. First case: it is
+ *                           owed a unit. Second case: its lag is at least half a turn. Third case:
+ *                           more units are idle than are owed to other holders
  *
- * Like every grant, this grant is cut to what is free (R5). So a unit moves to a holder that is
- * behind in two steps: a cut, and its confirmation (R4). An idle unit that is owed to no holder
- * goes to the first holder that asks. As the lags sum to 0, some holder is ahead while another is
+ * Like every grant, this grant is cut to what is free (R5). So a unit moves from one holder to
+ * another in two steps: a cut, and its confirmation (R4). An idle unit that is owed to no holder
+ * goes to the first holder that asks. The lags sum to 0, so some holder is ahead while another is
  * behind. The bound keeps rising, so some holder always gives up a unit.
  *
- * An example with 25 clients, 20 units, and leases of 60 s that are refreshed every 16 s. The lag
- * of a client goes from about -30 to +30 in 60 / 0.8 = 75 s without a unit. At its next renewal the
+ * Example: 25 clients share 20 units. Leases of 60 s are renewed every 16 s. A client without a
+ * unit has a lag that rises from about -30 to +30 in 60 / 0.8 = 75 s. At its next renewal the
  * client is owed a unit. It gets the unit some seconds later, and keeps it for 60 / 0.2 = 300 s.
  * 99.4 % of the units are in use.
  *
@@ -3833,8 +3838,8 @@ static void doorman__rotation_end(doorman__lease_table *leases, const doorman__l
     DOORMAN_FREE(rotation);
 }
 
-/* Called after a grant for which `due` units were due. The units that a holder is owed are urgent
- * if the holder lacks its target rounded down, or its first unit. */
+/* Called after a grant. `due` is the number of units that were due to the holder. The units that a
+ * holder is owed are urgent if the holder lacks its target rounded down, or its first unit. */
 static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rotation *rotation,
                                       double due) {
     double has = rotation->entry->has, base = doorman__whole_floor(rotation->share);
@@ -3845,13 +3850,14 @@ static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rot
 }
 
 /* Returns the target of a holder with turns, in whole units. Its exact target is `base` plus a
- * fraction. The holder may have an idle unit that it is not owed. Then the result includes that
- * unit, and *due does not. */
+ * fraction. The holder may also get an idle unit that it is not owed. The result includes that
+ * unit, but *due does not. */
 static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double base, double *due, doorman_time now) {
     const doorman_algorithm *algorithm = leases->algorithm;
     double has = rotation->entry->has;
-    double owed = doorman__total_value(leases->owed) - (double)rotation->owed; /* to others */
+    /* What other holders are owed. */
+    double owed = doorman__total_value(leases->owed) - (double)rotation->owed;
     double idle = leases->capacity - doorman__total_value(leases->has);
     bool unmet = idle < owed;
     if (!unmet || !leases->unmet_since) leases->unmet_since = unmet ? now : 0;
@@ -3949,7 +3955,7 @@ static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_e
 }
 
 /* Reserves memory for doorman__leases_set_demands. The next change of the lease table must be that
- * call or doorman__leases_retract. Returns false, with nothing changed, if there is no memory. */
+ * call or doorman__leases_retract. If memory runs out, returns false and changes nothing. */
 static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     const doorman_demand *demands, size_t count) {
     assert(entry->is_server || count == 1);
@@ -4107,12 +4113,12 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
 
 /* Uses the terms that the parent sent, if their sum exceeds the capacity by at most a thousandth.
  * Otherwise returns false. A small excess does no harm, because leases are cut to what is free. If
- * a node solved its own terms for such a small difference, it would never return to the common
- * level where a reserve is shared. With whole units the sum may exceed the capacity by four more
- * units. One reason is that the lease is the sum rounded down or up. Another reason is that one
- * more unit may be moving between holders at each level. Four units are enough for a tree of four
- * levels. Capacity that the terms leave unused is divided in proportion to what is still wanted,
- * until the next request to the parent. */
+ * a node solved its own terms for such a small difference, the clients of several nodes would never
+ * get a common level of the reserve. With whole units the sum may exceed the capacity by four more
+ * units. One reason is that the lease of the node is the sum rounded down or up. Another reason is
+ * that one more unit may be moving between holders at each level. Four units are enough for a tree
+ * of four levels. Capacity that the terms leave unused is divided in proportion to what is still
+ * wanted, until the next request to the parent. */
 static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
     double sum =
         doorman__terms_sum(leases->parent_terms, leases->parent_terms_count, &leases->index);
@@ -4128,9 +4134,9 @@ static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, doub
     return true;
 }
 
-/* Computes the terms in force. While the terms that the parent sent fit, they are in force, so that
- * all clients of a tree are treated as if they had one server. Otherwise the lease table solves its
- * own terms (T2). */
+/* Computes the terms in force. The terms that the parent sent are in force while they fit. So all
+ * clients of a tree are treated as if they had one server. Otherwise the lease table solves its own
+ * terms (T2). */
 static void doorman__leases_solve(doorman__lease_table *leases) {
     const doorman__kind *kind = &doorman__kinds[leases->algorithm->kind];
     double capacity = doorman__total_left(leases->frozen, leases->capacity);
@@ -4256,8 +4262,8 @@ static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease
     return committed;
 }
 
-/* R7: grants a server that learns what it had, as far as that fits. The server's claim confirms
- * nothing. */
+/* R7: renews the last lease of a server that learns, as far as its amount fits. The server's claim
+ * confirms nothing. */
 static double doorman__leases_return(doorman__lease_table *leases, doorman__lease_entry *entry) {
     assert(entry->is_server && !doorman__total_less(leases->has, doorman__total_of(entry->has)));
     double has = doorman__leases_held(leases, entry, entry->has);
@@ -4268,13 +4274,14 @@ static double doorman__leases_return(doorman__lease_table *leases, doorman__leas
     return has;
 }
 
-/* R6: grants a lease while the lease table learns. The claim names a lease of this node. If the
- * request names another lease or no lease, claim and target are 0. The holder gets what it can
- * prove that it had, even if it wants less now. Returns 0 and changes nothing if there is neither a
- * claim nor anything to grant. A claim for which there is no room gets a new lease of 0.
+/* R6: grants a lease while the lease table learns. `claim` is what the holder claims under a lease
+ * of this node. If the request names another lease or no lease, claim and target are 0. The holder
+ * gets its whole claim if there is room, even if it wants less now. If there is nothing to claim
+ * and nothing to grant, returns 0 and changes nothing. A claim for which there is no room gets a
+ * new lease of 0.
  *   outstanding   what a node has committed for its own holders; 0 for a client. This amount is
- *                 committed even if it exceeds the capacity. The reason is a child that is below
- *                 the node and learns. It may use the amount longer than the leases of the
+ *                 committed even if it exceeds the capacity. The reason: a child of the node may
+ *                 learn. Such a child may use the amount for longer than the leases of the
  *                 predecessor last (R7) */
 static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim, double outstanding) {
@@ -4471,7 +4478,7 @@ typedef enum doorman__upstream_state {
 
 struct doorman_upstream {
     doorman_client *client; /* the owner if it is a client; otherwise NULL */
-    doorman_server *server; /* the owner if it is a server; otherwise NULL. For >>loop only */
+    doorman_server *server; /* the owner if it is a server; otherwise NULL */
     const char *holder_id;  /* in the owner's memory */
     bool is_server;
     const char *const *path; /* the path of a server, in the owner's memory */
