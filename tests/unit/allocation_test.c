@@ -1,8 +1,9 @@
 /* C4: every call reports running out of memory as a status, and then changes nothing. Each public
- * function is called while its first allocation fails, then its second, and so on, until none
- * fails: once with that allocation alone, and once with all later ones too. After each failure, the
- * visible state is as before, and the same call then has the result that it has without a failure.
- * At the end no memory is left allocated. */
+ * function is called while its first allocation fails, then while its second allocation fails, and
+ * so on, until no allocation fails. Each test runs twice: one run fails a single allocation, and
+ * the other run also fails all later allocations. After each failure the visible state has not
+ * changed. The same call then has the result that it has without a failure. At the end no memory is
+ * left allocated. */
 #include "unit.h"
 
 #include <inttypes.h>
@@ -66,7 +67,7 @@ typedef struct fixture {
     doorman_time now;
     doorman_config *config, *other_config;
     doorman_server *root, *node;
-    doorman_client *clients[2]; /* of the root; of the node */
+    doorman_client *clients[2]; /* one of the root, one of the node */
     doorman_client_resource *resources[2][RESOURCES];
 
     /* The result of the call. */
@@ -108,7 +109,7 @@ static const doorman_template templates[] = {
 };
 static const doorman_config_options all_templates = {.templates = templates,
                                                      .template_count = COUNT_OF(templates)};
-/* Without the first template, and with more capacity in the others. */
+/* A configuration without the first template, and with more capacity in the other templates. */
 static const doorman_template fewer[] = {
     {.identifier_glob = "disk", .capacity = 300, .has_algorithm = true},
     {.identifier_glob = "*", .capacity = 200, .has_algorithm = true},
@@ -145,7 +146,7 @@ static void start_client(fixture *s, int which) {
     }
 }
 
-/* Delivers the request that is due, if there is one, and its response. */
+/* Delivers the request that is due, and its response. Does nothing if no request is due. */
 static void exchange(fixture *s, doorman_upstream *upstream, doorman_server *server) {
     doorman_request request;
     doorman_response response;
@@ -196,9 +197,9 @@ static void fixture_stop(fixture *s) {
 
 /* ---- the visible state ---------------------------------------------------------------------- */
 
-/* Writes the leases of a resource, and compares them with its sums, and at a root with its
- * capacity. A node whose own lease has ended has no capacity, although the lease entries of its
- * holders may last a little longer. */
+/* Writes the leases of a resource. Compares the leases with the sums of the resource, and at a root
+ * also with its capacity. A node whose own lease has ended has no capacity, although the lease
+ * entries of its holders may last a little longer. */
 static void dump_resource(text *output, doorman_server *server,
                           const doorman_server_resource *resource, doorman_time now) {
     add(output,
@@ -268,14 +269,14 @@ typedef struct test_case {
     const char *function;        /* the function under test */
     const char *promise;         /* what happens without memory; the name of the test */
     void (*prepare)(fixture *s); /* may be NULL */
-    /* May be called repeatedly; writes its result to s->outcome. */
+    /* May be called repeatedly. Writes its result to s->outcome. */
     doorman_status (*call)(fixture *s);
-    size_t failures; /* least number of allocations that make it fail */
+    size_t failures; /* the least number of allocations whose failure makes the call fail */
 } test_case;
 
-/* Runs a test case in a new scene while allocation number `nth` fails, alone (`once`) or with all
- * later ones. `expected` is the state and the result without a failure. Returns whether nothing
- * failed. */
+/* Runs a test case with a new fixture while allocation number `nth` fails. If `once` is false, all
+ * later allocations fail too. `expected` is the state and the result without a failure. Returns
+ * whether no allocation failed. */
 static bool test_case_try(const test_case *test, size_t nth, bool once, const text *expected,
                           size_t *failures) {
     size_t blocks = memory_blocks();
@@ -426,7 +427,8 @@ static doorman_status handle_request(fixture *s, doorman_server *server,
     return status;
 }
 
-/* A request of a holder that names no lease, for two resources that exist and for new ones. */
+/* A request of a holder that names no lease. It is for two resources that exist and for new
+ * resources. */
 enum { MANY = 11 };
 
 static doorman_status request_resources(fixture *s, doorman_server *server, const char *holder_id,
@@ -456,8 +458,8 @@ static doorman_status request_to_node(fixture *s) {
     return request_resources(s, s->node, "new", MANY);
 }
 
-/* A server's request with the largest number of groups, of all priorities, for a new resource and
- * for one that exists. */
+/* A server's request with the largest number of groups, of all priorities. It is for a new resource
+ * and for a resource that exists. */
 static doorman_status request_by_server(fixture *s, const char *holder_id) {
     static const char *const ids[] = {"db/1", "db/9"};
     doorman_demand groups[DOORMAN__GROUPS_MAX];
@@ -533,7 +535,7 @@ static doorman_status compose_request(fixture *s) {
         return DOORMAN_OK;
     }
     assert_int_equal(request.sequence, 0);
-    assert_int_equal(doorman_upstream_due(upstream), s->now + SECOND); /* it tries again */
+    assert_int_equal(doorman_upstream_due(upstream), s->now + SECOND); /* the client tries again */
     s->now += SECOND;
     return DOORMAN_OUT_OF_MEMORY;
 }
@@ -590,7 +592,7 @@ static doorman_status parse_config(fixture *s) {
     return status;
 }
 
-/* It has enough keys that they are sorted to find duplicates. */
+/* The object has so many keys that they are sorted to find duplicates. */
 static const char request_text[] =
     "{\"get_capacity\":{\"client_id\":\"new\",\"resource\":[{\"resource_id\":\"db/1\",\"wants\":5,"
     "\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,\"k\":1,"
@@ -691,7 +693,7 @@ static void prepare_node_response(fixture *s) {
     prepare_response(s, doorman_server_upstream(s->created_server));
 }
 
-/* It does not count as a failure: the same text can be given again. */
+/* A lack of memory does not count as a failure. The same text can be passed again. */
 static doorman_status read_response_text(fixture *s, doorman_upstream *upstream) {
     doorman_error error = {""};
     doorman_status status = doorman_json_response(upstream, s->request.sequence, s->message.text,
@@ -834,8 +836,8 @@ static void limiters_and_clients_work_without_memory(void **state) {
     fixture_stop(s);
 }
 
-/* So does a server whose leases end and whose clients renew theirs: it keeps the memory that its
- * largest request needed. */
+/* A server needs no memory while leases end and clients renew leases, because it keeps the memory
+ * of its largest request. */
 static void a_server_works_without_memory(void **state) {
     (void)state;
     fixture *s = fixture_start();
@@ -864,8 +866,8 @@ static void a_server_works_without_memory(void **state) {
     fixture_stop(s);
 }
 
-/* If a node's request cannot contain all resources, because memory is missing, the next one
- * contains the rest. */
+/* If a node's request cannot contain all resources because memory is missing, the next request
+ * contains the other resources. */
 static void resources_that_do_not_fit_are_in_the_next_request(void **state) {
     (void)state;
     fixture *s = fixture_start();
@@ -931,7 +933,7 @@ typedef struct transport_fixture {
     doorman_client *client;
     doorman_client_resource *resource;
     doorman_transport *transport;
-    doorman_time now; /* of the client: the machine's time, or later */
+    doorman_time now; /* the client's time: the machine's time, or later */
     int wakeups;      /* atomic */
 } transport_fixture;
 
@@ -988,8 +990,8 @@ static void transport_fixture_answer(transport_fixture *c) {
     }
 }
 
-/* A request that cannot be written counts as a failure, and so does a response that cannot be read.
- * Then nothing has been accepted, and the next request follows after a back-off. */
+/* A request that cannot be written counts as a failure. A response that cannot be read counts as a
+ * failure too. Nothing has been accepted then, and the next request follows after a back-off. */
 static bool try_without_memory(size_t nth, bool once) {
     size_t blocks = memory_blocks();
     transport_fixture c;
@@ -1015,7 +1017,7 @@ static bool try_without_memory(size_t nth, bool once) {
     assert_string_equal(result.error.text, result.status == DOORMAN_OK ? "" : "out of memory");
     if (!worked) {
         assert_true(doorman_upstream_due(doorman_client_upstream(c.client)) >
-                    c.now); /* it backs off */
+                    c.now); /* the client backs off */
         c.now = doorman_upstream_due(doorman_client_upstream(c.client));
         assert_true(doorman_transport_update(c.transport, NULL, c.now));
         transport_fixture_answer(&c);
@@ -1037,8 +1039,8 @@ static void a_transport_without_memory_drops_the_response_and_retries(void **sta
     }
 }
 
-/* A node without memory for a request sends none until there is memory. A response that was not
- * taken is freed with its transport. */
+/* A node sends no request until there is memory for a request. A response that was not read is
+ * freed with its transport. */
 static void the_transport_of_a_node_waits_for_memory(void **state) {
     (void)state;
     fixture *s = fixture_start();

@@ -195,9 +195,9 @@ static void every_character_except_controls_is_allowed_in_an_id(void **state) {
     }
 }
 
-/* C5. The expected number of ids of two bytes: 95 by 95 of ASCII, and U+00A0 to U+07FF. Of three
- * bytes, with a first byte that cannot begin a shorter character: U+0800 to U+FFFF without the
- * surrogates. */
+/* C5. The valid ids of two bytes are 95 by 95 ids of ASCII, and U+00A0 to U+07FF. The ids of three
+ * bytes have a first byte that cannot begin a shorter character. The valid ids of three bytes are
+ * U+0800 to U+FFFF without the surrogates. */
 static void overlong_encodings_are_refused_in_an_id(void **state) {
     (void)state;
     size_t of_two = 0, of_three = 0;
@@ -218,7 +218,7 @@ static void overlong_encodings_are_refused_in_an_id(void **state) {
 /* ---- the hash and the table ---------------------------------------------------------------- */
 
 /* C8. The values for the key 0 are from CPython 3.11, whose hash of bytes is SipHash-1-3. The
- * values for the paper's key, the bytes 0 to 15, are from another program, which agrees with
+ * values for the paper's key, the bytes 0 to 15, are from another program. That program agrees with
  * CPython for the key 0. */
 static void the_hash_is_siphash_1_3(void **state) {
     (void)state;
@@ -272,9 +272,9 @@ static void table_check(doorman__table *table, const item *items) {
     assert_int_equal(table->count, count);
 }
 
-/* C4, C8. The test adds more than it removes, then removes more than it adds, and so on, so the
- * table grows and shrinks. Some hashes are equal, some only in part. Memory fails for a while and
- * works again. */
+/* C4, C8. The test alternates between phases with more additions and phases with more removals. So
+ * the table grows and shrinks. Some hashes are equal, and some hashes are equal only in part.
+ * Memory fails for a while and works again. */
 static void a_table_equals_a_plain_array_even_when_memory_fails(void **state) {
     (void)state;
     size_t blocks = memory_blocks(), refusals = 0;
@@ -383,8 +383,8 @@ static void an_amount_is_rounded_to_a_multiple_of_2_to_the_minus_48(void **state
     assert_exact(doorman__ceil(5e-324), 0x1p-48);
 }
 
-/* C9. Totals that no double can represent, around 2^16, where the high word changes; and totals
- * larger than an amount can be. */
+/* C9. Some totals are around 2^16, where the high word changes, and no double can represent them.
+ * Other totals are larger than the largest amount. */
 static void a_total_is_rounded_in_the_safe_direction(void **state) {
     (void)state;
     doorman__total under = {0, UINT64_MAX}, over = {1, 1}, large = {0, 0};
@@ -400,13 +400,14 @@ static void a_total_is_rounded_in_the_safe_direction(void **state) {
 #ifdef __SIZEOF_INT128__
 __extension__ typedef unsigned __int128 wide;
 
-/* In units of 2^-48. Exact, except for the bits that a total drops too. */
+/* Returns the amount in units of 2^-48. The result is exact, except for the bits that a total drops
+ * too. */
 static wide wide_of(double amount) { return (wide)(amount * 0x1p48); }
 
 static wide wide_total(doorman__total total) { return (wide)total.high << 64 | total.low; }
 
-/* C9, T7. The reported rest is never more than the true rest, and at most one last bit of a double
- * less. */
+/* C9, T7. The reported rest is never more than the true rest. The reported rest is smaller by at
+ * most the last bit of a double. */
 static void the_reported_rest_never_exceeds_the_true_rest(void **state) {
     (void)state;
     double held[64] = {0};
@@ -435,7 +436,7 @@ static void the_reported_rest_never_exceeds_the_true_rest(void **state) {
 
 enum { TIMERS = 60 };
 
-/* The first timer, found by comparing all. */
+/* Finds the first timer by comparing all timers. */
 static const doorman__timer *first_of(const doorman__timer *timers) {
     const doorman__timer *first = NULL;
     for (size_t i = 0; i < TIMERS; i++) {

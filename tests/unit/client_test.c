@@ -26,14 +26,15 @@ typedef struct world {
     size_t client_count;
     bool down;                       /* the server does not answer */
     unsigned loss;                   /* percentage of requests, and of responses, that are lost */
-    size_t request_count;            /* number of requests that clients have made */
-    size_t change_count;             /* number of calls of on_change */
+    size_t request_count;            /* the number of requests that clients have made */
+    size_t change_count;             /* the number of calls of on_change */
     doorman_client_resource *opened; /* the last resource that was opened */
-    doorman_resource_info changed;   /* what the last call of on_change could read */
+    doorman_resource_info changed;   /* the state that the last call of on_change received */
     size_t blocks;                   /* allocated before the start */
 } world;
 
-/* One template for all resources, without learning. safe_capacity < 0: none is configured. */
+/* Makes one template for all resources, without learning. If safe_capacity < 0, the template has no
+ * safe capacity. */
 static doorman_config *config_with(double capacity, double safe_capacity,
                                    doorman_time lease_length) {
     const doorman_template all = {
@@ -200,7 +201,7 @@ static size_t holder_count(world *w) {
 
 /* ---- without a server, for tests of one response ---- */
 
-/* Answers a client's request, which must have one ask. */
+/* Answers a client's request, which must have one item. */
 static void respond(world *w, doorman_client *client, doorman_capacity_response answer) {
     doorman_upstream *upstream = doorman_client_upstream(client);
     doorman_request request;
@@ -257,7 +258,7 @@ static void a_gauge_on_fractional_units_is_reported_once(void **state) {
     world_stop(&w);
 }
 
-/* A5: what is wanted of whole units is rounded up, so that no unit is given back in part. */
+/* A5: wants of whole units are rounded up, so that no part of a unit is given back. */
 static void wants_of_whole_units_are_rounded_up(void **state) {
     (void)state;
     world w;
@@ -499,7 +500,7 @@ static void a_fallback_applies_only_without_a_lease(void **state) {
     (void)state;
     static const struct {
         doorman_fallback mode;
-        /* Safe capacities in the options and in the response; -2 in the response: none. */
+        /* The safe capacities in the options and in the response. -2: the response has none. */
         double given, received;
         double before, after;
     } cases[] = {
@@ -664,7 +665,8 @@ static void without_a_lease_an_optimistic_capacity_follows_its_wants(void **stat
 
 /* ---- leases ---- */
 
-/* K4: just before, at and just after the end, without an update in between. */
+/* K4: the test reads the state just before, at and just after the end, without an update in
+ * between. */
 static void a_lease_is_over_at_its_end(void **state) {
     (void)state;
     for (int i = 0; i < 6; i++) {
@@ -771,8 +773,8 @@ static void a_lost_server_costs_few_requests_and_is_found_again(void **state) {
     world_stop(&w);
 }
 
-/* S4, K4: when a server comes back, its clients keep their safe capacity until it has learned. A
- * safe capacity of 40/s stays 40/s all the time, in the limiter too. */
+/* S4, K4: when a server comes back, its clients keep their safe capacity until the server has
+ * learned. A safe capacity of 40/s stays 40/s all the time, in the limiter too. */
 static void a_learning_server_leaves_the_safe_capacity_in_force(void **state) {
     (void)state;
     world w;
@@ -807,7 +809,8 @@ static void a_learning_server_leaves_the_safe_capacity_in_force(void **state) {
     world_stop(&w);
 }
 
-/* S4, S7: a server that learns sends no safe capacity, and the last one received stays. */
+/* S4, S7: a server that learns sends no safe capacity. The last safe capacity that was received
+ * stays in force. */
 static void a_learning_server_leaves_the_last_received_safe_capacity(void **state) {
     (void)state;
     world w;
@@ -828,7 +831,7 @@ static void a_learning_server_leaves_the_last_received_safe_capacity(void **stat
         assert_exact(read_now(&w, resource).capacity, 500);
         assert_exact(read_now(&w, other).capacity, 500);
     }
-    run_for(&w, 62 * SECOND); /* its back-off may have been up to 60 s (K2) */
+    run_for(&w, 62 * SECOND); /* a back-off lasts up to 60 s (K2) */
     assert_exact(read_now(&w, resource).capacity, 100);
     world_stop(&w);
 }
@@ -934,8 +937,8 @@ static doorman_status open_as(world *w, doorman_resource_kind kind, doorman_erro
     return doorman_client_open(&w->opened, w->clients[0], &options, error, w->now);
 }
 
-/* K5: a resource has one limiter. The other kind is refused while it is open, or closed with units
- * in use. */
+/* K5: a resource has one limiter. The other kind is refused while the resource is open. It is also
+ * refused while a closed resource has units in use. */
 static void a_resource_is_a_rate_or_a_gauge(void **state) {
     (void)state;
     world w;
@@ -950,7 +953,7 @@ static void a_resource_is_a_rate_or_a_gauge(void **state) {
     assert_ptr_equal(w.opened, resource);
     assert_int_equal(doorman_client_release(resource, 1), DOORMAN_INVALID_ARGUMENT);
     assert_int_equal(doorman_client_try(resource, 1, NULL, w.now), DOORMAN_ALLOWED);
-    doorman_client_close(resource, w.now); /* its lease has not been released yet */
+    doorman_client_close(resource, w.now); /* the lease has not been released yet */
     assert_int_equal(open_as(&w, DOORMAN_GAUGE, &error), DOORMAN_OK);
     resource = w.opened;
     assert_int_equal(read_now(&w, resource).kind, DOORMAN_GAUGE);
@@ -973,7 +976,7 @@ static void a_resource_is_a_rate_or_a_gauge(void **state) {
     world_stop(&w);
 }
 
-/* The info tells what a server has said of the safe capacity. */
+/* The info has the safe capacity that a server has sent. */
 static void the_safe_capacity_of_the_server_can_be_read(void **state) {
     (void)state;
     world w;
@@ -998,7 +1001,7 @@ static void a_resource_opened_again_takes_the_new_options(void **state) {
         &w, client,
         (doorman_resource_options){.wants = 80, .fallback = DOORMAN_OPTIMISTIC, .burst = SECOND});
     run_for(&w, SECOND);
-    doorman_client_close(resource, w.now); /* its lease has not been released yet */
+    doorman_client_close(resource, w.now); /* the lease has not been released yet */
     resource = open_with(&w, client,
                          (doorman_resource_options){.wants = 30, .fallback = DOORMAN_PESSIMISTIC});
     run_for(&w, SECOND);
@@ -1091,15 +1094,15 @@ static void change_lease_length(world *w, double capacity, doorman_time lease_le
 }
 
 /* Gives back all units in flight if there is no lease. T7 counts units in flight only while a lease
- * covers them: when a lease has ended, the server grants its amount to other clients. The context
- * points to where the application stores its gauge. */
+ * covers them. When a lease has ended, the server grants its amount to other clients. The context
+ * points to the application's gauge. */
 static void release_without_lease(void *context, const doorman_resource_info *info) {
     doorman_client_resource *const *gauge = context;
     if (!info->leased && info->in_use > 0) release(*gauge, info->in_use);
 }
 
-/* Opens a gauge. If it was closed with units in flight, these are still there, but its lease may
- * have ended. on_change is not called for a resource that is closed. */
+/* Opens a gauge. A gauge that was closed with units in flight still has these units, but its lease
+ * may have ended. on_change is not called for a closed resource. */
 static void open_gauge_randomly(world *w, doorman_client *client, doorman_client_resource **gauge) {
     *gauge = open_with(w, client,
                        (doorman_resource_options){.kind = DOORMAN_GAUGE,
@@ -1164,8 +1167,8 @@ static size_t use_rate(world *w, doorman_client_resource *resource, double per_s
     return refused;
 }
 
-/* Takes a unit at a steady rate, and holds each for 1 s, so that `per_second` units are in flight.
- * Returns how many were refused. */
+/* Takes units at a steady rate, and holds each unit for 1 s. So `per_second` units are in flight.
+ * Returns how many units were refused. */
 static size_t use_gauge(world *w, doorman_client_resource *resource, size_t per_second,
                         doorman_time duration) {
     enum { MOST = 1000 };
@@ -1282,7 +1285,7 @@ static void an_idle_resource_keeps_the_minimum(void **state) {
         assert_exact(read_now(&w, resource).wants, least);
         run_for(&w, 5 * MINUTE);
         assert_exact(read_now(&w, resource).wants, least);
-        /* Its first call need not wait for a lease. */
+        /* The first call on the resource need not wait for a lease. */
         assert_exact(read_now(&w, resource).capacity, least);
         world_stop(&w);
     }
@@ -1304,8 +1307,7 @@ static void wants_return_to_the_minimum_after_a_burst(void **state) {
     world_stop(&w);
 }
 
-/* L4: with a window of 1 s, use is forgotten after 1 s. (A window below 10 ms is refused, see
- * above.) */
+/* L4: with a window of 1 s, use is forgotten after 1 s. */
 static void a_shorter_window_forgets_sooner(void **state) {
     (void)state;
     world w;
@@ -1427,8 +1429,8 @@ static void an_optimistic_fallback_with_wants_from_use_is_not_starved(void **sta
     world_stop(&w);
 }
 
-/* K1, L4: wants that change all the time do not cause a request each time. The client sends a
- * request sooner only when the load has grown and the server may have more, and only rarely. */
+/* K1, L4: wants that change all the time do not cause a request each time. The client rarely sends
+ * a request sooner: only when the load has grown and the server may have more. */
 static void wants_that_follow_use_keep_the_minimum_interval(void **state) {
     (void)state;
     world w;
@@ -1468,7 +1470,7 @@ static doorman_time time_to_grow(world *w, doorman_client_resource *resource, do
 
 static const double safe_capacities[] = {-1, 0, 10, 500};
 
-/* L4: at the start, and after being idle for any time, with any safe capacity. */
+/* L4: the client starts, or has been idle for any time, with any safe capacity. */
 static void a_free_resource_is_granted_within_250_ms_of_the_first_refusal(void **state) {
     (void)state;
     static const doorman_time idle[] = {0, 3 * SECOND, 25 * SECOND, 10 * MINUTE};
@@ -1486,7 +1488,7 @@ static void a_free_resource_is_granted_within_250_ms_of_the_first_refusal(void *
     }
 }
 
-/* L4: a load of any size, at any point of the interval between two observations. */
+/* L4: the load has any size, and begins at any time between two observations. */
 static void a_new_load_is_seen_within_250_ms(void **state) {
     (void)state;
     static const double loads[] = {60, 200, 2400, 100000};
@@ -1518,7 +1520,7 @@ static void an_optimistic_fallback_follows_a_new_load_within_250_ms(void **state
     world_stop(&w);
 }
 
-/* L4: idle clients hold only the minimum, and a busy one gets the rest. When all clients become
+/* L4: idle clients hold only the minimum, and a busy client gets the rest. When all clients become
  * busy, they share the capacity exactly. */
 static void idle_clients_leave_the_capacity_to_a_busy_one(void **state) {
     (void)state;
@@ -1639,8 +1641,9 @@ static void a_try_for_many_units_of_a_free_gauge_soon_succeeds(void **state) {
     }
 }
 
-/* L4: if the server has no more, a request that does not fit is refused. It raises wants to what it
- * needs, but not above about eight times the capacity, and after some time not at all. */
+/* L4: if the server has no more, a request that does not fit is refused. The request raises the
+ * wants to its size, but not above about eight times the capacity. After some time the request does
+ * not raise the wants any more. */
 static void a_try_for_more_than_the_server_has_does_not_raise_wants_without_bound(void **state) {
     (void)state;
     world w;
@@ -1663,7 +1666,8 @@ static void a_try_for_more_than_the_server_has_does_not_raise_wants_without_boun
     world_stop(&w);
 }
 
-/* L2: IMPOSSIBLE depends on wants_maximum, or on wants that are set, not on the lease in force. */
+/* L2: IMPOSSIBLE depends on wants_maximum, or on the wants that are set. It does not depend on the
+ * lease in force. */
 static void impossible_means_that_it_can_never_be_granted(void **state) {
     (void)state;
     world w;
@@ -1709,8 +1713,8 @@ static void a_burst_in_units_can_be_used_at_any_rate(void **state) {
     world_stop(&w);
 }
 
-/* L4: a caller that tries for many units now and then, more seldom than once in a window too, meets
- * a lease that fits, whether the burst is a time or in units. */
+/* L4: a caller that sometimes tries for many units finds a lease that fits. This is so for a burst
+ * in time and for a burst in units, even with less than one try in a window. */
 static void an_occasional_try_for_many_units_succeeds(void **state) {
     (void)state;
     static const doorman_time intervals[] = {500, 1000, 3000, 7000, 11000, 12000, 25000};
@@ -1779,8 +1783,8 @@ static void a_refusal_says_when_to_try_again(void **state) {
 
 /* ---- L4: cost ---- */
 
-/* K7: an idle client only refreshes its leases. If its wants follow use, it is due five times a
- * second, and then checks one flag. */
+/* K7: an idle client only refreshes its leases. If its wants follow use, the client also checks one
+ * flag five times a second. */
 static void an_idle_client_only_polls(void **state) {
     (void)state;
     world w;
@@ -1810,8 +1814,8 @@ static void an_idle_client_only_polls(void **state) {
 
 /* ---- L4: applications whose load changes ---- */
 
-/* An application. An open one sends requests at its own pace, and drops those that are refused. A
- * closed one has workers that queue for a unit, and are then busy for 20 ms. */
+/* An application. An open application sends requests at its own pace, and drops refused requests. A
+ * closed application has workers. Each worker waits for a unit, and is then busy for 20 ms. */
 typedef struct application {
     doorman_client_resource *resource;
     bool closed;
@@ -1853,8 +1857,9 @@ typedef struct phase {
 
 enum { REFRESH_SECONDS = 5 };
 
-/* Simulates one phase. If the demand is constant, the wants must reach it within three refresh
- * intervals. Then they stay within 10 % of it, and do not oscillate. */
+/* Simulates one phase. If the demand is constant, the wants must reach the demand within three
+ * refresh intervals. After that they must stay within 10 % of the demand, and must not
+ * oscillate. */
 static void run_phase(world *w, application *a, const phase *p, double share) {
     const size_t length = (size_t)p->seconds * 1000, settled = 3 * REFRESH_SECONDS * 1000;
     bool stays = p->from >= p->to && p->from <= p->to;
@@ -1929,7 +1934,8 @@ static void wants_settle_on_a_load_that_steps_ramps_spikes_and_stops(void **stat
     }
 }
 
-/* L4: two clients need more than there is, and share. What one gives back, the other gets. */
+/* L4: two clients need more than the capacity, and share it. Each client gets what the other gives
+ * back. */
 static void wants_settle_when_two_clients_share_too_little(void **state) {
     (void)state;
     static const phase before = {20, 100, 100}, busy = {40, 800, 800};

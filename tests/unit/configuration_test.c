@@ -89,8 +89,8 @@ static void globs_match_as_in_the_shell(void **state) {
     }
 }
 
-/* Sets members[c] for each ASCII character c that a bracket matches. Returns what is behind it;
- * NULL if it has no end. */
+/* Sets members[c] for each ASCII character c that a bracket matches. Returns the text behind the
+ * bracket, or NULL if the bracket has no end. */
 static const char *reference_bracket(const char *glob, bool members[128]) {
     bool negated = *glob == '!' || *glob == '^';
     const char *first = glob += negated;
@@ -107,7 +107,7 @@ static const char *reference_bracket(const char *glob, bool members[128]) {
     return *glob ? glob + 1 : NULL;
 }
 
-/* The shell's rules as they are documented: tries every way. Only for ASCII. */
+/* Matches by the documented rules of the shell, for ASCII only. Tries all possibilities. */
 static bool reference_match(const char *glob, const char *id) {
     if (!*glob) return !*id;
     if (*glob == '*') {
@@ -147,7 +147,7 @@ static void globs_match_as_an_exhaustive_search_does(void **state) {
     assert_true(matched > 3000);
 }
 
-/* G1. A matcher that tries every way would never finish here. */
+/* G1. A matcher that tries all possibilities would never finish this test. */
 static void a_glob_takes_time_proportional_to_its_length_times_the_ids(void **state) {
     (void)state;
     char glob[DOORMAN_ID_BYTES_MAX + 1] = "", id[DOORMAN_ID_BYTES_MAX + 1];
@@ -207,7 +207,7 @@ static void a_resource_id_can_look_like_a_glob_or_a_path(void **state) {
     config = config_of(some, COUNT_OF(some));
     assert_takes(config, "*", 1);
     assert_takes(config, "[", 2);
-    assert_takes(config, "[ab]", 3); /* its glob is equal; no glob matches it */
+    assert_takes(config, "[ab]", 3); /* the glob is equal to the id, but does not match it */
     assert_takes(config, "a", 3);
     assert_null(doorman__config_find(config, "**"));
     doorman_config_destroy(config);
@@ -230,14 +230,14 @@ static void a_resource_that_matches_no_glob_has_no_template(void **state) {
     doorman_config_destroy(config);
 }
 
-/* A short text of few different characters, so that many match. */
+/* Makes a short text of few different characters, so that many globs match. */
 static void make_text(char *text, const char *characters, size_t most) {
     size_t bytes = 1 + random_below(most), kinds = strlen(characters);
     for (size_t i = 0; i < bytes; i++) text[i] = characters[random_below(kinds)];
     text[bytes] = 0;
 }
 
-/* G1, written from its definition. */
+/* Finds a template by the definition in G1. */
 static const doorman_template *find_by_linear_search(const doorman_config *config, const char *id) {
     for (size_t i = 0; i < config->template_count; i++) {
         if (strcmp(config->templates[i].identifier_glob, id) == 0) return &config->templates[i];

@@ -1,5 +1,6 @@
-/* The demand of >>client of doorman.h: how much a resource should want, computed from the counts of
- * its limiters. It is a pure structure, so these tests need no client, no limiter and no server. */
+/* Tests the part "demand" of section >>client of doorman.h: how much a resource should want,
+ * computed from the counts of its limiters. The estimator is a pure structure, so these tests need
+ * no client, no limiter and no server. */
 #include "unit.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@ typedef struct fixture {
     doorman__supply supply;
 } fixture;
 
-/* With a window of 10 s, so that a sample is due every second. */
+/* Starts an estimator with a window of 10 s, so that a sample is due every second. */
 static fixture start(double minimum) {
     fixture f = {.estimator = {.minimum = minimum,
                                .maximum = 1e15,
@@ -32,7 +33,8 @@ static fixture start(double minimum) {
 
 static uint64_t units(double n) { return (uint64_t)(n * 4096); }
 
-/* So much is allowed and refused in this time, the first refusal at its beginning. */
+/* Counts allowed and refused units in this time. The first refusal comes at the start of the
+ * time. */
 static void count(fixture *f, double allowed, double refused, doorman_time duration) {
     f->reading.unmet_since = refused > 0 ? f->reading.at : DOORMAN_NEVER;
     f->reading.at += duration;
@@ -52,7 +54,7 @@ static double poll_demand(fixture *f) {
     return f->estimator.wants;
 }
 
-/* A second. */
+/* Counts for a second. */
 static double run_for(fixture *f, double allowed, double refused) {
     count(f, allowed, refused, SECOND);
     return sample(f);
@@ -84,7 +86,7 @@ static void wants_settle_on_a_steady_use(void **state) {
     }
 }
 
-/* L4: the counters go round after 2^52 units. */
+/* L4: the counters wrap around after 2^52 units. */
 static void counters_can_wrap_around(void **state) {
     (void)state;
     fixture f = start(1);
@@ -106,7 +108,7 @@ static void refused_units_count_until_the_server_has_no_more(void **state) {
     assert_near(wants, 7.35, 1e-6); /* seven times the minimum */
 }
 
-/* L4: within 0.1 s, whenever in it the refusals begin. */
+/* L4: refusals may begin at any moment of the 0.1 s. */
 static void a_poll_sees_a_rate_within_a_tenth_of_a_second(void **state) {
     (void)state;
     for (int ms = 0; ms < 900; ms += 7) {
@@ -157,8 +159,8 @@ static void a_sample_between_a_refusal_and_its_poll_loses_nothing(void **state) 
                     8.4 * 500); /* not the two millions from before */
 }
 
-/* L4: the largest n raises the wants to a rate that saves it in a fifth of a window, for ten
- * windows, also while it is allowed. */
+/* L4: the largest n raises the wants for ten windows, to a rate that saves n units in a fifth of a
+ * window. This is so even while the request for n units is allowed. */
 static void a_rate_saves_a_request_for_many_units_in_time(void **state) {
     (void)state;
     fixture f = start(1);
@@ -182,8 +184,9 @@ static void wants_for_more_than_the_server_has_are_bounded(void **state) {
     assert_true(poll_demand(&f) >= 50); /* what is within eight times stays */
 }
 
-/* L4: a request of a gauge that is larger than what the server gives is no demand after two
- * windows, for ten windows. It would take capacity from others, and never use it. */
+/* L4: a request of a gauge can be larger than what the server gives. After two windows, this
+ * request is no demand for ten windows. It would take capacity from other clients, and never use
+ * it. */
 static void a_request_that_never_fits_causes_no_demand(void **state) {
     (void)state;
     fixture f = start(1);
@@ -213,7 +216,7 @@ static void an_impossible_request_causes_no_demand(void **state) {
     assert_near(run_for(&f, 0, 0), 100, 1e-5);
 }
 
-/* L4: one request of n units that is refused is a demand for n units, and no more. */
+/* L4: one refused request of n units is a demand for n units, and not for more. */
 static void a_single_refused_request_counts_once(void **state) {
     (void)state;
     fixture f = start(1);
@@ -257,7 +260,7 @@ static void wants_of_a_gauge_are_units_in_flight_and_waiting_units(void **state)
     assert_exact(run_for(&f, 0, 0), 8); /* a loop that spins */
 }
 
-/* L4: nothing makes it a number that is none, or more than the bounds. */
+/* L4: the wants are never NaN, and never outside the bounds. */
 static void wants_stay_within_their_bounds_for_any_counts(void **state) {
     (void)state;
     for (int i = 0; i < 300; i++) {

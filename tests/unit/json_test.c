@@ -1,5 +1,5 @@
-/* Section JSON: messages and configurations as text. The section's opening comment has the rules
- * and the formats. */
+/* Tests section >>json of doorman.h: messages and configurations as text. The comment that opens
+ * the section has the rules and the formats. */
 #include "unit.h"
 
 #include <float.h>
@@ -67,7 +67,8 @@ static const char *send_text(world *w, const char *text) {
     return w->reply.text;
 }
 
-/* Returns how much the server has leased out of its one resource; -1 if it knows none. */
+/* Returns how much the server has leased out of its one resource. Returns -1 if the server has no
+ * resource. */
 static double granted_sum(world *w) {
     doorman_cursor cursor = {0};
     doorman_server_resource resource;
@@ -114,8 +115,8 @@ static void a_response_has_all_fields_of_a_lease(void **state) {
                         "\"safe_capacity\":2.5,\"gets\":{\"id\":#,\"node\":\"ro\\\"ot\","
                         "\"capacity\":100,\"expires_in\":60,\"refresh_interval\":16,"
                         "\"expiry_time\":1795219273}}]}}");
-    /* The holder reports 100 and wants less: 100 stay committed, as it has not given any back
-     * yet. */
+    /* The holder reports 100 and wants less. 100 stay committed, because the holder has not given
+     * anything back yet. */
     char again[256];
     snprintf(again, sizeof again,
              DB("\"wants\":12.5,\"has\":{%.*s,\"node\":\"ro\\\"ot\","
@@ -144,7 +145,7 @@ static void a_refused_resource_has_a_reason_and_others_are_granted(void **state)
     world_stop(w);
 }
 
-/* A5: a client receives it with its lease, a server with the algorithm. */
+/* A5: a client receives `whole` with its lease. A server receives `whole` with the algorithm. */
 static void a_response_says_whether_units_are_whole(void **state) {
     (void)state;
     static const char config[] = "{\"resources\":[{\"identifier_glob\":\"db\",\"capacity\":20,"
@@ -167,7 +168,7 @@ static void a_response_says_whether_units_are_whole(void **state) {
     doorman_config_destroy(whole);
 }
 
-/* S1: on every method. */
+/* S1: the response to every method names the master. */
 static void a_server_that_is_not_master_names_the_master(void **state) {
     (void)state;
     world *w = world_start();
@@ -386,7 +387,8 @@ static void an_invalid_message_gets_an_error_with_a_path_and_changes_nothing(voi
     world_stop(w);
 }
 
-/* C5: a message that is cut anywhere, or has a NUL anywhere, is refused. */
+/* C5: a message that is cut at any place is refused. A message with a NUL at any place is refused
+ * too. */
 static void a_cut_message_or_one_with_a_nul_is_refused(void **state) {
     (void)state;
     world *w = world_start();
@@ -420,7 +422,7 @@ static void every_form_that_rfc_8259_allows_is_accepted(void **state) {
     for (size_t i = 0; i < COUNT(texts); i++) {
         assert_int_equal(send_bytes(w, texts[i], strlen(texts[i])), DOORMAN_OK);
     }
-    /* An id is what its escapes mean, not how they are written. */
+    /* Two ids are equal if their escapes mean the same characters. */
     const char *reply = send_text(w, GET("{\"resource_id\":\"db\\/\\u00e9\\\"\\\\\",\"wants\":1}"));
     assert_non_null(strstr(reply, "\"resource_id\":\"db/\xc3\xa9\\\"\\\\\""));
     world_stop(w);
@@ -469,7 +471,7 @@ static void messages_have_limits_of_size_depth_and_values(void **state) {
     world_stop(w);
 }
 
-/* V5: this takes at most a second. Comparing each key with each other key would take minutes. */
+/* V5: this takes at most a second. A comparison of all pairs of keys would take minutes. */
 static void a_message_with_100000_keys_is_parsed_within_a_second(void **state) {
     (void)state;
     world *w = world_start();
@@ -685,7 +687,7 @@ static void numbers_are_written_in_their_shortest_form(void **state) {
 
 /* ---- a server and its parent ---- */
 
-/* A text that has been read. The structs are borrowed from the reader. */
+/* A text that has been read. The structs are in the memory of the reader. */
 typedef struct parsed_message {
     doorman__reader reader;
     doorman_error error;
@@ -890,14 +892,14 @@ static void a_response_to_a_server_has_the_algorithm_and_terms(void **state) {
     doorman_buffer_uninit(&text);
 }
 
-/* Up to 26 days, the durations that are exact. */
+/* Returns a duration of up to 26 days, because such durations are exact. */
 static doorman_time random_duration(void) {
     return (doorman_time)(random_bits() >> (13 + random_below(51))) + 1;
 }
 
 enum { GROUPS = 40, ITEMS = 6 }; /* the maxima of a random message */
 
-/* A random message of a server or a client; its pointers point into this struct. */
+/* A random message of a server or a client. Its pointers point into this struct. */
 typedef struct random_message {
     const char *path[DOORMAN__PATH_MAX];
     doorman_demand demands[ITEMS][GROUPS];
@@ -1053,7 +1055,7 @@ static void unknown_fields_of_a_newer_parent_keep_the_lease(void **state) {
         SERVER_RESPONSE("\"algorithm\":{\"kind\":\"STATIC\",\"whole\":true}"),
     };
     parsed_message r;
-    for (size_t i = 0; i < COUNT(whole); i++) { /* A5: also where the kind is not known */
+    for (size_t i = 0; i < COUNT(whole); i++) { /* A5: applies even if the kind is unknown */
         assert_int_equal(read_response(&r, whole[i], strlen(whole[i])), DOORMAN_OK);
         assert_true(r.response.items->whole);
         doorman__read_end(&r.reader);
@@ -1260,8 +1262,8 @@ static doorman_status exchange_read(doorman_json_exchange *exchange, const char 
     return status;
 }
 
-/* The reply says what was decided, whatever happens afterwards to the message's text, to other
- * exchanges and to the server. */
+/* The reply contains the decision. Later changes of the message's text, of other exchanges and of
+ * the server do not change the reply. */
 static void a_reply_can_be_written_after_the_server_has_changed(void **state) {
     (void)state;
     static const char *const asks[] = {
@@ -1288,7 +1290,7 @@ static void a_reply_can_be_written_after_the_server_has_changed(void **state) {
     world_stop(twin);
 }
 
-/* The same for the fields that only a server gets. */
+/* The fields that only a server gets do not change either. */
 static void a_reply_to_a_server_can_be_written_after_it_has_changed(void **state) {
     (void)state;
     random_message *d = calloc(1, sizeof *d);
@@ -1374,7 +1376,7 @@ static void bring_into(doorman_json_exchange *exchange, doorman__exchange_state 
     assert_int_equal(exchange->state, to);
 }
 
-/* Every step in every state: what it returns, the next state, and the reply. */
+/* For each step in each state: the result of the step, the next state, and the reply. */
 static void each_step_of_an_exchange_is_defined_in_each_state(void **state) {
     (void)state;
     enum { READ, DECIDE, WRITE };
@@ -1434,7 +1436,7 @@ static void each_step_of_an_exchange_is_defined_in_each_state(void **state) {
     world_stop(w);
 }
 
-/* V5. A transport that stops receiving such a message has no text to give. */
+/* V5. A transport that stops receiving a large message has no text to pass on. */
 static void a_message_that_is_too_large_is_refused_unread(void **state) {
     (void)state;
     doorman_json_exchange exchange = {.reply = {0}};
@@ -1570,7 +1572,7 @@ static void a_redirect_is_followed(void **state) {
     client_fixture_stop(a);
 }
 
-/* C5: the error says why, the request has failed, and the next address is tried. */
+/* C5: the error gives the reason. The request has failed, and the client tries the next address. */
 static void an_invalid_response_is_a_failure(void **state) {
     (void)state;
     static const struct {
@@ -1828,7 +1830,7 @@ static void an_error_in_a_configuration_names_the_field(void **state) {
     }
 }
 
-/* V5: a long path is cut, and the rule behind it is not. */
+/* V5: a long path is cut, but the rule behind the path is not cut. */
 static void a_long_key_does_not_hide_the_error_text(void **state) {
     (void)state;
     doorman_error error = {""};

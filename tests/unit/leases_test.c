@@ -1,5 +1,5 @@
 /* Tests section >>leases of doorman.h: the lease table of one resource. There are examples in
- * numbers, comparisons of sums and orders with a recount, and T7 with holders whose messages are
+ * numbers, and comparisons of sums and orders with a recount. T7 is tested with messages that are
  * lost, duplicated and delayed. */
 #include "unit.h"
 
@@ -41,7 +41,7 @@ static void fixture_start(fixture *f, double capacity, doorman_kind kind,
     set_template(f, &f->settings);
 }
 
-/* C9. Removes all holders; the sums must then be exactly 0. */
+/* C9. Removes all holders. The sums must then be exactly 0. */
 static void fixture_stop(fixture *f) {
     doorman__lease_table *leases = f->leases;
     while (doorman__leases_first(leases)) {
@@ -130,7 +130,7 @@ static size_t expire(fixture *f) {
     return count;
 }
 
-/* Iterates over the entries of both lists; NULL gets the first one. */
+/* Iterates over the entries of both lists. NULL gets the first entry. */
 static const doorman__lease_entry *next_of(const doorman__lease_table *leases,
                                            const doorman__lease_entry *entry) {
     if (!entry && leases->draining) return leases->draining;
@@ -195,8 +195,8 @@ static void a_shrunk_lease_frees_capacity_once_its_holder_confirms(void **state)
     fixture_stop(&f);
 }
 
-/* R1, R4. c1 claims 0 and gets 500; then a copy of its request arrives. If the claim of 0 in that
- * copy were believed, c0 would get 182, and 682 would be in force. */
+/* R1, R4. c1 claims 0 and gets 500. Then a copy of c1's request arrives. If the claim of 0 in that
+ * copy counted, c0 would get 182, and leases of 682 would be in force. */
 static void a_delayed_duplicate_of_a_request_frees_nothing(void **state) {
     (void)state;
     fixture f;
@@ -239,14 +239,13 @@ static void a_claim_never_raises_the_committed_amount(void **state) {
     assert_exact(c1.capacity, 10);
     assert_exact(c1.committed, 40);
     assert_exact(committed_of(&f, "c1"), 40);
-    c1 = request_lease(&f, "c2", 10, 1e15, false); /* S9: for an unknown lease */
+    c1 = request_lease(&f, "c2", 10, 1e15, false); /* S9: a claim under an unknown lease */
     assert_exact(c1.capacity, 10);
     assert_exact(c1.committed, 10);
     fixture_stop(&f);
 }
 
-/* R4. A claim may be finer than the unit in which committed amounts are counted: it is rounded
- * up. */
+/* R4. A claim may be finer than the unit of committed amounts. Such a claim is rounded up. */
 static void the_committed_amount_covers_the_claim(void **state) {
     (void)state;
     fixture f;
@@ -275,7 +274,8 @@ static void leases_never_exceed_the_capacity(void **state) {
                 char id[2] = {(char)('a' + j), 0};
                 double wants = i % 2 ? DOORMAN_AMOUNT_MAX : random_amount() / 2 + capacity / 2;
                 double given = renew(&f, id, wants);
-                assert_exact(doorman__floor(given), given); /* the sum contains it exactly */
+                assert_exact(doorman__floor(given),
+                             given); /* the sum contains this amount exactly */
                 assert_true(fits(&f));
             }
         }
@@ -302,9 +302,9 @@ static void a_kind_that_does_not_divide_the_capacity_is_not_cut(void **state) {
     fixture_stop(&f);
 }
 
-/* A1. The Go Doorman uses the sums from before the request. Here the request counts: two holders
- * want 1000 and 50 of 120, and a third that wants 10 gets all of it, as it is below an equal part.
- * A demand from before a change no longer counts. */
+/* A1. The Go Doorman uses the sums from before the request. In this library the request counts.
+ * Example: two holders want 1000 and 50 of 120. A third holder wants 10, which is below an equal
+ * part, and gets 10. A demand from before a change no longer counts. */
 static void a_share_includes_the_demand_of_the_request(void **state) {
     (void)state;
     fixture f;
@@ -320,7 +320,8 @@ static void a_share_includes_the_demand_of_the_request(void **state) {
 
 /* ---- a cut in capacity --------------------------------------------------------------------- */
 
-/* G5. In the Go Doorman the lease is negative then, and counts as unlimited. */
+/* G5. In the Go Doorman a cut makes the lease negative, and a negative lease counts as
+ * unlimited. */
 static void a_cut_in_capacity_never_gives_a_negative_lease(void **state) {
     (void)state;
     static const char *const ids[] = {"a", "b", "c", "d"};
@@ -366,8 +367,8 @@ static void no_holder_is_cut_below_its_share(void **state) {
     fixture_stop(&f);
 }
 
-/* R5. The amount stays committed, but a request that does not name the lease does not prove that
- * the holder has it. */
+/* R5. The amount stays committed. But the request does not name the lease, so the holder may not
+ * have the lease. */
 static void a_holder_that_names_no_lease_gets_only_free_capacity(void **state) {
     (void)state;
     fixture f;
@@ -394,8 +395,8 @@ static void cut_with_units_in_flight(fixture *f, doorman_handover handover) {
     set_capacity(f, 100);
 }
 
-/* T7, R5. Each of these leases is within what its holder may still use, but together they would be
- * 140 of 100. */
+/* T7, R5. Each of these leases is within the amount that its holder may still use. Together the
+ * leases would be 140 of 100. */
 static void moving_shares_after_a_cut_do_not_keep_leases_above_the_capacity(void **state) {
     (void)state;
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
@@ -444,11 +445,11 @@ typedef struct gauge_client {
     const char *id;
     double capacity, in_flight;
     doorman_time end;
-    bool names_last; /* otherwise the response to its last request was lost */
+    bool names_last; /* false: the response to its last request was lost */
 } gauge_client;
 
-/* A request. The client reports what it has, its units in flight drain slowly, and some responses
- * are lost. */
+/* Makes a request. The client reports what it has. Its units in flight drain slowly, and some
+ * responses are lost. */
 static void gauge_client_renew(fixture *f, gauge_client *self) {
     double capacity = f->now < self->end ? self->capacity : 0;
     double wants = random_below(2) ? 1000 : random_unit() * 20;
@@ -462,7 +463,7 @@ static void gauge_client_renew(fixture *f, gauge_client *self) {
 }
 
 /* T7, R5. The capacity is cut and raised, demands change, and responses are lost. One lease length
- * with drift after the last cut the leases in force fit. */
+ * plus the drift after the last cut, the leases in force fit. */
 static void one_lease_length_after_the_last_cut_the_leases_fit(void **state) {
     (void)state;
     for (int run = 0; run < 400; run++) {
@@ -492,8 +493,8 @@ static void one_lease_length_after_the_last_cut_the_leases_fit(void **state) {
 
 /* ---- R4: age ------------------------------------------------------------------------------- */
 
-/* R4. For a client that never names its lease, its largest lease stays committed for at most two
- * lease lengths, and after that only what it was granted recently. */
+/* R4. If a client never names its lease, its largest lease stays committed for at most two lease
+ * lengths. After that, only recent grants are committed. */
 static void an_unconfirmed_amount_is_free_after_its_lease_has_ended(void **state) {
     (void)state;
     fixture f;
@@ -512,8 +513,8 @@ static void an_unconfirmed_amount_is_free_after_its_lease_has_ended(void **state
     fixture_stop(&f);
 }
 
-/* R4. The committed amount is at least the largest lease that has not ended, even if that is
- * neither the first nor the last one. */
+/* R4. The committed amount is at least the largest lease that has not ended. This may be neither
+ * the first nor the last lease. */
 static void the_committed_amount_covers_every_lease_in_force(void **state) {
     (void)state;
     fixture f;
@@ -589,7 +590,7 @@ static void while_learning_holders_keep_their_leases_and_none_grows(void **state
     fixture_stop(&f);
 }
 
-/* S4, R6. While the Go Doorman learns, it believes a claim of 1e9. */
+/* S4, R6. While the Go Doorman learns, it accepts a claim of 1e9. */
 static void while_learning_claims_are_limited_to_the_capacity(void **state) {
     (void)state;
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
@@ -642,8 +643,8 @@ static void set_lease_length(fixture *f, doorman_template *next, doorman_time le
     set_template(f, next);
 }
 
-/* R9, G5, S2. A new configuration has shorter leases. No end moves back. A new holder's lease ends
- * on time, before those of earlier holders. */
+/* R9, G5, S2. A new configuration has shorter leases. No end of a lease gets earlier. A new
+ * holder's lease ends on time, before the leases of earlier holders. */
 static void shorter_leases_from_a_new_configuration_end_on_time(void **state) {
     (void)state;
     fixture f;
@@ -679,8 +680,8 @@ static void shorter_leases_from_a_new_configuration_end_on_time(void **state) {
     fixture_stop(&f);
 }
 
-/* S2. Leases are shortened again while the first ones have not ended. Then no entry ends before the
- * one ahead of it, so an entry can last up to one old lease length. */
+/* S2. Leases are shortened again while the first leases have not ended. No entry ends before the
+ * entry ahead of it. So an entry can last up to one old lease length. */
 static void a_lease_that_is_shortened_twice_keeps_the_order_of_expiry(void **state) {
     (void)state;
     fixture f;
@@ -746,7 +747,7 @@ static void without_memory_the_lease_table_stays_unchanged(void **state) {
 }
 
 /* A2. A renewal that changes nothing keeps the terms. A holder that arrives, leaves or changes its
- * demand causes new ones. */
+ * demand causes new terms. */
 static void terms_stay_cached_until_a_demand_changes(void **state) {
     (void)state;
     fixture f;
@@ -843,7 +844,7 @@ typedef struct client {
     doorman_time end;
 } client;
 
-/* A request, and later its response. */
+/* A request, which later becomes its response. */
 typedef struct message {
     size_t from;
     uint64_t request, lease_id; /* lease_id: the lease named, then the lease granted */
@@ -918,9 +919,9 @@ static void world_check(const world *all) {
     assert_true(fits(&all->f));
 }
 
-/* One random event. A message that is put in the place of another one replaces it; that one is
- * lost. A request stays if its response is stored elsewhere, and is delivered again. So is a
- * response. */
+/* Makes one random event. A new message may replace another message, which is then lost. A request
+ * stays in its place if its response is stored in another place. Such a request is delivered again.
+ * A response may be delivered again too. */
 static void world_step(world *all) {
     message *some = &all->messages[random_below(UNDER_WAY)];
     message *place = random_below(3) ? some : &all->messages[random_below(UNDER_WAY)];
@@ -936,7 +937,7 @@ static void world_step(world *all) {
     if (random_below(3) == 0) *place = client_request(all, (size_t)(one - all->clients));
 }
 
-/* Once messages are delivered again, each client soon has its share: it receives its last lease,
+/* When messages are no longer lost, each client soon has its share. It receives its last lease,
  * shrinks, confirms, and grows. */
 static void world_settle(world *all) {
     for (size_t i = 0; i < (size_t)4 * HOLDERS; i++) {
