@@ -1,5 +1,6 @@
-/* Tests section >>limiters of doorman.h: rates and gauges, by one thread with a clock that is a
- * variable, and by 16 threads. doorman.h defines the rules. */
+/* Tests section >>limiters of doorman.h: rates, gauges and limiters without a server. One thread
+ * calls them with a clock that is a variable, or 16 threads call them. doorman.h defines the
+ * rules. */
 #include "unit.h"
 
 #include <math.h>
@@ -48,8 +49,8 @@ static int count_allowed(doorman__rate *rate, int tries, doorman_time now) {
     return allowed;
 }
 
-/* A resource whose limiters can get any capacity at any time: it has no lease, and its fallback is
- * its wants. */
+/* A resource whose limiters can get any capacity at any time. The resource has no lease, and its
+ * fallback is its wants. */
 typedef struct source {
     doorman_client *client;
     doorman_client_resource *resource;
@@ -89,14 +90,15 @@ static void source_set(const source *s, double capacity, doorman_time now) {
 /* One try. */
 typedef struct history_entry {
     doorman_time at;
-    double rate;    /* from this try to the next */
+    double rate;    /* the rate from this try to the next */
     double largest; /* the largest request up to this one */
-    double taken;   /* by this try */
+    double taken;   /* the units that this try took */
 } history_entry;
 
-/* A slow recount. Between any two tries, no more is taken than flowed in (the integral of the rate)
- * plus what may have been saved before the first try: its rate * burst, but at least one unit, and
- * at least the largest request. */
+/* Checks the bound by a slow recount. Between any two tries, the units taken are at most the sum of
+ * two amounts. The first amount is the integral of the rate. The second amount is what may have
+ * been saved before the first try: its rate * burst, but at least one unit, and at least the
+ * largest request. */
 static void check_every_window(const history_entry *history, size_t count, doorman_time burst) {
     double seconds = (double)burst / (double)SECOND;
     for (size_t first = 0; first < count; first++) {
@@ -118,7 +120,8 @@ static void check_every_window(const history_entry *history, size_t count, doorm
 
 static double random_rate(void) { return pow(10, random_unit() * 8 - 2); }
 
-/* Returns the time until the next try: often 0, sometimes long, mostly the time of a few units. */
+/* Returns the time until the next try. This time is often 0, sometimes long, and mostly the time of
+ * a few units. */
 static doorman_time random_pause(double rate, doorman_time burst) {
     size_t kind = random_below(10);
     if (kind == 0) return 0;
@@ -127,7 +130,7 @@ static doorman_time random_pause(double rate, doorman_time burst) {
     return (doorman_time)(units / fmax(rate, 0.01) * 1e9);
 }
 
-/* Returns one unit, up to two bursts, or nothing, so that units can be saved. */
+/* Returns one unit, up to two bursts, or 0 so that units can be saved. */
 static double random_units(double rate, doorman_time burst, bool single) {
     size_t kind = random_below(5);
     if (kind == 0) return 0;
@@ -137,7 +140,7 @@ static double random_units(double rate, doorman_time burst, bool single) {
 enum { HISTORY_LENGTH = 400 };
 
 /* Tries at random times for random amounts, or for single units. The rate changes at one try in
- * `every`; 0: never. */
+ * `every`. If `every` is 0, the rate never changes. */
 static void run_randomly(history_entry *history, doorman_time burst, size_t every, bool may_rise,
                          bool single) {
     doorman_time now = 1000 * SECOND;
@@ -183,14 +186,14 @@ static void a_rate_that_falls_is_never_exceeded_in_any_window(void **state) {
     check_histories(10, false);
 }
 
-/* L1: also if the rate falls and rises again. */
+/* L1: the rate falls and rises again. */
 static void a_rate_that_changes_is_never_exceeded_in_any_window(void **state) {
     (void)state;
     check_histories(5, true);
 }
 
-/* L1: a burst saved at a low rate is worth no more at a high one. Otherwise capacity that moves
- * between two holders would bring a burst with it each time. */
+/* L1: a burst that was saved at a low rate has no more units at a high rate. Otherwise each move of
+ * capacity between two holders would add a burst. */
 static void a_higher_rate_does_not_enlarge_the_saved_burst(void **state) {
     (void)state;
     source s = source_open(0, 0, 0);
@@ -207,7 +210,7 @@ static void a_higher_rate_does_not_enlarge_the_saved_burst(void **state) {
         }
         now += 100 * MILLISECOND;
     }
-    assert_in_range(allowed, 900, 1100); /* 1 s at 1000, and a burst of 0.1 s */
+    assert_in_range(allowed, 900, 1100); /* 1 s at 1000 a second, and a burst of 0.1 s */
     doorman_client_destroy(s.client);
 }
 
@@ -248,7 +251,7 @@ static void unused_time_is_saved_for_one_burst(void **state) {
     assert_int_equal(count_allowed(&larger, 500, MINUTE + SECOND), 0); /* the clock has not moved */
 }
 
-/* L1: the whole burst at once, exactly, at any rate. */
+/* L1: at any rate the whole burst passes at once, to the exact unit. */
 static void a_whole_burst_can_be_used_at_once(void **state) {
     (void)state;
     for (int units = 1; units <= 2000; units++) {
@@ -313,7 +316,7 @@ static void a_slow_rate_still_allows_one_unit(void **state) {
         for (doorman_time k = 1; k <= 10; k++) {
             assert_int_equal(count_allowed(&rate, 3, k * (unit + 1)), 1);
         }
-        assert_int_equal(count_allowed(&rate, 3, 20 * unit), 1); /* no second one was saved */
+        assert_int_equal(count_allowed(&rate, 3, 20 * unit), 1); /* no second unit was saved */
     }
 }
 
@@ -329,7 +332,8 @@ static void a_smaller_lease_shrinks_the_saved_burst(void **state) {
     doorman_client_destroy(s.client);
 }
 
-/* L1: just before, at and just after the end of a lease, without a call in between. */
+/* L1: the test tries just before, at and just after the end of a lease, without a call in
+ * between. */
 static void an_expired_lease_is_seen_at_once(void **state) {
     (void)state;
     for (doorman_time late = -1; late <= 1; late++) {
@@ -343,7 +347,7 @@ static void an_expired_lease_is_seen_at_once(void **state) {
     }
 }
 
-/* L1: a saved burst is also worth no more if the lease ends and the fallback has a larger capacity,
+/* L1: a saved burst has no more units if the lease ends and the fallback has a larger capacity,
  * such as a safe capacity. Otherwise all clients would use a burst when their server is gone. */
 static void the_end_of_a_lease_does_not_enlarge_the_saved_burst(void **state) {
     (void)state;
@@ -366,7 +370,7 @@ static void the_end_of_a_lease_does_not_enlarge_the_saved_burst(void **state) {
     }
 }
 
-/* L1: exactly the configured number of units, at any rate. */
+/* L1: at any rate the burst has exactly the configured number of units. */
 static void a_burst_in_units_has_that_size_at_any_rate(void **state) {
     (void)state;
     static const double rates[] = {1e-3, 0.3, 1, 7, 1000, 1e6};
@@ -452,7 +456,7 @@ static void a_decision_of_a_gauge_has_the_remaining_units(void **state) {
 
 /* ---- L1: clocks ---- */
 
-/* C1: two threads read the clock, and the one with the earlier time calls second. */
+/* C1: two threads read the clock, and the thread with the earlier time makes the second call. */
 static void a_clock_that_goes_back_a_little_loses_nothing(void **state) {
     (void)state;
     doorman__rate rate = rate_of(1000, 0, 0);
@@ -551,7 +555,7 @@ static void a_rate_of_almost_0_allows_nothing(void **state) {
     for (doorman_time now = 0; now < YEAR; now += DAY) {
         assert_true(doorman__rate_try(&rate, 1, now) != DOORMAN_ALLOWED);
     }
-    /* 11 days of this rate. */
+    /* This amount is worth 11 days of the rate. */
     assert_int_equal(doorman__rate_try(&rate, 1e-3, YEAR), DOORMAN_ALLOWED);
 }
 
@@ -566,8 +570,8 @@ static void a_huge_rate_is_enforced(void **state) {
     assert_int_equal(doorman__rate_delay(&rate, 1, MINUTE), 1);
 }
 
-/* L2: a try is refused 1 ns before the delay is over, and allowed then. The delay itself takes
- * nothing. */
+/* L2: a try is refused 1 ns before the delay is over, and allowed when the delay is over. A call of
+ * delay takes no units. */
 static void delay_is_exactly_the_time_until_a_try_succeeds(void **state) {
     (void)state;
     for (int i = 0; i < 20000; i++) {
@@ -665,7 +669,7 @@ static void gauges_with_capacity_0_and_unlimited_ones(void **state) {
     assert_exact(doorman__gauge_in_flight(&all), 0);
 }
 
-/* L1, compared with a model that keeps a list of the units in flight. */
+/* L1: compares the gauge with a model that keeps a list of the units in flight. */
 static void a_gauge_equals_a_model_with_a_list_of_holds(void **state) {
     (void)state;
     enum { HOLDS = 64 };
@@ -728,7 +732,7 @@ static void shadow_mode_allows_above_a_rate_and_counts_it(void **state) {
     assert_int_equal(count_allowed(&none, 3, MINUTE), 3);
 }
 
-/* L5, L1: units that shadow mode has allowed are in flight like any others. */
+/* L5, L1: units that shadow mode has allowed count as in flight. */
 static void shadow_mode_allows_above_a_gauge_and_counts_it(void **state) {
     (void)state;
     doorman_counts counts;
@@ -776,14 +780,14 @@ static doorman_limit limit_of(const doorman_limit_options *options) {
     return limit;
 }
 
-/* Any kind but a log. */
+/* Makes a limiter of any kind except a log. */
 static doorman_limiter limiter_of(const doorman_limit *limit, doorman_time now) {
     doorman_limiter limiter;
     assert_int_equal(doorman_limiter_init(&limiter, limit, NULL, now), DOORMAN_OK);
     return limiter;
 }
 
-/* A try, and its time to wait: before the units may be used, or until the next try. */
+/* Makes a try, and sets the time to wait: until the units may be used, or until the next try. */
 static doorman_decision limiter_try(doorman_limiter *limiter, const doorman_limit *limit, double n,
                                     doorman_time *wait, doorman_time now) {
     doorman_result result;
@@ -820,7 +824,7 @@ static doorman_limit_options subject_options(const subject *s) {
     return (doorman_limit_options){.kind = kinds[s->kind], .limit = LIMIT, .window = s->length};
 }
 
-/* A log's arrivals are in the subject, which must not move after this. */
+/* A log's arrivals are in the subject. The subject must not move after this call. */
 static void subject_init(subject *s, limiter_kind kind, doorman_time now) {
     static const int64_t rates[] = {1, 2, 4, 5, 10, 100, 1000};
     *s = (subject){.kind = kind, .length = (doorman_time)(1 + random_below(90)) * SECOND / 4};
@@ -855,7 +859,7 @@ typedef struct event {
 } event;
 
 /* Returns the level of a bucket by its definition, in 1/4096 of a billionth. The level rises with
- * time up to the capacity, and falls by what is taken. The level of a leaky bucket is minus the
+ * time up to the capacity, and falls by what is taken. The level of a leaky bucket is the negative
  * length of its queue. */
 static int64_t bucket_level(const subject *s, const event *events, size_t count, doorman_time start,
                             doorman_time now) {
@@ -904,8 +908,8 @@ static void check_delay(const subject *s, double n, doorman_time now) {
     assert_int_equal(subject_try(&early, n, &wait, now + delay - 1), DOORMAN_REFUSED);
 }
 
-/* Returns how many units are left after all events, by the definition of the kind, and in `reset`
- * how long until all that was used is available again. */
+/* Returns how many units are left after all events, by the definition of the kind. Sets `reset` to
+ * the time until all units are available again. */
 static double left_by_model(const subject *s, const event *events, size_t count, doorman_time start,
                             doorman_time now, doorman_time *reset) {
     const int64_t length = s->length, rest = length - now % length, most = LIMIT * 4096;
@@ -990,7 +994,7 @@ static void each_kind_of_limiter_follows_its_definition(void **state) {
 
 #define CLOCK(minutes, seconds) ((minutes)*MINUTE + (seconds)*SECOND)
 
-/* The example in the section's comment: 2 a minute. */
+/* Example: a limit of 2 a minute. */
 static void a_log_also_counts_refused_attempts(void **state) {
     (void)state;
     const doorman_limit_options options = {
@@ -1008,7 +1012,7 @@ static void a_log_also_counts_refused_attempts(void **state) {
     }
 }
 
-/* L2: an arrival is remembered by the latest clock that its place has seen, or a window would begin
+/* L2: a place of the log stores the latest clock that it has seen. Otherwise a window would begin
  * too early for the threads whose clock is right. */
 static void a_late_clock_makes_no_arrival_older(void **state) {
     (void)state;
@@ -1026,8 +1030,8 @@ static void a_late_clock_makes_no_arrival_older(void **state) {
     assert_int_equal(doorman_limiter_try(&log, &limit, 1, NULL, end), DOORMAN_ALLOWED);
 }
 
-/* L2: windows are numbered modulo 2^24. Near that border, too, a new limiter is in the window of
- * its clock, and its counts are not taken for those of a later window. */
+/* L2: windows are numbered modulo 2^24. Even near this border a new limiter is in the window of its
+ * clock. Its counts do not belong to a later window. */
 static void a_new_limiter_starts_in_the_window_of_its_clock(void **state) {
     (void)state;
     static const doorman_time numbers[] = {0, 1, 255, (1 << 24) - 200, (1 << 24) - 1, 1 << 24};
@@ -1045,8 +1049,8 @@ static void a_new_limiter_starts_in_the_window_of_its_clock(void **state) {
     }
 }
 
-/* The example in the section's comment: a limit of 7 a minute; 5 in the last minute and 3 in this
- * one count 6.5 after 30 % of it. */
+/* Example: the limit is 7 a minute. 5 units in the last minute and 3 units in this minute count as
+ * 6.5 after 30 % of this minute. */
 static void a_sliding_window_counts_a_part_of_the_last_window(void **state) {
     (void)state;
     const doorman_limit_options options = {
@@ -1090,7 +1094,7 @@ static void a_late_clock_does_not_reopen_a_window(void **state) {
     }
 }
 
-/* The weakness that the section's comment describes. */
+/* A fixed window allows twice the limit around a border. */
 static void a_fixed_window_allows_twice_its_limit_at_the_border(void **state) {
     (void)state;
     const doorman_limit_options options = {
@@ -1104,7 +1108,7 @@ static void a_fixed_window_allows_twice_its_limit_at_the_border(void **state) {
     assert_int_equal(doorman_limiter_try(&window, &limit, 1, NULL, end), DOORMAN_REFUSED);
 }
 
-/* The example in the section's comment, and both bounds. */
+/* An example with debt, and both bounds of the bucket. */
 static void calls_after_a_debt_wait_until_it_is_paid(void **state) {
     (void)state;
     doorman_limit_options options = {
@@ -1132,7 +1136,7 @@ static void calls_after_a_debt_wait_until_it_is_paid(void **state) {
     assert_int_equal(wait, half);
 }
 
-/* A debt may be worth more than the 18 minutes by which clocks may differ. */
+/* A debt may be worth more than 18 minutes, the largest difference between clocks. */
 static void a_debt_of_hours_is_not_mistaken_for_the_past(void **state) {
     (void)state;
     const doorman_limit_options options = {
@@ -1148,7 +1152,7 @@ static void a_debt_of_hours_is_not_mistaken_for_the_past(void **state) {
     assert_int_equal(wait, 100 * SECOND);
 }
 
-/* wait_max 0: units are lent, but only to a caller that need not wait for earlier debt. */
+/* If wait_max is 0, units are lent only to a caller that need not wait for earlier debt. */
 static void a_bucket_with_wait_max_0_lends_once_until_the_debt_is_paid(void **state) {
     (void)state;
     const doorman_limit_options options = {.kind = DOORMAN_TOKEN_BUCKET,
@@ -1211,7 +1215,7 @@ static void limiters_of_one_limit_do_not_share_their_state(void **state) {
 }
 
 /* L1: the rate of a resource and a bucket compute with the same function. After a rest a rate has
- * saved its whole burst, as a bucket of that size has. */
+ * saved its whole burst, like a bucket of that size. */
 static void a_rate_and_an_equal_bucket_decide_alike(void **state) {
     (void)state;
     for (int i = 0; i < 200; i++) {
@@ -1246,8 +1250,8 @@ static double in_use(const doorman_limiter *limiter) {
     return (double)limiter->state.words[0] / 4096;
 }
 
-/* L1, compared with a model that keeps a list of what is held. Sometimes more is released than is
- * held. */
+/* L1: compares the limiter with a model that keeps a list of the units in use. Sometimes a release
+ * has more units than are in use. */
 static void a_concurrency_limiter_equals_a_model_with_a_list_of_holds(void **state) {
     (void)state;
     enum { HOLDS = 64 };
@@ -1329,7 +1333,7 @@ static void a_concurrency_limiter_of_any_size_works(void **state) {
     assert_exact(in_use(&large), 0);
 }
 
-/* L2: fractions are rounded up alike when they are taken and released. */
+/* L2: fractions are rounded up in the same way when they are taken and when they are released. */
 static void fractions_of_a_concurrency_limiter_return_to_exactly_0(void **state) {
     (void)state;
     doorman_limit limit = concurrency_of(100);
@@ -1350,14 +1354,15 @@ static doorman__quota random_quota(const doorman__rate *rate) {
     return doorman__rate_quota(rate, amount);
 }
 
-/* The units that are saved, by definition: unused time at the rate, at most what can be saved. */
+/* Returns the saved units by definition: the unused time at the rate, up to what can be saved. */
 static double saved_units(const doorman__quota *quota, uint64_t paid_until, uint64_t now) {
     double ticks = fmin((double)(int64_t)(now - paid_until), (double)quota->most);
     return ticks / 256e9 * quota->amount;
 }
 
-/* L1: a change of the rate never adds units, except that one unit can always be saved; what is owed
- * stays owed; a fall keeps the time, or the units if the burst is in units. */
+/* L1: a change of the rate never adds units, except that one unit can always be saved. A debt does
+ * not change. A fall keeps the saved time. If the burst is in units, a fall keeps the saved
+ * units. */
 static void a_changed_rate_keeps_no_more_units_than_were_saved(void **state) {
     (void)state;
     const uint64_t now = doorman__ticks(1000 * SECOND);
@@ -1385,7 +1390,7 @@ static void a_changed_rate_keeps_no_more_units_than_were_saved(void **state) {
 
 /* ---- limits that make no sense ---- */
 
-/* A field that is wrong, in options that are right otherwise. */
+/* Options with one wrong field. */
 typedef struct invalid_option {
     const char *field;
     doorman_limit_options options;
@@ -1487,7 +1492,7 @@ static void limits_at_their_bounds_are_accepted(void **state) {
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) (void)limit_of(&options[i]);
 }
 
-/* C5: room for a log must be there and aligned, and other kinds take none. */
+/* C5: a log needs aligned memory for its arrivals. Other kinds take no such memory. */
 static void a_limiter_with_invalid_log_memory_is_refused(void **state) {
     (void)state;
     const doorman_limit_options options[] = {
@@ -1510,7 +1515,7 @@ static void a_limiter_with_invalid_log_memory_is_refused(void **state) {
     assert_int_equal(doorman_limiter_init(&limiter, &none, NULL, 0), wrong);
 }
 
-/* L2: amounts that are 0, invalid or too large; a clock that stands still, or jumps by a year. */
+/* L2: amounts are 0, invalid or too large. The clock stands still, or jumps by a year. */
 static void limiters_withstand_any_amount_and_clock(void **state) {
     (void)state;
     const double none[] = {-1,    -1e-300, (double)NAN,    (double)INFINITY,
@@ -1540,7 +1545,7 @@ static void limiters_withstand_any_amount_and_clock(void **state) {
 }
 
 /* ---- 16 threads ---- */
-/* Threads make no assertions and do not read the real clock; they count errors. */
+/* Threads make no assertions and do not read the real clock. They count errors. */
 
 enum { THREADS = 16 };
 
@@ -1548,15 +1553,16 @@ typedef struct thread_group {
     doorman__rate *rate;
     doorman__gauge *gauge;
     subject *subject;
-    doorman_limiter *limiter; /* of a CONCURRENCY limit; NULL: the gauge */
+    doorman_limiter *limiter; /* has a CONCURRENCY limit; NULL: the threads use the gauge */
     const doorman_limit *limit;
     atomic_llong clock;
     atomic_bool stop;
-    /* Does not yield between tries, so that a thread can be preempted at any point of a try. */
+    /* The thread does not yield between tries, so that it can be preempted at any point of a
+     * try. */
     bool spins;
-    atomic_int arrived; /* threads that have started; all begin together */
+    atomic_int arrived; /* the number of threads that have started */
     atomic_llong tries, allowed;
-    atomic_llong held;     /* units in flight, by the threads' own count */
+    atomic_llong held;     /* units in flight, as the threads count them */
     atomic_llong capacity; /* the largest capacity of the gauge */
     atomic_int exceeded;
 } thread_group;
@@ -1588,7 +1594,7 @@ static void *try_at_one_time(void *context) {
     return NULL;
 }
 
-/* L1, L3: exactly, to the unit. */
+/* L1, L3: the number of allowed units is exact. */
 static void sixteen_threads_share_one_burst_exactly(void **state) {
     (void)state;
     pthread_t threads[THREADS];
@@ -1606,7 +1612,7 @@ static void sixteen_threads_share_one_burst_exactly(void **state) {
 }
 
 static bool subject_takes_unit(subject *s, doorman_time now) {
-    doorman_result result; /* callers of some buckets have to wait, so it is required */
+    doorman_result result; /* required for buckets whose callers must wait */
     return doorman_limiter_try(&s->limiter, &s->limit, 1, &result, now) == DOORMAN_ALLOWED;
 }
 
@@ -1621,7 +1627,7 @@ static void *try_limiter(void *context) {
     return NULL;
 }
 
-/* L1, L3: what each limiter allows at once, exactly to the unit. */
+/* L1, L3: each limiter allows the exact number of units at once. */
 static void sixteen_threads_share_each_kind_of_limiter_exactly(void **state) {
     (void)state;
     pthread_t threads[THREADS];
@@ -1642,7 +1648,7 @@ static void sixteen_threads_share_each_kind_of_limiter_exactly(void **state) {
 }
 
 /* Each 10,000th try moves the clock by one window, while other threads may still be in the last
- * one. */
+ * window. */
 static void *try_windows(void *context) {
     thread_group *c = context;
     thread_group_gather(c);
@@ -1656,9 +1662,8 @@ static void *try_windows(void *context) {
     return NULL;
 }
 
-/* L1: a window keeps its limit even if threads that are still in the window before it call in
- * between. (If a try stayed in the window that it first found, this would fail in three of eight
- * runs.) */
+/* L1: a window keeps its limit even if threads in the previous window call in between. If a try
+ * stayed in the window that it first found, three of eight runs of this test would fail. */
 static void a_late_thread_does_not_reset_the_next_window(void **state) {
     (void)state;
     pthread_t threads[THREADS];
@@ -1763,9 +1768,9 @@ static void sixteen_threads_never_exceed_a_concurrency_limiter(void **state) {
     assert_exact(in_use(&limiter), 0);
 }
 
-/* R3: when a thread lowers a gauge and then reads the units in flight, the result includes all
- * units that can still start under the old capacity. (If a try did not check again, this test would
- * fail in one of two runs.) */
+/* R3: a thread lowers a gauge, and then reads the units in flight. The result includes all units
+ * that can still start under the old capacity. If a try did not check the capacity again, one of
+ * two runs of this test would fail. */
 static void a_claim_includes_every_unit_in_flight(void **state) {
     (void)state;
     pthread_t threads[THREADS];

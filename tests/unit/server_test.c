@@ -1,5 +1,5 @@
-/* Tests section >>server of doorman.h: a node that answers requests. Its opening comment defines
- * the rules. */
+/* Tests section >>server of doorman.h: a node that answers requests. The comment that opens the
+ * section defines the rules. */
 #include "unit.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ typedef struct world {
     doorman_server *server;
     doorman_time now;
     size_t events[DOORMAN_EVENT_COUNT];
-    char holder_id[16]; /* of the last event */
+    char holder_id[16]; /* the holder of the last event */
     doorman_error error;
 } world;
 
@@ -115,7 +115,7 @@ static doorman_status request_resource(world *w, const char *resource_id, const 
     return status;
 }
 
-/* A holder sends a request and stores the lease it gets. */
+/* A holder sends a request, and stores the lease that it gets. */
 static doorman_capacity_response request(world *w, holder *h) {
     doorman_capacity_response answer = {.resource_id = NULL};
     assert_int_equal(request_resource(w, "db", h, &answer), DOORMAN_OK);
@@ -138,7 +138,7 @@ static void release(world *w, const holder *h, uint64_t id) {
                      DOORMAN_OK);
 }
 
-/* Returns what the node shows of "db"; zeros if it does not know it. */
+/* Returns what the node shows of "db". Returns zeros if the node does not know "db". */
 static doorman_server_resource read_resource(world *w) {
     doorman_server_resource resource = {.resource_id = NULL};
     (void)doorman_server_find(w->server, "db", &resource, w->now);
@@ -165,12 +165,12 @@ static void new_holders_get_a_share_of_the_capacity(void **state) {
     holder a = {.id = "a", .wants = 1000}, b = {.id = "b", .wants = 50},
            c = {.id = "c", .wants = 10};
     assert_about(request_capacity(w, &a), 120);
-    /* Nothing is free, and a keeps its lease until it confirms a smaller one. */
+    /* Nothing is free. Holder a keeps its lease until it confirms a smaller lease. */
     assert_about(request_capacity(w, &b), 0);
     w->now += 6 * SECOND;
     assert_about(request_capacity(w, &a), 70);
     w->now += SECOND;
-    assert_about(request_capacity(w, &b), 0); /* a may not have received its smaller lease yet */
+    assert_about(request_capacity(w, &b), 0); /* holder a may not have its smaller lease yet */
     assert_about(request_capacity(w, &a),
                  70); /* this confirms, even within the minimum interval (R11) */
     w->now += 6 * SECOND;
@@ -294,8 +294,8 @@ static void a_satisfied_holder_can_grow_within_the_minimum_interval(void **state
     world_stop(w);
 }
 
-/* S3: the minimum interval applies to a holder whose wants were not met, so that asking often gains
- * nothing. */
+/* S3: the minimum interval applies to a holder whose wants were not met. So the holder gains
+ * nothing by asking often. */
 static void an_unsatisfied_holder_waits_for_the_minimum_interval(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -329,7 +329,8 @@ static void a_holder_that_cannot_grow_gets_the_same_lease(void **state) {
     world_stop(w);
 }
 
-/* R11, T7: another holder may have got what a holder gave back within the minimum interval. */
+/* R11, T7: a holder gives an amount back within the minimum interval, and another holder may have
+ * got that amount. */
 static void a_holder_that_gave_capacity_back_grows_only_from_free_capacity(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -418,7 +419,7 @@ static void a_new_master_grants_holders_what_they_claim(void **state) {
 
 static const doorman_algorithm learns = {.kind = DOORMAN_FAIR_SHARE};
 
-/* Fails unless a holder is answered TRY_LATER by a server that learns, with this interval. */
+/* Fails unless a learning server answers TRY_LATER with this interval. */
 static void assert_refused(world *w, holder *h, doorman_time refresh_interval) {
     doorman_capacity_response answer = request(w, h);
     assert_int_equal(answer.outcome, DOORMAN_TRY_LATER);
@@ -427,8 +428,8 @@ static void assert_refused(world *w, holder *h, doorman_time refresh_interval) {
     assert_int_equal(answer.gets.refresh_interval, refresh_interval);
 }
 
-/* S4: a refused holder retries after the usual interval, or when learning ends if that is sooner,
- * but not within 1 s. */
+/* S4: a refused holder retries after the usual interval, or when learning ends, whichever is
+ * sooner. It does not retry within 1 s. */
 static void a_holder_without_a_lease_is_refused_until_learning_ends(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
@@ -443,8 +444,8 @@ static void a_holder_without_a_lease_is_refused_until_learning_ends(void **state
     world_stop(w);
 }
 
-/* S4: the wants of a refused holder count for as long as it keeps asking. Nothing is committed for
- * it, and when it stops asking, this does not count as an expired lease. */
+/* S4: the wants of a refused holder count for as long as the holder keeps asking. Nothing is
+ * committed for the holder. If it stops asking, no lease counts as expired. */
 static void the_wants_of_a_refused_holder_count_while_it_keeps_asking(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
@@ -465,8 +466,8 @@ static void the_wants_of_a_refused_holder_count_while_it_keeps_asking(void **sta
     world_stop(w);
 }
 
-/* S4: a refused holder that does not ask again is forgotten after the time that a lease would have
- * lasted, even if the refresh interval is longer. */
+/* S4: a refused holder that does not ask again is forgotten after the length of a lease, even if
+ * the refresh interval is longer. */
 static void a_refused_holder_is_forgotten_after_one_lease_length(void **state) {
     (void)state;
     const doorman_algorithm slow = {.lease_length = 60 * SECOND, .refresh_interval = 50 * SECOND};
@@ -480,8 +481,8 @@ static void a_refused_holder_is_forgotten_after_one_lease_length(void **state) {
     world_stop(w);
 }
 
-/* S4, R6: a claim for which there is no room is answered with 0, so that its holder stops using the
- * old lease. The holder may have what others give back later. */
+/* S4, R6: if there is no room for a claim, the holder gets a lease of 0, and stops using the old
+ * lease. Later the holder may get what other holders give back. */
 static void a_claim_that_does_not_fit_gets_0(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
@@ -502,8 +503,8 @@ static void a_claim_that_does_not_fit_gets_0(void **state) {
     world_stop(w);
 }
 
-/* S4: a holder that has given back everything holds nothing, but keeps its lease until that ends.
- * When it wants something again, it may get the amount that it returned. */
+/* S4: a holder that has given back everything has 0, but keeps its lease until the end of the
+ * lease. When it wants something again, it may get the amount that it returned. */
 static void a_holder_that_returned_everything_can_get_it_again(void **state) {
     (void)state;
     world *w = world_start(100, &learns);
@@ -523,7 +524,7 @@ static void a_holder_that_returned_everything_can_get_it_again(void **state) {
     world_stop(w);
 }
 
-/* R6, S4: a holder that lost its lease is refused; the amount that it may still use stays
+/* R6, S4: a holder that lost its lease is refused. The amount that it may still use stays
  * committed. */
 static void a_holder_that_lost_its_lease_is_refused_and_stays_committed(void **state) {
     (void)state;
@@ -536,7 +537,7 @@ static void a_holder_that_lost_its_lease_is_refused_and_stays_committed(void **s
     w->now += SECOND;
     assert_refused(w, &again, 16 * SECOND);
     assert_about(read_resource(w).committed, 60);
-    assert_about(request_capacity(w, &a), 60); /* it is still the last lease, and can be named */
+    assert_about(request_capacity(w, &a), 60); /* the last lease can still be named */
     world_stop(w);
 }
 
@@ -552,7 +553,7 @@ static void a_kind_that_does_not_divide_the_capacity_needs_no_learning(void **st
     world_stop(w);
 }
 
-/* R6. The Go server believes a claim of 1e9. */
+/* R6. The Go server accepts a claim of 1e9. */
 static void while_learning_claims_are_limited_to_the_capacity(void **state) {
     (void)state;
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
@@ -578,8 +579,8 @@ static void while_learning_claims_to_leases_of_other_nodes_are_ignored(void **st
     world_stop(w);
 }
 
-/* R8: the predecessor may already have had a configuration with longer leases, which this server
- * loads only while it learns. So it learns for as long as those leases last. */
+/* R8: the predecessor may already have had a configuration with longer leases. This server loads
+ * that configuration only while it learns. So it learns for as long as those leases last. */
 static void longer_leases_that_are_loaded_while_learning_extend_it(void **state) {
     (void)state;
     const doorman_algorithm quick = {.lease_length = 20 * SECOND};
@@ -598,8 +599,8 @@ static void longer_leases_that_are_loaded_while_learning_extend_it(void **state)
     world_stop(w);
 }
 
-/* R8: learning begins when the predecessor is known to be gone, so it ends earlier if that was
- * earlier. */
+/* R8: learning begins when the predecessor is known to be gone. An earlier beginning means an
+ * earlier end. */
 static void learning_starts_when_the_predecessor_was_gone(void **state) {
     (void)state;
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
@@ -630,7 +631,7 @@ static bool is_shared(world *w, const char *holder_id) {
     return lease.shared;
 }
 
-/* A process renews its lease `times` times, every 8 s. */
+/* Lets a process renew its lease `times` times, every 8 s. */
 static void renew_repeatedly(world *w, holder *h, int times) {
     for (int i = 0; i < times; i++) {
         (void)request(w, h);
@@ -639,7 +640,7 @@ static void renew_repeatedly(world *w, holder *h, int times) {
 }
 
 /* S10: the second process is noticed when it renews its lease for the second time, after two
- * refresh intervals. The mark is removed when one of the two has gone. */
+ * refresh intervals. The mark is removed when one of the two processes has ended. */
 static void two_processes_with_one_id_are_detected(void **state) {
     (void)state;
     world *w = world_start(1000, NULL);
@@ -673,8 +674,7 @@ static void two_processes_with_one_id_are_detected(void **state) {
     world_stop(w);
 }
 
-/* S10: also if one process sends eight times as many requests as the other, and if responses are
- * lost. */
+/* S10: one process sends eight times as many requests as the other, and responses are lost. */
 static void two_processes_with_one_id_are_detected_at_different_request_rates(void **state) {
     (void)state;
     world *w = world_start(1000, NULL);
@@ -701,7 +701,7 @@ static void two_processes_with_one_id_are_detected_at_different_request_rates(vo
 /* One process over a bad network. It names the lease of the last response that it accepted, and
  * accepts only responses to its last request (R2). */
 typedef struct process {
-    holder now, copies[4]; /* copies: requests that may arrive again, or late */
+    holder now, copies[4]; /* `copies` are requests that may arrive again, or late */
 } process;
 
 static void run_on_bad_network(world *w, process *p) {
@@ -742,7 +742,7 @@ static void one_process_on_a_bad_network_is_not_reported_as_two(void **state) {
         world *w = world_start(1000, NULL);
         process p = {.now = {.id = "one", .wants = 800}};
         for (int i = 0; i < 2000; i++) {
-            if (p.now.has.id && random_below(50) == 0) p.now.has.id = 0; /* its lease ends */
+            if (p.now.has.id && random_below(50) == 0) p.now.has.id = 0; /* the lease ends */
             run_on_bad_network(w, &p);
         }
         assert_int_equal(w->events[DOORMAN_EVENT_SHARED_ID], 0);
@@ -855,7 +855,7 @@ static void an_unknown_claim_is_reported_and_ignored(void **state) {
     world_stop(w);
 }
 
-/* Amounts of algorithms that do not divide the capacity are not cut, and need no learning. */
+/* Algorithms that do not divide the capacity do not cut amounts, and need no learning. */
 static void static_amounts_are_per_client(void **state) {
     (void)state;
     const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE},
@@ -939,7 +939,7 @@ static void long_leases_of_a_removed_template_are_learned_when_it_returns(void *
     w->now += SECOND;
     reload(w, config_of_one("db", 10 * SECOND));
     w->now += 290 * SECOND;
-    assert_about(request_capacity(w, &b), 0); /* a may still have all of it */
+    assert_about(request_capacity(w, &b), 0); /* holder a may still have all of it */
     w->now += 30 * SECOND;
     b.has.id = 0;
     assert_about(request_capacity(w, &b), 100);
@@ -980,7 +980,7 @@ static void unmatched_resources_can_be_refused(void **state) {
     world_stop(w);
 }
 
-/* G5, S2: earlier leases may end later than new, shorter ones, and each ends on time. */
+/* G5, S2: earlier leases may end later than new, shorter leases. Each lease ends on time. */
 static void a_reload_that_shortens_leases_keeps_the_earlier_ones(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -1324,8 +1324,8 @@ static void audit_dues(const world *w) {
     }
 }
 
-/* S2: resources end at random times. An update leaves none that has ended, and is due again at most
- * a second after another one has. */
+/* S2: resources end at random times. An update removes all resources that have ended. The next
+ * update is due at most a second after the next resource has ended. */
 static void an_update_removes_all_resources_that_have_ended(void **state) {
     (void)state;
     enum { RESOURCES = 50 };
@@ -1425,7 +1425,7 @@ static void a_resource_shows_whether_it_learns(void **state) {
 }
 
 /* S2: each update frees a part of many expired leases, so that no request waits for all of them.
- * Responses do not depend on the rest. */
+ * The other expired leases do not change any response. */
 static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) {
     (void)state;
     enum { HOLDERS = 25000 };
@@ -1489,8 +1489,8 @@ static bool iterate(world *w, bool leases, doorman_cursor *cursor, int steps, in
     return more;
 }
 
-/* While an iteration is at any position, every other element is removed, and others are added: one,
- * or enough to make the hash table grow. A second iteration runs at another position. */
+/* While an iteration is at any position, every second element is removed. One new element is added,
+ * or so many that the hash table grows. A second iteration runs at another position. */
 static void check_iteration(bool leases, int place, int added) {
     enum { COUNT = 40, MOST = 1000 };
     int visits[2][COUNT + MOST] = {{0}};
@@ -1566,9 +1566,9 @@ static void an_iteration_ends_with_the_mastership(void **state) {
     world_stop(w);
 }
 
-/* C9, A4, T7: random holders, some of which lose their lease, overstate, release or disappear. At
- * every step the sums equal a recount of the leases, and the invariant of section >>leases
- * holds. */
+/* C9, A4, T7: holders act at random. Some of them lose their lease, claim too much, release or
+ * disappear. At every step the sums equal a recount of the leases, and the invariant of section
+ * >>leases holds. */
 static void sums_equal_a_recount_over_random_histories(void **state) {
     (void)state;
     enum { HOLDERS = 20, STEPS = 20000 };

@@ -1,5 +1,5 @@
-/* Section shares: compares each kind with examples from the literature and with a slow solver that
- * is written from the definition, and the index with a recount. */
+/* Tests section >>shares of doorman.h. Compares each kind with examples from the literature, and
+ * with a slow solver that is written from the definition. Compares the index with a recount. */
 #include "unit.h"
 
 #include <math.h>
@@ -47,8 +47,8 @@ static void proportional_shares_of_90_between_100_and_50_and_10(void **state) {
     assert_shares(ALGORITHM(.kind = DOORMAN_PROPORTIONAL_SHARE), 90, demands, expected, 3);
 }
 
-/* The demand of 10 leaves 30 of its equal part of 40. Then the 45 leaves 5 of its 50, which go to
- * the 100. */
+/* The demand of 10 leaves 30 of its equal part of 40. Then the demand of 45 leaves 5 of its part of
+ * 50. These 5 go to the demand of 100. */
 static void fair_share_distributes_the_whole_capacity(void **state) {
     (void)state;
     const doorman_demand demands[] = {{100, 1, 1}, {50, 1, 1}, {45, 1, 1}, {10, 1, 1}};
@@ -104,8 +104,8 @@ static void fair_shares_never_exceed_the_wants(void **state) {
     assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 12, demands, expected, 3);
 }
 
-/* A holder that wants at most its weight's part of the capacity gets it, for any wants of the
- * others. */
+/* A holder that wants at most its weight's part of the capacity gets all its wants, for any wants
+ * of the others. */
 static void a_guaranteed_share_is_not_starved_where_weights_differ(void **state) {
     (void)state;
     const doorman_demand demands[] = {{50, 5, 1}, {1e15, 1, 1}, {1e15, 4, 1}};
@@ -131,8 +131,8 @@ static int compare_ratios(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
-/* Water-filling: returns the level at which min(wants, level * weight) sum to the capacity; if all
- * wants fit, the largest amount. */
+/* Water-filling: returns the level at which min(wants, level * weight) sum to the capacity. If all
+ * wants fit, returns the largest amount. */
 static long double reference_level(const doorman_demand *demands, size_t count,
                                    long double capacity) {
     static doorman_demand sorted[DEMANDS_MAX];
@@ -160,8 +160,8 @@ static void reference_fair(problem *it) {
     for (size_t i = 0; i < it->count; i++) it->exact[i] = filled(&it->demands[i], level);
 }
 
-/* Demands below their equal part leave the rest of it to the others, in proportion to what these
- * want above their own. */
+/* Demands below their equal part leave the difference to the other demands, in proportion to what
+ * these want above their own part. */
 static void reference_proportional(problem *it) {
     long double weights = 0, wants = 0, left = 0, above = 0;
     for (size_t i = 0; i < it->count; i++) {
@@ -253,8 +253,9 @@ static void random_problem(problem *it) {
     it->algorithm = (doorman_algorithm){.reserve = reserves[random_below(3)]};
 }
 
-/* A1. Allows one part in 10^9 of the target; also the last bits of the capacity, because the lowest
- * band gets what the others leave; and 1e-300, because doubles below that have fewer digits. */
+/* A1. Allows an error of one part in 10^9 of the target. Also allows the last bits of the capacity,
+ * because the lowest band gets what the other bands leave. Also allows 1e-300, because doubles
+ * below 1e-300 have fewer digits. */
 static void assert_target(double target, long double exact, double capacity) {
     double most = 1e-9 * (double)exact + 4e-15 * capacity + 1e-300;
     if (fabs(target - (double)exact) <= most) return;
@@ -386,7 +387,7 @@ static void the_default_algorithm_is_fair_share_and_subclients_default_to_1(void
     assert_about(amounts[2], 10);
 }
 
-/* Shares between a good demand and another one. After an error nothing may be written. */
+/* Shares between a valid demand and another demand. After an error nothing may be written. */
 static doorman_status share_two(doorman_algorithm algorithm, double capacity, doorman_demand second,
                                 doorman_error *error) {
     doorman_terms terms[DOORMAN_TERMS_MAX] = {{7, -1, -1}};
@@ -444,7 +445,7 @@ static void what_is_no_demand_is_refused_by_its_path_and_writes_nothing(void **s
     }
 }
 
-/* Amounts and terms are optional. Terms without a place for their number are refused. */
+/* Amounts and terms are optional. A call that wants terms, but not their number, is refused. */
 static void a_caller_takes_amounts_or_terms_or_both_or_neither(void **state) {
     (void)state;
     const doorman_demand *demands = three_demands;
@@ -473,7 +474,7 @@ static void a_caller_takes_amounts_or_terms_or_both_or_neither(void **state) {
 
 enum { KEPT_MAX = 300, MANY = 100000 };
 
-/* A demand in a plain list, which the index is compared with. */
+/* A demand in a plain list. The tests compare the index with this list. */
 typedef struct kept {
     int band; /* -1: not in the index */
     doorman__demand demand;
@@ -482,7 +483,7 @@ typedef struct kept {
 typedef struct recount {
     size_t count, nodes;
     long double wants, subclients;
-    const doorman__demand *last; /* the last one in order */
+    const doorman__demand *last; /* the last demand in order */
 } recount;
 
 static void recount_node(const doorman__node *node, const doorman__demand *key, recount *all);
@@ -598,7 +599,7 @@ static void the_index_keeps_exact_sums(void **state) {
     assert_int_equal(memory_blocks(), blocks);
 }
 
-/* C9. A sum kept by adding and subtracting would be 0 here. */
+/* C9. A sum that is kept by adding and subtracting would be 0 in this test. */
 static void a_small_demand_survives_the_removal_of_a_large_one(void **state) {
     (void)state;
     const doorman__demand small = {0.1, 1, 1}, large = {1e15, 1000000000, 1};
@@ -611,7 +612,7 @@ static void a_small_demand_survives_the_removal_of_a_large_one(void **state) {
     doorman__index_uninit(&index);
 }
 
-/* C4. For every allocation that can fail, and however full the nodes are. */
+/* C4. Each allocation fails in turn, with nodes that are full to any degree. */
 static void without_memory_the_index_stays_unchanged(void **state) {
     (void)state;
     size_t blocks = memory_blocks();
@@ -634,7 +635,8 @@ static void without_memory_the_index_stays_unchanged(void **state) {
     assert_int_equal(memory_blocks(), blocks);
 }
 
-/* A2. A node that is emptied between two full ones joins neither of them and is removed. */
+/* A2. A node that is emptied between two full nodes is removed. It does not join either of the two
+ * nodes. */
 static void a_node_between_full_ones_can_be_emptied(void **state) {
     (void)state;
     enum { SPAN = DOORMAN__WIDTH, NODES = 4 };
@@ -664,9 +666,8 @@ static void a_node_between_full_ones_can_be_emptied(void **state) {
     assert_int_equal(memory_blocks(), blocks);
 }
 
-/* A2. Every operation descends along one path, or along two, through nodes of bounded width. So its
- * worst case is bounded by the height, and by the number of nodes, which grows if nodes are hardly
- * filled. */
+/* A2. Every operation descends along one or two paths through nodes of bounded width. So the height
+ * bounds the worst case. The number of nodes bounds it too, and grows if nodes have few demands. */
 static void check_shape(const doorman__index *index, size_t demands) {
     recount all = recount_band(index->bands[0]);
     assert_int_equal(all.count, demands);
@@ -680,8 +681,8 @@ static doorman__demand ordered_demand(int order, size_t i) {
     return (doorman__demand){wants[order], 1, 1};
 }
 
-/* A2. Even if holders choose their wants to harm the index: demands come in order, and leave so
- * that each node keeps as few as possible. */
+/* A2. Holders choose their wants to harm the index. Demands come in order, and leave in such a way
+ * that each node keeps as few demands as possible. */
 static void the_index_stays_shallow_in_any_order_of_changes(void **state) {
     (void)state;
     static doorman__demand demands[MANY];

@@ -16,7 +16,7 @@
 typedef struct node {
     char name[16];
     doorman_server *server; /* NULL: the node is dead */
-    int parent;             /* index of its parent; -1: it is a root */
+    int parent;             /* the index of its parent; -1: the node is a root */
     uint64_t incarnation;
 } node;
 
@@ -27,7 +27,7 @@ typedef struct forest_client {
     doorman_client_resource *resource;
     double wants;
     int priority;
-    bool stalled; /* its requests are not sent */
+    bool stalled; /* the requests of this client are not sent */
 } forest_client;
 
 typedef struct forest {
@@ -38,11 +38,11 @@ typedef struct forest {
     forest_client *clients;
     size_t client_count, client_capacity;
     bool cut[NODES_MAX];      /* the connection from this node to its parent is cut */
-    bool divide_leases;       /* leases of nodes are divided, as by a parent without whole units */
+    bool divide_leases;       /* leases of nodes may have parts of units */
     bool hide_algorithm;      /* responses are changed so that they name no algorithm */
-    uint64_t started_clients; /* number of clients added so far */
+    uint64_t started_clients; /* the number of clients that were added */
     size_t largest_request;   /* the largest number of items in one request */
-    size_t refused;           /* number of requests that were answered with an error */
+    size_t refused;           /* the number of requests that were answered with an error */
     doorman_error error;      /* the last error */
     size_t events[DOORMAN_EVENT_COUNT];
 } forest;
@@ -159,8 +159,8 @@ static int node_at(const forest *f, const char *address) {
     return -1;
 }
 
-/* Delivers the request of an upstream object, if it has one, and its response. Messages take no
- * time. Returns whether there was a request. */
+/* Delivers the request of an upstream, and the response. Messages take no time. Returns whether
+ * there was a request. */
 static bool exchange(forest *f, doorman_upstream *upstream, bool cut) {
     doorman_request request;
     doorman_response response;
@@ -274,8 +274,8 @@ static void compare_with_one_server(const forest *f, const doorman_algorithm *al
     free(demands);
 }
 
-/* T1, T4: at the first request for a resource a node requests it from its parent at once. The
- * holder renews one second later, and gets its share. */
+/* T1, T4: after the first request for a resource, a node asks its parent at once. The holder renews
+ * one second later, and gets its share. */
 static void a_first_request_through_a_node_gets_its_share_within_seconds(void **state) {
     (void)state;
     forest *f = forest_start_one(100, fair);
@@ -308,7 +308,8 @@ static void unmet_demand_is_sent_to_the_parent_early(void **state) {
     forest_stop(f);
 }
 
-/* T7: a leaf gets the share of another leaf only when it is free. pass() checks every step. */
+/* T7: a leaf gets the share of another leaf only when that share is free. pass() checks every
+ * step. */
 static void a_share_moves_from_leaf_to_leaf(void **state) {
     (void)state;
     forest *f = forest_start_one(100, fair);
@@ -362,8 +363,8 @@ static void a_leaf_that_restarts_keeps_the_leases_of_its_clients(void **state) {
     forest_stop(f);
 }
 
-/* R7, R8: the same after the leaf has been away for 3 s, with leases of 7 s. A client that has lost
- * its lease meanwhile gets its share when the leaf has finished learning. */
+/* R7, R8: the leaf has been away for 3 s, and leases last 7 s. A client that has lost its lease
+ * meanwhile gets its share when the leaf has finished learning. */
 static void a_leaf_that_was_away_grants_the_old_leases_again(void **state) {
     (void)state;
     doorman_algorithm algorithm = {.lease_length = 7 * SECOND, .refresh_interval = SECOND};
@@ -390,7 +391,7 @@ static void no_holder_grows_while_a_leaf_learns(void **state) {
     add_client(f, leaf, 60, 1);
     add_client(f, leaf, 40, 1);
     run_for(f, 30, 100);
-    /* It continues to use 60 until its lease ends, but its requests are not sent. */
+    /* The client continues to use 60 until its lease ends, but its requests are not sent. */
     set_stalled(f, 0, true);
     restart_node(f, leaf);
     set_wants(f, 1, 100);
@@ -424,8 +425,8 @@ static double in_force(const forest *f, const forest_client *m) {
     return info.capacity;
 }
 
-/* S4, T4: a new node below a root that learns has no lease. Its clients are answered TRY_LATER,
- * with the reason, and do not ask more often. The configured safe capacity reaches them. */
+/* S4, T4: a new node below a learning root has no lease. The clients of the node get TRY_LATER with
+ * the reason, and do not ask more often. They also get the configured safe capacity. */
 static void clients_below_a_learning_root_are_answered_try_later(void **state) {
     (void)state;
     const doorman_template all = {
@@ -457,9 +458,9 @@ static void clients_below_a_learning_root_are_answered_try_later(void **state) {
     forest_stop(f);
 }
 
-/* S4, R7: a root restarts, and a leaf restarts while the root learns. Then the leaf has no lease.
- * Its clients keep their leases until these end. Then they are answered TRY_LATER, and not given a
- * capacity of 0. */
+/* S4, R7: a root restarts, and a leaf restarts while the root learns. So the leaf has no lease. Its
+ * clients keep their leases until these end. After that they get TRY_LATER, and not a lease of
+ * 0. */
 static void a_leaf_that_restarts_below_a_learning_root_answers_try_later_and_never_0(void **state) {
     (void)state;
     forest *f = forest_start_one(100, fair);
@@ -495,8 +496,9 @@ static void all_servers_can_restart_at_once(void **state) {
     forest_stop(f);
 }
 
-/* T4, S6: a node that is cut off from its parent grants leases until its own lease ends, and no
- * lease of its holders ends later. Then it answers TRY_LATER, and not a capacity of 0. */
+/* T4, S6: a node that is cut off from its parent grants leases until its own lease ends. No lease
+ * of its holders ends later. After that the node answers TRY_LATER, and does not grant a lease of
+ * 0. */
 static void a_node_without_a_lease_answers_try_later(void **state) {
     (void)state;
     forest *f = forest_start_one(100, fair);
@@ -539,8 +541,8 @@ static void a_node_releases_the_lease_that_no_client_wants(void **state) {
     forest_stop(f);
 }
 
-/* R10: a node that learns does not release its lease, because it does not know yet which holders
- * use it, even if no holder has asked it. */
+/* R10: a node that learns does not release its lease, even if no holder has sent a request. It does
+ * not know yet which holders use the lease. */
 static void a_learning_node_releases_nothing(void **state) {
     (void)state;
     forest *f = forest_start_one(100, fair);
@@ -564,7 +566,8 @@ static void a_learning_node_releases_nothing(void **state) {
 }
 
 /* S3, S6: a lease may be short because the node's own lease ends soon. The minimum interval is then
- * at most a sixth of it, so that it is renewed, and not repeated until it ends. */
+ * at most a sixth of the lease. So a request renews the lease, and does not get the old lease until
+ * its end. */
 static void a_short_lease_is_renewed_in_time(void **state) {
     (void)state;
     forest *f = forest_start_one(100, fair);
@@ -643,8 +646,8 @@ static void resource_ids_that_look_like_globs_are_plain_ids(void **state) {
     forest_stop(f);
 }
 
-/* G2: unmatched resources are granted in full, also through a tree, or are refused if so
- * configured. */
+/* G2: requests for unmatched resources are granted in full, even through a tree. If the
+ * configuration says so, they are refused. */
 static void unmatched_resources_are_refused_or_granted_through_the_tree(void **state) {
     (void)state;
     for (int reject = 0; reject < 2; reject++) {
@@ -686,7 +689,7 @@ static void a_loop_is_refused(void **state) {
     (void)state;
     for (int ring = 2; ring <= 4; ring++) {
         forest *f = forest_start_one(100, fair);
-        /* Set before the other nodes exist, so that the address is not found yet. */
+        /* The parent is set before the other nodes exist, so that its address is not found yet. */
         f->nodes[0].parent = ring - 1;
         snprintf(f->nodes[ring - 1].name, sizeof f->nodes[0].name, "n%d", ring - 1);
         restart_node(f, 0);
@@ -716,8 +719,9 @@ static void a_new_master_of_a_node_is_the_same_holder(void **state) {
     forest_stop(f);
 }
 
-/* T2: priority 0 gets only its part of the reserve. The level of the reserve lies between two
- * demands of priority 2, which gets more. They are below a node without demands of priority 0. */
+/* T2: priority 0 gets only its part of the reserve. Priority 2 gets more. The level of the reserve
+ * lies between two demands of priority 2. The node of these demands has no demands of priority
+ * 0. */
 static void a_reserve_is_shared_fairly_across_nodes(void **state) {
     (void)state;
     doorman_algorithm algorithm = fair;
@@ -793,7 +797,7 @@ static void renew_gauge(forest *f, int at, gauge_client *gauge, double wants) {
 
 /* T7, R5: the lease of a node falls from 300 to 100 while two gauges below it have 150 units in
  * flight each. Their wants alternate, so that each has a large target when it renews. One lease
- * length with drift after the cut, their leases fit the capacity. */
+ * length plus the drift after the cut, their leases fit the capacity. */
 static void after_a_cut_the_leases_below_a_node_fit_for_any_wants(void **state) {
     (void)state;
     doorman_algorithm algorithm = {
@@ -825,13 +829,13 @@ static void after_a_cut_the_leases_below_a_node_fit_for_any_wants(void **state) 
         if (second > 25 && sum > 100 * (1 + 1e-12)) {
             fail_msg("leases of %g in force %d s later", sum, second);
         }
-        if (second > 100) assert_true(sum > 90); /* and little of the capacity is unused */
+        if (second > 100) assert_true(sum > 90); /* little of the capacity is unused */
     }
     forest_stop(f);
 }
 
 /* A holder claims a lease that lasts for years, while the node has no lease yet. The claim counts
- * no longer than a lease lasts, so it does not take capacity from others for ever. */
+ * only for the length of a lease. So it does not take capacity from others for ever. */
 static void a_claim_lasts_no_longer_than_a_lease(void **state) {
     (void)state;
     forest *f = forest_start_one(100, fair);
@@ -875,8 +879,8 @@ static void a_wrong_node_name_does_no_lasting_harm(void **state) {
     forest_stop(f);
 }
 
-/* Sums larger than the largest amount: 20,000 holders want the largest amount, of a resource whose
- * algorithm does not divide the capacity. */
+/* Sums can be larger than the largest amount. 20,000 holders want the largest amount of a resource
+ * whose algorithm does not divide the capacity. */
 static void sums_above_the_largest_amount_cause_no_endless_requests(void **state) {
     (void)state;
     doorman_algorithm algorithm = fair;
@@ -900,7 +904,7 @@ static void sums_above_the_largest_amount_cause_no_endless_requests(void **state
     forest_stop(f);
 }
 
-/* C7: if the parent answers FULL, because of one of its bounds, the node answers FULL too. */
+/* C7: if the parent answers FULL because of a limit, the node answers FULL too. */
 static void full_at_the_parent_is_full_at_the_node(void **state) {
     (void)state;
     forest *f = forest_start_one(100, fair);
@@ -945,8 +949,9 @@ static void a_nodes_request_fails_after_its_timeout(void **state) {
     forest_stop(f);
 }
 
-/* A node forgets a resource without holders, even while it learns. Here a request for the resource
- * is under way when its last entry ends; it is never answered, and the next one is refused. */
+/* A node forgets a resource without holders, even while the node learns. A request for the resource
+ * is under way when the last entry ends. This request is never answered, and the next request is
+ * refused. */
 static void a_node_forgets_a_resource_that_its_parent_refuses(void **state) {
     (void)state;
     forest *f = forest_start(NULL, 0);
@@ -1030,8 +1035,8 @@ static doorman_status send(forest *f, parent_exchange *x, const doorman_demand *
     return doorman_server_handle(f->nodes[0].server, &x->request, &x->response, &x->error, f->now);
 }
 
-/* Each group is a separate demand. A capacity of 120 for one client that wants 1000, and two that
- * want 60 together, gives level 60, wherever the clients are. */
+/* Each group is a separate demand. The capacity is 120. One client wants 1000, and two clients want
+ * 60 together. The level is 60, wherever the clients are. */
 static void demand_groups_are_separate_demands(void **state) {
     (void)state;
     forest *f = forest_start_one(120, fair);
@@ -1047,8 +1052,8 @@ static void demand_groups_are_separate_demands(void **state) {
     forest_stop(f);
 }
 
-/* R7: a child that learns and has a lease entry gets its last lease again, and learns until that
- * entry ends. Without an entry it is a new holder. */
+/* R7: a learning child with a lease entry gets its last lease again, and learns until the entry
+ * ends. A learning child without an entry is a new holder. */
 static void a_learning_child_gets_its_last_lease_and_when_learning_ends(void **state) {
     (void)state;
     forest *f = forest_start_one(100, fair);
@@ -1106,7 +1111,7 @@ static void an_error_names_the_invalid_group(void **state) {
     forest_stop(f);
 }
 
-/* A claim above what was granted causes an event, and only what was granted counts. */
+/* A claim above the granted amount causes an event, and only the granted amount counts. */
 static void a_claim_above_the_grant_is_reported(void **state) {
     (void)state;
     forest *f = forest_start_one(100, fair);
@@ -1183,7 +1188,7 @@ static doorman__server_resource_entry *any_resource(const doorman_server *server
 }
 
 /* T2: a parent may send 16 levels of its own choice. The child's groups end at some of them, and
- * their number stays within the bound. The groups together want what all clients want. */
+ * their number stays within the bound. The sum of the groups is the sum of all clients' wants. */
 static void more_levels_than_groups_do_no_harm(void **state) {
     (void)state;
     forest *f = forest_start_one(1e6, fair);
@@ -1208,7 +1213,7 @@ static void more_levels_than_groups_do_no_harm(void **state) {
     forest_stop(f);
 }
 
-/* An algorithm of a newer parent is unknown to the child. The terms still apply, no lease is lost,
+/* The child does not know an algorithm of a newer parent. The terms still apply, no lease is lost,
  * and the child reports an event. */
 static void an_unknown_algorithm_keeps_the_lease(void **state) {
     (void)state;
@@ -1222,7 +1227,7 @@ static void an_unknown_algorithm_keeps_the_lease(void **state) {
     forest_stop(f);
 }
 
-/* T1: resources that do not fit into one message are sent in several. */
+/* T1: resources that do not fit into one message are sent in several messages. */
 static void many_resources_are_split_into_several_messages(void **state) {
     (void)state;
     enum { COUNT = 2500 };
@@ -1249,7 +1254,7 @@ static void many_resources_are_split_into_several_messages(void **state) {
     forest_stop(f);
 }
 
-/* T1: demands that do not fit into one message are also sent in several. */
+/* T1: demands that do not fit into one message are also sent in several messages. */
 static void many_groups_are_split_into_several_messages(void **state) {
     (void)state;
     enum { COUNT = 150 };
@@ -1259,7 +1264,7 @@ static void many_groups_are_split_into_several_messages(void **state) {
     static doorman_demand wants[DOORMAN__GROUPS_MAX];
     doorman_capacity_request asks[COUNT];
     char ids[COUNT][8];
-    for (int i = 0; i < DOORMAN__GROUPS_MAX; i++) { /* some for each priority, from 1e-4 to 1e5 */
+    for (int i = 0; i < DOORMAN__GROUPS_MAX; i++) { /* each priority has demands from 1e-4 to 1e5 */
         wants[i] = (doorman_demand){pow(10, i / 16 * 9 / 31.0 - 4), 1, i % 16};
     }
     for (int i = 0; i < COUNT; i++) {
@@ -1318,7 +1323,7 @@ static void a_root_has_an_upstream_that_sends_nothing(void **state) {
     assert_true(doorman_upstream_due(root) <= f->now);
     assert_false(doorman_upstream_request(root, &request, f->now));
     assert_int_equal(request.sequence, 0);
-    assert_null(any_resource(f->nodes[0].server)); /* it has freed the resource */
+    assert_null(any_resource(f->nodes[0].server)); /* the server has freed the resource */
     assert_int_equal(doorman_upstream_due(root), DOORMAN_NEVER);
     assert_int_equal(doorman_upstream_response(root, 0, &stray, f->now), DOORMAN_STALE);
     doorman_upstream_failed(root, 0, f->now);
@@ -1355,8 +1360,8 @@ static void a_lost_mastership_cancels_the_request_in_progress(void **state) {
 
 /* ---- fairness */
 
-/* T2: shares are within 5 % of those of one server, for every kind and position of the clients.
- * Wants differ by six orders of magnitude. */
+/* T2: shares differ by at most 5 % from those of a single server, for every kind and position of
+ * the clients. Wants differ by six orders of magnitude. */
 static void a_tree_shares_as_one_server_would(void **state) {
     (void)state;
     for (int round = 0; round < 24; round++) {
@@ -1409,12 +1414,12 @@ static forest *forest_start_whole(double capacity, doorman_algorithm algorithm) 
 /* What the test observes of the rotation. */
 typedef struct rotation_history {
     size_t steps, requests;
-    double in_use;         /* units, on average */
+    double in_use;         /* the average number of units in use */
     double means[WATCHED]; /* of each client */
     bool has_unit[WATCHED][STEPS_MAX];
 } rotation_history;
 
-/* A5, T7: leases are of whole units, and never sum to more than there is. */
+/* A5, T7: leases are whole units, and their sum never exceeds the capacity. */
 static rotation_history *watch_rotation(forest *f, double seconds, double capacity) {
     rotation_history *t = calloc(1, sizeof *t);
     assert_non_null(t);
@@ -1442,7 +1447,7 @@ static rotation_history *watch_rotation(forest *f, double seconds, double capaci
     return t;
 }
 
-/* The least part of any time of this length in which a client has a unit. */
+/* Returns the smallest part of any time of this length in which a client has a unit. */
 static double smallest_part(const rotation_history *t, size_t count, double seconds) {
     size_t length = (size_t)(seconds * STEPS_PER_SECOND);
     double least = 1;
@@ -1457,7 +1462,8 @@ static double smallest_part(const rotation_history *t, size_t count, double seco
     return least;
 }
 
-/* The mean of each client is its exact share, as one server has it, of what is in use. */
+/* Fails unless the mean of each client is its exact share of the units in use, as in a single
+ * server. */
 static void compare_with_shares(const forest *f, const rotation_history *t,
                                 const doorman_algorithm *algorithm, double capacity,
                                 double within) {
@@ -1478,7 +1484,7 @@ static void compare_with_shares(const forest *f, const rotation_history *t,
     }
 }
 
-/* Five hours, after the first rotation. */
+/* Watches five hours, after the first rotation. */
 static rotation_history *watch_rotation_long(forest *f, double capacity) {
     free(watch_rotation(f, 1000, capacity));
     return watch_rotation(f, 18000, capacity);
@@ -1577,20 +1583,21 @@ static void units_rotate_through_a_tree(void **state) {
     forest_stop(f);
 }
 
-/* A new client does not wait for a whole rotation: it gets a unit when a holder releases one. */
+/* A new client does not wait for a whole rotation. It gets a unit when a holder releases a unit. */
 static void a_newcomer_has_its_first_unit_soon(void **state) {
     (void)state;
     forest *f = forest_start_whole(20, usual);
     for (int i = 0; i < 20; i++) add_client(f, 0, 1, 1);
     free(watch_rotation(f, 100, 20));
     add_client(f, 0, 1, 1);
-    free(watch_rotation(f, 16 * 1.05 + 5.5, 20)); /* a renewal of a holder, and its own next one */
+    free(watch_rotation(f, 16 * 1.05 + 5.5,
+                        20)); /* a renewal of a holder, and the client's next renewal */
     assert_exact(leased(f, &f->clients[20]), 1);
     audit_rotation(f, 0);
     forest_stop(f);
 }
 
-/* Clients come and go: all sums stay, and with the last client go to 0. */
+/* Clients come and go, and all sums stay correct. The sums are 0 after the last client. */
 static void the_rotation_continues_when_holders_leave(void **state) {
     (void)state;
     forest *f = forest_start_whole(7, usual);
@@ -1614,7 +1621,8 @@ static void the_rotation_continues_when_holders_leave(void **state) {
     forest_stop(f);
 }
 
-/* A5, G5: leases are whole within a lease length of a configuration that says so. */
+/* A5, G5: one lease length after a configuration requires whole units, all leases are whole
+ * units. */
 static void whole_units_can_be_switched_on_and_off(void **state) {
     (void)state;
     forest *f = forest_start_one(20, usual);

@@ -1,6 +1,6 @@
 /*
- * Helpers that the unit tests share. Include it before doorman.h, because it defines the allocator
- * that doorman.h uses:
+ * Helpers that the unit tests share. Include this file before doorman.h, because it defines the
+ * allocator that doorman.h uses:
  *
  *     #include "unit.h"
  *
@@ -33,7 +33,7 @@
  *           part in 10^9 (A1), assert_exact(actual, expected): for doubles; a failure prints
  *           both values
  *
- * Only one thread may use the random numbers: they are not guarded.
+ * Only one thread may use the random numbers, because no lock guards them.
  */
 #ifndef UNIT_H
 #define UNIT_H
@@ -64,12 +64,13 @@ static inline uint64_t random_bits(void) {
 
 static inline size_t random_below(size_t bound) { return (size_t)(random_bits() >> 16) % bound; }
 
-/* In [0, 1). */
+/* Returns a number in [0, 1). */
 static inline double random_unit(void) {
     return (double)(random_bits() >> 11) * (1.0 / 9007199254740992.0);
 }
 
-/* In [0, 1e15], of every size. One in eight is a value at which code often breaks. */
+/* Returns an amount of any size in [0, 1e15]. One in eight amounts is a value at which code often
+ * breaks. */
 static inline double random_amount(void) {
     static const double edges[] = {0,    5e-324, 1e-300, 3.6e-15, 1.0 / 3, 1, 31.999999999999996,
                                    32.0, 1e6,    1e14,   1e15};
@@ -93,8 +94,8 @@ static inline void unit__seed(void) {
 
 static size_t unit__memory_blocks; /* atomic */
 static _Thread_local struct {
-    size_t until_failure; /* 0: none will fail */
-    bool on, failed;      /* on: all after that one will fail, too */
+    size_t until_failure; /* 0: no allocation fails */
+    bool on, failed;      /* on: all later allocations fail too */
 } unit__memory;
 
 static inline bool unit__memory_refuses(void) {

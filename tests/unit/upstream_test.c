@@ -1,6 +1,6 @@
-/* Tests section >>upstream of doorman.h: which requests a client sends, when, and to which address,
- * and how it handles the responses, which the tests write themselves. doorman.h defines the rules
- * K1 to K3 and R1 to R12. */
+/* Tests section >>upstream of doorman.h: which requests a client sends, when, to which address, and
+ * how the client handles the responses. The tests themselves write the responses. doorman.h defines
+ * the rules K1 to K3 and R1 to R12. */
 #include "unit.h"
 
 #include <math.h>
@@ -19,8 +19,8 @@ typedef struct world {
     doorman_upstream *upstream;
     doorman_time now;
     doorman_request request; /* the last request made */
-    uint64_t lease_id;       /* of the last lease given */
-    size_t change_count;     /* number of calls of on_change */
+    uint64_t lease_id;       /* the id of the last lease that was granted */
+    size_t change_count;     /* the number of calls of on_change */
     size_t blocks;           /* allocated before the start */
 } world;
 
@@ -90,7 +90,7 @@ static doorman_time next_request_at(world *w) {
     return w->now;
 }
 
-/* A lease of 60 s with a refresh interval of 16 s, for the i-th ask of the last request. */
+/* Returns a lease of 60 s with a refresh interval of 16 s, for item i of the last request. */
 static doorman_capacity_response granted_lease(world *w, size_t i, double capacity) {
     return (doorman_capacity_response){.resource_id = w->request.items[i].resource_id,
                                        .gets = {.id = ++w->lease_id,
@@ -117,7 +117,7 @@ static doorman_status reply(world *w, const doorman_capacity_response *answers,
     return doorman_upstream_response(w->upstream, w->request.sequence, &response, w->now);
 }
 
-/* Answers every ask of the last request with a lease of this capacity. */
+/* Answers every item of the last request with a lease of this capacity. */
 static void grant_one(world *w, double capacity) {
     static doorman_capacity_response answers[DOORMAN__ITEMS_MAX];
     for (size_t i = 0; i < w->request.item_count; i++) answers[i] = granted_lease(w, i, capacity);
@@ -156,7 +156,7 @@ static void release(doorman_client_resource *gauge, double n) {
     assert_int_equal(doorman_client_release(gauge, n), DOORMAN_OK);
 }
 
-/* Takes units of a gauge; they are in flight then. */
+/* Takes units of a gauge, which are then in flight. */
 static void take_units(const world *w, doorman_client_resource *resource, double n) {
     assert_int_equal(doorman_client_try(resource, n, NULL, w->now), DOORMAN_ALLOWED);
 }
@@ -271,7 +271,7 @@ static void a_change_of_wants_by_a_tenth_or_less_causes_no_request(void **state)
 /* K1 */
 static void changed_wants_wait_for_the_minimum_interval(void **state) {
     (void)state;
-    /* At most half of the interval. */
+    /* The minimum interval is at most half of the interval. */
     static const doorman_time intervals[] = {16, 6}, minima[] = {5, 3};
     for (size_t i = 0; i < 2; i++) {
         world w = world_start();
@@ -314,7 +314,7 @@ static void wants_that_change_while_a_gauge_is_above_its_lease_are_sent(void **s
     take_units(&w, resource, 90);
     wait_for_request(&w);
     grant_one(&w, 10);
-    assert_true(has_request(&w)); /* "has 90": it cannot confirm less now */
+    assert_true(has_request(&w)); /* "has 90": the client cannot confirm less now */
     grant_one(&w, 10);
     doorman_time sent = w.now;
     w.now += SECOND;
@@ -401,8 +401,8 @@ static void a_gauge_above_its_lease_confirms_as_it_falls_at_most_once_a_second(v
     world_stop(&w);
 }
 
-/* K1: the client sends a request when the first resource is due. A confirmation that units in
- * flight prevent is not due. */
+/* K1: the client sends a request when the first resource is due. While units in flight prevent a
+ * confirmation, the confirmation is not due. */
 static void a_gauge_above_its_lease_does_not_speed_up_other_resources(void **state) {
     (void)state;
     world w;
@@ -482,8 +482,8 @@ static void units_in_flight_are_reported_with_any_wants(void **state) {
     world_stop(&w);
 }
 
-/* R3: nothing is committed for units in flight under a lease that has ended, so a new master must
- * not believe a claim to them. */
+/* R3: nothing is committed for units in flight under a lease that has ended. So a new master must
+ * not accept a claim to these units. */
 static void units_in_flight_after_the_lease_has_ended_are_reported_but_not_claimed(void **state) {
     (void)state;
     world w;
@@ -625,8 +625,8 @@ static void a_response_ends_the_back_off(void **state) {
     world_stop(&w);
 }
 
-/* K2. After each failure with at least 4 s left there are three more tries before the lease ends,
- * and at least 1 s between two tries. */
+/* K2. After each failure at least 4 s before the lease ends, three more tries follow before the
+ * end. At least 1 s passes between two tries. */
 static void retries_fit_three_times_before_the_first_lease_ends(void **state) {
     (void)state;
     for (int round = 0; round < 500; round++) {
@@ -838,7 +838,7 @@ static void no_redirect_is_followed_from_tls_to_plain_text(void **state) {
     }
 }
 
-/* K3: a redirect to TLS cannot be followed by one to plain text. */
+/* K3: the client does not follow a redirect to plain text after a redirect to TLS. */
 static void after_a_redirect_to_tls_none_to_plain_text_is_followed(void **state) {
     (void)state;
     world w = world_start();
@@ -910,7 +910,8 @@ static void only_the_last_request_accepts_a_response_and_only_once(void **state)
     world_stop(&w);
 }
 
-/* R2: a response just before, at, and just after the end of the lease that the request reported. */
+/* R2: the response comes just before, at, and just after the end of the lease that the request
+ * reported. */
 static void a_response_after_the_reported_lease_has_ended_is_dropped(void **state) {
     (void)state;
     for (doorman_time late = -1; late <= 1; late++) {
@@ -978,7 +979,8 @@ static void refused_without_refresh(doorman_capacity_response *a) {
     a->gets.refresh_interval = 0;
 }
 
-/* C5: two resources; the second answer is invalid, so the first is not accepted either. */
+/* C5: the response has two items. The second item is invalid, so the first item is not accepted
+ * either. */
 static void an_invalid_response_changes_nothing(void **state) {
     (void)state;
     static void (*const wrongs[])(doorman_capacity_response *) = {wrong_resource,
@@ -1104,9 +1106,9 @@ static void a_lease_starts_when_its_request_is_sent(void **state) {
     world_stop(&w);
 }
 
-/* K1: after a response the client waits for a whole interval, which also keeps the server's minimum
- * interval. A slow response delays the renewal by at most half an interval, because otherwise the
- * lease could end first. */
+/* K1: after a response the client waits for a whole interval. So the server's minimum interval has
+ * passed too. A slow response delays the renewal by at most half an interval. With a longer delay
+ * the lease could end first. */
 static void a_refresh_interval_starts_at_the_response(void **state) {
     (void)state;
     static const doorman_time intervals[] = {16, 6}, starts[] = {4, 3};
@@ -1159,7 +1161,8 @@ static void a_refused_holder_keeps_its_lease_and_learns_why(void **state) {
         assert_int_equal(w.change_count, 1);
         doorman_time sent = w.now, next = next_request_at(&w);
         assert_true(next >= sent + 3 * SECOND && next <= sent + 3150 * MILLISECOND);
-        assert_int_equal(w.request.items[0].has.id, w.lease_id); /* the last one accepted */
+        assert_int_equal(w.request.items[0].has.id,
+                         w.lease_id); /* the last lease that was accepted */
         world_stop(&w);
     }
 }
@@ -1272,7 +1275,7 @@ static void a_resource_reopened_before_its_release_keeps_its_lease(void **state)
     world_stop(&w);
 }
 
-/* A close and a reopening during a request leave no trace: the response is taken. */
+/* A close and a reopening during a request have no effect, and the response is accepted. */
 static void a_resource_reopened_during_a_request_takes_its_response(void **state) {
     (void)state;
     world w = world_start();
@@ -1309,7 +1312,7 @@ static void a_resource_reopened_during_its_release_is_requested_again(void **sta
     world_stop(&w);
 }
 
-/* R9, S8: the server has no entry for a lease that was released, so the end of a new lease may be
+/* R9, S8: the server has no entry for a released lease. So the end of a new lease may be
  * earlier. */
 static void a_lease_after_a_release_can_end_earlier_than_the_released_one(void **state) {
     (void)state;
@@ -1354,7 +1357,8 @@ static void a_resource_reopened_after_its_release_is_a_new_one(void **state) {
     world_stop(&w);
 }
 
-/* R10: units in flight are still in use. So their lease is not released; it lasts until its end. */
+/* R10: units in flight are still in use. So their lease is not released, and lasts until its
+ * end. */
 static void a_close_with_units_in_flight_releases_nothing(void **state) {
     (void)state;
     for (int under_way = 0; under_way < 2; under_way++) {
