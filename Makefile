@@ -55,16 +55,18 @@ TLS = 1
 PARTS = MEMORY $(foreach part,HTTP ETCD TLS,$(if $(filter-out 0,$($(part))),$(part)))
 FILES_MEMORY = memory
 FILES_HTTP = http text snapshot history metrics page json base64
-FILES_ETCD = etcd election base64
+FILES_ETCD = etcd etcd_http election base64
 FILES_TLS = tls
 SERVER_SOURCES = doorman_server.c \
     $(patsubst %,server/%.c,$(sort $(foreach part,$(PARTS),$(FILES_$(part)))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
+SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
 SERVER_INPUTS = $(SERVER_SOURCES) server/server.h build/page_files.h build/server_parts doorman.h
 
 define build_server
 $(announce)
-@$(C) $(CFLAGS) $(SERVER_MACROS) $(SERVER_SOURCES) -o $@ $(LDFLAGS) $(LIBRARIES)
+@$(C) $(CFLAGS) $(SERVER_MACROS) $(SERVER_SOURCES) -o $@ $(LDFLAGS) $(LIBRARIES) \
+    $(SERVER_LIBRARIES)
 endef
 
 build/server_parts: always
@@ -304,7 +306,8 @@ uninstall: ## undo make install
 
 # Missing packages are installed before anything is built. `make demo` needs fewer than `make test`.
 build_deps:
-	@CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps cc nng cjson
+	@CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps cc nng cjson \
+	    $(if $(filter ETCD,$(PARTS)),libcurl)
 
 deps: build_deps ## install missing libraries and tools
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps cmocka nngcat c++ libedit

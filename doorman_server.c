@@ -42,7 +42,8 @@
  *     server/server.h               what the files share: structs, and the functions of each file
  *     server/memory.c      MEMORY   an allocator for cJSON; free memory goes back to the system
  *     server/tls.c         TLS      certificates, and the flags that name them
- *     server/etcd.c        ETCD     calls to etcd, and the configuration in a key
+ *     server/etcd.c        ETCD     calls to etcd, its token, and the configuration in a key
+ *     server/etcd_http.c   ETCD     requests to a member of etcd, over libcurl
  *     server/election.c    ETCD     the election of the master, and the watch on the configuration
  *     server/base64.c               base64, for etcd and for passwords over HTTP
  *     server/http.c        HTTP     connections: which requests are allowed, limits and timeouts
@@ -121,6 +122,18 @@ static const struct flag {
     [FLAG_ETCD] = {"etcd", "URL[,URL...]", "DOORMAN_ETCD",
                    "the members of an etcd cluster, for an election or a configuration; can be "
                    "given more than\n        once (default none: this server is the master)"},
+    [FLAG_ETCD_CA] = {"etcd-ca", "FILE", "DOORMAN_ETCD_CA",
+                      "the authorities, in PEM, one of which must have signed the certificate of "
+                      "each --etcd\n        https://... (default: those that the system trusts)"},
+    [FLAG_ETCD_CERT] = {"etcd-cert", "FILE", "DOORMAN_ETCD_CERT",
+                        "the certificate of this server for etcd, in PEM (default none)"},
+    [FLAG_ETCD_KEY] = {"etcd-key", "FILE", "DOORMAN_ETCD_KEY", "the key of --etcd-cert, in PEM"},
+    [FLAG_ETCD_USER] = {"etcd-user", "NAME", "DOORMAN_ETCD_USER",
+                        "the user of this server at etcd (default none)"},
+    [FLAG_ETCD_PASSWORD_FILE] =
+        {"etcd-password-file", "FILE", "DOORMAN_ETCD_PASSWORD_FILE",
+         "a file whose first line is the password of --etcd-user; the server "
+         "reads it again\n        when etcd asks for the password"},
     [FLAG_ELECTION_KEY] = {"election-key", "KEY", "DOORMAN_ELECTION_KEY",
                            "the key of etcd whose owner is the master; the same for all "
                            "processes of this node, and\n        used by no other node"},
@@ -169,9 +182,7 @@ static const char *flag_missing_part(int flag) {
     const char *missing = NULL;
     (void)flag;
 #ifndef DOORMAN_SERVER_ETCD
-    if (flag == FLAG_ETCD || flag == FLAG_ELECTION_KEY || flag == FLAG_ELECTION_TTL) {
-        missing = "etcd";
-    }
+    if (flag >= FLAG_ETCD && flag <= FLAG_ELECTION_TTL) missing = "etcd";
 #endif
 #ifndef DOORMAN_SERVER_HTTP
     if (flag == FLAG_HTTP || flag == FLAG_HTTP_TOKEN) missing = "HTTP";
@@ -312,23 +323,37 @@ static enum exit_status settings_set_number(size_t *out, int flag, const char *v
     return exit_status;
 }
 
+/* Returns where the text of a flag is stored. Returns NULL if the flag is not plain text. */
+static const char **settings_text(struct settings *settings, int flag) {
+    const char **text = NULL;
+    switch (flag) {
+    case FLAG_ID: text = &settings->id; break;
+    case FLAG_NODE: text = &settings->node; break;
+    case FLAG_ADVERTISE: text = &settings->advertise; break;
+    case FLAG_ETCD_CA: text = &settings->etcd_ca; break;
+    case FLAG_ETCD_CERT: text = &settings->etcd_cert; break;
+    case FLAG_ETCD_KEY: text = &settings->etcd_key; break;
+    case FLAG_ETCD_USER: text = &settings->etcd_user; break;
+    case FLAG_ETCD_PASSWORD_FILE: text = &settings->etcd_password_file; break;
+    case FLAG_ELECTION_KEY: text = &settings->election_key; break;
+    case FLAG_HTTP: text = &settings->http; break;
+    case FLAG_HTTP_TOKEN: text = &settings->http_token; break;
+    case FLAG_TLS_CERT: text = &settings->tls_cert; break;
+    case FLAG_TLS_KEY: text = &settings->tls_key; break;
+    case FLAG_TLS_CA: text = &settings->tls_ca; break;
+    default: break;
+    }
+    return text;
+}
+
 static enum exit_status settings_store(struct settings *settings, int flag, const char *value) {
     enum exit_status exit_status = CONTINUE;
     switch (flag) {
     case FLAG_CONFIG: exit_status = settings_set_config(settings, value); break;
     case FLAG_LISTEN: exit_status = addresses_add_list(&settings->listen, flag, value); break;
     case FLAG_PARENT: exit_status = addresses_add_list(&settings->parents, flag, value); break;
-    case FLAG_ID: settings->id = value; break;
-    case FLAG_NODE: settings->node = value; break;
-    case FLAG_ADVERTISE: settings->advertise = value; break;
     case FLAG_ETCD: exit_status = addresses_add_list(&settings->etcd, flag, value); break;
-    case FLAG_ELECTION_KEY: settings->election_key = value; break;
     case FLAG_ELECTION_TTL: exit_status = settings_set_ttl(settings, value); break;
-    case FLAG_HTTP: settings->http = value; break;
-    case FLAG_HTTP_TOKEN: settings->http_token = value; break;
-    case FLAG_TLS_CERT: settings->tls_cert = value; break;
-    case FLAG_TLS_KEY: settings->tls_key = value; break;
-    case FLAG_TLS_CA: settings->tls_ca = value; break;
     case FLAG_MAX_RESOURCES:
         exit_status = settings_set_number(&settings->resource_max, flag, value, 1000000000);
         break;
@@ -361,6 +386,8 @@ static enum exit_status settings_set(struct settings *settings, int flag, const 
     } else if (value && !*value) {
         exit_status =
             server_fatal_error(EXIT_USAGE, "the value of --%s is empty", flags[flag].name);
+    } else if (settings_text(settings, flag)) {
+        *settings_text(settings, flag) = value;
     } else {
         exit_status = settings_store(settings, flag, value);
     }
@@ -715,7 +742,7 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [WARNING_MESSAGE_REFUSED] = "a message was refused",
     [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
     [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
-    [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached",
+    [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached, or refuses the call",
     [WARNING_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
 };
 

@@ -326,7 +326,7 @@ enum exit_status server_election_create(struct service *service) {
     if (service->settings->etcd.count > 0) {
         service->election = (struct election *)calloc(1, sizeof *service->election);
         if (service->election) {
-            server_etcd_init(&service->election->etcd, service->settings);
+            exit_status = server_etcd_init(&service->election->etcd, service->settings);
         } else {
             exit_status = server_fatal_error(EXIT_ERROR, "out of memory");
         }
@@ -375,6 +375,7 @@ void server_election_stop(struct service *service) {
         pthread_join(election->thread, NULL);
         pthread_cond_destroy(&election->wake);
     }
+    if (election) server_etcd_uninit(&election->etcd);
     free(election);
     service->election = NULL;
 }

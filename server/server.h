@@ -43,7 +43,12 @@ enum {
     FLAG_ID,
     FLAG_NODE,
     FLAG_ADVERTISE,
-    FLAG_ETCD,
+    FLAG_ETCD, /* the flags of etcd and of the election are next to each other */
+    FLAG_ETCD_CA,
+    FLAG_ETCD_CERT,
+    FLAG_ETCD_KEY,
+    FLAG_ETCD_USER,
+    FLAG_ETCD_PASSWORD_FILE,
     FLAG_ELECTION_KEY,
     FLAG_ELECTION_TTL,
     FLAG_HTTP,
@@ -89,8 +94,10 @@ struct settings {
     bool given[FLAG_COUNT];
     const char *config, *id, *node, *advertise;
     const char *config_key, *election_key; /* keys of etcd; NULL: none */
-    int election_ttl;                      /* seconds */
-    const char *http, *http_token;         /* http "off": no HTTP */
+    const char *etcd_ca, *etcd_cert, *etcd_key;
+    const char *etcd_user, *etcd_password_file;
+    int election_ttl;              /* seconds */
+    const char *http, *http_token; /* http "off": no HTTP */
     const char *tls_cert, *tls_key, *tls_ca;
     size_t resource_max, holder_max, message_max, connection_max; /* 0: the default */
     struct addresses listen, parents, etcd;
@@ -365,17 +372,24 @@ static inline void server_election_stop(struct service *service) { (void)service
 #define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4) /* bytes: base64 and the final 0 */
 #define ETCD_REVISION 24                               /* bytes; a 64-bit number in decimal fits */
 
+#define ETCD_TOKEN 4096 /* bytes: a token of etcd and the final 0 */
+
 struct etcd {
+    const struct settings *settings;
     const struct addresses *members;
-    size_t at;             /* the member to try next; stays the same while it answers */
-    size_t tries;          /* members to try for one call */
-    doorman_time deadline; /* a duration: the time limit of one try */
-    doorman_time ends_at;  /* when the current try ends */
-    bool cancelled;        /* atomic; true: the current call fails at once */
-    doorman_error error;   /* why the last call failed */
+    struct etcd_transport *transport; /* NULL: not initialized */
+    size_t at;                        /* the member to try next; stays the same while it answers */
+    size_t tries;                     /* members to try for one call */
+    doorman_time deadline;            /* a duration: the time limit of one try */
+    doorman_time ends_at;             /* when the current try ends */
+    doorman_time refused_until;       /* no authentication before this time */
+    char token[ETCD_TOKEN];           /* for --etcd-user; "": none */
+    doorman_error error;              /* why the last call failed: "MEMBER: reason" */
 };
 
-void server_etcd_init(struct etcd *etcd, const struct settings *settings);
+/* Reads the files that the flags name, to check them. Precondition: there is only one thread. */
+enum exit_status server_etcd_init(struct etcd *etcd, const struct settings *settings);
+void server_etcd_uninit(struct etcd *etcd); /* works after an incomplete init too */
 void server_etcd_set_election_deadline(struct etcd *etcd, const struct settings *settings);
 
 /* With true, the current call to etcd and all later calls fail at once. Any thread may call this
@@ -407,6 +421,45 @@ bool server_etcd_read_value(const cJSON *entry, char *bytes, size_t room, size_t
  *   returns    false: etcd does not answer */
 bool server_etcd_load_config(struct etcd *etcd, const char *key, char revision[ETCD_REVISION],
                              doorman_config **out, doorman_error *error);
+
+/* ---- >>etcd transport ----------------------------------------------------------------------- */
+
+/* A request of HTTP. The strings must stay valid during the call. */
+struct etcd_post {
+    const char *member; /* its address */
+    const char *path, *body;
+    const char *token; /* the value of the Authorization header; "": none */
+    doorman_time ends_at;
+};
+
+struct etcd_reply {
+    long status;         /* of HTTP; 0: no response */
+    doorman_buffer body; /* the caller frees its text; the text is NULL or ends with a 0 */
+    size_t head_bytes;
+    const char *refusal; /* why the rest of the response was not received; NULL: it was */
+};
+
+/* Returns NULL if memory runs out. Precondition: there is only one thread. */
+struct etcd_transport *server_etcd_transport_create(const struct settings *settings);
+void server_etcd_transport_destroy(struct etcd_transport *transport); /* NULL: does nothing */
+
+/* With true, the current request and all later requests fail at once. Any thread may call this
+ * function. */
+void server_etcd_transport_cancel(struct etcd_transport *transport, bool cancelled);
+bool server_etcd_transport_is_cancelled(const struct etcd_transport *transport);
+
+/* Sends a request and receives the response.
+ *   reply     written always
+ *   returns   NULL, or why there is no response; valid until the next call */
+const char *server_etcd_transport_post(struct etcd_transport *transport,
+                                       const struct etcd_post *post, struct etcd_reply *reply);
+
+enum etcd_address { ETCD_ADDRESS_VALID, ETCD_ADDRESS_INVALID, ETCD_ADDRESS_HAS_SECRET };
+
+/* Returns whether the address has the form http://HOST:PORT or https://HOST:PORT. An address with a
+ * user or a password has a secret, which must not be printed. */
+enum etcd_address server_etcd_check_address(const char *address);
+bool server_etcd_address_is_https(const char *address);
 
 /* ---- >>base64 ------------------------------------------------------------------------------- */
 

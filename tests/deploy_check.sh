@@ -23,6 +23,18 @@ metrics_are_known() {
     [ -s "$folder/metrics" ] && ! grep . "$folder/unknown"
 }
 
+# The Dockerfile copies the files that the build needs, and installs libcurl. `make -n` checks that
+# each file is there, and compiles nothing.
+image_can_be_built() {
+    mkdir "$folder/image"
+    sed -n 's/^COPY \([^-].*\) [^ ]*$/\1/p' $deploy/Dockerfile | while read -r files; do
+        # shellcheck disable=SC2086 # one or more files
+        cp -r $files "$folder/image" || return 1
+    done
+    (unset MAKEFLAGS MFLAGS MAKELEVEL && make -n -C "$folder/image" build/doorman_server) &&
+        grep -w libcurl4 $deploy/Dockerfile && grep -w libcurl4-openssl-dev $deploy/Dockerfile
+}
+
 if is_installed promtool; then
     check 'Prometheus reads its configuration' promtool check config $deploy/prometheus.yml
     check 'the rules are valid' promtool check rules $deploy/doorman.rules.yml
@@ -33,5 +45,6 @@ if is_installed python3; then
     check 'the dashboard is JSON' python3 -m json.tool $deploy/grafana.json
 fi
 check 'the server has every metric' metrics_are_known
+check 'the Dockerfile copies what the build needs' image_can_be_built
 
 check_end

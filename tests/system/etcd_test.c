@@ -550,6 +550,23 @@ static void a_configuration_in_etcd_is_checked_like_one_in_a_file(void **state) 
 static void impossible_election_flags_are_a_usage_error(void **state) {
     (void)state;
     static const char *const cases[][9] = {
+        {"such as http://127.0.0.1:2379", "--config", "etcd:k", "--etcd",
+         "http://127.0.0.1:1/path"},
+        {"has a user or a password", "--config", "etcd:k", "--etcd", "http://me:secret@h:1"},
+        {"--etcd-cert and --etcd-key need each other", "--config", "etcd:k", "--etcd",
+         "https://h:1", "--etcd-cert", "f"},
+        {"--etcd-cert and --etcd-key need each other", "--config", "etcd:k", "--etcd",
+         "https://h:1", "--etcd-key", "f"},
+        {"--etcd-ca needs an address --etcd https://", "--config", "etcd:k", "--etcd", "http://h:1",
+         "--etcd-ca", "f"},
+        {"--etcd-cert needs an address --etcd https://", "--config", "c", "--etcd-cert", "f",
+         "--etcd-key", "f"},
+        {"--etcd-user and --etcd-password-file need each other", "--config", "etcd:k", "--etcd",
+         "https://h:1", "--etcd-user", "me"},
+        {"--etcd-user and --etcd-password-file need each other", "--config", "etcd:k", "--etcd",
+         "https://h:1", "--etcd-password-file", "f"},
+        {"--etcd-user needs --etcd", "--config", "c", "--etcd-user", "me", "--etcd-password-file",
+         "f"},
         {"--election-key needs --etcd", "--config", "c", "--election-key", "k"},
         {"--config etcd:KEY needs --etcd", "--config", "etcd:k"},
         {"needs a key after the colon", "--config", "etcd:", "--etcd", "http://127.0.0.1:1"},
@@ -565,6 +582,7 @@ static void impossible_election_flags_are_a_usage_error(void **state) {
         assert_int_equal(process_run(process, cases[i] + 1, NULL), 2);
         if (process_logged(process, cases[i][0]) != 1) fail_msg("not in the log: %s", cases[i][0]);
         assert_int_equal(process_logged(process, "\n"), 1);
+        assert_int_equal(process_logged(process, "secret"), 0);
     }
 }
 
