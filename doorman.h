@@ -22,7 +22,7 @@
  *     -lnng -pthread for NNG.
  *
  * AN EXAMPLE, from examples/rate_client.c. The program limits its queries to its share. Another
- * example, examples/library_only.c, needs no network. It has a server and three clients.
+ * example, examples/library_only.c, needs no network. That example has a server and three clients.
  *
  * <!-- file: examples/rate_client.c -->
  *     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
@@ -59,27 +59,28 @@
  *
  * CONCEPTS
  *
- *     resource        what is limited. Its users choose its id, for example "db/orders"
+ *     resource        what is limited. The users of a resource choose its id, for example
+ *                     "db/orders"
  *     capacity        how much of a resource there is, in its own units: units per second for a
  *                     rate, units at once for a gauge. From 0 to 1e15
  *     template        the settings of all resources whose ids match a glob
  *     server          a process that grants leases
- *     node            one or more servers with a common name. One of them is the master and answers
- *                     requests. The others respond with the address of the master. Nodes form a
- *                     tree: each node except the root has a parent
+ *     node            one or more servers with a common name. One server is the master and answers
+ *                     requests. The other servers respond with the address of the master. Nodes
+ *                     form a tree: each node except the root has a parent
  *     client          a process that uses resources
  *     holder          a client, or a node that has leases on behalf of its clients. Each holder has
  *                     an id
  *     wants           how much a holder asks for
  *     has             how much a holder may use: its lease
- *     committed       how much the server counts as used by a holder. It is at least what the
- *                     holder has. A cut lowers the lease at once, but lowers this amount only when
- *                     the holder confirms the cut, or when the old lease ends
+ *     committed       how much the server counts as used by a holder. This amount is at least what
+ *                     the holder has. After a cut it falls only when the holder confirms the cut,
+ *                     or when the old lease ends
  *     safe capacity   how much a client without a lease may use, if its fallback is DOORMAN_SAFE
  *     subclients      the number of clients of a holder; 1 for a client
- *     learning        what a new master does until the leases of its predecessor have ended. It
- *                     grants each holder only what the holder says it has. A holder without a lease
- *                     receives TRY_LATER, and uses its fallback
+ *     learning        what a new master does until the leases of its predecessor have ended. The
+ *                     master grants each holder only what the holder says it has. A holder without
+ *                     a lease receives TRY_LATER, and uses its fallback
  *     fallback        what a client does without a lease: see doorman_fallback
  *
  *     The life of a lease from one request to the next, on the clocks of holder and server:
@@ -165,18 +166,18 @@
  *
  *     Any thread may use an agent and its resources. A child process must not use an agent of its
  *     parent process. Only one thread at a time may use a server. Only one thread at a time may use
- *     a client, its upstream and its resources. So a server or client that threads share needs a
- *     lock of the caller. Any number of threads may use a limiter, a configuration,
+ *     a client, its upstream and its resources. If several threads share a server or a client, the
+ *     caller needs a lock. Any number of threads may use a limiter, a configuration,
  *     doorman_client_try and doorman_client_release at once.
  *
  *     Only the section nng reads a clock. All other functions that depend on time take `now` as the
  *     last parameter. `now` is in nanoseconds on any clock that never goes back. If the clock does
  *     go back, the library behaves as if the clock stood still. A lease has ended when now >= its
  *     end. The same calls with the same `now` and seeds have the same results on every machine. On
- *     32-bit x86 this needs the options -msse2 -mfpmath=sse. Without them amounts differ in their
- *     last bits. Use a clock that keeps running while the machine is suspended. Otherwise a lease
- *     lasts too long. A function whose name ends in `_due` returns the time at which an object must
- *     be called next.
+ *     32-bit x86, compile with -msse2 -mfpmath=sse. Otherwise amounts differ in their last bits.
+ *     Use a clock that keeps running while the machine is suspended. Otherwise a lease lasts too
+ *     long. A function whose name ends in `_due` returns the time at which an object must be called
+ *     next.
  *
  * LIMITS
  *
@@ -279,7 +280,7 @@ typedef int64_t doorman_time;
 #define DOORMAN_SUBCLIENTS_MAX 1e9
 #define DOORMAN_MESSAGE_BYTES_MAX ((size_t)4 << 20)
 
-/* The results of calls. Each way in which a caller can react has one code. Each row has the code,
+/* The results of calls. A caller can react to each code in a different way. Each row has the code,
  * its name, and a text that explains the code. */
 #define DOORMAN_STATUSES(X)                                                                        \
     X(DOORMAN_OK, "OK", "done")                                                                    \
@@ -304,7 +305,7 @@ typedef enum doorman_status {
 DOORMAN_API const char *doorman_status_name(doorman_status status);
 
 /* Describes an error, for example "resources[2].capacity: must be ...". A call that fails fills in
- * its doorman_error. The caller may pass NULL instead. */
+ * its doorman_error. Callers may pass NULL instead. */
 typedef struct doorman_error {
     char text[512];
 } doorman_error;
@@ -346,7 +347,7 @@ typedef struct doorman_algorithm {
     doorman_time minimum_refresh_interval; /* 1 s */
     double decay_factor;                   /* 0.5, in (0, 1] */
     /* From 0 to 1; the default is 0. PRIORITY_SHARE first shares this part of the capacity fairly
-     * among all holders, and then the rest by priority. Example: the capacity is 100, and the
+     * among all holders. Then it shares the rest by priority. Example: the capacity is 100, and the
      * reserve is 0.2. Five holders of the priorities 2, 2, 1, 1, 0 want 100 each. Each holder gets
      * 4, and the two holders of priority 2 get 40 more each. */
     double reserve;
@@ -416,7 +417,7 @@ typedef struct doorman_terms {
 #define DOORMAN_TERMS_MAX (DOORMAN_PRIORITY_MAX + 1)
 
 /* Shares a capacity among demands. The call needs no server, so it can test a policy alone. Amounts
- * are real numbers. A server also rounds them if the leases of the template are whole units.
+ * are real numbers. A server also rounds amounts if leases are whole units.
  *   algorithm    NULL means FAIR_SHARE. Only kind and reserve have an effect. All fields are
  *                checked
  *   capacity     in the resource's units, [0, 1e15]
@@ -425,8 +426,8 @@ typedef struct doorman_terms {
  *                demand_count shares. May be NULL
  *   terms        written on OK: the terms that give these amounts, highest priority first. Needs
  *                room for DOORMAN_TERMS_MAX terms. May be NULL
- *   terms_count  written on OK: the number of terms. With PRIORITY_SHARE there is one term for each
- *                different priority, otherwise one for all. May be NULL if terms is NULL
+ *   terms_count  written on OK: the number of terms. PRIORITY_SHARE has one for each different
+ *                priority. The other kinds have one. May be NULL if terms is NULL
  *   error        may be NULL; describes an INVALID_ARGUMENT: "demands[3].wants: must be ..."
  *   returns      OK | INVALID_ARGUMENT | OUT_OF_MEMORY
  *   cost         O(demands log demands) */
@@ -456,7 +457,7 @@ typedef struct doorman_capacity_request {
     double outstanding;          /* units in use, which can exceed has.capacity */
     const doorman_demand *wants; /* a client sends one; a server sends several groups */
     size_t wants_count;
-    bool learning; /* only of a server: it does not know all its holders yet */
+    bool learning; /* only of a server: the server does not know all its holders yet */
 } doorman_capacity_request;
 
 typedef enum doorman_outcome {
@@ -543,8 +544,9 @@ typedef struct doorman_upstream doorman_upstream;
 /* Returns when to call doorman_upstream_request next.
  *   returns   a time; DOORMAN_NEVER: nothing is due until another call is made. Any call on the
  *             upstream, its client or its server makes the time stale. A call on a limiter does not
- *             make it stale. While the wants of a resource follow its use, the time is at most 0.2
- *             s ahead. So the next doorman_upstream_request soon sees what limiters have refused
+ *             make the time stale. While the wants of a resource follow its use, the time is at
+ *             most 0.2 s ahead. So the next doorman_upstream_request soon sees what limiters have
+ *             refused
  *   cost      O(1) */
 DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
 
@@ -552,13 +554,13 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  * last request has passed without a response, the call counts that request as failed. The work:
  *     client   estimates wants from use, and removes expired leases from the limiters
  *     server   frees memory, and ends a mastership whose time has passed. Responses do not depend
- *              on this work. One call visits at most 10,000 resources and expired leases in some
- *              milliseconds. If there is more to do, the upstream is due again at once
+ *              on this work. One call visits at most 10,000 resources and expired leases. This
+ *              takes some milliseconds. If there is more to do, the upstream is due again at once
  *
  *   out       written in full. Pointers in it are valid until the next call on the upstream
  *   returns   true: send this request to out->address. false: there is nothing to send now, and
- *             out->sequence is 0. For a node that runs out of memory the call also returns false.
- *             The node tries again after 1 s. The request of a client needs no memory
+ *             out->sequence is 0. The call also returns false if a node runs out of memory. The
+ *             node then tries again after 1 s. The request of a client needs no memory
  *   cost      O(1) if nothing is due. O(log resources) for each resource in the request. A request
  *             of a client has at most 500 resources, and a request of a node 1,000. A client also
  *             needs O(log resources) for each resource with work. A resource has work at the end of
@@ -586,7 +588,7 @@ DOORMAN_API void doorman_upstream_failed(doorman_upstream *upstream, uint64_t se
 
 typedef enum doorman_event_kind {
     DOORMAN_EVENT_UNMATCHED,     /* a request for a resource that no template matches */
-    DOORMAN_EVENT_UNKNOWN_CLAIM, /* a holder has a lease that the server has no record of */
+    DOORMAN_EVENT_UNKNOWN_CLAIM, /* a holder names a lease that the server does not know */
     DOORMAN_EVENT_EXCESS_CLAIM,  /* a holder claims more than it was granted */
     DOORMAN_EVENT_EXPIRED,       /* a lease expired */
     DOORMAN_EVENT_FULL,          /* a limit of the server was reached (C7) */
@@ -609,9 +611,9 @@ typedef struct doorman_server_options {
                                      turn */
     size_t parent_count;
     doorman_time request_timeout; /* for requests to the parent; default 5 s; a root needs 0 */
-    /* Required: random bits that are new for each process. Hash tables and lease ids use them. With
-     * the same seed, lease ids would repeat after a restart. If both numbers are 0 and DOORMAN_NNG
-     * is defined, the library takes random bits from the system. */
+    /* Required: random bits that are new for each process. Hash tables and lease ids use these
+     * bits. With the same seed, lease ids would repeat after a restart. If both numbers are 0 and
+     * DOORMAN_NNG is defined, the library takes random bits from the system. */
     uint64_t seed[2];
     double drift;                   /* default 0.05: how far clock rates may differ, (0, 1] */
     size_t resource_max;            /* default 1,000,000 */
@@ -646,9 +648,9 @@ DOORMAN_API doorman_status doorman_server_configure(doorman_server *server,
                                                     const doorman_config *config, doorman_time now);
 
 typedef struct doorman_mastership {
-    const char *address; /* of the master, 1 to 256 bytes; NULL: not known */
-    doorman_time until;  /* when this server stops being master. DOORMAN_NEVER: at the next call.
-                            `now` or earlier: it is not master */
+    const char *address; /* the address of the master, 1 to 256 bytes; NULL: not known */
+    doorman_time until;  /* this server is master until this time. DOORMAN_NEVER: no end is
+                            known. `now` or earlier: this server is not master */
     doorman_time predecessor_gone; /* when the previous master had certainly stopped; 0: now */
 } doorman_mastership;
 
@@ -686,19 +688,20 @@ DOORMAN_API doorman_upstream *doorman_server_upstream(doorman_server *server);
 
 typedef struct doorman_server_resource {
     const char *resource_id;
-    const doorman_template *settings; /* with defaults; of a node with a parent: from the parent */
-    double capacity;                  /* of the template, or of the node's own lease */
-    bool leased;                      /* of a node with a parent: it has a lease from the parent */
+    const doorman_template *settings; /* with the defaults filled in. A node with a parent has
+                                         the settings of its parent */
+    double capacity;                  /* the capacity of the template, or of the node's own lease */
+    bool leased;                      /* only of a node with a parent: the node has a lease */
     doorman_time lease_end;           /* the end of the lease from the parent */
-    doorman_outcome outcome;          /* of a node with a parent: the parent's last outcome */
+    doorman_outcome outcome;          /* only of a node with a parent: the last outcome from it */
     double has;                       /* sum of the leases, in the resource's units */
     double committed;                 /* sum of the committed amounts, at least has */
     double wants;                     /* sum of what the holders want */
     double subclients;                /* sum of the subclients of the holders */
     size_t holder_count;
     uint64_t expired_count;  /* leases that have expired since the first request for the resource */
-    bool divides_capacity;   /* true: leases are parts of the capacity. STATIC, NO_ALGORITHM:
-                                false */
+    bool divides_capacity;   /* leases are parts of the capacity; false for STATIC and
+                                NO_ALGORITHM */
     bool is_learning;        /* the server learns what the holders have */
     doorman_time learned_at; /* when the server stops learning */
     bool has_safe_capacity;
@@ -728,9 +731,9 @@ typedef struct doorman_cursor {
 /* These functions iterate over the resources, or over the leases of one resource. Expired leases
  * are left out. Between two steps any other call on the server is allowed, so a caller can release
  * its lock between steps. An element that exists during the whole iteration is visited exactly
- * once. An element that is added or removed during the iteration is visited at most once. The order
- * is that of keyed hashes of the ids. This order seems random, and is the same in each iteration.
- * If two ids had the same 64-bit hash, only one of them would be visited.
+ * once. An element that is added or removed during the iteration is visited at most once. Elements
+ * come in the order of keyed hashes of their ids. This order seems random, and is the same in each
+ * iteration. If two ids had the same 64-bit hash, only one of them would be visited.
  *   cursor    in/out
  *   out       written on true; pointers in it are valid until the next call on the server
  *   returns   false: there are no more elements
@@ -759,8 +762,8 @@ typedef enum doorman_decision {
 /* A decision, and the values for the headers of a reply: RateLimit and Retry-After. */
 typedef struct doorman_result {
     doorman_decision decision;
-    double limit;      /* the limit in force: units a second, in a window, or at once; or
-                          DOORMAN_UNLIMITED */
+    double limit;      /* the limit in force, or DOORMAN_UNLIMITED. It counts units a second,
+                          units in a window, or units at once */
     double remaining;  /* units that are left after this call; or DOORMAN_UNLIMITED. Units that a
                           bucket could lend do not count */
     doorman_time wait; /* ALLOWED: how long the caller must wait before it uses the units. 0 if
@@ -791,7 +794,7 @@ typedef struct doorman_tls {
     const char *authority; /* required: the authority that has signed the servers' certificates. A
                               server's certificate must be for the host name in its address. nng 1.5
                               does not find numeric addresses in certificates */
-    const char *certificate, *key; /* those of this process; NULL: it has none */
+    const char *certificate, *key; /* the certificate and key of this process; NULL: none */
 } doorman_tls;
 
 typedef struct doorman_client_options {
@@ -835,10 +838,10 @@ typedef struct doorman_resource_options {
     doorman_resource_kind kind; /* RATE */
     bool has_priority;          /* if false: 1 */
     int priority;
-    /* 0: wants follow use, within the bounds of the next three fields. Use is the number of units
-     * that callers were allowed, were refused or waited for in the last window. While the server
-     * has no more to grant, wants are at most about eight times what the resource has. This bound
-     * is needed because the number of retries says little about the number of callers. */
+    /* 0: wants follow use, within the bounds of the next three fields. Use counts all units of the
+     * last window that callers were allowed, were refused, or waited for. While the server has no
+     * more to grant, wants are at most about eight times what the resource has. This bound is
+     * needed because the number of retries says little about the number of callers. */
     double wants;
     double wants_minimum; /* 1: the wants of an idle resource */
     double wants_maximum; /* 1e15: the bound of all wants, also of wants that are set */
@@ -848,21 +851,22 @@ typedef struct doorman_resource_options {
     double burst_units;   /* only for a rate; if not 0: the burst in units, instead of `burst` */
     doorman_fallback fallback; /* SAFE */
     bool has_safe_capacity;    /* if false: 0, so nothing is allowed before the first response */
-    double safe_capacity;      /* used until a server sends another one; or DOORMAN_UNLIMITED */
+    double safe_capacity;      /* used until a server sends a safe capacity; may be
+                                  DOORMAN_UNLIMITED */
     bool shadow; /* shadow mode, to try a limit. Attempts that would be refused are allowed and
                     counted as excess. No call waits, and delays are 0. An n that is not an
                     amount is still IMPOSSIBLE */
     /* Called when `leased`, `outcome`, `learning` or `capacity` has changed. info is valid only
      * during the call. on_change runs within a call on the client, on the agent or on a resource,
      * or in the agent's thread. That call or thread waits for on_change, so on_change should return
-     * soon. It may try and release units of any resource, and ask for a delay. Other calls on a
-     * client are forbidden. Other calls on an agent return DEADLOCK and do nothing. on_change must
-     * not wait for a thread that makes such calls. */
+     * soon. on_change may try and release units of any resource, and ask for a delay. Other calls
+     * on a client are forbidden. Other calls on an agent return DEADLOCK and do nothing. on_change
+     * must not wait for a thread that makes such calls. */
     void (*on_change)(void *context, const doorman_resource_info *info);
     void *context;
 } doorman_resource_options;
 
-/* Creates a client. A client has no thread: the caller runs the loop of doorman_upstream.
+/* Creates a client. A client has no thread. The caller runs the loop of doorman_upstream.
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call
  *   error     may be NULL; describes an INVALID_ARGUMENT
@@ -881,9 +885,9 @@ DOORMAN_API void doorman_client_destroy(doorman_client *client);
  *   returns   never NULL; belongs to the client, which frees it */
 DOORMAN_API doorman_upstream *doorman_client_upstream(doorman_client *client);
 
-/* Opens a resource. If it is open already, the call returns the same resource, and the options of
- * the first opening stay in force. If the new options differ, the call still returns OK, and
- * `error` names the first field that differs. Then `options_differ` of doorman_resource_info is
+/* Opens a resource. If the resource is open already, the call returns the same resource, and the
+ * options of the first opening stay in force. If the new options differ, the call still returns OK,
+ * and `error` names the first field that differs. Then `options_differ` of doorman_resource_info is
  * true until the last close. If no field differs, `error` is "". A different kind is refused.
  *   out       written only on OK
  *   options   used only during the call
@@ -898,7 +902,7 @@ DOORMAN_API doorman_status doorman_client_open(doorman_client_resource **out,
 
 /* Ends one opening of a resource. After the last close the caller must not use the resource any
  * more. The next request to the server then releases the lease. The lease of a gauge with units in
- * use is not released. It ends when its time has passed. */
+ * use is not released. Such a lease ends when its time has passed. */
 DOORMAN_API void doorman_client_close(doorman_client_resource *resource, doorman_time now);
 
 /* Sets the wants, in the resource's units. From then on the wants do not follow use.
@@ -926,7 +930,8 @@ struct doorman_resource_info {
     double in_use;           /* a gauge: units that are not released yet */
     doorman_time expires_at; /* the end of the lease, if it has one */
     bool has_outcome;        /* a server has responded */
-    doorman_outcome outcome; /* that of the last response. UNMATCHED and FULL need an operator */
+    doorman_outcome outcome; /* the outcome in the last response. UNMATCHED and FULL need an
+                                operator */
     bool learning;           /* the server says that it learns. No lease grows during this time */
     bool has_safe_capacity;  /* a server has sent a safe capacity */
     double safe_capacity;    /* the last safe capacity from a server; or DOORMAN_UNLIMITED */
@@ -935,7 +940,7 @@ struct doorman_resource_info {
                                never fit */
     doorman_fallback fallback;
     doorman_counts counts;
-    uint64_t refresh_failures; /* requests of the client without a useful response */
+    uint64_t refresh_failures; /* requests of the client that had no useful response */
     bool options_differ;       /* a later opening gave other options, which are not in force */
 };
 
@@ -953,8 +958,8 @@ DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resou
 /* ---- limiters, the public part -------------------------------------------------------------- */
 
 /* Private: aligns 64-bit values that threads share to 8 bytes. 32-bit x86 aligns such values to 4
- * bytes by default. Then a value could lie in two cache lines, and an access would have two
- * steps. */
+ * bytes by default. Then a value could lie in two cache lines, and an access would not be
+ * atomic. */
 #ifdef __GNUC__
 #define DOORMAN__ALIGNED __attribute__((aligned(8)))
 #else
@@ -981,9 +986,9 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *                                doorman_limiter_try(&limiter, &limit, 1, NULL, now)
  *
  * TOKEN_BUCKET: a bucket that holds at most `size` units. It is full at first, and gains
- * units_per_second. With debt_max the bucket also lends units. It then allows a caller before the
- * units are there. The caller must wait until all earlier debt is paid back. The field `wait` of
- * the result has this time. A bucket has three uses:
+ * units_per_second. With debt_max the bucket also lends units. So the bucket may allow a caller
+ * before the units are there. The caller must wait until all earlier debt is paid back. The field
+ * `wait` of the result has this time. A bucket has three uses:
  *
  *     token bucket      only size is set. Unused units are saved for a burst
  *     leaky bucket      only debt_max is set. The bucket is a queue that holds debt_max units and
@@ -1017,8 +1022,8 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  * is not.
  *   holds     the limit in any window, if the requests of the last window came evenly. Units are
  *             counted in 1/4096, rounded up
- *   fails     if the requests of the last window did not come evenly. Then up to nearly twice the
- *             limit may be allowed, or an attempt that would fit may be refused
+ *   fails     if the requests of the last window did not come evenly. Then nearly twice the limit
+ *             may be allowed, or an attempt that would fit may be refused
  *   cost      two divisions, and one compare-and-swap
  *
  * SLIDING_LOG: remembers the times of the last attempts, also of refused attempts. Example with 2
@@ -1061,8 +1066,8 @@ typedef struct doorman_limit_options {
     doorman_time window; /* required, (0, 1e8 s]; not for CONCURRENCY */
 } doorman_limit_options;
 
-/* Private: how much a bucket saves and lends, and how long it makes callers wait, at most. The unit
- * is 1/256 ns. */
+/* Private: the most that a bucket saves, the most that it lends, and the longest wait. All three
+ * are times in 1/256 ns. */
 typedef struct DOORMAN__ALIGNED doorman__bucket {
     int64_t saved_most, debt_most, wait_most;
 } doorman__bucket;
@@ -1092,7 +1097,7 @@ typedef struct DOORMAN__ALIGNED doorman_limiter {
 } doorman_limiter;
 
 /* Checks options and makes a limit of them.
- *   limit     written only on OK. It is in the caller's memory, and needs no uninit
+ *   limit     written only on OK. The limit is in the caller's memory, and needs no uninit
  *   options   used only during the call
  *   error     may be NULL; names the field that is wrong
  *   returns   OK | INVALID_ARGUMENT */
@@ -1100,7 +1105,7 @@ DOORMAN_API doorman_status doorman_limit_init(doorman_limit *limit,
                                               const doorman_limit_options *options,
                                               doorman_error *error);
 
-/* Initialises a limiter. All later calls on it must pass the same limit.
+/* Initialises a limiter. All later calls on the limiter must pass the same limit.
  *   arrivals   SLIDING_LOG: room for `limit` arrivals, at an address that is a multiple of 8.
  *              Variables of this type and memory from malloc have such an address. The room must
  *              stay valid while the limiter is used. Other kinds: NULL
@@ -1129,9 +1134,10 @@ DOORMAN_API doorman_time doorman_limiter_delay(const doorman_limiter *limiter,
                                                const doorman_limit *limit, double n,
                                                doorman_time now);
 
-/* Releases n units of a CONCURRENCY limit. n must be that of an allowed try. If n is more than the
+/* Releases n units of a CONCURRENCY limit. n must be the n of an allowed try. If n is more than the
  * units in use, no units are in use afterwards, and the limit stays the same. If n is negative, NaN
- * or more than 1e15, the call does nothing. It also does nothing for a limit of another kind. */
+ * or more than 1e15, the call does nothing. The call also does nothing for a limit of another
+ * kind. */
 DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman_limit *limit,
                                          double n);
 
@@ -1161,8 +1167,8 @@ DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char 
  * always a reply to send. If the message is wrong, the reply describes the error. Over nng a
  * message is one request, and over HTTP it is the body of a POST to /v1.
  *   reply     in/out: its text is replaced
- *   epoch     seconds since 1970 at `now`, for the field expiry_time. People read this field. 0:
- *             the reply does not have it
+ *   epoch     seconds since 1970 at `now`, for expiry_time, a field for people. 0: the reply does
+ *             not have this field
  *   returns   the status in the reply; after OUT_OF_MEMORY the reply may be empty */
 DOORMAN_API doorman_status doorman_json_serve(doorman_server *server, const char *text,
                                               size_t bytes, doorman_buffer *reply, int64_t epoch,
@@ -1182,8 +1188,8 @@ typedef enum doorman__exchange_state {
  * own. The caller initialises the struct with zeros, and may use it for one message after another.
  * The exchange keeps the memory of its largest message until _uninit. */
 typedef struct doorman_json_exchange {
-    doorman_request request; /* the parsed message, if _read returned OK. The pointers in it are
-                                valid until _write */
+    doorman_request request; /* the parsed message, if _read returned OK. The pointers in the
+                                request are valid until _write */
     doorman_buffer reply;    /* valid from _write to the next _read */
 
     /* Private. */
@@ -1212,7 +1218,7 @@ DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exc
                                                       const char *text, size_t bytes);
 
 /* Step 2: lets the server answer the message. For a wrong message, or for a message that is
- * answered already, the call does nothing. It then returns what the last step returned.
+ * answered already, the call does nothing. Then the call returns the result of the last step.
  *   server    the caller holds its lock
  *   returns   OK | as doorman_server_handle | what was wrong with the message | INVALID_ARGUMENT:
  *             no message was read
@@ -1309,7 +1315,7 @@ typedef struct doorman_agent_info {
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* the server for the present or next request */
     bool connected;                         /* nng has a connection to this address */
     bool failing;                           /* the last request had no useful response */
-    doorman_error last_error;   /* why a request failed last; "": no request has failed */
+    doorman_error last_error;               /* the error of the last failed request; "": none */
     doorman_time last_error_at; /* the time of last_error on doorman_clock; 0: no error */
     doorman_time next_refresh;  /* when the next request is sent, or the present request times out;
                                    DOORMAN_NEVER: there is nothing to ask for */
@@ -1327,9 +1333,9 @@ DOORMAN_API doorman_status doorman_agent_read_info(doorman_agent *agent, doorman
  *   returns   OK */
 DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
-/* Opens a resource. If it is open already, the call returns the same resource, and the options of
- * the first opening stay in force. If the new options differ, the call still returns OK, and
- * `error` names the first field that differs. Then `options_differ` of doorman_resource_info is
+/* Opens a resource. If the resource is open already, the call returns the same resource, and the
+ * options of the first opening stay in force. If the new options differ, the call still returns OK,
+ * and `error` names the first field that differs. Then `options_differ` of doorman_resource_info is
  * true until the last close. If no field differs, `error` is "". A different kind is refused.
  *   out       written only on OK
  *   options   used only during the call; on_change may come from the agent's thread
@@ -1343,7 +1349,8 @@ DOORMAN_API doorman_status doorman_resource_open(doorman_resource **out, doorman
 
 /* Ends one opening of a resource. After the last close the caller must not use the resource any
  * more. Waits on the resource return UNAVAILABLE. The next request to the server then releases the
- * lease. The lease of a gauge with units in use is not released. It ends when its time has passed.
+ * lease. The lease of a gauge with units in use is not released. Such a lease ends when its time
+ * has passed.
  *   returns   OK */
 DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
 
@@ -1352,10 +1359,11 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  * A rate allows at most rate * (t + burst) units in any time t (L1). The time of n units may be
  * longer than the burst. Then the burst of this request is the time of n units. Example: at 100
  * units a second, a request for 20 units fits 0.2 s after the last units were taken. With
- * burst_units, at most rate * t + burst_units are allowed in any time t. Then a request for more
- * than burst_units is IMPOSSIBLE. A rate starts with nothing saved. The time of a unit is rounded
- * up to 1/256 ns. Single units therefore pass at 2.5e11 a second at most. At 1e8 a second they pass
- * 0.04 % too slowly. Below 3e-8 a second, which is one unit in a year, no whole unit passes.
+ * burst_units, at most rate * t + burst_units units are allowed in any time t. Then a request for
+ * more than burst_units is IMPOSSIBLE. A rate starts with nothing saved. The time of a unit is
+ * rounded up to 1/256 ns. Single units therefore pass at 2.5e11 a second at most. At 1e8 a second
+ * they pass 0.04 % too slowly. Below 3e-8 a second, which is one unit in a year, no whole unit
+ * passes.
  *
  * A gauge never has more units in use than its capacity. If the capacity falls below what is in
  * use, nothing new is allowed until units are released. The caller must release the same n. Units
@@ -1366,9 +1374,9 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  *   out       NULL for the fastest call; else written in full
  *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n can never fit. For a gauge, n is more than the
  *             largest possible capacity. For a rate, n is more than burst_units, or takes more than
- *             208 days at the largest possible capacity. That is the capacity that the resource may
- *             want, or has if it has more. The resource may want wants_maximum, or the wants that
- *             are set. Units that are not allowed count as refused
+ *             208 days at the largest possible capacity. The largest possible capacity is what the
+ *             resource may want, or what it has if that is more. The resource may want
+ *             wants_maximum, or the wants that are set. Units that are not allowed count as refused
  *   cost      no lock and no system call except a read of the clock; one compare-and-swap if
  *             allowed. With `out` also a second read of the state and two divisions
  *   source    a rate: GCRA (ITU-T I.371), with saved time instead of a bucket of cells */
@@ -1379,15 +1387,15 @@ DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, do
  * arrival. doorman_resource_try does not queue, but takes what there is. So many small attempts can
  * starve a waiter that needs many units. Waiters can also starve an attempt that needs many units.
  * A waiter sees a change of the lease at once. Callers that queue for a rate pass one by one at
- * that rate, even if more units have been saved. This rule lasts until half of the burst after the
- * last waiter. Oversleep of threads is compensated gradually. If the present lease is too small for
+ * that rate, even if more units have been saved. This rule ends half a burst after the last waiter
+ * has passed. Oversleep of threads is compensated gradually. If the present lease is too small for
  * n, the call waits for a larger lease. A thread may be cancelled while it waits.
  *   n         [0, 1e15], in the resource's units
  *   timeout   0 or less: does not wait; DOORMAN_NEVER: waits as long as necessary
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is IMPOSSIBLE: see
  *             doorman_resource_try) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent is shut down,
  *             or the resource is closed) | OUT_OF_MEMORY
- *   cost      about two attempts if no caller waits and there are enough units; else a mutex, and
+ *   cost      that of about two attempts if the call need not wait. Otherwise a mutex, and
  *             O(waiters of the agent) */
 DOORMAN_API doorman_status doorman_resource_wait(doorman_resource *resource, double n,
                                                  doorman_time timeout);
@@ -1462,7 +1470,7 @@ typedef struct doorman_transport_result {
 } doorman_transport_result;
 
 /* Passes a response or a failure to the upstream. Then fetches the next request, unless a request
- * is in progress. The call includes doorman_upstream_request, with the work of the client or
+ * is in progress. The call uses doorman_upstream_request, which also does the work of the client or
  * server.
  *   out       how the last request ended; may be NULL
  *   returns   true: doorman_transport_send must be called next */
@@ -1547,7 +1555,7 @@ static doorman_status doorman__no_memory(doorman_error *error) {
     return doorman__fail(error, DOORMAN_OUT_OF_MEMORY, "out of memory");
 }
 
-/* Adds times; the sum stops at NEVER instead of overflowing. */
+/* Adds times. The sum is at most NEVER, and does not overflow. */
 static doorman_time doorman__after(doorman_time time, doorman_time duration) {
     return time > DOORMAN_NEVER - duration ? DOORMAN_NEVER : time + duration;
 }
@@ -1825,10 +1833,10 @@ static void doorman__table_fetch(doorman__table *table, uint64_t hash) {
 
 static void doorman__table_uninit(doorman__table *table) { DOORMAN_FREE(table->buckets); }
 
-/* A binary heap of timers. It finds the object that is due next. Each timer is a field of its
- * object. Setting, moving or removing a timer takes O(log n). Reading the first timer takes O(1).
- * Timers with equal times keep the order in which they were set, so no object starves. Room for a
- * timer is reserved beforehand, so setting a timer never fails. */
+/* A binary heap of timers finds the object that is due next. Each timer is a field of its object.
+ * Setting, moving or removing a timer takes O(log n). Reading the first timer takes O(1). Timers
+ * with equal times keep the order in which they were set, so no object starves. Room for a timer is
+ * reserved beforehand, so setting a timer never fails. */
 typedef struct doorman__timer {
     doorman_time at;
     uint64_t order; /* the heap's counter when the timer was set */
@@ -2011,13 +2019,13 @@ static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
 /* ---- >>configuration ------------------------------------------------------------------------ */
 /*
  * This section has the templates, and finds the template of a resource. A configuration is checked
- * once, when it is made, and never changes after that. So in every configuration each field is in
- * its range, and the defaults are filled in.
+ * when it is made, and never changes after that. So in every configuration each field is in its
+ * range, and the defaults are filled in.
  *
  * G1 A resource takes the first template whose glob equals its id. If no glob equals its id, it
  *    takes the first template whose glob matches its id.
  * G2 If no template matches a resource, its holders get what they ask for. With reject_unmatched,
- *    they are refused.
+ *    its holders are refused.
  * G3 A template without an algorithm takes the algorithm of the template `*`. If the template `*`
  *    has no algorithm or does not exist, the template takes the defaults.
  * G4 One error refuses the whole configuration. The error text names the field.
@@ -2063,8 +2071,8 @@ static int doorman__glob_bracket(const char **glob, uint32_t character) {
 
 /* Returns whether one element of a glob matches the character at *id. The element is not `*`. On a
  * match, moves *glob past the element and *id past the character. *open starts as NULL. The
- * function sets it to the first bracket that has no end. Brackets behind that bracket have no end
- * either, so they are not searched again. */
+ * function sets *open to the first bracket that has no end. Brackets behind that bracket have no
+ * end either, so they are not searched again. */
 static bool doorman__glob_step(const char **glob, const char **id, const char **open) {
     const char *pattern = *glob, *text = *id;
     if (!*text || !*pattern) return false;
@@ -2393,8 +2401,8 @@ static size_t doorman__config_place(const doorman_config *config, const doorman_
 }
 
 /* Looks at the templates whose literal start is the first `bytes` bytes of the id. Returns the
- * index of the first of these templates that matches the id. Returns `known` if there is none
- * before the index `known`. */
+ * smaller of two indexes: `known`, and the index of the first of these templates that matches the
+ * id. */
 static size_t doorman__config_first(const doorman_config *config, const char *id, size_t bytes,
                                     size_t known) {
     uint64_t hash = doorman__config_hash(id, bytes);
@@ -2408,8 +2416,8 @@ static size_t doorman__config_first(const doorman_config *config, const char *id
 }
 
 /* Finds the template of a resource (G1). Returns NULL if no template matches, or if the id is not
- * valid. The cost is one hash lookup for each different length of a literal start in the
- * configuration. A glob costs one match if the id begins with the literal start of the glob. */
+ * valid. Each different length of literal starts costs one hash lookup. A glob costs one match if
+ * the id begins with the literal start of the glob. */
 static const doorman_template *doorman__config_find(const doorman_config *config,
                                                     const char *resource_id) {
     if (!doorman__id_valid(resource_id)) return NULL;
@@ -2584,8 +2592,8 @@ static const doorman__demand *doorman__node_demands(const doorman__node *node) {
 
 static bool doorman__node_full(const doorman__node *node) { return node->count == node->room; }
 
-/* Returns the wants per subclient. Most demands have one subclient. They skip the division, which
- * takes as long as ten other steps. */
+/* Returns the wants per subclient. Most demands have one subclient. Such demands skip the division,
+ * which takes as long as ten other steps. */
 static double doorman__demand_ratio(const doorman__demand *demand) {
     return demand->subclients == 1 ? demand->wants : demand->wants / demand->subclients;
 }
@@ -2883,7 +2891,7 @@ static void doorman__index_uninit(doorman__index *index) {
     }
 }
 
-/* Adds demands below a node to `all`. It adds a demand if its ratio is in (low, high]. `most` is an
+/* Adds a demand below a node to `all` if the ratio of the demand is in (low, high]. `most` is an
  * upper bound of the ratios below the node. At most two children are partly inside the range, so
  * the function descends into at most two children. */
 static void doorman__node_between(const doorman__node *node, double most, double low, double high,
@@ -2905,7 +2913,7 @@ static void doorman__node_between(const doorman__node *node, double most, double
     }
 }
 
-/* Returns the sums of those demands of a band that have wants per subclient in (low, high]. */
+/* Returns the sums of a band, but only of demands with wants per subclient in (low, high]. */
 static doorman__sums doorman__band_between(const doorman__node *root, double low, double high) {
     doorman__sums all = {0, 0, 0};
     if (root) doorman__node_between(root, DOORMAN_AMOUNT_MAX, low, high, &all);
@@ -2992,8 +3000,8 @@ static double doorman__index_level(const doorman__index *index, double capacity)
     return level;
 }
 
-/* Each kind has a function of this type. It writes the terms, highest priority first, and returns
- * their number. */
+/* Each kind has a function of this type. The function writes the terms, highest priority first, and
+ * returns their number. */
 typedef size_t doorman__solver(const doorman_algorithm *algorithm, double capacity,
                                const doorman__index *index, doorman_terms *terms);
 
@@ -3036,7 +3044,7 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
 
 /* First, all bands share the reserve. `floor` is the level of the reserve, and `reserved` has the
  * part of each band. Then each band gets its share, highest priority first. A band can take what is
- * left, minus the parts of the lower bands. A band can always take its own part of the reserve. */
+ * left after the parts of the lower bands. A band can always take its own part of the reserve. */
 static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double capacity,
                                       const doorman__index *index, doorman_terms *terms) {
     double reserved[DOORMAN_TERMS_MAX] = {0}, floor = 0, reserve_left = 0;
@@ -3258,46 +3266,46 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * R6 A new master knows no holders, so it learns. Within C, it grants again what holders claim
  *    under leases of this node. The lease tables of its predecessor had room for the sum of these
  *    claims. The master learns until every lease that its predecessor can have granted has ended.
- *    While it learns, holders grow only by what other holders have given back to this master
- *    (`spare`). A holder that names a lease of this master has accepted that lease. So the holder
- *    really had the amount of that lease, and the difference between that amount and its claim is
- *    free. The amount of the holder's first claim would be wrong for this purpose, because a late
- *    copy of a request claims too much.
+ *    While the master learns, holders grow only by what other holders have given back to this
+ *    master (`spare`). A holder that names a lease of this master has accepted that lease. So the
+ *    holder really had the amount of that lease. The difference between that amount and the claim
+ *    is free. The master cannot use the first claim of the holder instead, because a late copy of a
+ *    request claims too much.
  *       If there is no room for a claim, the master answers it with a lease of 0, so that the
  *    holder stops using the old lease. Otherwise the holder could claim the old lease from the next
- *    master. That master would grant it beside the leases that took the room. The amount that a
- *    node has outstanding is committed even beyond C (see doorman__leases_learn).
+ *    master. That master would grant the old lease in addition to the leases that took the room.
+ *    The amount that a node has outstanding is committed even beyond C (see doorman__leases_learn).
  *
  * With `immediate` handover a grant sets u to g. Capacity then moves one step sooner, but the
  * leases exceed the capacity until each holder has received its smaller share.
  *
  * Shared ids. T7 assumes that no two processes use the same id. Two processes with one id count as
- * one holder, and each of them uses the full share of that holder. The server cannot prevent this
- * use, but can detect it by the leases that requests name. Leases form chains. A new lease
- * continues the chain of the lease that its request named. In this example, `4 -> 6` is a request
- * that names lease 4 and gets lease 6:
+ * one holder, and each of them uses the full share of that holder. The server cannot prevent this.
+ * But the server can detect two processes by the leases that requests name. Leases form chains. A
+ * new lease continues the chain of the lease that its request named. In this example, `4 -> 6` is a
+ * request that names lease 4 and gets lease 6:
  *
  *     one process, restarted:          none -> 1   1 -> 2   none -> 3   3 -> 4   4 -> 5
  *     its request 3 -> 4 comes twice:  none -> 3   3 -> 4   3 -> 5      4 -> 6   6 -> 7
  *     A and B:   A none -> 1   B none -> 2   A 1 -> 3   B 2 -> 4   A 3 -> 5   B 4 -> 6
  *
- * One process continues one chain. A copy of an old request starts another chain. The repetition of
- * a request after a lost response also starts another chain. But a process accepts only one of two
+ * One process continues one chain. A copy of an old request starts another chain. A request that is
+ * repeated after a lost response also starts another chain. But a process accepts only one of two
  * responses (R2), so one of the two chains is never continued. A process that restarts does not
  * continue its old chain. So the lease table stores two chains of each holder: the last lease of
- * each chain, and whether the chain has been continued. A request returns if it continues the chain
- * that does not have the last lease. A request that returns is a sign of two processes if both
- * chains have been continued before. In the example, A 3 -> 5 is the first sign. A single process
- * causes at most two signs until it restarts again. One sign is the last request from before its
- * start, if that request comes late. The other sign is its own next request. So three signs without
- * a restart in between are reported (S10). A lossy network never causes three signs. A client that
+ * each chain, and whether the chain has been continued. A returning request is a request that
+ * continues the chain without the last lease. It is a sign of two processes if both chains have
+ * been continued before. In the example, A 3 -> 5 is the first sign. A single process causes at
+ * most two signs between two restarts. The first sign is a request from before its start that comes
+ * late. The second sign is the next request of the process. So the server reports three signs
+ * without a restart between them (S10). A lossy network never causes three signs. A client that
  * always names the lease before its last lease causes three signs, and is reported too.
  *     Each request that continues the chain of the last lease removes a quarter of a sign. So the
  * server detects two processes if one asks up to eight times as often as the other. It forgets them
  * seven renewals after one of them has stopped.
  *
  * Round (R5). After a cut the sum of u is above C. The bound min(u, x) alone does not lower the
- * sum. A grant up to this bound adds nothing to the sum, but the grant is a new lease, and targets
+ * sum. A grant up to this bound adds nothing to the sum. But the grant is a new lease, and targets
  * move. Example: A and B use 150 each, and C falls from 300 to 100. So u stays 150 for both:
  *
  *     A wants 10:     A gets 10                               B gets its target, 90
@@ -3305,21 +3313,22 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *
  * A and B could renew their leases in this way without end. So a decision that finds the sum of u
  * above C begins a round, unless a round is active. A decision that finds the sum within C ends the
- * round. In a round each holder has an amount v: what leases of this round commit for the holder.
- * At the start v is 0. A grant raises v to at least g. When u falls below v, v falls to u. A grant
- * in a round is also at most C minus the sum of the other holders' v. v counts leases. v does not
- * count units that are in use beyond a lease. The number of these units only falls, because nothing
- * new starts until all use fits into the lease.
+ * round. In a round each holder has an amount v. It is what leases of this round commit for the
+ * holder. At the start v is 0. A grant raises v to at least g. When u falls below v, v falls to u.
+ * A grant in a round is also at most C minus the sum of the other holders' v. v counts leases. v
+ * does not count units that are in use beyond a lease. The number of these units only falls,
+ * because nothing new starts until all use fits into the lease.
  *
  * The leases fit again one lease length plus the drift after the last cut. The proof: let t be the
  * time of that cut. Let w be the part of v for leases granted since t. w starts at 0, and rises and
- * falls with v, so w <= v. Each grant since t is at most C minus the sum of the others' v. That is
- * at most C minus the sum of the others' w. So the sum of w never exceeds C. One lease length after
- * t, every lease in force was granted since t, so w counts all of them. The cases in detail:
+ * falls with v, so w <= v. Each grant since t is at most C minus the sum of the others' v. So each
+ * grant is also at most C minus the sum of the others' w, and the sum of w never exceeds C. One
+ * lease length after t, every lease in force was granted since t, so w counts all of them. The
+ * cases in detail:
  *
  *   several cuts    A cut within a round does not restart the round. The proof needs only that v
- *                   has counted since the last cut or longer. A restart would forget the leases
- *                   from before the restart. That is safe only after a lease length without a cut.
+ *                   counts all leases since the last cut. A restart would forget the leases from
+ *                   before the restart. That is safe only after a lease length without a cut.
  *   a raise         Each grant reads C. A larger C allows more, and may end the round. After the
  *                   round the sum of u is within C, and R5 alone keeps it there.
  *   first renewals  All v are 0 at the start. The targets sum to at most C. So while the targets do
@@ -3344,34 +3353,35 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * Every round ends. Two lease lengths after the last cut, u counts only leases of the round (see
  * "age") and units in use that holders still claim.
  *
- * Age (R4). A lease table divides time into steps. It distinguishes only the present step and the
- * older step, which is the step before. A new step begins when all leases that were granted before
- * the present step have ended. Then the present step becomes the older step, and leases from before
- * that step are no longer in force. `recent` is about the newest step in which a holder got a
- * lease. It is the largest amount that a lease of the holder in that step commits. While that step
- * is the present step, u covers older leases too. In the next step u falls to `recent`. So an
- * amount is committed for at most two lease lengths after its last grant. A lease may commit more
- * than g, because the holder may claim more than g. A child that learns does not age (R7). Several
- * masters of the child, one after the other, may renew what holders had under larger leases. Each
- * master stays within the lease of the child. Together they may exceed this lease until the last
- * master has learned.
+ * Age (R4). A lease table divides time into steps. It distinguishes only two steps: the present
+ * step, and the older step before it. A new step begins when all leases that were granted before
+ * the present step have ended. Then the present step becomes the older step, and all leases of
+ * earlier steps have ended. `recent` is about the newest step in which a holder got a lease. It is
+ * the largest amount that a lease of the holder in that step commits. While that step is the
+ * present step, u covers older leases too. In the next step u falls to `recent`. So an amount is
+ * committed for at most two lease lengths after its last grant. A lease may commit more than g,
+ * because the holder may claim more than g. A child that learns does not age (R7). Several masters
+ * of the child may follow one another. Each master renews what holders had under larger leases, and
+ * stays within the lease of the child. Together they may exceed this lease until the last master
+ * has learned.
  *     Two bits are enough for the number of a step. When two steps have begun after the last lease
  * of a holder, that lease has ended, and its entry is removed. `recent` and `in_round` are floats,
- * rounded up. This commits at most 6e-8 of an amount too much, and saves 8 bytes in each of a
- * million entries.
+ * rounded up. The rounding commits at most 6e-8 of an amount too much. The floats save 8 bytes in
+ * each of a million entries.
  *
  * Expiry. The owner removes ended entries in the order of `end` (S2). The entries are a list in
- * this order. All leases have the same length, so a renewed entry ends last. It moves to the end of
- * the list in O(1), and needs two pointers. A heap or a timer wheel would accept any order of ends.
- * But a heap also needs at least two words for each entry, its place and its part of an array that
- * doubles. In a heap a renewal would visit O(log n) other entries. With a million entries, each
- * visit is a wait for memory. The buckets of a wheel are lists, which also need two pointers for
- * each entry. A wheel must also search a bucket for the entries that have ended.
+ * this order. All leases have the same length, so a renewed entry ends last. A renewed entry moves
+ * to the end of the list in O(1). Each entry needs two pointers. A heap or a timer wheel would
+ * accept any order of ends. But a heap also needs at least two words for each entry, its place and
+ * its part of an array that doubles. In a heap a renewal would visit O(log n) other entries. With a
+ * million entries, each visit is a wait for memory. The buckets of a wheel are lists, which also
+ * need two pointers for each entry. A wheel must also search a bucket for the entries that have
+ * ended.
  *     A configuration that shortens leases breaks the order of the list. Then the old list drains
  * beside a new one, and the head of either list may be the first to end. In two cases an entry
  * lasts until the entry before it ends. One case: leases are shortened again before the old list is
  * empty. The other case: a lease is shorter because the lease of the node ends soon (S6). In both
- * cases the amount stays committed at most one lease length longer, which is safe.
+ * cases the amount stays committed for at most one lease length longer, which is safe.
  */
 
 /* A server has one demand for each group of its clients. */
@@ -3400,7 +3410,7 @@ typedef struct doorman__lease_entry {
     doorman_time granted_at, lease_end, end;
     double has, committed;
     float recent;      /* the most that a lease of the newest step commits, rounded up: see "age" */
-    float in_round;    /* v: what leases of the round `round` commit, rounded up */
+    float in_round;    /* v, rounded up; valid only if `round` is the present round */
     uint64_t lease_id; /* 0: the holder has never had a lease */
     union {
         doorman__child *child; /* the holder is a server */
@@ -3414,7 +3424,8 @@ typedef struct doorman__lease_entry {
     unsigned suspicion : 4;       /* 4 for each sign: see "shared ids" */
     unsigned continued : 1;       /* the chain of the last lease was continued */
     unsigned other_continued : 1; /* the other chain was continued */
-    unsigned other_lease : 10;    /* the lowest bits of the last lease of the other chain */
+    unsigned other_lease : 10;    /* the lowest bits of a lease id: the last lease of the other
+                                     chain */
     char holder_id[];
 } doorman__lease_entry;
 
@@ -3451,8 +3462,7 @@ typedef struct doorman__lease_table {
     doorman__lease_entry *draining; /* the oldest entry of the old list: see "expiry" */
     doorman__index index;
     doorman__total has, committed;
-    doorman__total frozen; /* what frozen children have (R7); this part of `has` is not shared
-                              again */
+    doorman__total frozen; /* the sum of what frozen children have; it is not shared (R7) */
     doorman__child *frozen_children; /* the children whose leases make up `frozen` (R7) */
     doorman__sums frozen_wants;
     doorman_terms terms[DOORMAN_TERMS_MAX];
@@ -3675,11 +3685,11 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
     assert(leases->round_is_on || !doorman__total_less(capacity, leases->committed));
 }
 
-/* Enters a new lease, for which `committed` is committed. The caller sets the end of the lease
- * afterwards. With `immediate` handover this lease is all that the holder is assumed to have. T7:
- * no lease raises the committed sum above the capacity. The sum can be above the capacity after a
- * cut. While the lease table learns, the outstanding amounts of nodes can also raise the sum above
- * the capacity. Then no lease raises the sum further. STATIC and NO_ALGORITHM have no such
+/* Enters a new lease. `committed` is the amount that the lease commits. The caller sets the end of
+ * the lease afterwards. With `immediate` handover the holder is assumed to have only this lease.
+ * T7: no lease raises the committed sum above the capacity. The sum can be above the capacity after
+ * a cut. While the lease table learns, the outstanding amounts of nodes can also raise the sum
+ * above the capacity. Then no lease raises the sum further. STATIC and NO_ALGORITHM have no such
  * bound. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
                                    double has, double committed) {
@@ -3703,7 +3713,7 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
 /* ---- leases: whole units */
 /*
  * A5 If `whole` is true, leases are whole units. Targets stay exact. If a target is not an integer,
- *    the holder takes turns. It always has its target rounded down or rounded up, and the mean over
+ *    the holder takes turns. The holder always has its target rounded down or up. The mean over
  *    time is the target. Example: 25 clients share 20 units, so each has a target of 0.8.
  *
  * Each holder with turns has a share and a lag. The share is its exact target. The lag says how far
@@ -3717,9 +3727,9 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  *   - The committed amount of a holder counts, and not its lease. So a holder that never confirms a
  *     cut cannot get more than its share.
  *
- * A `turn` is half a lease length of one unit. A holder is owed a unit if its lag has reached a
- * turn. A holder that was added is owed a unit until it has had one. A unit that is in no lease is
- * idle. Let the target of a holder be f plus a fraction. When it renews:
+ * A `turn` is one unit for half a lease length. A holder is owed a unit if its lag has reached a
+ * turn. A new holder is owed a unit until it has had its first unit. A unit that is in no lease is
+ * idle. Suppose that the target of a holder is f plus a fraction. When the holder renews, it gets:
  *
  *   if it has more than f   It gets f in two cases. Otherwise it keeps f + 1. First case: more
  *                           units are owed than are idle, and its own lag is below a bound. The
@@ -3727,8 +3737,8 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  *                           owed units cannot be met. If an owed unit is urgent, the bound starts
  *                           at 0, and rises by a turn in each refresh interval. A unit is urgent if
  *                           its holder lacks its target rounded down, or its first unit. Second
- *                           case: no unit is idle, a holder that is behind waits, and its own lag
- *                           is below -2 turns
+ *                           case: its own lag is below -2 turns, no unit is idle, and a holder that
+ *                           is behind waits
  *   if it has f or less     It gets f + 1 in three cases. Otherwise it gets f. First case: it is
  *                           owed a unit. Second case: its lag is at least half a turn. Third case:
  *                           more units are idle than are owed to other holders
@@ -3738,14 +3748,14 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  * goes to the first holder that asks. The lags sum to 0, so some holder is ahead while another is
  * behind. The bound keeps rising, so some holder always gives up a unit.
  *
- * Example: 25 clients share 20 units. Leases of 60 s are renewed every 16 s. A client without a
- * unit has a lag that rises from about -30 to +30 in 60 / 0.8 = 75 s. At its next renewal the
- * client is owed a unit. It gets the unit some seconds later, and keeps it for 60 / 0.2 = 300 s.
- * 99.4 % of the units are in use.
+ * Example: 25 clients share 20 units. Leases of 60 s are renewed every 16 s. Without a unit, the
+ * lag of a client rises from about -30 to +30 in 60 / 0.8 = 75 s. At its next renewal the client is
+ * owed a unit. It gets the unit some seconds later, and keeps it for 60 / 0.2 = 300 s. 99.4 % of
+ * the units are in use.
  *
  * In a tree the target of a child is the sum of its clients' targets, so the child takes turns too.
- * Its clients always share its lease in proportion to their shares, so their means follow the mean
- * of the child.
+ * The clients of the child share its lease in proportion to their shares. So their means follow the
+ * mean of the child.
  */
 
 /* Reserves memory for the rotation of a holder. Returns false if there is no memory. */
@@ -4114,11 +4124,11 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
 /* Uses the terms that the parent sent, if their sum exceeds the capacity by at most a thousandth.
  * Otherwise returns false. A small excess does no harm, because leases are cut to what is free. If
  * a node solved its own terms for such a small difference, the clients of several nodes would never
- * get a common level of the reserve. With whole units the sum may exceed the capacity by four more
+ * share a reserve at a common level. With whole units the sum may exceed the capacity by four more
  * units. One reason is that the lease of the node is the sum rounded down or up. Another reason is
  * that one more unit may be moving between holders at each level. Four units are enough for a tree
- * of four levels. Capacity that the terms leave unused is divided in proportion to what is still
- * wanted, until the next request to the parent. */
+ * of four levels. Until the next request to the parent, holders share the capacity that the terms
+ * leave unused. They share it in proportion to what they still want. */
 static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
     double sum =
         doorman__terms_sum(leases->parent_terms, leases->parent_terms_count, &leases->index);
@@ -4185,8 +4195,8 @@ static double doorman__entry_subclients(const doorman__lease_entry *entry) {
     return subclients;
 }
 
-/* Returns `capacity` minus what is committed for the other holders, at least 0. The caller passes
- * the capacity of the lease table or may_commit. */
+/* Returns `capacity` minus what is committed for the other holders, at least 0. `capacity` is that
+ * of the lease table, or may_commit. */
 static double doorman__leases_left(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double capacity) {
     doorman__total others = leases->committed;
@@ -4262,8 +4272,8 @@ static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease
     return committed;
 }
 
-/* R7: renews the last lease of a server that learns, as far as its amount fits. The server's claim
- * confirms nothing. */
+/* R7: renews the last lease of a server that learns. The new lease may be smaller, because it must
+ * fit. The server's claim confirms nothing. */
 static double doorman__leases_return(doorman__lease_table *leases, doorman__lease_entry *entry) {
     assert(entry->is_server && !doorman__total_less(leases->has, doorman__total_of(entry->has)));
     double has = doorman__leases_held(leases, entry, entry->has);
@@ -4276,13 +4286,12 @@ static double doorman__leases_return(doorman__lease_table *leases, doorman__leas
 
 /* R6: grants a lease while the lease table learns. `claim` is what the holder claims under a lease
  * of this node. If the request names another lease or no lease, claim and target are 0. The holder
- * gets its whole claim if there is room, even if it wants less now. If there is nothing to claim
- * and nothing to grant, returns 0 and changes nothing. A claim for which there is no room gets a
- * new lease of 0.
+ * gets its whole claim if there is room, even if it wants less now. Returns 0 and changes nothing
+ * if claim, outstanding and the grant are all 0. A claim for which there is no room gets a new
+ * lease of 0.
  *   outstanding   what a node has committed for its own holders; 0 for a client. This amount is
- *                 committed even if it exceeds the capacity. The reason: a child of the node may
- *                 learn. Such a child may use the amount for longer than the leases of the
- *                 predecessor last (R7) */
+ *                 committed even if it exceeds the capacity. A child of the node may learn, and may
+ *                 then use the amount for longer than the leases of the predecessor last (R7) */
 static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim, double outstanding) {
     assert(target >= 0 && claim >= 0 && outstanding >= 0);
