@@ -83,7 +83,7 @@
  *                     a lease receives TRY_LATER, and uses its fallback
  *     fallback        what a client does without a lease: see doorman_fallback
  *
- *     The life of a lease from one request to the next, on the clocks of holder and server:
+ *     This is the life of a lease, on the clocks of holder and server:
  *
  *         holder   asks ........ accepts: may use it until `expires_in` after it asked
  *                     \         /                            |  refresh: asks again well before
@@ -99,8 +99,8 @@
  *         closing   after the last       none               lease is released  (freed)
  *                   close                                   is opened again    leased, unleased
  *
- *     doorman_server_set_master decides whether a server is master. >>upstream has the states of a
- *     held lease, and those of the upstream of a client or node.
+ *     doorman_server_set_master decides whether a server is master. The section >>upstream has the
+ *     states of a held lease and of an upstream.
  *
  * THE API, by group. The documentation of each function is above its declaration.
  *
@@ -159,8 +159,8 @@
  *
  *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the outputs
  *     are unchanged, and the object is as before. A doorman_error describes the error. Missing
- *     capacity is not an error: limiters return a doorman_decision, and doorman_resource_info has
- *     the state of a lease.
+ *     capacity is not an error. Limiters return a doorman_decision. doorman_resource_info has the
+ *     state of a lease.
  *
  * THREADS AND TIME
  *
@@ -359,7 +359,7 @@ typedef struct doorman_template {
     double capacity;             /* in the resource's own units, [0, 1e15] */
     bool has_safe_capacity;      /* if false: capacity / subclients */
     double safe_capacity;        /* [0, 1e15], or DOORMAN_UNLIMITED */
-    bool whole;                  /* true: leases are whole units, as gauges need */
+    bool whole;                  /* true: leases are whole units; gauges need this */
     bool has_algorithm;          /* if false: that of template "*", else the defaults */
     doorman_algorithm algorithm;
 } doorman_template;
@@ -416,8 +416,8 @@ typedef struct doorman_terms {
 
 #define DOORMAN_TERMS_MAX (DOORMAN_PRIORITY_MAX + 1)
 
-/* Shares a capacity among demands. The call needs no server, so it can test a policy alone. Amounts
- * are real numbers. A server also rounds amounts if leases are whole units.
+/* Shares a capacity among demands. The call needs no server, so a program can test a policy with
+ * it. Amounts are real numbers. A server also rounds amounts if leases are whole units.
  *   algorithm    NULL means FAIR_SHARE. Only kind and reserve have an effect. All fields are
  *                checked
  *   capacity     in the resource's units, [0, 1e15]
@@ -437,8 +437,8 @@ DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, do
                                           size_t *terms_count, doorman_error *error);
 
 /* ---- messages: what the wire says, as structs ---------------------------------------------- */
-/* Pointers in a message that is an argument are only used during the call. Pointers in a message
- * that an object returns stay valid until the next call on that object. */
+/* If a message is an argument, its pointers are used only during the call. If an object returns a
+ * message, its pointers stay valid until the next call on that object. */
 
 /* A lease in a message: `has` of a request, or `gets` of a response. */
 typedef struct doorman_lease {
@@ -557,7 +557,7 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  *              on this work. One call visits at most 10,000 resources and expired leases. This
  *              takes some milliseconds. If there is more to do, the upstream is due again at once
  *
- *   out       written in full. Pointers in it are valid until the next call on the upstream
+ *   out       written in full. Pointers in out are valid until the next call on the upstream
  *   returns   true: send this request to out->address. false: there is nothing to send now, and
  *             out->sequence is 0. The call also returns false if a node runs out of memory. The
  *             node then tries again after 1 s. The request of a client needs no memory
@@ -693,7 +693,7 @@ typedef struct doorman_server_resource {
     double capacity;                  /* the capacity of the template, or of the node's own lease */
     bool leased;                      /* only of a node with a parent: the node has a lease */
     doorman_time lease_end;           /* the end of the lease from the parent */
-    doorman_outcome outcome;          /* only of a node with a parent: the last outcome from it */
+    doorman_outcome outcome;          /* only of a node with a parent: the parent's last outcome */
     double has;                       /* sum of the leases, in the resource's units */
     double committed;                 /* sum of the committed amounts, at least has */
     double wants;                     /* sum of what the holders want */
@@ -791,9 +791,9 @@ typedef enum doorman_fallback {
 
 /* Certificates and keys for addresses like tls+tcp://HOST:PORT. All fields are texts in PEM. */
 typedef struct doorman_tls {
-    const char *authority; /* required: the authority that has signed the servers' certificates. A
-                              server's certificate must be for the host name in its address. nng 1.5
-                              does not find numeric addresses in certificates */
+    const char *authority; /* required: the authority that has signed the servers' certificates.
+                              The certificate must be for the host name in the address of the
+                              server. nng 1.5 does not find numeric addresses in certificates */
     const char *certificate, *key; /* the certificate and key of this process; NULL: none */
 } doorman_tls;
 
@@ -1052,8 +1052,8 @@ typedef enum doorman_limit_kind {
 typedef struct doorman_limit_options {
     doorman_limit_kind kind; /* required */
 
-    /* TOKEN_BUCKET. Size and debt_max must not both be 0. Their sum is at most what the rate gives
-     * in 1e7 s. */
+    /* TOKEN_BUCKET. Size and debt_max must not both be 0. Their sum must be at most 1e7 s *
+     * units_per_second. */
     double units_per_second; /* required, (0, 1e15] */
     double size;             /* units that can be saved; [0, 1e15] */
     double debt_max;         /* units that can be lent; [0, 1e15] */
@@ -1926,9 +1926,9 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
 
 /* An exact sum of amounts (C9). It is a number of 128 bits, 48 of them behind the binary point. The
  * order of additions and subtractions does not change the sum. Subtracting an amount that was added
- * restores the sum to the last bit. So the sum can decide whether the leases exceed the capacity.
- * The amounts are multiples of 2^-48 of a unit. Every double of at least 32 units is such a
- * multiple. */
+ * restores the sum to the last bit. So the sum shows exactly whether the leases exceed the
+ * capacity. The amounts are multiples of 2^-48 of a unit. Every double of at least 32 units is such
+ * a multiple. */
 typedef struct doorman__total {
     uint64_t high, low;
 } doorman__total;
@@ -2650,9 +2650,9 @@ static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at)
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
-/* Returns the sums of all demands below a node, or zeros for NULL. An addition to a sum must wait
- * for the last addition to it. So the loop computes two sums, which the CPU can add at the same
- * time. */
+/* Returns the sums of all demands below a node, or zeros for NULL. Each addition must wait for the
+ * result of the addition before it. So the loop computes two sums, which the CPU can add at the
+ * same time. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -3281,9 +3281,9 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *
  * Shared ids. T7 assumes that no two processes use the same id. Two processes with one id count as
  * one holder, and each of them uses the full share of that holder. The server cannot prevent this.
- * But the server can detect two processes by the leases that requests name. Leases form chains. A
- * new lease continues the chain of the lease that its request named. In this example, `4 -> 6` is a
- * request that names lease 4 and gets lease 6:
+ * But the leases that requests name show whether there are two processes. Leases form chains. A new
+ * lease continues the chain of the lease that its request named. In this example, `4 -> 6` means
+ * that a request names lease 4 and gets lease 6:
  *
  *     one process, restarted:          none -> 1   1 -> 2   none -> 3   3 -> 4   4 -> 5
  *     its request 3 -> 4 comes twice:  none -> 3   3 -> 4   3 -> 5      4 -> 6   6 -> 7
@@ -3301,8 +3301,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * without a restart between them (S10). A lossy network never causes three signs. A client that
  * always names the lease before its last lease causes three signs, and is reported too.
  *     Each request that continues the chain of the last lease removes a quarter of a sign. So the
- * server detects two processes if one asks up to eight times as often as the other. It forgets them
- * seven renewals after one of them has stopped.
+ * server detects two processes if one asks up to eight times as often as the other. Seven renewals
+ * after one of them has stopped, the server no longer reports two processes.
  *
  * Round (R5). After a cut the sum of u is above C. The bound min(u, x) alone does not lower the
  * sum. A grant up to this bound adds nothing to the sum. But the grant is a new lease, and targets
@@ -3314,17 +3314,17 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * A and B could renew their leases in this way without end. So a decision that finds the sum of u
  * above C begins a round, unless a round is active. A decision that finds the sum within C ends the
  * round. In a round each holder has an amount v. It is what leases of this round commit for the
- * holder. At the start v is 0. A grant raises v to at least g. When u falls below v, v falls to u.
- * A grant in a round is also at most C minus the sum of the other holders' v. v counts leases. v
- * does not count units that are in use beyond a lease. The number of these units only falls,
- * because nothing new starts until all use fits into the lease.
+ * holder. At the start of the round v is 0. A grant raises v to at least g. When u falls below v, v
+ * falls to u. A grant in a round is also at most C minus the sum of the other holders' v. v counts
+ * leases. v does not count units that are in use beyond a lease. The number of these units only
+ * falls, because nothing new starts until all use fits into the lease.
  *
- * The leases fit again one lease length plus the drift after the last cut. The proof: let t be the
- * time of that cut. Let w be the part of v for leases granted since t. w starts at 0, and rises and
- * falls with v, so w <= v. Each grant since t is at most C minus the sum of the others' v. So each
- * grant is also at most C minus the sum of the others' w, and the sum of w never exceeds C. One
- * lease length after t, every lease in force was granted since t, so w counts all of them. The
- * cases in detail:
+ * After the last cut, the leases fit again within one lease length plus the drift. The proof: let t
+ * be the time of that cut. Let w be the part of v for leases granted since t. w starts at 0, and
+ * rises and falls with v, so w <= v. Each grant since t is at most C minus the sum of the others'
+ * v. So each grant is also at most C minus the sum of the others' w, and the sum of w never exceeds
+ * C. One lease length after t, every lease in force was granted since t, so w counts all of them.
+ * The cases in detail:
  *
  *   several cuts    A cut within a round does not restart the round. The proof needs only that v
  *                   counts all leases since the last cut. A restart would forget the leases from
@@ -3440,7 +3440,7 @@ typedef struct doorman__rotation {
     double lag;        /* how far the holder is behind its share, in units * seconds */
     double service_at; /* the value of the lease table's `service` when the lag was settled */
     double clock_at;   /* the value of the lease table's `clock` when the lag was settled */
-    float owed;        /* whole units that the holder lacks, and gets before others get more */
+    float owed;        /* whole units that the holder lacks; it gets them before others get more */
     bool is_pressing;  /* the owed units are urgent */
     bool waits;        /* the holder has at most its target rounded down, and its lag is positive */
     bool served;       /* the holder has had a unit since it was added */
@@ -3727,9 +3727,9 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  *   - The committed amount of a holder counts, and not its lease. So a holder that never confirms a
  *     cut cannot get more than its share.
  *
- * A `turn` is one unit for half a lease length. A holder is owed a unit if its lag has reached a
- * turn. A new holder is owed a unit until it has had its first unit. A unit that is in no lease is
- * idle. Suppose that the target of a holder is f plus a fraction. When the holder renews, it gets:
+ * A `turn` is a lag of one unit for half a lease length. A holder is owed a unit if its lag has
+ * reached a turn. A new holder is owed a unit until it has had its first unit. A unit that is in no
+ * lease is idle. A holder whose target is f plus a fraction renews by these rules:
  *
  *   if it has more than f   It gets f in two cases. Otherwise it keeps f + 1. First case: more
  *                           units are owed than are idle, and its own lag is below a bound. The
@@ -3744,7 +3744,7 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  *                           more units are idle than are owed to other holders
  *
  * Like every grant, this grant is cut to what is free (R5). So a unit moves from one holder to
- * another in two steps: a cut, and its confirmation (R4). An idle unit that is owed to no holder
+ * another in two steps: a cut and its confirmation (R4). An idle unit that is owed to no holder
  * goes to the first holder that asks. The lags sum to 0, so some holder is ahead while another is
  * behind. The bound keeps rising, so some holder always gives up a unit.
  *
