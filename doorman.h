@@ -99,8 +99,10 @@
  *         closing   after the last       none               lease is released  (freed)
  *                   close                                   is opened again    leased, unleased
  *
- *     doorman_server_set_master decides whether a server is master. The section >>upstream has the
- *     states of a held lease and of an upstream.
+ *     doorman_server_set_master decides whether a server is master. If a node has several
+ *     processes, a doorman_election in each process says which one is master. The section
+ *     >>election has its states. The section >>upstream has the states of a held lease and of an
+ *     upstream.
  *
  * THE API, by group. The documentation of each function is above its declaration.
  *
@@ -111,6 +113,7 @@
  *     upstream       doorman_upstream_due  _request  _response  _failed
  *     server         doorman_server_create  _destroy  _configure  _set_master  _handle
  *                    _upstream  _next_resource  _next_lease  _find
+ *     election       doorman_election_init  _next  _answered  _mastership  _resign
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants  _read
  *                    _try  _release
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
@@ -126,8 +129,8 @@
  *     an application  doorman_agent_start and doorman_resource_open; before each request of the
  *                     application doorman_resource_try or _wait; doorman_agent_stop
  *     a node          doorman_json_config, doorman_server_create, _set_master; for each message
- *                     doorman_json_serve; with a parent also a doorman_transport. doorman_server.c
- *                     is such a program
+ *                     doorman_json_serve; with a parent also a doorman_transport; with several
+ *                     processes also a doorman_election. doorman_server.c is such a program
  *     a test          doorman_shares, or servers and clients. Servers and clients read no clock and
  *                     use no network. The test passes their messages
  *
@@ -149,11 +152,11 @@
  *
  * MEMORY
  *
- *     Each create function has a destroy function. Limiters without a server are in the caller's
- *     memory. Options are used only during the call, except where their comments say otherwise.
- *     Pointers in an argument are used only during the call. Pointers in a result stay valid until
- *     the next call on the object. A call that runs out of memory returns OUT_OF_MEMORY and changes
- *     nothing. The library never frees the caller's memory.
+ *     Each create function has a destroy function. Limiters without a server, and elections, are in
+ *     the caller's memory. Options are used only during the call, except where their comments say
+ *     otherwise. Pointers in an argument are used only during the call. Pointers in a result stay
+ *     valid until the next call on the object. A call that runs out of memory returns OUT_OF_MEMORY
+ *     and changes nothing. The library never frees the caller's memory.
  *
  * ERRORS
  *
@@ -214,6 +217,7 @@
  *     >>leases          the leases of one resource; how capacity moves between holders, and why
  *     >>upstream        which requests a client or node makes, when, and to which address
  *     >>server          a node: mastership, learning, how a request is answered
+ *     >>election        which process of a node is master
  *     >>limiters        what the application calls before it uses a resource
  *     >>client          resources of an application, their fallbacks, wants that follow use
  *     >>loop            what a caller's loop calls, for a client or a server
@@ -750,6 +754,131 @@ DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *r
  *   cost      O(1) */
 DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resource_id,
                                      doorman_server_resource *out, doorman_time now);
+
+/* ---- election, the public part -------------------------------------------------------------- */
+
+/* Decides which of the processes of a node is master (V2). It needs a store that all these
+ * processes reach, for example etcd. The store has a key for the node, and store leases with a time
+ * to live (TTL). The store deletes the key when the store lease of the key ends. The election
+ * itself calls nothing. Its owner makes the calls to the store, and reports the answers:
+ *
+ *     doorman_election_init(&election, &options, &error, now)
+ *     until the process ends
+ *         if (doorman_election_next(&election, &call, now))
+ *             make the call, with a time limit
+ *             doorman_election_answered(&election, call.sequence, &answer (or NULL), now)
+ *             doorman_election_mastership(&election, &mastership, now)
+ *             doorman_server_set_master(server, &mastership, now)
+ *         else
+ *             wait until call.due
+ *
+ * At the end the owner calls doorman_election_resign, passes on the mastership, and makes the last
+ * call. server/election.c has such a loop. */
+typedef struct doorman_election_options {
+    const char *address; /* required: of this process, for clients and for other nodes */
+    doorman_time ttl;    /* 10 s; at least 1 s: how long a store lease lasts without renewal */
+} doorman_election_options;
+
+typedef enum doorman_election_state {
+    DOORMAN_NO_MASTER, /* no master is known */
+    DOORMAN_STANDBY,   /* another process is master */
+    DOORMAN_MASTER,    /* this process is master */
+    DOORMAN_RESIGNED,  /* this process has left the election */
+    DOORMAN_ELECTION_STATE_COUNT
+} doorman_election_state;
+
+typedef enum doorman_election_call_kind {
+    DOORMAN_NO_CALL,
+    DOORMAN_GRANT_LEASE,  /* grant a store lease with this TTL */
+    DOORMAN_KEEP_ALIVE,   /* renew this store lease: from now on it lasts for its whole TTL */
+    DOORMAN_READ_KEY,     /* read the key */
+    DOORMAN_CREATE_KEY,   /* if the key does not exist: create it with this address and lease */
+    DOORMAN_REVOKE_LEASE, /* end this store lease, and so delete its key */
+    DOORMAN_ELECTION_CALL_COUNT
+} doorman_election_call_kind;
+
+typedef struct doorman_election_call {
+    doorman_election_call_kind kind;
+    uint64_t sequence;   /* matches an answer to its call; 0: NO_CALL */
+    int64_t lease;       /* KEEP_ALIVE, CREATE_KEY, REVOKE_LEASE: the id of the store lease */
+    doorman_time ttl;    /* GRANT_LEASE: the TTL to request */
+    const char *address; /* CREATE_KEY: the value of the key; belongs to the election */
+    doorman_time due;    /* NO_CALL: when to ask for the next call; DOORMAN_NEVER: after an answer,
+                            or not at all */
+} doorman_election_call;
+
+/* What the store has answered. */
+typedef struct doorman_election_answer {
+    int64_t lease;    /* GRANT_LEASE: the id of the new store lease. READ_KEY: the id of the store
+                            lease of the key. Never 0 for a store lease that exists */
+    doorman_time ttl; /* GRANT_LEASE, KEEP_ALIVE: the TTL that the store counts from now on; 0:
+                            there is no such store lease */
+    bool exists;      /* READ_KEY: the key exists */
+    const char *address; /* READ_KEY: the value of the key; NULL: it cannot be read */
+    bool created;        /* CREATE_KEY: this call has created the key */
+    uint64_t term;       /* READ_KEY, CREATE_KEY: how often the key has been created, including this
+                            call; 0: the store does not count it */
+} doorman_election_answer;
+
+/* The election of one process. It is in the caller's memory, and its fields are private. Only one
+ * thread at a time may use it. */
+typedef struct doorman_election {
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* of this process */
+    char master[DOORMAN_ID_BYTES_MAX + 1];  /* of the master, in STANDBY; "": not known */
+    doorman_time ttl;                       /* the TTL to request */
+    doorman_time now;                       /* the latest time that the election knows */
+    doorman_election_state state;           /* only doorman__election_move changes it */
+    doorman_time until;                     /* when STANDBY or MASTER ends, unless it is renewed */
+    doorman_time predecessor_gone;          /* see doorman_mastership */
+    doorman_election_call_kind step;        /* the call that comes next, or that is under way */
+    bool under_way;                         /* the answer to this call has not come */
+    uint64_t sequence;                      /* of the last call */
+    doorman_time sent_at;                   /* when the last call was made */
+    doorman_time poll_at;                   /* when the last poll began */
+    doorman_time due;                       /* when the next poll begins */
+    int64_t lease;                          /* the store lease; 0: none */
+    doorman_time lease_until;               /* when a mastership by this store lease ends */
+    uint64_t vacant_term;                   /* the term after which the key was missing; 0: none */
+    doorman_time vacant_at;                 /* when the key was first missing after that term */
+} doorman_election;
+
+/* Initialises an election. It is due at once, and needs no uninit.
+ *   election   written only on OK
+ *   options    used only during the call
+ *   error      may be NULL; names the field that is wrong
+ *   returns    OK | INVALID_ARGUMENT
+ *   cost       O(1), as for all functions of an election */
+DOORMAN_API doorman_status doorman_election_init(doorman_election *election,
+                                                 const doorman_election_options *options,
+                                                 doorman_error *error, doorman_time now);
+
+/* Returns the next call to the store. At most one call is under way. A poll makes one to four
+ * calls, one after the other.
+ *   out       written in full
+ *   returns   true: make this call, and report its answer. false: ask again at out->due */
+DOORMAN_API bool doorman_election_next(doorman_election *election, doorman_election_call *out,
+                                       doorman_time now);
+
+/* Reports the answer to the call with this sequence. The answer can change the mastership. The
+ * owner must report each call, so its calls need a time limit. If a call without an answer has
+ * taken effect, the next poll finds that out.
+ *   answer    used only during the call; NULL: the store did not answer
+ *   returns   OK | STALE (it does not answer the call that is under way; dropped) */
+DOORMAN_API doorman_status doorman_election_answered(doorman_election *election, uint64_t sequence,
+                                                     const doorman_election_answer *answer,
+                                                     doorman_time now);
+
+/* Returns the state, and the mastership for doorman_server_set_master. A state whose time has
+ * passed counts as NO_MASTER.
+ *   out       written in full; its address is valid until the next call on the election */
+DOORMAN_API doorman_election_state doorman_election_mastership(const doorman_election *election,
+                                                               doorman_mastership *out,
+                                                               doorman_time now);
+
+/* Leaves the election. The state is RESIGNED from now on. Pass this mastership on before you make
+ * the last call. That call frees the key, so another process can then become master at once. If you
+ * do not make the call, the key ends with its TTL. An answer to an earlier call is STALE. */
+DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_time now);
 
 /* ---- decisions, the public part ------------------------------------------------------------- */
 
@@ -7068,6 +7197,279 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
                                   .granted_at = entry->granted_at,
                                   .expires_at = entry->end};
     return true;
+}
+
+/* ---- >>election ----------------------------------------------------------------------------- */
+/*
+ * The processes of a node elect a master with a store that all of them reach. The store has a key
+ * for the node, and store leases with a time to live (TTL). The process whose store lease holds the
+ * key is master. The value of the key is its address.
+ *
+ * V2 A process is master only while its own store lease holds the key. By its own clock, it stops
+ *    being master 0.95 TTL after it sent its last successful renewal. The store counts the whole
+ *    TTL, from the time at which it receives the renewal. So the store cannot give the key to
+ *    another process earlier, if the rates of the clocks differ by less than 5 %.
+ *
+ *     state      meaning                     event                               next state
+ *     NO_MASTER  no known master             our store lease holds the key       MASTER
+ *                                            another store lease holds the key   STANDBY
+ *     STANDBY    another process is master,  as above                            MASTER, STANDBY
+ *                at `master`                 no key that we could create, or no  NO_MASTER
+ *                                            answer for the TTL
+ *     MASTER     this process is master      our store lease holds the key       MASTER
+ *                                            another store lease holds the key   STANDBY
+ *                                            no key, or the last renewal is too  NO_MASTER
+ *                                            old
+ *     RESIGNED   this process has left       none: every state changes to this   -
+ *                the election                one when the owner resigns
+ *
+ * A process polls the store every second, or five times within the TTL if that is more often. While
+ * no master is known, and the store answers, it polls every 0.1 s, because a process is about to
+ * win. The period counts from the beginning of a poll. The state changes only at the end of a poll.
+ * Each call of a poll depends on the answer to the one before:
+ *
+ *     call         is made if                     answer                   next call
+ *     KEEP_ALIVE   there is a store lease         any                      READ_KEY
+ *     READ_KEY                                    the key exists           none
+ *                                                 no key, and the state    none
+ *                                                 was MASTER
+ *                                                 no key, any other state  GRANT_LEASE, CREATE_KEY
+ *     GRANT_LEASE  there is no store lease        a store lease            CREATE_KEY
+ *                                                 no store lease           none
+ *     CREATE_KEY                                  any                      none
+ *
+ * A call without an answer ends its poll. The state then stays, until its time has passed. If the
+ * result of a poll is already too old when it arrives, the state becomes NO_MASTER. Reading the
+ * mastership compares `until` with the clock. So a process is not master after a long sleep, even
+ * before it polls again.
+ *
+ * A process that was master at its last poll does not create a missing key at once. Another process
+ * may have held the key since that poll. So its state becomes NO_MASTER first. If it wins at the
+ * next poll, its server learns again.
+ *
+ * The key may have the address of this process, but another store lease. Such a key is from an
+ * earlier process at this address. It ends with its TTL. Its address is not used, because clients
+ * would be redirected to this process.
+ *
+ * A new master learns from when its predecessor was known to be gone (R8). Normally this is the
+ * time at which it becomes master, because it creates the key in the poll that first misses it. If
+ * the key stays missing for longer, the time of that first poll counts. This needs a store that
+ * counts how often the key was created (`term`). Without the count, the process cannot know whether
+ * another master has come and gone since. */
+#define DOORMAN__POLL_PERIOD DOORMAN_SECOND
+#define DOORMAN__POLL_PERIOD_NO_MASTER (DOORMAN_SECOND / 10)
+
+doorman_status doorman_election_init(doorman_election *election,
+                                     const doorman_election_options *options, doorman_error *error,
+                                     doorman_time now) {
+    const char *wrong = NULL;
+    if (!doorman__id_valid(options->address)) {
+        wrong = "address: " DOORMAN__ID_RULE;
+    } else if (options->ttl && options->ttl < DOORMAN_SECOND) {
+        wrong = "ttl: must be from 1 to 1e8 seconds";
+    } else if (!doorman__duration_valid(options->ttl)) {
+        wrong = "ttl: must be from 1 to 1e8 seconds";
+    }
+    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
+    memset(election, 0, sizeof *election);
+    memcpy(election->address, options->address, strlen(options->address) + 1);
+    election->ttl = options->ttl ? options->ttl : 10 * DOORMAN_SECOND;
+    election->until = DOORMAN_NEVER;
+    election->now = election->due = now;
+    return DOORMAN_OK;
+}
+
+/* Time that goes back counts as standing still. */
+static doorman_time doorman__election_now(doorman_election *election, doorman_time now) {
+    return election->now = doorman__later(election->now, now);
+}
+
+/* Changes the state, or renews it. No other function writes the state.
+ *   until     when the state ends unless it is renewed
+ *   master    STANDBY: the address of the master; NULL: not known */
+static void doorman__election_move(doorman_election *election, doorman_election_state to,
+                                   doorman_time until, const char *master) {
+    bool is_master = to == DOORMAN_MASTER;
+    bool becomes_master = is_master && election->state != DOORMAN_MASTER;
+    assert(election->state != DOORMAN_RESIGNED && to < DOORMAN_ELECTION_STATE_COUNT);
+    assert(until > election->now);
+    assert(until == DOORMAN_NEVER || is_master || to == DOORMAN_STANDBY);
+    assert(!is_master || (election->lease && until == election->lease_until));
+    assert(!master || to == DOORMAN_STANDBY);
+    size_t bytes = master ? strlen(master) : 0;
+    if (bytes) memcpy(election->master, master, bytes);
+    election->master[bytes] = 0;
+    election->predecessor_gone = becomes_master && election->vacant_term ? election->vacant_at : 0;
+    if (is_master) election->vacant_term = 0;
+    election->state = to;
+    election->until = until;
+}
+
+static void doorman__election_begin_poll(doorman_election *election) {
+    assert(election->step == DOORMAN_NO_CALL && election->now >= election->due);
+    election->poll_at = election->now;
+    election->due =
+        doorman__after(election->now, doorman__earlier(election->ttl / 5, DOORMAN__POLL_PERIOD));
+    election->step = election->lease ? DOORMAN_KEEP_ALIVE : DOORMAN_READ_KEY;
+}
+
+/* Ends a poll in which the store has answered all calls.
+ *   state    what the answers say
+ *   master   see doorman__election_move */
+static void doorman__election_end_poll(doorman_election *election, doorman_election_state state,
+                                       const char *master) {
+    doorman_time until = DOORMAN_NEVER;
+    if (state == DOORMAN_MASTER) until = election->lease_until;
+    if (state == DOORMAN_STANDBY) until = doorman__after(election->poll_at, election->ttl);
+    if (election->now >= until) state = DOORMAN_NO_MASTER, until = DOORMAN_NEVER, master = NULL;
+    doorman__election_move(election, state, until, master);
+    election->step = DOORMAN_NO_CALL;
+    if (state == DOORMAN_NO_MASTER) {
+        election->due = doorman__earlier(
+            election->due, doorman__after(election->poll_at, DOORMAN__POLL_PERIOD_NO_MASTER));
+    }
+}
+
+/* Ends a poll in which the store has not answered. */
+static void doorman__election_fail_poll(doorman_election *election) {
+    if (election->now >= election->until) {
+        doorman__election_move(election, DOORMAN_NO_MASTER, DOORMAN_NEVER, NULL);
+    }
+    election->step = DOORMAN_NO_CALL;
+}
+
+/* Takes a store lease from the answer to GRANT_LEASE or KEEP_ALIVE.
+ *   lease   its id
+ *   ttl     0: there is no such store lease */
+static void doorman__election_take_lease(doorman_election *election, int64_t lease,
+                                         doorman_time ttl) {
+    ttl = doorman__earlier(ttl, DOORMAN_DURATION_MAX);
+    election->lease = ttl > 0 ? lease : 0;
+    election->lease_until = election->lease ? doorman__after(election->sent_at, ttl / 100 * 95) : 0;
+}
+
+/* Our store lease holds the key. If another process has created the key since we first missed it,
+ * that time does not count. */
+static void doorman__election_win(doorman_election *election, uint64_t term) {
+    if (term != election->vacant_term + 1) election->vacant_term = 0;
+    doorman__election_end_poll(election, DOORMAN_MASTER, NULL);
+}
+
+/* The key does not exist. */
+static void doorman__election_miss_key(doorman_election *election, uint64_t term) {
+    if (term != election->vacant_term) {
+        election->vacant_term = term;
+        election->vacant_at = election->now;
+    }
+    if (election->state == DOORMAN_MASTER) {
+        doorman__election_end_poll(election, DOORMAN_NO_MASTER, NULL);
+    } else {
+        election->step = election->lease ? DOORMAN_CREATE_KEY : DOORMAN_GRANT_LEASE;
+    }
+}
+
+static void doorman__election_read_key(doorman_election *election,
+                                       const doorman_election_answer *answer) {
+    if (!answer->exists) {
+        doorman__election_miss_key(election, answer->term);
+    } else if (election->lease && answer->lease == election->lease) {
+        doorman__election_win(election, answer->term);
+    } else {
+        const char *master = doorman__id_valid(answer->address) ? answer->address : NULL;
+        if (master && strcmp(master, election->address) == 0) master = NULL;
+        election->lease = 0; /* no longer needed; it ends in the store */
+        doorman__election_end_poll(election, DOORMAN_STANDBY, master);
+    }
+}
+
+static void doorman__election_take_answer(doorman_election *election,
+                                          const doorman_election_answer *answer) {
+    switch (election->step) {
+    case DOORMAN_KEEP_ALIVE:
+        doorman__election_take_lease(election, election->lease, answer->ttl);
+        election->step = DOORMAN_READ_KEY;
+        break;
+    case DOORMAN_READ_KEY: doorman__election_read_key(election, answer); break;
+    case DOORMAN_GRANT_LEASE:
+        doorman__election_take_lease(election, answer->lease, answer->ttl);
+        election->step = DOORMAN_CREATE_KEY;
+        if (!election->lease) doorman__election_end_poll(election, DOORMAN_NO_MASTER, NULL);
+        break;
+    case DOORMAN_CREATE_KEY:
+        if (answer->created) {
+            doorman__election_win(election, answer->term);
+        } else {
+            doorman__election_end_poll(election, DOORMAN_NO_MASTER, NULL);
+        }
+        break;
+    case DOORMAN_REVOKE_LEASE:
+    case DOORMAN_NO_CALL:
+    case DOORMAN_ELECTION_CALL_COUNT:
+    default:
+        assert(election->step == DOORMAN_REVOKE_LEASE);
+        election->step = DOORMAN_NO_CALL;
+        break;
+    }
+}
+
+bool doorman_election_next(doorman_election *election, doorman_election_call *out,
+                           doorman_time now) {
+    now = doorman__election_now(election, now);
+    *out = (doorman_election_call){.due = DOORMAN_NEVER};
+    if (election->under_way) return false;
+    if (election->step == DOORMAN_NO_CALL) {
+        bool resigned = election->state == DOORMAN_RESIGNED;
+        if (!resigned) out->due = election->due;
+        if (resigned || now < election->due) return false;
+        doorman__election_begin_poll(election);
+    }
+    bool has_lease = election->step != DOORMAN_READ_KEY && election->step != DOORMAN_GRANT_LEASE;
+    assert(!has_lease || election->lease);
+    election->under_way = true;
+    election->sent_at = now;
+    *out = (doorman_election_call){.kind = election->step,
+                                   .sequence = ++election->sequence,
+                                   .lease = has_lease ? election->lease : 0};
+    if (election->step == DOORMAN_GRANT_LEASE) out->ttl = election->ttl;
+    if (election->step == DOORMAN_CREATE_KEY) out->address = election->address;
+    return true;
+}
+
+doorman_status doorman_election_answered(doorman_election *election, uint64_t sequence,
+                                         const doorman_election_answer *answer, doorman_time now) {
+    doorman__election_now(election, now);
+    if (!election->under_way || sequence != election->sequence) return DOORMAN_STALE;
+    election->under_way = false;
+    if (answer) {
+        doorman__election_take_answer(election, answer);
+    } else if (election->state == DOORMAN_RESIGNED) {
+        election->step = DOORMAN_NO_CALL;
+    } else {
+        doorman__election_fail_poll(election);
+    }
+    return DOORMAN_OK;
+}
+
+doorman_election_state doorman_election_mastership(const doorman_election *election,
+                                                   doorman_mastership *out, doorman_time now) {
+    doorman_election_state state = election->state;
+    now = doorman__later(election->now, now);
+    if (now >= election->until && state != DOORMAN_RESIGNED) state = DOORMAN_NO_MASTER;
+    *out = (doorman_mastership){NULL, 0, 0};
+    if (state == DOORMAN_MASTER) {
+        *out = (doorman_mastership){election->address, election->until, election->predecessor_gone};
+    } else if (state == DOORMAN_STANDBY && election->master[0]) {
+        out->address = election->master;
+    }
+    return state;
+}
+
+void doorman_election_resign(doorman_election *election, doorman_time now) {
+    doorman__election_now(election, now);
+    if (election->state == DOORMAN_RESIGNED) return;
+    doorman__election_move(election, DOORMAN_RESIGNED, DOORMAN_NEVER, NULL);
+    election->under_way = false;
+    election->step = election->lease ? DOORMAN_REVOKE_LEASE : DOORMAN_NO_CALL;
 }
 
 /* ---- >>limiters ----------------------------------------------------------------------------- */

@@ -16,8 +16,7 @@
  *    the etcd key changes. If the new configuration is invalid, the server refuses it and keeps the
  *    last one. On SIGTERM or SIGINT, the server finishes the requests in progress, gives up
  *    mastership, and ends with exit code 0.
- * V2 With an election, a server is master only while its own etcd lease holds the key. By its own
- *    clock, it stops being master before etcd can give the key to another server.
+ *    With an election, >>election of doorman.h decides which server is master (V2).
  * V3 HTTP has a status page for people, metrics for Prometheus and JSON for programs. It also takes
  *    the messages of the protocol.
  * V4 Metrics follow the conventions of Prometheus.

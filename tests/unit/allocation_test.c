@@ -793,6 +793,7 @@ static const char *const other_functions[] = {
     "doorman_resource_wait",     "doorman_client_release",    "doorman_agent_shutdown",
     "doorman_agent_stop",        "doorman_agent_read_info",   "doorman_resource_close",
     "doorman_resource_read",     "doorman_agent_kill_switch", "doorman_resource_release",
+    "doorman_election_init",     "doorman_election_answered",
 };
 
 static void limiters_start(doorman_time now) {
