@@ -913,7 +913,7 @@ typedef struct doorman_result {
 
 /* How much a resource may use while it has no lease. */
 typedef enum doorman_fallback {
-    DOORMAN_SAFE,        /* the last safe capacity from a server, else that of the options */
+    DOORMAN_SAFE,        /* the last safe capacity from a server, or else from the options */
     DOORMAN_PESSIMISTIC, /* nothing */
     DOORMAN_OPTIMISTIC   /* what it wants */
 } doorman_fallback;
@@ -942,8 +942,8 @@ typedef struct doorman_client_options {
 
 typedef struct doorman_client doorman_client;
 
-/* A resource of a client without a thread. Only one thread at a time may call its functions, except
- * doorman_client_try and doorman_client_release. A resource of an agent has another type,
+/* A resource of a client without a thread. Only one thread at a time may use the resource, except
+ * for doorman_client_try and doorman_client_release. A resource of an agent has another type,
  * doorman_resource, because any thread may use it. */
 typedef struct doorman_client_resource doorman_client_resource;
 
@@ -1317,8 +1317,8 @@ typedef enum doorman__exchange_state {
  * own. The caller initialises the struct with zeros, and may use it for one message after another.
  * The exchange keeps the memory of its largest message until _uninit. */
 typedef struct doorman_json_exchange {
-    doorman_request request; /* the parsed message, if _read returned OK. The pointers in the
-                                request are valid until _write */
+    doorman_request request; /* the parsed message, if _read returned OK. Its pointers are valid
+                                until _write */
     doorman_buffer reply;    /* valid from _write to the next _read */
 
     /* Private. */
@@ -3410,9 +3410,9 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *
  * Shared ids. T7 assumes that no two processes use the same id. Two processes with one id count as
  * one holder, and each of them uses the full share of that holder. The server cannot prevent this.
- * But the leases that requests name show whether there are two processes. Leases form chains. A new
- * lease continues the chain of the lease that its request named. In this example, `4 -> 6` means
- * that a request names lease 4 and gets lease 6:
+ * But each request names a lease, and these names can show that there are two processes. Leases
+ * form chains. A new lease continues the chain of the lease that its request named. In this
+ * example, `4 -> 6` means that a request names lease 4 and gets lease 6:
  *
  *     one process, restarted:          none -> 1   1 -> 2   none -> 3   3 -> 4   4 -> 5
  *     its request 3 -> 4 comes twice:  none -> 3   3 -> 4   3 -> 5      4 -> 6   6 -> 7
@@ -3485,14 +3485,13 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * Age (R4). A lease table divides time into steps. It distinguishes only two steps: the present
  * step, and the older step before it. A new step begins when all leases that were granted before
  * the present step have ended. Then the present step becomes the older step, and all leases of
- * earlier steps have ended. `recent` is about the newest step in which a holder got a lease. It is
- * the largest amount that a lease of the holder in that step commits. While that step is the
- * present step, u covers older leases too. In the next step u falls to `recent`. So an amount is
- * committed for at most two lease lengths after its last grant. A lease may commit more than g,
- * because the holder may claim more than g. A child that learns does not age (R7). Several masters
- * of the child may follow one another. Each master renews what holders had under larger leases, and
- * stays within the lease of the child. Together they may exceed this lease until the last master
- * has learned.
+ * earlier steps have ended. `recent` is about the leases that a holder got in its newest step. It
+ * is the largest amount that one of these leases commits. While that step is the present step, u
+ * covers older leases too. In the next step u falls to `recent`. So an amount is committed for at
+ * most two lease lengths after its last grant. A lease may commit more than g, because the holder
+ * may claim more than g. A child that learns does not age (R7). Several masters of the child may
+ * follow one another. Each master renews what holders had under larger leases, and stays within the
+ * lease of the child. Together they may exceed this lease until the last master has learned.
  *     Two bits are enough for the number of a step. When two steps have begun after the last lease
  * of a holder, that lease has ended, and its entry is removed. `recent` and `in_round` are floats,
  * rounded up. The rounding commits at most 6e-8 of an amount too much. The floats save 8 bytes in
@@ -3507,10 +3506,10 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * need two pointers for each entry. A wheel must also search a bucket for the entries that have
  * ended.
  *     A configuration that shortens leases breaks the order of the list. Then the old list drains
- * beside a new one, and the head of either list may be the first to end. In two cases an entry
- * lasts until the entry before it ends. One case: leases are shortened again before the old list is
- * empty. The other case: a lease is shorter because the lease of the node ends soon (S6). In both
- * cases the amount stays committed for at most one lease length longer, which is safe.
+ * beside a new list. The first entry to end is the head of one of these lists. In two cases an
+ * entry lasts until the entry before it ends. One case: leases are shortened again before the old
+ * list is empty. The other case: a lease is shorter because the lease of the node ends soon (S6).
+ * In both cases the amount stays committed for at most one lease length longer, which is safe.
  */
 
 /* A server has one demand for each group of its clients. */
@@ -3528,13 +3527,13 @@ typedef struct doorman__child {
     doorman__demand_groups now,
         offered; /* `offered` has items only while a request of the server is processed */
     bool frozen; /* the child learns (R7). Its demands do not change, and are not in the index */
-    struct doorman__child *next_frozen; /* in the lease table's list of frozen children */
+    struct doorman__child *next_frozen; /* the next child in `frozen_children` */
 } doorman__child;
 
 /* There may be a million lease entries, so every field is as small as possible. An entry whose
  * holder id has 32 bytes takes 132 bytes. */
 typedef struct doorman__lease_entry {
-    doorman__link link;                         /* in the lease table's table; must be first */
+    doorman__link link;                         /* in `entries` of the table; must be first */
     struct doorman__lease_entry *older, *newer; /* neighbours in the list by `end`, or NULL */
     doorman_time granted_at, lease_end, end;
     double has, committed;
@@ -3562,7 +3561,7 @@ typedef struct doorman__lease_entry {
  * whole units"). This state is not in the lease entry, so other resources need no memory for it. A
  * rotation takes 80 bytes, including its place in the table. */
 typedef struct doorman__rotation {
-    doorman__link link; /* in the lease table's table; must be first */
+    doorman__link link; /* in `rotations` of the table; must be first */
     const doorman__lease_entry *entry;
     double share;      /* the exact target at the last grant; 0: an integer, so there are no
                           turns */
