@@ -101,8 +101,8 @@
  *
  *     doorman_server_set_master decides whether a server is master. If a node has several
  *     processes, a doorman_election in each process says which one is master. The section
- *     >>election has its states. The section >>upstream has the states of a held lease and of an
- *     upstream.
+ *     >>election has the states of an election. The section >>upstream has the states of a held
+ *     lease and of an upstream.
  *
  * THE API, by group. The documentation of each function is above its declaration.
  *
@@ -757,10 +757,10 @@ DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resourc
 
 /* ---- election, the public part -------------------------------------------------------------- */
 
-/* Decides which of the processes of a node is master (V2). It needs a store that all these
+/* An election decides which process of a node is master (V2). It needs a store that all these
  * processes reach, for example etcd. The store has a key for the node, and store leases with a time
- * to live (TTL). The store deletes the key when the store lease of the key ends. The election
- * itself calls nothing. Its owner makes the calls to the store, and reports the answers:
+ * to live (TTL). The store deletes the key when the store lease of the key ends. The election does
+ * not call the store. Its owner makes the calls, and reports the answers:
  *
  *     doorman_election_init(&election, &options, &error, now)
  *     until the process ends
@@ -772,10 +772,10 @@ DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resourc
  *         else
  *             wait until call.due
  *
- * At the end the owner calls doorman_election_resign, passes on the mastership, and makes the last
- * call. server/election.c has such a loop. */
+ * At the end the owner calls doorman_election_resign, passes the mastership to the server, and
+ * makes the last call. server/election.c has such a loop. */
 typedef struct doorman_election_options {
-    const char *address; /* required: of this process, for clients and for other nodes */
+    const char *address; /* required: the address of this process for clients and other nodes */
     doorman_time ttl;    /* 10 s; at least 1 s: how long a store lease lasts without renewal */
 } doorman_election_options;
 
@@ -803,8 +803,8 @@ typedef struct doorman_election_call {
     int64_t lease;       /* KEEP_ALIVE, CREATE_KEY, REVOKE_LEASE: the id of the store lease */
     doorman_time ttl;    /* GRANT_LEASE: the TTL to request */
     const char *address; /* CREATE_KEY: the value of the key; belongs to the election */
-    doorman_time due;    /* NO_CALL: when to ask for the next call; DOORMAN_NEVER: after an answer,
-                            or not at all */
+    doorman_time due;    /* NO_CALL: when to ask for the next call; DOORMAN_NEVER: after an
+                            answer, or never */
 } doorman_election_call;
 
 /* What the store has answered. */
@@ -816,15 +816,15 @@ typedef struct doorman_election_answer {
     bool exists;      /* READ_KEY: the key exists */
     const char *address; /* READ_KEY: the value of the key; NULL: it cannot be read */
     bool created;        /* CREATE_KEY: this call has created the key */
-    uint64_t term;       /* READ_KEY, CREATE_KEY: how often the key has been created, including this
-                            call; 0: the store does not count it */
+    uint64_t term;       /* READ_KEY, CREATE_KEY: how often the key has been created, including
+                            this call; 0: the store does not count this */
 } doorman_election_answer;
 
 /* The election of one process. It is in the caller's memory, and its fields are private. Only one
  * thread at a time may use it. */
 typedef struct doorman_election {
-    char address[DOORMAN_ID_BYTES_MAX + 1]; /* of this process */
-    char master[DOORMAN_ID_BYTES_MAX + 1];  /* of the master, in STANDBY; "": not known */
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address of this process */
+    char master[DOORMAN_ID_BYTES_MAX + 1];  /* STANDBY: the address of the master; "": not known */
     doorman_time ttl;                       /* the TTL to request */
     doorman_time now;                       /* the latest time that the election knows */
     doorman_election_state state;           /* only doorman__election_move changes it */
@@ -832,7 +832,7 @@ typedef struct doorman_election {
     doorman_time predecessor_gone;          /* see doorman_mastership */
     doorman_election_call_kind step;        /* the call that comes next, or that is under way */
     bool under_way;                         /* the answer to this call has not come */
-    uint64_t sequence;                      /* of the last call */
+    uint64_t sequence;                      /* the sequence of the last call */
     doorman_time sent_at;                   /* when the last call was made */
     doorman_time poll_at;                   /* when the last poll began */
     doorman_time due;                       /* when the next poll begins */
@@ -842,7 +842,7 @@ typedef struct doorman_election {
     doorman_time vacant_at;                 /* when the key was first missing after that term */
 } doorman_election;
 
-/* Initialises an election. It is due at once, and needs no uninit.
+/* Initialises an election. The election is due at once, and needs no uninit.
  *   election   written only on OK
  *   options    used only during the call
  *   error      may be NULL; names the field that is wrong
@@ -860,10 +860,10 @@ DOORMAN_API bool doorman_election_next(doorman_election *election, doorman_elect
                                        doorman_time now);
 
 /* Reports the answer to the call with this sequence. The answer can change the mastership. The
- * owner must report each call, so its calls need a time limit. If a call without an answer has
- * taken effect, the next poll finds that out.
+ * owner must also report a call that gets no answer, so each call needs a time limit. A call
+ * without an answer may have taken effect. The next poll finds this out.
  *   answer    used only during the call; NULL: the store did not answer
- *   returns   OK | STALE (it does not answer the call that is under way; dropped) */
+ *   returns   OK | STALE (not the answer to the call under way; dropped) */
 DOORMAN_API doorman_status doorman_election_answered(doorman_election *election, uint64_t sequence,
                                                      const doorman_election_answer *answer,
                                                      doorman_time now);
@@ -875,9 +875,9 @@ DOORMAN_API doorman_election_state doorman_election_mastership(const doorman_ele
                                                                doorman_mastership *out,
                                                                doorman_time now);
 
-/* Leaves the election. The state is RESIGNED from now on. Pass this mastership on before you make
- * the last call. That call frees the key, so another process can then become master at once. If you
- * do not make the call, the key ends with its TTL. An answer to an earlier call is STALE. */
+/* Leaves the election. The state is RESIGNED from now on. Pass this mastership to the server before
+ * you make the last call. The last call deletes the key, so another process can become master at
+ * once. Without the last call, the key lasts for its TTL. An answer to an earlier call is STALE. */
 DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_time now);
 
 /* ---- decisions, the public part ------------------------------------------------------------- */
@@ -920,9 +920,9 @@ typedef enum doorman_fallback {
 
 /* Certificates and keys for addresses like tls+tcp://HOST:PORT. All fields are texts in PEM. */
 typedef struct doorman_tls {
-    const char *authority; /* required: the authority that has signed the servers' certificates.
-                              The certificate must be for the host name in the address of the
-                              server. nng 1.5 does not find numeric addresses in certificates */
+    const char *authority; /* required: the authority that has signed the certificates of the
+                              servers. A certificate must be for the host name in the address of
+                              its server. nng 1.5 does not find numeric addresses in certificates */
     const char *certificate, *key; /* the certificate and key of this process; NULL: none */
 } doorman_tls;
 
