@@ -479,7 +479,7 @@ typedef struct doorman_capacity_response {
     bool has_safe_capacity;
     double safe_capacity;
     bool whole;                         /* leases of this resource are whole units */
-    const doorman_algorithm *algorithm; /* set only for a server, as are the fields below */
+    const doorman_algorithm *algorithm; /* this field and all below are set only for a server */
     const doorman_terms *terms;
     size_t terms_count;
     bool has_learn_for;
@@ -3500,11 +3500,11 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * Expiry. The owner removes ended entries in the order of `end` (S2). The entries are a list in
  * this order. All leases have the same length, so a renewed entry ends last. A renewed entry moves
  * to the end of the list in O(1). Each entry needs two pointers. A heap or a timer wheel would
- * accept any order of ends. But a heap also needs at least two words for each entry, its place and
- * its part of an array that doubles. In a heap a renewal would visit O(log n) other entries. With a
- * million entries, each visit is a wait for memory. The buckets of a wheel are lists, which also
- * need two pointers for each entry. A wheel must also search a bucket for the entries that have
- * ended.
+ * accept any order of ends. But a heap also needs at least two words for each entry. One word is
+ * its place. The other word is its part of an array that doubles. In a heap a renewal would visit
+ * O(log n) other entries. With a million entries, each visit is a wait for memory. The buckets of a
+ * wheel are lists, which also need two pointers for each entry. A wheel must also search a bucket
+ * for the entries that have ended.
  *     A configuration that shortens leases breaks the order of the list. Then the old list drains
  * beside a new list. The first entry to end is the head of one of these lists. In two cases an
  * entry lasts until the entry before it ends. One case: leases are shortened again before the old
@@ -3610,7 +3610,8 @@ typedef struct doorman__lease_table {
     size_t waiting;        /* the number of holders with turns that wait */
     size_t pressing;       /* the number of holders that are owed an urgent unit */
     doorman_time clock_until,
-        unmet_since; /* clock_until 0: the clock is stopped. unmet_since 0: owed units can be met */
+        unmet_since; /* clock_until is 0: the clock is stopped. unmet_since is 0: owed units can
+                        be met */
 } doorman__lease_table;
 
 /* Returns NULL if the holder is a client. */
@@ -4250,9 +4251,9 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
 }
 
 /* Uses the terms that the parent sent, if their sum exceeds the capacity by at most a thousandth.
- * Otherwise returns false. A small excess does no harm, because leases are cut to what is free. If
- * a node solved its own terms for such a small difference, the clients of several nodes would never
- * share a reserve at a common level. With whole units the sum may exceed the capacity by four more
+ * Otherwise returns false. A small excess does no harm, because leases are cut to what is free. A
+ * node with its own terms leaves the common level of the tree. If a reserve is shared, the node
+ * would never return to that level. With whole units the sum may exceed the capacity by four more
  * units. One reason is that the lease of the node is the sum rounded down or up. Another reason is
  * that one more unit may be moving between holders at each level. Four units are enough for a tree
  * of four levels. Until the next request to the parent, holders share the capacity that the terms
