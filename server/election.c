@@ -1,230 +1,71 @@
 /* doorman_server, part ETCD: the election of the master, and the configuration in etcd. This file
  * changes the mastership of the server object, the configuration, and service->election.
  *
- * One thread polls etcd every second. If the TTL is shorter than five seconds, the thread polls
- * five times within the TTL. It reads two keys. The election key holds the address of the master
- * and is attached to the master's etcd lease (V2). The other key holds the configuration (V1). The
- * thread takes the lock of the service only to apply what it has read.
+ * doorman_election of doorman.h decides which process is master (V2). One thread makes its calls to
+ * etcd and reports the answers. The store lease of the election is an etcd lease. The election key
+ * of etcd is attached to the etcd lease of the master, and holds the master's address.
  *
- *     state      meaning                     event                               next state
- *     NO_MASTER  no known master             our lease holds the key             MASTER
- *                                            another lease holds the key         STANDBY
- *     STANDBY    another process is master,  as above                            MASTER, STANDBY
- *                at `address`                no key, or no response for the TTL  NO_MASTER
- *     MASTER     this process is master      our lease is renewed                MASTER
- *                                            another lease holds the key         STANDBY
- *                                            no key, or the last renewal is      NO_MASTER
- *                                            too old
- *     RESIGNED   this process has left       none: every state changes to this
- *                the election                one when the process stops
+ * The same thread reads the key of the configuration every second, or five times within the TTL if
+ * that is more often (V1). A poll of the election goes first, so that it is not late. The thread
+ * takes the lock of the service only to apply what it has read.
  *
- * A master answers as master until 0.95 TTL after it sent its last successful renewal. etcd counts
- * the whole TTL, from the time at which it receives the renewal. So no other process can get the
- * key earlier, if the rates of the clocks differ by less than 5 %. The server object compares
- * `until` with the clock at each request. So a process does not answer as master after a long sleep
- * or without etcd, even before this thread runs.
- *
- * A new master starts to learn when it becomes master (R8). It cannot start earlier, because it
- * creates the key in the same poll in which it first finds no key. */
+ * The server object compares the end of a mastership with the clock at each request. So a process
+ * does not answer as master after a long sleep or without etcd, even before this thread runs. */
 #include "server.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
 
-#define ELECTION_PERIOD DOORMAN_SECOND
-#define ELECTION_PERIOD_NO_MASTER (DOORMAN_SECOND / 10) /* a process is about to win */
-
-enum election_state { ELECTION_NO_MASTER, ELECTION_STANDBY, ELECTION_MASTER, ELECTION_RESIGNED };
-
-/* The state of the election in this process, and its link to etcd. Only the thread of the election
- * uses these members. The exceptions are the members that the lock of the service guards. */
+/* Only the thread of the election uses these members. The exceptions are the members that the lock
+ * of the service guards. */
 struct election {
     pthread_t thread;
     bool started;
     pthread_cond_t wake;
     struct etcd etcd;
-    char lease[24];               /* the lease id in etcd, a number; "": none */
-    doorman_time master_until;    /* when mastership ends, if this lease holds the key */
+    doorman_election core;        /* decides; not initialised without an election key */
     char revision[ETCD_REVISION]; /* of the configuration that was loaded last */
+    doorman_time config_due;      /* when to read the configuration next */
     bool reachable;               /* the last call to etcd succeeded */
     bool reload;                  /* reload the configuration; the lock guards this and the rest */
-    enum election_state state;    /* only election_set_state changes it */
-    doorman_time until;           /* when the state ends, unless it is renewed */
+    doorman_election_state state; /* that was applied last */
+    doorman_time until;           /* of the mastership that was applied last */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the master; "": not known */
 };
 
-/* The result of one poll of etcd. */
-struct poll_result {
-    enum election_state state;
-    doorman_time until; /* when the result becomes invalid */
-    char address[DOORMAN_ID_BYTES_MAX + 1];
-};
-
-static void election_log(const struct service *service, const struct poll_result *result) {
-    static const char *const texts[] = {
-        [ELECTION_NO_MASTER] = "no known master",
-        [ELECTION_STANDBY] = "another server is the master",
-        [ELECTION_MASTER] = "this server is the master",
-        [ELECTION_RESIGNED] = "this server has left the election",
+static void election_log(const struct service *service) {
+    static const char *const texts[DOORMAN_ELECTION_STATE_COUNT] = {
+        [DOORMAN_NO_MASTER] = "no known master",
+        [DOORMAN_STANDBY] = "another server is the master",
+        [DOORMAN_MASTER] = "this server is the master",
+        [DOORMAN_RESIGNED] = "this server has left the election",
     };
-    server_log(service->settings, LEVEL_INFO, texts[result->state], "key",
-               service->settings->election_key, result->address[0] ? "master" : LOG_END,
-               result->address, LOG_END);
-}
-
-/* Changes the state of the election, and logs the change. No other function changes the state.
- * Precondition: the lock is held. */
-static void election_set_state(struct service *service, const struct poll_result *to,
-                               doorman_time now) {
-    struct election *election = service->election;
-    assert(election->state != ELECTION_RESIGNED);
-    doorman_mastership mastership = {.address = to->address[0] ? to->address : NULL,
-                                     .until = to->state == ELECTION_MASTER ? to->until : 0};
-    if (doorman_server_set_master(service->server, &mastership, now) != DOORMAN_OK) {
-        mastership.address = NULL; /* the address is not valid, so do not redirect to it */
-        doorman_server_set_master(service->server, &mastership, now);
-    }
-    bool was_master = election->state == ELECTION_MASTER;
-    bool expired = was_master && now >= election->until;
-    /* A server that loses mastership frees all its leases, so it returns memory. */
-    if (was_master && to->state != ELECTION_MASTER) service->ended_lease_count += TRIM_LEASES;
-    bool changed =
-        expired || to->state != election->state || strcmp(to->address, election->address) != 0;
-    election->state = to->state;
-    election->until = to->until;
-    snprintf(election->address, sizeof election->address, "%s", to->address);
-    if (changed) election_log(service, to);
-}
-
-/* Renews the etcd lease, or creates one. Sets `lease` and `master_until` from the response.
- *   ttl       seconds
- *   returns   false: etcd does not answer */
-static bool election_renew(struct election *election, int ttl) {
-    doorman_time sent = doorman_clock();
-    bool has_lease = election->lease[0] != 0;
-    struct etcd *etcd = &election->etcd;
-    cJSON *response =
-        has_lease
-            ? server_etcd_call(etcd, "/v3/lease/keepalive", "{\"ID\":\"%s\"}", election->lease)
-            : server_etcd_call(etcd, "/v3/lease/grant", "{\"TTL\":\"%d\"}", ttl);
-    const cJSON *lease =
-        has_lease ? cJSON_GetObjectItemCaseSensitive(response, "result") : response;
-    long long seconds = strtoll(server_etcd_number(lease, "TTL"), NULL, 10);
-    if (response) {
-        const char *id = seconds > 0 ? server_etcd_number(lease, "ID") : "";
-        snprintf(election->lease, sizeof election->lease, "%s", id);
-    }
-    if (seconds > TTL_MAX) seconds = TTL_MAX;
-    if (seconds > 0) election->master_until = sent + seconds * (DOORMAN_SECOND / 100 * 95);
-    cJSON_Delete(response);
-    return response != NULL;
-}
-
-/* Creates the key, unless it exists.
- *   created   whether this call created the key; false too if etcd does not answer
- *   returns   false: etcd does not answer */
-static bool election_create_key(struct service *service, bool *created) {
-    struct election *election = service->election;
-    char key[ETCD_KEY_TEXT], value[ETCD_KEY_TEXT];
-    server_base64_write(key, service->settings->election_key);
-    server_base64_write(value, service->advertise);
-    cJSON *response = server_etcd_call(
-        &election->etcd, "/v3/kv/txn",
-        "{\"compare\":[{\"key\":\"%s\",\"target\":\"CREATE\",\"create_revision\":\"0\"}],"
-        "\"success\":[{\"request_put\":{\"key\":\"%s\",\"value\":\"%s\",\"lease\":\"%s\"}}]}",
-        key, key, value, election->lease);
-    *created = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(response, "succeeded"));
-    cJSON_Delete(response);
-    return response != NULL;
-}
-
-/* Tries to create the key. Precondition: the key does not exist. A process that was master at the
- * last poll does not try, because another process may have held the key since that poll. So its
- * state becomes NO_MASTER first. If it wins at the next poll, it learns again. */
-static bool election_campaign(struct service *service, struct poll_result *out) {
-    struct election *election = service->election;
-    bool reachable = true, created = false;
-    if (election->state != ELECTION_MASTER) {
-        if (!election->lease[0]) {
-            reachable = election_renew(election, service->settings->election_ttl);
-        }
-        if (reachable && election->lease[0]) reachable = election_create_key(service, &created);
-    }
-    if (created) out->state = ELECTION_MASTER;
-    return reachable;
-}
-
-/* Finds out which process holds the key. The key may have the address of this process, but another
- * lease. Such a key is from an earlier process at this address. The address of the key is then not
- * used, because clients would be redirected to this process. */
-static void election_read_key(struct service *service, const cJSON *entry,
-                              struct poll_result *out) {
-    struct election *election = service->election;
-    size_t bytes = 0;
-    bool owns_key =
-        election->lease[0] && strcmp(server_etcd_number(entry, "lease"), election->lease) == 0;
-    out->state = owns_key ? ELECTION_MASTER : ELECTION_STANDBY;
-    if (!owns_key) election->lease[0] = 0; /* no longer needed; it expires in etcd */
-    if (!server_etcd_read_value(entry, out->address, sizeof out->address, &bytes) ||
-        strcmp(out->address, service->advertise) == 0) {
-        out->address[0] = 0;
-    }
-}
-
-/* Polls etcd once. Renews the lease, if there is one, and reads the key. If the key does not exist,
- * tries to create the key.
- *   returns   false: etcd does not answer */
-static bool election_poll(struct service *service, struct poll_result *out) {
-    struct election *election = service->election;
-    const cJSON *entry = NULL;
-    cJSON *response = NULL;
-    int ttl = service->settings->election_ttl;
-    doorman_time sent = doorman_clock();
-    *out = (struct poll_result){.state = ELECTION_NO_MASTER};
-    bool reachable = !election->lease[0] || election_renew(election, ttl);
-    if (reachable) {
-        response = server_etcd_get(&election->etcd, service->settings->election_key, &entry);
-        reachable = response != NULL;
-    }
-    if (entry) {
-        election_read_key(service, entry, out);
-    } else if (reachable) {
-        reachable = election_campaign(service, out);
-    }
-    cJSON_Delete(response);
-    bool master = out->state == ELECTION_MASTER;
-    out->until = master ? election->master_until : sent + ttl * DOORMAN_SECOND;
-    if (master) snprintf(out->address, sizeof out->address, "%s", service->advertise);
-    return reachable;
-}
-
-/* Polls etcd once and applies the result. The state becomes NO_MASTER if the result is already too
- * old when it arrives. The state also becomes NO_MASTER if etcd does not answer and the last result
- * is too old.
- *   returns   false: etcd does not answer */
-static bool election_step(struct service *service) {
     const struct election *election = service->election;
-    struct poll_result result;
-    bool reachable = election_poll(service, &result);
-    pthread_mutex_lock(&service->lock);
-    doorman_time now = doorman_clock();
-    bool old = now >= (reachable ? result.until : election->until);
-    if (old) result = (struct poll_result){.state = ELECTION_NO_MASTER, .until = DOORMAN_NEVER};
-    if (reachable || old) election_set_state(service, &result, now);
-    pthread_mutex_unlock(&service->lock);
-    return reachable;
+    server_log(service->settings, LEVEL_INFO, texts[election->state], "key",
+               service->settings->election_key, election->address[0] ? "master" : LOG_END,
+               election->address, LOG_END);
 }
 
-/* Loads the configuration if its key has changed (V1). An invalid configuration is logged only
- * once, because its revision is then known. */
-static bool election_load_config(struct service *service) {
+/* Passes the mastership on to the server object, and logs a change. Precondition: the lock is
+ * held. */
+static void election_apply(struct service *service) {
     struct election *election = service->election;
-    doorman_config *config = NULL;
-    doorman_error error;
-    bool reachable = server_etcd_load_config(&election->etcd, service->settings->config_key,
-                                             election->revision, &config, &error);
-    if (config || error.text[0]) server_apply_config(service, config, &error);
-    return reachable;
+    doorman_mastership mastership;
+    doorman_time now = doorman_clock();
+    doorman_election_state state = doorman_election_mastership(&election->core, &mastership, now);
+    doorman_status status = doorman_server_set_master(service->server, &mastership, now);
+    const char *address = mastership.address ? mastership.address : "";
+    bool was_master = election->state == DOORMAN_MASTER;
+    bool expired = was_master && now >= election->until;
+    bool changed = expired || state != election->state || strcmp(address, election->address) != 0;
+    assert(status == DOORMAN_OK);
+    (void)status;
+    /* A server that loses mastership frees all its leases, so it returns memory. */
+    if (was_master && state != DOORMAN_MASTER) service->ended_lease_count += TRIM_LEASES;
+    election->state = state;
+    election->until = mastership.until;
+    snprintf(election->address, sizeof election->address, "%s", address);
+    if (changed) election_log(service);
 }
 
 /* Logs whether etcd answers, if that has changed. Precondition: the lock is held. */
@@ -243,33 +84,144 @@ static void election_log_etcd(struct service *service, bool reachable) {
     election->reachable = reachable;
 }
 
-/* Sleeps until the next poll. The last poll began at `started_at`. Precondition: the lock is held.
- * The lock is released during the sleep. */
-static void election_sleep(struct service *service, doorman_time started_at) {
-    struct election *election = service->election;
+/* Returns how often the configuration is read: as often as the election polls. */
+static doorman_time election_period(const struct service *service) {
     doorman_time period = service->settings->election_ttl * DOORMAN_SECOND / 5;
-    bool nobody = service->settings->election_key && election->state == ELECTION_NO_MASTER;
-    if (period > ELECTION_PERIOD) period = ELECTION_PERIOD;
-    if (nobody && election->reachable) period = ELECTION_PERIOD_NO_MASTER;
-    doorman_time duration = started_at + period - doorman_clock();
-    if (duration > 0 && !service->stopping) {
-        server_condition_wait(&election->wake, &service->lock, duration);
+    return period < DOORMAN_SECOND ? period : DOORMAN_SECOND;
+}
+
+/* Reads an etcd lease from the response to a call. */
+static void election_read_lease(const cJSON *lease, doorman_election_answer *out) {
+    long long seconds = strtoll(server_etcd_number(lease, "TTL"), NULL, 10);
+    if (seconds > TTL_MAX) seconds = TTL_MAX;
+    out->ttl = seconds > 0 ? seconds * DOORMAN_SECOND : 0;
+    out->lease = strtoll(server_etcd_number(lease, "ID"), NULL, 10);
+}
+
+/* Creates the key, unless it exists. */
+static cJSON *election_create_key(struct service *service, const doorman_election_call *call,
+                                  doorman_election_answer *out) {
+    char key[ETCD_KEY_TEXT], value[ETCD_KEY_TEXT];
+    server_base64_write(key, service->settings->election_key);
+    server_base64_write(value, call->address);
+    cJSON *response = server_etcd_call(
+        &service->election->etcd, "/v3/kv/txn",
+        "{\"compare\":[{\"key\":\"%s\",\"target\":\"CREATE\",\"create_revision\":\"0\"}],"
+        "\"success\":[{\"request_put\":{\"key\":\"%s\",\"value\":\"%s\",\"lease\":\"%lld\"}}]}",
+        key, key, value, (long long)call->lease);
+    out->created = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(response, "succeeded"));
+    return response;
+}
+
+/* Reads the key. An address that does not fit is not known.
+ *   address   room for the address of the answer */
+static cJSON *election_read_key(struct service *service, doorman_election_answer *out,
+                                char address[DOORMAN_ID_BYTES_MAX + 1]) {
+    const cJSON *entry = NULL;
+    size_t bytes = 0;
+    cJSON *response =
+        server_etcd_get(&service->election->etcd, service->settings->election_key, &entry);
+    if (entry) {
+        out->exists = true;
+        out->lease = strtoll(server_etcd_number(entry, "lease"), NULL, 10);
+        bool fits = server_etcd_read_value(entry, address, DOORMAN_ID_BYTES_MAX + 1, &bytes);
+        out->address = fits ? address : NULL;
     }
+    return response;
+}
+
+/* Makes a call of the election.
+ *   address   see election_read_key
+ *   returns   false: etcd does not answer */
+static bool election_call_etcd(struct service *service, const doorman_election_call *call,
+                               doorman_election_answer *out,
+                               char address[DOORMAN_ID_BYTES_MAX + 1]) {
+    struct etcd *etcd = &service->election->etcd;
+    long long lease = (long long)call->lease;
+    cJSON *response = NULL;
+    *out = (doorman_election_answer){.lease = 0};
+    if (call->kind == DOORMAN_GRANT_LEASE) {
+        response = server_etcd_call(etcd, "/v3/lease/grant", "{\"TTL\":\"%lld\"}",
+                                    (long long)(call->ttl / DOORMAN_SECOND));
+        election_read_lease(response, out);
+    } else if (call->kind == DOORMAN_KEEP_ALIVE) {
+        response = server_etcd_call(etcd, "/v3/lease/keepalive", "{\"ID\":\"%lld\"}", lease);
+        election_read_lease(cJSON_GetObjectItemCaseSensitive(response, "result"), out);
+    } else if (call->kind == DOORMAN_READ_KEY) {
+        response = election_read_key(service, out, address);
+    } else if (call->kind == DOORMAN_CREATE_KEY) {
+        response = election_create_key(service, call, out);
+    } else {
+        response = server_etcd_call(etcd, "/v3/lease/revoke", "{\"ID\":\"%lld\"}", lease);
+    }
+    cJSON_Delete(response);
+    return response != NULL;
+}
+
+/* Makes a call of the election, and applies its answer. */
+static void election_step(struct service *service, const doorman_election_call *call) {
+    struct election *election = service->election;
+    doorman_election_answer answer;
+    char address[DOORMAN_ID_BYTES_MAX + 1];
+    bool reachable = election_call_etcd(service, call, &answer, address);
+    doorman_election_answered(&election->core, call->sequence, reachable ? &answer : NULL,
+                              doorman_clock());
+    pthread_mutex_lock(&service->lock);
+    election_apply(service);
+    election_log_etcd(service, reachable);
+    pthread_mutex_unlock(&service->lock);
+}
+
+/* Loads the configuration if its key has changed (V1). An invalid configuration is logged only
+ * once, because its revision is then known. */
+static void election_load_config(struct service *service) {
+    struct election *election = service->election;
+    doorman_config *config = NULL;
+    doorman_error error;
+    election->config_due = doorman_clock() + election_period(service);
+    bool reachable = server_etcd_load_config(&election->etcd, service->settings->config_key,
+                                             election->revision, &config, &error);
+    if (config || error.text[0]) server_apply_config(service, config, &error);
+    pthread_mutex_lock(&service->lock);
+    election_log_etcd(service, reachable);
+    pthread_mutex_unlock(&service->lock);
+}
+
+/* Makes the next call of the election, if one is due. Otherwise loads the configuration, if that is
+ * due. While etcd does not answer, only the election calls etcd, if there is one. If the polls of
+ * the election leave no pause, the configuration waits for at most one more period.
+ *   returns   when there is more to do */
+static doorman_time election_work(struct service *service) {
+    struct election *election = service->election;
+    const struct settings *settings = service->settings;
+    doorman_election_call call = {.due = DOORMAN_NEVER};
+    doorman_time config_due = DOORMAN_NEVER, now = doorman_clock();
+    bool stepped = settings->election_key && doorman_election_next(&election->core, &call, now);
+    if (stepped) election_step(service, &call);
+    if (settings->config_key && (election->reachable || !settings->election_key)) {
+        config_due = election->config_due + (stepped ? election_period(service) : 0);
+    }
+    bool loads = doorman_clock() >= config_due;
+    if (loads) election_load_config(service);
+    if (stepped || loads) return 0;
+    return call.due < config_due ? call.due : config_due;
 }
 
 /* Resigns as master, then deletes the key, so that another process can become master at once. If
  * etcd does not answer, the key ends with its etcd lease. */
 static void election_resign(struct service *service) {
     struct election *election = service->election;
-    const struct poll_result result = {.state = ELECTION_RESIGNED, .until = DOORMAN_NEVER};
+    doorman_election_call call;
+    doorman_election_answer answer;
+    char address[DOORMAN_ID_BYTES_MAX + 1];
     pthread_mutex_lock(&service->lock);
-    election_set_state(service, &result, doorman_clock());
+    doorman_election_resign(&election->core, doorman_clock());
+    election_apply(service);
     pthread_mutex_unlock(&service->lock);
-    if (election->lease[0]) {
+    if (doorman_election_next(&election->core, &call, doorman_clock())) {
         election->etcd.tries = 1;
         server_etcd_cancel(&election->etcd, false);
-        cJSON_Delete(server_etcd_call(&election->etcd, "/v3/lease/revoke", "{\"ID\":\"%s\"}",
-                                      election->lease));
+        (void)election_call_etcd(service, &call, &answer, address);
     }
 }
 
@@ -278,15 +230,18 @@ static void *election_main(void *argument) {
     struct election *election = service->election;
     pthread_mutex_lock(&service->lock);
     while (!service->stopping) {
-        doorman_time started_at = doorman_clock();
-        if (election->reload) election->revision[0] = 0;
+        if (election->reload) {
+            election->revision[0] = 0;
+            election->config_due = 0;
+        }
         election->reload = false;
         pthread_mutex_unlock(&service->lock);
-        bool reachable = !service->settings->election_key || election_step(service);
-        if (reachable && service->settings->config_key) reachable = election_load_config(service);
+        doorman_time due = election_work(service);
         pthread_mutex_lock(&service->lock);
-        election_log_etcd(service, reachable);
-        election_sleep(service, started_at);
+        doorman_time duration = due - doorman_clock();
+        if (duration > 0 && !service->stopping && !election->reload) {
+            server_condition_wait(&election->wake, &service->lock, duration);
+        }
     }
     pthread_mutex_unlock(&service->lock);
     if (service->settings->election_key) election_resign(service);
@@ -353,9 +308,15 @@ void server_election_reload_config(struct service *service) {
 
 enum exit_status server_election_start(struct service *service) {
     struct election *election = service->election;
+    doorman_election_options options = {.address = service->advertise,
+                                        .ttl = service->settings->election_ttl * DOORMAN_SECOND};
+    doorman_error error;
     server_etcd_set_election_deadline(&election->etcd, service->settings);
+    if (service->settings->election_key &&
+        doorman_election_init(&election->core, &options, &error, doorman_clock()) != DOORMAN_OK) {
+        return server_fatal_error(EXIT_USAGE, "--advertise: %s", error.text);
+    }
     election->reachable = true;
-    election->until = DOORMAN_NEVER;
     election->started = server_condition_init(&election->wake) &&
                         pthread_create(&election->thread, NULL, election_main, service) == 0;
     return election->started
