@@ -107,7 +107,7 @@
  * THE API, by group. The documentation of each function is above its declaration.
  *
  *     status         doorman_status_name
- *     configuration  doorman_config_create  _destroy  _templates
+ *     configuration  doorman_config_create  _destroy  _read
  *     shares         doorman_shares
  *     messages       doorman_method_name
  *     upstream       doorman_upstream_due  _request  _response  _failed
@@ -117,7 +117,7 @@
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants  _read
  *                    _try  _release
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
- *     JSON           doorman_json_config  _serve  _request  _response
+ *     JSON           doorman_json_config  _write_config  _serve  _request  _response
  *                    doorman_json_exchange_read  _decide  _write  _uninit
  *                    doorman_buffer_uninit
  *     agent          doorman_agent_start  _shutdown  _stop  _read_info  _kill_switch
@@ -382,7 +382,8 @@ typedef struct doorman_config doorman_config;
  * templates (G4).
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call
- *   error     may be NULL; names the wrong field and the rule that this field breaks
+ *   error     may be NULL. After an error it names the wrong field and the rule that this field
+ *             breaks. After OK it has a warning about learning that is too short (G9), or is empty
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (more than template_max templates) |
  *             OUT_OF_MEMORY
  *   cost      O(templates^2)
@@ -394,11 +395,10 @@ DOORMAN_API doorman_status doorman_config_create(doorman_config **out,
 /* Frees a configuration. No server may use the configuration afterwards. NULL has no effect. */
 DOORMAN_API void doorman_config_destroy(doorman_config *config);
 
-/* Returns all templates in their order, with the defaults filled in.
- *   count     written: the number of templates
- *   returns   an array that belongs to config */
-DOORMAN_API const doorman_template *doorman_config_templates(const doorman_config *config,
-                                                             size_t *count);
+/* Describes a configuration by options. They make an equal configuration.
+ *   out   written: the templates in their order, with the defaults filled in. The templates belong
+ *         to config */
+DOORMAN_API void doorman_config_read(const doorman_config *config, doorman_config_options *out);
 
 /* ---- shares, the public part -------------------------------------------------------------- */
 
@@ -707,7 +707,13 @@ typedef struct doorman_server_resource {
     bool divides_capacity;   /* leases are parts of the capacity; false for STATIC and
                                 NO_ALGORITHM */
     bool is_learning;        /* the server learns what the holders have */
-    doorman_time learned_at; /* when the server stops learning */
+    doorman_time learned_at; /* when the server stops learning; DOORMAN_NEVER: not known yet */
+    /* By how much `has` exceeds the capacity, in the resource's units; 0 if the leases fit, and if
+     * they are not parts of the capacity. It is more than 0 after a cut in capacity, until holders
+     * have renewed their leases. It counts what this server has granted. So it does not include what
+     * clients use without a lease, and counts the lease of an id once, even if two processes use
+     * the id and each of them uses the whole lease. */
+    double overshoot;
     bool has_safe_capacity;
     double safe_capacity;
 } doorman_server_resource;
@@ -1291,6 +1297,20 @@ DOORMAN_API void doorman_buffer_uninit(doorman_buffer *buffer);
  *             value) and RESOURCE_EXHAUSTED (the text is too large, or nested too deeply) */
 DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
                                                doorman_error *error);
+
+/* Writes a configuration as JSON text, with one line for each template. For the text of a
+ * doorman_config the caller gets the options from doorman_config_read. The text has the kind, the
+ * lease length and the refresh interval of each algorithm. It has no other field whose value is the
+ * default. Numbers have as few digits as possible.
+ *     If doorman_config_create accepts the options, doorman_json_config makes an equal
+ * configuration from the text. Durations of more than 26 days are exact only if they are whole
+ * seconds. Bytes of a description that are not UTF-8 are replaced by U+FFFD. doorman_json_config
+ * refuses a text that is larger than V5 allows.
+ *   options   used only during the call; not checked. template_max has no effect
+ *   text      in/out: its text is replaced
+ *   returns   OK | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_json_write_config(const doorman_config_options *options,
+                                                     doorman_buffer *text);
 
 /* Serves one message: parses the text, calls doorman_server_handle and writes the reply. There is
  * always a reply to send. If the message is wrong, the reply describes the error. Over nng a
@@ -2160,6 +2180,10 @@ static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
  * G4 One error refuses the whole configuration. The error text names the field.
  * G6 The refresh interval is more than 0 and at most the lease length. A template `*` is the last
  *    template.
+ * G9 If learning_mode_duration is shorter than the longest lease, the configuration is valid, but
+ *    there is a warning. After a change of master the leases may then exceed the capacity (R8). The
+ *    longest lease is the lease length plus the default drift. `immediate` handover and amounts that
+ *    are not parts of a capacity need no learning, so they get no warning.
  *
  * >>server defines G5 (reloading) and C7 (limits, such as the number of templates).
  * >>json defines G7 (named parameters).
@@ -2260,6 +2284,7 @@ static bool doorman__duration_valid(doorman_time duration) {
 }
 
 #define DOORMAN__LEASE_LENGTH (60 * DOORMAN_SECOND) /* the default */
+#define DOORMAN__DRIFT 0.05                         /* the default */
 
 /* Returns an algorithm with its zeros replaced by the defaults. */
 static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *given) {
@@ -2490,6 +2515,41 @@ static void doorman__config_copy(doorman_config *config, const doorman_config_op
     assert(at == config->strings + doorman__config_string_bytes(options));
 }
 
+/* Returns whether leases of a predecessor may outlast the learning of a new master (G9). */
+static bool doorman__algorithm_learns_too_little(const doorman_algorithm *algorithm) {
+    bool divides_capacity =
+        algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
+    doorman_time longest =
+        algorithm->lease_length + doorman__scale(algorithm->lease_length, DOORMAN__DRIFT);
+    return divides_capacity && algorithm->handover == DOORMAN_CONFIRMED &&
+           algorithm->has_learning_mode_duration && algorithm->learning_mode_duration < longest;
+}
+
+/* Writes a warning about the first template that learns too little (G9). If there is none, the text
+ * is empty. */
+static void doorman__config_warn(const doorman_config *config, doorman_error *error) {
+    size_t count = 0, first = 0;
+    if (!error) return;
+    for (size_t i = config->template_count; i-- > 0;) {
+        if (!doorman__algorithm_learns_too_little(&config->templates[i].algorithm)) continue;
+        first = i;
+        count++;
+    }
+    error->text[0] = 0;
+    if (count == 0) return;
+    const doorman_algorithm *algorithm = &config->templates[first].algorithm;
+    (void)doorman__fail(error, DOORMAN_OK,
+                        "resources[%zu].algorithm.learning_mode_duration: %g s is shorter than the "
+                        "longest lease, %g s with clock drift: after a change of master, more than "
+                        "the capacity may be in use",
+                        first, (double)algorithm->learning_mode_duration / 1e9,
+                        (double)algorithm->lease_length * (1 + DOORMAN__DRIFT) / 1e9);
+    size_t bytes = strlen(error->text);
+    if (count == 1) return;
+    snprintf(error->text + bytes, sizeof error->text - bytes, " (%zu resources are like this)",
+             count);
+}
+
 doorman_status doorman_config_create(doorman_config **out, const doorman_config_options *options,
                                      doorman_error *error) {
     doorman_status status = doorman__config_check(options, error);
@@ -2510,6 +2570,7 @@ doorman_status doorman_config_create(doorman_config **out, const doorman_config_
     }
     doorman__config_copy(config, options);
     doorman__config_index(config);
+    doorman__config_warn(config, error);
     *out = config;
     return DOORMAN_OK;
 }
@@ -2565,9 +2626,11 @@ static const doorman_template *doorman__config_find(const doorman_config *config
     return found < config->template_count ? &config->templates[found] : NULL;
 }
 
-const doorman_template *doorman_config_templates(const doorman_config *config, size_t *count) {
-    *count = config->template_count;
-    return config->templates;
+void doorman_config_read(const doorman_config *config, doorman_config_options *out) {
+    *out = (doorman_config_options){.templates = config->templates,
+                                    .template_count = config->template_count,
+                                    .template_max = config->template_count,
+                                    .reject_unmatched = config->reject_unmatched};
 }
 
 /* The algorithm for a resource that no template matches (G2). */
@@ -5782,7 +5845,7 @@ static void doorman__server_set_options(doorman_server *server,
     server->options = *options;
     memcpy(server->node, options->node, strlen(options->node) + 1);
     server->options.node = server->node;
-    if (options->drift <= 0) server->options.drift = 0.05;
+    if (options->drift <= 0) server->options.drift = DOORMAN__DRIFT;
     if (!options->resource_max) server->options.resource_max = 1000000;
     if (!options->holder_max) server->options.holder_max = 10000000;
     if (!options->resource_max_per_holder) server->options.resource_max_per_holder = 100000;
@@ -7150,6 +7213,7 @@ static bool doorman__resource_describe(doorman_server *server,
                                      .divides_capacity = kind->divides_capacity,
                                      .is_learning = doorman__leases_learning(leases, now),
                                      .learned_at = leases->learned_at};
+    if (kind->divides_capacity) out->overshoot = doorman__max(0, out->has - out->capacity);
     out->has_safe_capacity = doorman__resource_safe_capacity(resource, now, &out->safe_capacity);
     return true;
 }
@@ -10966,11 +11030,16 @@ static void doorman__put_fraction(doorman__writer *out, double size) {
     doorman__put_bytes(out, text, count);
 }
 
-/* Writes a number that is less than 1/64, or an integer that is more than 2^53. The decimal
- * separator is `.` in every locale. Few amounts are so small or so large. */
-static void doorman__put_extreme(doorman__writer *out, double size) {
+/* Writes a number with as few digits as possible. The number of digits is between 15 and 17.
+ * printf omits zeros at the end, so a number that needs fewer than 15 digits gets fewer. Numbers
+ * below DBL_MIN are less exact and may need fewer digits, so for them the search starts at 1. The
+ * decimal separator is `.` in every locale. */
+static void doorman__put_shortest(doorman__writer *out, double size) {
     char text[40];
-    snprintf(text, sizeof text, "%.17g", size);
+    int count = size < DBL_MIN ? 1 : 15;
+    do {
+        snprintf(text, sizeof text, "%.*g", count, size);
+    } while (strtod(text, NULL) != size && ++count <= 17);
     size_t digits = strspn(text, "0123456789");
     size_t point = strcspn(text + digits, "0123456789e");
     doorman__put_bytes(out, text, digits);
@@ -10979,8 +11048,9 @@ static void doorman__put_extreme(doorman__writer *out, double size) {
 }
 
 /* Writes an amount. Reading the text gives the same double. Most amounts are integers or have a few
- * decimals. */
-static void doorman__put_amount(doorman__writer *out, double amount) {
+ * decimals.
+ *   shortest   false: the text may have one digit more than it needs, and takes less time */
+static void doorman__put_amount(doorman__writer *out, double amount, bool shortest) {
     double size = amount < 0 ? -amount : amount;
     uint64_t whole = size < DOORMAN__INTEGER_MAX ? (uint64_t)size : 0;
     uint64_t millionths = size < 1e9 ? (uint64_t)(size * 1e6 + 0.5) : 0;
@@ -10989,11 +11059,11 @@ static void doorman__put_amount(doorman__writer *out, double amount) {
         doorman__put_decimal(out, whole, 0);
     } else if ((double)millionths / 1e6 == size) {
         doorman__put_decimal(out, millionths, 6);
-    } else if (size >= 1.0 / 64 && size < DOORMAN__INTEGER_MAX) {
+    } else if (!shortest && size >= 1.0 / 64 && size < DOORMAN__INTEGER_MAX) {
         doorman__put_decimal(out, whole, 0);
         doorman__put_fraction(out, size);
     } else {
-        doorman__put_extreme(out, size);
+        doorman__put_shortest(out, size);
     }
 }
 
@@ -11049,6 +11119,7 @@ static const char *doorman__put_plain(doorman__writer *out, const char *format) 
  *   '    a "
  *   %s   a string in quotes
  *   %n   an amount
+ *   %x   an amount, with as few digits as possible
  *   %t   a doorman_time, in seconds
  *   %i   a uint64_t
  *   %b   a bool
@@ -11059,7 +11130,8 @@ static void doorman__put(doorman__writer *out, const char *format, ...) {
     for (; *(format = doorman__put_plain(out, format)); format += 2) {
         switch (format[1]) {
         case 's': doorman__put_string(out, va_arg(values, const char *)); break;
-        case 'n': doorman__put_amount(out, va_arg(values, double)); break;
+        case 'n': doorman__put_amount(out, va_arg(values, double), false); break;
+        case 'x': doorman__put_amount(out, va_arg(values, double), true); break;
         case 't': doorman__put_seconds(out, va_arg(values, doorman_time)); break;
         case 'i': doorman__put_decimal(out, va_arg(values, uint64_t), 0); break;
         case 'b': doorman__put(out, va_arg(values, int) ? "true" : "false"); break;
@@ -11125,13 +11197,40 @@ static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm
                      all.minimum_refresh_interval);
     }
     if (all.decay_factor != usual.decay_factor) {
-        doorman__put(out, "%,{'name':'decay_factor','value':%n}", all.decay_factor);
+        doorman__put(out, "%,{'name':'decay_factor','value':%x}", all.decay_factor);
     }
-    if (all.reserve > 0) doorman__put(out, "%,{'name':'reserve','value':%n}", all.reserve);
+    if (all.reserve > 0) doorman__put(out, "%,{'name':'reserve','value':%x}", all.reserve);
     if (all.handover != usual.handover) {
         doorman__put(out, "%,{'name':'handover','value':%s}", doorman__handovers[all.handover]);
     }
     doorman__put(out, "]}");
+}
+
+/* Writes one template. Without has_algorithm the template takes the algorithm of `*` (G3). */
+static void doorman__put_template(doorman__writer *out, const doorman_template *template_) {
+    const char *description = template_->description ? template_->description : "";
+    doorman__put(out, "%,\n{'identifier_glob':%s", template_->identifier_glob);
+    if (*description) doorman__put(out, ",'description':%s", description);
+    doorman__put(out, ",'capacity':%x", template_->capacity);
+    if (template_->has_safe_capacity) {
+        doorman__put(out, ",'safe_capacity':%x", template_->safe_capacity);
+    }
+    if (template_->whole) doorman__put(out, ",'whole':%b", true);
+    if (template_->has_algorithm) doorman__put_algorithm(out, &template_->algorithm, false);
+    doorman__put(out, "}");
+}
+
+doorman_status doorman_json_write_config(const doorman_config_options *options,
+                                         doorman_buffer *text) {
+    doorman__writer out = doorman__put_start(text);
+    doorman__put(&out, "{");
+    if (options->reject_unmatched) doorman__put(&out, "'unmatched':%s,", "reject");
+    doorman__put(&out, "'resources':[");
+    for (size_t i = 0; i < options->template_count; i++) {
+        doorman__put_template(&out, &options->templates[i]);
+    }
+    doorman__put(&out, "]}");
+    return doorman__put_end(&out);
 }
 
 /* Writes what only a server needs: the algorithm, the terms and how long to learn. */

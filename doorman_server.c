@@ -637,7 +637,8 @@ static doorman_status config_parse(doorman_config **out, FILE *file, doorman_err
     return status;
 }
 
-/* Loads a configuration from a file. On failure, returns false and writes a text to `error`. */
+/* Loads a configuration from a file. On failure, returns false and writes a text to `error`. On
+ * success, `error` has a warning or is empty. */
 static bool config_load(doorman_config **out, const char *path, doorman_error *error) {
     doorman_status status = DOORMAN_UNAVAILABLE;
     FILE *file = fopen(path, "rb");
@@ -666,37 +667,15 @@ static enum exit_status config_error(const char *path, const doorman_error *erro
                               error->text);
 }
 
-/* Warns about learning that is shorter than a lease (G6). A new master learns for this time. If the
- * longest lease of its predecessor is longer, the new master may grant capacity that is still in
- * use. */
-static void warn_about_learning(const char *path, const doorman_config *config) {
-    const double drift = 0.05; /* the default of doorman_server_options */
-    size_t count = 0;
-    const doorman_template *templates = doorman_config_templates(config, &count);
-    for (size_t i = 0; i < count; i++) {
-        const doorman_algorithm *algorithm = &templates[i].algorithm;
-        double learning = (double)algorithm->learning_mode_duration / (double)DOORMAN_SECOND;
-        double lease = (double)algorithm->lease_length * (1 + drift) / (double)DOORMAN_SECOND;
-        if (algorithm->handover == DOORMAN_CONFIRMED && algorithm->has_learning_mode_duration &&
-            learning < lease) {
-            fprintf(stderr,
-                    "%s: warning: resources[%zu].algorithm.learning_mode_duration: %g s is shorter "
-                    "than the longest lease, %g s with clock drift: after a change of master, more "
-                    "than the capacity may be in use\n",
-                    path, i, learning, lease);
-        }
-    }
-}
-
 static enum exit_status check_config(const struct settings *settings) {
     struct service service = {.settings = settings};
     doorman_error error;
     enum exit_status exit_status = server_election_create(&service);
     if (exit_status == CONTINUE && service_fetch_config(&service, &error)) {
-        size_t count = 0;
-        doorman_config_templates(service.config, &count);
-        warn_about_learning(settings->config, service.config);
-        printf("%s: ok, %zu resources\n", settings->config, count);
+        doorman_config_options read;
+        doorman_config_read(service.config, &read);
+        if (error.text[0]) fprintf(stderr, "%s: warning: %s\n", settings->config, error.text);
+        printf("%s: ok, %zu resources\n", settings->config, read.template_count);
         exit_status = EXIT_OK;
     } else if (exit_status == CONTINUE) {
         exit_status = config_error(settings->config, &error);
@@ -833,7 +812,9 @@ void server_apply_config(struct service *service, doorman_config *config,
         }
         pthread_mutex_unlock(&service->lock);
     }
+    pthread_mutex_lock(&service->config_lock);
     doorman_config_destroy(config);
+    pthread_mutex_unlock(&service->config_lock);
     pthread_mutex_lock(&service->lock);
     if (loaded) service->last_load.loaded_at = time(NULL);
     snprintf(service->last_load.error, sizeof service->last_load.error, "%s", loaded ? "" : why);
@@ -867,10 +848,6 @@ void server_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock,
     until.tv_sec += until.tv_nsec / (long)DOORMAN_SECOND;
     until.tv_nsec %= (long)DOORMAN_SECOND;
     pthread_cond_timedwait(condition, lock, &until);
-}
-
-bool server_rejects_unmatched(const struct service *service) {
-    return service->config && service->config->reject_unmatched;
 }
 
 #define YIELD_MS 1
@@ -1314,9 +1291,9 @@ static void service_log_started(const struct service *service) {
     if (parents->count > 0) {
         addresses_join(parents->items, parents->count, source, sizeof source);
     } else {
-        size_t count = 0;
-        doorman_config_templates(service->config, &count);
-        snprintf(source, sizeof source, "%zu", count);
+        doorman_config_options read;
+        doorman_config_read(service->config, &read);
+        snprintf(source, sizeof source, "%zu", read.template_count);
     }
     server_log(service->settings, LEVEL_INFO, "serving", "version", DOORMAN_VERSION, "http",
                server_http_address(service), "id", service->id, "node", service->node, "listen",
@@ -1495,7 +1472,9 @@ static void service_run(struct service *service, const sigset_t *signals) {
 /* ---- >>main --------------------------------------------------------------------------------- */
 
 static enum exit_status serve(const struct settings *settings) {
-    struct service service = {.settings = settings, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct service service = {.settings = settings,
+                              .lock = PTHREAD_MUTEX_INITIALIZER,
+                              .config_lock = PTHREAD_MUTEX_INITIALIZER};
     sigset_t signals;
     block_signals(&signals);
     enum exit_status exit_status = service_start(&service);

@@ -51,11 +51,11 @@ static bool read_capacity(demo *d, const char *path) {
         fprintf(stderr, "demo: %s: %s\n", path, error.text);
         return false;
     }
-    size_t count = 0;
-    const doorman_template *templates = doorman_config_templates(config, &count);
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(templates[i].identifier_glob, RESOURCE) == 0) {
-            d->all.capacity = templates[i].capacity;
+    doorman_config_options read;
+    doorman_config_read(config, &read);
+    for (size_t i = 0; i < read.template_count; i++) {
+        if (strcmp(read.templates[i].identifier_glob, RESOURCE) == 0) {
+            d->all.capacity = read.templates[i].capacity;
         }
     }
     doorman_config_destroy(config);

@@ -59,8 +59,7 @@ static void json_resource(struct text *text, const struct row *row, doorman_time
         server_text_add(text, "null");
     }
     server_text_addf(text, ",\"learning\":%s,\"algorithm\":\"%s\"",
-                     server_row_is_learning(row, now) ? "true" : "false",
-                     server_kind_name(row->kind));
+                     info->is_learning ? "true" : "false", server_kind_name(row->kind));
     if (info->leased) json_seconds(text, ",\"lease_expires_in\":", info->lease_end - now);
     server_text_add(text, "}");
 }
@@ -95,84 +94,80 @@ void server_handle_status(struct service *service, const struct http_request *re
     server_snapshot_uninit(&snapshot);
 }
 
-static void json_parameter(struct text *text, const char *name, double value) {
-    server_text_addf(text, "{\"name\":\"%s\",\"value\":", name);
-    json_number(text, value);
-    server_text_add(text, "},");
+/* The resources of a node with a parent, as templates. */
+struct template_list {
+    doorman_template *items;
+    size_t count, capacity;
+    bool failed; /* out of memory */
+};
+
+/* Returns a glob that matches only this id, or NULL if memory runs out. The caller frees the
+ * glob. */
+static char *glob_of_id(const char *id) {
+    char *glob = (char *)malloc(2 * strlen(id) + 1), *to = glob;
+    for (; glob && *id; id++) {
+        if (strchr("*?[]\\", *id)) *to++ = '\\';
+        *to++ = *id;
+    }
+    if (glob) *to = 0;
+    return glob;
 }
 
-static void json_algorithm(struct text *text, const doorman_algorithm *algorithm) {
-    const double second = (double)DOORMAN_SECOND;
-    server_text_addf(text, ",\"algorithm\":{\"kind\":\"%s\"", server_kind_name(algorithm->kind));
-    json_seconds(text, ",\"lease_length\":", algorithm->lease_length);
-    json_seconds(text, ",\"refresh_interval\":", algorithm->refresh_interval);
-    if (algorithm->has_learning_mode_duration) {
-        json_seconds(text, ",\"learning_mode_duration\":", algorithm->learning_mode_duration);
+static bool template_list_add(void *context, const doorman_server_resource *info) {
+    struct template_list *list = (struct template_list *)context;
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity ? 2 * list->capacity : 64;
+        void *grown = realloc(list->items, capacity * sizeof *list->items);
+        list->failed = !grown;
+        if (list->failed) return false;
+        list->items = (doorman_template *)grown;
+        list->capacity = capacity;
     }
-    server_text_add(text, ",\"parameters\":[");
-    if (algorithm->has_minimum_interval) {
-        json_parameter(text, "minimum_interval", (double)algorithm->minimum_interval / second);
-    }
-    json_parameter(text, "minimum_refresh_interval",
-                   (double)algorithm->minimum_refresh_interval / second);
-    json_parameter(text, "decay_factor", algorithm->decay_factor);
-    if (algorithm->reserve > 0) json_parameter(text, "reserve", algorithm->reserve);
-    server_text_addf(text, "{\"name\":\"handover\",\"value\":\"%s\"}]}",
-                     algorithm->handover == DOORMAN_IMMEDIATE ? "immediate" : "confirmed");
+    doorman_template *item = &list->items[list->count];
+    *item = *info->settings;
+    item->description = NULL; /* the parent sends none */
+    item->identifier_glob = glob_of_id(info->resource_id);
+    list->failed = !item->identifier_glob;
+    if (!list->failed) list->count++;
+    return !list->failed;
 }
 
-/* Writes one template in the format of a configuration file.
- *   rule   server_escape_json for a glob, server_escape_glob for a resource id */
-static void json_template(struct text *text, const doorman_template *settings, const char *glob,
-                          escape_rule rule) {
-    server_text_add(text, "\n{\"identifier_glob\":\"");
-    server_text_add_escaped(text, glob, rule);
-    server_text_add(text, "\",\"description\":");
-    json_text(text, settings->description ? settings->description : "");
-    server_text_add(text, ",\"capacity\":");
-    json_number(text, settings->capacity);
-    if (settings->has_safe_capacity) {
-        server_text_add(text, ",\"safe_capacity\":");
-        json_number(text, settings->safe_capacity);
-    }
-    if (settings->whole) server_text_add(text, ",\"whole\":true");
-    json_algorithm(text, &settings->algorithm);
-    server_text_add(text, "}");
+/* Writes the resources of a node with a parent. They are copied with the lock held, and written
+ * without it. */
+static bool json_write_resources(struct service *service, doorman_buffer *out) {
+    struct template_list list = {.items = NULL};
+    pthread_mutex_lock(&service->lock);
+    server_for_each_resource(service, template_list_add, &list);
+    pthread_mutex_unlock(&service->lock);
+    const doorman_config_options options = {.templates = list.items, .template_count = list.count};
+    bool written = !list.failed && doorman_json_write_config(&options, out) == DOORMAN_OK;
+    for (size_t i = 0; i < list.count; i++) free((char *)(uintptr_t)list.items[i].identifier_glob);
+    free(list.items);
+    return written;
 }
 
-static bool json_add_template(void *context, const doorman_server_resource *info) {
-    struct text *text = (struct text *)context;
-    if (text->buffer.bytes > 0 && text->buffer.text[text->buffer.bytes - 1] == '}') {
-        server_text_add(text, ",");
-    }
-    json_template(text, info->settings, info->resource_id, server_escape_glob);
-    return true;
+/* Writes the configuration of a root without the lock of the leases. */
+static bool json_write_config(struct service *service, doorman_buffer *out) {
+    doorman_config_options options;
+    pthread_mutex_lock(&service->config_lock);
+    pthread_mutex_lock(&service->lock);
+    doorman_config_read(service->config, &options);
+    pthread_mutex_unlock(&service->lock);
+    bool written = doorman_json_write_config(&options, out) == DOORMAN_OK;
+    pthread_mutex_unlock(&service->config_lock);
+    return written;
 }
 
-/* Writes the templates of the configuration. A node with a parent writes one template for each
- * resource instead. Precondition: the lock is held. */
-static void json_templates(struct text *text, struct service *service) {
-    size_t count = 0;
-    const doorman_template *templates = NULL;
-    if (service->config) templates = doorman_config_templates(service->config, &count);
-    for (size_t i = 0; i < count; i++) {
-        if (i) server_text_add(text, ",");
-        json_template(text, &templates[i], templates[i].identifier_glob, server_escape_json);
-    }
-    if (!service->config) server_for_each_resource(service, json_add_template, text);
-}
-
+/* Writes the configuration in force. A node with a parent writes one template for each resource. */
 void server_handle_config(struct service *service, const struct http_request *request,
                           struct http_response *response) {
     struct text *text = &response->text;
+    bool is_root = service->settings->parents.count == 0;
     (void)request;
     response->type = "application/json";
-    pthread_mutex_lock(&service->lock);
-    bool rejects = server_rejects_unmatched(service);
-    server_text_addf(text, "{%s\"resources\":[", rejects ? "\"unmatched\":\"reject\"," : "");
-    json_templates(text, service);
-    pthread_mutex_unlock(&service->lock);
-    server_text_add(text, "]}\n");
+    text->failed = is_root ? !json_write_config(service, &text->buffer)
+                           : !json_write_resources(service, &text->buffer);
+    server_text_add(text, "\n");
 }
 
 void server_handle_health(struct service *service, const struct http_request *request,

@@ -138,8 +138,8 @@ static bool metric_value(const struct snapshot *snapshot, const struct row *row,
     case METRIC_CLIENTS: *out = (double)info->holder_count; break;
     case METRIC_SUBCLIENTS: *out = info->subclients; break;
     case METRIC_SAFE_CAPACITY: *out = info->safe_capacity; return info->has_safe_capacity;
-    case METRIC_LEARNING: *out = server_row_is_learning(row, snapshot->now); break;
-    case METRIC_OVERSHOOT: *out = row->overshoot; break;
+    case METRIC_LEARNING: *out = info->is_learning; break;
+    case METRIC_OVERSHOOT: *out = info->overshoot; break;
     case METRIC_EXPIRED: *out = (double)info->expired_count; break;
     case METRIC_REMAINING: *out = info->leased ? left : 0; return has_parent && row->id;
     case METRIC_COUNT:

@@ -236,12 +236,12 @@ static void page_trend(struct text *text, struct service *service, const struct 
 /* Adds warnings about conditions that an operator should know. */
 static void page_warnings(struct text *text, struct service *service, const struct row *row,
                           doorman_time now) {
-    if (server_row_is_learning(row, now)) {
+    if (row->info.is_learning) {
         server_text_add(text, " <span class=warn>learning for ");
         page_duration(text, row->info.learned_at - now);
         server_text_add(text, "</span>");
     }
-    if (row->overshoot > 0) server_text_add(text, " <span class=bad>over its capacity</span>");
+    if (row->info.overshoot > 0) server_text_add(text, " <span class=bad>over its capacity</span>");
     if (service->settings->parents.count == 0) return;
     if (row->info.leased) {
         server_text_add(text, " lease of ");

@@ -227,7 +227,10 @@ struct service {
     size_t url_count;
     struct worker workers[WORKER_COUNT];
     unsigned sending_count; /* workers that are sending; atomic */
-    pthread_mutex_t lock;   /* guards all members below while workers run */
+    /* Held while a configuration is destroyed. A thread that holds it can use `config` without
+     * `lock`. A thread that takes both locks takes this one first. */
+    pthread_mutex_t config_lock;
+    pthread_mutex_t lock; /* guards all members below while workers run */
     doorman_config *config;
     doorman_server *server;
     struct repeated_warning warnings[WARNING_COUNT];
@@ -259,10 +262,6 @@ void server_apply_config(struct service *service, doorman_config *config,
  * memory runs out. */
 doorman_status server_handle_message(struct service *service, doorman_json_exchange *exchange,
                                      const char *text, size_t bytes);
-
-/* Returns whether the configuration refuses resources that no template matches. Precondition: the
- * lock is held. */
-bool server_rejects_unmatched(const struct service *service);
 
 /* Releases the lock for a moment, so that other threads can take it. */
 void server_yield(struct service *service);
@@ -533,8 +532,6 @@ const char *server_escape_label(char character, char room[8]);
 /* Escapes a character for the query part of a URL. */
 const char *server_escape_query(char character, char room[8]);
 
-/* Escapes a character of a resource id for a configuration, in which the id is a glob. */
-const char *server_escape_glob(char character, char room[8]);
 void server_text_add_escaped(struct text *text, const char *from, escape_rule rule);
 
 /* Reads and decodes the value of `name` in "name=value&name=value". A value that does not fit is
@@ -578,7 +575,6 @@ struct row {
     char *id;
     doorman_server_resource info; /* its id and settings pointers are not valid */
     doorman_kind kind;
-    double overshoot; /* by how much the leases exceed the capacity; normally 0 */
 };
 
 struct snapshot {
@@ -634,7 +630,6 @@ void server_for_each_resource(struct service *service,
 /* Returns the name of a kind of algorithm, as in a configuration. */
 const char *server_kind_name(doorman_kind kind);
 
-bool server_row_is_learning(const struct row *row, doorman_time now);
 int server_compare_row_ids(const void *left, const void *right);
 void server_lease_list_take(struct lease_list *leases, struct service *service,
                             const char *resource_id);

@@ -46,17 +46,9 @@ static bool reserve_row(void **items, size_t count, size_t *capacity, size_t byt
     return true;
 }
 
-bool server_row_is_learning(const struct row *row, doorman_time now) {
-    return row->info.is_learning && row->info.learned_at > now;
-}
-
 /* Makes a row without an id. The caller sets the id. */
 static struct row row_make(const doorman_server_resource *info) {
-    struct row row = {.info = *info, .kind = info->settings->algorithm.kind};
-    if (info->divides_capacity && info->has > info->capacity) {
-        row.overshoot = info->has - info->capacity;
-    }
-    return row;
+    return (struct row){.info = *info, .kind = info->settings->algorithm.kind};
 }
 
 void server_snapshot_add_row(struct snapshot *snapshot, const doorman_server_resource *info) {
@@ -78,9 +70,9 @@ void server_snapshot_add_other(struct snapshot *snapshot, const struct row *row)
     const doorman_server_resource *info = &row->info;
     bool later = info->is_learning && info->learned_at > others->learned_at;
     snapshot->has_others = true;
-    snapshot->others.overshoot += row->overshoot;
     others->capacity += info->capacity;
     others->has += info->has;
+    others->overshoot += info->overshoot;
     others->committed += info->committed;
     others->wants += info->wants;
     others->subclients += info->subclients;

@@ -76,12 +76,6 @@ const char *server_escape_query(char character, char room[8]) {
     return room;
 }
 
-const char *server_escape_glob(char character, char room[8]) {
-    if (!strchr("*?[]\\", character)) return server_escape_json(character, room);
-    snprintf(room, 8, "\\\\%s%c", character == '\\' ? "\\" : "", character);
-    return room;
-}
-
 void server_text_add_escaped(struct text *text, const char *from, escape_rule rule) {
     char room[8];
     for (; *from; from++) {

@@ -204,9 +204,9 @@ void sim_add_version(sim_world *world, const sim_rules *rules) {
         fprintf(stderr, "configuration: %s\n", error.text);
         abort();
     }
-    const doorman_template *resolved = doorman_config_templates(version->config, &count);
+    doorman_config_read(version->config, &options);
     for (size_t i = 0, at = 0; i < world->resource_count; i++) {
-        if (rules[i].matched) version->rules[i].algorithm = resolved[at++].algorithm;
+        if (rules[i].matched) version->rules[i].algorithm = options.templates[at++].algorithm;
     }
 }
 

@@ -332,9 +332,10 @@ static void test_case_run(void **state) {
 /* ---- configurations and shares */
 
 static void dump_config(text *outcome, const doorman_config *config) {
-    size_t count = 0;
-    const doorman_template *all = doorman_config_templates(config, &count);
-    for (size_t i = 0; i < count; i++) {
+    doorman_config_options read;
+    doorman_config_read(config, &read);
+    const doorman_template *all = read.templates;
+    for (size_t i = 0; i < read.template_count; i++) {
         add(outcome, "%s (%s) %.17g %d %.17g\n", all[i].identifier_glob, all[i].description,
             all[i].capacity, (int)all[i].algorithm.kind, all[i].algorithm.reserve);
     }
@@ -592,6 +593,14 @@ static doorman_status parse_config(fixture *s) {
     return status;
 }
 
+static doorman_status write_config(fixture *s) {
+    doorman_status status = doorman_json_write_config(&all_templates, &s->reply);
+    if (s->reply.text) assert_int_equal(strlen(s->reply.text), s->reply.bytes);
+    if (status != DOORMAN_OK) assert_int_equal(s->reply.bytes, 0);
+    if (status == DOORMAN_OK) add(&s->outcome, "%s\n", s->reply.text);
+    return status;
+}
+
 /* The object has so many keys that they are sorted to find duplicates. */
 static const char request_text[] =
     "{\"get_capacity\":{\"client_id\":\"new\",\"resource\":[{\"resource_id\":\"db/1\",\"wants\":5,"
@@ -768,6 +777,7 @@ static const test_case test_cases[] = {
     {"doorman_client_open", "no resource is opened", create_client_with_resources, open_resource,
      3},
     {"doorman_json_config", "no configuration is read", NULL, parse_config, 20},
+    {"doorman_json_write_config", "no configuration is written", NULL, write_config, 2},
     {"doorman_json_serve", "nothing is served", NULL, serve_message, 40},
     {"doorman_json_serve", "a node is served nothing", prepare_node_message, serve_node, 60},
     {"doorman_json_exchange_read", "nothing is read", NULL, read_message, 30},

@@ -222,11 +222,11 @@ static void a_resource_that_matches_no_glob_has_no_template(void **state) {
     assert_null(doorman__config_find(config, "a/db/7"));
     doorman_config_destroy(config);
 
-    size_t count = 1;
+    doorman_config_options read = {.template_count = 1};
     config = config_of(NULL, 0);
     assert_null(doorman__config_find(config, "db/7"));
-    (void)doorman_config_templates(config, &count);
-    assert_int_equal(count, 0);
+    doorman_config_read(config, &read);
+    assert_int_equal(read.template_count, 0);
     doorman_config_destroy(config);
 }
 
@@ -387,9 +387,11 @@ static void a_configuration_copies_everything_it_is_given(void **state) {
     memset(description, 'x', sizeof description - 1);
     memset(&template_, 0, sizeof template_);
 
-    size_t count = 0;
-    const doorman_template *kept = doorman_config_templates(config, &count);
-    assert_int_equal(count, 1);
+    doorman_config_options read;
+    doorman_config_read(config, &read);
+    assert_int_equal(read.template_count, 1);
+    assert_false(read.reject_unmatched);
+    const doorman_template *kept = read.templates;
     assert_ptr_equal(doorman__config_find(config, "db/7"), kept);
     assert_string_equal(kept->identifier_glob, "db/[0-9]*");
     assert_string_equal(kept->description, "queries a second");
@@ -428,6 +430,10 @@ static void each_kind_has_its_name(void **state) {
     {                                                                                              \
         .identifier_glob = "b", .has_algorithm = true, .algorithm = { __VA_ARGS__ }                \
     }
+
+#define WITH_LEARNING(duration)                                                                    \
+    .has_algorithm = true,                                                                         \
+    .algorithm = {.has_learning_mode_duration = true, .learning_mode_duration = (duration)}
 
 static const struct {
     doorman_template template_;
@@ -566,6 +572,65 @@ static void the_number_of_templates_is_limited(void **state) {
     assert_int_equal(create_many(10001, 10001, &error), DOORMAN_OK);
 }
 
+/* A warning is expected for an algorithm with these fields. */
+static const struct {
+    bool expected;
+    doorman_algorithm algorithm;
+} learning_rows[] = {
+    {false, {.lease_length = SECONDS(60)}},
+    {false, {.has_learning_mode_duration = true, .learning_mode_duration = SECONDS(63)}},
+    {true, {.has_learning_mode_duration = true, .learning_mode_duration = SECONDS(63) - 1}},
+    {true, {.has_learning_mode_duration = true}},
+    {true,
+     {.lease_length = SECONDS(100),
+      .has_learning_mode_duration = true,
+      .learning_mode_duration = SECONDS(104)}},
+    {false, {.handover = DOORMAN_IMMEDIATE, .has_learning_mode_duration = true}},
+    {false, {.kind = DOORMAN_STATIC_SHARE, .has_learning_mode_duration = true}},
+    {false, {.kind = DOORMAN_NO_ALGORITHM, .has_learning_mode_duration = true}},
+};
+
+/* G9 */
+static void learning_that_is_shorter_than_the_longest_lease_causes_a_warning(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(learning_rows); i++) {
+        const doorman_template templates[] = {{.identifier_glob = "a"},
+                                              {.identifier_glob = "b",
+                                               .has_algorithm = true,
+                                               .algorithm = learning_rows[i].algorithm}};
+        const doorman_config_options options = {.templates = templates, .template_count = 2};
+        doorman_config *config = NULL;
+        doorman_error error = {"an old text"};
+        assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_OK);
+        const char *path = "resources[1].algorithm.learning_mode_duration: ";
+        assert_int_equal(strncmp(error.text, path, strlen(path)) == 0, learning_rows[i].expected);
+        assert_int_equal(error.text[0] != 0, learning_rows[i].expected);
+        doorman_config_destroy(config);
+    }
+}
+
+/* G9 */
+static void a_warning_has_the_durations_and_the_number_of_resources(void **state) {
+    (void)state;
+    const doorman_template templates[] = {
+        {.identifier_glob = "a", WITH_LEARNING(SECONDS(60))},
+        {.identifier_glob = "b"},
+        {.identifier_glob = "*", WITH_LEARNING(SECONDS(63) / 2)},
+    };
+    const doorman_config_options options = {.templates = templates, .template_count = 3};
+    doorman_config *config = NULL;
+    doorman_error error = {""};
+    assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_OK);
+    /* The second template has no algorithm, so it takes that of the third (G3). */
+    assert_string_equal(error.text,
+                        "resources[0].algorithm.learning_mode_duration: 60 s is shorter than the "
+                        "longest lease, 63 s with clock drift: after a change of master, more than "
+                        "the capacity may be in use (3 resources are like this)");
+    doorman_config_destroy(config);
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    doorman_config_destroy(config);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(globs_match_as_in_the_shell),
@@ -584,6 +649,8 @@ int main(void) {
         cmocka_unit_test(missing_templates_are_refused),
         cmocka_unit_test(no_two_templates_have_the_same_glob),
         cmocka_unit_test(the_number_of_templates_is_limited),
+        cmocka_unit_test(learning_that_is_shorter_than_the_longest_lease_causes_a_warning),
+        cmocka_unit_test(a_warning_has_the_durations_and_the_number_of_resources),
     };
     return run_all(tests);
 }

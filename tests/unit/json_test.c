@@ -634,6 +634,12 @@ static void a_locale_with_a_decimal_comma_changes_nothing(void **state) {
     snprintf(probe, sizeof probe, "%.1f", 0.5);
     assert_string_equal(probe, "0,5");
     expect_round_trips();
+    doorman_buffer text = {0};
+    const doorman_template small = {.identifier_glob = "a", .capacity = 1.5e-7};
+    const doorman_config_options options = {.templates = &small, .template_count = 1};
+    assert_int_equal(doorman_json_write_config(&options, &text), DOORMAN_OK);
+    assert_non_null(strstr(text.text, "\"capacity\":1.5e-07}"));
+    doorman_buffer_uninit(&text);
     assert_non_null(setlocale(LC_NUMERIC, "C"));
 }
 
@@ -668,7 +674,7 @@ static void numbers_are_written_in_their_shortest_form(void **state) {
                 {0.000001, "0.000001"},
                 {123456.654321, "123456.654321"},
                 {1.0 / 3, "0.3333333333333333"},
-                {1e-9, "1.0000000000000001e-09"},
+                {1e-9, "1e-09"},
                 {9007199254740992.0, "9007199254740992"},
                 {1e22, "1e+22"}};
     doorman_buffer text = {0};
@@ -955,7 +961,8 @@ static doorman_request random_request(random_message *d) {
     return request;
 }
 
-static doorman_algorithm random_algorithm(void) {
+/* Every field is sometimes 0, and sometimes has a value. */
+static doorman_algorithm random_given_algorithm(void) {
     doorman_algorithm given = {.kind = (doorman_kind)random_below(DOORMAN_KIND_COUNT)};
     if (random_below(2)) given.handover = DOORMAN_IMMEDIATE;
     if (random_below(2)) given.lease_length = random_duration();
@@ -969,6 +976,11 @@ static doorman_algorithm random_algorithm(void) {
     if (random_below(2)) given.minimum_refresh_interval = random_duration();
     if (random_below(2)) given.decay_factor = 1 - random_unit();
     if (random_below(2)) given.reserve = random_unit();
+    return given;
+}
+
+static doorman_algorithm random_algorithm(void) {
+    const doorman_algorithm given = random_given_algorithm();
     return doorman__algorithm_resolve(&given);
 }
 
@@ -1698,9 +1710,10 @@ static void a_configuration_can_set_every_field(void **state) {
         "{\"identifier_glob\":\"c\",\"capacity\":1,\"whole\":true}]}";
     doorman_config *config = load(text, NULL);
     assert_non_null(config);
-    size_t count = 0;
-    const doorman_template *all = doorman_config_templates(config, &count);
-    assert_int_equal(count, 3);
+    doorman_config_options read;
+    doorman_config_read(config, &read);
+    assert_int_equal(read.template_count, 3);
+    const doorman_template *all = read.templates;
     assert_string_equal(all[0].identifier_glob, "a");
     assert_string_equal(all[0].description, "d");
     assert_exact(all[0].capacity, 10.5);
@@ -1725,6 +1738,190 @@ static void a_configuration_can_set_every_field(void **state) {
     assert_int_equal(all[2].algorithm.kind, DOORMAN_FAIR_SHARE);
     assert_true(!all[0].whole && !all[1].whole && all[2].whole);
     doorman_config_destroy(config);
+}
+
+/* ---- configurations as text ---- */
+
+/* Durations of up to 26 days are exact, and so are whole seconds. */
+static doorman_algorithm random_valid_algorithm(void) {
+    doorman_algorithm all = random_given_algorithm();
+    if (random_below(4) == 0) {
+        all.lease_length = (doorman_time)(1 + random_below(100000000)) * SECOND;
+    }
+    doorman_time longest = all.lease_length ? all.lease_length : 60 * SECOND;
+    all.refresh_interval = doorman__earlier(all.refresh_interval, longest);
+    if (all.kind != DOORMAN_PRIORITY_SHARE) all.reserve = 0;
+    return all;
+}
+
+typedef struct random_strings {
+    char glob[100], description[100];
+} random_strings;
+
+static void random_string(char *out, size_t index, size_t count) {
+    static const char *const parts[] = {"db", "/",  "*",        "?",    "[a-z]",
+                                        "\\", "\"", "\xc3\xa9", "\x7f", "\xf0\x9f\x98\x80"};
+    int bytes = index < count ? snprintf(out, 100, "%zu", index) : 0;
+    for (size_t i = random_below(8); i > 0; i--) {
+        const char *part = parts[random_below(COUNT(parts))];
+        if (*part == 0x7f && index < count) continue; /* not in a glob */
+        bytes += snprintf(out + bytes, 100 - (size_t)bytes, "%s", part);
+    }
+    out[bytes] = 0;
+}
+
+static doorman_template random_template(random_strings *strings, size_t index, size_t count) {
+    bool whole = random_below(2);
+    doorman_template made = {.identifier_glob = strings->glob,
+                             .capacity = whole ? (double)random_below(1000) : random_amount(),
+                             .has_safe_capacity = random_below(2),
+                             .whole = whole,
+                             .has_algorithm = random_below(2)};
+    random_string(strings->glob, index, count);
+    random_string(strings->description, count, count);
+    if (index + 1 == count && random_below(2)) made.identifier_glob = "*";
+    if (random_below(2)) made.description = strings->description;
+    if (made.has_safe_capacity) made.safe_capacity = whole ? -1 : random_amount();
+    if (made.has_algorithm) made.algorithm = random_valid_algorithm();
+    return made;
+}
+
+static void expect_equal_templates(const doorman_template *one, const doorman_template *two) {
+    const doorman_algorithm *first = &one->algorithm, *second = &two->algorithm;
+    assert_string_equal(one->identifier_glob, two->identifier_glob);
+    assert_string_equal(one->description, two->description);
+    assert_exact(one->capacity, two->capacity);
+    assert_int_equal(one->has_safe_capacity, two->has_safe_capacity);
+    assert_exact(one->safe_capacity, two->safe_capacity);
+    assert_int_equal(one->whole, two->whole);
+    assert_int_equal(first->kind, second->kind);
+    assert_int_equal(first->handover, second->handover);
+    assert_int_equal(first->lease_length, second->lease_length);
+    assert_int_equal(first->refresh_interval, second->refresh_interval);
+    assert_int_equal(first->has_learning_mode_duration, second->has_learning_mode_duration);
+    assert_int_equal(first->learning_mode_duration, second->learning_mode_duration);
+    assert_int_equal(first->minimum_interval, second->minimum_interval);
+    assert_int_equal(first->minimum_refresh_interval, second->minimum_refresh_interval);
+    assert_exact(first->decay_factor, second->decay_factor);
+    assert_exact(first->reserve, second->reserve);
+}
+
+/* Writes options, reads the text, and compares the result with a configuration. Returns the text. */
+static char *expect_written(const doorman_config_options *options, const doorman_config *config) {
+    doorman_buffer text = {0};
+    doorman_config_options first, second;
+    assert_int_equal(doorman_json_write_config(options, &text), DOORMAN_OK);
+    assert_int_equal(strlen(text.text), text.bytes);
+    doorman_config *again = load(text.text, NULL);
+    assert_non_null(again);
+    doorman_config_read(config, &first);
+    doorman_config_read(again, &second);
+    assert_int_equal(first.template_count, second.template_count);
+    assert_int_equal(first.reject_unmatched, second.reject_unmatched);
+    for (size_t i = 0; i < first.template_count; i++) {
+        expect_equal_templates(&first.templates[i], &second.templates[i]);
+    }
+    doorman_config_destroy(again);
+    return text.text;
+}
+
+/* The options may be those that the configuration was made from, or those that were read from
+ * it. */
+static void a_written_configuration_makes_an_equal_one(void **state) {
+    (void)state;
+    random_strings strings[6];
+    doorman_template templates[6];
+    for (int round = 0; round < 2000; round++) {
+        doorman_config_options options = {.templates = templates,
+                                          .template_count = random_below(7),
+                                          .reject_unmatched = random_below(2)};
+        for (size_t i = 0; i < options.template_count; i++) {
+            templates[i] = random_template(&strings[i], i, options.template_count);
+        }
+        doorman_config *config = NULL;
+        doorman_error error = {""};
+        if (doorman_config_create(&config, &options, &error) != DOORMAN_OK)
+            fail_msg("%s", error.text);
+        char *given = expect_written(&options, config);
+        doorman_config_read(config, &options);
+        char *read = expect_written(&options, config);
+        free(given);
+        free(read);
+        doorman_config_destroy(config);
+    }
+}
+
+/* Fields that have their default value are left out, except the lease length and the refresh
+ * interval. */
+static void a_written_configuration_is_short_and_has_a_line_for_each_template(void **state) {
+    (void)state;
+    const doorman_template templates[] = {
+        {.identifier_glob = "a", .capacity = 0.1},
+        {.identifier_glob = "b*",
+         .description = "\"b\"",
+         .capacity = 10,
+         .has_safe_capacity = true,
+         .safe_capacity = DOORMAN_UNLIMITED,
+         .whole = true,
+         .has_algorithm = true,
+         .algorithm = {.kind = DOORMAN_PRIORITY_SHARE,
+                       .handover = DOORMAN_IMMEDIATE,
+                       .lease_length = 30 * SECOND,
+                       .has_learning_mode_duration = true,
+                       .has_minimum_interval = true,
+                       .decay_factor = 1.0 / 3,
+                       .reserve = 1e-7}},
+    };
+    const doorman_config_options options = {
+        .templates = templates, .template_count = 2, .reject_unmatched = true};
+    doorman_buffer text = {0};
+    assert_int_equal(doorman_json_write_config(&options, &text), DOORMAN_OK);
+    assert_string_equal(
+        text.text, "{\"unmatched\":\"reject\",\"resources\":[\n"
+                   "{\"identifier_glob\":\"a\",\"capacity\":0.1},\n"
+                   "{\"identifier_glob\":\"b*\",\"description\":\"\\\"b\\\"\",\"capacity\":10,"
+                   "\"safe_capacity\":-1,\"whole\":true,\"algorithm\":{\"kind\":\"PRIORITY_SHARE\","
+                   "\"lease_length\":30,\"refresh_interval\":10,\"learning_mode_duration\":0,"
+                   "\"parameters\":[{\"name\":\"minimum_interval\",\"value\":0},"
+                   "{\"name\":\"decay_factor\",\"value\":0.3333333333333333},"
+                   "{\"name\":\"reserve\",\"value\":1e-07},"
+                   "{\"name\":\"handover\",\"value\":\"immediate\"}]}}]}");
+    const doorman_config_options none = {.template_count = 0};
+    assert_int_equal(doorman_json_write_config(&none, &text), DOORMAN_OK);
+    assert_string_equal(text.text, "{\"resources\":[]}");
+    doorman_buffer_uninit(&text);
+}
+
+/* Returns the number of significant digits of a number. */
+static int significant_digits(const char *text) {
+    int count = 0, zeros = 0;
+    bool fraction = strchr(text, '.') != NULL;
+    for (; *text && *text != 'e'; text++) {
+        if (*text < '0' || *text > '9') continue;
+        if (*text == '0' && count == 0) continue;
+        zeros = *text == '0' ? zeros + 1 : 0;
+        count++;
+    }
+    return fraction ? count : count - zeros;
+}
+
+static void numbers_of_a_configuration_have_the_fewest_digits(void **state) {
+    (void)state;
+    doorman_buffer text = {0};
+    for (int i = 0; i < 20000; i++) {
+        char shortest[40];
+        double amount = random_amount();
+        int digits = 1;
+        do {
+            snprintf(shortest, sizeof shortest, "%.*e", digits - 1, amount);
+        } while (strtod(shortest, NULL) != amount && ++digits <= 17);
+        doorman__writer out = doorman__put_start(&text);
+        doorman__put(&out, "%x", amount);
+        assert_int_equal(doorman__put_end(&out), DOORMAN_OK);
+        assert_true(strtod(text.text, NULL) == amount);
+        if (amount > 0) assert_in_range(significant_digits(text.text), 1, digits);
+    }
+    doorman_buffer_uninit(&text);
 }
 
 static void each_kind_has_its_name(void **state) {
@@ -1887,6 +2084,9 @@ int main(void) {
         cmocka_unit_test(an_invalid_response_is_a_failure),
         cmocka_unit_test(a_refusal_is_read_with_its_outcome),
         cmocka_unit_test(a_configuration_can_set_every_field),
+        cmocka_unit_test(a_written_configuration_makes_an_equal_one),
+        cmocka_unit_test(a_written_configuration_is_short_and_has_a_line_for_each_template),
+        cmocka_unit_test(numbers_of_a_configuration_have_the_fewest_digits),
         cmocka_unit_test(each_kind_has_its_name),
         cmocka_unit_test(an_error_in_a_configuration_names_the_field),
         cmocka_unit_test(a_long_key_does_not_hide_the_error_text),

@@ -1424,6 +1424,58 @@ static void a_resource_shows_whether_it_learns(void **state) {
     }
 }
 
+/* Returns the overshoot that the iterator shows. It must equal the one that a look-up shows. */
+static double overshoot(world *w) {
+    doorman_server_resource resource = {.overshoot = -1};
+    doorman_cursor cursor = {0};
+    assert_true(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
+    assert_exact(resource.overshoot, read_resource(w).overshoot);
+    return resource.overshoot;
+}
+
+/* After a cut in capacity the leases exceed it until the holders have renewed. */
+static void a_resource_shows_by_how_much_its_leases_exceed_the_capacity(void **state) {
+    (void)state;
+    const doorman_algorithm quick = {.has_learning_mode_duration = true};
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 60}, b = {.id = "b", .wants = 40};
+    assert_about(request_capacity(w, &a), 60);
+    assert_about(request_capacity(w, &b), 40);
+    assert_exact(overshoot(w), 0);
+    reload(w, config_of(30, &quick));
+    assert_about(overshoot(w), 70);
+    w->now += 16 * SECOND;
+    assert_about(request_capacity(w, &a), 15);
+    assert_about(overshoot(w), 25);
+    w->now += 45 * SECOND;
+    (void)request(w, &a);
+    w->now += SECOND;
+    (void)request(w, &b);
+    assert_exact(overshoot(w), 0);
+    world_stop(w);
+}
+
+/* Two processes that share an id count as one holder, so their use has no effect on the overshoot.
+ * Amounts that are not parts of the capacity cannot exceed it. */
+static void a_shared_id_or_an_undivided_amount_is_no_overshoot(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "same", .wants = 80}, b = a;
+    for (int i = 0; i < 5; i++, w->now += 16 * SECOND) {
+        assert_about(request_capacity(w, &a), 80);
+        assert_about(request_capacity(w, &b), 80);
+    }
+    assert_true(w->events[DOORMAN_EVENT_SHARED_ID] > 0);
+    assert_exact(overshoot(w), 0);
+    world_stop(w);
+    const doorman_algorithm undivided = {.kind = DOORMAN_NO_ALGORITHM};
+    w = world_start(100, &undivided);
+    a = (holder){.id = "a", .wants = 1000};
+    assert_about(request_capacity(w, &a), 1000);
+    assert_exact(overshoot(w), 0);
+    world_stop(w);
+}
+
 /* S2: each update frees a part of many expired leases, so that no request waits for all of them.
  * The other expired leases do not change any response. */
 static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) {
@@ -1668,6 +1720,8 @@ int main(void) {
         cmocka_unit_test(update_frees_expired_leases),
         cmocka_unit_test(a_server_without_a_seed_is_refused),
         cmocka_unit_test(a_resource_shows_whether_it_learns),
+        cmocka_unit_test(a_resource_shows_by_how_much_its_leases_exceed_the_capacity),
+        cmocka_unit_test(a_shared_id_or_an_undivided_amount_is_no_overshoot),
         cmocka_unit_test(an_update_removes_all_resources_that_have_ended),
         cmocka_unit_test(an_update_is_due_at_once_when_the_last_holder_releases),
         cmocka_unit_test(an_update_with_much_work_does_a_part_and_is_due_again),

@@ -1630,7 +1630,9 @@ static void whole_units_can_be_switched_on_and_off(void **state) {
     for (int i = 0; i < 25; i++) add_client(f, i % 2 ? leaf : 0, 1, 1);
     run_for(f, 60, 20);
     assert_near(leased(f, &f->clients[0]), 0.8, 1e-9);
-    doorman_template all = *doorman_config_templates(f->config, &(size_t){0});
+    doorman_config_options read;
+    doorman_config_read(f->config, &read);
+    doorman_template all = read.templates[0];
     doorman_config *configs[2] = {NULL, NULL};
     for (int i = 0; i < 2; i++) {
         all.whole = !i;
