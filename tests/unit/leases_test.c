@@ -274,8 +274,7 @@ static void leases_never_exceed_the_capacity(void **state) {
                 char id[2] = {(char)('a' + j), 0};
                 double wants = i % 2 ? DOORMAN_AMOUNT_MAX : random_amount() / 2 + capacity / 2;
                 double given = renew(&f, id, wants);
-                assert_exact(doorman__floor(given),
-                             given); /* the sum contains this amount exactly */
+                assert_exact(doorman__floor(given), given); /* the sum has all of it */
                 assert_true(fits(&f));
             }
         }

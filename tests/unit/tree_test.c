@@ -1590,8 +1590,7 @@ static void a_newcomer_has_its_first_unit_soon(void **state) {
     for (int i = 0; i < 20; i++) add_client(f, 0, 1, 1);
     free(watch_rotation(f, 100, 20));
     add_client(f, 0, 1, 1);
-    free(watch_rotation(f, 16 * 1.05 + 5.5,
-                        20)); /* a renewal of a holder, and the client's next renewal */
+    free(watch_rotation(f, 16 * 1.05 + 5.5, 20)); /* a renewal of a holder and of the client */
     assert_exact(leased(f, &f->clients[20]), 1);
     audit_rotation(f, 0);
     forest_stop(f);

@@ -1161,8 +1161,7 @@ static void a_refused_holder_keeps_its_lease_and_learns_why(void **state) {
         assert_int_equal(w.change_count, 1);
         doorman_time sent = w.now, next = next_request_at(&w);
         assert_true(next >= sent + 3 * SECOND && next <= sent + 3150 * MILLISECOND);
-        assert_int_equal(w.request.items[0].has.id,
-                         w.lease_id); /* the last lease that was accepted */
+        assert_int_equal(w.request.items[0].has.id, w.lease_id); /* the last accepted lease */
         world_stop(&w);
     }
 }
