@@ -5048,10 +5048,10 @@ static void doorman__held_end_request(doorman_upstream *upstream, doorman__held_
 /* Ends a request that failed, was redirected, or was a release. Items without a response become due
  * now. Held leases that became due earlier come first. So all held leases have their turn, even if
  * one request has no room for all of them. */
-static void doorman__upstream_end_items(doorman_upstream *upstream, bool answered) {
+static void doorman__upstream_end_items(doorman_upstream *upstream, bool has_response) {
     for (size_t i = 0; i < upstream->item_count; i++) {
         doorman__held_lease *held = upstream->in_request[i];
-        if (!answered) held->request_at = upstream->now;
+        if (!has_response) held->request_at = upstream->now;
         doorman__held_end_request(upstream, held);
     }
     upstream->item_count = 0;
@@ -6726,10 +6726,10 @@ static doorman_lease doorman__unmatched_lease(doorman_server *server, double wan
 /* Answers an item that has no lease entry. If no template matches, the holder is granted all that
  * it asks for (G2). The configuration may say that such requests are rejected. If a limit is
  * reached, the holder is refused (C7). */
-static void doorman__server_answer_unmatched(doorman_server *server,
-                                             const doorman__request_item *item,
-                                             const doorman_request *request,
-                                             doorman_capacity_response *item_response) {
+static void doorman__server_respond_unmatched(doorman_server *server,
+                                              const doorman__request_item *item,
+                                              const doorman_request *request,
+                                              doorman_capacity_response *item_response) {
     static const doorman_terms all = {DOORMAN_ANY_PRIORITY, 0, 1};
     const doorman_capacity_request *item_request = &request->items[item->index];
     bool full = item->state == DOORMAN__ITEM_FULL;
@@ -7030,13 +7030,13 @@ static void doorman__context_enter(doorman__request_context *context) {
     context->target = doorman__leases_target(leases, entry);
 }
 
-static void doorman__server_answer(doorman_server *server, const doorman_request *request,
-                                   doorman__request_item *item,
-                                   doorman_capacity_response *item_response) {
+static void doorman__server_respond(doorman_server *server, const doorman_request *request,
+                                    doorman__request_item *item,
+                                    doorman_capacity_response *item_response) {
     *item_response =
         (doorman_capacity_response){.resource_id = request->items[item->index].resource_id};
     if (!item->entry) {
-        doorman__server_answer_unmatched(server, item, request, item_response);
+        doorman__server_respond_unmatched(server, item, request, item_response);
         return;
     }
     doorman__server_resource_entry *resource = item->resource;
@@ -7098,7 +7098,7 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
         response->item_count = request->item_count;
         doorman__server_note_path(server, request);
         for (size_t i = 0; i < request->item_count; i++) {
-            doorman__server_answer(server, request, &server->request_items[i], &server->items[i]);
+            doorman__server_respond(server, request, &server->request_items[i], &server->items[i]);
         }
     } else if (request->method == DOORMAN_RELEASE_CAPACITY && server->is_master) {
         doorman__server_release(server, request);
@@ -8266,7 +8266,7 @@ static void doorman__usage_init(doorman__usage *usage, double amount) {
 }
 
 /* Announces that another amount may come at a point in time. */
-static void doorman__usage_expect(doorman__usage *usage, double amount, doorman_time at) {
+static void doorman__usage_announce(doorman__usage *usage, double amount, doorman_time at) {
     assert(doorman__amount_valid(amount));
     __atomic_store(&usage->expected, &amount, __ATOMIC_RELAXED);
     __atomic_store_n(&usage->refresh_at, at, __ATOMIC_RELAXED);
@@ -9142,7 +9142,7 @@ struct doorman_client {
     doorman__table resources; /* the resources, by id */
     doorman__timers wakes;    /* the times at which resources have work for the client */
     doorman_time look_at;     /* when to check for refusals; see K1 */
-    size_t following_count;   /* the number of resources whose wants follow use */
+    size_t follow_use_count;  /* the number of resources whose wants follow use */
     uint64_t hash_key[2];     /* the key for the hashes of the table: C8 */
     uint8_t unmet;            /* a limiter has refused something; atomic */
     bool kill_switch;         /* the kill switch is on */
@@ -9163,7 +9163,7 @@ struct doorman_client_resource {
     doorman_client *client;
     doorman__client_resource_state state;
     size_t opened; /* the number of openings that have not been closed */
-    bool follows;  /* the wants follow use */
+    bool wants_follow_use;
     double wants;
     doorman__estimator estimator;     /* estimates the wants, while they follow use */
     doorman_resource_options options; /* the options of the first opening, with all defaults */
@@ -9235,13 +9235,14 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
                                    .options_differ = resource->options_differ};
 }
 
-static doorman_time doorman__resource_follow_due(const doorman_client_resource *resource);
+static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource);
 
 /* Sets when the client next has work for the resource. Callers have changed one of these: the
  * state, the end of the lease, the newest sample, the refused units, or whether the wants follow
  * use. */
 static void doorman__resource_set_wake(doorman_client_resource *resource) {
-    doorman_time at = resource->follows ? doorman__resource_follow_due(resource) : DOORMAN_NEVER;
+    doorman_time at =
+        resource->wants_follow_use ? doorman__resource_update_wants_due(resource) : DOORMAN_NEVER;
     if (resource->published.leased) at = doorman__earlier(at, resource->held.end);
     doorman__timer_set(&resource->client->wakes, &resource->wake, at);
 }
@@ -9257,13 +9258,13 @@ static void doorman__resource_move(doorman_client_resource *resource,
 
 /* Tells the limiter the largest possible capacity, and when the capacity may change next. See
  * doorman__usage. */
-static void doorman__resource_expect(doorman_client_resource *resource) {
+static void doorman__resource_announce(doorman_client_resource *resource) {
     const doorman__held_lease *held = &resource->held;
     const doorman_upstream *upstream = &resource->client->upstream;
-    double most = resource->follows ? resource->estimator.maximum : resource->wants;
+    double most = resource->wants_follow_use ? resource->estimator.maximum : resource->wants;
     most = doorman__max(most, resource->published.capacity);
     doorman_time at = held->request_at;
-    if (resource->follows && held->met) at = 0; /* the client asks soon after a refusal */
+    if (resource->wants_follow_use && held->met) at = 0; /* the client asks soon after a refusal */
     if (upstream->state == DOORMAN__BACKING_OFF) at = doorman__later(at, upstream->retry_at);
     if (upstream->state == DOORMAN__REQUESTED && upstream->failures) {
         at = doorman__after(upstream->sent_at, upstream->timeout);
@@ -9271,8 +9272,8 @@ static void doorman__resource_expect(doorman_client_resource *resource) {
     if (at == DOORMAN_NEVER) at = 0;
     doorman__usage *usage = doorman__resource_usage(resource);
     doorman__usage_set_ceiling(usage, most);
-    bool may_grow = !resource->published.leased || (resource->follows && held->met);
-    doorman__usage_expect(usage, may_grow ? resource->wants : 0, at);
+    bool may_grow = !resource->published.leased || (resource->wants_follow_use && held->met);
+    doorman__usage_announce(usage, may_grow ? resource->wants : 0, at);
 }
 
 static double doorman__counted(const doorman__shared *parts) {
@@ -9287,7 +9288,8 @@ static void doorman__resource_limit(doorman_client_resource *resource, double am
         doorman__gauge_set(&resource->gauge, amount, until, after);
     } else {
         double largest = doorman__counted(&resource->rate.usage.largest);
-        if (resource->follows) largest = doorman__max(largest, resource->estimator.largest);
+        if (resource->wants_follow_use)
+            largest = doorman__max(largest, resource->estimator.largest);
         doorman__rate_set(&resource->rate, amount, until, after, largest, now);
     }
 }
@@ -9314,7 +9316,7 @@ static void doorman__resource_publish(doorman_client_resource *resource, doorman
     if (!resource->opened) state = DOORMAN__CLOSING;
     if (state != resource->state) doorman__resource_move(resource, state);
     doorman__resource_set_wake(resource);
-    doorman__resource_expect(resource);
+    doorman__resource_announce(resource);
     bool same = info.leased == before.leased && info.outcome == before.outcome &&
                 info.learning == before.learning &&
                 info.gauge_is_divided == before.gauge_is_divided &&
@@ -9441,15 +9443,15 @@ static doorman__supply doorman__resource_supply(const doorman_client_resource *r
                              .exhausted = doorman__held_live(held, now) && !held->met};
 }
 
-static void doorman__resource_want(doorman_client_resource *resource, double wants,
-                                   doorman_time now) {
+static void doorman__resource_apply_wants(doorman_client_resource *resource, double wants,
+                                          doorman_time now) {
     assert(doorman__amount_valid(wants) && wants <= resource->options.wants_maximum);
     resource->wants = wants;
     doorman__held_wants(&resource->client->upstream, &resource->held, wants, now);
     if (resource->options.fallback == DOORMAN_OPTIMISTIC) {
         doorman__resource_publish(resource, now);
     }
-    doorman__resource_expect(resource);
+    doorman__resource_announce(resource);
 }
 
 /* K1: after unmet demand, asks at once if the wants have grown by a tenth since the last request.
@@ -9467,15 +9469,15 @@ static doorman_time doorman__resource_look_at(const doorman_client_resource *res
     return doorman__after(doorman__resource_unmet_since(resource), DOORMAN__LOOK_MIN);
 }
 
-/* Returns when to call doorman__resource_follow next. If the server has no more capacity, refusals
- * wait for the next sample. */
-static doorman_time doorman__resource_follow_due(const doorman_client_resource *resource) {
+/* Returns when to update the wants next. If the server has no more capacity, refusals wait for the
+ * next sample. */
+static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource) {
     doorman_time due = doorman__estimator_due(&resource->estimator);
     if (doorman__resource_supply(resource, resource->client->upstream.now).exhausted) return due;
     return doorman__earlier(due, doorman__resource_look_at(resource));
 }
 
-static void doorman__resource_follow(doorman_client_resource *resource, doorman_time now) {
+static void doorman__resource_update_wants(doorman_client_resource *resource, doorman_time now) {
     doorman__estimator *estimator = &resource->estimator;
     doorman__supply supply = doorman__resource_supply(resource, now);
     doorman_time due = doorman__estimator_due(estimator), look = DOORMAN_NEVER;
@@ -9491,7 +9493,7 @@ static void doorman__resource_follow(doorman_client_resource *resource, doorman_
         doorman__resource_sampled(resource, &reading);
         doorman__estimator_sample(estimator, &reading, &supply);
     }
-    doorman__resource_want(resource, estimator->wants, now);
+    doorman__resource_apply_wants(resource, estimator->wants, now);
     doorman__resource_grow(resource, now);
 }
 
@@ -9519,16 +9521,17 @@ static void doorman__resource_report(doorman_client_resource *resource, doorman_
 }
 
 /* Processes a response of the server. The wants may have changed since the request was made. */
-static void doorman__resource_answered(doorman_client_resource *resource, doorman_time now) {
+static void doorman__resource_process_response(doorman_client_resource *resource,
+                                               doorman_time now) {
     doorman__held_wants(&resource->client->upstream, &resource->held, resource->wants, now);
     doorman__resource_publish(resource, now);
-    if (resource->follows && resource->held.met) doorman__resource_grow(resource, now);
+    if (resource->wants_follow_use && resource->held.met) doorman__resource_grow(resource, now);
 }
 
 static void doorman__resource_free(doorman_client_resource *resource) {
     doorman__table_remove(&resource->client->resources, &resource->link);
     doorman__timer_clear(&resource->client->wakes, &resource->wake);
-    if (resource->follows) resource->client->following_count--;
+    if (resource->wants_follow_use) resource->client->follow_use_count--;
     DOORMAN_FREE(resource->handle);
     DOORMAN_FREE(resource);
 }
@@ -9621,7 +9624,7 @@ doorman_upstream *doorman_client_upstream(doorman_client *client) { return &clie
  * due sooner. */
 static void doorman__client_look(doorman_client *client, doorman_time now) {
     client->look_at = DOORMAN_NEVER;
-    if (client->following_count) client->look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
+    if (client->follow_use_count) client->look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
     if (!__atomic_load_n(&client->unmet, __ATOMIC_RELAXED) ||
         !__atomic_exchange_n(&client->unmet, 0, __ATOMIC_ACQUIRE)) {
         return;
@@ -9629,7 +9632,7 @@ static void doorman__client_look(doorman_client *client, doorman_time now) {
     for (doorman__held_lease *held = client->upstream.first; held; held = held->next) {
         doorman_client_resource *resource = doorman__resource_of(held);
         bool unmet = doorman__resource_unmet_since(resource) != DOORMAN_NEVER;
-        if (resource->follows && unmet) doorman__resource_set_wake(resource);
+        if (resource->wants_follow_use && unmet) doorman__resource_set_wake(resource);
     }
 }
 
@@ -9640,7 +9643,7 @@ static bool doorman__client_update_some(doorman_client *client, size_t most, doo
     for (; most > 0 && doorman__timers_due(&client->wakes) <= now; most--) {
         doorman__timer *first = doorman__timers_first(&client->wakes);
         doorman_client_resource *resource = DOORMAN__WITHIN(doorman_client_resource, wake, first);
-        if (resource->follows) doorman__resource_follow(resource, now);
+        if (resource->wants_follow_use) doorman__resource_update_wants(resource, now);
         if (resource->published.leased && !doorman__held_live(&resource->held, now)) {
             doorman__resource_publish(resource, now);
         }
@@ -9686,7 +9689,7 @@ static doorman_status doorman__client_response(doorman_client *client, uint64_t 
     doorman_status status = doorman__upstream_accept(&client->upstream, sequence, response, now);
     if (status == DOORMAN_STALE) return status;
     while (doorman__upstream_next_item(&client->upstream, response, &held)) {
-        doorman__resource_answered(doorman__resource_of(held), now);
+        doorman__resource_process_response(doorman__resource_of(held), now);
     }
     doorman__client_free_closed(client);
     return status;
@@ -9827,14 +9830,15 @@ static void doorman__resource_compare(doorman_client_resource *resource,
 }
 
 /* Sets whether the wants follow use. */
-static void doorman__resource_set_follows(doorman_client_resource *resource, bool follows,
-                                          doorman_time now) {
+static void doorman__resource_set_follow_use(doorman_client_resource *resource,
+                                             bool wants_follow_use, doorman_time now) {
     doorman_client *client = resource->client;
-    if (follows != resource->follows) client->following_count += follows ? 1 : SIZE_MAX;
-    resource->follows = follows;
+    if (wants_follow_use != resource->wants_follow_use)
+        client->follow_use_count += wants_follow_use ? 1 : SIZE_MAX;
+    resource->wants_follow_use = wants_follow_use;
     doorman_time look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
-    if (!client->following_count) client->look_at = DOORMAN_NEVER;
-    if (follows) client->look_at = doorman__earlier(client->look_at, look_at);
+    if (!client->follow_use_count) client->look_at = DOORMAN_NEVER;
+    if (wants_follow_use) client->look_at = doorman__earlier(client->look_at, look_at);
 }
 
 /* Starts a new limiter. The limiter allows nothing until the resource is published. */
@@ -9869,8 +9873,8 @@ static void doorman__resource_set_options(doorman_client_resource *resource,
     doorman_resource_options all = doorman__resource_resolve(options);
     resource->options = all;
     resource->options_differ = false;
-    doorman__resource_set_follows(resource, all.wants <= 0, now);
-    resource->wants = resource->follows ? all.wants_initial : all.wants;
+    doorman__resource_set_follow_use(resource, all.wants <= 0, now);
+    resource->wants = resource->wants_follow_use ? all.wants_initial : all.wants;
     if (resource->kind != all.kind) doorman__resource_set_kind(resource, all.kind, now);
     if (resource->kind == DOORMAN_RATE) {
         resource->rate.burst = all.burst;
@@ -9980,9 +9984,9 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
     now = doorman__upstream_now(&resource->client->upstream, now);
     bool valid = doorman__amount_valid(wants) && wants <= resource->options.wants_maximum;
     if (!valid) return DOORMAN_INVALID_ARGUMENT;
-    doorman__resource_set_follows(resource, false, now);
+    doorman__resource_set_follow_use(resource, false, now);
     doorman__resource_set_wake(resource);
-    doorman__resource_want(resource, wants, now);
+    doorman__resource_apply_wants(resource, wants, now);
     return DOORMAN_OK;
 }
 
