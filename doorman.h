@@ -4632,7 +4632,7 @@ typedef struct doorman__held_lease {
 
     /* The last request that had an item for this held lease. */
     double claimed;
-    double requested_wants; /* the sum of the demands in that request */
+    double requested_wants; /* the sum of the demands in the last request */
 
     /* The last response. */
     bool has_outcome; /* a response has come */
@@ -5016,8 +5016,8 @@ static void doorman__held_close(doorman_upstream *upstream, doorman__held_lease 
     }
 }
 
-/* Reopens a held lease that its owner has closed. The held lease is due at once. If it is in the
- * request under way, it is due when that request has ended. */
+/* Reopens a held lease that its owner has closed. The held lease is due at once. A held lease in
+ * the request under way is due when that request has ended. */
 static void doorman__held_reopen(doorman_upstream *upstream, doorman__held_lease *held,
                                  doorman_time now) {
     assert(doorman__held_ending(held));
@@ -5523,8 +5523,8 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * heap orders all resources by the time by which an update must visit them. The time in the heap is
  * never after the end of the first lease entry. The time may be before that end, because a renewal
  * moves the end but does not move the resource in the heap. The next update then sets the exact
- * time. So updates cost each resource O(log resources) in each lease length, however many renewals
- * there are.
+ * time. So in each lease length, updates cost O(log resources) for each resource, for any number of
+ * renewals.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
  * upstream). The capacity of this lease is the capacity of its lease table (C). What the parent has
@@ -5658,7 +5658,8 @@ struct doorman_server {
     doorman_upstream upstream;               /* a root has no addresses */
     const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the nodes in `below` */
     char below[DOORMAN__PATH_MAX][DOORMAN_ID_BYTES_MAX + 1]; /* the longest path below this node */
-    doorman_time below_until; /* the server then forgets `below`, unless a request names it again */
+    doorman_time
+        below_until; /* the server forgets `below` at this time, unless a request names it again */
     char parent[DOORMAN_ID_BYTES_MAX + 1]; /* the node that granted the last lease; "": no lease */
     doorman_server_options options;
     char node[DOORMAN_ID_BYTES_MAX + 1];
@@ -6791,7 +6792,7 @@ static void doorman__context_set_end(const doorman__request_context *context, do
 
 /* T4: responds for a node that has no lease of its own. The node keeps what the holder claims, so
  * that the claim of the node to its parent is complete. The node keeps the holder's wants until the
- * holder should have asked again. */
+ * holder should ask again. */
 static void doorman__context_defer(const doorman__request_context *context,
                                    doorman_capacity_response *item_response) {
     doorman__lease_table *leases = context->leases;
@@ -6892,7 +6893,7 @@ static double doorman__context_learn(const doorman__request_context *context) {
     return committed;
 }
 
-/* S5: grants the share of a holder, as far as R5 allows. Returns the committed amount. If leases
+/* S5: grants the share of a holder, up to the bound of R5. Returns the committed amount. If leases
  * are whole units, *target is rounded. */
 static double doorman__context_share(const doorman__request_context *context, double *target) {
     doorman__lease_table *leases = context->leases;
@@ -7847,9 +7848,9 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
 
 /* Only the last `limit` arrivals matter. A ring holds these arrivals, and each unit replaces the
  * oldest arrival. A unit is allowed if the arrival that it replaces is at least a whole window old.
- * So no place is used twice within a window, and no window has more units than the ring has places.
- * Arrivals never go back in time, even if the clock of this thread is behind the clock of another
- * thread. */
+ * So each place is used at most once in a window, and a window has at most as many units as the
+ * ring has places. Arrivals never go back in time, even if the clock of this thread is behind the
+ * clock of another thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
                                                     doorman_time now) {
     doorman_time wait = doorman__later(window - (now - before), 0);
@@ -8241,7 +8242,8 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     doorman_time unmet_since; /* the first refusal since the client looked; 0: none */
     doorman__shared largest;  /* the largest n above one unit since the client's last sample */
     double ceiling;           /* the largest amount that the limiter can ever follow */
-    double expected;         /* a larger amount of the next lease, if it is expected; otherwise 0 */
+    double
+        expected; /* the next lease may have this larger amount; 0: no larger lease is expected */
     doorman_time refresh_at; /* when another amount may come; DOORMAN_NEVER: the amount is final */
     uint8_t *client_unmet; /* the flag of the client; set together with unmet_since; may be NULL */
     uint8_t bypass;        /* DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
@@ -8395,8 +8397,8 @@ static int64_t doorman__quota_depth(const doorman__quota *quota, bool in_units, 
 /* Returns the new paid_until when a rate goes from one quota to another. The change does not
  * increase the number of saved units. When the rate rises, the saved time shrinks in proportion.
  * When the rate falls, the saved time does not change, so it is worth fewer units. If the burst is
- * in units, a fall keeps the number of saved units. The same applies while units for a large
- * request may be saved. Returns paid_until itself if nothing changes.
+ * in units, a fall keeps the number of saved units. A fall also keeps this number while units for a
+ * large request may be saved. Returns paid_until itself if nothing changes.
  *   largest   the units of the largest recent request of more than one unit, otherwise 0 */
 static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__quota *to,
                                      bool in_units, double largest, uint64_t paid_until,
