@@ -710,9 +710,9 @@ typedef struct doorman_server_resource {
     doorman_time learned_at; /* when the server stops learning; DOORMAN_NEVER: not known yet */
     /* By how much `has` exceeds the capacity, in the resource's units; 0 if the leases fit, and if
      * they are not parts of the capacity. It is more than 0 after a cut in capacity, until holders
-     * have renewed their leases. It counts what this server has granted. So it does not include what
-     * clients use without a lease, and counts the lease of an id once, even if two processes use
-     * the id and each of them uses the whole lease. */
+     * have renewed their leases. It counts what this server has granted. So it does not include
+     * what clients use without a lease, and counts the lease of an id once, even if two processes
+     * use the id and each of them uses the whole lease. */
     double overshoot;
     bool has_safe_capacity;
     double safe_capacity;
@@ -2182,8 +2182,8 @@ static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
  *    template.
  * G9 If learning_mode_duration is shorter than the longest lease, the configuration is valid, but
  *    there is a warning. After a change of master the leases may then exceed the capacity (R8). The
- *    longest lease is the lease length plus the default drift. `immediate` handover and amounts that
- *    are not parts of a capacity need no learning, so they get no warning.
+ *    longest lease is the lease length plus the default drift. `immediate` handover and amounts
+ *    that are not parts of a capacity need no learning, so they get no warning.
  *
  * >>server defines G5 (reloading) and C7 (limits, such as the number of templates).
  * >>json defines G7 (named parameters).
@@ -7270,9 +7270,9 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  * for the node, and store leases with a time to live (TTL). The process whose store lease holds the
  * key is master. The value of the key is its address.
  *
- * V2 A process is master only while its own store lease holds the key. By its own clock, it stops
- *    being master 0.95 TTL after it sent its last successful renewal. The store counts the whole
- *    TTL, from the time at which it receives the renewal. So the store cannot give the key to
+ * V2 A process is master only while its own store lease holds the key. The process stops being
+ *    master 0.95 TTL after it sent its last successful renewal, by its own clock. The store counts
+ *    the whole TTL, from when the store receives the renewal. So the store cannot give the key to
  *    another process earlier, if the rates of the clocks differ by less than 5 %.
  *
  *     state      meaning                     event                               next state
@@ -7289,9 +7289,9 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *                the election                one when the owner resigns
  *
  * A process polls the store every second, or five times within the TTL if that is more often. While
- * no master is known, and the store answers, it polls every 0.1 s, because a process is about to
- * win. The period counts from the beginning of a poll. The state changes only at the end of a poll.
- * Each call of a poll depends on the answer to the one before:
+ * the store answers but shows no master, the process polls every 0.1 s, because a process is about
+ * to win. The period counts from the beginning of a poll. The state changes only at the end of a
+ * poll. Each call of a poll depends on the answer to the previous call:
  *
  *     call         is made if                     answer                   next call
  *     KEEP_ALIVE   there is a store lease         any                      READ_KEY
@@ -7303,24 +7303,24 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *                                                 no store lease           none
  *     CREATE_KEY                                  any                      none
  *
- * A call without an answer ends its poll. The state then stays, until its time has passed. If the
- * result of a poll is already too old when it arrives, the state becomes NO_MASTER. Reading the
- * mastership compares `until` with the clock. So a process is not master after a long sleep, even
- * before it polls again.
+ * A call without an answer ends its poll. The state then does not change before its time has
+ * passed. If a result arrives too late, the state becomes NO_MASTER. doorman_election_mastership
+ * compares `until` with the clock. So a process is not master after a long sleep, even before it
+ * polls again.
  *
  * A process that was master at its last poll does not create a missing key at once. Another process
- * may have held the key since that poll. So its state becomes NO_MASTER first. If it wins at the
- * next poll, its server learns again.
+ * may have held the key since that poll. So the state of this process becomes NO_MASTER first. If
+ * this process wins at the next poll, its server learns again.
  *
  * The key may have the address of this process, but another store lease. Such a key is from an
- * earlier process at this address. It ends with its TTL. Its address is not used, because clients
+ * earlier process at this address, and ends with its TTL. The address is not used, because clients
  * would be redirected to this process.
  *
- * A new master learns from when its predecessor was known to be gone (R8). Normally this is the
- * time at which it becomes master, because it creates the key in the poll that first misses it. If
- * the key stays missing for longer, the time of that first poll counts. This needs a store that
- * counts how often the key was created (`term`). Without the count, the process cannot know whether
- * another master has come and gone since. */
+ * A new master learns from when its predecessor was known to be gone (R8). Normally a process
+ * creates the key in the poll that first misses the key. Then this is also the time at which the
+ * process becomes master. If the key stays missing for longer, the time of the first poll that
+ * missed it counts. For this the store must count how often the key was created (`term`). Without
+ * the count, the process cannot know whether another master has come and gone since. */
 #define DOORMAN__POLL_PERIOD DOORMAN_SECOND
 #define DOORMAN__POLL_PERIOD_NO_MASTER (DOORMAN_SECOND / 10)
 
@@ -7413,14 +7413,14 @@ static void doorman__election_take_lease(doorman_election *election, int64_t lea
     election->lease_until = election->lease ? doorman__after(election->sent_at, ttl / 100 * 95) : 0;
 }
 
-/* Our store lease holds the key. If another process has created the key since we first missed it,
- * that time does not count. */
+/* Called when our store lease holds the key. If another process has created the key since the first
+ * poll that missed it, the time of that poll does not count. */
 static void doorman__election_win(doorman_election *election, uint64_t term) {
     if (term != election->vacant_term + 1) election->vacant_term = 0;
     doorman__election_end_poll(election, DOORMAN_MASTER, NULL);
 }
 
-/* The key does not exist. */
+/* Called when the key does not exist. */
 static void doorman__election_miss_key(doorman_election *election, uint64_t term) {
     if (term != election->vacant_term) {
         election->vacant_term = term;
@@ -7442,7 +7442,7 @@ static void doorman__election_read_key(doorman_election *election,
     } else {
         const char *master = doorman__id_valid(answer->address) ? answer->address : NULL;
         if (master && strcmp(master, election->address) == 0) master = NULL;
-        election->lease = 0; /* no longer needed; it ends in the store */
+        election->lease = 0; /* no longer needed; its TTL ends it */
         doorman__election_end_poll(election, DOORMAN_STANDBY, master);
     }
 }
