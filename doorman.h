@@ -7413,8 +7413,8 @@ static void doorman__election_take_lease(doorman_election *election, int64_t lea
     election->lease_until = election->lease ? doorman__after(election->sent_at, ttl / 100 * 95) : 0;
 }
 
-/* Called when our store lease holds the key. If another process has created the key since the first
- * poll that missed it, the time of that poll does not count. */
+/* Called when our store lease holds the key. `vacant_at` does not count if another process has
+ * created the key since then. */
 static void doorman__election_win(doorman_election *election, uint64_t term) {
     if (term != election->vacant_term + 1) election->vacant_term = 0;
     doorman__election_end_poll(election, DOORMAN_MASTER, NULL);
@@ -8767,10 +8767,10 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * gets its whole share within 250 ms and one round trip.
  *
  * An idle resource asks only for its minimum, even if its safe capacity is larger. The reason is
- * that a safe capacity without a configured value is the capacity divided by the number of clients.
- * If each idle resource asked for this amount, the idle clients would hold the whole capacity.
- * Another client would have to wait until each idle client asks again, up to a refresh interval
- * instead of 250 ms.
+ * this: if no safe capacity is configured, the server divides the capacity by the number of
+ * clients. If each idle resource asked for this part, the idle clients would hold the whole
+ * capacity. Another client would have to wait until each idle client asks again, up to a refresh
+ * interval instead of 250 ms.
  *
  * While callers wait, no refusals show how much capacity is missing. The resource then asks for at
  * least its safe capacity, as long as the server grants all wants. So a resource has less than its
@@ -8801,8 +8801,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * are the demand of the waiting workers. This demand counts up to the bound.
  *
  * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
- * On average one worker is busy, and one waits. Without the wait they would use 2 / (2 - 1) = 2
- * times as much, which is 100 units a second.
+ * On average one worker is busy, and one waits. Without the wait the workers would use 2 / (2 - 1)
+ * = 2 times as much, which is 100 units a second.
  *
  * If all workers wait, the estimator cannot know how much they would use. Then the demand of the
  * waiting workers is equal to the bound. For a gauge, the bound on refused units always applies,
@@ -8911,8 +8911,9 @@ typedef struct doorman__estimator {
     doorman_time raised_until;
     double largest, gauge_largest; /* the largest n, each remembered until the time below */
     doorman_time largest_until, gauge_largest_until;
-    doorman_time short_since;   /* since when the largest n does not fit; NEVER: it fits */
-    double ceiling;             /* the server granted only this when more was wanted */
+    doorman_time
+        short_since; /* the first time at which the largest n did not fit; NEVER: it fits */
+    double ceiling;  /* the server granted only this when more was wanted */
     doorman_time ceiling_until; /* until then, requests above `ceiling` are no demand */
     double wants;               /* the result of the estimate */
     bool unmet;                 /* the last reading shows demand that was not met */
