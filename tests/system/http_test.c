@@ -2,7 +2,7 @@
  * Requests are written by hand, byte for byte. A test that needs a tool which is missing (openssl,
  * promtool, prometheus) says so and is skipped. */
 #define _GNU_SOURCE
-#include "harness.h"
+#include "http.h"
 
 #include <poll.h>
 #include <sys/stat.h>
@@ -11,129 +11,6 @@
 #define DOORMAN_JSON
 #define DOORMAN_NNG
 #include "doorman.h"
-
-#define CONFIG(capacity, more)                                                                     \
-    "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": " capacity ", \"algorithm\": "    \
-    "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 60, \"refresh_interval\": 5, "                   \
-    "\"learning_mode_duration\": 0}}]" more "}"
-#define CAPACITY_REQUEST(client, resource, wants)                                                  \
-    "{\"client_id\": \"" client "\", \"resource\": [{\"resource_id\": \"" resource                 \
-    "\", \"wants\": " wants "}]}"
-#define HOST "Host: localhost\r\n"
-#define JSON "Content-Type: application/json\r\n"
-
-/* A server, and the address of its HTTP. */
-struct fixture {
-    struct server server, http;
-};
-
-static struct fixture fixture_start(const char *config, const char *const *more) {
-    const char *arguments[ARGUMENT_MAX] = {"--http", "127.0.0.1:0"};
-    for (size_t i = 0; more && more[i]; i++) arguments[i + 2] = more[i];
-    struct fixture fixture = {.server = server_start(config, arguments)};
-    char *log_text = file_read(fixture.server.process->err);
-    unsigned port = 0;
-    const char *at = strstr(log_text, " http=");
-    assert_non_null(at);
-    assert_int_equal(sscanf(strchr(at, '/'), "//127.0.0.1:%u", &port), 1);
-    fixture.http.process = fixture.server.process;
-    snprintf(fixture.http.url, sizeof fixture.http.url, "tcp://127.0.0.1:%u", port);
-    free(log_text);
-    return fixture;
-}
-
-/* Returns everything that arrives on a connection until the peer closes it; the caller frees it. */
-static char *drain(int fd) {
-    size_t bytes = 0, capacity = (size_t)64 << 10;
-    char *text = (char *)malloc(capacity);
-    assert_non_null(text);
-    for (ssize_t got = 1; got > 0;) {
-        got = recv(fd, text + bytes, capacity - bytes - 1, 0);
-        if (got > 0) bytes += (size_t)got;
-        if (bytes + 1 < capacity) continue;
-        assert_true(capacity < (size_t)8 << 20);
-        capacity *= 2;
-        text = (char *)realloc(text, capacity);
-        assert_non_null(text);
-    }
-    text[bytes] = 0;
-    close(fd);
-    return text;
-}
-
-static char *exchange(const struct fixture *fixture, const char *request) {
-    int fd = raw_connect(&fixture->http);
-    raw_send(fd, request, strlen(request));
-    return drain(fd);
-}
-
-/* Sends a GET. Returns the whole response, head and body; the caller frees it. */
-static char *get(const struct fixture *fixture, const char *path, const char *lines) {
-    char request[16384];
-    snprintf(request, sizeof request, "GET %s HTTP/1.1\r\n%sConnection: close\r\n\r\n", path,
-             lines);
-    return exchange(fixture, request);
-}
-
-static char *post(const struct fixture *fixture, const char *path, const char *lines,
-                  const char *body) {
-    size_t room = strlen(body) + 1024;
-    char *request = (char *)malloc(room);
-    assert_non_null(request);
-    snprintf(request, room,
-             "POST %s HTTP/1.1\r\n%sContent-Length: %zu\r\nConnection: close\r\n\r\n%s", path,
-             lines, strlen(body), body);
-    char *response = exchange(fixture, request);
-    free(request);
-    return response;
-}
-
-static int code_of(const char *response) {
-    int code = 0;
-    sscanf(response, "HTTP/1.1 %d", &code);
-    return code;
-}
-
-static const char *body_of(const char *response) {
-    const char *end = strstr(response, "\r\n\r\n");
-    assert_non_null(end);
-    return end + 4;
-}
-
-/* Fails unless a GET is answered with this status code and contains this text. */
-static void expect(const struct fixture *fixture, const char *path, const char *lines, int code,
-                   const char *text) {
-    char *response = get(fixture, path, lines);
-    if (code_of(response) != code || !strstr(response, text)) {
-        fail_msg("%s: expected %d and '%s', got:\n%.4000s", path, code, text, response);
-    }
-    free(response);
-}
-
-static void expect_post(const struct fixture *fixture, const char *path, const char *lines,
-                        const char *body, int code, const char *text) {
-    char *response = post(fixture, path, lines, body);
-    if (code_of(response) != code || !strstr(response, text)) {
-        fail_msg("%s: expected %d and '%s', got:\n%.2000s", path, code, text, response);
-    }
-    free(response);
-}
-
-static void request_capacity(const struct fixture *fixture, const char *body) {
-    expect_post(fixture, "/v1/get_capacity", HOST JSON, body, 200, "\"response\"");
-}
-
-/* Returns the value of one series. Fails if there is no such series. */
-static double metric(const struct fixture *fixture, const char *series) {
-    char *response = get(fixture, "/metrics", HOST);
-    char line[256];
-    snprintf(line, sizeof line, "\n%s ", series);
-    const char *at = strstr(response, line);
-    if (!at) fail_msg("there is no series %s", series);
-    double value = strtod(at + strlen(line), NULL);
-    free(response);
-    return value;
-}
 
 static bool program_exists(const char *program) {
     char command[128];
@@ -575,7 +452,6 @@ static void the_http_status_names_the_error_of_a_request(void **state) {
         {"BREW / HTTP/1.1\r\n" HOST "\r\n", 405},
         {"GET / HTTP/2\r\n" HOST "\r\n", 400},
         {"GET /\r\n" HOST "\r\n", 400},
-        {"GET http://localhost/ HTTP/1.1\r\n" HOST "\r\n", 400},
         {"\r\n\r\n", 400},
         {"POST /v1/discovery HTTP/1.1\r\n" HOST JSON "\r\n", 411},
         {"POST /v1/discovery HTTP/1.1\r\n" HOST JSON "Content-Length: -1\r\n\r\n", 400},
