@@ -54,7 +54,7 @@ ETCD = 1
 TLS = 1
 PARTS = MEMORY $(foreach part,HTTP ETCD TLS,$(if $(filter-out 0,$($(part))),$(part)))
 FILES_MEMORY = memory
-FILES_HTTP = http text snapshot history metrics page json base64
+FILES_HTTP = http http_request text snapshot history metrics page json base64
 FILES_ETCD = etcd etcd_http election base64
 FILES_TLS = tls
 SERVER_SOURCES = doorman_server.c \
@@ -149,7 +149,8 @@ $(TEST_SHELL) $(TEST_LOOP): build/asan/%: %.c doorman.h | deps
 # Measures which lines and branches of the header the tests reach: the unit tests, the simulator,
 # and two system tests (agents and TLS). It ignores the branches of assertions, because they never
 # fail. build/coverage/report/index.html shows every line.
-COVERED = $(filter unit/%,$(PROGRAMS)) system/agent_test system/http_test
+COVERED = $(filter unit/%,$(PROGRAMS)) system/agent_test system/http_test \
+    system/http_request_test
 COVERAGE_TESTS = $(COVERED:%=build/coverage/%)
 COVERAGE_SERVER = build/coverage/doorman_server
 COVERAGE_SIM = build/coverage/sim/sim

@@ -45,7 +45,8 @@
  *     server/etcd_http.c   ETCD     requests to a member of etcd, over libcurl
  *     server/election.c    ETCD     the election of the master, and the watch on the configuration
  *     server/base64.c               base64, for etcd and for passwords over HTTP
- *     server/http.c        HTTP     connections: which requests are allowed, limits and timeouts
+ *     server/http.c        HTTP     connections: their states, limits and timeouts
+ *     server/http_request.c HTTP    requests: which are allowed, and bodies that come in chunks
  *     server/text.c        HTTP     text that grows, escapes, and the query of a URL
  *     server/snapshot.c    HTTP     copies of the state
  *     server/history.c     HTTP     the last ten minutes of the resources, for graphs

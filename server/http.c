@@ -8,40 +8,42 @@
  * A connection (struct http_connection) has one aio, so that it does one thing at a time:
  *
  *     state      meaning                      event                           next state
- *     FREE       not in use                   the server accepts a connection RECEIVING
- *     RECEIVING  a request comes in           it is complete, or refused      SENDING
+ *     FREE       not in use                   the server accepts a connection HEAD
+ *     HEAD       the head of a request        it is complete, and the peer    CONTINUING
+ *                comes in                     waits before it sends the body
+ *                                             it is complete                  BODY
+ *                                             it is refused                   SENDING
  *                                             timeout, or a disconnect        FREE
- *     SENDING    the response goes out        it is sent                      RECEIVING, DRAINING,
- *                                                                             FREE
+ *     CONTINUING the interim response 100     it is sent                      BODY
+ *                goes out                     timeout, or a disconnect        FREE
+ *     BODY       the body of an allowed       it is complete, or refused      SENDING
+ *                request comes in             timeout, or a disconnect        FREE
+ *     SENDING    the response goes out        it is sent                      HEAD, DRAINING, FREE
  *                                             timeout, or a disconnect        FREE
  *     DRAINING   the rest of the body of a    it has been read, timeout, or   FREE
  *                refused request comes in     a disconnect
  *
- * The server checks a request as soon as its head is complete (V3). The Host must be known.
- *    Otherwise a web page could use a DNS name of its own to reach a server on the machine of its
- *    reader. The token must be right. A POST must have a Content-Type that HTML forms cannot send.
- *    There are no CORS headers.
  * When all connections are in use (V5), the server closes the one that has waited longest for its
- *    request. A request must arrive within HTTP_TIMEOUT_SECONDS. Its response must leave within
- *    HTTP_TIMEOUT_SECONDS too. */
+ *    request. A request must arrive within HTTP_TIMEOUT_SECONDS, from its first byte to its last
+ *    byte. Its response must leave within HTTP_TIMEOUT_SECONDS too. */
 #include "server.h"
 
-#include <strings.h>
 #include <sys/random.h>
 
 #include <nng/supplemental/util/platform.h>
 
 #define HTTP_TIMEOUT_SECONDS 30
 #define HTTP_DRAIN_SECONDS 2
-#define READ_BYTES ((size_t)16 << 10) /* for one read; also the maximum size of a head */
+#define READ_BYTES ((size_t)16 << 10) /* for one read */
 #define HTTP_BUFFER_MAX ((size_t)64 << 10)
 
 #define HTTP_CONNECTION_MAX 256
-#define TOKEN_BYTES_MAX 512
 
 enum http_connection_state {
     CONNECTION_FREE,
-    CONNECTION_RECEIVING,
+    CONNECTION_HEAD,
+    CONNECTION_CONTINUING,
+    CONNECTION_BODY,
     CONNECTION_SENDING,
     CONNECTION_DRAINING
 };
@@ -52,19 +54,23 @@ struct http_connection {
     nng_aio *aio;
     enum http_connection_state state; /* the lock of HTTP guards state and deadline */
     doorman_time deadline;
-    char *in;                           /* bytes received */
-    size_t in_bytes, in_capacity, used; /* used: bytes of the request that was answered */
-    struct text out;                    /* bytes to send */
-    size_t sent;                        /* bytes of `out` that have been sent */
-    bool last, is_head;                 /* last: close after the response; is_head: send no body */
-    size_t body_left;                   /* bytes of a refused body to read before closing, so that
-                                           the peer can read the response */
+    char *in;                     /* bytes received */
+    size_t in_bytes, in_capacity; /* in_bytes: bytes of `in` that have been received */
+    char *head;                   /* a copy of the head; NULL: the head is not complete */
+    size_t head_bytes, used;      /* bytes of `in`: of the head, and of the whole request */
+    struct http_request request;  /* its strings point into `head` */
+    struct chunk_reader chunks;   /* the position in a body that comes in chunks */
+    struct text out;              /* bytes to send */
+    size_t sent;                  /* bytes of `out` that have been sent */
+    bool last, is_head;           /* last: close after the response; is_head: send no body */
+    size_t body_left;             /* bytes of a refused body to read before closing, so that
+                                     the peer can read the response; SIZE_MAX: not known */
 };
 
 struct http {
     pthread_mutex_t lock;
-    char address[320];               /* "http://HOST:PORT"; "": HTTP does not listen */
-    char token[TOKEN_BYTES_MAX + 1]; /* "": none */
+    char address[320];              /* "http://HOST:PORT"; "": HTTP does not listen */
+    char token[HTTP_TOKEN_MAX + 1]; /* "": none */
     nng_stream_listener *listener;
     nng_aio *aio; /* for accepting connections */
     bool accepting, stopping;
@@ -72,153 +78,6 @@ struct http {
 };
 
 static void http_accept(struct http *http);
-
-/* Reads a field of the head.
- *   out       the first value, without the spaces around it
- *   returns   how often the field occurs; at least 2 if a value does not fit in `room` */
-static int head_read(const char *head, const char *name, char *out, size_t room) {
-    size_t name_bytes = strlen(name);
-    int count = 0;
-    out[0] = 0;
-    for (const char *line = strstr(head, "\r\n"); line; line = strstr(line, "\r\n")) {
-        line += 2;
-        if (strncasecmp(line, name, name_bytes) != 0 || line[name_bytes] != ':') continue;
-        const char *value = line + name_bytes + 1;
-        value += strspn(value, " \t");
-        size_t bytes = strcspn(value, "\r\n");
-        while (bytes > 0 && (value[bytes - 1] == ' ' || value[bytes - 1] == '\t')) bytes--;
-        if (count++ == 0 && bytes < room) snprintf(out, room, "%.*s", (int)bytes, value);
-        if (bytes >= room) count = 2;
-    }
-    return count;
-}
-
-static bool host_wildcard(const char *host) {
-    return !*host || strcmp(host, "*") == 0 || strcmp(host, "0.0.0.0") == 0 ||
-           strcmp(host, "[::]") == 0;
-}
-
-/* Returns whether a host is known. Known hosts are loopback, the host of --http, and the host of
- * --advertise. If HTTP listens on all addresses, every IP address is known too. */
-static bool host_known(const struct service *service, const char *given) {
-    char host[256], listening[256], advertised[256];
-    server_host_read(given, host, sizeof host);
-    server_host_read(service->http->address, listening, sizeof listening);
-    server_host_read(service->advertise, advertised, sizeof advertised);
-    return server_host_is_loopback(host) || strcasecmp(host, listening) == 0 ||
-           (!host_wildcard(advertised) && strcasecmp(host, advertised) == 0) ||
-           (host_wildcard(listening) && server_host_is_numeric(host));
-}
-
-/* Compares a token with the token of a request. The time depends only on the length, so it does not
- * reveal the first wrong byte. */
-static bool token_equal(const char *token, const char *given, size_t bytes) {
-    size_t token_bytes = strlen(token);
-    unsigned different = token_bytes != bytes;
-    for (size_t i = 0; i < token_bytes; i++) {
-        different |= (unsigned char)token[i] ^ (unsigned char)given[i < bytes ? i : 0];
-    }
-    return different == 0;
-}
-
-/* Checks the token of a request. Programs send "Bearer TOKEN". A browser asks its user for a
- * password, and sends "Basic" with any user name and the token as the password. */
-static bool token_valid(const char *token, const char *head) {
-    char value[TOKEN_BYTES_MAX * 2 + 512], pair[sizeof value];
-    if (head_read(head, "Authorization", value, sizeof value) != 1) return false;
-    if (strncasecmp(value, "Bearer ", 7) == 0) {
-        return token_equal(token, value + 7, strlen(value + 7));
-    }
-    if (strncasecmp(value, "Basic ", 6) != 0) return false;
-    size_t bytes = server_base64_read(pair, sizeof pair, value + 6);
-    const char *colon = (const char *)memchr(pair, ':', bytes);
-    size_t before = colon ? (size_t)(colon - pair) + 1 : bytes;
-    return token_equal(token, pair + before, bytes - before);
-}
-
-static const struct route {
-    const char *path;
-    bool open; /* needs no token or Host, for health checks */
-    void (*handle)(struct service *service, const struct http_request *request,
-                   struct http_response *response);
-} routes[] = {
-    {"/", false, server_handle_page},
-    {"/resources", false, server_handle_leases},
-    {"/metrics", false, server_handle_metrics},
-    {"/healthz", true, server_handle_health},
-    {"/readyz", true, server_handle_ready},
-    {"/v1/status", false, server_handle_status},
-    {"/v1/config", false, server_handle_config},
-};
-
-static const struct route *route_find(const char *path) {
-    const struct route *found = NULL;
-    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-        if (strcmp(routes[i].path, path) == 0) found = &routes[i];
-    }
-    return found;
-}
-
-/* Returns whether the path accepts messages of the protocol. Such a path is /v1, or /v1/ and the
- * name of a method. */
-static bool path_is_method(const char *path) {
-    bool found = strcmp(path, "/v1") == 0;
-    for (int i = 0; strncmp(path, "/v1/", 4) == 0 && i < MESSAGE_UNKNOWN; i++) {
-        found = found || strcmp(path + 4, server_message_names[i]) == 0;
-    }
-    return found;
-}
-
-static bool type_is_json(const char *head) {
-    char type[128];
-    if (head_read(head, "Content-Type", type, sizeof type) != 1) return false;
-    type[strcspn(type, "; \t")] = 0;
-    return strcasecmp(type, "application/json") == 0;
-}
-
-/* Checks the path, the verb and the type of the body. If the request is refused, returns false and
- * writes an error to the response. */
-static bool http_request_check(const struct http_request *request, struct http_response *response) {
-    bool method = path_is_method(request->path);
-    bool post = strcmp(request->verb, "POST") == 0;
-    bool get = strcmp(request->verb, "GET") == 0 || strcmp(request->verb, "HEAD") == 0;
-    if (!request->route && !method) {
-        server_http_response_set_error(response, 404, "NOT_FOUND", "this path does not exist");
-    } else if (method ? !post : !get) {
-        server_http_response_set_error(response, 405, "INVALID_ARGUMENT",
-                                       method ? "methods of the protocol need POST"
-                                              : "this path needs GET or HEAD");
-        response->more = method ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n";
-    } else if (post && !type_is_json(request->head)) {
-        server_http_response_set_error(response, 415, "UNSUPPORTED_MEDIA_TYPE",
-                                       "the body must be of Content-Type application/json");
-    }
-    return response->code == 200;
-}
-
-/* Checks the Host, the token and then the path. With a token, a GET may have any Host, because the
- * token already protects the data. Proxies and Prometheus may use other names for the server. If
- * the request is refused, returns false and writes an error to the response. */
-static bool http_request_allowed(const struct service *service, const struct http_request *request,
-                                 struct http_response *response) {
-    const char *token = service->http->token;
-    bool open = request->route && request->route->open;
-    bool by_host = !token[0] || strcmp(request->verb, "POST") == 0;
-    char host[256];
-    if (open) return http_request_check(request, response);
-    int hosts = head_read(request->head, "Host", host, sizeof host);
-    if (by_host && (hosts != 1 || !host_known(service, host))) {
-        server_http_response_set_error(
-            response, 403, "PERMISSION_DENIED",
-            "the Host is unknown: use a loopback name, or the host of --http or "
-            "--advertise");
-    } else if (token[0] && !token_valid(token, request->head)) {
-        server_http_response_set_error(response, 401, "UNAUTHENTICATED",
-                                       "the token is missing or wrong");
-        response->more = "WWW-Authenticate: Basic realm=\"doorman\", charset=\"UTF-8\"\r\n";
-    }
-    return response->code == 200 && http_request_check(request, response);
-}
 
 static const char *code_reason(int code) {
     static const struct {
@@ -233,9 +92,10 @@ static const char *code_reason(int code) {
                    {411, "Length Required"},
                    {413, "Content Too Large"},
                    {415, "Unsupported Media Type"},
+                   {417, "Expectation Failed"},
                    {431, "Request Header Fields Too Large"},
-                   {503, "Service Unavailable"},
-                   {505, "HTTP Version Not Supported"}};
+                   {501, "Not Implemented"},
+                   {503, "Service Unavailable"}};
     const char *reason = "Internal Server Error";
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
         if (reasons[i].code == code) reason = reasons[i].reason;
@@ -285,24 +145,55 @@ static void connection_start_io(struct http_connection *connection, bool sending
     }
 }
 
+/* Moves a connection to its next state, and sets the deadline of this state. A request has one
+ * deadline, so CONTINUING and BODY keep the deadline of HEAD. Precondition: the lock of HTTP is
+ * held. */
+static void connection_move(struct http_connection *connection, enum http_connection_state state) {
+    static const unsigned moves[] = {
+        [CONNECTION_FREE] = 1U << CONNECTION_HEAD,
+        [CONNECTION_HEAD] = 1U << CONNECTION_CONTINUING | 1U << CONNECTION_BODY |
+                            1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
+        [CONNECTION_CONTINUING] = 1U << CONNECTION_BODY | 1U << CONNECTION_FREE,
+        [CONNECTION_BODY] = 1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
+        [CONNECTION_SENDING] =
+            1U << CONNECTION_HEAD | 1U << CONNECTION_DRAINING | 1U << CONNECTION_FREE,
+        [CONNECTION_DRAINING] = 1U << CONNECTION_FREE};
+    assert(moves[connection->state] >> state & 1U);
+    int seconds = state == CONNECTION_DRAINING ? HTTP_DRAIN_SECONDS : HTTP_TIMEOUT_SECONDS;
+    if (state != CONNECTION_CONTINUING && state != CONNECTION_BODY) {
+        connection->deadline = doorman_clock() + seconds * DOORMAN_SECOND;
+    }
+    connection->state = state;
+}
+
 static void connection_set_state(struct http_connection *connection,
                                  enum http_connection_state state) {
     struct http *http = connection->service->http;
-    int seconds = state == CONNECTION_DRAINING ? HTTP_DRAIN_SECONDS : HTTP_TIMEOUT_SECONDS;
     pthread_mutex_lock(&http->lock);
-    connection->state = state;
-    connection->deadline = doorman_clock() + seconds * DOORMAN_SECOND;
+    connection_move(connection, state);
     pthread_mutex_unlock(&http->lock);
 }
 
+/* Makes a large input buffer smaller. Keeps the received bytes, which belong to the next request. */
+static void connection_shrink(struct http_connection *connection) {
+    size_t capacity = connection->in_bytes > 0 ? HTTP_BUFFER_MAX : 0;
+    if (connection->in_capacity <= HTTP_BUFFER_MAX || connection->in_bytes > HTTP_BUFFER_MAX)
+        return;
+    char *in = capacity ? (char *)realloc(connection->in, capacity) : NULL;
+    if (capacity && !in) return;
+    if (!capacity) free(connection->in);
+    connection->in = in;
+    connection->in_capacity = capacity;
+    /* cppcheck-suppress memleak ; the connection owns the memory */
+}
+
+/* Frees the buffers of a request and its response. */
 static void connection_free_buffers(struct http_connection *connection) {
     doorman_buffer_uninit(&connection->out.buffer);
     connection->out.failed = false;
-    if (connection->in_capacity > HTTP_BUFFER_MAX) {
-        free(connection->in);
-        connection->in = NULL;
-        connection->in_capacity = 0;
-    }
+    free(connection->head);
+    connection->head = NULL;
+    connection_shrink(connection);
 }
 
 static void connection_close(struct http_connection *connection) {
@@ -362,114 +253,129 @@ static struct http_response http_response_init(void) {
     return response;
 }
 
-/* Refuses a request, and discards the rest of it.
- *   body_left   bytes that the peer has not sent yet; SIZE_MAX: unknown */
-static void connection_refuse(struct http_connection *connection, size_t body_left, int code,
-                              const char *name, const char *message) {
+/* Refuses a request whose end is not known. */
+static void connection_refuse(struct http_connection *connection, int code, const char *name,
+                              const char *message) {
     struct http_response response = http_response_init();
     connection->last = true;
-    connection->body_left = body_left;
-    connection->is_head = false;
+    connection->body_left = SIZE_MAX;
     server_http_response_set_error(&response, code, name, message);
     connection_respond(connection, &response);
 }
 
-/* Returns the size of the body in bytes, or 0 without Content-Length. Returns SIZE_MAX if
- * Content-Length is invalid. Also returns SIZE_MAX if the body has a Transfer-Encoding, which this
- * server does not support. */
-static size_t head_length(const char *head) {
-    char value[32], coding[64];
-    int count = head_read(head, "Content-Length", value, sizeof value);
-    size_t digits = strspn(value, "0123456789"), length = 0;
-    if (count > 1 || value[digits] || (count == 1 && digits == 0) || digits > 18 ||
-        head_read(head, "Transfer-Encoding", coding, sizeof coding) > 0) {
-        length = SIZE_MAX;
-    } else if (count == 1) {
-        length = (size_t)strtoull(value, NULL, 10);
+static void connection_send_continue(struct http_connection *connection) {
+    connection->out.buffer.bytes = 0;
+    server_text_add(&connection->out, "HTTP/1.1 100 Continue\r\n\r\n");
+    connection->sent = 0;
+    if (connection->out.failed) {
+        connection_close(connection);
+    } else {
+        connection_set_state(connection, CONNECTION_CONTINUING);
+        connection_start_io(connection, true);
     }
-    return length;
 }
 
-/* Splits the first line of the head, "VERB /path?query HTTP/1.1", in place. Returns false if the
- * line is invalid. */
-static bool http_request_parse(struct http_request *request, char *line) {
-    char *path = strchr(line, ' ');
-    char *version = path ? strchr(path + 1, ' ') : NULL;
-    if (!version || path[1] != '/' || strncmp(version, " HTTP/1.", 8) != 0) return false;
-    *path++ = 0;
-    *version++ = 0;
-    request->version = version;
-    char *query = strchr(path, '?');
-    if (query) *query++ = 0;
-    request->verb = line;
-    request->path = path;
-    request->query = query ? query : "";
-    request->route = route_find(path);
-    return true;
-}
-
-/* Returns whether to close the connection after the response. This is so with HTTP/1.0, or if the
- * peer asks for it. */
-static bool http_request_is_last(const struct http_request *request) {
-    char value[64];
-    head_read(request->head, "Connection", value, sizeof value);
-    return strcmp(request->version, "HTTP/1.0") == 0 || strcasestr(value, "close");
-}
-
-/* Handles a request whose head is complete. If the request can be refused without its body, refuses
- * it at once. Otherwise waits for the body, and then answers. */
-static void connection_handle(struct http_connection *connection, struct http_request *request,
-                              size_t head_bytes) {
-    char value[32];
+/* Answers a request whose body is complete. */
+static void connection_answer(struct http_connection *connection, size_t body_bytes) {
+    struct http_request *request = &connection->request;
     struct http_response response = http_response_init();
-    size_t length = head_length(request->head), received = connection->in_bytes - head_bytes;
-    size_t body_left = length == SIZE_MAX || length > received ? length - received : 0;
-    bool has_length = head_read(request->head, "Content-Length", value, sizeof value) > 0;
-    connection->last = http_request_is_last(request);
-    connection->is_head = strcmp(request->verb, "HEAD") == 0;
-    if (!http_request_allowed(connection->service, request, &response)) {
-        connection->last = true;
-        connection->body_left = body_left;
-        connection_respond(connection, &response);
-    } else if (length == SIZE_MAX || (!has_length && strcmp(request->verb, "POST") == 0)) {
-        connection_refuse(connection, body_left, has_length ? 400 : 411, "INVALID_ARGUMENT",
-                          "a body needs exactly one Content-Length, a number");
-    } else if (length > connection->service->settings->message_max) {
-        connection_refuse(connection, body_left, 413, "RESOURCE_EXHAUSTED",
+    connection->used = connection->head_bytes + body_bytes;
+    assert(connection->used <= connection->in_bytes);
+    request->body = connection->in + connection->head_bytes;
+    request->body_bytes = body_bytes;
+    (request->route ? request->route->handle : server_handle_method)(connection->service, request,
+                                                                     &response);
+    connection_respond(connection, &response);
+}
+
+/* Removes the sizes of the chunks that have been received. */
+static void connection_read_chunks(struct http_connection *connection) {
+    size_t count = connection->in_bytes - connection->head_bytes;
+    int code = server_http_read_chunks(&connection->chunks, connection->in + connection->head_bytes,
+                                       &count, connection->service->settings->message_max);
+    connection->in_bytes = connection->head_bytes + count;
+    if (code == 100) {
+        connection_receive(connection);
+    } else if (code == 200) {
+        connection_answer(connection, connection->chunks.body_bytes);
+    } else if (code == 413) {
+        connection_refuse(connection, code, "RESOURCE_EXHAUSTED",
                           "the message is larger than --max-message");
-    } else if (body_left > 0) {
+    } else if (code == 431) {
+        connection_refuse(connection, code, "RESOURCE_EXHAUSTED",
+                          "the extensions and trailers of the chunks are longer than 16 KiB");
+    } else {
+        connection_refuse(connection, code, "INVALID_ARGUMENT", "a chunk of the body is invalid");
+    }
+}
+
+static void connection_read_body(struct http_connection *connection) {
+    const struct http_request *request = &connection->request;
+    if (request->is_chunked) {
+        connection_read_chunks(connection);
+    } else if (connection->in_bytes - connection->head_bytes < request->length) {
         connection_receive(connection);
     } else {
-        connection->used = head_bytes + length;
-        request->body = connection->in + head_bytes;
-        request->body_bytes = length;
-        (request->route ? request->route->handle : server_handle_method)(connection->service,
-                                                                         request, &response);
+        connection_answer(connection, request->length);
+    }
+}
+
+/* Checks a request whose head is complete. The body is read only if the request is allowed. The
+ * interim response goes out only to a peer that has sent nothing of the body, because such a peer
+ * may wait for it (RFC 9110, 10.1.1). */
+static void connection_check(struct http_connection *connection) {
+    struct http_request *request = &connection->request;
+    struct http_response response = http_response_init();
+    size_t received = connection->in_bytes - connection->head_bytes;
+    bool known = request->length != SIZE_MAX;
+    connection->last = request->is_last;
+    connection->is_head = request->is_head;
+    if (!server_http_request_check(connection->service, request, &response)) {
+        connection->last = true;
+        connection->body_left = !known                       ? SIZE_MAX
+                                : request->length > received ? request->length - received
+                                                             : 0;
         connection_respond(connection, &response);
+    } else if (request->expects_continue && received == 0) {
+        connection_send_continue(connection);
+    } else {
+        connection_set_state(connection, CONNECTION_BODY);
+        connection_read_body(connection);
+    }
+}
+
+/* Reads a complete head from a copy, because `in` can move while the body arrives. */
+static void connection_take_head(struct http_connection *connection, size_t bytes) {
+    char *head = (char *)malloc(bytes);
+    connection->head = head;
+    connection->head_bytes = bytes;
+    connection->request = (struct http_request){.verb = NULL};
+    connection->chunks = (struct chunk_reader){.left = 0};
+    if (!head) {
+        connection_close(connection);
+        return;
+    }
+    memcpy(head, connection->in, bytes);
+    head[bytes - 2] = 0; /* without the empty line at the end */
+    if (server_http_request_read(&connection->request, head, bytes - 2)) {
+        connection_check(connection);
+    } else {
+        connection_refuse(connection, 400, "INVALID_ARGUMENT",
+                          "this is not a valid HTTP/1.1 request");
     }
 }
 
 /* Handles a request if its head is complete. The head ends with an empty line. */
-static void connection_parse(struct http_connection *connection) {
-    char head[READ_BYTES + 1], line[READ_BYTES + 1];
-    struct http_request request = {.head = head};
+static void connection_read_head(struct http_connection *connection) {
     char *end = (char *)memmem(connection->in, connection->in_bytes, "\r\n\r\n", 4);
     size_t bytes = end ? (size_t)(end - connection->in) + 4 : connection->in_bytes;
-    if (bytes > READ_BYTES) {
-        connection_refuse(connection, SIZE_MAX, 431, "RESOURCE_EXHAUSTED",
-                          "the head is longer than 16 KiB");
+    connection->is_head = false;
+    if (bytes > HTTP_HEAD_MAX) {
+        connection_refuse(connection, 431, "RESOURCE_EXHAUSTED", "the head is longer than 16 KiB");
     } else if (!end) {
         connection_receive(connection);
     } else {
-        memcpy(head, connection->in, bytes);
-        head[bytes - 2] = 0;
-        snprintf(line, sizeof line, "%.*s", (int)strcspn(head, "\r"), head);
-        if (strlen(head) == bytes - 2 && http_request_parse(&request, line)) {
-            connection_handle(connection, &request, bytes);
-        } else {
-            connection_refuse(connection, SIZE_MAX, 400, "INVALID_ARGUMENT",
-                              "this is not an HTTP/1.1 request");
-        }
+        connection_take_head(connection, bytes);
     }
 }
 
@@ -486,12 +392,26 @@ static void connection_on_sent(struct http_connection *connection) {
         memmove(connection->in, connection->in + connection->used, connection->in_bytes);
         connection->used = 0;
         connection_free_buffers(connection);
-        connection_set_state(connection, CONNECTION_RECEIVING);
+        connection_set_state(connection, CONNECTION_HEAD);
         if (connection->in_bytes > 0) {
-            connection_parse(connection);
+            connection_read_head(connection);
         } else {
             connection_receive(connection);
         }
+    }
+}
+
+/* Handles bytes that were received. */
+static void connection_on_received(struct http_connection *connection, size_t count) {
+    if (connection->state != CONNECTION_DRAINING) {
+        connection->in_bytes += count;
+        (connection->state == CONNECTION_HEAD ? connection_read_head
+                                              : connection_read_body)(connection);
+    } else if (count >= connection->body_left) {
+        connection_close(connection);
+    } else {
+        connection->body_left -= count;
+        connection_start_io(connection, false);
     }
 }
 
@@ -499,18 +419,17 @@ static void connection_on_sent(struct http_connection *connection) {
 static void connection_step(void *argument) {
     struct http_connection *connection = (struct http_connection *)argument;
     size_t count = nng_aio_count(connection->aio);
+    bool sends =
+        connection->state == CONNECTION_SENDING || connection->state == CONNECTION_CONTINUING;
     if (nng_aio_result(connection->aio) != 0) {
         connection_close(connection);
-    } else if (connection->state == CONNECTION_DRAINING && count >= connection->body_left) {
-        connection_close(connection);
-    } else if (connection->state == CONNECTION_DRAINING) {
-        connection->body_left -= count;
-        connection_start_io(connection, false);
-    } else if (connection->state == CONNECTION_RECEIVING) {
-        connection->in_bytes += count;
-        connection_parse(connection);
+    } else if (!sends) {
+        connection_on_received(connection, count);
     } else if ((connection->sent += count) < connection->out.buffer.bytes) {
         connection_start_io(connection, true);
+    } else if (connection->state == CONNECTION_CONTINUING) {
+        connection_set_state(connection, CONNECTION_BODY);
+        connection_receive(connection);
     } else {
         connection_on_sent(connection);
     }
@@ -552,8 +471,7 @@ static struct http_connection *http_open_connection(struct http *http, nng_strea
     pthread_mutex_lock(&http->lock);
     while (connection->state != CONNECTION_FREE) connection++;
     connection->stream = stream;
-    connection->state = CONNECTION_RECEIVING;
-    connection->deadline = doorman_clock() + HTTP_TIMEOUT_SECONDS * DOORMAN_SECOND;
+    connection_move(connection, CONNECTION_HEAD);
     connection->last = connection->is_head = false;
     connection->sent = connection->used = connection->body_left = 0;
     http->accepting = false;
@@ -585,7 +503,7 @@ static void http_step(void *argument) {
 static enum exit_status http_load_token(struct http *http, const char *path) {
     enum exit_status exit_status = CONTINUE;
     FILE *file = fopen(path, "rb");
-    char line[TOKEN_BYTES_MAX + 2] = "";
+    char line[HTTP_TOKEN_MAX + 2] = "";
     if (!file) {
         exit_status = server_fatal_error(EXIT_ERROR, "--http-token %s: %s", path, strerror(errno));
     } else {
@@ -593,12 +511,12 @@ static enum exit_status http_load_token(struct http *http, const char *path) {
         fclose(file);
         char *first = line + strspn(line, " \t\r\n");
         first[strcspn(first, " \t\r\n")] = 0;
-        if (!*first || strlen(line) > TOKEN_BYTES_MAX) {
+        if (!*first || strlen(line) > HTTP_TOKEN_MAX) {
             exit_status = server_fatal_error(EXIT_ERROR,
                                              "--http-token %s: must hold a token of 1 to %d bytes",
-                                             path, TOKEN_BYTES_MAX);
+                                             path, HTTP_TOKEN_MAX);
         }
-        snprintf(http->token, sizeof http->token, "%.*s", TOKEN_BYTES_MAX, first);
+        snprintf(http->token, sizeof http->token, "%.*s", HTTP_TOKEN_MAX, first);
     }
     return exit_status;
 }
@@ -712,7 +630,7 @@ void server_http_stop(struct service *service) {
             struct http_connection *connection = &http->connections[i];
             nng_stream_free(connection->stream);
             nng_aio_free(connection->aio);
-            doorman_buffer_uninit(&connection->out.buffer);
+            connection_free_buffers(connection);
             free(connection->in);
         }
         nng_aio_free(http->aio);
@@ -726,3 +644,5 @@ void server_http_stop(struct service *service) {
 const char *server_http_address(const struct service *service) {
     return service->http && service->http->address[0] ? service->http->address : "off";
 }
+
+const char *server_http_token(const struct service *service) { return service->http->token; }

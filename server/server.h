@@ -14,6 +14,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* getopt_long, sigtimedwait, memmem, strcasestr */
 #endif
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -538,13 +539,25 @@ void server_text_add_escaped(struct text *text, const char *from, escape_rule ru
  * cut off. Returns false if there is no such value, or if the value contains a 0 byte. */
 bool server_query_read(const char *query, const char *name, char *out, size_t room);
 
+/* Returns the value of a hexadecimal digit, or -1 for any other character. */
+int server_hex_value(char digit);
+
 extern const char *const server_message_names[MESSAGE_KIND_COUNT];
 
-/* The parts of an HTTP request. */
+/* The parts of an HTTP request. The strings point into its head. */
 struct http_request {
-    const char *verb, *path, *query, *version, *head, *body;
+    const char *verb, *path, *query;
+    const char *fields;  /* the lines of the head after the first line */
+    char authority[256]; /* the host of the target, and its port; "": the target is a path */
+    const struct http_route *route; /* NULL: unknown path, or a method of the protocol */
+    size_t length;                  /* bytes of the body; SIZE_MAX: not known */
+    int coding_count;               /* how often Transfer-Encoding occurs */
+    bool has_length, is_chunked;    /* Content-Length occurs; the body comes in chunks */
+    bool is_old, is_head;           /* the version is HTTP/1.0; the verb is HEAD */
+    bool is_last;                   /* the peer wants the connection to close after the response */
+    bool expects_continue; /* the peer may wait for an interim response before it sends the body */
+    const char *body;
     size_t body_bytes;
-    const struct route *route; /* NULL: unknown path, or a method of the protocol */
 };
 
 /* The response to an HTTP request. */
@@ -566,6 +579,64 @@ server_handler server_handle_page, server_handle_leases, server_handle_metrics,
  * status. */
 void server_http_response_set_error(struct http_response *response, int code, const char *name,
                                     const char *message);
+
+/* ---- >>http requests ------------------------------------------------------------------------ */
+
+#define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for the trailers of a body */
+#define HTTP_TOKEN_MAX 512               /* bytes of a token */
+
+struct http_route {
+    const char *path;
+    bool is_open; /* needs no token or Host, for health checks */
+    server_handler *handle;
+};
+
+/* Reads a head.
+ *   request   out
+ *   head      in/out: lines that end with CR LF, and a final 0. The function splits it in place
+ *   bytes     the length of the head without the final 0
+ *   returns   false: the head is invalid */
+bool server_http_request_read(struct http_request *request, char *head, size_t bytes);
+
+/* Checks a request whose body may be missing. Sets request->route. If the request is refused,
+ * returns false and writes an error to the response. */
+bool server_http_request_check(const struct service *service, struct http_request *request,
+                               struct http_response *response);
+
+enum chunk_state {
+    CHUNK_SIZE,
+    CHUNK_SPACE,
+    CHUNK_EXTENSION,
+    CHUNK_SIZE_LF,
+    CHUNK_DATA,
+    CHUNK_DATA_CR,
+    CHUNK_DATA_LF,
+    CHUNK_TRAILER_START,
+    CHUNK_TRAILER,
+    CHUNK_TRAILER_LF,
+    CHUNK_END_LF,
+    CHUNK_COMPLETE,
+    CHUNK_INVALID
+};
+
+/* The position in a body that comes in chunks. {0} is the start. */
+struct chunk_reader {
+    enum chunk_state state;
+    uint64_t left; /* the size of the current chunk, without the bytes that have been read */
+    unsigned digits;
+    size_t body_bytes;    /* bytes of the body that have been read */
+    size_t ignored_bytes; /* bytes of extensions and trailers */
+};
+
+/* Reads chunks in place. The body so far is at the start of `body`. The bytes that follow the body
+ * have not been read yet.
+ *   count     in/out: the bytes at `body`. Without sizes and trailers there are fewer
+ *   returns   100: more bytes are needed; 200: the body is complete, and the rest of the bytes
+ *             belongs to the next request; any other value is the status of a refusal */
+int server_http_read_chunks(struct chunk_reader *reader, char *body, size_t *count,
+                            size_t message_max);
+
+const char *server_http_token(const struct service *service); /* "": none */
 
 /* ---- >>snapshot ----------------------------------------------------------------------------- */
 

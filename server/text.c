@@ -88,8 +88,7 @@ void server_text_add_escaped(struct text *text, const char *from, escape_rule ru
     }
 }
 
-/* Returns the value of a hexadecimal digit, or -1 for any other character. */
-static int hex_value(char digit) {
+int server_hex_value(char digit) {
     static const char digits[] = "0123456789abcdef";
     const char *at = digit ? strchr(digits, digit | ('a' - 'A')) : NULL;
     return at && (digit <= '9' || digit >= 'A') ? (int)(at - digits) : -1;
@@ -105,8 +104,8 @@ bool server_query_read(const char *query, const char *name, char *out, size_t ro
     if (!query) return false;
     for (const char *at = query + name_bytes + 1; *at && *at != '&' && bytes + 1 < room; at++) {
         char character = *at == '+' ? ' ' : *at;
-        if (*at == '%' && hex_value(at[1]) >= 0 && hex_value(at[2]) >= 0) {
-            character = (char)(hex_value(at[1]) * 16 + hex_value(at[2]));
+        if (*at == '%' && server_hex_value(at[1]) >= 0 && server_hex_value(at[2]) >= 0) {
+            character = (char)(server_hex_value(at[1]) * 16 + server_hex_value(at[2]));
             at += 2;
         }
         if (!character) return false;

@@ -34,6 +34,7 @@ int server_main(int argc, char **argv);
 #include "server/base64.c"
 #include "server/history.c"
 #include "server/http.c"
+#include "server/http_request.c"
 #include "server/json.c"
 #include "server/metrics.c"
 #include "server/page.c"
@@ -116,7 +117,9 @@ static bool has_body(const char *body, size_t length) {
 /* Checks one response. Returns its end; NULL if its head is not complete. The server itself never
  * writes "<zz". So if a page has it, an id or a part of a query was not escaped. */
 static const char *check_response(const char *at) {
+    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
     must(strncmp(at, "HTTP/1.1 ", 9) == 0);
+    if (strncmp(at, interim, sizeof interim - 1) == 0) return at + sizeof interim - 1;
     const char *end = strstr(at, "\r\n\r\n"), *line = strstr(at, "\r\n");
     size_t length = SIZE_MAX;
     bool page = false;
@@ -184,7 +187,7 @@ static void start(struct service *service, const char *token) {
 }
 
 static void stop(struct service *service) {
-    doorman_buffer_uninit(&service->http->connections[0].out.buffer);
+    connection_free_buffers(&service->http->connections[0]);
     free(service->http->connections[0].in);
     free(service->http);
     history_clear(service->history);
