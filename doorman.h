@@ -7268,7 +7268,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
 /*
  * The processes of a node elect a master with a store that all of them reach. The store has a key
  * for the node, and store leases with a time to live (TTL). The process whose store lease holds the
- * key is master. The value of the key is its address.
+ * key is master. The value of the key is the address of the master.
  *
  * V2 A process is master only while its own store lease holds the key. The process stops being
  *    master 0.95 TTL after it sent its last successful renewal, by its own clock. The store counts
@@ -8911,10 +8911,9 @@ typedef struct doorman__estimator {
     doorman_time raised_until;
     double largest, gauge_largest; /* the largest n, each remembered until the time below */
     doorman_time largest_until, gauge_largest_until;
-    doorman_time
-        short_since; /* the first time at which the largest n did not fit; NEVER: it fits */
-    double ceiling;  /* the server granted only this when more was wanted */
-    doorman_time ceiling_until; /* until then, requests above `ceiling` are no demand */
+    doorman_time short_since;   /* the largest n has not fitted since then; NEVER: it fits */
+    double ceiling;             /* the server granted only this when more was wanted */
+    doorman_time ceiling_until; /* before this time, requests above `ceiling` are no demand */
     double wants;               /* the result of the estimate */
     bool unmet;                 /* the last reading shows demand that was not met */
 } doorman__estimator;
