@@ -10044,73 +10044,9 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  * they are probably typing errors. One error refuses the whole message. Errors are a missing field,
  * a field of the wrong type, a value out of range, and a key that an object has twice.
  *
- * get_capacity requests or renews leases. The default of `priority` is 1, and the default of
- * `outstanding` is 0. `has` is the last lease that the client received. Times are in seconds, and
- * may have fractions. Lease ids are integers from 1 to 2^53.
- *
- *   {"get_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","priority":1,"wants":120,
- *     "has":{"id":73019,"node":"eu-1","capacity":80,"expires_in":48.2}}]}}
- *
- * The response has one entry for each resource, in the order of the request. An entry has either
- * `gets`, or `refused` with the reason TRY_LATER, UNMATCHED or FULL. `keep` is the committed
- * amount. `keep` is present only if it is more than `capacity`. `expiry_time` is for people, in
- * seconds since 1970. A `safe_capacity` of -1 means unlimited. If leases are whole units, wants are
- * rounded up, and `gets` has `whole` with the value true.
- *
- * `learning` says that the server is learning, or that the server has no lease because its parent
- * is learning. If `learning` is absent, it is false. A server that sends `learning` answers
- * TRY_LATER if it cannot renew the holder's lease.
- *
- *   {"get_capacity":{"response":[{"resource_id":"db","safe_capacity":10,"gets":{"id":73020,
- *     "node":"eu-1","capacity":60,"keep":80,"expires_in":60,"refresh_interval":16,
- *     "expiry_time":1795219273}}]}}
- *   {"get_capacity":{"response":[{"resource_id":"db","learning":true,"refused":{
- *     "reason":"TRY_LATER","refresh_interval":16}}]}}
- *
- * get_server_capacity requests capacity for all the clients below a server. `wants` lists the
- * demands of the clients in groups. A resource has at most 512 groups. `path` lists the 1 to 16
- * nodes that the request came through. The first node is the sender. `outstanding` is the capacity
- * that the server has leased out. `learning` says that the server does not know all its holders
- * yet. If `learning` is absent, it is false.
- *
- *   {"get_server_capacity":{"server_id":"eu-1","path":["eu-1"],"resource":[{"resource_id":"db",
- *     "wants":[{"priority":1,"num_clients":40,"wants":300}],"outstanding":700,"learning":true,
- *     "has":{"id":5521,"node":"eu","capacity":750,"expires_in":55}}]}}
- *
- * The response also says how the parent shares the capacity. `algorithm` is the algorithm of the
- * resource. Fields of the algorithm that have their default value may be left out. `algorithm` may
- * also have `whole`, with the meaning above. An entry of `terms` is for one priority. An entry that
- * names no priority is for all priorities. `learn_for` says how long a server that is learning
- * should keep learning. The parent may be newer than its child. So the child ignores unknown
- * parameters, and algorithms of an unknown kind.
- *
- *   {"get_server_capacity":{"response":[{"resource_id":"db","gets":{"id":5522,"node":"eu",
- *     "capacity":720,"keep":750,"expires_in":60,"refresh_interval":8},"algorithm":{
- *     "kind":"FAIR_SHARE","lease_length":60,"refresh_interval":8,"parameters":[{
- *     "name":"decay_factor","value":0.25}]},"terms":[{"level":14.2,"slope":0}],"learn_for":41.5}]}}
- *
- * release_capacity gives leases back. Only the id of the newest lease has an effect. A server sends
- * server_id instead of client_id.
- *
- *   {"release_capacity":{"client_id":"web-7","resource":[{"resource_id":"db","id":73020}]}}
- *   {"release_capacity":{}}
- *
- * A server that is not the master answers every method with the address of the master. If there is
- * no address in the answer, the server does not know the master.
- *
- *   {"get_capacity":{"mastership":{"master_address":"tcp://10.0.0.2:15000"}}}
- *   {"discovery":{}}
- *   {"discovery":{"is_master":true,"mastership":{"master_address":"tcp://10.0.0.2:15000"}}}
- *
- * An error means that nothing in the message took effect. The code of an error is one of these:
- *
- *   INVALID_ARGUMENT     the message is wrong
- *   NOT_FOUND            there is no such method
- *   RESOURCE_EXHAUSTED   the message is too large, is too deep, or has too many values
- *   UNAVAILABLE          the server is stopping
- *   INTERNAL             any other error
- *
- *   {"error":{"code":"INVALID_ARGUMENT","message":"get_capacity.resource[0].wants: is missing"}}
+ * examples/protocol.md is the reference of the protocol. It has the fields of each message, their
+ * defaults, an example of each message, the errors, and the duties of a client. A parent may be
+ * newer than its child. So a child ignores unknown parameters, and algorithms of an unknown kind.
  *
  * G7 An algorithm has named parameters: minimum_interval, minimum_refresh_interval, decay_factor,
  *    reserve and handover. The parameters lease_duration_secs (the field lease_length) and

@@ -2,7 +2,7 @@
  * their order, and each response must equal the one on the page. Lease ids differ each time, so a
  * lease id of the page stands for the id that the server made in its place. */
 #define _GNU_SOURCE
-#include "harness.h"
+#include "http.h"
 
 #define PAGE "examples/protocol.md"
 #define EXAMPLE_IDS_MAX 64
@@ -85,19 +85,49 @@ static void expect_equal(const cJSON *page, const cJSON *real, struct ids *ids) 
 }
 
 /* Replaces the address of the master on the page with the address of the server. */
-static void put_real_address(cJSON *page, const struct server *server) {
+static void put_real_address(cJSON *page, const struct fixture *fixture) {
     cJSON *address = (cJSON *)(uintptr_t)find(page, "discovery.mastership.master_address");
-    if (address) cJSON_SetValuestring(address, server->url);
+    if (address) cJSON_SetValuestring(address, fixture->server.url);
 }
 
+/* Sends a message over nng. Returns the response, which the caller deletes. */
+static cJSON *send_by_nng(const struct fixture *fixture, const char *message) {
+    return send_request(&fixture->server, message);
+}
+
+/* Sends a message over HTTP. If its method has a path, sends only the inner object to that path.
+ * The result is as over nng. */
+static cJSON *send_by_http(const struct fixture *fixture, const char *message) {
+    char path[64], method[32];
+    const char *key = strchr(message, '"') + 1;
+    snprintf(method, sizeof method, "%.*s", (int)strcspn(key, "\""), key);
+    bool has_path = strcmp(method, "lend") != 0;
+    snprintf(path, sizeof path, "/v1%s%s", has_path ? "/" : "", has_path ? method : "");
+    const char *inner = strchr(message, ':') + 1;
+    char *body = has_path ? strndup(inner, (size_t)(strrchr(inner, '}') - inner)) : strdup(message);
+    char *response = post(fixture, path, HOST JSON, body);
+    cJSON *result = cJSON_Parse(body_of(response)), *whole = result;
+    assert_non_null(result);
+    assert_int_equal(code_of(response) == 200, !cJSON_HasObjectItem(result, "error"));
+    if (code_of(response) == 200) {
+        whole = cJSON_CreateObject();
+        cJSON_AddItemToObject(whole, method, result);
+    }
+    free(response);
+    free(body);
+    return whole;
+}
+
+typedef cJSON *(*sender)(const struct fixture *fixture, const char *message);
+
 /* Sends one request of the page, and compares the response. */
-static void try_example(const struct server *server, const char *request, const char *response,
-                        struct ids *ids) {
+static void try_example(sender send_message, const struct fixture *fixture, const char *request,
+                        const char *response, struct ids *ids) {
     cJSON *page = cJSON_Parse(response);
     if (!page) fail_msg("not JSON: %s", response);
-    put_real_address(page, server);
+    put_real_address(page, fixture);
     char *text = put_real_ids(request, ids);
-    cJSON *real = send_request(server, text);
+    cJSON *real = send_message(fixture, text);
     char *printed = cJSON_PrintUnformatted(real);
     print_message("%s\n    %s\n", text, printed);
     expect_equal(page, real, ids);
@@ -108,23 +138,21 @@ static void try_example(const struct server *server, const char *request, const 
 }
 
 /* Starts a process that takes part in an election, but reaches no etcd. So it is not master. */
-static struct server standby_start(const char *config) {
+static struct fixture standby_start(const char *config) {
     char url[64];
     snprintf(url, sizeof url, "http://127.0.0.1:%d", port_free());
     const char *arguments[] = {"--etcd", url, "--election-key", "protocol", NULL};
-    return server_start(config, arguments);
+    return fixture_start(config, arguments);
 }
 
-/* Every example of the page is what a server answers. */
-static void the_examples_of_the_reference_hold(void **state) {
-    (void)state;
+static void try_examples(sender send_message) {
     char *page = file_read(PAGE), kind[32], request_kind[32];
     const char *at = page;
     struct ids ids = {.count = 0};
     char *config = next_block(&at, kind, sizeof kind), *request = NULL;
     assert_string_equal(kind, "configuration");
     const char *more[] = {"--node", "eu", "--max-holders", "3", NULL};
-    struct server server = server_start(config, more), standby = standby_start(config);
+    struct fixture master = fixture_start(config, more), standby = standby_start(config);
     int count = 0;
     while ((request = next_block(&at, request_kind, sizeof request_kind))) {
         char *response = next_block(&at, kind, sizeof kind);
@@ -132,21 +160,32 @@ static void the_examples_of_the_reference_hold(void **state) {
         assert_non_null(response);
         assert_string_equal(kind, to_standby ? "response standby" : "response");
         if (!to_standby) assert_string_equal(request_kind, "request");
-        try_example(to_standby ? &standby : &server, request, response, &ids);
+        try_example(send_message, to_standby ? &standby : &master, request, response, &ids);
         free(request);
         free(response);
         count++;
     }
     assert_true(count >= 12);
-    server_stop(&server);
-    server_stop(&standby);
+    server_stop(&master.server);
+    server_stop(&standby.server);
     free(config);
     free(page);
 }
 
+static void the_examples_of_the_reference_hold_over_nng(void **state) {
+    (void)state;
+    try_examples(send_by_nng);
+}
+
+static void the_examples_of_the_reference_hold_over_http(void **state) {
+    (void)state;
+    try_examples(send_by_http);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(the_examples_of_the_reference_hold, harness_clean),
+        cmocka_unit_test_teardown(the_examples_of_the_reference_hold_over_nng, harness_clean),
+        cmocka_unit_test_teardown(the_examples_of_the_reference_hold_over_http, harness_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
