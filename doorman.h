@@ -1355,7 +1355,7 @@ typedef struct doorman_json_exchange {
 /* Frees all memory of an exchange, after any step. The exchange may be used again. */
 DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 
-/* Step 1: reads a message, and allocates all memory that its answer will need. The call drops the
+/* Step 1: reads a message, and allocates all memory that its response will need. The call drops the
  * previous message of the exchange.
  *   text      used only during the call. A message of more than DOORMAN_MESSAGE_BYTES_MAX is
  *             refused unread. For such a message the caller may pass NULL, and need not receive all
@@ -1375,7 +1375,7 @@ DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exc
 DOORMAN_API doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange,
                                                         doorman_server *server, doorman_time now);
 
-/* Step 3: writes the reply: the server's answer, or the error. Without step 2 the reply says
+/* Step 3: writes the reply: the response, or the error. Without step 2 the reply says
  * UNAVAILABLE. A server that is stopping replies in this way. A second call for the same message
  * has no effect.
  *   epoch, returns   as doorman_json_serve

@@ -202,15 +202,17 @@ static size_t holder_count(world *w) {
 /* ---- without a server, for tests of one response ---- */
 
 /* Answers a client's request, which must have one item. */
-static void respond(world *w, doorman_client *client, doorman_capacity_response answer) {
+static void respond(world *w, doorman_client *client, doorman_capacity_response item_response) {
     doorman_upstream *upstream = doorman_client_upstream(client);
     doorman_request request;
     (void)doorman_upstream_request(upstream, &request, w->now);
     assert_int_equal(request.item_count, 1);
-    answer.resource_id = "db";
-    if (!answer.gets.refresh_interval) answer.gets.refresh_interval = 16 * SECOND;
-    const doorman_response response = {
-        .method = DOORMAN_GET_CAPACITY, .is_master = true, .items = &answer, .item_count = 1};
+    item_response.resource_id = "db";
+    if (!item_response.gets.refresh_interval) item_response.gets.refresh_interval = 16 * SECOND;
+    const doorman_response response = {.method = DOORMAN_GET_CAPACITY,
+                                       .is_master = true,
+                                       .items = &item_response,
+                                       .item_count = 1};
     assert_int_equal(doorman_upstream_response(upstream, request.sequence, &response, w->now),
                      DOORMAN_OK);
 }
@@ -220,11 +222,11 @@ static doorman_capacity_response granted_lease(double capacity) {
         .gets = {.id = 1, .node = "root", .capacity = capacity, .expires_in = MINUTE}};
 }
 
-static doorman_capacity_response with_safe_capacity(doorman_capacity_response answer,
+static doorman_capacity_response with_safe_capacity(doorman_capacity_response item_response,
                                                     double safe_capacity) {
-    answer.has_safe_capacity = true;
-    answer.safe_capacity = safe_capacity;
-    return answer;
+    item_response.has_safe_capacity = true;
+    item_response.safe_capacity = safe_capacity;
+    return item_response;
 }
 
 /* Lets time pass until the client wants to send a request. */
@@ -523,9 +525,10 @@ static void a_fallback_applies_only_without_a_lease(void **state) {
                 .wants = 100, .fallback = cases[i].mode, .safe_capacity = cases[i].given});
         assert_false(read_now(&w, resource).leased);
         assert_exact(read_now(&w, resource).capacity, cases[i].before);
-        doorman_capacity_response answer = granted_lease(40);
-        if (cases[i].received > -2) answer = with_safe_capacity(answer, cases[i].received);
-        respond(&w, client, answer);
+        doorman_capacity_response item_response = granted_lease(40);
+        if (cases[i].received > -2)
+            item_response = with_safe_capacity(item_response, cases[i].received);
+        respond(&w, client, item_response);
         assert_true(read_now(&w, resource).leased);
         assert_exact(read_now(&w, resource).capacity, 40);
         w.now += MINUTE;
@@ -1032,8 +1035,8 @@ static void a_late_release_does_not_end_a_new_lease(void **state) {
     resource = open_resource(&w, client, 100);
     run_for(&w, 10 * SECOND);
     assert_true(read_now(&w, resource).leased);
-    const doorman_capacity_request ask = {.resource_id = "db", .has.id = delayed.has.id};
-    release.items = &ask;
+    const doorman_capacity_request item_request = {.resource_id = "db", .has.id = delayed.has.id};
+    release.items = &item_request;
     doorman_response response;
     assert_int_equal(doorman_server_handle(w.server, &release, &response, NULL, w.now), DOORMAN_OK);
     assert_int_equal(holder_count(&w), 1);

@@ -106,10 +106,10 @@ static const char *without_ids(const char *reply) {
 static void a_response_has_all_fields_of_a_lease(void **state) {
     (void)state;
     world *w = world_start();
-    static const char ask[] = DB("\"wants\":120");
-    assert_int_equal(
-        doorman_json_serve(w->server, ask, sizeof ask - 1, &w->reply, 1795219213, w->now),
-        DOORMAN_OK);
+    static const char request_text[] = DB("\"wants\":120");
+    assert_int_equal(doorman_json_serve(w->server, request_text, sizeof request_text - 1, &w->reply,
+                                        1795219213, w->now),
+                     DOORMAN_OK);
     assert_string_equal(without_ids(w->reply.text),
                         "{\"get_capacity\":{\"response\":[{\"resource_id\":\"db\","
                         "\"safe_capacity\":2.5,\"gets\":{\"id\":#,\"node\":\"ro\\\"ot\","
@@ -556,13 +556,14 @@ static void transport_errors_have_the_same_form(void **state) {
 /* Writes and reads a request and a response with these numbers. */
 static void expect_round_trip(double amount, doorman_time duration) {
     const doorman_demand demand = {.wants = amount, .priority = 3};
-    const doorman_capacity_request ask = {.resource_id = "r\\\"\xc3\xa9",
-                                          .wants = &demand,
-                                          .wants_count = 1,
-                                          .outstanding = amount,
-                                          .has = {UINT64_C(1) << 53, "n", amount, 0, duration, 0}};
+    const doorman_capacity_request item_request = {
+        .resource_id = "r\\\"\xc3\xa9",
+        .wants = &demand,
+        .wants_count = 1,
+        .outstanding = amount,
+        .has = {UINT64_C(1) << 53, "n", amount, 0, duration, 0}};
     const doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = "c", .items = &ask, .item_count = 1};
+        .method = DOORMAN_GET_CAPACITY, .holder_id = "c", .items = &item_request, .item_count = 1};
     doorman_buffer text = {0};
     assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
     doorman__reader reader = {.error = NULL};
@@ -572,7 +573,7 @@ static void expect_round_trip(double amount, doorman_time duration) {
     assert_int_equal(reader.status, DOORMAN_OK);
     assert_int_equal(read.method, DOORMAN_GET_CAPACITY);
     assert_string_equal(read.holder_id, "c");
-    assert_string_equal(read.items->resource_id, ask.resource_id);
+    assert_string_equal(read.items->resource_id, item_request.resource_id);
     assert_exact(read.items->wants->wants, amount);
     assert_int_equal(read.items->wants->priority, 3);
     assert_exact(read.items->outstanding, amount);
@@ -581,13 +582,15 @@ static void expect_round_trip(double amount, doorman_time duration) {
     assert_true(read.items->has.expires_in == duration);
     assert_int_equal(doorman__read_end(&reader), DOORMAN_OK);
 
-    const doorman_capacity_response answer = {
+    const doorman_capacity_response item_response = {
         .resource_id = "r",
         .has_safe_capacity = true,
         .safe_capacity = amount,
         .gets = {7, "n", amount / 2, amount, duration, duration}};
-    const doorman_response response = {
-        .method = DOORMAN_GET_CAPACITY, .is_master = true, .items = &answer, .item_count = 1};
+    const doorman_response response = {.method = DOORMAN_GET_CAPACITY,
+                                       .is_master = true,
+                                       .items = &item_response,
+                                       .item_count = 1};
     doorman__writer out = doorman__put_start(&text);
     doorman__put_response(&out, &response, 0);
     assert_int_equal(doorman__put_end(&out), DOORMAN_OK);
@@ -791,7 +794,7 @@ static void a_server_sends_the_demand_of_its_clients_in_groups(void **state) {
     (void)state;
     static const char *const path[] = {"leaf", "mid\"dle"};
     static const doorman_demand wants[] = {{300, 40, 1}, {900.5, 3, 15}};
-    static const doorman_capacity_request asks[] = {
+    static const doorman_capacity_request item_requests[] = {
         {.resource_id = "db",
          .has = {.id = 7, .node = "eu", .capacity = 750, .expires_in = 55 * SECOND},
          .outstanding = 700,
@@ -803,7 +806,7 @@ static void a_server_sends_the_demand_of_its_clients_in_groups(void **state) {
                                      .holder_id = "leaf",
                                      .path = path,
                                      .path_count = 2,
-                                     .items = asks,
+                                     .items = item_requests,
                                      .item_count = 2};
     doorman_buffer text = {0};
     parsed_message r;
@@ -823,11 +826,11 @@ static void a_server_sends_the_demand_of_its_clients_in_groups(void **state) {
 
 static void a_release_of_a_server_says_that_it_is_a_server(void **state) {
     (void)state;
-    static const doorman_capacity_request ask = {.resource_id = "db", .has = {.id = 5}};
+    static const doorman_capacity_request item_request = {.resource_id = "db", .has = {.id = 5}};
     const doorman_request request = {.method = DOORMAN_RELEASE_CAPACITY,
                                      .is_server = true,
                                      .holder_id = "leaf",
-                                     .items = &ask,
+                                     .items = &item_request,
                                      .item_count = 1};
     doorman_buffer text = {0};
     parsed_message r;
@@ -859,24 +862,24 @@ static void a_response_to_a_server_has_the_algorithm_and_terms(void **state) {
                                             .has_learning_mode_duration = true};
     static const doorman_terms terms[] = {{3, 14.25, 0}, {DOORMAN_ANY_PRIORITY, 0, 1}};
     doorman_algorithm algorithm = doorman__algorithm_resolve(&usual);
-    const doorman_capacity_response answers[] = {{.resource_id = "db",
-                                                  .gets = {.id = 6,
-                                                           .node = "eu",
-                                                           .capacity = 720,
-                                                           .committed = 750,
-                                                           .expires_in = 60 * SECOND,
-                                                           .refresh_interval = 8 * SECOND},
-                                                  .algorithm = &algorithm,
-                                                  .terms = terms,
-                                                  .terms_count = 2},
-                                                 {.resource_id = "other",
-                                                  .outcome = DOORMAN_TRY_LATER,
-                                                  .gets = {.refresh_interval = SECOND},
-                                                  .has_learn_for = true}};
+    const doorman_capacity_response item_responses[] = {{.resource_id = "db",
+                                                         .gets = {.id = 6,
+                                                                  .node = "eu",
+                                                                  .capacity = 720,
+                                                                  .committed = 750,
+                                                                  .expires_in = 60 * SECOND,
+                                                                  .refresh_interval = 8 * SECOND},
+                                                         .algorithm = &algorithm,
+                                                         .terms = terms,
+                                                         .terms_count = 2},
+                                                        {.resource_id = "other",
+                                                         .outcome = DOORMAN_TRY_LATER,
+                                                         .gets = {.refresh_interval = SECOND},
+                                                         .has_learn_for = true}};
     const doorman_response response = {.method = DOORMAN_GET_CAPACITY,
                                        .is_server = true,
                                        .is_master = true,
-                                       .items = answers,
+                                       .items = item_responses,
                                        .item_count = 2};
     doorman_buffer text = {0};
     parsed_message r;
@@ -893,7 +896,7 @@ static void a_response_to_a_server_has_the_algorithm_and_terms(void **state) {
     assert_int_equal(read_response(&r, text.text, text.bytes), DOORMAN_OK);
     assert_true(r.response.is_server && r.response.is_master);
     assert_int_equal(r.response.item_count, 2);
-    for (size_t i = 0; i < 2; i++) assert_same_item(&r.response.items[i], &answers[i]);
+    for (size_t i = 0; i < 2; i++) assert_same_item(&r.response.items[i], &item_responses[i]);
     doorman__read_end(&r.reader);
     doorman_buffer_uninit(&text);
 }
@@ -909,10 +912,10 @@ enum { GROUPS = 40, ITEMS = 6 }; /* the maxima of a random message */
 typedef struct random_message {
     const char *path[DOORMAN__PATH_MAX];
     doorman_demand demands[ITEMS][GROUPS];
-    doorman_capacity_request asks[ITEMS];
+    doorman_capacity_request item_requests[ITEMS];
     doorman_terms terms[ITEMS][DOORMAN_TERMS_MAX];
     doorman_algorithm algorithms[ITEMS];
-    doorman_capacity_response answers[ITEMS];
+    doorman_capacity_response item_responses[ITEMS];
 } random_message;
 
 static const char *random_name(void) {
@@ -921,10 +924,10 @@ static const char *random_name(void) {
 }
 
 static void random_demands(random_message *d, size_t i, bool is_server) {
-    doorman_capacity_request *ask = &d->asks[i];
-    ask->wants = d->demands[i];
-    ask->wants_count = is_server ? random_below(GROUPS + 1) : 1;
-    for (size_t k = 0; k < ask->wants_count; k++) {
+    doorman_capacity_request *item_request = &d->item_requests[i];
+    item_request->wants = d->demands[i];
+    item_request->wants_count = is_server ? random_below(GROUPS + 1) : 1;
+    for (size_t k = 0; k < item_request->wants_count; k++) {
         double subclients = is_server ? 1.0 + (double)random_below(1000000000) : 1;
         d->demands[i][k] = (doorman_demand){random_amount(), subclients, (int)random_below(16)};
     }
@@ -935,7 +938,7 @@ static doorman_request random_request(random_message *d) {
                                                          : DOORMAN_RELEASE_CAPACITY,
                                .is_server = random_below(3) > 0,
                                .holder_id = random_name(),
-                               .items = d->asks,
+                               .items = d->item_requests,
                                .item_count = random_below(ITEMS + 1)};
     bool get = request.method == DOORMAN_GET_CAPACITY;
     if (get && request.is_server) {
@@ -944,18 +947,18 @@ static doorman_request random_request(random_message *d) {
         for (size_t i = 0; i < request.path_count; i++) d->path[i] = random_name();
     }
     for (size_t i = 0; i < request.item_count; i++) {
-        doorman_capacity_request *ask = &d->asks[i];
-        *ask = (doorman_capacity_request){.resource_id = random_name()};
+        doorman_capacity_request *item_request = &d->item_requests[i];
+        *item_request = (doorman_capacity_request){.resource_id = random_name()};
         if (!get || random_below(2)) {
-            ask->has.id = 1 + random_bits() % (UINT64_C(1) << 53);
-            ask->has.node = random_name();
+            item_request->has.id = 1 + random_bits() % (UINT64_C(1) << 53);
+            item_request->has.node = random_name();
         }
-        if (ask->has.id && get) {
-            ask->has.capacity = random_amount();
-            ask->has.expires_in = random_duration();
+        if (item_request->has.id && get) {
+            item_request->has.capacity = random_amount();
+            item_request->has.expires_in = random_duration();
         }
-        if (get && random_below(2)) ask->outstanding = random_amount();
-        ask->learning = get && request.is_server && random_below(2);
+        if (get && random_below(2)) item_request->outstanding = random_amount();
+        item_request->learning = get && request.is_server && random_below(2);
         if (get) random_demands(d, i, request.is_server);
     }
     return request;
@@ -985,32 +988,34 @@ static doorman_algorithm random_algorithm(void) {
 }
 
 static void random_item(random_message *d, size_t i) {
-    doorman_capacity_response *answer = &d->answers[i];
-    *answer = (doorman_capacity_response){.resource_id = random_name()};
-    answer->gets.refresh_interval = random_duration();
+    doorman_capacity_response *item_response = &d->item_responses[i];
+    *item_response = (doorman_capacity_response){.resource_id = random_name()};
+    item_response->gets.refresh_interval = random_duration();
     if (random_below(4)) {
-        answer->gets = (doorman_lease){.id = 1 + random_bits() % (UINT64_C(1) << 53),
-                                       .node = random_name(),
-                                       .capacity = random_amount(),
-                                       .expires_in = random_duration(),
-                                       .refresh_interval = random_duration()};
-        answer->gets.committed = doorman__max(answer->gets.capacity, random_amount());
+        item_response->gets = (doorman_lease){.id = 1 + random_bits() % (UINT64_C(1) << 53),
+                                              .node = random_name(),
+                                              .capacity = random_amount(),
+                                              .expires_in = random_duration(),
+                                              .refresh_interval = random_duration()};
+        item_response->gets.committed = doorman__max(item_response->gets.capacity, random_amount());
     } else {
-        answer->outcome = (doorman_outcome)(1 + random_below(3));
+        item_response->outcome = (doorman_outcome)(1 + random_below(3));
     }
-    answer->learning = random_below(2);
-    answer->has_safe_capacity = random_below(2);
-    if (answer->has_safe_capacity) answer->safe_capacity = random_below(5) ? random_amount() : -1;
-    if (random_below(4)) answer->algorithm = &d->algorithms[i];
-    answer->whole = answer->algorithm && random_below(2);
+    item_response->learning = random_below(2);
+    item_response->has_safe_capacity = random_below(2);
+    if (item_response->has_safe_capacity)
+        item_response->safe_capacity = random_below(5) ? random_amount() : -1;
+    if (random_below(4)) item_response->algorithm = &d->algorithms[i];
+    item_response->whole = item_response->algorithm && random_below(2);
     d->algorithms[i] = random_algorithm();
-    answer->terms = d->terms[i];
-    answer->terms_count = random_below(DOORMAN_TERMS_MAX + 1);
-    for (size_t k = 0; k < answer->terms_count; k++) {
+    item_response->terms = d->terms[i];
+    item_response->terms_count = random_below(DOORMAN_TERMS_MAX + 1);
+    for (size_t k = 0; k < item_response->terms_count; k++) {
         d->terms[i][k] = (doorman_terms){(int)random_below(17) - 1, random_amount(), random_unit()};
     }
-    answer->has_learn_for = random_below(2);
-    if (answer->has_learn_for && random_below(2)) answer->learn_for = random_duration();
+    item_response->has_learn_for = random_below(2);
+    if (item_response->has_learn_for && random_below(2))
+        item_response->learn_for = random_duration();
 }
 
 static void random_messages_survive_a_round_trip(void **state) {
@@ -1028,7 +1033,7 @@ static void random_messages_survive_a_round_trip(void **state) {
         doorman_response response = {.method = DOORMAN_GET_CAPACITY,
                                      .is_server = true,
                                      .is_master = true,
-                                     .items = d->answers,
+                                     .items = d->item_responses,
                                      .item_count = random_below(ITEMS + 1)};
         for (size_t i = 0; i < response.item_count; i++) random_item(d, i);
         assert_int_equal(write_response(&text, &response), DOORMAN_OK);
@@ -1036,7 +1041,7 @@ static void random_messages_survive_a_round_trip(void **state) {
         assert_true(r.response.is_server);
         assert_int_equal(r.response.item_count, response.item_count);
         for (size_t i = 0; i < response.item_count; i++) {
-            assert_same_item(&r.response.items[i], &d->answers[i]);
+            assert_same_item(&r.response.items[i], &d->item_responses[i]);
         }
         assert_int_equal(doorman__read_end(&r.reader), DOORMAN_OK);
     }
@@ -1185,11 +1190,11 @@ static void the_longest_response_fits_the_reserved_memory(void **state) {
         terms[i] = (doorman_terms){15, amount, 1.2345678901234567e-100};
     }
     enum { COUNT_OF_ANSWERS = 20 };
-    doorman_capacity_request asks[COUNT_OF_ANSWERS];
-    doorman_capacity_response answers[COUNT_OF_ANSWERS];
+    doorman_capacity_request item_requests[COUNT_OF_ANSWERS];
+    doorman_capacity_response item_responses[COUNT_OF_ANSWERS];
     for (int i = 0; i < COUNT_OF_ANSWERS; i++) {
-        asks[i] = (doorman_capacity_request){.resource_id = id};
-        answers[i] = (doorman_capacity_response){
+        item_requests[i] = (doorman_capacity_request){.resource_id = id};
+        item_responses[i] = (doorman_capacity_response){
             .resource_id = id,
             .gets = {UINT64_C(1) << 53, id, amount, amount + 1, duration, duration},
             .has_safe_capacity = true,
@@ -1203,12 +1208,12 @@ static void the_longest_response_fits_the_reserved_memory(void **state) {
     for (int is_server = 0; is_server <= 1; is_server++) {
         const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
                                          .is_server = is_server,
-                                         .items = asks,
+                                         .items = item_requests,
                                          .item_count = COUNT_OF_ANSWERS};
         const doorman_response response = {.method = DOORMAN_GET_CAPACITY,
                                            .is_server = is_server,
                                            .is_master = true,
-                                           .items = answers,
+                                           .items = item_responses,
                                            .item_count = COUNT_OF_ANSWERS};
         doorman_buffer text = {0};
         assert_int_equal(doorman__reply_reserve(&text, &request, NULL), DOORMAN_OK);
@@ -1278,25 +1283,25 @@ static doorman_status exchange_read(doorman_json_exchange *exchange, const char 
  * the server do not change the reply. */
 static void a_reply_can_be_written_after_the_server_has_changed(void **state) {
     (void)state;
-    static const char *const asks[] = {
+    static const char *const item_requests[] = {
         DB("\"wants\":120"), GET("{\"resource_id\":\"other\",\"wants\":1}"), "{\"discovery\":{}}",
         GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db2\","
             "\"wants\":7}")};
-    doorman_json_exchange exchanges[COUNT(asks)] = {{.reply = {0}}};
+    doorman_json_exchange exchanges[COUNT(item_requests)] = {{.reply = {0}}};
     world *w = world_start(), *twin = world_start();
-    for (size_t i = 0; i < COUNT(asks); i++) {
-        assert_int_equal(exchange_read(&exchanges[i], asks[i]), DOORMAN_OK);
+    for (size_t i = 0; i < COUNT(item_requests); i++) {
+        assert_int_equal(exchange_read(&exchanges[i], item_requests[i]), DOORMAN_OK);
     }
-    for (size_t i = 0; i < COUNT(asks); i++) {
+    for (size_t i = 0; i < COUNT(item_requests); i++) {
         assert_int_equal(doorman_json_exchange_decide(&exchanges[i], w->server, w->now),
                          DOORMAN_OK);
     }
     world_stop(w);
-    for (size_t i = COUNT(asks); i-- > 0;) {
+    for (size_t i = COUNT(item_requests); i-- > 0;) {
         assert_int_equal(doorman_json_exchange_write(&exchanges[i], 0), DOORMAN_OK);
     }
-    for (size_t i = 0; i < COUNT(asks); i++) {
-        assert_string_equal(exchanges[i].reply.text, send_text(twin, asks[i]));
+    for (size_t i = 0; i < COUNT(item_requests); i++) {
+        assert_string_equal(exchanges[i].reply.text, send_text(twin, item_requests[i]));
         doorman_json_exchange_uninit(&exchanges[i]);
     }
     world_stop(twin);
@@ -1318,13 +1323,13 @@ static void a_reply_to_a_server_can_be_written_after_it_has_changed(void **state
         assert_int_equal(exchange_read(&exchange, expected.text), DOORMAN_OK);
         for (size_t i = 0; i < request.item_count; i++) {
             random_item(d, i);
-            d->answers[i].resource_id = d->asks[i].resource_id;
-            d->answers[i].gets.node = "this one";
+            d->item_responses[i].resource_id = d->item_requests[i].resource_id;
+            d->item_responses[i].gets.node = "this one";
         }
         exchange.response = (doorman_response){.method = DOORMAN_GET_CAPACITY,
                                                .is_server = true,
                                                .is_master = true,
-                                               .items = d->answers,
+                                               .items = d->item_responses,
                                                .item_count = request.item_count};
         assert_int_equal(write_response(&expected, &exchange.response), DOORMAN_OK);
         doorman__exchange_keep(&exchange);
@@ -1806,7 +1811,8 @@ static void expect_equal_templates(const doorman_template *one, const doorman_te
     assert_exact(first->reserve, second->reserve);
 }
 
-/* Writes options, reads the text, and compares the result with a configuration. Returns the text. */
+/* Writes options, reads the text, and compares the result with a configuration. Returns the
+ * text. */
 static char *expect_written(const doorman_config_options *options, const doorman_config *config) {
     doorman_buffer text = {0};
     doorman_config_options first, second;

@@ -849,7 +849,7 @@ typedef struct message {
     uint64_t request, lease_id; /* lease_id: the lease named, then the lease granted */
     double claim, wants, granted;
     doorman_time sent_at;
-    bool sent, answered;
+    bool sent, is_response;
 } message;
 
 typedef struct world {
@@ -885,21 +885,21 @@ static message server_respond(world *all, const message *request) {
     const char *id = all->clients[request->from].id;
     doorman__lease_entry *entry = find(f, id);
     bool names_last = entry->lease_id && request->lease_id == entry->lease_id;
-    message answer = *request;
-    answer.granted = request_lease(f, id, request->wants, request->claim, names_last).capacity;
-    answer.lease_id = entry->lease_id = ++all->leases;
-    answer.answered = true;
-    return answer;
+    message response = *request;
+    response.granted = request_lease(f, id, request->wants, request->claim, names_last).capacity;
+    response.lease_id = entry->lease_id = ++all->leases;
+    response.is_response = true;
+    return response;
 }
 
 /* R2, R9 */
-static void client_receive(world *all, const message *answer) {
-    client *self = &all->clients[answer->from];
-    if (!self->waits || answer->request != self->last_request) return;
+static void client_receive(world *all, const message *response) {
+    client *self = &all->clients[response->from];
+    if (!self->waits || response->request != self->last_request) return;
     self->waits = false;
-    self->capacity = answer->granted;
-    self->lease_id = answer->lease_id;
-    self->end = doorman__later(self->end, answer->sent_at + LEASE_LENGTH);
+    self->capacity = response->granted;
+    self->lease_id = response->lease_id;
+    self->end = doorman__later(self->end, response->sent_at + LEASE_LENGTH);
 }
 
 static void client_restart(client *self) {
@@ -928,7 +928,7 @@ static void world_step(world *all) {
     all->f.now += (doorman_time)random_below((size_t)SECONDS(random_below(50) ? 2 : 30));
     if (random_below(10) == 0) one->wants = random_unit() * all->f.settings.capacity;
     if (random_below(200) == 0) client_restart(one);
-    if (some->answered) {
+    if (some->is_response) {
         client_receive(all, some);
     } else if (some->sent) {
         *place = server_respond(all, some);
@@ -941,8 +941,8 @@ static void world_step(world *all) {
 static void world_settle(world *all) {
     for (size_t i = 0; i < (size_t)4 * HOLDERS; i++) {
         message request = client_request(all, i % HOLDERS);
-        message answer = server_respond(all, &request);
-        client_receive(all, &answer);
+        message response = server_respond(all, &request);
+        client_receive(all, &response);
         world_check(all);
     }
     for (size_t i = 0; i < HOLDERS; i++) {

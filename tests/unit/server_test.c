@@ -99,32 +99,34 @@ typedef struct holder {
 } holder;
 
 static doorman_status request_resource(world *w, const char *resource_id, const holder *h,
-                                       doorman_capacity_response *answer) {
+                                       doorman_capacity_response *item_response) {
     const doorman_demand demand = {h->wants, 1, h->priority};
-    doorman_capacity_request ask = {.resource_id = resource_id,
-                                    .has = h->has,
-                                    .outstanding = h->outstanding,
-                                    .wants = &demand,
-                                    .wants_count = 1};
-    const doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = h->id, .items = &ask, .item_count = 1};
+    doorman_capacity_request item_request = {.resource_id = resource_id,
+                                             .has = h->has,
+                                             .outstanding = h->outstanding,
+                                             .wants = &demand,
+                                             .wants_count = 1};
+    const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                     .holder_id = h->id,
+                                     .items = &item_request,
+                                     .item_count = 1};
     doorman_response response;
     doorman_status status =
         doorman_server_handle(w->server, &request, &response, &w->error, w->now);
-    if (status == DOORMAN_OK && response.item_count) *answer = response.items[0];
+    if (status == DOORMAN_OK && response.item_count) *item_response = response.items[0];
     return status;
 }
 
 /* A holder sends a request, and stores the lease that it gets. */
 static doorman_capacity_response request(world *w, holder *h) {
-    doorman_capacity_response answer = {.resource_id = NULL};
-    assert_int_equal(request_resource(w, "db", h, &answer), DOORMAN_OK);
-    if (answer.outcome == DOORMAN_GRANTED && answer.gets.id) {
-        h->has = answer.gets;
-        snprintf(h->node, sizeof h->node, "%s", answer.gets.node);
+    doorman_capacity_response item_response = {.resource_id = NULL};
+    assert_int_equal(request_resource(w, "db", h, &item_response), DOORMAN_OK);
+    if (item_response.outcome == DOORMAN_GRANTED && item_response.gets.id) {
+        h->has = item_response.gets;
+        snprintf(h->node, sizeof h->node, "%s", item_response.gets.node);
         h->has.node = h->node;
     }
-    return answer;
+    return item_response;
 }
 
 static double request_capacity(world *w, holder *h) { return request(w, h).gets.capacity; }
@@ -373,9 +375,9 @@ static void a_holder_that_lost_its_lease_need_not_wait(void **state) {
     uint64_t first = request(w, &a).gets.id;
     a.has = (doorman_lease){.id = 0};
     w->now += 1;
-    doorman_capacity_response answer = request(w, &a);
-    assert_true(answer.gets.id != first);
-    assert_about(answer.gets.capacity, 40);
+    doorman_capacity_response item_response = request(w, &a);
+    assert_true(item_response.gets.id != first);
+    assert_about(item_response.gets.capacity, 40);
     world_stop(w);
 }
 
@@ -402,18 +404,18 @@ static void a_new_master_grants_holders_what_they_claim(void **state) {
                 .wants = 90,
                 .has = {.id = 5, .node = "root", .capacity = 60, .expires_in = SECOND}};
     holder b = {.id = "b", .wants = 90};
-    doorman_capacity_response answer = request(w, &a);
-    assert_about(answer.gets.capacity, 60);
-    assert_false(answer.has_safe_capacity); /* S7: none while learning */
-    assert_true(answer.learning);
+    doorman_capacity_response item_response = request(w, &a);
+    assert_about(item_response.gets.capacity, 60);
+    assert_false(item_response.has_safe_capacity); /* S7: none while learning */
+    assert_true(item_response.learning);
     assert_int_equal(request(w, &b).outcome, DOORMAN_TRY_LATER);
     w->now += 63 * SECOND - 1;
     assert_int_equal(request(w, &b).outcome, DOORMAN_TRY_LATER);
     assert_about(request_capacity(w, &a), 60);
     w->now += 1; /* R8: the longest lease with drift has ended */
-    answer = request(w, &b);
-    assert_about(answer.gets.capacity, 40);
-    assert_false(answer.learning);
+    item_response = request(w, &b);
+    assert_about(item_response.gets.capacity, 40);
+    assert_false(item_response.learning);
     world_stop(w);
 }
 
@@ -421,11 +423,11 @@ static const doorman_algorithm learns = {.kind = DOORMAN_FAIR_SHARE};
 
 /* Fails unless a learning server answers TRY_LATER with this interval. */
 static void assert_refused(world *w, holder *h, doorman_time refresh_interval) {
-    doorman_capacity_response answer = request(w, h);
-    assert_int_equal(answer.outcome, DOORMAN_TRY_LATER);
-    assert_true(answer.learning);
-    assert_int_equal(answer.gets.id, 0);
-    assert_int_equal(answer.gets.refresh_interval, refresh_interval);
+    doorman_capacity_response item_response = request(w, h);
+    assert_int_equal(item_response.outcome, DOORMAN_TRY_LATER);
+    assert_true(item_response.learning);
+    assert_int_equal(item_response.gets.id, 0);
+    assert_int_equal(item_response.gets.refresh_interval, refresh_interval);
 }
 
 /* S4: a refused holder retries after the usual interval, or when learning ends, whichever is
@@ -547,9 +549,9 @@ static void a_kind_that_does_not_divide_the_capacity_needs_no_learning(void **st
     const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE};
     world *w = world_start(100, &each);
     holder a = {.id = "a", .wants = 90};
-    doorman_capacity_response answer = request(w, &a);
-    assert_about(answer.gets.capacity, 90);
-    assert_false(answer.learning);
+    doorman_capacity_response item_response = request(w, &a);
+    assert_about(item_response.gets.capacity, 90);
+    assert_false(item_response.learning);
     world_stop(w);
 }
 
@@ -834,9 +836,9 @@ static void the_safe_capacity_is_the_configured_one_or_an_equal_part(void **stat
     const doorman_config_options options = {.templates = &all, .template_count = 1};
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
     reload(w, config);
-    doorman_capacity_response answer = request(w, &a);
-    assert_true(answer.has_safe_capacity);
-    assert_about(answer.safe_capacity, -1);
+    doorman_capacity_response item_response = request(w, &a);
+    assert_true(item_response.has_safe_capacity);
+    assert_about(item_response.safe_capacity, -1);
     world_stop(w);
 }
 
@@ -955,12 +957,12 @@ static void a_holder_that_renews_on_time_gets_a_new_lease(void **state) {
                                     .has_learning_mode_duration = true};
     world *w = world_start(100, &slow);
     holder a = {.id = "a", .wants = 40};
-    doorman_capacity_response answer = request(w, &a);
+    doorman_capacity_response item_response = request(w, &a);
     for (int i = 0; i < 5; i++) {
-        uint64_t last = answer.gets.id;
-        w->now += answer.gets.refresh_interval;
-        answer = request(w, &a);
-        assert_true(answer.gets.id != last);
+        uint64_t last = item_response.gets.id;
+        w->now += item_response.gets.refresh_interval;
+        item_response = request(w, &a);
+        assert_true(item_response.gets.id != last);
     }
     world_stop(w);
 }
@@ -974,9 +976,9 @@ static void unmatched_resources_can_be_refused(void **state) {
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
     reload(w, config);
     holder a = {.id = "a", .wants = 5};
-    doorman_capacity_response answer = request(w, &a);
-    assert_int_equal(answer.outcome, DOORMAN_UNMATCHED);
-    assert_true(answer.gets.refresh_interval > 0);
+    doorman_capacity_response item_response = request(w, &a);
+    assert_int_equal(item_response.outcome, DOORMAN_UNMATCHED);
+    assert_true(item_response.gets.refresh_interval > 0);
     world_stop(w);
 }
 
@@ -1020,14 +1022,14 @@ static void a_bound_refuses_only_the_new_holder(void **state) {
     assert_about(request_capacity(w, &a), 5);
     assert_about(request_capacity(w, &b), 5);
     assert_int_equal(request(w, &c).outcome, DOORMAN_FULL); /* bound: holders of one resource */
-    doorman_capacity_response answer;
-    assert_int_equal(request_resource(w, "two", &a, &answer), DOORMAN_OK);
-    assert_int_equal(answer.outcome, DOORMAN_FULL); /* bound: resources of one holder */
-    assert_int_equal(request_resource(w, "two", &c, &answer), DOORMAN_OK);
-    assert_int_equal(answer.outcome, DOORMAN_GRANTED);
+    doorman_capacity_response item_response;
+    assert_int_equal(request_resource(w, "two", &a, &item_response), DOORMAN_OK);
+    assert_int_equal(item_response.outcome, DOORMAN_FULL); /* bound: resources of one holder */
+    assert_int_equal(request_resource(w, "two", &c, &item_response), DOORMAN_OK);
+    assert_int_equal(item_response.outcome, DOORMAN_GRANTED);
     holder d = {.id = "d", .wants = 5};
-    assert_int_equal(request_resource(w, "three", &d, &answer), DOORMAN_OK);
-    assert_int_equal(answer.outcome, DOORMAN_FULL); /* bound: resources */
+    assert_int_equal(request_resource(w, "three", &d, &item_response), DOORMAN_OK);
+    assert_int_equal(item_response.outcome, DOORMAN_FULL); /* bound: resources */
     assert_int_equal(w->events[DOORMAN_EVENT_FULL], 3);
     w->now += 6 * SECOND;
     assert_about(request_capacity(w, &a), 5);
@@ -1042,10 +1044,10 @@ static void a_refused_resource_leaves_nothing_behind(void **state) {
     world *w = world_start_full(100, &quick, bounds);
     holder a = {.id = "a", .wants = 5};
     assert_about(request_capacity(w, &a), 5);
-    doorman_capacity_response answer;
+    doorman_capacity_response item_response;
     size_t holders = 0;
-    assert_int_equal(request_resource(w, "two", &a, &answer), DOORMAN_OK);
-    assert_int_equal(answer.outcome, DOORMAN_FULL);
+    assert_int_equal(request_resource(w, "two", &a, &item_response), DOORMAN_OK);
+    assert_int_equal(item_response.outcome, DOORMAN_FULL);
     assert_int_equal(count_resources(w, &holders), 1);
     world_stop(w);
 }
@@ -1056,7 +1058,7 @@ static void an_invalid_message_changes_nothing(void **state) {
     world *w = world_start(100, NULL);
     const double not_a_number = strtod("nan", NULL), infinite = strtod("inf", NULL);
     const struct {
-        doorman_capacity_request ask;
+        doorman_capacity_request item_request;
         doorman_demand demand;
         const char *text;
     } wrong[] = {
@@ -1088,12 +1090,14 @@ static void an_invalid_message_changes_nothing(void **state) {
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         const doorman_demand right = {10, 1, 1};
-        doorman_capacity_request asks[2] = {
-            {.resource_id = "good", .wants = &right, .wants_count = 1}, wrong[i].ask};
-        asks[1].wants = &wrong[i].demand;
-        asks[1].wants_count = 1;
-        const doorman_request request = {
-            .method = DOORMAN_GET_CAPACITY, .holder_id = "a", .items = asks, .item_count = 2};
+        doorman_capacity_request item_requests[2] = {
+            {.resource_id = "good", .wants = &right, .wants_count = 1}, wrong[i].item_request};
+        item_requests[1].wants = &wrong[i].demand;
+        item_requests[1].wants_count = 1;
+        const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                         .holder_id = "a",
+                                         .items = item_requests,
+                                         .item_count = 2};
         doorman_response response;
         doorman_cursor cursor = {0};
         doorman_server_resource resource;
@@ -1103,8 +1107,8 @@ static void an_invalid_message_changes_nothing(void **state) {
         assert_false(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
     }
     holder no_id = {.id = "", .wants = 1};
-    doorman_capacity_response answer;
-    assert_int_equal(request_resource(w, "db", &no_id, &answer), DOORMAN_INVALID_ARGUMENT);
+    doorman_capacity_response item_response;
+    assert_int_equal(request_resource(w, "db", &no_id, &item_response), DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(w->error.text, "client_id: " DOORMAN__ID_RULE);
     world_stop(w);
 }
@@ -1222,14 +1226,14 @@ static void an_iteration_over_leases_ends_with_the_mastership(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10};
-    doorman_capacity_response answer;
+    doorman_capacity_response item_response;
     doorman_server_resource resource;
     doorman_server_lease lease;
     doorman_cursor cursor = {0}, leases = {0};
     const doorman_mastership brief = {.address = "tcp://here:1", .until = w->now + 5 * SECOND};
     assert_int_equal(doorman_server_set_master(w->server, &brief, w->now), DOORMAN_OK);
-    assert_int_equal(request_resource(w, "one", &a, &answer), DOORMAN_OK);
-    assert_int_equal(request_resource(w, "two", &a, &answer), DOORMAN_OK);
+    assert_int_equal(request_resource(w, "one", &a, &item_response), DOORMAN_OK);
+    assert_int_equal(request_resource(w, "two", &a, &item_response), DOORMAN_OK);
     assert_false(doorman_server_next_lease(w->server, "three", &leases, &lease, w->now));
     assert_true(doorman_server_next_resource(w->server, &cursor, &resource, w->now));
     w->now += 5 * SECOND;
@@ -1247,10 +1251,10 @@ static void ids_can_contain_slashes_stars_and_brackets(void **state) {
     const char *const ids[] = {"a/b/c", "*", "[", "[a", "\\", "?", "../..", "\xc3\xa9"};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         holder a = {.id = ids[i], .wants = 10};
-        doorman_capacity_response answer;
-        assert_int_equal(request_resource(w, ids[i], &a, &answer), DOORMAN_OK);
-        assert_int_equal(answer.outcome, DOORMAN_GRANTED);
-        assert_about(answer.gets.capacity, 10);
+        doorman_capacity_response item_response;
+        assert_int_equal(request_resource(w, ids[i], &a, &item_response), DOORMAN_OK);
+        assert_int_equal(item_response.outcome, DOORMAN_GRANTED);
+        assert_about(item_response.gets.capacity, 10);
     }
     world_stop(w);
 }
@@ -1332,9 +1336,9 @@ static void an_update_removes_all_resources_that_have_ended(void **state) {
     world *w = world_start(100, NULL);
     for (int step = 0; step < 5000; step++) {
         char id[16];
-        doorman_capacity_response answer;
+        doorman_capacity_response item_response;
         snprintf(id, sizeof id, "%zu", random_below(RESOURCES));
-        assert_int_equal(request_resource(w, id, &(holder){.id = "h", .wants = 1}, &answer),
+        assert_int_equal(request_resource(w, id, &(holder){.id = "h", .wants = 1}, &item_response),
                          DOORMAN_OK);
         audit_dues(w);
         w->now += (doorman_time)(random_unit() * 4e9);
@@ -1486,9 +1490,10 @@ static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) 
     for (int i = 0; i < HOLDERS; i++) {
         char id[16];
         snprintf(id, sizeof id, "h%d", i);
-        doorman_capacity_response answer;
-        assert_int_equal(request_resource(w, "other", &(holder){.id = id, .wants = 1}, &answer),
-                         DOORMAN_OK);
+        doorman_capacity_response item_response;
+        assert_int_equal(
+            request_resource(w, "other", &(holder){.id = id, .wants = 1}, &item_response),
+            DOORMAN_OK);
     }
     w->now += 63 * SECOND;
     int updates = 0;
@@ -1509,9 +1514,9 @@ static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) 
 /* A holder requests the resource with this number as its id. */
 static void request_by_number(world *w, int number) {
     char id[16];
-    doorman_capacity_response answer;
+    doorman_capacity_response item_response;
     snprintf(id, sizeof id, "%d", number);
-    assert_int_equal(request_resource(w, id, &(holder){.id = "h", .wants = 1}, &answer),
+    assert_int_equal(request_resource(w, id, &(holder){.id = "h", .wants = 1}, &item_response),
                      DOORMAN_OK);
 }
 

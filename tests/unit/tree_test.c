@@ -760,10 +760,12 @@ static void immediate_handover_reaches_the_same_shares(void **state) {
 static void request_as(forest *f, int at, const char *client_id, const char *resource_id,
                        double wants, doorman_lease has) {
     const doorman_demand demand = {wants, 1, 1};
-    const doorman_capacity_request ask = {
+    const doorman_capacity_request item_request = {
         .resource_id = resource_id, .wants = &demand, .wants_count = 1, .has = has};
-    const doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = client_id, .items = &ask, .item_count = 1};
+    const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                     .holder_id = client_id,
+                                     .items = &item_request,
+                                     .item_count = 1};
     doorman_response response;
     assert_int_equal(doorman_server_handle(f->nodes[at].server, &request, &response, NULL, f->now),
                      DOORMAN_OK);
@@ -780,12 +782,14 @@ typedef struct gauge_client {
 /* Renews the gauge's lease and stores the response. */
 static void renew_gauge(forest *f, int at, gauge_client *gauge, double wants) {
     const doorman_demand demand = {wants, 1, 1};
-    doorman_capacity_request ask = {
+    doorman_capacity_request item_request = {
         .resource_id = "db", .wants = &demand, .wants_count = 1, .has = gauge->has};
-    ask.outstanding = gauge->in_flight;
-    ask.has.capacity = fmax(gauge->has.capacity, gauge->in_flight);
-    const doorman_request request = {
-        .method = DOORMAN_GET_CAPACITY, .holder_id = gauge->id, .items = &ask, .item_count = 1};
+    item_request.outstanding = gauge->in_flight;
+    item_request.has.capacity = fmax(gauge->has.capacity, gauge->in_flight);
+    const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                     .holder_id = gauge->id,
+                                     .items = &item_request,
+                                     .item_count = 1};
     doorman_response response;
     assert_int_equal(doorman_server_handle(f->nodes[at].server, &request, &response, NULL, f->now),
                      DOORMAN_OK);
@@ -860,14 +864,14 @@ static void a_wrong_node_name_does_no_lasting_harm(void **state) {
     for (int i = 0; i < 2; i++) {
         const char *path[] = {f->nodes[i].name};
         const doorman_demand demand = {1, 1, 1};
-        const doorman_capacity_request ask = {
+        const doorman_capacity_request item_request = {
             .resource_id = "db", .wants = &demand, .wants_count = 1};
         const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
                                          .is_server = true,
                                          .holder_id = path[0],
                                          .path = path,
                                          .path_count = 1,
-                                         .items = &ask,
+                                         .items = &item_request,
                                          .item_count = 1};
         doorman_response response;
         doorman_status status =
@@ -1131,14 +1135,16 @@ static void a_claim_above_the_grant_is_reported(void **state) {
 /* A response to a node's request, which a test makes wrong. */
 typedef struct tested_response {
     doorman_response response;
-    doorman_capacity_response answer;
+    doorman_capacity_response item_response;
     doorman_algorithm algorithm;
     doorman_terms terms[DOORMAN_TERMS_MAX + 1];
 } tested_response;
 
-static void too_many_terms(tested_response *t) { t->answer.terms_count = DOORMAN_TERMS_MAX + 1; }
-static void no_time_to_learn(tested_response *t) { t->answer.has_learn_for = false; }
-static void less_than_no_time(tested_response *t) { t->answer.learn_for = -1; }
+static void too_many_terms(tested_response *t) {
+    t->item_response.terms_count = DOORMAN_TERMS_MAX + 1;
+}
+static void no_time_to_learn(tested_response *t) { t->item_response.has_learn_for = false; }
+static void less_than_no_time(tested_response *t) { t->item_response.learn_for = -1; }
 static void low_priority(tested_response *t) { t->terms[0].priority = -2; }
 static void high_priority(tested_response *t) { t->terms[0].priority = DOORMAN_PRIORITY_MAX + 1; }
 static void negative_level(tested_response *t) { t->terms[0].level = -1; }
@@ -1166,12 +1172,12 @@ static void invalid_terms_are_refused(void **state) {
         assert_int_equal(
             doorman_server_handle(f->nodes[0].server, &request, &t.response, NULL, f->now),
             DOORMAN_OK);
-        t.answer = t.response.items[0];
-        t.algorithm = *t.answer.algorithm;
-        t.terms[0] = t.answer.terms[0];
-        t.answer.algorithm = &t.algorithm;
-        t.answer.terms = t.terms;
-        t.response.items = &t.answer;
+        t.item_response = t.response.items[0];
+        t.algorithm = *t.item_response.algorithm;
+        t.terms[0] = t.item_response.terms[0];
+        t.item_response.algorithm = &t.algorithm;
+        t.item_response.terms = t.terms;
+        t.response.items = &t.item_response;
         if (!right) wrongs[i](&t);
         assert_int_equal(doorman_upstream_response(upstream, request.sequence, &t.response, f->now),
                          right ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT);
@@ -1262,17 +1268,18 @@ static void many_groups_are_split_into_several_messages(void **state) {
     int leaf = add_node(f, 0);
     static const char *const path[] = {"child"};
     static doorman_demand wants[DOORMAN__GROUPS_MAX];
-    doorman_capacity_request asks[COUNT];
+    doorman_capacity_request item_requests[COUNT];
     char ids[COUNT][8];
     for (int i = 0; i < DOORMAN__GROUPS_MAX; i++) { /* each priority has demands from 1e-4 to 1e5 */
         wants[i] = (doorman_demand){pow(10, i / 16 * 9 / 31.0 - 4), 1, i % 16};
     }
     for (int i = 0; i < COUNT; i++) {
         snprintf(ids[i], sizeof ids[i], "r%d", i);
-        asks[i] = (doorman_capacity_request){
+        item_requests[i] = (doorman_capacity_request){
             .resource_id = ids[i], .wants = wants, .wants_count = DOORMAN__GROUPS_MAX};
     }
-    doorman_request request = {DOORMAN_GET_CAPACITY, true, "child", path, 1, asks, COUNT, NULL, 0};
+    doorman_request request = {DOORMAN_GET_CAPACITY, true,  "child", path, 1,
+                               item_requests,        COUNT, NULL,    0};
     doorman_response response;
     doorman_server *server = f->nodes[leaf].server;
     assert_int_equal(doorman_server_handle(server, &request, &response, NULL, f->now), DOORMAN_OK);

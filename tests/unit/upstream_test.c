@@ -108,24 +108,25 @@ static doorman_capacity_response refusal(world *w, doorman_outcome outcome,
                                        .gets.refresh_interval = refresh_interval};
 }
 
-static doorman_status reply(world *w, const doorman_capacity_response *answers,
+static doorman_status reply(world *w, const doorman_capacity_response *item_responses,
                             size_t answer_count) {
     const doorman_response response = {.method = w->request.method,
                                        .is_master = true,
-                                       .items = answers,
+                                       .items = item_responses,
                                        .item_count = answer_count};
     return doorman_upstream_response(w->upstream, w->request.sequence, &response, w->now);
 }
 
 /* Answers every item of the last request with a lease of this capacity. */
 static void grant_one(world *w, double capacity) {
-    static doorman_capacity_response answers[DOORMAN__ITEMS_MAX];
-    for (size_t i = 0; i < w->request.item_count; i++) answers[i] = granted_lease(w, i, capacity);
-    assert_int_equal(reply(w, answers, w->request.item_count), DOORMAN_OK);
+    static doorman_capacity_response item_responses[DOORMAN__ITEMS_MAX];
+    for (size_t i = 0; i < w->request.item_count; i++)
+        item_responses[i] = granted_lease(w, i, capacity);
+    assert_int_equal(reply(w, item_responses, w->request.item_count), DOORMAN_OK);
 }
 
-static void respond_with(world *w, doorman_capacity_response answer) {
-    assert_int_equal(reply(w, &answer, 1), DOORMAN_OK);
+static void respond_with(world *w, doorman_capacity_response item_response) {
+    assert_int_equal(reply(w, &item_response, 1), DOORMAN_OK);
 }
 
 static void respond_to_release(world *w) {
@@ -185,12 +186,12 @@ static void a_new_resource_is_requested_at_once(void **state) {
     assert_string_equal(w.request.holder_id, "client");
     assert_false(w.request.is_server);
     assert_int_equal(w.request.item_count, 1);
-    const doorman_capacity_request *ask = w.request.items;
-    assert_string_equal(ask->resource_id, "db");
-    assert_int_equal(ask->has.id, 0);
-    assert_int_equal(ask->wants_count, 1);
-    assert_exact(ask->wants->wants, 120);
-    assert_int_equal(ask->wants->priority, 1);
+    const doorman_capacity_request *item_request = w.request.items;
+    assert_string_equal(item_request->resource_id, "db");
+    assert_int_equal(item_request->has.id, 0);
+    assert_int_equal(item_request->wants_count, 1);
+    assert_exact(item_request->wants->wants, 120);
+    assert_int_equal(item_request->wants->priority, 1);
     world_stop(&w);
 }
 
@@ -278,9 +279,9 @@ static void changed_wants_wait_for_the_minimum_interval(void **state) {
         doorman_client_resource *resource = open_resource(&w, "db", 100);
         assert_true(has_request(&w));
         doorman_time sent = w.now;
-        doorman_capacity_response answer = granted_lease(&w, 0, 100);
-        answer.gets.refresh_interval = intervals[i] * SECOND;
-        respond_with(&w, answer);
+        doorman_capacity_response item_response = granted_lease(&w, 0, 100);
+        item_response.gets.refresh_interval = intervals[i] * SECOND;
+        respond_with(&w, item_response);
         w.now += SECOND;
         set_wants(&w, resource, 200);
         assert_int_equal(doorman_upstream_due(w.upstream), sent + minima[i] * SECOND);
@@ -413,8 +414,9 @@ static void a_gauge_above_its_lease_does_not_speed_up_other_resources(void **sta
     grant_one(&w, 10);
     assert_true(has_request(&w)); /* the confirmation, and the new resource */
     assert_int_equal(w.request.item_count, 2);
-    doorman_capacity_response answers[] = {granted_lease(&w, 0, 10), granted_lease(&w, 1, 5)};
-    assert_int_equal(reply(&w, answers, 2), DOORMAN_OK);
+    doorman_capacity_response item_responses[] = {granted_lease(&w, 0, 10),
+                                                  granted_lease(&w, 1, 5)};
+    assert_int_equal(reply(&w, item_responses, 2), DOORMAN_OK);
     doorman_time sent = w.now;
     assert_true(next_request_at(&w) >= sent + 16 * SECOND);
     world_stop(&w);
@@ -568,13 +570,13 @@ static void every_one_of_many_resources_is_renewed(void **state) {
         for (size_t i = 0; i < w.request.item_count; i++) {
             asked[strtoul(w.request.items[i].resource_id, NULL, 10)]++;
         }
-        static doorman_capacity_response answers[DOORMAN__ITEMS_MAX];
+        static doorman_capacity_response item_responses[DOORMAN__ITEMS_MAX];
         for (size_t i = 0; i < w.request.item_count; i++) {
-            answers[i] = granted_lease(&w, i, 1);
-            answers[i].gets.refresh_interval = 8 * SECOND;
+            item_responses[i] = granted_lease(&w, i, 1);
+            item_responses[i].gets.refresh_interval = 8 * SECOND;
         }
         w.now += 4 * SECOND;
-        assert_int_equal(reply(&w, answers, w.request.item_count), DOORMAN_OK);
+        assert_int_equal(reply(&w, item_responses, w.request.item_count), DOORMAN_OK);
     }
     for (size_t i = 0; i < count; i++) assert_true(asked[i] >= ROUNDS / 5);
     world_stop(&w);
@@ -633,11 +635,11 @@ static void retries_fit_three_times_before_the_first_lease_ends(void **state) {
         world w = world_start();
         open_resource(&w, "db", 10);
         assert_true(has_request(&w));
-        doorman_capacity_response answer = granted_lease(&w, 0, 10);
-        answer.gets.expires_in = (doorman_time)(5 + random_below(600)) * SECOND;
-        answer.gets.refresh_interval = (doorman_time)(1 + random_below(5)) * SECOND;
-        doorman_time end = w.now + answer.gets.expires_in;
-        respond_with(&w, answer);
+        doorman_capacity_response item_response = granted_lease(&w, 0, 10);
+        item_response.gets.expires_in = (doorman_time)(5 + random_below(600)) * SECOND;
+        item_response.gets.refresh_interval = (doorman_time)(1 + random_below(5)) * SECOND;
+        doorman_time end = w.now + item_response.gets.expires_in;
+        respond_with(&w, item_response);
         doorman_time tries[4] = {0}; /* the last four tries */
         for (size_t i = 0; w.now < end; i++) {
             assert_true(i < 1000);
@@ -661,10 +663,11 @@ static void a_lease_of_any_resource_speeds_up_the_retries(void **state) {
         open_resource(&w, "short", 10);
         open_resource(&w, "long", 10);
         assert_true(has_request(&w));
-        doorman_capacity_response answers[] = {granted_lease(&w, 0, 10), granted_lease(&w, 1, 10)};
-        answers[0].gets.expires_in = 20 * SECOND;
-        answers[1].gets.refresh_interval = SECOND;
-        assert_int_equal(reply(&w, answers, 2), DOORMAN_OK);
+        doorman_capacity_response item_responses[] = {granted_lease(&w, 0, 10),
+                                                      granted_lease(&w, 1, 10)};
+        item_responses[0].gets.expires_in = 20 * SECOND;
+        item_responses[1].gets.refresh_interval = SECOND;
+        assert_int_equal(reply(&w, item_responses, 2), DOORMAN_OK);
         doorman_time end = w.now + 20 * SECOND;
         int try_count = 0;
         for (; w.now < end && try_count < 100; try_count++) {
@@ -696,8 +699,9 @@ static void a_timeout_counts_as_a_failure(void **state) {
         assert_false(has_request(&w));
         assert_string_equal(doorman__upstream_address(w.upstream), "tcp://b:1");
         w.request = unanswered;
-        doorman_capacity_response answer = {.resource_id = "db", .gets.refresh_interval = SECOND};
-        assert_int_equal(reply(&w, &answer, 1), DOORMAN_STALE);
+        doorman_capacity_response item_response = {.resource_id = "db",
+                                                   .gets.refresh_interval = SECOND};
+        assert_int_equal(reply(&w, &item_response, 1), DOORMAN_STALE);
         doorman_time retry = next_request_at(&w);
         assert_true(retry >= until + SECOND && retry <= until + 2 * SECOND);
         world_stop(&w);
@@ -1013,9 +1017,10 @@ static void an_invalid_response_changes_nothing(void **state) {
         wait_for_request(&w);
         doorman_resource_info before = read_now(&w, db);
         w.change_count = 0;
-        doorman_capacity_response answers[] = {granted_lease(&w, 0, 50), granted_lease(&w, 1, 3)};
-        wrongs[i](&answers[1]);
-        assert_int_equal(reply(&w, answers, 2), DOORMAN_INVALID_ARGUMENT);
+        doorman_capacity_response item_responses[] = {granted_lease(&w, 0, 50),
+                                                      granted_lease(&w, 1, 3)};
+        wrongs[i](&item_responses[1]);
+        assert_int_equal(reply(&w, item_responses, 2), DOORMAN_INVALID_ARGUMENT);
         assert_exact(read_now(&w, db).capacity, 5);
         assert_int_equal(read_now(&w, db).expires_at, before.expires_at);
         assert_exact(read_now(&w, disk).capacity, 5);
@@ -1055,9 +1060,9 @@ static void a_response_to_another_method_is_invalid(void **state) {
         world w = world_start();
         doorman_client_resource *db = open_resource(&w, "db", 100);
         assert_true(has_request(&w));
-        doorman_capacity_response answer = granted_lease(&w, 0, 5);
+        doorman_capacity_response item_response = granted_lease(&w, 0, 5);
         w.request.method = methods[i];
-        assert_int_equal(reply(&w, &answer, 1), DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(reply(&w, &item_response, 1), DOORMAN_INVALID_ARGUMENT);
         assert_false(read_now(&w, db).leased);
         world_stop(&w);
     }
@@ -1069,12 +1074,12 @@ static void response_values_at_their_bounds_are_accepted(void **state) {
     world w = world_start();
     doorman_client_resource *db = open_resource(&w, "db", 100);
     assert_true(has_request(&w));
-    doorman_capacity_response answer = granted_lease(&w, 0, DOORMAN_AMOUNT_MAX);
-    answer.gets.id = UINT64_C(1) << 53;
-    answer.gets.expires_in = answer.gets.refresh_interval = DOORMAN_DURATION_MAX;
-    answer.has_safe_capacity = true;
-    answer.safe_capacity = DOORMAN_UNLIMITED;
-    respond_with(&w, answer);
+    doorman_capacity_response item_response = granted_lease(&w, 0, DOORMAN_AMOUNT_MAX);
+    item_response.gets.id = UINT64_C(1) << 53;
+    item_response.gets.expires_in = item_response.gets.refresh_interval = DOORMAN_DURATION_MAX;
+    item_response.has_safe_capacity = true;
+    item_response.safe_capacity = DOORMAN_UNLIMITED;
+    respond_with(&w, item_response);
     assert_exact(read_now(&w, db).capacity, DOORMAN_AMOUNT_MAX);
     assert_true(doorman_upstream_due(w.upstream) >= w.now + DOORMAN_DURATION_MAX / 2);
     world_stop(&w);
@@ -1086,9 +1091,9 @@ static void a_lease_is_renewed_before_it_ends(void **state) {
     world w = world_start();
     open_resource(&w, "db", 100);
     assert_true(has_request(&w));
-    doorman_capacity_response answer = granted_lease(&w, 0, 5);
-    answer.gets.refresh_interval = DOORMAN_DURATION_MAX;
-    respond_with(&w, answer);
+    doorman_capacity_response item_response = granted_lease(&w, 0, 5);
+    item_response.gets.refresh_interval = DOORMAN_DURATION_MAX;
+    respond_with(&w, item_response);
     assert_true(next_request_at(&w) < w.now + 60 * SECOND);
     world_stop(&w);
 }
@@ -1118,9 +1123,9 @@ static void a_refresh_interval_starts_at_the_response(void **state) {
         assert_true(has_request(&w));
         doorman_time sent = w.now;
         w.now += 4 * SECOND;
-        doorman_capacity_response answer = granted_lease(&w, 0, 100);
-        answer.gets.refresh_interval = intervals[i] * SECOND;
-        respond_with(&w, answer);
+        doorman_capacity_response item_response = granted_lease(&w, 0, 100);
+        item_response.gets.refresh_interval = intervals[i] * SECOND;
+        respond_with(&w, item_response);
         doorman_time least = sent + (starts[i] + intervals[i]) * SECOND, next = next_request_at(&w);
         assert_true(next >= least && next <= least + intervals[i] * SECOND / 20);
         world_stop(&w);
@@ -1214,8 +1219,9 @@ static void a_response_to_a_release_grants_no_lease(void **state) {
     doorman_client_close(resource, w.now);
     assert_true(has_request(&w));
     resource = open_resource(&w, "db", 100);
-    const doorman_capacity_response answers[] = {granted_lease(&w, 0, 7), granted_lease(&w, 0, 7)};
-    (void)reply(&w, answers, 2);
+    const doorman_capacity_response item_responses[] = {granted_lease(&w, 0, 7),
+                                                        granted_lease(&w, 0, 7)};
+    (void)reply(&w, item_responses, 2);
     assert_false(read_now(&w, resource).leased);
     world_stop(&w);
 }
