@@ -52,16 +52,20 @@ endef
 HTTP = 1
 ETCD = 1
 TLS = 1
-PARTS = MEMORY $(foreach part,HTTP ETCD TLS,$(if $(filter-out 0,$($(part))),$(part)))
+PARTS = MEMORY CHECK WARNINGS \
+    $(foreach part,HTTP ETCD TLS,$(if $(filter-out 0,$($(part))),$(part)))
 FILES_MEMORY = memory
-FILES_HTTP = http http_request text snapshot history metrics page json base64
-FILES_ETCD = etcd etcd_http election base64
+FILES_CHECK = check host
+FILES_WARNINGS = warnings
+FILES_HTTP = http http_request text snapshot history metrics page json base64 host
+FILES_ETCD = etcd etcd_http election base64 host
 FILES_TLS = tls
 SERVER_SOURCES = doorman_server.c \
     $(patsubst %,server/%.c,$(sort $(foreach part,$(PARTS),$(FILES_$(part)))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
-SERVER_INPUTS = $(SERVER_SOURCES) server/server.h build/page_files.h build/server_parts doorman.h
+SERVER_INPUTS = $(SERVER_SOURCES) server/server.h server/flags.h build/page_files.h \
+    build/server_parts doorman.h
 
 define build_server
 $(announce)
@@ -132,7 +136,8 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    tests/comment_check.sh
 
 $(TESTS): LIBRARIES += -lcmocka -lm
-$(filter %/unit/warnings_test,$(TESTS)): doorman_server.c server/server.h
+$(filter %/unit/warnings_test,$(TESTS)): $(addprefix server/,warnings.c server.h flags.h) \
+    doorman_server.c
 build/plain/%: tests/%.c $(TEST_SOURCES) | deps
 	$(build)
 build/asan/%: tests/%.c $(TEST_SOURCES) | deps

@@ -35,26 +35,30 @@
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
  * other files are in server/. The build adds them as parts. `make HTTP=0 ETCD=0` leaves out the
- * parts HTTP and ETCD.
+ * parts HTTP and ETCD. `make` always adds the parts CHECK, MEMORY and WARNINGS.
  *
- *     file                 part     purpose
- *     server/server.h               what the files share: structs, and the functions of each file
- *     server/memory.c      MEMORY   an allocator for cJSON; free memory goes back to the system
- *     server/tls.c         TLS      certificates, and the flags that name them
- *     server/etcd.c        ETCD     calls to etcd, its token, and the configuration in a key
- *     server/etcd_http.c   ETCD     requests to a member of etcd, over libcurl
- *     server/election.c    ETCD     the election of the master, and the watch on the configuration
- *     server/base64.c               base64, for etcd and for passwords over HTTP
- *     server/http.c        HTTP     connections: their states, limits and timeouts
- *     server/http_request.c HTTP    requests: which are allowed, and bodies that come in chunks
- *     server/text.c        HTTP     text that grows, escapes, and the query of a URL
- *     server/snapshot.c    HTTP     copies of the state
- *     server/history.c     HTTP     the last ten minutes of the resources, for graphs
- *     server/metrics.c     HTTP     metrics for Prometheus
- *     server/page.c        HTTP     the status page and the page of a resource
- *     server/page.css      HTTP     the style of these pages, which the build embeds
- *     server/page.js       HTTP     the script of these pages, which the build embeds
- *     server/json.c        HTTP     the state, the configuration and the protocol as JSON */
+ *     file                 part      purpose
+ *     server/server.h                what the files share: structs, and the functions of each file
+ *     server/flags.h                 the table of the flags, with the texts of --help
+ *     server/warnings.c    WARNINGS  events that peers can cause at any rate, as log lines (V6)
+ *     server/check.c       CHECK     --check-config, and checks of addresses before the start
+ *     server/host.c                  the host in an address, and whether other machines reach it
+ *     server/memory.c      MEMORY    an allocator for cJSON; free memory goes back to the system
+ *     server/tls.c         TLS       certificates, and the flags that name them
+ *     server/etcd.c        ETCD      calls to etcd, its token, and the configuration in a key
+ *     server/etcd_http.c   ETCD      requests to a member of etcd, over libcurl
+ *     server/election.c    ETCD      the election of the master, and the watch on the configuration
+ *     server/base64.c                base64, for etcd and for passwords over HTTP
+ *     server/http.c        HTTP      connections: their states, limits and timeouts
+ *     server/http_request.c HTTP     requests: which are allowed, and bodies that come in chunks
+ *     server/text.c        HTTP      text that grows, escapes, and the query of a URL
+ *     server/snapshot.c    HTTP      copies of the state
+ *     server/history.c     HTTP      the last ten minutes of the resources, for graphs
+ *     server/metrics.c     HTTP      metrics for Prometheus
+ *     server/page.c        HTTP      the status page and the page of a resource
+ *     server/page.css      HTTP      the style of these pages, which the build embeds
+ *     server/page.js       HTTP      the script of these pages, which the build embeds
+ *     server/json.c        HTTP      the state, the configuration and the protocol as JSON */
 
 #define DOORMAN_IMPLEMENTATION /* in this file only */
 #include "server/server.h"
@@ -63,14 +67,12 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <nng/protocol/reqrep0/rep.h>
-#include <nng/protocol/reqrep0/req.h>
 #include <nng/supplemental/util/platform.h>
 
 enum exit_status server_fatal_error(enum exit_status exit_status, const char *format, ...) {
@@ -95,103 +97,20 @@ const char *server_status_text(doorman_status status) {
 #define TTL_DEFAULT 10
 
 static const struct flag {
-    const char *name, *argument; /* argument NULL: the flag takes none */
-    const char *variable;        /* NULL: the flag has no environment variable */
+    const char *name, *argument, *variable, *without; /* see server/flags.h */
+    size_t place;
     const char *help;
 } flags[FLAG_COUNT] = {
-    [FLAG_CONFIG] = {"config", "FILE|etcd:KEY", "DOORMAN_CONFIG",
-                     "the resources and how each is shared: a file, or a key of etcd; the server "
-                     "reloads it when\n        it changes; required unless --parent is given"},
-    [FLAG_LISTEN] =
-        {"listen", "URL[,URL...]", "DOORMAN_LISTEN",
-         "the addresses to listen on; can be given more than once (default " LISTEN_DEFAULT ")"},
-    [FLAG_PARENT] = {"parent", "URL[,URL...]", "DOORMAN_PARENT",
-                     "the servers of the parent node, which grants this node its capacity and "
-                     "names its resources;\n        replaces --config; can be given more than once "
-                     "(default none: this node is a root)"},
-    [FLAG_ID] = {"id", "NAME", "DOORMAN_ID",
-                 "the name of this process (default HOST:PORT of the first --listen)"},
-    [FLAG_NODE] =
-        {"node", "NAME", "DOORMAN_NODE",
-         "the name of the node that this process serves; unique in the tree, and the same "
-         "for all\n        processes of the node and after a restart, because leases "
-         "name it (default the election\n        key, else the id)"},
-    [FLAG_ADVERTISE] = {"advertise", "URL", "DOORMAN_ADVERTISE",
-                        "the address at which others reach this process (default the first "
-                        "--listen)"},
-    [FLAG_ETCD] = {"etcd", "URL[,URL...]", "DOORMAN_ETCD",
-                   "the members of an etcd cluster, for an election or a configuration; can be "
-                   "given more than\n        once (default none: this server is the master)"},
-    [FLAG_ETCD_CA] = {"etcd-ca", "FILE", "DOORMAN_ETCD_CA",
-                      "the authorities, in PEM, one of which must have signed the certificate of "
-                      "each --etcd\n        https://... (default: those that the system trusts)"},
-    [FLAG_ETCD_CERT] = {"etcd-cert", "FILE", "DOORMAN_ETCD_CERT",
-                        "the certificate of this server for etcd, in PEM (default none)"},
-    [FLAG_ETCD_KEY] = {"etcd-key", "FILE", "DOORMAN_ETCD_KEY", "the key of --etcd-cert, in PEM"},
-    [FLAG_ETCD_USER] = {"etcd-user", "NAME", "DOORMAN_ETCD_USER",
-                        "the user of this server at etcd (default none)"},
-    [FLAG_ETCD_PASSWORD_FILE] =
-        {"etcd-password-file", "FILE", "DOORMAN_ETCD_PASSWORD_FILE",
-         "a file whose first line is the password of --etcd-user; the server "
-         "reads it again\n        when etcd asks for the password"},
-    [FLAG_ELECTION_KEY] = {"election-key", "KEY", "DOORMAN_ELECTION_KEY",
-                           "the key of etcd whose owner is the master; the same for all "
-                           "processes of this node, and\n        used by no other node"},
-    [FLAG_ELECTION_TTL] = {"election-ttl", "SECONDS", "DOORMAN_ELECTION_TTL",
-                           "how long an unreachable master remains master, 2 to 3600 (default 10)"},
-    [FLAG_HTTP] = {"http", "HOST:PORT|off", "DOORMAN_HTTP",
-                   "the address of the status page, the metrics and the protocol over HTTP "
-                   "(default\n        " HTTP_DEFAULT
-                   "); beyond loopback it needs --http-token or --tls-ca"},
-    [FLAG_HTTP_TOKEN] = {"http-token", "FILE", "DOORMAN_HTTP_TOKEN",
-                         "a file with the token that every HTTP request must send, as "
-                         "'Authorization: Bearer TOKEN' or\n        as a password, except for "
-                         "/healthz and /readyz (default none)"},
-    [FLAG_TLS_CERT] = {"tls-cert", "FILE", "DOORMAN_TLS_CERT",
-                       "the certificate of this server, in PEM, for --listen tls+tcp://... and for "
-                       "HTTP, which then\n        is HTTPS (default none: no TLS)"},
-    [FLAG_TLS_KEY] = {"tls-key", "FILE", "DOORMAN_TLS_KEY", "the key of --tls-cert, in PEM"},
-    [FLAG_TLS_CA] = {"tls-ca", "FILE", "DOORMAN_TLS_CA",
-                     "the authorities, in PEM, that must have signed the certificate of every peer "
-                     "that connects,\n        and of a --parent tls+tcp://... (default none: "
-                     "peers need no certificate)"},
-    [FLAG_MAX_RESOURCES] = {"max-resources", "NUMBER", "DOORMAN_MAX_RESOURCES",
-                            "the maximum number of resources (default 1000000)"},
-    [FLAG_MAX_HOLDERS] = {"max-holders", "NUMBER", "DOORMAN_MAX_HOLDERS",
-                          "the maximum number of holders of one resource (default 10000000)"},
-    [FLAG_MAX_MESSAGE] = {"max-message", "BYTES", "DOORMAN_MAX_MESSAGE",
-                          "the maximum size of a message (default 4194304, also the upper bound)"},
-    [FLAG_MAX_CONNECTIONS] = {"max-connections", "NUMBER", "DOORMAN_MAX_CONNECTIONS",
-                              "the maximum number of nng connections at once (default: as many as "
-                              "the process can open\n        files)"},
-    [FLAG_LOG_LEVEL] = {"log-level", "LEVEL", "DOORMAN_LOG_LEVEL",
-                        "debug, info, warning or error (default info)"},
-    [FLAG_CHECK_CONFIG] = {"check-config", NULL, "DOORMAN_CHECK_CONFIG",
-                           "check the configuration, print the result, and exit (default no)"},
-    [FLAG_VERSION] = {"version", NULL, NULL, "print the version, and exit"},
-    [FLAG_HELP] = {"help", NULL, NULL, "print this help, and exit"},
+#define PLACE(member) offsetof(struct settings, member)
+#define FLAG(code, name, argument, variable, without, place, help)                                 \
+    [FLAG_##code] = {name, argument, variable, without, place, help},
+#include "server/flags.h"
+#undef FLAG
 };
 
 static const char *const level_names[LEVEL_COUNT] = {"debug", "info", "warning", "error"};
 
 const char *server_flag_name(int flag) { return flags[flag].name; }
-
-/* Returns the part that a flag needs if this server was built without that part. Returns NULL if
- * the flag can be used. */
-static const char *flag_missing_part(int flag) {
-    const char *missing = NULL;
-    (void)flag;
-#ifndef DOORMAN_SERVER_ETCD
-    if (flag >= FLAG_ETCD && flag <= FLAG_ELECTION_TTL) missing = "etcd";
-#endif
-#ifndef DOORMAN_SERVER_HTTP
-    if (flag == FLAG_HTTP || flag == FLAG_HTTP_TOKEN) missing = "HTTP";
-#endif
-#ifndef DOORMAN_SERVER_TLS
-    if (flag == FLAG_TLS_CERT || flag == FLAG_TLS_KEY || flag == FLAG_TLS_CA) missing = "TLS";
-#endif
-    return missing;
-}
 
 static enum exit_status print_help(void) {
     puts("Usage: doorman_server --config FILE [FLAG]...\n"
@@ -201,7 +120,7 @@ static enum exit_status print_help(void) {
          "An environment variable in [BRACKETS] sets the same value; the flag takes precedence.\n");
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         const struct flag *flag = &flags[i];
-        if (flag_missing_part((int)i)) continue;
+        if (flag->without) continue;
         printf("  --%s%s%s", flag->name, flag->argument ? " " : "",
                flag->argument ? flag->argument : "");
         if (flag->variable) printf("   [%s]", flag->variable);
@@ -223,11 +142,10 @@ static enum exit_status addresses_add(struct addresses *addresses, int flag, con
                                       size_t bytes) {
     enum exit_status exit_status = CONTINUE;
     if (bytes == 0) {
-        exit_status =
-            server_fatal_error(EXIT_USAGE, "an address of --%s is empty", flags[flag].name);
+        exit_status = server_usage_error("an address of --%s is empty", flags[flag].name);
     } else if (addresses->count == ADDRESS_MAX) {
-        exit_status = server_fatal_error(EXIT_USAGE, "more than %d addresses for --%s", ADDRESS_MAX,
-                                         flags[flag].name);
+        exit_status =
+            server_usage_error("more than %d addresses for --%s", ADDRESS_MAX, flags[flag].name);
     } else if ((addresses->items[addresses->count] = strndup(text, bytes)) == NULL) {
         exit_status = server_fatal_error(EXIT_ERROR, "out of memory");
     } else {
@@ -266,7 +184,7 @@ static enum exit_status settings_set_log_level(struct settings *settings, const 
     while (level < LEVEL_COUNT && strcmp(name, level_names[level]) != 0) level++;
     settings->log_level = (enum log_level)level;
     if (level == LEVEL_COUNT) {
-        exit_status = server_fatal_error(EXIT_USAGE, "'%s' is not a log level", name);
+        exit_status = server_usage_error("'%s' is not a log level", name);
     }
     return exit_status;
 }
@@ -278,8 +196,8 @@ static enum exit_status settings_set_check_config(struct settings *settings, con
     if (!value || strcmp(value, "1") == 0 || strcmp(value, "true") == 0) {
         settings->check_config = true;
     } else if (strcmp(value, "0") != 0 && strcmp(value, "false") != 0) {
-        exit_status = server_fatal_error(
-            EXIT_USAGE, "DOORMAN_CHECK_CONFIG is '%s', not 1, true, 0 or false", value);
+        exit_status =
+            server_usage_error("DOORMAN_CHECK_CONFIG is '%s', not 1, true, 0 or false", value);
     }
     return exit_status;
 }
@@ -287,85 +205,55 @@ static enum exit_status settings_set_check_config(struct settings *settings, con
 static enum exit_status settings_set_config(struct settings *settings, const char *value) {
     static const char scheme[] = "etcd:";
     bool key = strncmp(value, scheme, strlen(scheme)) == 0;
-    const char *missing = flag_missing_part(FLAG_ETCD);
+    const char *missing = flags[FLAG_ETCD].without;
     enum exit_status exit_status = CONTINUE;
     settings->config = value;
     settings->config_key = key ? value + strlen(scheme) : NULL;
     if (key && missing) {
-        exit_status = server_fatal_error(
-            EXIT_USAGE, "--config etcd:KEY: this server was built without %s", missing);
+        exit_status =
+            server_usage_error("--config etcd:KEY: this server was built without %s", missing);
     } else if (key && !*settings->config_key) {
-        exit_status = server_fatal_error(EXIT_USAGE, "--config etcd: needs a key after the colon");
+        exit_status = server_usage_error("--config etcd: needs a key after the colon");
     }
     return exit_status;
-}
-
-static enum exit_status settings_set_ttl(struct settings *settings, const char *value) {
-    char *end = NULL;
-    long seconds = strtol(value, &end, 10);
-    bool valid = end != value && !*end && seconds >= TTL_MIN && seconds <= TTL_MAX;
-    if (valid) settings->election_ttl = (int)seconds;
-    return valid ? CONTINUE
-                 : server_fatal_error(EXIT_USAGE,
-                                      "--election-ttl is '%s', not a whole number from %d to %d",
-                                      value, TTL_MIN, TTL_MAX);
 }
 
 static enum exit_status settings_set_number(size_t *out, int flag, const char *value,
-                                            size_t maximum) {
+                                            size_t minimum, size_t maximum) {
     enum exit_status exit_status = CONTINUE;
     size_t digits = strspn(value, "0123456789");
     *out = (size_t)strtoull(value, NULL, 10);
-    if (value[digits] || digits > 15 || *out == 0 || *out > maximum) {
-        exit_status = server_fatal_error(EXIT_USAGE, "--%s is '%s', not a number from 1 to %zu",
-                                         flags[flag].name, value, maximum);
+    if (value[digits] || digits > 15 || *out < minimum || *out > maximum) {
+        exit_status = server_usage_error("--%s is '%s', not a whole number from %zu to %zu",
+                                         flags[flag].name, value, minimum, maximum);
     }
     return exit_status;
-}
-
-/* Returns where the text of a flag is stored. Returns NULL if the flag is not plain text. */
-static const char **settings_text(struct settings *settings, int flag) {
-    const char **text = NULL;
-    switch (flag) {
-    case FLAG_ID: text = &settings->id; break;
-    case FLAG_NODE: text = &settings->node; break;
-    case FLAG_ADVERTISE: text = &settings->advertise; break;
-    case FLAG_ETCD_CA: text = &settings->etcd_ca; break;
-    case FLAG_ETCD_CERT: text = &settings->etcd_cert; break;
-    case FLAG_ETCD_KEY: text = &settings->etcd_key; break;
-    case FLAG_ETCD_USER: text = &settings->etcd_user; break;
-    case FLAG_ETCD_PASSWORD_FILE: text = &settings->etcd_password_file; break;
-    case FLAG_ELECTION_KEY: text = &settings->election_key; break;
-    case FLAG_HTTP: text = &settings->http; break;
-    case FLAG_HTTP_TOKEN: text = &settings->http_token; break;
-    case FLAG_TLS_CERT: text = &settings->tls_cert; break;
-    case FLAG_TLS_KEY: text = &settings->tls_key; break;
-    case FLAG_TLS_CA: text = &settings->tls_ca; break;
-    default: break;
-    }
-    return text;
 }
 
 static enum exit_status settings_store(struct settings *settings, int flag, const char *value) {
     enum exit_status exit_status = CONTINUE;
+    size_t number = 0;
     switch (flag) {
     case FLAG_CONFIG: exit_status = settings_set_config(settings, value); break;
     case FLAG_LISTEN: exit_status = addresses_add_list(&settings->listen, flag, value); break;
     case FLAG_PARENT: exit_status = addresses_add_list(&settings->parents, flag, value); break;
     case FLAG_ETCD: exit_status = addresses_add_list(&settings->etcd, flag, value); break;
-    case FLAG_ELECTION_TTL: exit_status = settings_set_ttl(settings, value); break;
+    case FLAG_ELECTION_TTL:
+        exit_status = settings_set_number(&number, flag, value, TTL_MIN, TTL_MAX);
+        settings->election_ttl = (int)number;
+        break;
     case FLAG_MAX_RESOURCES:
-        exit_status = settings_set_number(&settings->resource_max, flag, value, 1000000000);
+        exit_status = settings_set_number(&settings->resource_max, flag, value, 1, 1000000000);
         break;
     case FLAG_MAX_HOLDERS:
-        exit_status = settings_set_number(&settings->holder_max, flag, value, 1000000000);
+        exit_status = settings_set_number(&settings->holder_max, flag, value, 1, 1000000000);
         break;
     case FLAG_MAX_MESSAGE:
         exit_status =
-            settings_set_number(&settings->message_max, flag, value, DOORMAN_MESSAGE_BYTES_MAX);
+            settings_set_number(&settings->message_max, flag, value, 1, DOORMAN_MESSAGE_BYTES_MAX);
         break;
     case FLAG_MAX_CONNECTIONS:
-        exit_status = settings_set_number(&settings->connection_max, flag, value, 1000000000);
+        exit_status = settings_set_number(&settings->connection_max, flag, value, 1, 1000000000);
         break;
     case FLAG_LOG_LEVEL: exit_status = settings_set_log_level(settings, value); break;
     case FLAG_CHECK_CONFIG: exit_status = settings_set_check_config(settings, value); break;
@@ -377,17 +265,16 @@ static enum exit_status settings_store(struct settings *settings, int flag, cons
 
 static enum exit_status settings_set(struct settings *settings, int flag, const char *value) {
     enum exit_status exit_status = CONTINUE;
-    const char *missing = flag_missing_part(flag);
+    const char *missing = flags[flag].without;
     bool is_off = flag == FLAG_HTTP && value && strcmp(value, "off") == 0;
     settings->given[flag] = true;
     if (missing && !is_off) {
-        exit_status = server_fatal_error(EXIT_USAGE, "--%s: this server was built without %s",
-                                         flags[flag].name, missing);
-    } else if (value && !*value) {
         exit_status =
-            server_fatal_error(EXIT_USAGE, "the value of --%s is empty", flags[flag].name);
-    } else if (settings_text(settings, flag)) {
-        *settings_text(settings, flag) = value;
+            server_usage_error("--%s: this server was built without %s", flags[flag].name, missing);
+    } else if (value && !*value) {
+        exit_status = server_usage_error("the value of --%s is empty", flags[flag].name);
+    } else if (flags[flag].place != 0) {
+        memcpy((char *)settings + flags[flag].place, &value, sizeof value);
     } else {
         exit_status = settings_store(settings, flag, value);
     }
@@ -398,15 +285,13 @@ static enum exit_status settings_set(struct settings *settings, int flag, const 
 static enum exit_status flag_error(int why, char **argv) {
     enum exit_status exit_status = EXIT_USAGE;
     if (why == ':') {
-        exit_status =
-            server_fatal_error(EXIT_USAGE, "--%s needs a value", flags[optopt - FLAG_FIRST].name);
+        exit_status = server_usage_error("--%s needs a value", flags[optopt - FLAG_FIRST].name);
     } else if (optopt >= FLAG_FIRST) {
-        exit_status =
-            server_fatal_error(EXIT_USAGE, "--%s takes no value", flags[optopt - FLAG_FIRST].name);
+        exit_status = server_usage_error("--%s takes no value", flags[optopt - FLAG_FIRST].name);
     } else if (optopt != 0) {
-        exit_status = server_fatal_error(EXIT_USAGE, "unknown flag '-%c'", optopt);
+        exit_status = server_usage_error("unknown flag '-%c'", optopt);
     } else {
-        exit_status = server_fatal_error(EXIT_USAGE, "unknown flag '%s'", argv[optind - 1]);
+        exit_status = server_usage_error("unknown flag '%s'", argv[optind - 1]);
     }
     return exit_status;
 }
@@ -426,7 +311,7 @@ static enum exit_status settings_read_flags(struct settings *settings, int argc,
                                         : settings_set(settings, code - FLAG_FIRST, optarg);
     }
     if (exit_status == CONTINUE && optind < argc) {
-        exit_status = server_fatal_error(EXIT_USAGE, "unexpected argument '%s'", argv[optind]);
+        exit_status = server_usage_error("unexpected argument '%s'", argv[optind]);
     }
     return exit_status;
 }
@@ -448,16 +333,14 @@ static enum exit_status settings_check_source(const struct settings *settings) {
     enum exit_status exit_status = CONTINUE;
     bool has_parent = settings->parents.count > 0;
     if (settings->config && has_parent) {
-        exit_status = server_fatal_error(
-            EXIT_USAGE, "--config and --parent exclude each other: a node with a "
-                        "parent gets its resources from the parent; give one of the two");
+        exit_status =
+            server_usage_error("--config and --parent exclude each other: a node with a "
+                               "parent gets its resources from the parent; give one of the two");
     } else if (!settings->config && !has_parent) {
-        exit_status =
-            server_fatal_error(EXIT_USAGE, "no configuration: give --config FILE for a root, or "
-                                           "--parent URL for another node");
+        exit_status = server_usage_error("no configuration: give --config FILE for a root, or "
+                                         "--parent URL for another node");
     } else if (!settings->config && settings->check_config) {
-        exit_status =
-            server_fatal_error(EXIT_USAGE, "no configuration to check: give --config FILE");
+        exit_status = server_usage_error("no configuration to check: give --config FILE");
     }
     return exit_status;
 }
@@ -656,34 +539,15 @@ static bool config_load(doorman_config **out, const char *path, doorman_error *e
     return status == DOORMAN_OK;
 }
 
-/* Loads the configuration from the source that --config names. */
-static bool service_fetch_config(struct service *service, doorman_error *error) {
+bool server_fetch_config(struct service *service, doorman_error *error) {
     const struct settings *settings = service->settings;
     return settings->config_key ? server_election_fetch_config(service, &service->config, error)
                                 : config_load(&service->config, settings->config, error);
 }
 
-static enum exit_status config_error(const char *path, const doorman_error *error) {
+enum exit_status server_config_error(const char *path, const doorman_error *error) {
     return server_fatal_error(EXIT_ERROR, "%s: %s; correct it, or give another --config", path,
                               error->text);
-}
-
-static enum exit_status check_config(const struct settings *settings) {
-    struct service service = {.settings = settings};
-    doorman_error error;
-    enum exit_status exit_status = server_election_create(&service);
-    if (exit_status == CONTINUE && service_fetch_config(&service, &error)) {
-        doorman_config_options read;
-        doorman_config_read(service.config, &read);
-        if (error.text[0]) fprintf(stderr, "%s: warning: %s\n", settings->config, error.text);
-        printf("%s: ok, %zu resources\n", settings->config, read.template_count);
-        exit_status = EXIT_OK;
-    } else if (exit_status == CONTINUE) {
-        exit_status = config_error(settings->config, &error);
-    }
-    server_election_stop(&service);
-    doorman_config_destroy(service.config);
-    return exit_status;
 }
 
 /* ---- >>state -------------------------------------------------------------------------------- */
@@ -706,96 +570,6 @@ static enum exit_status check_config(const struct settings *settings) {
 
 /* The time limit for closing the sockets. */
 #define CLOSE_TIMEOUT_SECONDS 2
-
-#define WARNING_INTERVAL                                                                           \
-    (60 * DOORMAN_SECOND) /* between two lines of the same repeated warning (V6) */
-
-static const char *const warning_texts[WARNING_COUNT] = {
-    [DOORMAN_EVENT_UNMATCHED] = "a request names a resource that no template matches",
-    [DOORMAN_EVENT_UNKNOWN_CLAIM] = "a holder claims a lease that this server does not know",
-    [DOORMAN_EVENT_EXCESS_CLAIM] = "a holder claims more than it was granted",
-    [DOORMAN_EVENT_EXPIRED] = "a lease has expired",
-    [DOORMAN_EVENT_FULL] = "a request was refused, because the server or a resource is full",
-    [DOORMAN_EVENT_UNKNOWN_KIND] = "the parent names an algorithm that this server does not know",
-    [DOORMAN_EVENT_SHARED_ID] = "two processes seem to use one id: further ids, this is the last",
-    [WARNING_MESSAGE_REFUSED] = "a message was refused",
-    [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
-    [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
-    [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached, or refuses the call",
-    [WARNING_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
-};
-
-/* Logs a repeated warning if it is due. The line describes the last event. */
-static void warning_update(struct service *service, int kind, doorman_time now) {
-    struct repeated_warning *warning = &service->warnings[kind];
-    bool has_holder = kind < DOORMAN_EVENT_COUNT || kind >= WARNING_SHARED_ID;
-    const char *text = warning_texts[kind < WARNING_SHARED_ID ? kind : WARNING_SHARED_ID];
-    if (warning->unlogged_count > 0 && now >= warning->quiet_until) {
-        char count[24];
-        snprintf(count, sizeof count, "%" PRIu64, warning->unlogged_count);
-        server_log(service->settings, LEVEL_WARNING, text, "count", count, warning->key,
-                   warning->value,
-                   !warning->cause[0] ? LOG_END
-                   : has_holder       ? "holder"
-                                      : "error",
-                   warning->cause, LOG_END);
-        warning->unlogged_count = 0;
-        warning->quiet_until = now + WARNING_INTERVAL;
-    }
-}
-
-void server_log_warning(struct service *service, int kind, const char *key, const char *value,
-                        const char *cause, doorman_time now) {
-    struct repeated_warning *warning = &service->warnings[kind];
-    warning->key = key;
-    snprintf(warning->value, sizeof warning->value, "%s", value);
-    snprintf(warning->cause, sizeof warning->cause, "%s", cause ? cause : "");
-    warning_update(service, kind, now);
-}
-
-/* Returns the kind of warning for a shared id: the kind that has this id, or else a kind whose last
- * line is older than a minute. If all kinds have other ids, the warning is about a further id. */
-static int warning_find_shared_id(const struct service *service, const char *holder_id,
-                                  doorman_time now) {
-    int found = DOORMAN_EVENT_SHARED_ID;
-    for (int kind = WARNING_SHARED_ID; kind < WARNING_COUNT; kind++) {
-        const struct repeated_warning *warning = &service->warnings[kind];
-        bool is_same = strcmp(warning->cause, holder_id) == 0;
-        bool is_free = warning->unlogged_count == 0 && now >= warning->quiet_until;
-        if (is_same || (is_free && found == DOORMAN_EVENT_SHARED_ID)) found = kind;
-        if (is_same) break;
-    }
-    return found;
-}
-
-/* Counts and logs an event of the server object. Precondition: the lock is held. */
-static void warning_add_event(struct service *service, const doorman_event *event,
-                              doorman_time now) {
-    int kind = (int)event->kind;
-    if (event->kind == DOORMAN_EVENT_SHARED_ID) {
-        kind = warning_find_shared_id(service, event->holder_id, now);
-    }
-    service->warnings[kind].unlogged_count++;
-    server_log_warning(service, kind, "resource", event->resource_id, event->holder_id, now);
-}
-
-/* The server object calls this function with the lock held. */
-static void on_event(void *context, const doorman_event *event) {
-    struct service *service = (struct service *)context;
-    if (event->kind == DOORMAN_EVENT_EXPIRED) {
-        char amount[32];
-        service->ended_lease_count++;
-        snprintf(amount, sizeof amount, "%.15g", event->amount);
-        server_log(service->settings, LEVEL_DEBUG, warning_texts[event->kind], "resource",
-                   event->resource_id, "holder", event->holder_id, "amount", amount, LOG_END);
-    } else {
-        if (event->kind == DOORMAN_EVENT_UNMATCHED)
-            server_counter_add(&service->counters.unmatched, 1);
-        if (event->kind == DOORMAN_EVENT_SHARED_ID)
-            server_counter_add(&service->counters.shared_id, 1);
-        warning_add_event(service, event, doorman_clock());
-    }
-}
 
 void server_apply_config(struct service *service, doorman_config *config,
                          const doorman_error *error) {
@@ -996,29 +770,6 @@ static void parent_link_note_result(struct service *service, doorman_transport_r
     link->reachable = result->status == DOORMAN_OK;
 }
 
-/* Logs how many resources have a lease from the parent, if the number has changed. The function
- * iterates over all resources, so it does nothing unless the log level is debug. */
-static void parent_link_log_leases(struct service *service, doorman_time now) {
-    struct parent_link *link = &service->parent_link;
-    doorman_server_resource resource;
-    size_t leased_count = 0, count = 0;
-    doorman_cursor cursor = {0};
-    bool wanted = service->settings->log_level == LEVEL_DEBUG;
-    while (wanted && doorman_server_next_resource(service->server, &cursor, &resource, now)) {
-        count++;
-        if (resource.leased) leased_count++;
-    }
-    if (leased_count != link->leased_count || count != link->resource_count) {
-        char leased_text[24], count_text[24];
-        snprintf(leased_text, sizeof leased_text, "%zu", leased_count);
-        snprintf(count_text, sizeof count_text, "%zu", count);
-        server_log(service->settings, LEVEL_DEBUG, "leases from the parent", "leased", leased_text,
-                   "resources", count_text, LOG_END);
-    }
-    link->leased_count = leased_count;
-    link->resource_count = count;
-}
-
 /* Sleeps until work is due, or until the transport signals. The sleep lasts at least 10 ms, so that
  * the thread cannot spin. It lasts at most 1 s. The clock of condition variables stops while the
  * machine is suspended, but doorman_clock continues. */
@@ -1041,7 +792,6 @@ static void *parent_link_main(void *argument) {
         doorman_transport_result result;
         bool made = doorman_transport_update(link->transport, &result, now);
         if (result.has_ended) parent_link_note_result(service, &result, now);
-        parent_link_log_leases(service, now);
         if (made) {
             pthread_mutex_unlock(&service->lock);
             doorman_transport_send(link->transport);
@@ -1052,29 +802,6 @@ static void *parent_link_main(void *argument) {
     }
     pthread_mutex_unlock(&service->lock);
     return NULL;
-}
-
-/* Checks an address of --parent without using the network. nng tells whether it supports the
- * address. */
-static enum exit_status parent_link_check_address(const struct service *service, const char *url) {
-    nng_socket socket = NNG_SOCKET_INITIALIZER;
-    nng_dialer dialer = NNG_DIALER_INITIALIZER;
-    enum exit_status exit_status = CONTINUE;
-    int error = nng_req0_open(&socket);
-    if (error == 0) error = nng_dialer_create(&dialer, socket, url);
-    bool is_self = strcmp(url, service->advertise) == 0;
-    for (size_t i = 0; i < service->url_count; i++) {
-        is_self = is_self || !strcmp(url, service->urls[i]);
-    }
-    if (is_self) {
-        exit_status = server_fatal_error(EXIT_USAGE, "--parent '%s' is this server itself", url);
-    } else if (error != 0) {
-        exit_status =
-            server_fatal_error(EXIT_USAGE, "--parent '%s': %s; an address is, for example, %s", url,
-                               nng_strerror(error), LISTEN_DEFAULT);
-    }
-    nng_close(socket);
-    return exit_status;
 }
 
 static bool parent_link_init(struct service *service) {
@@ -1115,22 +842,6 @@ static void parent_link_stop(struct service *service) {
 
 /* ---- >>sockets ------------------------------------------------------------------------------ */
 
-void server_host_read(const char *address, char *out, size_t room) {
-    const char *scheme = strstr(address, "://");
-    const char *host = scheme ? scheme + 3 : address;
-    size_t bytes = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/");
-    snprintf(out, room, "%.*s", (int)(bytes < room ? bytes : room - 1), host);
-}
-
-bool server_host_is_numeric(const char *host) {
-    return *host == '[' || (*host && strspn(host, "0123456789.") == strlen(host));
-}
-
-bool server_host_is_loopback(const char *host) {
-    bool numeric = server_host_is_numeric(host) && strncmp(host, "127.", 4) == 0;
-    return numeric || strcasecmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0;
-}
-
 /* Starts to listen, and stores the bound address. Keepalive closes connections whose peers
  * vanished, for example after a power failure. Some transports have no keepalive, so its error is
  * ignored. */
@@ -1145,19 +856,6 @@ static int service_start_listener(struct service *service, nng_listener listener
     return error;
 }
 
-/* Warns about an address that other machines can reach without TLS. The protocol of nng has no
- * authentication, so such an address should use TLS. */
-static void service_warn_about_listener(const struct service *service, const char *url) {
-    char host[256];
-    server_host_read(url, host, sizeof host);
-    bool is_remote = strncmp(url, "tcp", 3) == 0 || strncmp(url, "ws", 2) == 0;
-    if (is_remote && !server_host_is_loopback(host)) {
-        server_log(service->settings, LEVEL_WARNING,
-                   "this address can be reached from other machines without TLS", "listen", url,
-                   LOG_END);
-    }
-}
-
 static enum exit_status service_listen_at(struct service *service, const char *url) {
     enum exit_status exit_status = CONTINUE;
     nng_listener listener = NNG_LISTENER_INITIALIZER;
@@ -1167,14 +865,14 @@ static enum exit_status service_listen_at(struct service *service, const char *u
         error = nng_listener_set_ptr(listener, NNG_OPT_TLS_CONFIG, service->tls);
     }
     if (error != 0) {
-        exit_status = server_fatal_error(
-            EXIT_USAGE, "cannot listen on '%s': %s; an address is, for example, %s", url,
-            nng_strerror(error), LISTEN_DEFAULT);
+        exit_status =
+            server_usage_error("cannot listen on '%s': %s; an address is, for example, %s", url,
+                               nng_strerror(error), LISTEN_DEFAULT);
     } else if ((error = service_start_listener(service, listener)) != 0) {
         exit_status = server_fatal_error(
             EXIT_ERROR, "cannot listen on %s: %s; give another --listen", url, nng_strerror(error));
     } else if (!tls) {
-        service_warn_about_listener(service, url);
+        server_check_listener(service, url);
     }
     return exit_status;
 }
@@ -1248,7 +946,7 @@ static enum exit_status service_create_server(struct service *service) {
                                       .parent_count = parents->count,
                                       .resource_max = service->settings->resource_max,
                                       .holder_max = service->settings->holder_max,
-                                      .on_event = on_event,
+                                      .on_event = server_on_event,
                                       .context = service};
     doorman_mastership mastership = {.address = service->advertise, .until = DOORMAN_NEVER};
     if (service->settings->election_key) mastership.until = 0;
@@ -1257,13 +955,11 @@ static enum exit_status service_create_server(struct service *service) {
     doorman_status status = doorman_server_create(&service->server, &options, &error, now);
     enum exit_status exit_status = CONTINUE;
     if (status == DOORMAN_INVALID_ARGUMENT) {
-        exit_status =
-            server_fatal_error(EXIT_USAGE, "%s; the node is '%s'", error.text, service->node);
+        exit_status = server_usage_error("%s; the node is '%s'", error.text, service->node);
     } else if (status != DOORMAN_OK) {
         exit_status = server_fatal_error(EXIT_ERROR, "cannot serve: %s", error.text);
     } else if (doorman_server_set_master(service->server, &mastership, now) != DOORMAN_OK) {
-        exit_status =
-            server_fatal_error(EXIT_USAGE, "--advertise '%s': " NAME_RULE, service->advertise);
+        exit_status = server_usage_error("--advertise '%s': " NAME_RULE, service->advertise);
     } else if (service->settings->election_key) {
         mastership.address = NULL; /* the address was only checked; no master is known yet */
         doorman_server_set_master(service->server, &mastership, now);
@@ -1321,8 +1017,8 @@ static enum exit_status service_load_config(struct service *service) {
     enum exit_status exit_status = server_election_create(service);
     service->last_load.file_version =
         file_version_read(settings->config_key ? NULL : settings->config);
-    if (exit_status == CONTINUE && settings->config && !service_fetch_config(service, &error)) {
-        exit_status = config_error(settings->config, &error);
+    if (exit_status == CONTINUE && settings->config && !server_fetch_config(service, &error)) {
+        exit_status = server_config_error(settings->config, &error);
     }
     service->last_load.loaded_at = time(NULL);
     return exit_status;
@@ -1339,7 +1035,7 @@ static enum exit_status service_start(struct service *service) {
     if (exit_status == CONTINUE) exit_status = service_listen(service);
     if (exit_status == CONTINUE) exit_status = service_set_names(service);
     for (size_t i = 0; exit_status == CONTINUE && i < parents->count; i++) {
-        exit_status = parent_link_check_address(service, parents->items[i]);
+        exit_status = server_check_parent(service, parents->items[i]);
     }
     if (exit_status == CONTINUE) exit_status = service_create_server(service);
     if (exit_status == CONTINUE && parents->count > 0) exit_status = parent_link_start(service);
@@ -1430,9 +1126,7 @@ static void service_update(struct service *service) {
         (void)doorman_upstream_request(upstream, &none, now);
         if (doorman_upstream_due(upstream) <= now) server_yield(service);
     }
-    for (int kind = 0; kind < WARNING_COUNT; kind++) {
-        warning_update(service, kind, now);
-    }
+    server_warnings_update(service, now);
     pthread_mutex_unlock(&service->lock);
 }
 
@@ -1492,7 +1186,7 @@ int main(int argc, char **argv) {
     server_memory_init();
     enum exit_status exit_status = settings_read(&settings, argc, argv);
     if (exit_status == CONTINUE) {
-        exit_status = settings.check_config ? check_config(&settings) : serve(&settings);
+        exit_status = settings.check_config ? server_check_config(&settings) : serve(&settings);
     }
     settings_uninit(&settings);
     if (fflush(stdout) != 0 && exit_status == EXIT_OK) {

@@ -2,7 +2,7 @@
  * doorman_server.c lists the files. Every file includes this header first.
  *
  * A part is left out unless its macro is defined: DOORMAN_SERVER_HTTP, DOORMAN_SERVER_ETCD,
- * DOORMAN_SERVER_TLS, DOORMAN_SERVER_MEMORY. doorman_server.c calls only a few functions of each
+ * DOORMAN_SERVER_TLS, DOORMAN_SERVER_MEMORY, DOORMAN_SERVER_CHECK, DOORMAN_SERVER_WARNINGS. doorman_server.c calls only a few functions of each
  * part. These functions are the head of the part. If a part is left out, the functions of its head
  * are empty inline functions in this file. Flags that need the part are then usage errors.
  *
@@ -37,34 +37,32 @@ enum exit_status { CONTINUE = -1, EXIT_OK = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
 
 /* ---- >>flags -------------------------------------------------------------------------------- */
 
+/* The part that a flag needs, if this server was built without that part. */
+#ifdef DOORMAN_SERVER_HTTP
+#define WITHOUT_HTTP NULL
+#else
+#define WITHOUT_HTTP "HTTP"
+#endif
+#ifdef DOORMAN_SERVER_ETCD
+#define WITHOUT_ETCD NULL
+#else
+#define WITHOUT_ETCD "etcd"
+#endif
+#ifdef DOORMAN_SERVER_TLS
+#define WITHOUT_TLS NULL
+#else
+#define WITHOUT_TLS "TLS"
+#endif
+#ifdef DOORMAN_SERVER_CHECK
+#define WITHOUT_CHECK NULL
+#else
+#define WITHOUT_CHECK "checks"
+#endif
+
 enum {
-    FLAG_CONFIG,
-    FLAG_LISTEN,
-    FLAG_PARENT,
-    FLAG_ID,
-    FLAG_NODE,
-    FLAG_ADVERTISE,
-    FLAG_ETCD, /* the flags of etcd and of the election are next to each other */
-    FLAG_ETCD_CA,
-    FLAG_ETCD_CERT,
-    FLAG_ETCD_KEY,
-    FLAG_ETCD_USER,
-    FLAG_ETCD_PASSWORD_FILE,
-    FLAG_ELECTION_KEY,
-    FLAG_ELECTION_TTL,
-    FLAG_HTTP,
-    FLAG_HTTP_TOKEN,
-    FLAG_TLS_CERT,
-    FLAG_TLS_KEY,
-    FLAG_TLS_CA,
-    FLAG_MAX_RESOURCES,
-    FLAG_MAX_HOLDERS,
-    FLAG_MAX_MESSAGE,
-    FLAG_MAX_CONNECTIONS,
-    FLAG_LOG_LEVEL,
-    FLAG_CHECK_CONFIG,
-    FLAG_VERSION,
-    FLAG_HELP,
+#define FLAG(code, name, argument, variable, without, place, help) FLAG_##code,
+#include "flags.h"
+#undef FLAG
     FLAG_COUNT
 };
 #define ADDRESS_MAX 16 /* addresses per flag; the library also takes at most 16 parents */
@@ -78,6 +76,7 @@ enum {
 /* Prints why the process ends, as one line on standard error, and returns the status (V7). */
 __attribute__((format(printf, 2, 3))) enum exit_status
 server_fatal_error(enum exit_status exit_status, const char *format, ...);
+#define server_usage_error(...) server_fatal_error(EXIT_USAGE, __VA_ARGS__)
 
 const char *server_flag_name(int flag); /* without the two hyphens */
 const char *server_status_text(doorman_status status);
@@ -162,7 +161,6 @@ struct parent_link {
     doorman_transport *transport;
     doorman_time wakes_at; /* when the thread wakes up to do what is due; 0: it is awake */
     bool reachable;        /* the last request to the parent succeeded */
-    size_t leased_count, resource_count; /* the values that were logged last */
 };
 
 /* Counters for the metrics. They count messages by method and status, and measure the duration of
@@ -244,13 +242,12 @@ struct service {
     struct election *election; /* NULL: no etcd */
 };
 
-/* Logs a repeated warning at most once a minute, with the number of events since the last line
- * (V6). The caller has counted the new event. Precondition: the lock is held.
- *   key     a constant string
- *   value   what the new event is about
- *   cause   the holder or the error of the new event; may be NULL */
-void server_log_warning(struct service *service, int kind, const char *key, const char *value,
-                        const char *cause, doorman_time now);
+/* Loads the configuration from the source that --config names. On failure, returns false and writes
+ * a text to `error`. On success, `error` has a warning or is empty. */
+bool server_fetch_config(struct service *service, doorman_error *error);
+
+/* Prints why a configuration cannot be loaded, and returns EXIT_ERROR. */
+enum exit_status server_config_error(const char *path, const doorman_error *error);
 
 /* Puts a configuration into force and logs this change. If the configuration is invalid, only logs
  * the reason (V1).
@@ -272,10 +269,70 @@ bool server_condition_init(pthread_cond_t *condition);
 /* Waits for a condition, at most for `duration`. */
 void server_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, doorman_time duration);
 
+/* ---- >>host --------------------------------------------------------------------------------- */
+
 /* Reads the host of "SCHEME://HOST:PORT/PATH". All parts except the host are optional. */
 void server_host_read(const char *address, char *out, size_t room);
 bool server_host_is_numeric(const char *host); /* an IP address, which needs no DNS */
 bool server_host_is_loopback(const char *host);
+
+/* ---- >>check -------------------------------------------------------------------------------- */
+
+#ifdef DOORMAN_SERVER_CHECK
+/* Checks the configuration and prints the result (--check-config). */
+enum exit_status server_check_config(const struct settings *settings);
+
+/* Checks an address of --parent. */
+enum exit_status server_check_parent(const struct service *service, const char *url);
+
+/* Warns about an address that other machines can reach without TLS. */
+void server_check_listener(const struct service *service, const char *url);
+#else
+static inline enum exit_status server_check_config(const struct settings *settings) {
+    (void)settings;
+    return EXIT_USAGE; /* not reached: the flag is refused */
+}
+static inline enum exit_status server_check_parent(const struct service *service, const char *url) {
+    (void)service, (void)url;
+    return CONTINUE;
+}
+static inline void server_check_listener(const struct service *service, const char *url) {
+    (void)service, (void)url;
+}
+#endif
+
+/* ---- >>warnings ----------------------------------------------------------------------------- */
+
+#ifdef DOORMAN_SERVER_WARNINGS
+/* Logs a repeated warning at most once a minute, with the number of events since the last line
+ * (V6). The caller has counted the new event. Precondition: the lock is held.
+ *   key     a constant string
+ *   value   what the new event is about
+ *   cause   the holder or the error of the new event; may be NULL */
+void server_log_warning(struct service *service, int kind, const char *key, const char *value,
+                        const char *cause, doorman_time now);
+
+/* Logs the warnings that are due. The main thread calls this once a second. */
+void server_warnings_update(struct service *service, doorman_time now);
+
+/* Counts and logs an event of the server object, which calls this function. */
+void server_on_event(void *context, const doorman_event *event);
+#else
+/* Without this part, only failures of requests to the parent are logged, each of them at once. */
+static inline void server_log_warning(struct service *service, int kind, const char *key,
+                                      const char *value, const char *cause, doorman_time now) {
+    (void)kind, (void)now;
+    if (!cause) return;
+    server_log(service->settings, LEVEL_WARNING, "a request to another server has failed", key,
+               value, "error", cause, LOG_END);
+}
+static inline void server_warnings_update(struct service *service, doorman_time now) {
+    (void)service, (void)now;
+}
+static inline void server_on_event(void *context, const doorman_event *event) {
+    (void)context, (void)event;
+}
+#endif
 
 /* ---- >>memory ------------------------------------------------------------------------------- */
 

@@ -170,19 +170,30 @@ handles() { # a compiler of C
     done
 }
 
+# Returns whether a server starts, and whether SIGTERM ends it with success.
+server_works() { # its program
+    "$1" --config config.example.json --http off --listen tcp://127.0.0.1:0 2>"$own/log" &
+    for _ in $(seq 600); do
+        if grep -q 'msg=serving' "$own/log"; then break; fi
+        sleep 0.1
+    done
+    kill $!
+    wait $! && grep -q 'msg=serving' "$own/log"
+}
+
 # doorman_server.c alone, as a person compiles it. It refuses the flags of the parts that it lacks.
 server_alone() { # a compiler
     $1 $CPPFLAGS -Werror doorman_server.c -lnng -lcjson -pthread -o "$own/server" &&
-        "$own/server" --config config.example.json --http off --check-config || return 1
-    for flag in '--http 127.0.0.1:0' '--etcd http://127.0.0.1:1' '--config etcd:key' \
-        '--tls-ca file' '--parent tls+tcp://127.0.0.1:1'; do
+        server_works "$own/server" || return 1
+    for flag in '--http 127.0.0.1:0' '--check-config' '--etcd http://127.0.0.1:1' \
+        '--config etcd:key' '--tls-ca file' '--parent tls+tcp://127.0.0.1:1'; do
         "$own/server" $flag 2>"$own/log" && return 1
         grep 'this server was built without' "$own/log" || { cat "$own/log" && return 1; }
     done
 }
 
 server_sources() { # a compiler of C
-    parts='-DDOORMAN_SERVER_MEMORY -DDOORMAN_SERVER_HTTP -DDOORMAN_SERVER_ETCD -DDOORMAN_SERVER_TLS'
+    parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY TLS WARNINGS)
     for source in doorman_server.c server/*.c; do
         each_level "source_c '$1' c11 -D_DEFAULT_SOURCE $parts $source"
     done

@@ -29,10 +29,12 @@ static int fuzz_result(void);
 #define main server_main
 int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_HTTP
+#define DOORMAN_SERVER_WARNINGS
 #include "doorman_server.c"
 #undef main
 #include "server/base64.c"
 #include "server/history.c"
+#include "server/host.c"
 #include "server/http.c"
 #include "server/http_request.c"
 #include "server/json.c"
@@ -40,6 +42,7 @@ int server_main(int argc, char **argv);
 #include "server/page.c"
 #include "server/snapshot.c"
 #include "server/text.c"
+#include "server/warnings.c"
 
 #include "fuzz.h"
 
@@ -171,7 +174,7 @@ static void start(struct service *service, const char *token) {
         "{\"identifier_glob\":\"*\",\"capacity\":5}]}";
     must(doorman_json_config(&service->config, config, sizeof config - 1, NULL) == DOORMAN_OK);
     doorman_server_options options = {.node = "node", .config = service->config};
-    options.on_event = on_event;
+    options.on_event = server_on_event;
     options.context = service;
     service->server = fuzz_server(&options);
     create_leases(service);

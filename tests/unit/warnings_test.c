@@ -1,8 +1,10 @@
 /* The repeated warnings of doorman_server (V6), with the time as a variable. */
 #define main server_main
 int server_main(int argc, char **argv);
+#define DOORMAN_SERVER_WARNINGS
 #include "../../doorman_server.c"
 #undef main
+#include "../../server/warnings.c"
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -44,9 +46,7 @@ static void shared(struct world *w, const char *holder_id, doorman_time now) {
 }
 
 /* What the main thread does every second. */
-static void update(struct world *w, doorman_time now) {
-    for (int kind = 0; kind < WARNING_COUNT; kind++) warning_update(&w->service, kind, now);
-}
+static void update(struct world *w, doorman_time now) { server_warnings_update(&w->service, now); }
 
 /* Returns how many lines contain a text, and empties the log. */
 static int logged(struct world *w, const char *text) {

@@ -1,0 +1,85 @@
+/* The flags of doorman_server, in the order of --help. A file defines the macro FLAG before it
+ * includes this one:
+ *   code       FLAG_code is the number of the flag
+ *   name       without the two hyphens
+ *   argument   what the help calls the argument; NULL: the flag takes none
+ *   variable   the environment variable that sets the same value; NULL: none
+ *   without    the part that the flag needs and that this server was built without; NULL: none
+ *   place      PLACE(member): the value is plain text, and this member of struct settings points to
+ *              it; 0: the value is read in another way
+ *   help       a text with lines of at most 100 columns */
+/* clang-format off */
+FLAG(CONFIG, "config", "FILE|etcd:KEY", "DOORMAN_CONFIG", NULL, 0,
+     "the resources and how each is shared: a file, or a key of etcd; the server reloads it when\n"
+     "        it changes; required unless --parent is given")
+FLAG(LISTEN, "listen", "URL[,URL...]", "DOORMAN_LISTEN", NULL, 0,
+     "the addresses to listen on; can be given more than once (default " LISTEN_DEFAULT ")")
+FLAG(PARENT, "parent", "URL[,URL...]", "DOORMAN_PARENT", NULL, 0,
+     "the servers of the parent node, which grants this node its capacity and names its "
+     "resources;\n"
+     "        replaces --config; can be given more than once (default none: this node is a root)")
+FLAG(ID, "id", "NAME", "DOORMAN_ID", NULL, PLACE(id),
+     "the name of this process (default HOST:PORT of the first --listen)")
+FLAG(NODE, "node", "NAME", "DOORMAN_NODE", NULL, PLACE(node),
+     "the name of the node that this process serves; unique in the tree, and the same for all\n"
+     "        processes of the node and after a restart, because leases name it (default the "
+     "election\n"
+     "        key, else the id)")
+FLAG(ADVERTISE, "advertise", "URL", "DOORMAN_ADVERTISE", NULL, PLACE(advertise),
+     "the address at which others reach this process (default the first --listen)")
+FLAG(ETCD, "etcd", "URL[,URL...]", "DOORMAN_ETCD", WITHOUT_ETCD, 0,
+     "the members of an etcd cluster, for an election or a configuration; can be given more than\n"
+     "        once (default none: this server is the master)")
+FLAG(ETCD_CA, "etcd-ca", "FILE", "DOORMAN_ETCD_CA", WITHOUT_ETCD, PLACE(etcd_ca),
+     "the authorities, in PEM, one of which must have signed the certificate of each --etcd\n"
+     "        https://... (default: those that the system trusts)")
+FLAG(ETCD_CERT, "etcd-cert", "FILE", "DOORMAN_ETCD_CERT", WITHOUT_ETCD, PLACE(etcd_cert),
+     "the certificate of this server for etcd, in PEM (default none)")
+FLAG(ETCD_KEY, "etcd-key", "FILE", "DOORMAN_ETCD_KEY", WITHOUT_ETCD, PLACE(etcd_key),
+     "the key of --etcd-cert, in PEM")
+FLAG(ETCD_USER, "etcd-user", "NAME", "DOORMAN_ETCD_USER", WITHOUT_ETCD, PLACE(etcd_user),
+     "the user of this server at etcd (default none)")
+FLAG(ETCD_PASSWORD_FILE, "etcd-password-file", "FILE", "DOORMAN_ETCD_PASSWORD_FILE", WITHOUT_ETCD,
+     PLACE(etcd_password_file),
+     "a file whose first line is the password of --etcd-user; the server reads it again\n"
+     "        when etcd asks for the password")
+FLAG(ELECTION_KEY, "election-key", "KEY", "DOORMAN_ELECTION_KEY", WITHOUT_ETCD, PLACE(election_key),
+     "the key of etcd whose owner is the master; the same for all processes of this node, and\n"
+     "        used by no other node")
+FLAG(ELECTION_TTL, "election-ttl", "SECONDS", "DOORMAN_ELECTION_TTL", WITHOUT_ETCD, 0,
+     "how long an unreachable master remains master, 2 to 3600 (default 10)")
+FLAG(HTTP, "http", "HOST:PORT|off", "DOORMAN_HTTP", WITHOUT_HTTP, PLACE(http),
+     "the address of the status page, the metrics and the protocol over HTTP (default\n"
+     "        " HTTP_DEFAULT "); beyond loopback it needs --http-token or --tls-ca")
+FLAG(HTTP_TOKEN, "http-token", "FILE", "DOORMAN_HTTP_TOKEN", WITHOUT_HTTP, PLACE(http_token),
+     "a file with the token that every HTTP request must send, as 'Authorization: Bearer TOKEN' "
+     "or\n"
+     "        as a password, except for /healthz and /readyz (default none)")
+FLAG(TLS_CERT, "tls-cert", "FILE", "DOORMAN_TLS_CERT", WITHOUT_TLS, PLACE(tls_cert),
+     "the certificate of this server, in PEM, for --listen tls+tcp://... and for HTTP, which "
+     "then\n"
+     "        is HTTPS (default none: no TLS)")
+FLAG(TLS_KEY, "tls-key", "FILE", "DOORMAN_TLS_KEY", WITHOUT_TLS, PLACE(tls_key),
+     "the key of --tls-cert, in PEM")
+FLAG(TLS_CA, "tls-ca", "FILE", "DOORMAN_TLS_CA", WITHOUT_TLS, PLACE(tls_ca),
+     "the authorities, in PEM, that must have signed the certificate of every peer that "
+     "connects,\n"
+     "        and of a --parent tls+tcp://... (default none: peers need no certificate)")
+FLAG(MAX_RESOURCES, "max-resources", "NUMBER", "DOORMAN_MAX_RESOURCES", NULL, 0,
+     "the maximum number of resources (default 1000000)")
+FLAG(MAX_HOLDERS, "max-holders", "NUMBER", "DOORMAN_MAX_HOLDERS", NULL, 0,
+     "the maximum number of holders of one resource (default 10000000)")
+FLAG(MAX_MESSAGE, "max-message", "BYTES", "DOORMAN_MAX_MESSAGE", NULL, 0,
+     "the maximum size of a message (default 4194304, also the upper bound)")
+FLAG(MAX_CONNECTIONS, "max-connections", "NUMBER", "DOORMAN_MAX_CONNECTIONS", NULL, 0,
+     "the maximum number of nng connections at once (default: as many as the process can open\n"
+     "        files)")
+FLAG(LOG_LEVEL, "log-level", "LEVEL", "DOORMAN_LOG_LEVEL", NULL, 0,
+     "debug, info, warning or error (default info)")
+FLAG(CHECK_CONFIG, "check-config", NULL, "DOORMAN_CHECK_CONFIG", WITHOUT_CHECK, 0,
+     "check the configuration, print the result, and exit (default no)")
+FLAG(VERSION, "version", NULL, NULL, NULL, 0,
+     "print the version, and exit")
+FLAG(HELP, "help", NULL, NULL, NULL, 0,
+     "print this help, and exit")
+/* clang-format on */

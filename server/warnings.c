@@ -1,0 +1,101 @@
+/* doorman_server, part WARNINGS: warnings about events that peers can cause at any rate (V6). This
+ * file changes service->warnings and two counters. All functions are called with the lock held.
+ *
+ * A kind of warning is logged at once, and then at most once a minute with the number of events. The
+ * line describes the last event. Each of the first ids that two processes use has a kind of its own.
+ * Further ids share one kind. */
+#include "server.h"
+
+#define WARNING_INTERVAL                                                                           \
+    (60 * DOORMAN_SECOND) /* between two lines of the same repeated warning (V6) */
+
+static const char *const warning_texts[WARNING_COUNT] = {
+    [DOORMAN_EVENT_UNMATCHED] = "a request names a resource that no template matches",
+    [DOORMAN_EVENT_UNKNOWN_CLAIM] = "a holder claims a lease that this server does not know",
+    [DOORMAN_EVENT_EXCESS_CLAIM] = "a holder claims more than it was granted",
+    [DOORMAN_EVENT_EXPIRED] = "a lease has expired",
+    [DOORMAN_EVENT_FULL] = "a request was refused, because the server or a resource is full",
+    [DOORMAN_EVENT_UNKNOWN_KIND] = "the parent names an algorithm that this server does not know",
+    [DOORMAN_EVENT_SHARED_ID] = "two processes seem to use one id: further ids, this is the last",
+    [WARNING_MESSAGE_REFUSED] = "a message was refused",
+    [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
+    [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
+    [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached, or refuses the call",
+    [WARNING_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
+};
+
+/* Logs a repeated warning if it is due. The line describes the last event. */
+static void warning_update(struct service *service, int kind, doorman_time now) {
+    struct repeated_warning *warning = &service->warnings[kind];
+    bool has_holder = kind < DOORMAN_EVENT_COUNT || kind >= WARNING_SHARED_ID;
+    const char *text = warning_texts[kind < WARNING_SHARED_ID ? kind : WARNING_SHARED_ID];
+    if (warning->unlogged_count > 0 && now >= warning->quiet_until) {
+        char count[24];
+        snprintf(count, sizeof count, "%" PRIu64, warning->unlogged_count);
+        server_log(service->settings, LEVEL_WARNING, text, "count", count, warning->key,
+                   warning->value,
+                   !warning->cause[0] ? LOG_END
+                   : has_holder       ? "holder"
+                                      : "error",
+                   warning->cause, LOG_END);
+        warning->unlogged_count = 0;
+        warning->quiet_until = now + WARNING_INTERVAL;
+    }
+}
+
+void server_log_warning(struct service *service, int kind, const char *key, const char *value,
+                        const char *cause, doorman_time now) {
+    struct repeated_warning *warning = &service->warnings[kind];
+    warning->key = key;
+    snprintf(warning->value, sizeof warning->value, "%s", value);
+    snprintf(warning->cause, sizeof warning->cause, "%s", cause ? cause : "");
+    warning_update(service, kind, now);
+}
+
+/* Returns the kind of warning for a shared id: the kind that has this id, or else a kind whose last
+ * line is older than a minute. If all kinds have other ids, the warning is about a further id. */
+static int warning_find_shared_id(const struct service *service, const char *holder_id,
+                                  doorman_time now) {
+    int found = DOORMAN_EVENT_SHARED_ID;
+    for (int kind = WARNING_SHARED_ID; kind < WARNING_COUNT; kind++) {
+        const struct repeated_warning *warning = &service->warnings[kind];
+        bool is_same = strcmp(warning->cause, holder_id) == 0;
+        bool is_free = warning->unlogged_count == 0 && now >= warning->quiet_until;
+        if (is_same || (is_free && found == DOORMAN_EVENT_SHARED_ID)) found = kind;
+        if (is_same) break;
+    }
+    return found;
+}
+
+/* Counts and logs an event of the server object. Precondition: the lock is held. */
+static void warning_add_event(struct service *service, const doorman_event *event,
+                              doorman_time now) {
+    int kind = (int)event->kind;
+    if (event->kind == DOORMAN_EVENT_SHARED_ID) {
+        kind = warning_find_shared_id(service, event->holder_id, now);
+    }
+    service->warnings[kind].unlogged_count++;
+    server_log_warning(service, kind, "resource", event->resource_id, event->holder_id, now);
+}
+
+void server_warnings_update(struct service *service, doorman_time now) {
+    for (int kind = 0; kind < WARNING_COUNT; kind++) warning_update(service, kind, now);
+}
+
+void server_on_event(void *context, const doorman_event *event) {
+    struct service *service = (struct service *)context;
+    if (event->kind == DOORMAN_EVENT_EXPIRED) {
+        char amount[32];
+        service->ended_lease_count++;
+        snprintf(amount, sizeof amount, "%.15g", event->amount);
+        server_log(service->settings, LEVEL_DEBUG, warning_texts[event->kind], "resource",
+                   event->resource_id, "holder", event->holder_id, "amount", amount, LOG_END);
+    } else {
+        if (event->kind == DOORMAN_EVENT_UNMATCHED) {
+            server_counter_add(&service->counters.unmatched, 1);
+        } else if (event->kind == DOORMAN_EVENT_SHARED_ID) {
+            server_counter_add(&service->counters.shared_id, 1);
+        }
+        warning_add_event(service, event, doorman_clock());
+    }
+}
