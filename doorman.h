@@ -1452,9 +1452,10 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
 DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
 
 /* The second of two steps to stop an agent. The call also does the first step if necessary. It
- * releases all leases, which takes at most a second. Then it frees the agent and its resources. No
- * other thread may be in a call or begin a call. Only waits that are blocked already are allowed.
- * NULL has no effect.
+ * releases all leases, except those of gauges with units in use. For that it waits at most a second
+ * for the server. It does not wait if nothing can be released, or if no server can be reached. Then
+ * it frees the agent and its resources. No other thread may be in a call or begin a call. Only
+ * waits that are blocked already are allowed. NULL has no effect.
  *   returns   OK | DEADLOCK or UNAVAILABLE (see doorman_agent; nothing is freed) */
 DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 
@@ -1463,8 +1464,12 @@ typedef struct doorman_agent_info {
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* the server for the present or next request */
     bool connected;                         /* nng has a connection to this address */
-    bool failing;                           /* the last request had no useful response */
-    doorman_error last_error;               /* the error of the last failed request; "": none */
+    /* The last request had no useful response, or the present request cannot connect. A server that
+     * refuses connections is noticed within 0.2 s after nng's attempt. If the network does not
+     * respond at all, `failing` becomes true when the request times out. */
+    bool failing;
+    doorman_error last_error;   /* of the last request that failed or could not connect at first;
+                                   "": no error */
     doorman_time last_error_at; /* the time of last_error on doorman_clock; 0: no error */
     doorman_time next_refresh;  /* when the next request is sent, or the present request times out;
                                    DOORMAN_NEVER: there is nothing to ask for */
@@ -1588,9 +1593,9 @@ typedef struct doorman_transport doorman_transport;
 
 typedef struct doorman_transport_options {
     doorman_upstream *upstream; /* required; must outlive the transport */
-    /* Required: called when doorman_transport_update has a result to return. Any thread may make
-     * this call, also within doorman_transport_send. on_wakeup may take the lock. It must not call
-     * the transport. */
+    /* Required: called when doorman_transport_update has a result to return, and at most once more
+     * for each request. Any thread may make this call, also within doorman_transport_send. on_wakeup
+     * may take the lock. It must not call the transport. */
     void (*on_wakeup)(void *context);
     void *context;
     const doorman_tls *tls; /* required if an address needs TLS */
@@ -9702,6 +9707,21 @@ static void doorman__client_failed(doorman_client *client, uint64_t sequence, do
     doorman__client_free_closed(client);
 }
 
+#ifdef DOORMAN_NNG
+/* Returns whether a release is under way, or a lease can be released. A lease cannot be released
+ * while units are in use.
+ *   cost   O(resources) */
+static bool doorman__client_has_to_release(const doorman_client *client, doorman_time now) {
+    doorman__held_lease *held = client->upstream.first;
+    for (; held; held = held->next) {
+        if (held->state == DOORMAN__HELD_RELEASING) return true;
+        bool in_use = doorman__resource_in_use(doorman__resource_of(held)) > 0;
+        if (doorman__held_live(held, now) && !in_use) return true;
+    }
+    return false;
+}
+#endif
+
 static void doorman__resource_set_kill_switch(doorman_client_resource *resource, bool on) {
     doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__KILL_SWITCH, on);
 }
@@ -11678,6 +11698,7 @@ struct doorman_agent {
     doorman_time stop_by;          /* the latest end of the thread; DOORMAN_NEVER: it continues */
     bool wakeup;                   /* the thread must run again before it sleeps */
     doorman_transport *transport;  /* only the agent's thread uses it */
+    bool cannot_connect;           /* last_error says why the present request has no connection */
     doorman_error last_error;
     doorman_time last_error_at; /* 0: no request has failed */
 };
@@ -12098,12 +12119,17 @@ struct doorman_transport {
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address of the last request */
     bool has_socket;                        /* the socket connects to this address */
     int dialer;                             /* the id of nng's dialer */
-    int pipe; /* the id of nng's connection; 0: there is no connection; atomic */
+    uint64_t old_failures; /* how often the dialer had failed before it connected */
+    int pipe;              /* the id of nng's connection; 0: there is no connection; atomic */
+    const struct doorman__dial_failure *failure; /* why nng could not connect since the request was
+                                                    sent; NULL: no attempt has failed; atomic */
 
     /* The request. */
     doorman_buffer text;
     uint64_t sequence;
     doorman_time deadline; /* when the request times out */
+    doorman_time send_by;  /* when a request without a connection fails */
+    doorman_time look_in;  /* how long to wait for a connection before a look at the failures */
 
     /* How the request ended. */
     int nng_error;  /* why the request failed; 0: it did not fail */
@@ -12157,13 +12183,19 @@ static uint64_t doorman__stat_value(nng_stat *parent, const char *name) {
     return 0;
 }
 
+static const char *doorman__dial_failure_text(const struct doorman__dial_failure *failure) {
+    return failure->text ? failure->text : nng_strerror(failure->nng_error);
+}
+
 /* Returns the most frequent failure of a dialer, from its statistics. Returns NULL if there was no
- * failure. */
-static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *dialer) {
+ * failure.
+ *   all   out: the number of failures */
+static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *dialer, uint64_t *all) {
     const struct doorman__dial_failure *found = NULL;
     uint64_t most = 0;
     for (size_t i = 0; i < sizeof doorman__dial_failures / sizeof *doorman__dial_failures; i++) {
         uint64_t count = doorman__stat_value(dialer, doorman__dial_failures[i].counter);
+        *all += count;
         if (count > most) found = &doorman__dial_failures[i];
         if (count > most) most = count;
     }
@@ -12172,15 +12204,18 @@ static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *diale
 
 /* Finds why a dialer cannot connect. nng retries without reporting failures, but nng's statistics
  * count the failures by cause.
- *   cost   O(sockets and connections of nng in this process) */
-static const struct doorman__dial_failure *doorman__dialer_failure(int dialer) {
+ *   count     out: the number of failures
+ *   returns   NULL: there was no failure
+ *   cost      O(sockets and connections of nng in this process) */
+static const struct doorman__dial_failure *doorman__dialer_failure(int dialer, uint64_t *count) {
     const struct doorman__dial_failure *found = NULL;
     nng_stat *all = NULL;
+    *count = 0;
     if (nng_stats_get(&all) != 0) return NULL;
     for (nng_stat *at = nng_stat_child(all); at && !found; at = nng_stat_next(at)) {
         bool is_dialer = strncmp(nng_stat_name(at), "dialer", strlen("dialer")) == 0;
         if (!is_dialer || doorman__stat_value(at, "id") != (uint64_t)dialer) continue;
-        found = doorman__stat_failure(at);
+        found = doorman__stat_failure(at, count);
     }
     nng_stats_free(all);
     return found;
@@ -12188,18 +12223,31 @@ static const struct doorman__dial_failure *doorman__dialer_failure(int dialer) {
 
 /* ---- nng: the transport's requests */
 
+static bool doorman__transport_connected(const doorman_transport *transport) {
+    return __atomic_load_n(&transport->pipe, __ATOMIC_RELAXED) != 0;
+}
+
+/* Returns why the present request has no connection yet. Returns NULL if there is no such request,
+ * or if no attempt to connect has failed. */
+static const struct doorman__dial_failure *
+doorman__transport_failure(const doorman_transport *transport) {
+    bool sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
+    if (!sending || doorman__transport_connected(transport)) return NULL;
+    return __atomic_load_n(&transport->failure, __ATOMIC_RELAXED);
+}
+
 /* Sets the error text of a request that has failed. If nng was still sending the request, nng had
  * no connection. */
 static void doorman__transport_explain(doorman_transport *transport, bool was_sending) {
     int code = transport->nng_error;
+    uint64_t count;
     const struct doorman__dial_failure *failure = NULL;
     bool connects = transport->has_socket && was_sending && code == NNG_ETIMEDOUT &&
-                    __atomic_load_n(&transport->pipe, __ATOMIC_RELAXED) == 0;
-    if (connects) failure = doorman__dialer_failure(transport->dialer);
-    if (failure && failure->nng_error) code = failure->nng_error;
+                    !doorman__transport_connected(transport);
+    if (connects) failure = doorman__dialer_failure(transport->dialer, &count);
     doorman__fail(&transport->error, DOORMAN_UNAVAILABLE, "%s%s",
                   connects ? "cannot connect: " : "",
-                  failure && failure->text ? failure->text : nng_strerror(code));
+                  failure ? doorman__dial_failure_text(failure) : nng_strerror(code));
 }
 
 /* Ends a request, with a reply or an error of nng. */
@@ -12219,13 +12267,48 @@ static nng_duration doorman__transport_time_left(doorman_time deadline) {
     return (nng_duration)doorman__earlier(left / (DOORMAN_SECOND / 1000) + 1, INT32_MAX);
 }
 
-/* A thread of nng calls this function when nng has sent the request, has a response, or has
- * failed. */
+/* nng does not report that an attempt to connect has failed, so the transport has to look at nng's
+ * statistics. A look is expensive in a process with many connections. Therefore the time between
+ * two looks doubles from LOOK_FIRST to LOOK_LAST. When a failure is known, there are no more
+ * looks. */
+#define DOORMAN__LOOK_FIRST (DOORMAN_SECOND / 100)
+#define DOORMAN__LOOK_LAST (16 * DOORMAN__LOOK_FIRST)
+
+/* Lets nng send the request when there is a connection. */
+static void doorman__transport_submit(doorman_transport *transport) {
+    doorman_time until = doorman__after(doorman_clock(), transport->look_in);
+    if (__atomic_load_n(&transport->failure, __ATOMIC_RELAXED)) until = DOORMAN_NEVER;
+    until = doorman__earlier(until, transport->send_by);
+    nng_aio_set_timeout(transport->aio, doorman__transport_time_left(until));
+    nng_send_aio(transport->socket, transport->aio);
+}
+
+/* Looks whether an attempt to connect has failed since there was a connection. */
+static void doorman__transport_look(doorman_transport *transport) {
+    uint64_t count;
+    transport->look_in = doorman__earlier(2 * transport->look_in, DOORMAN__LOOK_LAST);
+    const struct doorman__dial_failure *failure =
+        doorman__dialer_failure(transport->dialer, &count);
+    if (!failure || count <= transport->old_failures) return;
+    __atomic_store_n(&transport->failure, failure, __ATOMIC_RELAXED);
+    transport->options.on_wakeup(transport->options.context);
+}
+
+/* A thread of nng calls this when nng has sent the request, has a response, or has failed. It also
+ * calls this when it is time to look at the failures. */
 static void doorman__transport_on_aio(void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int nng_error = nng_aio_result(transport->aio);
     bool sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
+    if (sending && nng_error == NNG_ETIMEDOUT && doorman_clock() < transport->send_by) {
+        doorman__transport_look(transport);
+        doorman__transport_submit(transport);
+        return;
+    }
     if (sending && nng_error == 0) {
+        if (transport->look_in > DOORMAN__LOOK_FIRST) {
+            (void)doorman__dialer_failure(transport->dialer, &transport->old_failures);
+        }
         doorman__transport_move(transport, DOORMAN__TRANSPORT_RECEIVING);
         nng_aio_set_timeout(transport->aio, doorman__transport_time_left(transport->deadline));
         nng_recv_aio(transport->socket, transport->aio);
@@ -12264,10 +12347,15 @@ doorman_status doorman_transport_create(doorman_transport **out,
     return DOORMAN_OK;
 }
 
-/* nng_close aborts the operation of the aio. nng_aio_free waits until the callback has returned. */
+/* nng_close aborts the operation of the aio. nng_aio_stop waits until the callback has returned. If
+ * the callback has tried to send again after the stop, nng has not taken the message. */
 void doorman_transport_destroy(doorman_transport *transport) {
     if (!transport) return;
     nng_close(transport->socket);
+    if (transport->aio) nng_aio_stop(transport->aio);
+    if (doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING) {
+        nng_msg_free(nng_aio_get_msg(transport->aio));
+    }
     nng_aio_free(transport->aio);
     if (doorman__transport_get(transport) == DOORMAN__TRANSPORT_PARSED) {
         (void)doorman__read_end(&transport->incoming.reader);
@@ -12326,6 +12414,7 @@ static int doorman__transport_dial(doorman_transport *transport) {
  *   returns   nng's error, or 0 */
 static int doorman__transport_connect(doorman_transport *transport) {
     nng_close(transport->socket); /* has no effect the first time */
+    transport->old_failures = 0;
     __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
     int error = nng_req0_open(&transport->socket);
     if (error != 0) return error;
@@ -12375,12 +12464,20 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
  * request times out. If there is another address to try, the transport waits at most this long. */
 #define DOORMAN__CONNECT_MAX (2 * DOORMAN_SECOND)
 
+/* Sets how long nng may wait for a connection, and when to look for failures. */
+static void doorman__transport_start_looks(doorman_transport *transport) {
+    transport->send_by = transport->deadline;
+    if (transport->options.upstream->address_count > 1) {
+        doorman_time soon = doorman_clock() + DOORMAN__CONNECT_MAX;
+        transport->send_by = doorman__earlier(transport->deadline, soon);
+    }
+    transport->look_in = DOORMAN__LOOK_FIRST;
+    __atomic_store_n(&transport->failure, NULL, __ATOMIC_RELAXED);
+}
+
 void doorman_transport_send(doorman_transport *transport) {
     nng_msg *message = NULL;
-    doorman_time deadline = transport->deadline;
-    if (transport->options.upstream->address_count > 1) {
-        deadline = doorman__earlier(deadline, doorman_clock() + DOORMAN__CONNECT_MAX);
-    }
+    doorman__transport_start_looks(transport);
     int error = transport->has_socket ? 0 : doorman__transport_connect(transport);
     if (error == 0) error = nng_msg_alloc(&message, transport->text.bytes);
     if (error != 0) {
@@ -12389,9 +12486,8 @@ void doorman_transport_send(doorman_transport *transport) {
     }
     memcpy(nng_msg_body(message), transport->text.text, transport->text.bytes);
     nng_aio_set_msg(transport->aio, message);
-    nng_aio_set_timeout(transport->aio, doorman__transport_time_left(deadline));
     doorman__transport_move(transport, DOORMAN__TRANSPORT_SENDING);
-    nng_send_aio(transport->socket, transport->aio);
+    doorman__transport_submit(transport);
 }
 
 /* Parses a response if one has come. Parsing needs no lock. */
@@ -12454,17 +12550,36 @@ static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
     pthread_mutex_lock(&agent->mutex);
 }
 
+/* Keeps the error text of a failure for doorman_agent_read_info. */
+static void doorman__agent_keep_error(doorman_agent *agent, const doorman_error *error,
+                                      doorman_time now) {
+    const char *address = agent->transport->address;
+    int most = (int)(sizeof error->text - sizeof agent->transport->address - 2);
+    doorman__fail(&agent->last_error, DOORMAN_OK, "%s: %.*s", address, most, error->text);
+    agent->last_error_at = now;
+}
+
+/* Keeps the error text if the present request cannot connect. */
+static void doorman__agent_process_connection(doorman_agent *agent, doorman_time now) {
+    const struct doorman__dial_failure *failure = doorman__transport_failure(agent->transport);
+    doorman_error error;
+    bool before = agent->cannot_connect;
+    agent->cannot_connect = failure != NULL;
+    if (!failure || before) return;
+    doorman__fail(&error, DOORMAN_OK, "cannot connect: %s", doorman__dial_failure_text(failure));
+    doorman__agent_keep_error(agent, &error, now);
+}
+
 /* Processes the result of the last request. If the request failed, keeps the error text. A response
  * from a server that knows no master also counts as a failure. */
 static void doorman__agent_process_result(doorman_agent *agent, doorman_time now) {
     doorman_transport_result result;
     uint64_t before = agent->client->upstream.failure_count;
     doorman__transport_process_result(agent->transport, &result, now);
+    doorman__agent_process_connection(agent, now);
     if (!result.has_ended || agent->client->upstream.failure_count == before) return;
     if (!result.error.text[0]) doorman__fail(&result.error, DOORMAN_OK, "it knows no master");
-    doorman__fail(&agent->last_error, DOORMAN_OK, "%s: %.*s", result.address,
-                  (int)(sizeof result.error.text - sizeof result.address - 2), result.error.text);
-    agent->last_error_at = now;
+    doorman__agent_keep_error(agent, &result.error, now);
 }
 
 /* Updates the client in slices. Each resource is updated at most once. Between two slices the
@@ -12485,8 +12600,29 @@ static void doorman__agent_update(doorman_agent *agent) {
     }
 }
 
-/* The loop of the agent's thread. doorman_agent_stop closes all resources. When the resources are
- * released, the client is never due again, and the loop ends. */
+/* Returns whether an agent that stops has to wait. It waits while it can release a lease, and while
+ * a server may grant one. If no server responds, a lease ends by itself:
+ *
+ *   upstream      connection   the agent waits if
+ *   READY         any          there is a lease to release. The next request releases it
+ *   REQUESTED     yes          there is a lease to release, or the last request had a response. In
+ *                              that case the next response may grant a lease
+ *   REQUESTED     no           the last request had a response, and no attempt to connect has failed
+ *   BACKING_OFF   any          never */
+static bool doorman__agent_has_to_wait(const doorman_agent *agent, doorman_time now) {
+    const doorman_upstream *upstream = &agent->client->upstream;
+    bool reachable = upstream->failures == 0; /* or there was no request yet */
+    if (upstream->state == DOORMAN__BACKING_OFF) return false;
+    if (upstream->state == DOORMAN__READY)
+        return doorman__client_has_to_release(agent->client, now);
+    if (!doorman__transport_connected(agent->transport)) {
+        return reachable && !doorman__transport_failure(agent->transport);
+    }
+    return reachable || doorman__client_has_to_release(agent->client, now);
+}
+
+/* The loop of the agent's thread. doorman_agent_stop closes all resources. Then the loop ends when
+ * there is nothing to release, or at stop_by. */
 static void *doorman__agent_main(void *context) {
     doorman_agent *agent = (doorman_agent *)context;
     pthread_mutex_lock(&agent->mutex);
@@ -12502,8 +12638,9 @@ static void *doorman__agent_main(void *context) {
         doorman__waiters_wake(agent);
         doorman__agent_send(agent, now);
         doorman_time due = doorman__client_due(agent->client), stop_by = agent->stop_by;
-        if (stop_by != DOORMAN_NEVER && (now >= stop_by || due == DOORMAN_NEVER)) break;
+        if (now >= stop_by) break;
         if (agent->wakeup) continue;
+        if (stop_by != DOORMAN_NEVER && !doorman__agent_has_to_wait(agent, now)) break;
         if (due <= now) due = now + DOORMAN_SECOND / 100; /* never spin */
         doorman__agent_sleep(agent, &agent->wake, doorman__earlier(due, stop_by), now);
     }
@@ -12728,8 +12865,9 @@ doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info 
     memcpy(out->client_id, agent->client->client_id, sizeof out->client_id);
     snprintf(out->address, sizeof out->address, "%s", doorman__upstream_address(upstream));
     bool same = strcmp(out->address, agent->transport->address) == 0;
-    out->connected = same && __atomic_load_n(&agent->transport->pipe, __ATOMIC_RELAXED) != 0;
-    out->failing = upstream->failures > 0;
+    out->connected = same && doorman__transport_connected(agent->transport);
+    bool cannot_connect = agent->cannot_connect && doorman__transport_failure(agent->transport);
+    out->failing = upstream->failures > 0 || cannot_connect;
     out->last_error = agent->last_error;
     out->last_error_at = agent->last_error_at;
     out->next_refresh = doorman__upstream_due(upstream);

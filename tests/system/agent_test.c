@@ -578,11 +578,36 @@ static void an_agent_says_why_it_cannot_connect(void **state) {
         doorman_agent *agent = NULL;
         assert_int_equal(doorman_agent_start(&agent, &options, NULL), DOORMAN_OK);
         (void)open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
-        EVENTUALLY(info_of(agent).failing);
-        doorman_agent_info info = info_of(agent);
-        if (!strstr(info.last_error.text, cases[i].why)) fail_msg("%s", info.last_error.text);
+        EVENTUALLY(info_of(agent).failing && strstr(info_of(agent).last_error.text, cases[i].why));
         assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
     }
+}
+
+/* A refused connection is reported while the request still waits for a connection. When a server
+ * comes, the same request gets its response. */
+static void an_agent_reports_a_refused_connection_before_the_request_times_out(void **state) {
+    (void)state;
+    test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
+    unused_address(server.url);
+    doorman_time from = doorman_clock();
+    doorman_agent *agent = start_with(server.url, 10 * TEST_TIMEOUT);
+    doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(info_of(agent).failing);
+    doorman_agent_info info = info_of(agent);
+    assert_false(info.connected);
+    assert_non_null(strstr(info.last_error.text, ": cannot connect: "));
+    assert_true(info.last_error_at >= from && info.last_error_at <= doorman_clock());
+    test_server_start(&server);
+    EVENTUALLY(leased(resource));
+    assert_true(read_info(resource).refresh_failures == 0);
+    assert_true(info_of(agent).connected && !info_of(agent).failing);
+    test_server_stop(&server);
+    EVENTUALLY(info_of(agent).failing);
+    assert_true(info_of(agent).last_error_at > info.last_error_at);
+    test_server_start(&server);
+    EVENTUALLY(!info_of(agent).failing);
+    assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
+    test_server_stop(&server);
 }
 
 /* A server that is not master, and knows of none. */
@@ -596,8 +621,8 @@ static void an_agent_reports_that_there_is_no_master(void **state) {
     pthread_mutex_unlock(&server.mutex);
     doorman_agent *agent = start(server.url);
     (void)open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
-    EVENTUALLY(info_of(agent).failing);
-    assert_non_null(strstr(info_of(agent).last_error.text, "it knows no master"));
+    EVENTUALLY(info_of(agent).failing &&
+               strstr(info_of(agent).last_error.text, "it knows no master"));
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
     test_server_stop(&server);
 }
@@ -678,6 +703,117 @@ static void calls_inside_on_change_are_refused_and_do_nothing(void **state) {
     assert_true(read_info(resource).in_use == 0);
     assert_int_equal(doorman_resource_wait(resource, 1, TEST_TIMEOUT), DOORMAN_OK);
     assert_int_equal(doorman_agent_stop(self.agent), DOORMAN_OK);
+    test_server_stop(&server);
+}
+
+/* ---- an agent stops ---- */
+
+/* Opens a resource at this address, and lets `prepare` bring the agent into a state. Then stops the
+ * agent. Returns how long the stop takes. */
+static doorman_time time_of_stop(const char *url, doorman_resource_kind kind,
+                                 void (*prepare)(doorman_agent *agent,
+                                                 doorman_resource *resource)) {
+    doorman_agent *agent = start_with(url, 10 * TEST_TIMEOUT);
+    prepare(agent, open_kind(agent, kind, "db", 50, DOORMAN_PESSIMISTIC, 0));
+    doorman_time from = doorman_clock();
+    assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
+    return doorman_clock() - from;
+}
+
+/* A stop that waits for a server takes a second. */
+#define SHORT_STOP (DOORMAN_SECOND - 10 * MILLISECOND)
+
+static bool is_asking(doorman_agent *agent) {
+    pthread_mutex_lock(&agent->mutex);
+    bool asks = agent->client->upstream.state == DOORMAN__REQUESTED;
+    pthread_mutex_unlock(&agent->mutex);
+    return asks;
+}
+
+static void until_it_asks(doorman_agent *agent, doorman_resource *resource) {
+    (void)resource;
+    EVENTUALLY(is_asking(agent));
+}
+
+static void until_it_cannot_connect(doorman_agent *agent, doorman_resource *resource) {
+    (void)resource;
+    EVENTUALLY(info_of(agent).failing);
+}
+
+static void until_it_is_leased(doorman_agent *agent, doorman_resource *resource) {
+    (void)agent;
+    EVENTUALLY(leased(resource));
+}
+
+static void until_units_are_in_use(doorman_agent *agent, doorman_resource *resource) {
+    (void)agent;
+    assert_int_equal(doorman_resource_wait(resource, 3, TEST_TIMEOUT), DOORMAN_OK);
+}
+
+static void a_stop_without_a_server_takes_no_time(void **state) {
+    (void)state;
+    char url[64];
+    unused_address(url);
+    doorman_time least = TEST_TIMEOUT;
+    for (int i = 0; i < TRIES && least > SHORT_STOP; i++) {
+        least = doorman__earlier(least, time_of_stop(url, DOORMAN_RATE, until_it_asks));
+    }
+    assert_true(least <= SHORT_STOP);
+    least = TEST_TIMEOUT;
+    for (int i = 0; i < TRIES && least > SHORT_STOP; i++) {
+        least = doorman__earlier(least, time_of_stop(url, DOORMAN_RATE, until_it_cannot_connect));
+    }
+    assert_true(least <= SHORT_STOP);
+}
+
+/* A lease cannot be released while units are in use. */
+static void a_stop_with_units_in_use_takes_no_time(void **state) {
+    (void)state;
+    test_server server = {.capacity = 10000, .lease_length = 10 * TEST_TIMEOUT};
+    test_server_start(&server);
+    doorman_time least = TEST_TIMEOUT;
+    for (int i = 0; i < TRIES && least > SHORT_STOP; i++) {
+        doorman_time took = time_of_stop(server.url, DOORMAN_GAUGE, until_units_are_in_use);
+        least = doorman__earlier(least, took);
+    }
+    assert_true(least <= SHORT_STOP);
+    assert_true(test_server_read(&server).has > 0);
+    test_server_stop(&server);
+}
+
+static test_server *server_that_goes;
+
+static void until_the_server_has_gone(doorman_agent *agent, doorman_resource *resource) {
+    EVENTUALLY(leased(resource));
+    test_server_stop(server_that_goes);
+    EVENTUALLY(!info_of(agent).connected);
+}
+
+static void a_lease_without_its_server_does_not_delay_a_stop_for_long(void **state) {
+    (void)state;
+    test_server server = {
+        .capacity = 90, .lease_length = 10 * TEST_TIMEOUT, .refresh_interval = 10 * TEST_TIMEOUT};
+    server_that_goes = &server;
+    unused_address(server.url);
+    doorman_time least = TEST_TIMEOUT;
+    for (int i = 0; i < TRIES && least > SHORT_STOP; i++) {
+        test_server_start(&server);
+        doorman_time took = time_of_stop(server.url, DOORMAN_RATE, until_the_server_has_gone);
+        least = doorman__earlier(least, took);
+    }
+    assert_true(least <= SHORT_STOP);
+}
+
+/* The response to the first request may grant a lease, so a stop waits for it. */
+static void a_stop_releases_a_lease_that_is_granted_meanwhile(void **state) {
+    (void)state;
+    test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
+    test_server_start(&server);
+    for (int i = 0; i < TRIES; i++) {
+        (void)time_of_stop(server.url, DOORMAN_RATE, until_it_asks);
+        (void)time_of_stop(server.url, DOORMAN_RATE, until_it_is_leased);
+    }
+    EVENTUALLY(test_server_read(&server).holder_count == 0);
     test_server_stop(&server);
 }
 
@@ -1947,8 +2083,13 @@ int main(int argc, char **argv) {
         cmocka_unit_test(default_ids_differ_within_a_process),
         cmocka_unit_test(an_agent_reports_its_state),
         cmocka_unit_test(an_agent_says_why_it_cannot_connect),
+        cmocka_unit_test(an_agent_reports_a_refused_connection_before_the_request_times_out),
         cmocka_unit_test(an_agent_reports_that_there_is_no_master),
         cmocka_unit_test(calls_inside_on_change_are_refused_and_do_nothing),
+        cmocka_unit_test(a_stop_without_a_server_takes_no_time),
+        cmocka_unit_test(a_stop_with_units_in_use_takes_no_time),
+        cmocka_unit_test(a_lease_without_its_server_does_not_delay_a_stop_for_long),
+        cmocka_unit_test(a_stop_releases_a_lease_that_is_granted_meanwhile),
         cmocka_unit_test(shutdown_ends_endless_waits_without_a_race),
         cmocka_unit_test(an_agent_that_is_shut_down_accepts_releases_and_grants_nothing),
         cmocka_unit_test(after_a_fork_only_the_parent_can_use_the_agent),
