@@ -126,6 +126,8 @@ void server_etcd_cancel(struct etcd *etcd, bool cancelled) {
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
+/* Sets etcd->error to "MEMBER: reason". A reason can contain text of a member, so control characters
+ * are replaced. They could control a terminal. */
 __attribute__((format(printf, 2, 3))) static void etcd_set_error(struct etcd *etcd,
                                                                  const char *format, ...) {
     char reason[320];
@@ -133,6 +135,9 @@ __attribute__((format(printf, 2, 3))) static void etcd_set_error(struct etcd *et
     va_start(arguments, format);
     vsnprintf(reason, sizeof reason, format, arguments);
     va_end(arguments);
+    for (char *at = reason; *at; at++) {
+        if ((unsigned char)*at < ' ' || *at == 0x7f) *at = '?';
+    }
     snprintf(etcd->error.text, sizeof etcd->error.text, "%.128s: %s",
              etcd->members->items[etcd->at], reason);
 }

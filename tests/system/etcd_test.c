@@ -1,14 +1,11 @@
 /* A node of several processes, with a real etcd. One process is master; when it fails, another one
  * takes over, and no client's lease changes. The tests are skipped if etcd is not installed.
  *
- * Each etcd has free ports and keeps its data in a temporary folder. Time is real. A successor must
- * serve within the TTL and 2 s; with a TTL of 2 s it takes about 2.5 s. A busy machine may need
- * longer, so a test of timing must succeed once in 5 tries. */
+ * Time is real. A successor must serve within the TTL and 2 s; with a TTL of 2 s it takes about
+ * 2.5 s. A busy machine may need longer, so a test of timing must succeed once in 5 tries. */
 #define _GNU_SOURCE
 #include "client_fleet.h"
-
-#include <poll.h>
-#include <pthread.h>
+#include "etcd_fixture.h"
 
 #define TTL 2
 #define TRIES 5
@@ -19,171 +16,6 @@
     "\"kind\":\"FAIR_SHARE\",\"lease_length\":6,\"refresh_interval\":0.5," more                    \
     "\"parameters\":[{\"name\":\"minimum_interval\",\"value\":0.1},"                               \
     "{\"name\":\"minimum_refresh_interval\",\"value\":0.1}]}}]}"
-
-/* ---- etcd ----------------------------------------------------------------------------------- */
-
-struct etcd {
-    struct process *process;
-    int port;
-    char url[64], peer[64], data[96];
-};
-
-/* Finds a program on PATH. Returns false if it is not there. */
-static bool find_program(const char *name, char path[256]) {
-    const char *at = getenv("PATH");
-    bool found = false;
-    while (!found && at && *at) {
-        size_t bytes = strcspn(at, ":");
-        snprintf(path, 256, "%.*s/%s", (int)bytes, at, name);
-        found = access(path, X_OK) == 0;
-        at += bytes + (at[bytes] == ':');
-    }
-    return found;
-}
-
-static void etcd_start(struct etcd *etcd) {
-    char program[256], cluster[96];
-    assert_true(find_program("etcd", program));
-    snprintf(cluster, sizeof cluster, "default=%s", etcd->peer);
-    const char *const arguments[] = {"--data-dir",
-                                     etcd->data,
-                                     "--listen-client-urls",
-                                     etcd->url,
-                                     "--advertise-client-urls",
-                                     etcd->url,
-                                     "--listen-peer-urls",
-                                     etcd->peer,
-                                     "--initial-advertise-peer-urls",
-                                     etcd->peer,
-                                     "--initial-cluster",
-                                     cluster,
-                                     NULL};
-    process_launch(etcd->process, program, arguments, NULL);
-    process_await(etcd->process, "ready to serve client requests", 1);
-}
-
-static void etcd_stop(struct etcd *etcd) {
-    process_signal(etcd->process, SIGKILL);
-    process_wait(etcd->process);
-}
-
-/* Starts an etcd, or skips the test. */
-static void etcd_require(struct etcd *etcd) {
-    char program[256];
-    if (!find_program("etcd", program) || !find_program("etcdctl", program)) {
-        print_message("skipped: etcd or etcdctl is not installed\n");
-        skip();
-    }
-    etcd->process = process_new();
-    etcd->port = port_free();
-    snprintf(etcd->url, sizeof etcd->url, "http://127.0.0.1:%d", etcd->port);
-    snprintf(etcd->peer, sizeof etcd->peer, "http://127.0.0.1:%d", port_free());
-    snprintf(etcd->data, sizeof etcd->data, "%s/data", etcd->process->folder);
-    etcd_start(etcd);
-}
-
-/* Puts a value with etcdctl. */
-static void etcd_put(const struct etcd *etcd, const char *key, const char *value) {
-    char program[256];
-    const char *const arguments[] = {"--endpoints", etcd->url, "put", key, value, NULL};
-    const char *const environment[] = {"ETCDCTL_API=3", NULL};
-    assert_true(find_program("etcdctl", program));
-    struct process *process = process_new();
-    process_launch(process, program, arguments, environment);
-    process_end(process, 0);
-}
-
-/* ---- a connection to etcd that can be cut --------------------------------------------------- */
-
-#define PAIR_MAX 64
-
-/* A TCP proxy in a separate thread. While it is cut, it accepts and forwards nothing and closes
- * nothing, like a network partition. */
-struct proxy {
-    pthread_t thread;
-    int listener, port, to;
-    bool cut, stop; /* atomic */
-    int pairs[PAIR_MAX][2];
-    int pair_count;
-    char url[64];
-};
-
-static int tcp_connect(int port) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
-        close(fd);
-        fd = -1;
-    }
-    return fd;
-}
-
-static void proxy_accept(struct proxy *proxy) {
-    int from = accept(proxy->listener, NULL, NULL);
-    int to = from >= 0 && proxy->pair_count < PAIR_MAX ? tcp_connect(proxy->to) : -1;
-    if (to >= 0) {
-        proxy->pairs[proxy->pair_count][0] = from;
-        proxy->pairs[proxy->pair_count++][1] = to;
-    } else if (from >= 0) {
-        close(from);
-    }
-}
-
-static void proxy_close(struct proxy *proxy, int pair) {
-    close(proxy->pairs[pair][0]);
-    close(proxy->pairs[pair][1]);
-    int last = --proxy->pair_count;
-    memmove(proxy->pairs[pair], proxy->pairs[last], sizeof proxy->pairs[pair]);
-}
-
-/* Forwards the bytes that have come from one end. Returns false if that end is closed. */
-static bool proxy_forward(const int pair[2], int end) {
-    char bytes[16384];
-    ssize_t got = recv(pair[end], bytes, sizeof bytes, 0);
-    return got > 0 && raw_send(pair[!end], bytes, (size_t)got);
-}
-
-static void *proxy_main(void *argument) {
-    struct proxy *proxy = (struct proxy *)argument;
-    while (!__atomic_load_n(&proxy->stop, __ATOMIC_RELAXED)) {
-        struct pollfd polls[1 + 2 * PAIR_MAX] = {{.fd = proxy->listener, .events = POLLIN}};
-        int count = proxy->pair_count;
-        for (int i = 0; i < 2 * count; i++) {
-            polls[1 + i] = (struct pollfd){.fd = proxy->pairs[i / 2][i % 2], .events = POLLIN};
-        }
-        if (__atomic_load_n(&proxy->cut, __ATOMIC_RELAXED)) {
-            sleep_ms(10);
-        } else if (poll(polls, (nfds_t)(1 + 2 * count), 10) > 0) {
-            for (int i = count; i-- > 0;) {
-                const struct pollfd *ends = &polls[1 + 2 * i];
-                bool open = !ends[0].revents || proxy_forward(proxy->pairs[i], 0);
-                open = open && (!ends[1].revents || proxy_forward(proxy->pairs[i], 1));
-                if (!open) proxy_close(proxy, i);
-            }
-            if (polls[0].revents) proxy_accept(proxy);
-        }
-    }
-    return NULL;
-}
-
-static void proxy_start(struct proxy *proxy, const struct etcd *etcd) {
-    *proxy = (struct proxy){.to = etcd->port};
-    proxy->listener = port_listen(&proxy->port);
-    snprintf(proxy->url, sizeof proxy->url, "http://127.0.0.1:%d", proxy->port);
-    assert_int_equal(pthread_create(&proxy->thread, NULL, proxy_main, proxy), 0);
-}
-
-static void proxy_cut(struct proxy *proxy, bool cut) {
-    __atomic_store_n(&proxy->cut, cut, __ATOMIC_RELAXED);
-}
-
-static void proxy_stop(struct proxy *proxy) {
-    __atomic_store_n(&proxy->stop, true, __ATOMIC_RELAXED);
-    pthread_join(proxy->thread, NULL);
-    while (proxy->pair_count > 0) proxy_close(proxy, 0);
-    close(proxy->listener);
-}
 
 /* ---- a node of three processes -------------------------------------------------------------- */
 

@@ -215,6 +215,13 @@ static inline int folder_remove_one(const char *path, const struct stat *status,
     return remove(path);
 }
 
+/* Removes the process that was made last. Precondition: it has ended. */
+static inline void process_remove_last(void) {
+    struct process *process = &processes[--process_count];
+    assert_int_equal(process->pid, 0);
+    nftw(process->folder, folder_remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
 /* Teardown for each test: ends the processes that still run, and removes the folders. */
 static inline int harness_clean(void **state) {
     (void)state;
