@@ -68,15 +68,17 @@ static void expect_master(const char *etcd, const char *const *more) {
     server_stop(&server);
 }
 
-/* Starts a server, which must log why etcd cannot be used, and must not become master. */
+/* Starts a server, which must log why etcd cannot be used, and must not become master. On a very
+ * slow machine a call may reach its deadline of 2 s, which expect_call does not have. */
 static void expect_no_master(const char *etcd, const char *const *more, const char *text) {
-    struct server server = elector_start(etcd, "2", more);
+    expect_call(etcd, more, text);
+    struct server server = elector_start(etcd, "60", more);
     process_await(server.process, UNREACHABLE, 1);
-    if (process_logged(server.process, text) != 1) {
+    if (!process_logged(server.process, text) && !process_logged(server.process, "timed out")) {
         char *log_text = file_read(server.process->err);
         fail_msg("expected '%s', got '%s'", text, log_text);
     }
-    sleep_ms(1500); /* some more polls */
+    sleep_ms(1500); /* one or two more polls */
     assert_false(server_is_master(&server));
     assert_int_equal(process_logged(server.process, IS_MASTER), 0);
     assert_int_equal(process_logged(server.process, "hush"), 0);
@@ -101,9 +103,9 @@ struct fake {
     int listener;
     enum manner manner;
     const char *reply;
-    const char *token_reply;   /* for requests for a token; NULL: as other requests */
-    bool stop;                 /* atomic, like the counters */
-    int connections, requests; /* `requests` does not count requests for a token */
+    const char *token_reply;           /* for requests for a token; NULL: as other requests */
+    bool stop;                         /* atomic, like the counters */
+    int connections, closed, requests; /* `requests` does not count requests for a token */
     int token_requests;
     char last[4096], last_token[4096]; /* the last requests; read them when the fake has stopped */
     char url[64];
@@ -181,6 +183,7 @@ static void *fake_main(void *argument) {
         __atomic_add_fetch(&fake->connections, 1, __ATOMIC_RELEASE);
         if (fd >= 0) {
             fake_serve(fake, fd);
+            __atomic_add_fetch(&fake->closed, 1, __ATOMIC_RELEASE);
             close(fd);
         }
     }
@@ -269,7 +272,7 @@ static void a_slow_response_ends_at_the_deadline(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct fake fake;
         fake_start(&fake, cases[i].manner, cases[i].reply, NULL);
-        expect_no_master(fake.url, NULL, "timed out");
+        expect_call(fake.url, NULL, "timed out");
         fake_stop(&fake);
     }
 }
@@ -341,25 +344,29 @@ static void a_request_has_the_form_that_etcd_reads(void **state) {
     assert_null(strstr(fake.last, "\r\nAuthorization"));
 }
 
-/* The server is stopped exactly while a member does not answer. The call would take 2 s more. The
- * machine may be busy, so one of 5 tries must be fast. */
+/* The server is stopped while a member does not answer. Without the stop, the call would take 2 s.
+ * The test measures until the server closes its connection. The machine may be busy, so one of 5
+ * tries must be fast. */
 static void a_stop_ends_a_call_that_hangs(void **state) {
     (void)state;
     double best = 1e9;
-    for (int i = 0; i < 5 && best > 1.5; i++) {
+    for (int i = 0; i < 5 && best > 0.3; i++) {
         struct fake fake;
         fake_start(&fake, IS_SILENT, "", NULL);
         struct server server = elector_start(fake.url, "3600", NULL);
         for (int ms = 0; ms < TIMEOUT_MS && fake_count(&fake.requests) == 0; ms++) sleep_ms(1);
+        sleep_ms(400); /* libcurl wakes up by itself until then */
         nng_time started_at = nng_clock();
-        server_stop(&server);
+        process_signal(server.process, SIGTERM);
+        for (int ms = 0; ms < TIMEOUT_MS && fake_count(&fake.closed) == 0; ms++) sleep_ms(1);
         double took = (double)(nng_clock() - started_at) / 1e3;
-        print_message("stopped after %.2f s\n", took);
+        print_message("the call ended after %.3f s\n", took);
         if (took < best) best = took;
+        process_end(server.process, 0);
         fake_stop(&fake);
         harness_clean(NULL);
     }
-    assert_true(best <= 1.5);
+    assert_true(best <= 0.3);
 }
 
 /* ---- tests of users ------------------------------------------------------------------------- */
@@ -587,6 +594,7 @@ static void a_token_that_ends_is_replaced(void **state) {
     process_signal(server.process, SIGCONT);
     etcd_put(&etcd, "doorman/config", CONFIG " ");
     process_await(server.process, "configuration loaded", 1);
+    assert_int_equal(process_logged(server.process, UNREACHABLE), 0);
     etcd_stop(&etcd);
     process_await(server.process, UNREACHABLE, 1);
     etcd_start(&etcd);
@@ -663,7 +671,8 @@ static void a_member_can_require_a_certificate(void **state) {
     more[3] = paths.wrong_cert;
     expect_no_master(etcd.url, more, "unable to set private key file");
     more[5] = paths.wrong_key;
-    for (int i = 0; i < 5; i++) expect_no_master(etcd.url, more, " certificate");
+    for (int i = 0; i < 5; i++) expect_call(etcd.url, more, " certificate");
+    expect_no_master(etcd.url, more, " certificate");
     more[3] = paths.cert;
     more[5] = paths.locked_key;
     expect_no_master(etcd.url, more, "unable to set private key file");
