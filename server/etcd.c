@@ -126,8 +126,8 @@ void server_etcd_cancel(struct etcd *etcd, bool cancelled) {
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
-/* Sets etcd->error to "MEMBER: reason". A reason can contain text of a member, so control characters
- * are replaced. They could control a terminal. */
+/* Sets etcd->error to "MEMBER: reason". A reason can contain text of a member. So control
+ * characters are replaced, because they could control a terminal. */
 __attribute__((format(printf, 2, 3))) static void etcd_set_error(struct etcd *etcd,
                                                                  const char *format, ...) {
     char reason[320];

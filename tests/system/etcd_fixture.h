@@ -1,8 +1,8 @@
-/* A real etcd for system tests, and a proxy in front of it. The tests that use it are skipped if etcd
- * is not installed.
+/* A real etcd for system tests, and a proxy in front of it. Tests that use it are skipped if etcd is
+ * not installed.
  *
- * Each etcd has free ports and keeps its data in a temporary folder. With certificates it takes only
- * TLS connections. */
+ * Each etcd has free ports and keeps its data in a temporary folder. An etcd with certificates only
+ * takes TLS connections. */
 #ifndef DOORMAN_TESTS_ETCD_FIXTURE_H
 #define DOORMAN_TESTS_ETCD_FIXTURE_H
 

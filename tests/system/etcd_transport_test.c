@@ -1,5 +1,5 @@
-/* How doorman_server calls etcd: TLS, users, kept connections, deadlines, and members that misbehave
- * (V2, V7).
+/* How doorman_server calls etcd: TLS, users, kept connections, deadlines, and members that
+ * misbehave (V2, V7).
  *
  * The tests with TLS or users use a real etcd, and are skipped if etcd or openssl is not installed.
  * The other tests use a fake member, which answers every request with the same bytes. A run of
