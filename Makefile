@@ -238,7 +238,7 @@ FUZZ_FLAGS_calls = -max_len=1024
 FUZZ_FLAGS_glob = -max_len=520 -use_value_profile=1
 FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
-SIM_SOURCES = $(addprefix tests/sim/sim_,world.c network.c check.c)
+SIM_SOURCES = $(addprefix tests/sim/sim_,world.c election.c network.c check.c)
 
 fuzz: $(FUZZ:%=fuzz_%) ## fuzz everything that reads bytes (libFuzzer); SECONDS=60 FUZZ=glob
 

@@ -4,7 +4,8 @@
  * simulated in one thread. The same seed gives the same run, to the last bit.
  *
  *   sim_random.c     random numbers; tests/fuzz replaces this file with its own
- *   sim_world.c      time, clocks, processes and their elections, clients
+ *   sim_world.c      time, clocks, processes, clients
+ *   sim_election.c   elections, and the store of each node
  *   sim_network.c    messages between clients or child nodes and the processes that answer them
  *   sim_check.c      invariants checked at every event, and the exact shares expected at the end
  *   sim_scenarios.c  the scenarios of the design document, and their tables
@@ -38,6 +39,7 @@
 #define SIM_RECOUNT_INTERVAL                                                                       \
     64 /* events between two comparisons of cached checks with a full recount */
 #define SIM_NONE SIZE_MAX
+#define SIM_STORE_LEASES 64            /* store leases of one node that have not ended */
 #define SIM_BURST (5 * DOORMAN_SECOND) /* burst of every rate */
 
 /* Rates of local clocks, in parts per 1,000 of simulated time: at most 2 % apart. */
@@ -107,7 +109,11 @@ struct sim_event {
     sim_handler handler;
     size_t actor, target; /* index of a process or client; index of a resource or a kind of fault */
     uint64_t incarnation; /* the event is dropped if this incarnation has ended */
-    double amount;
+    union {
+        double amount;
+        int64_t lease; /* of a call of an election, or of its answer: a store lease */
+    };
+    uint64_t term; /* of an answer to an election */
     sim_message *message;
 };
 
@@ -158,11 +164,28 @@ typedef struct sim_process {
     sim_machine machine;
     doorman_server *server;                 /* NULL: the process is dead */
     size_t version;                         /* of its configuration; root only */
-    bool exiled;                            /* it cannot reach the election */
-    uint64_t observed_term;                 /* the last mastership whose end it saw */
-    doorman_time observed_end;              /* when it saw that end, by its clock */
+    bool exiled;                            /* it cannot reach the store of the election */
+    doorman_election election;              /* begins when the process starts or has resigned */
+    uint64_t election_number;               /* counts the elections of this process */
+    doorman_election_state election_state;  /* that was applied last */
+    char master[32];                        /* the address that was applied last; "": none */
     doorman_time learned_at[SIM_RESOURCES]; /* by its clock, when last observed */
 } sim_process;
+
+/* A lease of the store of a node. */
+typedef struct sim_store_lease {
+    int64_t id;
+    doorman_time end; /* by simulated time */
+} sim_store_lease;
+
+/* The store in which the processes of a node elect their master. */
+typedef struct sim_store {
+    sim_store_lease leases[SIM_STORE_LEASES];
+    uint64_t grant_count;      /* store leases granted so far */
+    int64_t key;               /* the store lease of the key; 0: there is no key */
+    uint64_t term;             /* how often the key has been created */
+    doorman_time vacant_until; /* no key is created before this time */
+} sim_store;
 
 typedef struct sim_node {
     char name[32];
@@ -170,10 +193,7 @@ typedef struct sim_node {
     size_t root;   /* the root of its tree */
     size_t level;  /* 0: this is a root */
     size_t first_process, process_count;
-    size_t master;                /* the process that holds the election key; SIM_NONE: none */
-    doorman_time key_until;       /* when the key expires unless it is renewed */
-    doorman_time vacant_until;    /* no process is elected before this time */
-    uint64_t term;                /* number of masterships so far */
+    sim_store store;              /* for the election of its master */
     double in_use[SIM_RESOURCES]; /* in use under leases of this node and of the nodes below it */
     double leases[SIM_RESOURCES]; /* the sum of these leases */
 } sim_node;
@@ -228,12 +248,13 @@ struct sim_world {
     size_t event_count, event_capacity;
     uint64_t scheduled_count, handled_count;
     uint64_t hash;                          /* of everything that has happened */
-    uint64_t random, seed;                  /* random numbers for everything except faults */
+    uint64_t random, seed;                  /* random numbers for everything else */
+    uint64_t election_random;               /* random numbers for elections */
     uint64_t fault_random[SIM_FAULT_COUNT]; /* random numbers for each kind of fault */
     double intensity[SIM_FAULT_COUNT];      /* in [0, 1]; 0: the fault does not happen */
 
     doorman_time latency; /* the longest time a message takes when no fault delays it */
-    doorman_time ttl;     /* of the election key */
+    doorman_time ttl;     /* of the store leases of elections */
     bool partitioned;
     sim_node nodes[SIM_NODES];
     size_t node_count;
@@ -297,7 +318,6 @@ void sim_load_config(sim_world *world, size_t process); /* loads the configurati
 void sim_start_process(sim_world *world, size_t process);
 void sim_kill_process(sim_world *world, size_t process);
 void sim_pause_process(sim_world *world, size_t process, doorman_time until);
-void sim_resign(sim_world *world, size_t node, doorman_time vacant_until);
 void sim_start_client(sim_world *world, size_t client);
 void sim_kill_client(sim_world *world, size_t client);
 void sim_pause_client(sim_world *world, size_t client, doorman_time until);
@@ -307,6 +327,14 @@ void sim_set_wants(sim_world *world, size_t client, size_t resource, double want
 bool sim_leased(const sim_world *world, size_t client, size_t resource,
                 doorman_resource_info *info);
 bool sim_is_root(const sim_world *world, const sim_process *process);
+
+/* ---- sim_election.c */
+
+/* Begins the election of a process that has just started. */
+void sim_begin_election(sim_world *world, size_t process);
+/* The master of the node resigns, and no process is elected before `vacant_until`. */
+void sim_resign(sim_world *world, size_t node, doorman_time vacant_until);
+size_t sim_key_holder(sim_world *world, size_t node);
 
 /* ---- sim_network.c */
 

@@ -427,7 +427,7 @@ static void end_faults(sim_world *world) {
         if (!world->processes[i].server) sim_start_process(world, i);
         sim_load_config(world, i);
     }
-    for (size_t i = 0; i < world->node_count; i++) world->nodes[i].vacant_until = world->now;
+    for (size_t i = 0; i < world->node_count; i++) world->nodes[i].store.vacant_until = world->now;
     for (size_t i = 0; i < world->client_count; i++) {
         if (world->clients[i].machine.paused_until) sim_kill_client(world, i);
         fix_wants(world, i);

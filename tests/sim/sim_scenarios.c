@@ -191,7 +191,7 @@ static void set_up(sim_world *world, const sim_scenario *scenario, doorman_hando
     sim_schedule(world, (doorman_time)scenario->disturbance_start * DOORMAN_SECOND, event);
 }
 
-static void sample(const sim_world *world, sim_timeline *timeline, size_t second) {
+static void sample(sim_world *world, sim_timeline *timeline, size_t second) {
     bool by_client = world->client_count <= PARTS;
     size_t leaves = world->node_count - world->client_count / 5;
     double leased = 0, wanted = 0;
@@ -207,7 +207,7 @@ static void sample(const sim_world *world, sim_timeline *timeline, size_t second
     timeline->wanted[second] = wanted;
     timeline->without_master[second] = false;
     for (size_t i = 0; i < world->node_count; i++) {
-        if (world->nodes[i].master == SIM_NONE) timeline->without_master[second] = true;
+        if (sim_key_holder(world, i) == SIM_NONE) timeline->without_master[second] = true;
     }
 }
 

@@ -1,4 +1,4 @@
-/* Time, clocks, processes and their elections, clients: see sim.h. */
+/* Time, clocks, processes, clients: see sim.h. */
 #include "sim.h"
 
 #include <assert.h>
@@ -148,6 +148,7 @@ void sim_init(sim_world *world, uint64_t seed) {
     memset(world, 0, sizeof *world);
     world->seed = seed;
     world->random = seed;
+    world->election_random = ~seed;
     world->hash = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
         uint64_t random = seed + (i + 1) * UINT64_C(0x9e3779b97f4a7c15);
@@ -216,89 +217,6 @@ bool sim_is_root(const sim_world *world, const sim_process *process) {
     return world->nodes[process->node].parent == SIM_NONE;
 }
 
-static void set_master(sim_world *world, sim_process *process, const char *address,
-                       doorman_time until, doorman_time predecessor_gone_at) {
-    doorman_mastership mastership = {
-        .address = address, .until = until, .predecessor_gone = predecessor_gone_at};
-    doorman_time local = sim_local(&process->machine.clock, world->now);
-    if (doorman_server_set_master(process->server, &mastership, local) != DOORMAN_OK) {
-        sim_fail(world, "%s refuses a mastership", process->address);
-    }
-    size_t index = (size_t)(process - world->processes);
-    sim_observe_learning(world, index);
-    if (!sim_is_root(world, process)) sim_step_process(world, index);
-}
-
-static bool can_vote(const sim_process *process) {
-    return process->server && !process->machine.paused_until && !process->exiled;
-}
-
-/* The election key expires. Every process that watches the election sees it. */
-static void key_expires(sim_world *world, sim_node *node) {
-    node->master = SIM_NONE;
-    for (size_t i = 0; i < node->process_count; i++) {
-        sim_process *process = &world->processes[node->first_process + i];
-        if (!can_vote(process)) continue;
-        process->observed_term = node->term;
-        process->observed_end = sim_local(&process->machine.clock, world->now);
-    }
-}
-
-/* The time at which a process saw the last master go counts as the end of its predecessor only if
- * no other master has been elected since then. */
-static void become_master(sim_world *world, sim_node *node, size_t winner) {
-    sim_process *process = &world->processes[winner];
-    bool observed = node->term && process->observed_term == node->term;
-    node->term++;
-    node->master = winner;
-    sim_log(world, "%s is elected%s", process->address,
-            observed ? ", and saw its predecessor go" : "");
-    doorman_time until = sim_local(&process->machine.clock, world->now) + world->ttl * 95 / 100;
-    set_master(world, process, process->address, until, observed ? process->observed_end : 0);
-}
-
-/* A process checks the election every third of the key's time to live (TTL). A master claims
- * mastership for only 95 % of the TTL, by its own clock. So even with the slowest clock it stops
- * before another process can win (V2). */
-static void on_election(sim_world *world, const sim_event *event) {
-    sim_process *process = &world->processes[event->actor];
-    sim_node *node = &world->nodes[process->node];
-    if (!process->server || process->machine.incarnation != event->incarnation) return;
-    sim_schedule(world, world->now + world->ttl / 3, *event);
-    if (!can_vote(process)) return;
-    if (node->master != SIM_NONE && world->now >= node->key_until) key_expires(world, node);
-    if (node->master == SIM_NONE && world->now >= node->vacant_until) {
-        become_master(world, node, event->actor);
-    }
-    if (node->master == event->actor) {
-        node->key_until = world->now + world->ttl;
-        doorman_time until = sim_local(&process->machine.clock, world->now) + world->ttl * 95 / 100;
-        set_master(world, process, process->address, until, 0);
-    } else {
-        bool known = node->master != SIM_NONE;
-        set_master(world, process, known ? world->processes[node->master].address : NULL, 0, 0);
-    }
-}
-
-void sim_resign(sim_world *world, size_t index, doorman_time vacant_until) {
-    sim_node *node = &world->nodes[index];
-    if (node->master == SIM_NONE) return;
-    size_t master = node->master - node->first_process;
-    sim_process *process = &world->processes[node->master];
-    if (!can_vote(process)) return;
-    sim_log(world, "%s resigns", process->address);
-    set_master(world, process, NULL, 0, 0);
-    node->vacant_until = vacant_until;
-    key_expires(world, node);
-    for (size_t i = 1; i <= node->process_count; i++) { /* the others come first */
-        size_t other = node->first_process + (master + i) % node->process_count;
-        sim_event sample = {.handler = on_election, .actor = other};
-        sample.incarnation = world->processes[other].machine.incarnation;
-        doorman_time late = sim_time_between(&world->random, 0, world->latency);
-        sim_schedule(world, vacant_until + late, sample);
-    }
-}
-
 /* Loads all configurations up to the one in force, one after the other. */
 void sim_load_config(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
@@ -337,7 +255,6 @@ void sim_start_process(sim_world *world, size_t index) {
     assert(!process->server);
     process->machine.incarnation++;
     process->machine.paused_until = 0;
-    process->observed_term = 0;
     uint64_t random = world->seed ^ ((uint64_t)index << 32 | process->machine.incarnation);
     const char *parents[SIM_PROCESSES];
     doorman_server_options options = {.node = node->name};
@@ -356,9 +273,7 @@ void sim_start_process(sim_world *world, size_t index) {
     sim_invalidate_processes(world);
     sim_log(world, "%s starts", process->address);
     sim_load_config(world, index);
-    sim_event event = {
-        .handler = on_election, .actor = index, .incarnation = process->machine.incarnation};
-    sim_schedule(world, world->now, event);
+    sim_begin_election(world, index);
     sim_step_process(world, index);
 }
 
@@ -406,7 +321,6 @@ size_t sim_add_node(sim_world *world, size_t parent, size_t process_count) {
     node->level = root ? 0 : world->nodes[parent].level + 1;
     node->first_process = world->process_count;
     node->process_count = process_count;
-    node->master = SIM_NONE;
     for (size_t i = 0; i < process_count; i++) {
         sim_process *process = &world->processes[world->process_count++];
         snprintf(process->address, sizeof process->address, "n%zup%zu", index, i);
