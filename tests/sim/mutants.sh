@@ -201,6 +201,32 @@ mutant no-expiry 'S2: leases do not expire at the server' \
 mutant rate-fast 'L1: a rate allows 10 % more' \
     'n * quota->unit_time, quota->most);' \
     'n * quota->unit_time * 0.9, quota->most);'
+mutant ttl-whole 'V2: a mastership lasts for the whole TTL' \
+    'doorman__after(election->sent_at, ttl / 100 * 95)' \
+    'doorman__after(election->sent_at, ttl)' --favour exile,clock
+mutant ttl-answer 'V2: a mastership counts from the answer to a renewal' \
+    'doorman__after(election->sent_at, ttl / 100 * 95)' \
+    'doorman__after(election->now, ttl / 100 * 95)' --favour exile,delay
+mutant ttl-kept 'V2: a master stays master while the store does not answer' \
+    'if (election->now >= election->until) { doorman__election_move(' \
+    'if (election->state == DOORMAN_MASTER) election->until = DOORMAN_NEVER - 1;
+    if (election->now >= election->until) { doorman__election_move(' --favour exile
+mutant key-address 'V2: a key of an earlier process at the same address counts as our own' \
+    'election->lease && answer->lease == election->lease' \
+    'answer->address && strcmp(answer->address, election->address) == 0 &&
+        (election->lease = answer->lease) != 0' --favour resign,delay
+mutant key-redirect 'V2: a process that is not master redirects to itself' \
+    'if (master && strcmp(master, election->address) == 0) master = NULL;' \
+    'if (0) master = NULL;'
+mutant key-stale 'V2: the answer to an earlier call of the election counts' \
+    'sequence != election->sequence) return DOORMAN_STALE;' \
+    'sequence > election->sequence) return DOORMAN_STALE;' --favour double,delay
+mutant gone-between 'R8: a new master does not learn what a master before it granted' \
+    'if (term != election->vacant_term) {' 'if (!election->vacant_term) {' \
+    'if (term != election->vacant_term + 1) election->vacant_term = 0;' \
+    '(void)term;' --favour resign
+mutant gone-own 'R8: a master that becomes master again does not learn what it granted before' \
+    'if (is_master) election->vacant_term = 0;' '' --favour exile,loss
 
 if [ -z "$missed" ]; then echo "$wanted: no such mutant"; fi
 [ "$missed" = 0 ]
