@@ -3426,55 +3426,61 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
 
 /* ---- >>leases ------------------------------------------------------------------------------- */
 /*
- * A lease table has the leases of one resource. It records how much each holder has, until when,
- * and how much may move to other holders. The lease table knows neither the tree nor templates. Its
- * owner sets the values that the table needs: the algorithm, the capacity, the amount that may be
- * committed, the time by which leases must end, the terms of the parent, and the time until which
- * the table learns.
+ * A lease table has the leases of one resource. For each holder the table records the amount of the
+ * lease, the end of the lease, and how much the holder may still be using. The lease table knows
+ * neither the tree nor the templates. The owner of the table sets the values that the table needs:
+ * the algorithm, the capacity, the amount that may be committed, the time by which leases must end,
+ * the terms that the parent sent, and the time at which the learning ends.
  *
  *     field         in proofs   meaning
  *     has           g           the amount of a holder's last lease
  *     committed     u           the amount that the holder may still be using; u >= g
- *     claim         x           the amount that the holder says it has, or is still using
- *     in_round      v           what leases of this round commit for the holder (see "round")
- *     capacity      C           what all leases together may use
- *     may_commit    K           in a node: what its parent has committed for the node; K >= C
+ *     claim         x           the larger of what the holder says it has and what it says is in
+ *                               use
+ *     in_round      v           the amount that the leases of this round commit for the holder (see
+ *                               "round")
+ *     capacity      C           the amount that all leases of the resource together may have
+ *     may_commit    K           for a node with a parent: what the parent has committed for this
+ *                               node; K >= C
  *     end                       when the lease entry of the holder ends
  *
- * T7 The leases in force never exceed the capacity. This follows from an invariant. The holders may
- *    use at most the sum of u, and each grant keeps that sum within C. After a cut in capacity the
- *    sum may be above C (see "round"). The rules R1 to R12 keep the invariant. R2, R3, R9 and R10
- *    are in the section of the upstream. R7, R8, R11 and R12 are in the section of the server.
- * R1 No two leases of a resource and node have the same id, even across masters and restarts. A
- *    lease id is 53 bits of a keyed hash of a counter. Each process has a new key.
- * R4 A claim lowers u only if it names the last lease that was granted to the holder. Then no newer
- *    lease is on its way to the holder, and the holder will not accept an older lease (R2). Claims
- *    under one lease never rise. So a late copy of a request can only claim too much, which is
- *    safe.
+ * T7 The sum of the leases in force never exceeds the capacity. This follows from an invariant. The
+ *    holders together use at most the sum of u, and each grant keeps that sum within C. After a cut
+ *    in capacity the sum may be above C (see "round"). The rules R1 to R12 keep the invariant. R2,
+ *    R3, R9 and R10 are in the section >>upstream. R7, R8, R11 and R12 are in the section >>server.
+ * R1 A node never uses a lease id twice for one resource, even if its master changes or restarts. A
+ *    lease id is 53 bits of a keyed hash of a counter. Each process that starts uses a new key.
+ * R4 A claim lowers u only if it names the last lease that was granted to the holder. In this case
+ *    no newer lease is on its way to the holder, and the holder will not accept an older lease
+ *    (R2). As long as a holder names the same lease, its claims never rise. So a late copy of a
+ *    request can only claim too much, which is safe.
  *       A lease that has ended is not in force, even if its holder never confirmed a smaller lease.
- *    So u also falls to the largest amount of the leases that may still be in force (see "age").
- *    Otherwise a holder that never confirms would keep its largest lease committed for as long as
- *    it sends requests.
+ *    So u also falls to the largest amount that one of the leases that may still be in force
+ *    commits (see "age"). Without this rule, the largest lease of a holder that never confirms
+ *    would stay committed for as long as the holder sends requests.
  * R5 A grant is at most the target. A grant is also at most what is free: C minus the sum of the
  *    other holders' u. There is one exception. If less than min(u, x) is free, the grant may still
- *    be up to min(u, x). The holder may still be using that amount, which is committed already. A
- *    node also keeps the sum of u within K. A grant raises u to at least g. In a round a grant has
- *    a second bound (see "round").
- * R6 A new master knows no holders, so it learns. Within C, it grants again what holders claim
- *    under leases of this node. The lease tables of its predecessor had room for the sum of these
- *    claims. The master learns until every lease that its predecessor can have granted has ended.
- *    While the master learns, holders grow only by what other holders have given back to this
- *    master (`spare`). A holder that names a lease of this master has accepted that lease. So the
- *    holder really had the amount of that lease. The difference between that amount and the claim
- *    is free. The master cannot use the first claim of the holder instead, because a late copy of a
- *    request claims too much.
- *       If there is no room for a claim, the master answers it with a lease of 0, so that the
- *    holder stops using the old lease. Otherwise the holder could claim the old lease from the next
- *    master. That master would grant the old lease in addition to the leases that took the room.
- *    The amount that a node has outstanding is committed even beyond C (see doorman__leases_learn).
+ *    be up to min(u, x). That amount is already committed, because the holder may still be using
+ *    it. In a node with a parent, a grant also keeps the sum of u within K. A grant raises u to at
+ *    least g. In a round a grant has one more bound (see "round").
+ * R6 A new master knows no holders, so it learns. If a holder names a lease of this node, the
+ *    master grants what the holder claims, as far as the sum of u stays within C. In the lease
+ *    tables of its predecessor, the sum of these claims was within C. The master learns until every
+ *    lease that its predecessor can have granted has ended. While the master learns, holders grow
+ *    only by what other holders have given back to this master (`spare`). A holder that names a
+ *    lease of this master has accepted that lease. So the holder really had the amount of that
+ *    lease. If the holder now claims less, it has given back the difference. The master does not
+ *    compare the claim with the first claim of the holder. A late copy of a request can claim too
+ *    much, so the difference could be capacity that the holder never had.
+ *       If nothing of C is free for a claim, the master answers with a lease of 0, so that the
+ *    holder stops using its old lease. Without the lease of 0, the holder could claim the old lease
+ *    from the next master. That master could grant the old lease again, in addition to the leases
+ *    for which C is used now. What a child node reports as outstanding is committed even if the sum
+ *    of u then exceeds C (see doorman__leases_learn).
  *
- * With `immediate` handover a grant sets u to g. Capacity then moves one step sooner, but the
- * leases exceed the capacity until each holder has received its smaller share.
+ * With `immediate` handover a grant sets u to g. Capacity then moves to other holders without a
+ * confirmation. The sum of the leases in force can exceed the capacity until each holder has
+ * received its smaller lease.
  *
  * Shared ids. T7 assumes that no two processes use the same id. Two processes with one id count as
  * one holder, and each of them uses the full share of that holder. The server cannot prevent this.
@@ -3486,101 +3492,110 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *     its request 3 -> 4 comes twice:  none -> 3   3 -> 4   3 -> 5      4 -> 6   6 -> 7
  *     A and B:   A none -> 1   B none -> 2   A 1 -> 3   B 2 -> 4   A 3 -> 5   B 4 -> 6
  *
- * One process continues one chain. A copy of an old request starts another chain. A request that is
- * repeated after a lost response also starts another chain. But a process accepts only one of two
- * responses (R2), so one of the two chains is never continued. A process that restarts does not
- * continue its old chain. So the lease table stores two chains of each holder: the last lease of
- * each chain, and whether the chain has been continued. A returning request is a request that
- * continues the chain without the last lease. It is a sign of two processes if both chains have
- * been continued before. In the example, A 3 -> 5 is the first sign. A single process causes at
- * most two signs between two restarts. The first sign is a request from before its start that comes
- * late. The second sign is the next request of the process. So the server reports three signs
- * without a restart between them (S10). A lossy network never causes three signs. A client that
- * always names the lease before its last lease causes three signs, and is reported too.
- *     Each request that continues the chain of the last lease removes a quarter of a sign. So the
- * server detects two processes if one asks up to eight times as often as the other. Seven renewals
- * after one of them has stopped, the server no longer reports two processes.
+ * A process that does not restart continues only one chain. A copy of an old request starts another
+ * chain. A request that is repeated after a lost response also starts another chain. But a process
+ * accepts only one of two responses (R2), so one of the two chains is never continued. A process
+ * that restarts does not continue its old chain. So the lease table stores two chains of each
+ * holder: the last lease of each chain, and whether the chain has been continued. One of the two
+ * chains ends with the last lease of the holder. A request that continues the other chain is a sign
+ * of two processes, if both chains have been continued before. In the example, A 3 -> 5 is the
+ * first sign. After a restart the first request of a process names no lease, and the count of signs
+ * starts again at 0. Between two restarts a single process causes at most two signs. A late copy of
+ * a request from before its start can be the first sign. The next request of the process is then
+ * the second sign. So the server reports an id when it has counted three signs (S10). A lossy
+ * network never causes three signs. A client that always names the lease before its last lease
+ * causes three signs, and is reported too.
+ *     Each request that names the last lease subtracts a quarter from the number of signs. So the
+ * server detects two processes even if one asks up to eight times as often as the other. When one
+ * of the processes stops, the server no longer reports the id after at most seven renewals of the
+ * other process.
  *
- * Round (R5). After a cut the sum of u is above C. The bound min(u, x) alone does not lower the
- * sum. A grant up to this bound adds nothing to the sum. But the grant is a new lease, and targets
- * move. Example: A and B use 150 each, and C falls from 300 to 100. So u stays 150 for both:
+ * Round (R5). After a cut in capacity the sum of u can be above C. R5 still allows a grant of up to
+ * min(u, x). Such a grant does not raise the sum of u, but the sum of the leases can stay above C,
+ * because targets change between two grants. Example: A and B use 150 units each when C falls from
+ * 300 to 100. They do not stop using these units yet, so u is still 150 for both:
  *
  *     A wants 10:     A gets 10                               B gets its target, 90
  *     A wants 1,000:  A gets its target, 50, within its u     B still has 90: 140 of 100
  *
- * A and B could renew their leases in this way without end. So a decision that finds the sum of u
- * above C begins a round, unless a round is active. A decision that finds the sum within C ends the
- * round. In a round each holder has an amount v. It is what leases of this round commit for the
- * holder. At the start of the round v is 0. A grant raises v to at least g. When u falls below v, v
- * falls to u. A grant in a round is also at most C minus the sum of the other holders' v. v counts
- * leases. v does not count units that are in use beyond a lease. The number of these units only
- * falls, because nothing new starts until all use fits into the lease.
+ * A and B could renew their leases in this way without end. So before each grant the lease table
+ * compares the sum of u with C. If the sum is above C, a round begins, unless a round is already
+ * active. If the sum is within C, the round ends. In a round each holder has an amount v: what the
+ * leases of this round commit for the holder. At the start of the round v is 0. A grant raises v to
+ * at least g. When u falls below v, v falls to u. A grant in a round is also at most C minus the
+ * sum of the other holders' v. Units that a holder uses beyond its lease are not a part of v. The
+ * number of these units only falls, because the holder starts nothing new until all its use fits
+ * into its lease.
  *
- * After the last cut, the leases fit again within one lease length plus the drift. The proof: let t
- * be the time of that cut. Let w be the part of v for leases granted since t. w starts at 0, and
- * rises and falls with v, so w <= v. Each grant since t is at most C minus the sum of the others'
- * v. So each grant is also at most C minus the sum of the others' w, and the sum of w never exceeds
- * C. One lease length after t, every lease in force was granted since t, so w counts all of them.
- * The cases in detail:
+ * One lease length plus the drift after the last cut, the sum of the leases is again within C. The
+ * proof: let t be the time of the last cut. Let w be the part of v for leases granted since t. w
+ * starts at 0, and rises and falls with v, so w <= v. Each grant since t is at most C minus the sum
+ * of the others' v. So each grant is also at most C minus the sum of the others' w, and the sum of
+ * w never exceeds C. One lease length after t, every lease in force was granted since t, so w
+ * includes all of them. The cases in detail:
  *
  *   several cuts    A cut within a round does not restart the round. The proof needs only that v
- *                   counts all leases since the last cut. A restart would forget the leases from
- *                   before the restart. That is safe only after a lease length without a cut.
- *   a raise         Each grant reads C. A larger C allows more, and may end the round. After the
- *                   round the sum of u is within C, and R5 alone keeps it there.
+ *                   includes all leases since the last cut. If a round restarted, v would no longer
+ *                   include the leases from before the restart. These leases may still be in force.
+ *   a raise         A larger C allows larger grants, and may end the round. After the round the sum
+ *                   of u is within C, and R5 alone keeps the sum within C.
  *   first renewals  All v are 0 at the start. The targets sum to at most C. So while the targets do
- *                   not move, no holder is cut below its target. The order of the renewals does not
- *                   matter.
- *   nodes           In a node, C is its own lease, which changes with each renewal. The changes are
- *                   a series of cuts and raises, which the rows above cover. The claim x of a node
- *                   is at least the sum of its u. So the v of the node in its parent's lease table
- *                   covers all leases below the node.
- *   learning        R6 grants only what u leaves free. Because u >= v, such a grant keeps the bound
- *                   too. v counts these leases, because a round may be active when the learning
- *                   ends.
- *   frozen children R7 renews the last lease of a child that learns. v counts that lease, so other
- *                   holders get less. But the sum of v may exceed C until the child has learned.
- *                   The child learns for at most the length of its lease entry. Then the child is a
- *                   holder like any other.
- *   `immediate`     A grant sets v and u to g. The sum of u can exceed C only because of the cut.
- *                   The bound of the round lowers the sum.
- *   priorities      The targets follow the priorities. So the targets of other holders leave room
- *                   for a holder of a high priority, even if it renews late.
+ *                   not change, no holder is cut below its target, whatever the order of the
+ *                   renewals is.
+ *   nodes           In a node with a parent, C is the node's own lease, which changes with each
+ *                   renewal. Each change is a cut or a raise, as in the rows above. The claim x of
+ *                   a node is at least the sum of u in its own lease table. So its parent keeps at
+ *                   least that sum committed for the node.
+ *   learning        R6 grants at most C minus the sum of the other holders' u. Because u >= v, such
+ *                   a grant is also within the bound of the round. v includes these leases, because
+ *                   a round may be active when the learning ends.
+ *   frozen children R7 renews the last lease of a child that learns. v includes that lease, so
+ *                   other holders get less. But the sum of v may exceed C until the child has
+ *                   learned. The child learns at most until its lease entry ends. After that the
+ *                   child is a holder like any other.
+ *   `immediate`     A grant sets v and u to g. So only a cut can make the sum of u exceed C. The
+ *                   bound of the round lowers the sum again.
+ *   priorities      The targets follow the priorities. The new leases of other holders are at most
+ *                   their targets. So enough capacity is left for a holder of a high priority, even
+ *                   if it renews last.
  *
- * Every round ends. Two lease lengths after the last cut, u counts only leases of the round (see
- * "age") and units in use that holders still claim.
+ * Every round ends, because two lease lengths after the last cut u includes only two things: leases
+ * of the round (see "age"), and units in use that holders still claim.
  *
- * Age (R4). A lease table divides time into steps. It distinguishes only two steps: the present
- * step, and the older step before it. A new step begins when all leases that were granted before
- * the present step have ended. Then the present step becomes the older step, and all leases of
- * earlier steps have ended. `recent` is about the leases that a holder got in its newest step. It
- * is the largest amount that one of these leases commits. While that step is the present step, u
- * covers older leases too. In the next step u falls to `recent`. So an amount is committed for at
- * most two lease lengths after its last grant. A lease may commit more than g, because the holder
- * may claim more than g. A child that learns does not age (R7). Several masters of the child may
- * follow one another. Each master renews what holders had under larger leases, and stays within the
- * lease of the child. Together they may exceed this lease until the last master has learned.
+ * Age (R4). A lease table divides time into steps. A new step begins when all leases that were
+ * granted before the present step have ended. So only leases of two steps can be in force: the
+ * present step, and the step before it. A lease entry has the step in which its holder got the last
+ * lease. `recent` is the largest amount that a lease of that step commits. While that step is the
+ * present step, leases of the step before it may also be in force, and u includes them. In the next
+ * step those older leases have ended, so u falls to `recent`. So an amount is committed for at most
+ * two lease lengths after its last grant. A lease may commit more than g, because the holder may
+ * claim more than g. The u of a child that learns does not fall to `recent` (R7). The reason: the
+ * child may have several masters, one after another. Each master renews leases of the child's
+ * holders, and its own grants stay within the lease of the child. But the leases from all these
+ * masters together may exceed the lease of the child until the last master has learned.
  *     Two bits are enough for the number of a step. When two steps have begun after the last lease
  * of a holder, that lease has ended, and its entry is removed. `recent` and `in_round` are floats,
- * rounded up. The rounding commits at most 6e-8 of an amount too much. The floats save 8 bytes in
- * each of a million entries.
+ * rounded up. The rounding adds at most 1.2e-7 of the amount. The floats save 8 bytes in each
+ * entry, and there may be a million entries.
  *
  * Expiry. The owner removes ended entries in the order of `end` (S2). The entries are a list in
  * this order. All leases have the same length, so a renewed entry ends last. A renewed entry moves
  * to the end of the list in O(1). Each entry needs two pointers. A heap or a timer wheel would
- * accept any order of ends. But a heap also needs at least two words for each entry. One word is
- * its place. The other word is its part of an array that doubles. In a heap a renewal would visit
- * O(log n) other entries. With a million entries, each visit is a wait for memory. The buckets of a
- * wheel are lists, which also need two pointers for each entry. A wheel must also search a bucket
- * for the entries that have ended.
- *     A configuration that shortens leases breaks the order of the list. Then the old list drains
- * beside a new list. The first entry to end is the head of one of these lists. In two cases an
- * entry lasts until the entry before it ends. One case: leases are shortened again before the old
- * list is empty. The other case: a lease is shorter because the lease of the node ends soon (S6).
- * In both cases the amount stays committed for at most one lease length longer, which is safe.
+ * accept any order of ends. But a heap also needs at least two words for each entry: the place of
+ * the entry in the heap, and a pointer to the entry in the array of the heap. In a heap a renewal
+ * would visit O(log n) other entries. With a million entries, each visit must wait for memory that
+ * is not in the cache. The buckets of a wheel are lists, which also need two pointers for each
+ * entry. A wheel must also search a bucket for the entries that have ended.
+ *     After a configuration that shortens leases, a renewed entry may end before older entries do.
+ * So renewed entries then go to a new list, and the old list is only emptied. The entry that ends
+ * first is the first entry of one of these lists. In two cases an entry lasts longer than it needs
+ * to: until the entry before it in the list ends. One case: leases are shortened again before the
+ * old list is empty. The other case: a lease is shorter than others because the node's own lease
+ * ends soon (S6). In both cases the amount stays committed for at most one lease length longer,
+ * which is safe.
  */
 
-/* A server has one demand for each group of its clients. */
+/* A holder that is a server reports one demand for each group of its clients (T2). */
 typedef struct doorman__demand_group {
     doorman__demand demand;
     int priority;
@@ -3593,9 +3608,12 @@ typedef struct doorman__demand_groups {
 
 typedef struct doorman__child {
     doorman__demand_groups now,
-        offered; /* `offered` has items only while a request of the server is processed */
-    bool frozen; /* the child learns (R7). Its demands do not change, and are not in the index */
-    struct doorman__child *next_frozen; /* the next child in `frozen_children` */
+        offered; /* now: the demands of the child's last request. offered: the demands of the
+                    request that is being processed; at other times empty */
+    bool frozen; /* true: the child learns (R7), so its demands do not change and are not in the
+                    index */
+    struct doorman__child *next_frozen; /* in `frozen_children` of the lease table; NULL: no further
+                                           child */
 } doorman__child;
 
 /* There may be a million lease entries, so every field is as small as possible. An entry whose
@@ -3605,40 +3623,44 @@ typedef struct doorman__lease_entry {
     struct doorman__lease_entry *older, *newer; /* neighbours in the list by `end`, or NULL */
     doorman_time granted_at, lease_end, end;
     double has, committed;
-    float recent;      /* the most that a lease of the newest step commits, rounded up: see "age" */
-    float in_round;    /* v, rounded up; valid only if `round` is the present round */
+    float recent;      /* the largest amount that a lease of the step `step` commits, rounded up:
+                          see "age" */
+    float in_round;    /* v, rounded up; valid only if `round` is the present round of the lease
+                          table */
     uint64_t lease_id; /* 0: the holder has never had a lease */
     union {
-        doorman__child *child; /* the holder is a server */
-        double wants;          /* of a client */
+        doorman__child *child; /* if is_server is 1 */
+        double wants;          /* if is_server is 0 */
     } demand;
     uint32_t round;
-    unsigned step : 2;     /* see "age" */
-    unsigned priority : 4; /* of a client */
-    unsigned indexed : 1;  /* a client's demand is in the index */
+    unsigned step : 2;     /* of the last lease, modulo 4: see "age" */
+    unsigned priority : 4; /* of
+                              a client */
+    unsigned indexed : 1;  /* 1: the demand of this client is in the index; 0 for a server */
     unsigned is_server : 1;
-    unsigned suspicion : 4;       /* 4 for each sign: see "shared ids" */
-    unsigned continued : 1;       /* the chain of the last lease was continued */
-    unsigned other_continued : 1; /* the other chain was continued */
-    unsigned other_lease : 10;    /* the lowest bits of a lease id: the last lease of the other
+    unsigned suspicion : 4;       /* four times the number of signs: see "shared ids" */
+    unsigned continued : 1;       /* 1: the chain of the last lease has been continued */
+    unsigned other_continued : 1; /* 1: the other chain has been continued */
+    unsigned other_lease : 10;    /* the lowest 10 bits of the id of the last lease of the other
                                      chain */
     char holder_id[];
 } doorman__lease_entry;
 
-/* The state of a holder that takes turns because its target is not a whole number (see "leases:
- * whole units"). This state is not in the lease entry, so other resources need no memory for it. A
- * rotation takes 80 bytes, including its place in the table. */
+/* If leases are whole units, each holder has a rotation. It records how the holder takes turns when
+ * its target is not an integer (see "leases: whole units"). The rotation is not a part of the lease
+ * entry, so resources without whole units need no memory for rotations. A rotation takes 80 bytes,
+ * including its place in the table. */
 typedef struct doorman__rotation {
     doorman__link link; /* in `rotations` of the table; must be first */
     const doorman__lease_entry *entry;
-    double share;      /* the exact target at the last grant; 0: an integer, so there are no
-                          turns */
+    double share;      /* the exact target at the last grant; 0: the target was an integer, so the
+                          holder takes no turns */
     double lag;        /* how far the holder is behind its share, in units * seconds */
     double service_at; /* the value of the lease table's `service` when the lag was settled */
     double clock_at;   /* the value of the lease table's `clock` when the lag was settled */
-    float owed;        /* whole units that the holder lacks; it gets them before others get more */
+    float owed;        /* how many units the holder is owed, a whole number */
     bool is_pressing;  /* the owed units are urgent */
-    bool waits;        /* the holder has at most its target rounded down, and its lag is positive */
+    bool waits;        /* the holder has at most its target rounded down, and its lag is above 0 */
     bool served;       /* the holder has had a unit since it was added */
 } doorman__rotation;
 
@@ -3646,11 +3668,11 @@ typedef struct doorman__rotation {
  * the owner. */
 typedef struct doorman__lease_table {
     const doorman_algorithm *algorithm;
-    doorman_time lease_length;         /* the lease length when the algorithm was set */
-    const doorman_terms *parent_terms; /* of a node: the last terms of its parent */
+    doorman_time lease_length;         /* a copy from the last doorman__leases_set_algorithm */
+    const doorman_terms *parent_terms; /* the terms that the node's parent sent last */
     size_t parent_terms_count;
     double capacity;     /* C */
-    double may_commit;   /* K of a node; DBL_MAX: any amount */
+    double may_commit;   /* K; DBL_MAX: no bound */
     doorman_time end_by; /* no lease may end later */
     bool whole;          /* leases are whole units */
     doorman__table entries;
@@ -3658,31 +3680,31 @@ typedef struct doorman__lease_table {
     doorman__lease_entry *draining; /* the oldest entry of the old list: see "expiry" */
     doorman__index index;
     doorman__total has, committed;
-    doorman__total frozen; /* the sum of what frozen children have; it is not shared (R7) */
-    doorman__child *frozen_children; /* the children whose leases make up `frozen` (R7) */
+    doorman__total frozen;           /* the sum of the leases of frozen children (R7) */
+    doorman__child *frozen_children; /* a list of the frozen children (R7) */
     doorman__sums frozen_wants;
     doorman_terms terms[DOORMAN_TERMS_MAX];
     size_t terms_count;      /* 0: the terms must be computed again */
     doorman_time learned_at; /* when the learning ends */
     doorman__total spare;    /* what holders have given back to this master while it learns */
-    doorman__total in_round; /* the sum of v */
-    uint32_t round;          /* counts the rounds */
+    doorman__total in_round; /* the sum of v over all holders */
+    uint32_t round;          /* the number of the present round, or of the last round */
     bool round_is_on;
     unsigned step;            /* counts the steps, modulo 4: see "age" */
-    doorman_time older_end;   /* when all leases of earlier steps have ended */
+    doorman_time older_end;   /* when all leases from before the present step have ended */
     doorman_time last_end;    /* when all leases have ended */
     doorman__table rotations; /* one for each holder if leases are whole units */
     doorman__total rotation_shares, rotation_committed; /* sums over the holders with turns */
     doorman__total owed;
-    double service, clock; /* see "leases: whole units"; both in seconds */
-    size_t waiting;        /* the number of holders with turns that wait */
-    size_t pressing;       /* the number of holders that are owed an urgent unit */
-    doorman_time clock_until,
-        unmet_since; /* clock_until is 0: the clock is stopped. unmet_since is 0: owed units can
-                        be met */
+    double service, clock;    /* in seconds: see "leases: whole units" */
+    size_t waiting;           /* the number of rotations whose `waits` is true */
+    size_t pressing;          /* the number of rotations whose `is_pressing` is true */
+    doorman_time clock_until, /* the time of the last tick; 0: the clock is stopped */
+        unmet_since; /* when the bound of "leases: whole units" began to rise; 0: enough units are
+                        idle for all owed units */
 } doorman__lease_table;
 
-/* Returns NULL if the holder is a client. */
+/* Returns the demands of a holder that is a server, or NULL if the holder is a client. */
 static doorman__child *doorman__entry_child(const doorman__lease_entry *entry) {
     return entry->is_server ? entry->demand.child : NULL;
 }
@@ -3729,8 +3751,9 @@ static bool doorman__entry_shared(const doorman__lease_entry *entry) {
     return entry->suspicion > 2 * DOORMAN__SIGN;
 }
 
-/* Shared ids: records the lease that a request names (0: none). Called before the request gets a
- * new lease. Returns whether this request is at least the third sign. */
+/* Shared ids: records the lease id that a request names; 0 if it names none. Called before the
+ * request gets a new lease. Returns true if this request is a sign, and the number of signs is now
+ * above two. */
 static bool doorman__entry_note_request(doorman__lease_entry *entry, uint64_t named) {
     bool last = named && named == entry->lease_id;
     bool other = named && !last && (named & 1023U) == entry->other_lease;
@@ -3856,8 +3879,8 @@ static void doorman__leases_set_amounts(doorman__lease_table *leases, doorman__l
     assert(!doorman__total_less(leases->committed, leases->has));
 }
 
-/* Age: begins a new step when all leases of the older step have ended. If a holder got its newest
- * lease in an earlier step, its leases from before that step have ended. Then u falls to
+/* Age: begins a new step when all leases from before the present step have ended. If the holder got
+ * its last lease before the present step, its leases of earlier steps have ended. So u falls to
  * `recent`. */
 static void doorman__leases_age(doorman__lease_table *leases, doorman__lease_entry *entry,
                                 doorman_time now) {
@@ -3882,12 +3905,12 @@ static void doorman__leases_check_round(doorman__lease_table *leases) {
     assert(leases->round_is_on || !doorman__total_less(capacity, leases->committed));
 }
 
-/* Enters a new lease. `committed` is the amount that the lease commits. The caller sets the end of
- * the lease afterwards. With `immediate` handover the holder is assumed to have only this lease.
- * T7: no lease raises the committed sum above the capacity. The sum can be above the capacity after
- * a cut. While the lease table learns, the outstanding amounts of nodes can also raise the sum
- * above the capacity. Then no lease raises the sum further. STATIC and NO_ALGORITHM have no such
- * bound. */
+/* Records a new lease in the entry of its holder. `committed` is the amount that the lease commits.
+ * The caller sets the end of the lease afterwards. With `immediate` handover only this lease stays
+ * committed for the holder. T7: no lease raises the committed sum above the capacity. If the sum is
+ * already above the capacity, no lease raises it further. The sum can be above the capacity after a
+ * cut, or while the lease table learns: the outstanding amounts of child nodes are then committed
+ * too. STATIC and NO_ALGORITHM have no such bound. */
 static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_entry *entry,
                                    double has, double committed) {
     bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
@@ -3910,49 +3933,53 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
 /* ---- leases: whole units */
 /*
  * A5 If `whole` is true, leases are whole units. Targets stay exact. If a target is not an integer,
- *    the holder takes turns. The holder always has its target rounded down or up. The mean over
- *    time is the target. Example: 25 clients share 20 units, so each has a target of 0.8.
+ *    the holder takes turns: its lease is sometimes the target rounded down, and sometimes the
+ *    target rounded up. The mean of its leases over time is the target. Example: 25 clients share
+ *    20 units, so each has a target of 0.8.
  *
- * Each holder with turns has a share and a lag. The share is its exact target. The lag says how far
- * the holder is behind its share, in units * seconds. The lag grows by share * (gain of `service`),
- * and falls by committed * (time passed). `service` is what one unit of share has received. Each
- * second `service` gains (sum of `committed`) / (sum of the shares), over all holders with turns.
- * Therefore:
+ * Each holder with turns has a share and a lag. The share is its exact target. The lag says how
+ * much less capacity than its share the holder has had, in units * seconds. `service` says for how
+ * many seconds each holder should have had its whole share so far. Each second `service` grows by
+ * (sum of `committed`) / (sum of the shares), over all holders with turns. The lag grows by share *
+ * (growth of `service`), and falls by committed * (time passed). Therefore:
  *   - The lags sum to 0, however much of the capacity is in use. The lag of a holder that leaves is
- *     added to the other lags. A holder with a bounded lag has a mean in proportion to its share.
- *   - A renewal settles one lag in O(1), and visits no other holder (A2).
- *   - The committed amount of a holder counts, and not its lease. So a holder that never confirms a
- *     cut cannot get more than its share.
+ *     added to the other lags. If the lag of a holder stays within bounds, the mean of its leases
+ *     is in proportion to its share.
+ *   - A renewal updates the lag of its holder in O(1), and visits no other holder (A2).
+ *   - The lag of a holder falls with the committed amount, and not with the lease. So a holder that
+ *     never confirms a cut cannot get more than its share.
  *
- * A `turn` is a lag of one unit for half a lease length. A holder is owed a unit if its lag has
- * reached a turn. A new holder is owed a unit until it has had its first unit. A unit that is in no
- * lease is idle. A holder whose target is f plus a fraction renews by these rules:
+ * A `turn` is an amount of lag: one unit * half a lease length. A holder is owed a unit if its lag
+ * is at least one turn. A new holder is owed a unit until it has had its first unit. A unit that is
+ * in no lease is idle. These rules decide what a holder gets whose target is f plus a fraction:
  *
- *   if it has more than f   It gets f in two cases. Otherwise it keeps f + 1. First case: more
- *                           units are owed than are idle, and its own lag is below a bound. The
- *                           bound starts at -turn, and rises by a turn in each lease length while
- *                           owed units cannot be met. If an owed unit is urgent, the bound starts
- *                           at 0, and rises by a turn in each refresh interval. A unit is urgent if
- *                           its holder lacks its target rounded down, or its first unit. Second
- *                           case: its own lag is below -2 turns, no unit is idle, and a holder that
- *                           is behind waits
- *   if it has f or less     It gets f + 1 in three cases. Otherwise it gets f. First case: it is
- *                           owed a unit. Second case: its lag is at least half a turn. Third case:
- *                           more units are idle than are owed to other holders
+ *   if it has more than f   It gets f in the two cases below. In all other cases it keeps f + 1.
+ *                           First case: more units are owed to other holders than are idle, and its
+ *                           own lag is at most a bound. The bound starts at -1 turn. It rises by
+ *                           one turn in each lease length while more units are owed than are idle.
+ *                           If an owed unit is urgent, the bound starts at 0, and rises by one turn
+ *                           in each refresh interval. An owed unit is urgent if the holder that
+ *                           lacks it has less than its target rounded down, or has never had a
+ *                           unit. Second case: its own lag is at most -2 turns, no unit is idle,
+ *                           and another holder waits. A holder waits if it has at most its target
+ *                           rounded down, and its lag is above 0
+ *   if it has f or less     It gets f + 1 in the three cases below. In all other cases it gets f.
+ *                           First case: it is owed a unit. Second case: its lag is at least half a
+ *                           turn. Third case: more units are idle than are owed to other holders
  *
- * Like every grant, this grant is cut to what is free (R5). So a unit moves from one holder to
+ * Like every grant, this grant is at most what is free (R5). So a unit moves from one holder to
  * another in two steps: a cut and its confirmation (R4). An idle unit that is owed to no holder
- * goes to the first holder that asks. The lags sum to 0, so some holder is ahead while another is
- * behind. The bound keeps rising, so some holder always gives up a unit.
+ * goes to the first holder that asks. The lags sum to 0. So if the lag of one holder is above 0,
+ * the lag of another holder is below 0. The bound rises until such a holder gives up a unit.
  *
- * Example: 25 clients share 20 units. Leases of 60 s are renewed every 16 s. Without a unit, the
- * lag of a client rises from about -30 to +30 in 60 / 0.8 = 75 s. At its next renewal the client is
- * owed a unit. It gets the unit some seconds later, and keeps it for 60 / 0.2 = 300 s. 99.4 % of
- * the units are in use.
+ * Example: 25 clients share 20 units. Leases of 60 s are renewed every 16 s. So a turn is a lag of
+ * 30. While a client has no unit, its lag rises from about -30 to +30 in 60 / 0.8 = 75 s. At its
+ * next renewal the client is owed a unit. It gets the unit some seconds later, and keeps it for 60
+ * / 0.2 = 300 s. 99.4 % of the units are in use.
  *
  * In a tree the target of a child is the sum of its clients' targets, so the child takes turns too.
- * The clients of the child share its lease in proportion to their shares. So their means follow the
- * mean of the child.
+ * The clients of the child divide its lease in proportion to their shares. So the mean of a
+ * client's leases is in proportion to the mean of the child's leases.
  */
 
 /* Reserves memory for the rotation of a holder. Returns false if there is no memory. */
@@ -3968,9 +3995,9 @@ static bool doorman__rotation_reserve(doorman__lease_table *leases,
     return true;
 }
 
-/* Advances the clock. Must be called before any change of shares or of committed amounts. The clock
- * is stopped while the lease table learns, because a table that learns does not decide what holders
- * have. */
+/* Advances `clock` and `service`. Must be called before any change of shares or of committed
+ * amounts. The clock is stopped while the lease table learns, because a table that learns does not
+ * decide what holders have. */
 static void doorman__leases_tick(doorman__lease_table *leases, bool learning, doorman_time now) {
     if (!leases->whole) return;
     assert(now >= leases->clock_until);
@@ -3993,8 +4020,9 @@ static void doorman__rotation_settle(const doorman__lease_table *leases,
     rotation->clock_at = leases->clock;
 }
 
-/* Sets the share of a holder. Precondition: its lag is settled. A share of 0 means that the holder
- * takes no turns. Then its lag is added to the lags of the other holders. */
+/* Sets the share of a holder. Precondition: doorman__rotation_settle has updated its lag. A share
+ * of 0 means that the holder takes no turns. In this case its lag is added to the lags of the other
+ * holders. */
 static void doorman__rotation_set_share(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double share) {
     assert(share >= 0 && rotation->service_at >= leases->service &&
@@ -4045,8 +4073,9 @@ static void doorman__rotation_end(doorman__lease_table *leases, const doorman__l
     DOORMAN_FREE(rotation);
 }
 
-/* Called after a grant. `due` is the number of units that were due to the holder. The units that a
- * holder is owed are urgent if the holder lacks its target rounded down, or its first unit. */
+/* Called after a grant. The holder should have `due` units. If it has less, it is owed the missing
+ * units. They are urgent if the holder has less than its target rounded down, or has never had a
+ * unit. */
 static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rotation *rotation,
                                       double due) {
     double has = rotation->entry->has, base = doorman__whole_floor(rotation->share);
@@ -4056,14 +4085,14 @@ static void doorman__rotation_granted(doorman__lease_table *leases, doorman__rot
     if (has > 0) rotation->served = true;
 }
 
-/* Returns the target of a holder with turns, in whole units. Its exact target is `base` plus a
- * fraction. The holder may also get an idle unit that it is not owed. The result includes that
- * unit, but *due does not. */
+/* Returns the target of a holder with turns, in whole units. The exact target of the holder is
+ * `base` plus a fraction. The holder may also get an idle unit that it is not owed. The result
+ * includes that unit, but *due does not. */
 static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__rotation *rotation,
                                         double base, double *due, doorman_time now) {
     const doorman_algorithm *algorithm = leases->algorithm;
     double has = rotation->entry->has;
-    /* What other holders are owed. */
+    /* how many units are owed to other holders */
     double owed = doorman__total_value(leases->owed) - (double)rotation->owed;
     double idle = leases->capacity - doorman__total_value(leases->has);
     bool unmet = idle < owed;
@@ -4087,8 +4116,8 @@ static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__r
 }
 
 /* Returns the target in whole units. The caller calls doorman__rotation_granted after the grant.
- * Two kinds of targets need no turns: a target that differs from an integer only by rounding, and
- * an amount that is not a part of a shared capacity. */
+ * The holder takes no turns in two cases: its target differs from an integer only by a rounding
+ * error, or the algorithm does not divide the capacity. */
 static double doorman__leases_whole_target(doorman__lease_table *leases,
                                            doorman__rotation *rotation, double target, double *due,
                                            doorman_time now) {
@@ -4100,7 +4129,7 @@ static double doorman__leases_whole_target(doorman__lease_table *leases,
     return *due = base;
 }
 
-/* Returns the demand of a client. A client is one subclient. */
+/* Returns the demand of a client. A client counts as one subclient. */
 static doorman__demand doorman__entry_demand(const doorman__lease_entry *entry) {
     return (doorman__demand){entry->demand.wants, 1, entry->indexed};
 }
@@ -4131,7 +4160,7 @@ static void doorman__leases_unindex(doorman__lease_table *leases,
     }
 }
 
-/* Reverses doorman__leases_offer. */
+/* Removes from the index the demands that doorman__leases_offer has added. */
 static void doorman__leases_retract(doorman__lease_table *leases, doorman__lease_entry *entry) {
     doorman__child *child = doorman__entry_child(entry);
     if (!child) return;
@@ -4139,9 +4168,8 @@ static void doorman__leases_retract(doorman__lease_table *leases, doorman__lease
     child->offered.count = 0;
 }
 
-/* Puts the new demands of a server into the index, beside its last demands. The last demands are
- * removed later, when doorman__leases_set_demands adopts the new demands. So that call needs no
- * memory. */
+/* Adds the new demands of a child to the index, while its last demands are still there. Later
+ * doorman__leases_set_demands only removes the last demands, so it needs no memory. */
 static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_entry *entry,
                                   const doorman_demand *demands, size_t count) {
     doorman__demand_groups *offered = &entry->demand.child->offered;
@@ -4161,8 +4189,9 @@ static bool doorman__leases_offer(doorman__lease_table *leases, doorman__lease_e
     return room;
 }
 
-/* Reserves memory for doorman__leases_set_demands. The next change of the lease table must be that
- * call or doorman__leases_retract. If memory runs out, returns false and changes nothing. */
+/* Reserves memory for doorman__leases_set_demands. Until the caller calls that function or
+ * doorman__leases_retract, nothing else may change the lease table. If memory runs out, returns
+ * false and changes nothing. */
 static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     const doorman_demand *demands, size_t count) {
     assert(entry->is_server || count == 1);
@@ -4189,7 +4218,7 @@ static void doorman__leases_sum_frozen(doorman__lease_table *leases) {
     }
 }
 
-/* R7: freezes a server that learns. Its demands no longer count in the shares, and what it has is
+/* R7: freezes a child that learns. The shares no longer include its demands, and its lease is
  * subtracted from the capacity. */
 static void doorman__leases_freeze(doorman__lease_table *leases, doorman__lease_entry *entry) {
     assert(entry->is_server);
@@ -4279,7 +4308,7 @@ static void doorman__leases_uninit(doorman__lease_table *leases) {
     doorman__index_uninit(&leases->index);
 }
 
-/* Begins a new list of entries, because leases are shorter from now on. */
+/* Begins a new list of entries, because leases are shorter from now on (see "expiry"). */
 static void doorman__leases_drain(doorman__lease_table *leases) {
     if (leases->draining) return;
     leases->draining = leases->oldest;
@@ -4287,7 +4316,8 @@ static void doorman__leases_drain(doorman__lease_table *leases) {
     assert(!leases->draining == (leases->entries.count == 0));
 }
 
-/* Sets how the resource is shared. Must also be called after each change of the algorithm. */
+/* Sets how the resource is shared. Must also be called each time that a field of the algorithm has
+ * changed. */
 static void doorman__leases_set_algorithm(doorman__lease_table *leases,
                                           const doorman_algorithm *algorithm, bool whole) {
     assert((unsigned)algorithm->kind < DOORMAN_KIND_COUNT && algorithm->lease_length >= 0);
@@ -4318,14 +4348,15 @@ static double doorman__leases_subclients(const doorman__lease_table *leases) {
     return (double)(leases->index.subclients + leases->frozen_wants.subclients);
 }
 
-/* Uses the terms that the parent sent, if their sum exceeds the capacity by at most a thousandth.
- * Otherwise returns false. A small excess does no harm, because leases are cut to what is free. A
- * node with its own terms leaves the common level of the tree. If a reserve is shared, the node
- * would never return to that level. With whole units the sum may exceed the capacity by four more
- * units. One reason is that the lease of the node is the sum rounded down or up. Another reason is
- * that one more unit may be moving between holders at each level. Four units are enough for a tree
- * of four levels. Until the next request to the parent, holders share the capacity that the terms
- * leave unused. They share it in proportion to what they still want. */
+/* Uses the terms that the parent sent, if the sum of the targets exceeds the capacity by at most a
+ * thousandth. If the sum is larger, returns false. A small excess does no harm, because each grant
+ * is at most what is free. If the node used its own terms, its level would differ from the level of
+ * the rest of the tree. With a reserve the two levels might never become equal again. With whole
+ * units the sum may exceed the capacity by four more units. One reason is that the lease of the
+ * node is the sum rounded down or up. Another reason is that one more unit may be moving between
+ * holders at each level of the tree. Four units are enough for a tree of four levels. If the sum is
+ * below the capacity, the holders divide the rest in proportion to what they still want, until the
+ * parent sends new terms. */
 static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, double capacity) {
     double sum =
         doorman__terms_sum(leases->parent_terms, leases->parent_terms_count, &leases->index);
@@ -4341,9 +4372,9 @@ static bool doorman__leases_take_parent_terms(doorman__lease_table *leases, doub
     return true;
 }
 
-/* Computes the terms in force. The terms that the parent sent are in force while they fit. So all
- * clients of a tree are treated as if they had one server. Otherwise the lease table solves its own
- * terms (T2). */
+/* Computes the terms in force. If the terms that the parent sent fit into the capacity, they are in
+ * force. So all clients of a tree are treated as if they had one server. If the terms of the parent
+ * do not fit, or if there is no parent, the lease table computes its own terms (T2). */
 static void doorman__leases_solve(doorman__lease_table *leases) {
     const doorman__kind *kind = &doorman__kinds[leases->algorithm->kind];
     double capacity = doorman__total_left(leases->frozen, leases->capacity);
@@ -4358,7 +4389,8 @@ static void doorman__leases_solve(doorman__lease_table *leases) {
     }
 }
 
-/* Returns what the terms give to a holder, even if that amount is not free. */
+/* Returns the target of a holder under the terms. The target may be more than what is free. The
+ * target of a frozen child is its lease. */
 static double doorman__leases_target(doorman__lease_table *leases,
                                      const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
@@ -4392,8 +4424,8 @@ static double doorman__entry_subclients(const doorman__lease_entry *entry) {
     return subclients;
 }
 
-/* Returns `capacity` minus what is committed for the other holders, at least 0. `capacity` is that
- * of the lease table, or may_commit. */
+/* Returns `capacity` minus what is committed for the other holders, at least 0. The caller passes
+ * the field `capacity` or `may_commit` of the lease table. */
 static double doorman__leases_left(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double capacity) {
     doorman__total others = leases->committed;
@@ -4401,7 +4433,7 @@ static double doorman__leases_left(const doorman__lease_table *leases,
     return doorman__total_left(others, capacity);
 }
 
-/* Returns the capacity minus what the round commits for the other holders, at least 0. */
+/* Returns the capacity minus what leases of this round commit for the other holders, at least 0. */
 static double doorman__leases_left_in_round(const doorman__lease_table *leases,
                                             const doorman__lease_entry *entry) {
     doorman__total others = leases->in_round;
@@ -4418,8 +4450,8 @@ static bool doorman__leases_learning(const doorman__lease_table *leases, doorman
     return now < leases->learned_at && doorman__kinds[leases->algorithm->kind].divides_capacity;
 }
 
-/* Rounds down to a possible lease. With whole units this is an integer. Otherwise it is an amount
- * that the sums can hold exactly. */
+/* Rounds an amount down to a possible lease. With whole units a lease is an integer. Without whole
+ * units a lease is an amount that the sums can store exactly. */
 static double doorman__leases_round_down(const doorman__lease_table *leases, double amount) {
     return leases->whole ? doorman__whole_floor(amount) : doorman__floor(amount);
 }
@@ -4441,7 +4473,7 @@ static void doorman__leases_confirm(doorman__lease_table *leases, doorman__lease
 }
 
 /* Returns what the holder may still be using: min(committed, claim). With `confirmed` handover the
- * result is also within may_commit (R5). */
+ * result is also at most what may_commit leaves beside the other holders (R5). */
 static double doorman__leases_held(const doorman__lease_table *leases,
                                    const doorman__lease_entry *entry, double claim) {
     double in_force = doorman__min(entry->committed, claim);
@@ -4451,7 +4483,8 @@ static double doorman__leases_held(const doorman__lease_table *leases,
                  : in_force;
 }
 
-/* R5: grants a lease. Returns the committed amount for the response. It is at least the lease. */
+/* R5: grants a lease. Returns the committed amount for the response. This amount is not smaller
+ * than the lease. */
 static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim) {
     bool whole = doorman__kinds[leases->algorithm->kind].divides_capacity;
@@ -4469,8 +4502,8 @@ static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease
     return committed;
 }
 
-/* R7: renews the last lease of a server that learns. The new lease may be smaller, because it must
- * fit. The server's claim confirms nothing. */
+/* R7: renews the last lease of a child that learns. The new lease is smaller if may_commit has no
+ * room for the last lease. The claim of the child confirms nothing. */
 static double doorman__leases_return(doorman__lease_table *leases, doorman__lease_entry *entry) {
     assert(entry->is_server && !doorman__total_less(leases->has, doorman__total_of(entry->has)));
     double has = doorman__leases_held(leases, entry, entry->has);
@@ -4482,13 +4515,14 @@ static double doorman__leases_return(doorman__lease_table *leases, doorman__leas
 }
 
 /* R6: grants a lease while the lease table learns. `claim` is what the holder claims under a lease
- * of this node. If the request names another lease or no lease, claim and target are 0. The holder
- * gets its whole claim if there is room, even if it wants less now. Returns 0 and changes nothing
- * if claim, outstanding and the grant are all 0. A claim for which there is no room gets a new
- * lease of 0.
- *   outstanding   what a node has committed for its own holders; 0 for a client. This amount is
- *                 committed even if it exceeds the capacity. A child of the node may learn, and may
- *                 then use the amount for longer than the leases of the predecessor last (R7) */
+ * of this node. If the request names no lease of this node, claim and target are 0. The holder gets
+ * its whole claim if so much is free, even if it wants less now. If claim, outstanding and the
+ * grant are all 0, returns 0 and grants no lease. If nothing is free for a claim, the holder gets a
+ * new lease of 0.
+ *   outstanding   what a child node has committed for its own holders; 0 for a client. This amount
+ *                 is committed even if it exceeds the capacity. The reason: if a child of that node
+ *                 learns, it may use the amount even after the leases of the predecessor have ended
+ *                 (R7) */
 static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease_entry *entry,
                                     double target, double claim, double outstanding) {
     assert(target >= 0 && claim >= 0 && outstanding >= 0);
