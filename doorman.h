@@ -935,8 +935,8 @@ typedef struct doorman_tls {
 typedef struct doorman_client_options {
     const char *client_id; /* required; no other client may have the same id */
     /* Required: 1 to 16 addresses, tried in turn. doorman_agent_start lists the forms of address
-     * that an agent accepts. A client without a thread accepts any text. doorman_request.address is
-     * one of these addresses, or the address of a master that a server has sent. The address of a
+     * that an agent accepts. A client without a thread accepts any other text too, but checks
+     * the spaces and the port of these forms. doorman_request.address is one of these addresses, or the address of a master that a server has sent. The address of a
      * master may have another scheme. */
     const char *const *addresses;
     size_t address_count;
@@ -4786,6 +4786,7 @@ static const char *doorman__address_fault(const char *address) {
     for (int i = 0; i < 4; i++) {
         size_t scheme = strlen(schemes[i]);
         if (strncmp(address, schemes[i], scheme) != 0) continue;
+        if (strchr(address, ' ')) return "must not contain a space";
         const char *host = address + scheme, *end = host + strcspn(host, "/"), *port = end;
         while (port > host && port[-1] != ':' && port[-1] != ']') port--;
         bool has_port = port > host && port[-1] == ':';

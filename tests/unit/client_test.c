@@ -349,6 +349,7 @@ static void invalid_addresses_are_refused(void **state) {
     (void)state;
     static const char *const port = "addresses[0]: the port must be a number from 1 to 65535";
     static const char *const space = "addresses[0]: must not begin or end with a space";
+    static const char *const within = "addresses[0]: must not contain a space";
     static const struct {
         const char *address, *error;
     } rows[] = {{"tcp://a:99999", port},      {"tcp://a:65536", port},
@@ -356,7 +357,10 @@ static void invalid_addresses_are_refused(void **state) {
                 {"tcp://a:1x", port},         {"tcp://a:18446744073709551617", port},
                 {"tls+tcp://a:99999", port},  {"ws://a:99999/doorman", port},
                 {"wss://[::1]:99999/", port}, {" tcp://a:1", space},
-                {"tcp://a:1 ", space},        {"tcp://a:65535", ""},
+                {"tcp://a:1 ", space},        {"tcp://a :1", within},
+                {"tcp://a: 1", within},       {"ws://a:1/a b", within},
+                {"wss://a b/", within},       {"tls+tcp://a b:1", within},
+                {"inproc://a b", ""},         {"tcp://a:65535", ""},
                 {"tcp://[::1]:1", ""},        {"ws://a/doorman", ""},
                 {"wss://[::1]/", ""},         {"ipc:///tmp/a b:99999", ""},
                 {"inproc://a:99999", ""}};
