@@ -8284,7 +8284,9 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     double ceiling;           /* the largest amount that the limiter can ever follow */
     double
         expected; /* the next lease may have this larger amount; 0: no larger lease is expected */
-    doorman_time refresh_at; /* when another amount may come; DOORMAN_NEVER: the amount is final */
+    doorman_time refresh_at;  /* when another amount may come; DOORMAN_NEVER: the amount is final */
+    doorman_time growth_time; /* in this time, raised wants save a refused request; 0: the wants do
+                                 not follow use */
     uint8_t *client_unmet; /* the flag of the client; set together with unmet_since; may be NULL */
     uint8_t bypass;        /* DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
 } doorman__usage;
@@ -8592,9 +8594,22 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
     return doorman__rate_view_delay(&view);
 }
 
-/* When the client sees that a request was refused, it raises the wants. The raised rate saves the
- * units of the request in about this time (L4). */
-#define DOORMAN__GROWTH_TIME (2 * DOORMAN_SECOND)
+/* Returns how long the next lease takes to save n units. If the wants follow use, the refusal raises
+ * them to a rate that saves n units in the growth time (L4), unless wants_maximum is less. Without
+ * an upper bound of the wants, the growth time is therefore the longest result. Example: a refusal
+ * of a million units and of 100 units of a cold resource both have a retry_after of 2.25 s. */
+static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double n,
+                                            double expected) {
+    doorman_time growth_time = __atomic_load_n(&usage->growth_time, __ATOMIC_RELAXED);
+    double ceiling = doorman__usage_ceiling(usage);
+    if (expected <= 0) expected = ceiling;
+    if (doorman__equal(expected, 0)) return 0;
+    double slow = n * doorman__unit_time(expected) / 256;
+    double fast = n * doorman__unit_time(ceiling) / 256;
+    double grown = doorman__max(fast, (double)growth_time);
+    double saves = growth_time ? doorman__min(slow, grown) : slow;
+    return (doorman_time)doorman__min(saves, (double)DOORMAN_DURATION_MAX);
+}
 
 /* Returns how long to wait after a refusal before another try. The wait ends at the latest when
  * enough is saved at the rate in force. The wait is shorter if a larger lease may come before that
@@ -8607,9 +8622,7 @@ static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double 
     __atomic_load(&rate->usage.expected, &expected, __ATOMIC_RELAXED);
     bool may_grow = expected > 0 || delay == DOORMAN_NEVER;
     if (!may_grow || refresh_in == DOORMAN_NEVER) return doorman__later(delay, 1);
-    double saves =
-        doorman__min(n * doorman__unit_time(expected) / 256, (double)DOORMAN_DURATION_MAX);
-    doorman_time growth = doorman__earlier((doorman_time)saves, DOORMAN__GROWTH_TIME);
+    doorman_time growth = doorman__usage_saves_in(&rate->usage, n, expected);
     return doorman__later(doorman__earlier(delay, doorman__after(refresh_in, growth)), 1);
 }
 
@@ -9314,6 +9327,8 @@ static void doorman__resource_announce(doorman_client_resource *resource) {
     if (at == DOORMAN_NEVER) at = 0;
     doorman__usage *usage = doorman__resource_usage(resource);
     doorman__usage_set_ceiling(usage, most);
+    doorman_time growth_time = resource->wants_follow_use ? resource->estimator.window / 5 : 0;
+    __atomic_store_n(&usage->growth_time, growth_time, __ATOMIC_RELAXED);
     bool may_grow = !resource->published.leased || (resource->wants_follow_use && held->met);
     doorman__usage_announce(usage, may_grow ? resource->wants : 0, at);
 }

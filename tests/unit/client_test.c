@@ -1788,6 +1788,30 @@ static void a_refusal_says_when_to_try_again(void **state) {
     world_stop(&w);
 }
 
+/* L2: a lease cannot save the units sooner than the largest wants allow. Wants that are set do not
+ * grow. The growth time is a fifth of the window. */
+static void a_refusal_of_many_units_knows_how_far_wants_can_grow(void **state) {
+    (void)state;
+    static const struct {
+        doorman_resource_options options;
+        double n;
+        doorman_time retry_after;
+    } rows[] = {{{.wants = 10}, 1000, 100 * SECOND},
+                {{.wants_maximum = 1000}, 1e6, 1000 * SECOND},
+                {{.window = 50 * SECOND}, 1e6, 10 * SECOND},
+                {{.wants_initial = 1e6}, 1e6, SECOND},
+                {{.wants = 0}, 1e9, 2 * SECOND}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        world w;
+        world_start(&w, 1000);
+        doorman_result result;
+        doorman_client_resource *cold = open_with(&w, add_client(&w, "cold"), rows[i].options);
+        assert_int_equal(doorman_client_try(cold, rows[i].n, &result, w.now), DOORMAN_REFUSED);
+        assert_int_equal(result.retry_after, rows[i].retry_after + 250 * MILLISECOND);
+        world_stop(&w);
+    }
+}
+
 /* ---- L4: cost ---- */
 
 /* K7: an idle client only refreshes its leases. If its wants follow use, the client also checks one
@@ -2067,6 +2091,7 @@ int main(void) {
         cmocka_unit_test(a_burst_in_units_can_be_used_at_any_rate),
         cmocka_unit_test(an_occasional_try_for_many_units_succeeds),
         cmocka_unit_test(a_refusal_says_when_to_try_again),
+        cmocka_unit_test(a_refusal_of_many_units_knows_how_far_wants_can_grow),
         cmocka_unit_test(an_idle_client_only_polls),
         cmocka_unit_test(wants_settle_on_a_load_that_steps_ramps_spikes_and_stops),
         cmocka_unit_test(wants_settle_when_two_clients_share_too_little),
