@@ -907,8 +907,10 @@ typedef struct doorman_result {
      * units. For a rate, this is the time until enough units are saved, or until a larger lease is
      * expected. A larger lease is expected in two cases only: the server may have more, or the
      * resource has no lease. For a gauge, this is the time until another lease is expected. If the
-     * next lease is no larger, the call is refused again. Round the time up for a Retry-After.
-     * DOORMAN_NEVER: the decision is IMPOSSIBLE, or no change is expected. */
+     * wants follow use, and the server could not give n units for two windows, the client asks for
+     * them again after ten windows. Then this is the time until it asks. If the next lease is no
+     * larger, the call is refused again. Round the time up for a Retry-After. DOORMAN_NEVER: the
+     * decision is IMPOSSIBLE, or no change is expected. */
     doorman_time retry_after;
     doorman_time reset_after; /* time until all units are available again, if there are no other
                                  calls. A gauge and CONCURRENCY: 0, because this time is not
@@ -8284,7 +8286,9 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     double ceiling;           /* the largest amount that the limiter can ever follow */
     double
         expected; /* the next lease may have this larger amount; 0: no larger lease is expected */
-    doorman_time refresh_at;  /* when another amount may come; DOORMAN_NEVER: the amount is final */
+    doorman_time refresh_at; /* when another amount may come; DOORMAN_NEVER: the amount is final */
+    double ceiling_asked; /* a gauge: until ceiling_until, the client asks for no more than this */
+    doorman_time ceiling_until;
     doorman_time growth_time; /* in this time, raised wants save a refused request; 0: the wants do
                                  not follow use */
     uint8_t *client_unmet; /* the flag of the client; set together with unmet_since; may be NULL */
@@ -8751,6 +8755,18 @@ static doorman__attempt doorman__gauge_look(const doorman__gauge *gauge, double 
     return doorman__concurrency_try((uint64_t)quota->most, in_flight, doorman__units(n));
 }
 
+/* Returns how long to wait after a refusal before another try. The client may have found that the
+ * server cannot give n units now. Then it asks for n units again when this finding expires (L4). */
+static doorman_time doorman__gauge_retry_after(const doorman__gauge *gauge, double n,
+                                               doorman_time now) {
+    const doorman__usage *usage = &gauge->usage;
+    doorman_time refresh_in = doorman__usage_refresh_in(usage, now);
+    doorman_time until = __atomic_load_n(&usage->ceiling_until, __ATOMIC_RELAXED);
+    double most;
+    __atomic_load(&usage->ceiling_asked, &most, __ATOMIC_RELAXED);
+    return n > most ? doorman__later(refresh_in, until - now) : refresh_in;
+}
+
 /* Makes a try, and then reads the state. Other threads may take units between the two steps. */
 static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, doorman_result *out,
                                               doorman_time now) {
@@ -8760,9 +8776,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
     *out = (doorman_result){.decision = decision, .limit = quota.amount, .remaining = quota.amount};
     if (!doorman__unlimited(quota.amount)) out->remaining = (double)attempt.left / DOORMAN__UNIT;
     if (decision == DOORMAN_IMPOSSIBLE) out->retry_after = DOORMAN_NEVER;
-    if (decision == DOORMAN_REFUSED) {
-        out->retry_after = doorman__usage_refresh_in(&gauge->usage, now);
-    }
+    if (decision == DOORMAN_REFUSED) out->retry_after = doorman__gauge_retry_after(gauge, n, now);
     return decision;
 }
 
@@ -9327,8 +9341,14 @@ static void doorman__resource_announce(doorman_client_resource *resource) {
     if (at == DOORMAN_NEVER) at = 0;
     doorman__usage *usage = doorman__resource_usage(resource);
     doorman__usage_set_ceiling(usage, most);
-    doorman_time growth_time = resource->wants_follow_use ? resource->estimator.window / 5 : 0;
+    const doorman__estimator *estimator = &resource->estimator;
+    bool follows = resource->wants_follow_use;
+    doorman_time growth_time = follows ? estimator->window / 5 : 0;
     __atomic_store_n(&usage->growth_time, growth_time, __ATOMIC_RELAXED);
+    double asked = doorman__max(estimator->ceiling, resource->published.capacity);
+    __atomic_store(&usage->ceiling_asked, &asked, __ATOMIC_RELAXED);
+    doorman_time until = follows ? estimator->ceiling_until : 0;
+    __atomic_store_n(&usage->ceiling_until, until, __ATOMIC_RELAXED);
     bool may_grow = !resource->published.leased || (resource->wants_follow_use && held->met);
     doorman__usage_announce(usage, may_grow ? resource->wants : 0, at);
 }
@@ -13012,7 +13032,7 @@ static doorman_time doorman__gauge_delay(const doorman__gauge *gauge, double n, 
     doorman__attempt attempt = doorman__gauge_look(gauge, n, &quota, now);
     if (attempt.decision == DOORMAN_ALLOWED || doorman__bypass(&gauge->usage)) return 0;
     bool possible = doorman__gauge_possible(gauge, doorman__units(n));
-    return possible ? doorman__usage_refresh_in(&gauge->usage, now) : DOORMAN_NEVER;
+    return possible ? doorman__gauge_retry_after(gauge, n, now) : DOORMAN_NEVER;
 }
 
 doorman_time doorman_resource_delay(const doorman_resource *resource, double n) {

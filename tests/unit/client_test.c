@@ -1812,6 +1812,33 @@ static void a_refusal_of_many_units_knows_how_far_wants_can_grow(void **state) {
     }
 }
 
+/* L2, L4: the client cannot know the capacity of a gauge. But it knows when it will ask for so many
+ * units again. A caller that follows retry_after tries 50 units of a gauge of 20 rarely. */
+static void a_gauge_that_is_too_small_is_tried_rarely(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 20);
+    doorman_resource_options options = {.kind = DOORMAN_GAUGE};
+    doorman_client_resource *gauge = open_with(&w, add_client(&w, "gauge"), options);
+    run_for(&w, MINUTE);
+    doorman_time end = w.now + 20 * MINUTE;
+    doorman_result result;
+    int count = 0;
+    while (w.now < end) {
+        assert_int_equal(doorman_client_try(gauge, 50, &result, w.now), DOORMAN_REFUSED);
+        assert_in_range(result.retry_after, 1, 2 * MINUTE);
+        run_for(&w, result.retry_after);
+        count++;
+    }
+    assert_in_range(count, 1, 200);
+    assert_int_equal(doorman_client_try(gauge, 20, &result, w.now), DOORMAN_REFUSED);
+    run_for(&w, result.retry_after);
+    assert_int_equal(doorman_client_try(gauge, 20, &result, w.now), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_client_try(gauge, 1, &result, w.now), DOORMAN_REFUSED);
+    assert_in_range(result.retry_after, 1, MINUTE);
+    world_stop(&w);
+}
+
 /* ---- L4: cost ---- */
 
 /* K7: an idle client only refreshes its leases. If its wants follow use, the client also checks one
@@ -2092,6 +2119,7 @@ int main(void) {
         cmocka_unit_test(an_occasional_try_for_many_units_succeeds),
         cmocka_unit_test(a_refusal_says_when_to_try_again),
         cmocka_unit_test(a_refusal_of_many_units_knows_how_far_wants_can_grow),
+        cmocka_unit_test(a_gauge_that_is_too_small_is_tried_rarely),
         cmocka_unit_test(an_idle_client_only_polls),
         cmocka_unit_test(wants_settle_on_a_load_that_steps_ramps_spikes_and_stops),
         cmocka_unit_test(wants_settle_when_two_clients_share_too_little),
