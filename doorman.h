@@ -2,10 +2,10 @@
  * doorman.h, version 0.1.0: global, distributed, client-side rate limiting, after the design that
  * YouTube published in 2016.
  *
- * Many processes use a resource of limited capacity: queries per second on a database, or
- * transactions in flight. Each process asks a server for a share. The process gets a LEASE: an
- * amount that it may use for a limited time. The process limits itself to that amount. The requests
- * of the application never wait for the server.
+ * Many processes use a resource whose capacity is limited. Examples are queries per second on a
+ * database, and transactions at once. Each process asks a server for a share. The process gets a
+ * LEASE: an amount that it may use for a limited time. The process limits itself to that amount.
+ * The application never waits for the server before it uses the resource.
  *
  * DO THIS
  *
@@ -16,13 +16,14 @@
  *         #define DOORMAN_NNG       // a client with its own thread; needs JSON, nng, POSIX threads
  *         #include "doorman.h"
  *
- *     Other files define the same macros, except DOORMAN_IMPLEMENTATION, and include the header.
- *     Without JSON and NNG the header needs only the C standard library. The implementation is C11
- *     (gcc, clang). The public part is also C99 and C++11. Link with -lcjson for JSON, and with
- *     -lnng -pthread for NNG.
+ *     Each other file that includes the header defines the same macros, except
+ *     DOORMAN_IMPLEMENTATION. Without JSON and NNG the header needs only the C standard library.
+ *     The implementation compiles as C11 with gcc and clang. The public part also compiles as C99
+ *     and C++11. Link with -lcjson for JSON, and with -lnng -pthread for NNG.
  *
  * AN EXAMPLE, from examples/rate_client.c. The program limits its queries to its share. Another
- * example, examples/library_only.c, needs no network. That example has a server and three clients.
+ * example, examples/library_only.c, has a server and three clients in one process, without a
+ * network.
  *
  * <!-- file: examples/rate_client.c -->
  *     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
@@ -61,8 +62,8 @@
  *
  *     resource        what is limited. The users of a resource choose its id, for example
  *                     "db/orders"
- *     capacity        how much of a resource there is, in its own units: units per second for a
- *                     rate, units at once for a gauge. From 0 to 1e15
+ *     capacity        how much of a resource there is, from 0 to 1e15. A rate has units per second,
+ *                     for example requests. A gauge has units at once, for example connections
  *     template        the settings of all resources whose ids match a glob
  *     server          a process that grants leases
  *     node            one or more servers with a common name. One server is the master and answers
@@ -72,16 +73,19 @@
  *     holder          a client, or a node that has leases on behalf of its clients. Each holder has
  *                     an id
  *     wants           how much a holder asks for
- *     has             how much a holder may use: its lease
+ *     has             how much a holder may use under its lease
  *     committed       how much the server counts as used by a holder. This amount is at least what
- *                     the holder has. After a cut it falls only when the holder confirms the cut,
- *                     or when the old lease ends
- *     safe capacity   how much a client without a lease may use, if its fallback is DOORMAN_SAFE
- *     subclients      the number of clients of a holder; 1 for a client
+ *                     the holder has. When the server cuts a lease, the committed amount falls only
+ *                     after the holder has confirmed the smaller lease, or after the old lease has
+ *                     ended
+ *     safe capacity   how much a client may use of a resource for which it has no lease, if the
+ *                     fallback of the resource is DOORMAN_SAFE
+ *     subclients      the number of clients that a holder represents. For a client the number is 1
  *     learning        what a new master does until the leases of its predecessor have ended. The
  *                     master grants each holder only what the holder says it has. A holder without
  *                     a lease receives TRY_LATER, and uses its fallback
- *     fallback        what a client does without a lease: see doorman_fallback
+ *     fallback        what a resource of a client may use while it has no lease: see
+ *                     doorman_fallback
  *
  *     This is the life of a lease, on the clocks of holder and server:
  *
@@ -99,10 +103,10 @@
  *         closing   after the last       none               lease is released  (freed)
  *                   close                                   is opened again    leased, unleased
  *
- *     doorman_server_set_master decides whether a server is master. If a node has several
- *     processes, a doorman_election in each process says which one is master. The section
- *     >>election has the states of an election. The section >>upstream has the states of a held
- *     lease and of an upstream.
+ *     The owner of a server calls doorman_server_set_master to say whether the server is master. If
+ *     a node has several processes, a doorman_election in each process says which process is
+ *     master. The section >>election lists the states of an election. The section >>upstream lists
+ *     the states of a held lease and of an upstream.
  *
  * THE API, by group. The documentation of each function is above its declaration.
  *
@@ -126,80 +130,88 @@
  *     transport      doorman_transport_create  _destroy  _update  _send
  *
  *     There are three ways to use the library:
- *     an application  doorman_agent_start and doorman_resource_open; before each request of the
- *                     application doorman_resource_try or _wait; doorman_agent_stop
- *     a node          doorman_json_config, doorman_server_create, _set_master; for each message
- *                     doorman_json_serve; with a parent also a doorman_transport; with several
- *                     processes also a doorman_election. doorman_server.c is such a program
- *     a test          doorman_shares, or servers and clients. Servers and clients read no clock and
- *                     use no network. The test passes their messages
+ *     an application  calls doorman_agent_start and doorman_resource_open. It calls
+ *                     doorman_resource_try or _wait each time before it uses the resource. At the
+ *                     end it calls doorman_agent_stop
+ *     a node          calls doorman_json_config, doorman_server_create and _set_master. For each
+ *                     message it calls doorman_json_serve. A node with a parent also needs a
+ *                     doorman_transport. A node of several processes also needs a doorman_election.
+ *                     doorman_server.c is a program of this type
+ *     a test          calls doorman_shares, or creates servers and clients. Servers and clients
+ *                     read no clock and use no network. The test sets the time, and passes the
+ *                     messages between them
  *
  * MACROS that you may define before you include the header
  *
- *     DOORMAN_IMPLEMENTATION   includes the implementation. Define it in exactly one C file
- *     DOORMAN_STATIC           makes all functions static. Every file then needs the implementation
+ *     DOORMAN_IMPLEMENTATION   includes the implementation. Define it in exactly one C file, unless
+ *                              you define DOORMAN_STATIC
+ *     DOORMAN_STATIC           makes all functions static. Every file that includes the header must
+ *                              then define DOORMAN_IMPLEMENTATION too
  *     DOORMAN_JSON             includes the section JSON
  *     DOORMAN_NNG              includes the section nng
  *     DOORMAN_MALLOC(bytes), DOORMAN_REALLOC(pointer, bytes), DOORMAN_FREE(pointer)
- *                              the default is malloc, realloc, free. Define all three or none
- *     NDEBUG                   removes assertions. Assertions check only this library, never its
- *                              input
+ *                              allocate and free memory. The defaults are malloc, realloc and free.
+ *                              Define all three or none
+ *     NDEBUG                   removes assertions. Assertions find mistakes of this library. They
+ *                              never check the arguments of a call
  *
- *     If a file includes the header several times, define the section macros before the first
- *     include. With DOORMAN_NNG the implementation needs POSIX names. If you compile with -std=c11,
- *     include doorman.h before the first system header, or define _DEFAULT_SOURCE before that
- *     header. The compiler reports an error if one of these rules is broken.
+ *     If a file includes the header several times, define DOORMAN_JSON, DOORMAN_NNG and
+ *     DOORMAN_STATIC before the first include. With DOORMAN_NNG the implementation needs POSIX
+ *     names. If you compile with -std=c11, include doorman.h before the first system header, or
+ *     define _DEFAULT_SOURCE before that header. The compiler reports an error if one of these
+ *     rules is broken.
  *
  * MEMORY
  *
  *     Each create function has a destroy function. Limiters without a server, and elections, are in
  *     the caller's memory. Options are used only during the call, except where their comments say
  *     otherwise. Pointers in an argument are used only during the call. Pointers in a result stay
- *     valid until the next call on the object. A call that runs out of memory returns OUT_OF_MEMORY
- *     and changes nothing. The library never frees the caller's memory.
+ *     valid until the next call on the object that returned them. A call that runs out of memory
+ *     returns OUT_OF_MEMORY and changes nothing. The library never frees the caller's memory.
  *
  * ERRORS
  *
  *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the outputs
  *     are unchanged, and the object is as before. A doorman_error describes the error. Missing
- *     capacity is not an error. Limiters return a doorman_decision. doorman_resource_info has the
- *     state of a lease.
+ *     capacity is not an error. A call that tries to take units returns a doorman_decision, not a
+ *     status. A doorman_resource_info says whether a resource has a lease.
  *
  * THREADS AND TIME
  *
  *     Any thread may use an agent and its resources. A child process must not use an agent of its
  *     parent process. Only one thread at a time may use a server. Only one thread at a time may use
  *     a client, its upstream and its resources. If several threads share a server or a client, the
- *     caller needs a lock. Any number of threads may use a limiter, a configuration,
- *     doorman_client_try and doorman_client_release at once.
+ *     caller needs a lock. Any number of threads may use one limiter or one configuration at once,
+ *     and may call doorman_client_try and doorman_client_release at once.
  *
  *     Only the section nng reads a clock. All other functions that depend on time take `now` as the
- *     last parameter. `now` is in nanoseconds on any clock that never goes back. If the clock does
- *     go back, the library behaves as if the clock stood still. A lease has ended when now >= its
- *     end. The same calls with the same `now` and seeds have the same results on every machine. On
- *     32-bit x86, compile with -msse2 -mfpmath=sse. Otherwise amounts differ in their last bits.
- *     Use a clock that keeps running while the machine is suspended. Otherwise a lease lasts too
- *     long. A function whose name ends in `_due` returns the time at which an object must be called
- *     next.
+ *     last parameter. `now` is a time in nanoseconds, on any clock that never goes back. If the
+ *     clock does go back, the library behaves as if the clock stood still. A lease has ended when
+ *     now >= its end. The same calls with the same `now` and seeds have the same results on every
+ *     machine. On 32-bit x86, compile with -msse2 -mfpmath=sse. Without these flags amounts differ
+ *     in their last bits. Use a clock that keeps running while the machine is suspended. On another
+ *     clock a lease lasts too long. A function whose name ends in `_due` returns when the caller
+ *     must call the object again.
  *
  * LIMITS
  *
  *     ids, addresses  1 to 256 bytes of UTF-8 without control characters
- *     amounts         0 to 1e15, in multiples of 2^-48 of a unit. Limiters count in 1/4096 of a
- *                     unit
+ *     amounts         0 to 1e15, in multiples of 2^-48 of a unit. Most limiters count in 1/4096 of
+ *                     a unit
  *     priorities      0 to 15
- *     durations       about three years
- *     a message       4 MiB, nested 32 levels deep, 200,000 values
- *     a client        16 addresses
- *     configurable    10,000 templates, 1,000,000 resources, 10,000,000 holders of one resource,
- *                     100,000 resources of one holder
+ *     durations       0 to 1e8 seconds, which is about three years
+ *     a message       at most 4 MiB, 32 levels of nesting, and 200,000 values
+ *     a client        1 to 16 addresses of servers
+ *     a server        10,000 templates, 1,000,000 resources, 10,000,000 holders of one resource,
+ *                     100,000 resources of one client. The options can change these four limits
  *
  * WHAT IT IS NOT
  *
  *     Doorman does not protect a resource from clients that cheat. Each client must limit itself to
- *     its lease. Doorman promises that the sum of the leases never exceeds the capacity. The
- *     promise does not cover clients that use their fallback. The promise holds if the rates of
- *     clocks differ by at most the drift, which is 5 % by default.
+ *     its lease. Doorman promises that the sum of the leases never exceeds the capacity. What
+ *     clients use without a lease is not part of this sum. The promise needs CONFIRMED handover,
+ *     which is the default. It also needs clocks whose rates differ by at most the drift, which is
+ *     5 % by default.
  *
  * SOURCES
  *
@@ -218,8 +230,9 @@
  *     >>upstream        which requests a client or node makes, when, and to which address
  *     >>server          a node: mastership, learning, how a request is answered
  *     >>election        which process of a node is master
- *     >>limiters        what the application calls before it uses a resource
- *     >>client          resources of an application, their fallbacks, wants that follow use
+ *     >>limiters        how an application takes units of a resource, or of a limit without a
+ *                       server
+ *     >>client          the resources of an application, their fallbacks, and wants that follow use
  *     >>loop            what a caller's loop calls, for a client or a server
  *     >>json            the wire protocol
  *     >>nng             a client with its own thread, and the transport of clients and nodes
@@ -230,8 +243,8 @@
 #define _DEFAULT_SOURCE /* POSIX names, under -std=c11 too */
 #endif
 
-/* Each include in a file must have the same section macros. The first include declares the
- * sections, and a later include cannot add any. */
+/* If a file includes the header several times, only the first include declares anything. So the
+ * macros that add a section must be defined before the first include. */
 #if defined DOORMAN_NNG && !defined DOORMAN_JSON
 #error "doorman.h: DOORMAN_NNG needs DOORMAN_JSON"
 #endif
@@ -277,7 +290,7 @@ typedef int64_t doorman_time;
 #define DOORMAN_SECOND INT64_C(1000000000)
 #define DOORMAN_NEVER INT64_MAX
 #define DOORMAN_DURATION_MAX (INT64_C(100000000) * DOORMAN_SECOND) /* about three years */
-#define DOORMAN_UNLIMITED (-1.0)                                   /* only as a safe capacity */
+#define DOORMAN_UNLIMITED (-1.0)                                   /* no limit */
 #define DOORMAN_AMOUNT_MAX 1e15
 #define DOORMAN_ID_BYTES_MAX 256
 #define DOORMAN_PRIORITY_MAX 15
@@ -316,8 +329,8 @@ typedef struct doorman_error {
 
 /* ---- configuration, the public part ------------------------------------------------------- */
 
-/* The ways to share a capacity. Each row has the kind, and its name in a configuration. FAIR_SHARE
- * is the default. */
+/* The kinds of algorithm. Each row has a kind and its name in a configuration. FAIR_SHARE is the
+ * default. */
 #define DOORMAN_KINDS(X)                                                                           \
     X(DOORMAN_FAIR_SHARE, "FAIR_SHARE")                                                            \
     X(DOORMAN_PROPORTIONAL_SHARE, "PROPORTIONAL_SHARE")                                            \
@@ -328,51 +341,61 @@ typedef struct doorman_error {
 #define DOORMAN__KIND_CODE(kind, name) kind,
 typedef enum doorman_kind { DOORMAN_KINDS(DOORMAN__KIND_CODE) DOORMAN_KIND_COUNT } doorman_kind;
 
-/* How capacity moves from one holder to another. First the server cuts the lease of a holder.
- * CONFIRMED, the default: the server waits until the holder confirms the cut, or until the old
- * lease ends. Then it grants the freed part to other holders. IMMEDIATE: the server grants the
- * freed part at once. The leases can then exceed the capacity until the holder has received the
- * cut. */
+/* How capacity moves from one holder to another. First the server grants a holder a smaller lease
+ * than before. CONFIRMED, the default: the server waits until the holder confirms the smaller
+ * lease, or until the old lease ends. After that the server grants the difference to other holders.
+ * IMMEDIATE: the server grants the difference to other holders at once. So the leases can exceed
+ * the capacity until the first holder has received its smaller lease. */
 typedef enum doorman_handover { DOORMAN_CONFIRMED, DOORMAN_IMMEDIATE } doorman_handover;
 
-/* How one resource is shared. A field that is zero has its default value, which the comment of the
- * field shows. A field that would have no effect is refused. Such a field is a value without its
- * has_ field, or a reserve without PRIORITY_SHARE. */
+/* How one resource is shared. If a field is 0 and its comment names a default, the default is used.
+ * A value that would have no effect is refused. An example is a minimum_interval while
+ * has_minimum_interval is false. Another example is a reserve for another kind than
+ * PRIORITY_SHARE. */
 typedef struct doorman_algorithm {
-    doorman_kind kind;                     /* FAIR_SHARE */
-    doorman_handover handover;             /* CONFIRMED */
-    doorman_time lease_length;             /* 60 s */
-    doorman_time refresh_interval;         /* the smaller of 16 s and a third of lease_length */
-    bool has_learning_mode_duration;       /* if false: the longest possible lease, plus the
-                                              drift */
-    doorman_time learning_mode_duration;   /* 0: no learning */
-    bool has_minimum_interval;             /* if false: 5 s */
-    doorman_time minimum_interval;         /* 0: none */
-    doorman_time minimum_refresh_interval; /* 1 s */
-    double decay_factor;                   /* 0.5, in (0, 1] */
-    /* From 0 to 1; the default is 0. PRIORITY_SHARE first shares this part of the capacity fairly
-     * among all holders. Then it shares the rest by priority. Example: the capacity is 100, and the
-     * reserve is 0.2. Five holders of the priorities 2, 2, 1, 1, 0 want 100 each. Each holder gets
-     * 4, and the two holders of priority 2 get 40 more each. */
+    doorman_kind kind;                     /* default FAIR_SHARE */
+    doorman_handover handover;             /* default CONFIRMED */
+    doorman_time lease_length;             /* how long a lease lasts; default 60 s */
+    doorman_time refresh_interval;         /* how often a holder should renew; default: the smaller
+                                              of 16 s and a third of lease_length */
+    bool has_learning_mode_duration;       /* false: a new master learns for the longest lease
+                                              length plus the drift */
+    doorman_time learning_mode_duration;   /* how long a new master learns; 0: it does not learn */
+    bool has_minimum_interval;             /* false: the minimum interval is 5 s */
+    doorman_time minimum_interval;         /* a holder that asks again within this time gets its
+                                              last lease again (S3); 0: it gets a new lease */
+    doorman_time minimum_refresh_interval; /* the least refresh interval of a node with a parent,
+                                              and of a holder that should ask again early (R12);
+                                              default 1 s */
+    double decay_factor;                   /* at each level of the tree the refresh interval is
+                                              multiplied by this factor; in (0, 1]; default 0.5 */
+    /* Only for PRIORITY_SHARE: a fraction of the capacity, from 0 to 1; default 0. The algorithm
+     * first shares this fraction fairly among all holders. Then it shares the rest by priority.
+     * Example: the capacity is 100, and the reserve is 0.2. Five holders of the priorities 2, 2, 1,
+     * 1, 0 want 100 each. Each holder gets 4, and the two holders of priority 2 get 40 more
+     * each. */
     double reserve;
 } doorman_algorithm;
 
 typedef struct doorman_template {
     const char *identifier_glob; /* required: a shell glob, 1 to 256 bytes of UTF-8 */
-    const char *description;     /* "" */
-    double capacity;             /* in the resource's own units, [0, 1e15] */
-    bool has_safe_capacity;      /* if false: capacity / subclients */
+    const char *description;     /* a text for people; default "" */
+    double capacity;             /* in the resource's units, [0, 1e15] */
+    bool has_safe_capacity;      /* false: the safe capacity is the capacity divided by the number
+                                    of known subclients */
     double safe_capacity;        /* [0, 1e15], or DOORMAN_UNLIMITED */
     bool whole;                  /* true: leases are whole units; gauges need this */
-    bool has_algorithm;          /* if false: that of template "*", else the defaults */
+    bool has_algorithm;          /* false: the algorithm of the template "*" is used, or the
+                                    defaults (G3) */
     doorman_algorithm algorithm;
 } doorman_template;
 
 typedef struct doorman_config_options {
     const doorman_template *templates; /* used only during the call */
     size_t template_count;
-    size_t template_max;   /* 10,000 */
-    bool reject_unmatched; /* false: a resource without a template gets what it asks for */
+    size_t template_max;   /* the most templates; default 10,000 */
+    bool reject_unmatched; /* a request for a resource without a template: true: it is refused.
+                              false: it gets what it asks for */
 } doorman_config_options;
 
 /* A checked configuration. It never changes, so any number of servers and threads may share it. */
@@ -395,9 +418,10 @@ DOORMAN_API doorman_status doorman_config_create(doorman_config **out,
 /* Frees a configuration. No server may use the configuration afterwards. NULL has no effect. */
 DOORMAN_API void doorman_config_destroy(doorman_config *config);
 
-/* Describes a configuration by options. They make an equal configuration.
- *   out   written: the templates in their order, with the defaults filled in. The templates belong
- *         to config */
+/* Describes a configuration by options. doorman_config_create makes an equal configuration from
+ * them.
+ *   out   written in full. The templates are in their order, and have the defaults filled in. They
+ *         belong to config */
 DOORMAN_API void doorman_config_read(const doorman_config *config, doorman_config_options *out);
 
 /* ---- shares, the public part -------------------------------------------------------------- */
@@ -414,7 +438,8 @@ typedef struct doorman_demand {
 /* Terms say what each demand of one priority gets:
  *   target = min(wants, level * subclients) + slope * max(0, wants - level * subclients) */
 typedef struct doorman_terms {
-    int priority; /* DOORMAN_ANY_PRIORITY: for all priorities */
+    int priority; /* the terms are for demands of this priority; DOORMAN_ANY_PRIORITY: for all
+                     demands */
     double level, slope;
 } doorman_terms;
 
@@ -426,12 +451,13 @@ typedef struct doorman_terms {
  *                checked
  *   capacity     in the resource's units, [0, 1e15]
  *   demands      used only during the call; may be NULL if demand_count is 0
- *   amounts      written on OK: the share of each demand, in [0, wants]. Needs room for
- *                demand_count shares. May be NULL
- *   terms        written on OK: the terms that give these amounts, highest priority first. Needs
- *                room for DOORMAN_TERMS_MAX terms. May be NULL
- *   terms_count  written on OK: the number of terms. PRIORITY_SHARE has one for each different
- *                priority. The other kinds have one. May be NULL if terms is NULL
+ *   amounts      NULL, or an array of demand_count numbers. Written on OK: the share of each
+ *                demand, in [0, wants]
+ *   terms        NULL, or an array of DOORMAN_TERMS_MAX elements. Written on OK: the terms that
+ *                give these amounts, highest priority first
+ *   terms_count  written on OK: how many elements of `terms` were written. PRIORITY_SHARE writes
+ *                one element for each different priority of the demands. The other kinds of
+ *                algorithm write one element. May be NULL if terms is NULL
  *   error        may be NULL; describes an INVALID_ARGUMENT: "demands[3].wants: must be ..."
  *   returns      OK | INVALID_ARGUMENT | OUT_OF_MEMORY
  *   cost         O(demands log demands) */
@@ -449,19 +475,22 @@ typedef struct doorman_lease {
     uint64_t id;                   /* 1 to 2^53; 0 means no lease */
     const char *node;              /* the name of the node whose master granted the lease */
     double capacity;               /* in `gets`: what the holder may use; in `has`: what the holder
-                                still has */
-    double committed;              /* in `gets`: the committed amount, at least capacity */
-    doorman_time expires_in;       /* from the grant of the lease to its end */
-    doorman_time refresh_interval; /* in `gets`: after this time the holder should renew */
+                                      still has */
+    double committed;              /* only in `gets`: the committed amount, at least capacity */
+    doorman_time expires_in;       /* in `gets`: from the grant of the lease to its end; in `has`:
+                                      from the request to the end of the lease */
+    doorman_time refresh_interval; /* only in `gets`: after this time the holder should renew */
 } doorman_lease;
 
 typedef struct doorman_capacity_request {
     const char *resource_id;
     doorman_lease has;           /* the last lease received; id 0: no lease */
     double outstanding;          /* units in use, which can exceed has.capacity */
-    const doorman_demand *wants; /* a client sends one; a server sends several groups */
+    const doorman_demand *wants; /* a client sends one demand; a node sends one for each group of
+                                    its clients */
     size_t wants_count;
-    bool learning; /* only of a server: the server does not know all its holders yet */
+    bool learning; /* only if the holder is a node: the node does not know all its own holders
+                      yet */
 } doorman_capacity_request;
 
 typedef enum doorman_outcome {
@@ -474,12 +503,14 @@ typedef enum doorman_outcome {
 typedef struct doorman_capacity_response {
     const char *resource_id;
     doorman_outcome outcome;
-    bool learning;      /* the server learns, or has no lease because its parent learns */
-    doorman_lease gets; /* if not GRANTED, only refresh_interval is set */
+    bool learning;      /* the server learns, or the server has no lease because its parent
+                           learns */
+    doorman_lease gets; /* if the outcome is not GRANTED, only refresh_interval is set */
     bool has_safe_capacity;
     double safe_capacity;
     bool whole;                         /* leases of this resource are whole units */
-    const doorman_algorithm *algorithm; /* this field and all below are set only for a server */
+    const doorman_algorithm *algorithm; /* only for a holder that is a node: the algorithm of the
+                                           resource, or NULL */
     const doorman_terms *terms;
     size_t terms_count;
     bool has_learn_for;
@@ -488,7 +519,7 @@ typedef struct doorman_capacity_response {
 
 typedef enum doorman_method {
     DOORMAN_DISCOVERY,
-    DOORMAN_GET_CAPACITY, /* with is_server: GetServerCapacity */
+    DOORMAN_GET_CAPACITY, /* if is_server is true, the message is GetServerCapacity */
     DOORMAN_RELEASE_CAPACITY,
     DOORMAN_METHOD_COUNT
 } doorman_method;
@@ -500,23 +531,25 @@ DOORMAN_API const char *doorman_method_name(doorman_method method, bool is_serve
 
 typedef struct doorman_request {
     doorman_method method;
-    bool is_server; /* the holder is a server; servers and clients have separate id spaces */
+    bool is_server; /* true: the holder is a node. A node and a client may have the same id */
     const char *holder_id;
-    const char *const *path; /* only of a server: the nodes that the request has passed, the
-                                sender first */
+    const char *const *path; /* only if the holder is a node: the names of the nodes on the longest
+                                path below the holder, beginning with the holder */
     size_t path_count;
-    const doorman_capacity_request *items; /* RELEASE_CAPACITY uses only resource_id and has.id */
+    const doorman_capacity_request *items; /* of a RELEASE_CAPACITY, only resource_id and has.id are
+                                              used */
     size_t item_count;
-    const char *address; /* not on the wire: the address of the server */
+    const char *address; /* not on the wire: the address to which the request must be sent */
     uint64_t sequence;   /* not on the wire: matches a response to its request */
 } doorman_request;
 
 typedef struct doorman_response {
     doorman_method method;
     bool is_server;
-    bool is_master;             /* false: only master_address is set; the request had no effect */
-    const char *master_address; /* NULL: not known */
-    const doorman_capacity_response *items; /* GET_CAPACITY: in the order of the request */
+    bool is_master;             /* false: the request had no effect, and there are no items */
+    const char *master_address; /* the address of the master; NULL: not known */
+    const doorman_capacity_response *items; /* only for GET_CAPACITY: in
+                                   the order of the request */
     size_t item_count;
 } doorman_response;
 
@@ -524,8 +557,8 @@ typedef struct doorman_response {
 
 /* The part of a client or a server that makes requests. It decides which leases to ask for, when,
  * and at which address. It also processes the responses. The client or server owns its upstream and
- * frees it. The same loop serves a client, a node and a root. A root has work to do, but nothing to
- * send.
+ * frees it. The same loop works for a client, a node with a parent, and a root. The upstream of a
+ * root has work to do, but nothing to send.
  *
  *     doorman_upstream *upstream = doorman_client_upstream(client);  (or doorman_server_upstream)
  *     until the end
@@ -540,17 +573,16 @@ typedef struct doorman_response {
  *
  * At most one request is under way. When doorman_upstream_request returns true, the previous
  * request has ended. Close the connection of the previous request. A later response to that request
- * would be STALE. After the last resource of a client has been closed, loop until
- * doorman_upstream_due returns DOORMAN_NEVER. Then all leases have been released.
- * examples/event_loop.c has such a loop. */
+ * would be STALE. To release all leases of a client, close all its resources, and run the loop
+ * until doorman_upstream_due returns DOORMAN_NEVER. examples/event_loop.c has such a loop. */
 typedef struct doorman_upstream doorman_upstream;
 
 /* Returns when to call doorman_upstream_request next.
- *   returns   a time; DOORMAN_NEVER: nothing is due until another call is made. Any call on the
- *             upstream, its client or its server makes the time stale. A call on a limiter does not
- *             make the time stale. While the wants of a resource follow its use, the time is at
- *             most 0.2 s ahead. So the next doorman_upstream_request soon sees what limiters have
- *             refused
+ *   returns   a time; DOORMAN_NEVER: nothing is due until another call is made. The time is valid
+ *             until the next call on the upstream, its client or its server. doorman_client_try and
+ *             doorman_client_release do not change it. While the wants of a resource follow its
+ *             use, the time is at most 0.2 s ahead. So doorman_upstream_request soon learns how
+ *             many units limiters have refused
  *   cost      O(1) */
 DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
 
@@ -563,14 +595,16 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  *
  *   out       written in full. Pointers in out are valid until the next call on the upstream
  *   returns   true: send this request to out->address. false: there is nothing to send now, and
- *             out->sequence is 0. The call also returns false if a node runs out of memory. The
- *             node then tries again after 1 s. The request of a client needs no memory
+ *             out->sequence is 0. The call also returns false if a node runs out of memory for the
+ *             request. In this case the node tries again after 1 s. The request of a client needs
+ *             no memory
  *   cost      O(1) if nothing is due. O(log resources) for each resource in the request. A request
- *             of a client has at most 500 resources, and a request of a node 1,000. A client also
- *             needs O(log resources) for each resource with work. A resource has work at the end of
- *             its lease and 0.1 s after a refusal. If its wants follow use, it also has work every
- *             tenth of its window. After a refusal the client visits all its resources, which takes
- *             some nanoseconds for each resource */
+ *             of a client has at most 500 resources, and a request of a node has at most 1,000. A
+ *             client also needs O(log resources) for each resource that is due. A resource is due
+ *             at the end of its lease, and 0.1 s after units were refused. If its wants follow use,
+ *             the resource is also due every tenth of its window. After units were refused, the
+ *             client visits all its resources once, which takes some nanoseconds for each
+ *             resource */
 DOORMAN_API bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out,
                                           doorman_time now);
 
@@ -578,7 +612,7 @@ DOORMAN_API bool doorman_upstream_request(doorman_upstream *upstream, doorman_re
  * accepted, and only once (R2).
  *   response  used only during the call. An invalid response changes no lease, and counts as a
  *             failed request
- *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (the response does not match) */
+ *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (the response is invalid) */
 DOORMAN_API doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t sequence,
                                                      const doorman_response *response,
                                                      doorman_time now);
@@ -596,33 +630,39 @@ typedef enum doorman_event_kind {
     DOORMAN_EVENT_EXCESS_CLAIM,  /* a holder claims more than it was granted */
     DOORMAN_EVENT_EXPIRED,       /* a lease expired */
     DOORMAN_EVENT_FULL,          /* a limit of the server was reached (C7) */
-    DOORMAN_EVENT_UNKNOWN_KIND,  /* the parent names an algorithm that this node does not know */
-    DOORMAN_EVENT_SHARED_ID,     /* two processes seem to use one id, so each uses the whole
-                                    share */
+    DOORMAN_EVENT_UNKNOWN_KIND,  /* the parent names a kind of algorithm that this node does not
+                                    know */
+    DOORMAN_EVENT_SHARED_ID,     /* two processes seem to use one id, so each of them uses the whole
+                                    lease */
     DOORMAN_EVENT_COUNT
 } doorman_event_kind;
 
 typedef struct doorman_event {
     doorman_event_kind kind;
-    const char *resource_id, *holder_id; /* valid only during the call */
-    double amount;                       /* the amount that is wanted, claimed or leased */
+    const char *resource_id, *holder_id; /* valid only during the call of on_event */
+    double amount;                       /* in the resource's units: the wants, the claim, or the
+                                            amount of the lease */
 } doorman_event;
 
 typedef struct doorman_server_options {
     const char *node;             /* required: the name of this node of the tree */
-    const doorman_config *config; /* only for a root; must stay valid until configure or destroy */
-    const char *const *parents;   /* not for a root: 1 to 16 addresses of the parent, tried in
+    const doorman_config *config; /* only for a root; must stay valid until doorman_server_configure
+                                     replaces it, or until the server is destroyed */
+    const char *const *parents;   /* NULL for a root; else 1 to 16 addresses of the parent, tried in
                                      turn */
     size_t parent_count;
-    doorman_time request_timeout; /* for requests to the parent; default 5 s; a root needs 0 */
+    doorman_time request_timeout; /* for requests to the parent; default 5 s. Must be 0 for a
+                                     root */
     /* Required: random bits that are new for each process. Hash tables and lease ids use these
      * bits. With the same seed, lease ids would repeat after a restart. If both numbers are 0 and
      * DOORMAN_NNG is defined, the library takes random bits from the system. */
     uint64_t seed[2];
-    double drift;                   /* default 0.05: how far clock rates may differ, (0, 1] */
-    size_t resource_max;            /* default 1,000,000 */
-    size_t holder_max;              /* holders of one resource; default 10,000,000 */
-    size_t resource_max_per_holder; /* default 100,000; no limit for a child node */
+    double drift;                   /* how much the rates of two clocks may differ, in (0, 1];
+                                       default 0.05 */
+    size_t resource_max;            /* the most resources of the server; default 1,000,000 */
+    size_t holder_max;              /* the most holders of one resource; default 10,000,000 */
+    size_t resource_max_per_holder; /* the most resources of one client; default 100,000. A child
+                                       node has no such limit */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
     void *context;
 } doorman_server_options;
@@ -638,24 +678,25 @@ typedef struct doorman_server doorman_server;
 DOORMAN_API doorman_status doorman_server_create(doorman_server **out,
                                                  const doorman_server_options *options,
                                                  doorman_error *error, doorman_time now);
-DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL is fine */
+DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL has no effect */
 
 /* Uses another configuration from now on. No lease is dropped (G5). Only for a root.
  *   config    must stay valid until the next call of this function or of doorman_server_destroy.
  *             After OK the caller may destroy the previous configuration
  *   returns   OK | INVALID_ARGUMENT (NULL, or the server has a parent) | OUT_OF_MEMORY. After an
  *             error the previous configuration stays in use
- *   cost      O(resources * templates). A resource also needs O(holders log holders) if it gains or
- *             loses its priorities or its template. A template also needs O(templates) if its glob
- *             has moved or is new */
+ *   cost      O(resources * templates). A resource that loses its template also needs O(holders log
+ *             holders). A template whose glob is new, or was at another index, also needs
+ *             O(templates) */
 DOORMAN_API doorman_status doorman_server_configure(doorman_server *server,
                                                     const doorman_config *config, doorman_time now);
 
 typedef struct doorman_mastership {
-    const char *address; /* the address of the master, 1 to 256 bytes; NULL: not known */
-    doorman_time until;  /* this server is master until this time. DOORMAN_NEVER: no end is
-                            known. `now` or earlier: this server is not master */
-    doorman_time predecessor_gone; /* when the previous master had certainly stopped; 0: now */
+    const char *address;           /* the address of the master, 1 to 256 bytes; NULL: not known */
+    doorman_time until;            /* this server is master until this time. DOORMAN_NEVER: no end
+                                      is known. `now` or earlier: this server is not master */
+    doorman_time predecessor_gone; /* a time by which the previous master had certainly stopped; 0:
+                                      that time is `now` */
 } doorman_mastership;
 
 /* Sets whether this server is master, and the master's address. A server that becomes master starts
@@ -669,15 +710,15 @@ DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
                                                      const doorman_mastership *mastership,
                                                      doorman_time now);
 
-/* Answers one request. An error changes nothing.
+/* Answers one request. A call that returns an error changes nothing.
  *   request   used only during the call; checked
  *   response  written only on OK; pointers in it are valid until the next call on the server
  *   error     may be NULL; describes an INVALID_ARGUMENT
  *   returns   OK (also if this server is not master: see doorman_response) | INVALID_ARGUMENT |
  *             NOT_FOUND | OUT_OF_MEMORY
- *   cost      O(1) for each renewal that changes nothing. Otherwise O(log holders) for each
- *             resource in the request. Also O(templates) for a resource that is new, or that no
- *             template matches
+ *   cost      O(1) for each resource in the request if its renewal changes nothing, else O(log
+ *             holders). A resource that is new, or that no template matches, also needs
+ *             O(templates)
  *   source    design document, "Processing the GetCapacity RPC". Two differences: leases have ids,
  *             and capacity moves between holders only after a confirmation */
 DOORMAN_API doorman_status doorman_server_handle(doorman_server *server,
@@ -692,9 +733,10 @@ DOORMAN_API doorman_upstream *doorman_server_upstream(doorman_server *server);
 
 typedef struct doorman_server_resource {
     const char *resource_id;
-    const doorman_template *settings; /* with the defaults filled in. A node with a parent has
-                                         the settings of its parent */
-    double capacity;                  /* the capacity of the template, or of the node's own lease */
+    const doorman_template *settings; /* with the defaults filled in. A node with a parent has the
+                                         settings of its parent */
+    double capacity;                  /* the capacity of a root's template, or of the node's own
+                                         lease */
     bool leased;                      /* only of a node with a parent: the node has a lease */
     doorman_time lease_end;           /* the end of the lease from the parent */
     doorman_outcome outcome;          /* only of a node with a parent: the parent's last outcome */
@@ -708,11 +750,11 @@ typedef struct doorman_server_resource {
                                 NO_ALGORITHM */
     bool is_learning;        /* the server learns what the holders have */
     doorman_time learned_at; /* when the server stops learning; DOORMAN_NEVER: not known yet */
-    /* By how much `has` exceeds the capacity, in the resource's units; 0 if the leases fit, and if
-     * they are not parts of the capacity. It is more than 0 after a cut in capacity, until holders
-     * have renewed their leases. It counts what this server has granted. So it does not include
-     * what clients use without a lease, and counts the lease of an id once, even if two processes
-     * use the id and each of them uses the whole lease. */
+    /* By how much `has` exceeds the capacity, in the resource's units. 0 if the leases fit, or if
+     * divides_capacity is false. It is more than 0 after a cut in capacity, until holders have
+     * renewed their leases. It counts only what this server has granted, so it does not include
+     * what clients use without a lease. If two processes use one id, each of them uses the whole
+     * lease, but overshoot counts the lease once. */
     double overshoot;
     bool has_safe_capacity;
     double safe_capacity;
@@ -727,7 +769,7 @@ typedef struct doorman_server_lease {
     double wants;
     double subclients;
     int priority;
-    doorman_time granted_at; /* when the last lease was granted */
+    doorman_time granted_at; /* when the holder's last lease was granted */
     doorman_time expires_at; /* the server keeps `committed` for the holder until this time */
 } doorman_server_lease;
 
@@ -739,11 +781,12 @@ typedef struct doorman_cursor {
 } doorman_cursor;
 
 /* These functions iterate over the resources, or over the leases of one resource. Expired leases
- * are left out. Between two steps any other call on the server is allowed, so a caller can release
- * its lock between steps. An element that exists during the whole iteration is visited exactly
- * once. An element that is added or removed during the iteration is visited at most once. Elements
- * come in the order of keyed hashes of their ids. This order seems random, and is the same in each
- * iteration. If two ids had the same 64-bit hash, only one of them would be visited.
+ * are left out. Each call moves the cursor one step. Any other call on the server is allowed
+ * between two steps, so a caller can release its lock there. An element is a resource or a lease.
+ * An element that exists during the whole iteration is visited exactly once. An element that is
+ * added or removed during the iteration is visited at most once. Elements come in the order of
+ * keyed hashes of their ids. This order seems random, and is the same in each iteration. If two ids
+ * had the same 64-bit hash, only one of them would be visited.
  *   cursor    in/out
  *   out       written on true; pointers in it are valid until the next call on the server
  *   returns   false: there are no more elements
@@ -766,7 +809,7 @@ DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resourc
 /* An election decides which process of a node is master (V2). It needs a store that all these
  * processes reach, for example etcd. The store has a key for the node, and store leases with a time
  * to live (TTL). The store deletes the key when the store lease of the key ends. The election does
- * not call the store. Its owner makes the calls, and reports the answers:
+ * not call the store. The owner of the election makes the calls, and reports the answers:
  *
  *     doorman_election_init(&election, &options, &error, now)
  *     until the process ends
@@ -779,10 +822,11 @@ DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resourc
  *             wait until call.due
  *
  * At the end the owner calls doorman_election_resign, passes the mastership to the server, and
- * makes the last call. server/election.c has such a loop. */
+ * makes the last call to the store. server/election.c has such a loop. */
 typedef struct doorman_election_options {
     const char *address; /* required: the address of this process for clients and other nodes */
-    doorman_time ttl;    /* 10 s; at least 1 s: how long a store lease lasts without renewal */
+    doorman_time ttl;    /* how long a store lease lasts without renewal: at least 1 s, default 10
+                            s */
 } doorman_election_options;
 
 typedef enum doorman_election_state {
@@ -798,7 +842,8 @@ typedef enum doorman_election_call_kind {
     DOORMAN_GRANT_LEASE,  /* grant a store lease with this TTL */
     DOORMAN_KEEP_ALIVE,   /* renew this store lease: from now on it lasts for its whole TTL */
     DOORMAN_READ_KEY,     /* read the key */
-    DOORMAN_CREATE_KEY,   /* if the key does not exist: create it with this address and lease */
+    DOORMAN_CREATE_KEY,   /* if the key does not exist: create the key with this address and store
+                             lease */
     DOORMAN_REVOKE_LEASE, /* end this store lease, and so delete its key */
     DOORMAN_ELECTION_CALL_COUNT
 } doorman_election_call_kind;
@@ -809,21 +854,22 @@ typedef struct doorman_election_call {
     int64_t lease;       /* KEEP_ALIVE, CREATE_KEY, REVOKE_LEASE: the id of the store lease */
     doorman_time ttl;    /* GRANT_LEASE: the TTL to request */
     const char *address; /* CREATE_KEY: the value of the key; belongs to the election */
-    doorman_time due;    /* NO_CALL: when to ask for the next call; DOORMAN_NEVER: after an
-                            answer, or never */
+    doorman_time due;    /* NO_CALL: when to ask for the next call. DOORMAN_NEVER: ask after the
+                            answer to the call under way. After the last call there is no next
+                            call */
 } doorman_election_call;
 
 /* What the store has answered. */
 typedef struct doorman_election_answer {
-    int64_t lease;    /* GRANT_LEASE: the id of the new store lease. READ_KEY: the id of the store
-                            lease of the key. Never 0 for a store lease that exists */
-    doorman_time ttl; /* GRANT_LEASE, KEEP_ALIVE: the TTL that the store counts from now on; 0:
-                            there is no such store lease */
-    bool exists;      /* READ_KEY: the key exists */
+    int64_t lease;       /* GRANT_LEASE: the id of the new store lease. READ_KEY: the id of the
+                            store lease of the key. The id of a store lease is never 0 */
+    doorman_time ttl;    /* GRANT_LEASE, KEEP_ALIVE: for how long the store keeps the store lease
+                            from now on; 0: the store lease does not exist */
+    bool exists;         /* READ_KEY: the key exists */
     const char *address; /* READ_KEY: the value of the key; NULL: it cannot be read */
     bool created;        /* CREATE_KEY: this call has created the key */
-    uint64_t term;       /* READ_KEY, CREATE_KEY: how often the key has been created, including
-                            this call; 0: the store does not count this */
+    uint64_t term;       /* READ_KEY, CREATE_KEY: how often the key has been created, including this
+                            call; 0: the store does not count this */
 } doorman_election_answer;
 
 /* The election of one process. It is in the caller's memory, and its fields are private. Only one
@@ -837,14 +883,17 @@ typedef struct doorman_election {
     doorman_time until;                     /* when STANDBY or MASTER ends, unless it is renewed */
     doorman_time predecessor_gone;          /* see doorman_mastership */
     doorman_election_call_kind step;        /* the call that comes next, or that is under way */
-    bool under_way;                         /* the answer to this call has not come */
+    bool under_way;                         /* the call `step` has been made, and its answer has not
+                                               come */
     uint64_t sequence;                      /* the sequence of the last call */
     doorman_time sent_at;                   /* when the last call was made */
     doorman_time poll_at;                   /* when the last poll began */
     doorman_time due;                       /* when the next poll begins */
     int64_t lease;                          /* the store lease; 0: none */
-    doorman_time lease_until;               /* when a mastership by this store lease ends */
-    uint64_t vacant_term;                   /* the term after which the key was missing; 0: none */
+    doorman_time lease_until;               /* when a mastership that depends on this store lease
+                                               ends */
+    uint64_t vacant_term;                   /* the term of the last key, if the key was missing
+                                               after that term; 0: unknown */
     doorman_time vacant_at;                 /* when the key was first missing after that term */
 } doorman_election;
 
@@ -890,40 +939,43 @@ DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_tim
 
 typedef enum doorman_decision {
     DOORMAN_ALLOWED,
-    DOORMAN_REFUSED,   /* not now */
-    DOORMAN_IMPOSSIBLE /* never: n is negative, NaN, or more than the limiter could ever hold */
+    DOORMAN_REFUSED,   /* the units may not be used now */
+    DOORMAN_IMPOSSIBLE /* never: n, the number of units, is negative, NaN, or more than the limiter
+                          can ever allow */
 } doorman_decision;
 
-/* A decision, and the values for the headers of a reply: RateLimit and Retry-After. */
+/* A decision, and the values that a program needs for the HTTP headers RateLimit and
+ * Retry-After. */
 typedef struct doorman_result {
     doorman_decision decision;
-    double limit;      /* the limit in force, or DOORMAN_UNLIMITED. It counts units a second,
-                          units in a window, or units at once */
-    double remaining;  /* units that are left after this call; or DOORMAN_UNLIMITED. Units that a
-                          bucket could lend do not count */
-    doorman_time wait; /* ALLOWED: how long the caller must wait before it uses the units. 0 if
-                          the limiter has no debt_max */
+    double limit;      /* the limit in force: units per second, units in a window, or units at once;
+                          or DOORMAN_UNLIMITED */
+    double remaining;  /* units that are left after this call, without units that a bucket could
+                          lend; or DOORMAN_UNLIMITED */
+    doorman_time wait; /* ALLOWED: how long the caller must wait before it uses the units. 0 if the
+                          limiter has no debt_max */
     /* ALLOWED: 0. REFUSED: after this time the same call can be allowed, if no other caller takes
      * units. For a rate, this is the time until enough units are saved, or until a larger lease is
      * expected. A larger lease is expected in two cases only: the server may have more, or the
      * resource has no lease. For a gauge, this is the time until another lease is expected. If the
-     * wants follow use, and the server could not give n units for two windows, the client asks for
-     * them again after ten windows. Then this is the time until it asks. If the next lease is no
-     * larger, the call is refused again. Round the time up for a Retry-After. DOORMAN_NEVER: the
-     * decision is IMPOSSIBLE, or no change is expected. */
+     * wants of a gauge follow use, and the server could not give n units for two windows, the
+     * client asks for n units again after ten windows. In this case the time is at least the time
+     * until the client asks. If the next lease is not larger, the call is refused again. Round the
+     * time up to whole seconds for the header Retry-After. DOORMAN_NEVER: the decision is
+     * IMPOSSIBLE, or no change is expected. */
     doorman_time retry_after;
-    doorman_time reset_after; /* time until all units are available again, if there are no other
-                                 calls. A gauge and CONCURRENCY: 0, because this time is not
-                                 known */
+    doorman_time reset_after; /* the time until all units are available again, if there are no other
+                                 calls. A gauge and CONCURRENCY: 0, because the time is not known */
 } doorman_result;
 
 /* ---- client, the public part --------------------------------------------------------------- */
 
 /* How much a resource may use while it has no lease. */
 typedef enum doorman_fallback {
-    DOORMAN_SAFE,        /* the last safe capacity from a server, or else from the options */
-    DOORMAN_PESSIMISTIC, /* nothing */
-    DOORMAN_OPTIMISTIC   /* what it wants */
+    DOORMAN_SAFE,        /* the last safe capacity that a server has sent; before the first one, the
+                            safe capacity in the options */
+    DOORMAN_PESSIMISTIC, /* the resource may use nothing */
+    DOORMAN_OPTIMISTIC   /* the resource may use all its wants */
 } doorman_fallback;
 
 /* Certificates and keys for addresses like tls+tcp://HOST:PORT. All fields are texts in PEM. */
@@ -942,10 +994,11 @@ typedef struct doorman_client_options {
      * master may have another scheme. */
     const char *const *addresses;
     size_t address_count;
-    uint64_t seed; /* required: random, and new for each client. If it is 0 and DOORMAN_NNG is
-                      defined, the library takes random bits from the system */
-    doorman_time request_timeout; /* 5 s; at least 1 ms */
-    const doorman_tls *tls;       /* only for an agent, if addresses use TLS */
+    uint64_t seed;                /* required: a random number that is new for each client. If
+                                     `seed` is 0 and DOORMAN_NNG is defined, the library takes
+                                     random bits from the system */
+    doorman_time request_timeout; /* at least 1 ms; default 5 s */
+    const doorman_tls *tls;       /* only for an agent; required if an address needs TLS */
 } doorman_client_options;
 
 typedef struct doorman_client doorman_client;
@@ -963,8 +1016,8 @@ typedef enum doorman_resource_kind {
     DOORMAN_GAUGE /* units at once, which the application gives back: connections, transactions */
 } doorman_resource_kind;
 
-/* If the comment of a field starts with a value, then 0 means this value. A field that would have
- * no effect is refused:
+/* If a field is 0 and its comment names a default, the default is used. A field that would have no
+ * effect is refused:
  *     - a value without its has_ field
  *     - wants_minimum, wants_initial or window, if wants is set
  *     - a burst of a gauge
@@ -972,33 +1025,38 @@ typedef enum doorman_resource_kind {
  * A context without on_change is accepted. */
 typedef struct doorman_resource_options {
     const char *resource_id;    /* required */
-    doorman_resource_kind kind; /* RATE */
-    bool has_priority;          /* if false: 1 */
+    doorman_resource_kind kind; /* default RATE */
+    bool has_priority;          /* false: the priority is 1 */
     int priority;
-    /* 0: wants follow use, within the bounds of the next three fields. Use counts all units of the
-     * last window that callers were allowed, were refused, or waited for. While the server has no
-     * more to grant, wants are at most about eight times what the resource has. This bound is
-     * needed because the number of retries says little about the number of callers. */
+    /* If `wants` is 0, the wants follow use, within the bounds of the next three fields. The use is
+     * the sum of the units that were allowed, that were refused, and that callers waited for, all
+     * within the last window. While the server has no more to grant, wants are at most about eight
+     * times what the resource has. This bound is needed because a single caller can retry many
+     * times. */
     double wants;
-    double wants_minimum; /* 1: the wants of an idle resource */
-    double wants_maximum; /* 1e15: the bound of all wants, also of wants that are set */
-    double wants_initial; /* wants_minimum: the lower bound during the first window */
-    doorman_time window;  /* 10 s: how long an attempt counts as use; at least 10 ms */
-    doorman_time burst;   /* 0.1 s; only for a rate; at least 1 us; see doorman_resource_try */
-    double burst_units;   /* only for a rate; if not 0: the burst in units, instead of `burst` */
-    doorman_fallback fallback; /* SAFE */
-    bool has_safe_capacity;    /* if false: 0, so nothing is allowed before the first response */
+    double wants_minimum;      /* the wants of an idle resource; default 1 */
+    double wants_maximum;      /* the upper bound of all wants, also of wants that are set; default
+                                  1e15 */
+    double wants_initial;      /* the lower bound of wants during the first window; default
+                                  wants_minimum */
+    doorman_time window;       /* how long an attempt counts as use; at least 10 ms; default 10 s */
+    doorman_time burst;        /* only for a rate: how much time a rate saves (see
+                                  doorman_resource_try); at least 1 us; default 0.1 s */
+    double burst_units;        /* only for a rate: the burst in units; 0: `burst` is used instead */
+    doorman_fallback fallback; /* default SAFE */
+    bool has_safe_capacity;    /* false: the safe capacity is 0, so nothing is allowed before the
+                                  first response */
     double safe_capacity;      /* used until a server sends a safe capacity; may be
                                   DOORMAN_UNLIMITED */
-    bool shadow; /* shadow mode, to try a limit. Attempts that would be refused are allowed and
-                    counted as excess. No call waits, and delays are 0. An n that is not an
-                    amount is still IMPOSSIBLE */
+    bool shadow;               /* true: shadow mode, to test a limit. Attempts that would otherwise
+                                  be refused are allowed, and count as excess. No call waits, and
+                                  delays are 0. An n that is not an amount is still IMPOSSIBLE */
     /* Called when `leased`, `outcome`, `learning` or `capacity` has changed. info is valid only
      * during the call. on_change runs within a call on the client, on the agent or on a resource,
      * or in the agent's thread. That call or thread waits for on_change, so on_change should return
-     * soon. on_change may try and release units of any resource, and ask for a delay. Other calls
-     * on a client are forbidden. Other calls on an agent return DEADLOCK and do nothing. on_change
-     * must not wait for a thread that makes such calls. */
+     * soon. on_change may call the functions that try, release and delay, for any resource. Other
+     * calls on a client are forbidden. Other calls on an agent return DEADLOCK and do nothing.
+     * on_change must not wait for a thread that makes such calls. */
     void (*on_change)(void *context, const doorman_resource_info *info);
     void *context;
 } doorman_resource_options;
@@ -1014,8 +1072,8 @@ DOORMAN_API doorman_status doorman_client_create(doorman_client **out,
                                                  doorman_error *error, doorman_time now);
 
 /* Frees the client and its resources, including open resources. The call releases no lease at the
- * server. To release leases, close the resources first, and send the request that the upstream then
- * makes. NULL has no effect. */
+ * server. To release the leases, close all resources before this call, and run the loop of
+ * doorman_upstream until nothing is due. NULL has no effect. */
 DOORMAN_API void doorman_client_destroy(doorman_client *client);
 
 /* Returns the upstream of the client, for the caller's loop: see doorman_upstream.
@@ -1050,11 +1108,13 @@ DOORMAN_API doorman_status doorman_client_set_wants(doorman_client_resource *res
 /* The units of all attempts on a resource since the resource was created, to export as counters.
  * Each count is exact to 1/4096 of a unit, and starts again from 0 after 2^52. */
 typedef struct doorman_counts {
-    double allowed; /* exact, with any number of threads */
-    double refused; /* an estimate if many threads are refused at once. A thread that is
-                       interrupted while it counts may remove what other threads have counted */
-    double excess;  /* units that were allowed only because of shadow mode or the kill switch */
-    uint64_t waits; /* finished calls that had to wait, including those that timed out */
+    double allowed;      /* units that were allowed; exact with any number of threads */
+    double refused;      /* units that were refused. This is an estimate if many threads are refused
+                            at once: a thread that is interrupted while it counts may remove what
+                            other threads have counted */
+    double excess;       /* units that were allowed only because of shadow mode or the kill
+                            switch */
+    uint64_t waits;      /* calls that had to wait and have returned, also calls that timed out */
     doorman_time waited; /* the sum of the waiting times of these calls */
 } doorman_counts;
 
@@ -1062,19 +1122,21 @@ struct doorman_resource_info {
     const char *resource_id; /* valid until the last close */
     doorman_resource_kind kind;
     bool leased;             /* true: the resource has a lease. false: the fallback is in force */
-    double capacity;         /* the capacity in force. A safe capacity may be DOORMAN_UNLIMITED */
+    double capacity;         /* the capacity in force; DOORMAN_UNLIMITED: a safe capacity without a
+                                limit */
     double wants;            /* how much the resource wants */
-    double in_use;           /* a gauge: units that are not released yet */
-    doorman_time expires_at; /* the end of the lease, if it has one */
+    double in_use;           /* only for a gauge: units that are not released yet */
+    doorman_time expires_at; /* if `leased` is true: the end of the lease */
     bool has_outcome;        /* a server has responded */
     doorman_outcome outcome; /* the outcome in the last response. UNMATCHED and FULL need an
                                 operator */
-    bool learning;           /* the server says that it learns. No lease grows during this time */
+    bool learning;           /* the last response says that the server learns. No lease grows while
+                                the server learns */
     bool has_safe_capacity;  /* a server has sent a safe capacity */
     double safe_capacity;    /* the last safe capacity from a server; or DOORMAN_UNLIMITED */
     bool whole;              /* leases are whole units, because the template says so */
-    bool gauge_is_divided;   /* true: a gauge whose leases are not whole units, so a unit may
-                               never fit */
+    bool gauge_is_divided;   /* true: a gauge whose leases are not whole units, so a unit may never
+                                fit */
     doorman_fallback fallback;
     doorman_counts counts;
     uint64_t refresh_failures; /* requests of the client that had no useful response */
@@ -1094,9 +1156,9 @@ DOORMAN_API doorman_status doorman_client_release(doorman_client_resource *resou
 
 /* ---- limiters, the public part -------------------------------------------------------------- */
 
-/* Private: aligns 64-bit values that threads share to 8 bytes. 32-bit x86 aligns such values to 4
- * bytes by default. Then a value could lie in two cache lines, and an access would not be
- * atomic. */
+/* Private: an alignment of 8 bytes, for 64-bit values that several threads use. 32-bit x86 aligns
+ * such values to 4 bytes by default. With 4 bytes a value could lie in two cache lines, and an
+ * access to it would not be atomic. */
 #ifdef __GNUC__
 #define DOORMAN__ALIGNED __attribute__((aligned(8)))
 #else
@@ -1107,8 +1169,8 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
 /* ---- limiters without a server -------------------------------------------------------------- */
 /* A limiter of one process, without a lease. No other process shares the limit.
  *
- *     doorman_limit     the kind and the figures, checked once. It has 64 bytes, and any number of
- *                       limiters can share it
+ *     doorman_limit     the kind and the figures, checked once. A limit has 64 bytes, and any
+ *                       number of limiters can share it
  *     doorman_limiter   the state of one limiter, for example of one user or connection. It has 16
  *                       bytes
  *
@@ -1123,59 +1185,58 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *                                doorman_limiter_try(&limiter, &limit, 1, NULL, now)
  *
  * TOKEN_BUCKET: a bucket that holds at most `size` units. It is full at first, and gains
- * units_per_second. With debt_max the bucket also lends units. So the bucket may allow a caller
- * before the units are there. The caller must wait until all earlier debt is paid back. The field
- * `wait` of the result has this time. A bucket has three uses:
+ * `units_per_second` units each second. With debt_max the bucket also lends units that it will gain
+ * later, so the bucket can have a debt. Each caller must wait until the debt from before its call
+ * is paid back. The field `wait` of the result has this time. A bucket has three uses:
  *
  *     token bucket      only size is set. Unused units are saved for a burst
- *     leaky bucket      only debt_max is set. The bucket is a queue that holds debt_max units and
- *                       lets them out evenly. An allowed caller is in the queue, and may continue
- *                       after `wait`
+ *     leaky bucket      only debt_max is set. The bucket is a queue of debt_max units, which leave
+ *                       it evenly. An allowed caller is in the queue, and may continue after `wait`
  *     bucket with debt  size and debt_max are set. A caller may take more units than the bucket
  *                       has, and continues at once. The next callers wait. Example with 10 units a
  *                       second, size 5 and debt_max 10: at 0 s a caller takes 15 units and
  *                       continues at once. The next caller waits 1 s
  *
- *   holds     at most size + rate * t units in any time t, if all callers wait as they must. A
- *             bucket with debt may exceed this bound by the n of one caller. A leaky bucket has no
- *             burst at all
- *   fails     a full bucket allows a burst of its size at once, and another burst after a pause. A
- *             loan of a large n makes all later callers wait. A queue that is full of old requests
- *             refuses or delays new requests
+ *   promise   at most size + units_per_second * t units in any time t, if all callers wait as long
+ *             as `wait` says. A bucket with debt may exceed this bound by the n of one caller. A
+ *             leaky bucket has no burst at all
+ *   drawback  a full bucket allows a burst of its size at once, and another burst after a pause.
+ *             After a loan of many units all later callers wait. A queue that is full of old
+ *             requests refuses or delays new requests
  *   cost      one compare-and-swap
  *   source    GCRA (ITU-T I.371); the debt is as in Guava's RateLimiter and in Square's quota
  *             service
  *
  * FIXED_WINDOW: at most `limit` units in each window. Windows begin at multiples of `window`.
- *   holds     the limit in each of its windows. Units are counted in 1/4096, rounded up
- *   fails     twice the limit may be allowed within a moment: once at the end of a window, and
+ *   promise   the limit in each of its windows. Units are counted in 1/4096, rounded up
+ *   drawback  twice the limit may be allowed within a moment: once at the end of a window, and
  *             again at the beginning of the next window
  *   cost      a division, and one compare-and-swap
  *
- * SLIDING_WINDOW: counts all units of the present window and a part of the units of the last
- * window. This part falls evenly from 100 % to 0 % during the present window. Example with a limit
- * of 7 a minute: 5 units came in the last minute, and 3 units in this minute. When 30 % of this
- * minute has passed, 3 + 5 * 70 % = 6.5 units count. Then half a unit is allowed, and a whole unit
- * is not.
- *   holds     the limit in any window, if the requests of the last window came evenly. Units are
+ * SLIDING_WINDOW: counts all units of the present window, and a percentage of the units of the last
+ * window. This percentage falls evenly from 100 % to 0 % during the present window. Example with a
+ * limit of 7 a minute: 5 units came in the last minute, and 3 units in this minute. When 30 % of
+ * this minute has passed, 3 + 5 * 70 % = 6.5 units count. At that time half a unit is allowed, and
+ * a whole unit is not.
+ *   promise   the limit in any window, if the requests of the last window came evenly. Units are
  *             counted in 1/4096, rounded up
- *   fails     if the requests of the last window did not come evenly. Then nearly twice the limit
- *             may be allowed, or an attempt that would fit may be refused
+ *   drawback  if the requests of the last window did not come evenly, nearly twice the limit may be
+ *             allowed, or an attempt within the limit may be refused
  *   cost      two divisions, and one compare-and-swap
  *
  * SLIDING_LOG: remembers the times of the last attempts, also of refused attempts. Example with 2
  * units a minute: attempts at 1:00:01 and 1:00:30 are allowed. The attempt at 1:00:50 is the third
  * in a minute, so it is refused and remembered. At 1:01:40 only the refused attempt is less than a
  * minute old, so one more attempt is allowed.
- *   holds     the limit in any window, exactly. n is rounded up to whole units
+ *   promise   the limit in any window, exactly. n is rounded up to whole units
  *   memory    8 bytes for each unit of the limit, besides the limiter
- *   fails     a caller that keeps retrying stays refused, because refused attempts are remembered
+ *   drawback  a caller that keeps retrying stays refused, because refused attempts are remembered
  *   cost      two locked instructions for each unit
  *
  * CONCURRENCY: at most `limit` units at once. The caller must release the units that it was
  * allowed.
- *   holds     the limit at any moment. Units are counted in 1/4096, rounded up
- *   fails     units that a caller never releases are lost
+ *   promise   the limit at any moment. Units are counted in 1/4096, rounded up
+ *   drawback  units that a caller never releases are lost
  *   cost      one compare-and-swap for a try, and one for a release */
 typedef enum doorman_limit_kind {
     DOORMAN_TOKEN_BUCKET = 1,
@@ -1189,43 +1250,45 @@ typedef enum doorman_limit_kind {
 typedef struct doorman_limit_options {
     doorman_limit_kind kind; /* required */
 
-    /* TOKEN_BUCKET. Size and debt_max must not both be 0. Their sum must be at most 1e7 s *
+    /* TOKEN_BUCKET. size and debt_max must not both be 0. Their sum must be at most 1e7 s *
      * units_per_second. */
-    double units_per_second; /* required, (0, 1e15] */
+    double units_per_second; /* required: what the bucket gains; (0, 1e15] */
     double size;             /* units that can be saved; [0, 1e15] */
     double debt_max;         /* units that can be lent; [0, 1e15] */
-    bool has_wait_max;       /* if false: callers may wait as long as debt_max allows */
-    doorman_time wait_max;   /* an attempt that would have to wait longer is refused; 0: no waits */
+    bool has_wait_max;       /* false: callers may wait as long as debt_max allows */
+    doorman_time wait_max;   /* an attempt is refused if its caller would have to wait longer than
+                                this time; 0: no caller waits */
 
     /* FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG, CONCURRENCY */
-    double limit;        /* units in a window, [0, 1e8]; SLIDING_LOG: a whole number, [1, 1e8];
-                            CONCURRENCY: units at once, [0, 1e15] */
+    double limit;        /* units in a window, [0, 1e8]. SLIDING_LOG: a whole number of units in a
+                            window, [1, 1e8]. CONCURRENCY: units at once, [0, 1e15] */
     doorman_time window; /* required, (0, 1e8 s]; not for CONCURRENCY */
 } doorman_limit_options;
 
 /* Private: the most that a bucket saves, the most that it lends, and the longest wait. All three
- * are times in 1/256 ns. */
+ * are in 1/256 ns. A number of units is given as the time in which the bucket gains them. */
 typedef struct DOORMAN__ALIGNED doorman__bucket {
     int64_t saved_most, debt_most, wait_most;
 } doorman__bucket;
 
 typedef struct DOORMAN__ALIGNED doorman_limit {
     doorman_limit_kind kind; /* 0: not initialised */
-    double amount;           /* units a second, in a window, or at once */
-    double unit_time;        /* TOKEN_BUCKET: the time of one unit, in 1/256 ns */
+    double amount;           /* units per second, units in a window, or units at once */
+    double unit_time;        /* TOKEN_BUCKET: the time in which the bucket gains one unit, in 1/256
+                                ns */
     doorman__bucket bucket;
-    uint64_t most; /* the amount in 1/4096 units; SLIDING_LOG: in whole units */
+    uint64_t most; /* `amount` in 1/4096 of a unit; SLIDING_LOG: `amount` in whole units */
     doorman_time window;
 } doorman_limit;
 
-/* An element of the array of a SLIDING_LOG: the time of one unit. */
+/* An element of the array of a SLIDING_LOG: when one unit was last asked for. */
 typedef doorman_time DOORMAN__ALIGNED doorman_arrival;
 
 typedef struct DOORMAN__ALIGNED doorman_limiter {
     union {
         doorman__shared
-            words[2]; /* TOKEN_BUCKET: the time until which units are paid; windows: counts of
-                         units; CONCURRENCY: units in use */
+            words[2]; /* TOKEN_BUCKET: see paid_until in L1; FIXED_WINDOW, SLIDING_WINDOW: the units
+                         of one or two windows; CONCURRENCY: units in use */
         struct {
             uint64_t next;
             doorman_arrival *arrivals;
@@ -1246,7 +1309,7 @@ DOORMAN_API doorman_status doorman_limit_init(doorman_limit *limit,
  *   arrivals   SLIDING_LOG: room for `limit` arrivals, at an address that is a multiple of 8.
  *              Variables of this type and memory from malloc have such an address. The room must
  *              stay valid while the limiter is used. Other kinds: NULL
- *   returns    OK | INVALID_ARGUMENT: arrivals, or a limit that is not initialised
+ *   returns    OK | INVALID_ARGUMENT (`arrivals` is wrong, or the limit is not initialised)
  *   cost       O(1); SLIDING_LOG: O(limit) */
 DOORMAN_API doorman_status doorman_limiter_init(doorman_limiter *limiter,
                                                 const doorman_limit *limit,
@@ -1300,10 +1363,10 @@ DOORMAN_API void doorman_buffer_uninit(doorman_buffer *buffer);
 DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
                                                doorman_error *error);
 
-/* Writes a configuration as JSON text, with one line for each template. For the text of a
- * doorman_config the caller gets the options from doorman_config_read. The text has the kind, the
- * lease length and the refresh interval of each algorithm. It has no other field whose value is the
- * default. Numbers have as few digits as possible.
+/* Writes a configuration as JSON text, with one line for each template. doorman_config_read returns
+ * the options of a doorman_config. The text always has the kind, the lease length and the refresh
+ * interval of each algorithm. The text leaves out any other field whose value is the default.
+ * Numbers have as few digits as possible.
  *     If doorman_config_create accepts the options, doorman_json_config makes an equal
  * configuration from the text. Durations of more than 26 days are exact only if they are whole
  * seconds. Bytes of a description that are not UTF-8 are replaced by U+FFFD. doorman_json_config
@@ -1318,8 +1381,8 @@ DOORMAN_API doorman_status doorman_json_write_config(const doorman_config_option
  * always a reply to send. If the message is wrong, the reply describes the error. Over nng a
  * message is one request, and over HTTP it is the body of a POST to /v1.
  *   reply     in/out: its text is replaced
- *   epoch     seconds since 1970 at `now`, for expiry_time, a field for people. 0: the reply does
- *             not have this field
+ *   epoch     the seconds since 1970 at `now`. The reply uses them in the field expiry_time, which
+ *             is only for people. 0: the reply does not have this field
  *   returns   the status in the reply; after OUT_OF_MEMORY the reply may be empty */
 DOORMAN_API doorman_status doorman_json_serve(doorman_server *server, const char *text,
                                               size_t bytes, doorman_buffer *reply, int64_t epoch,
@@ -1339,7 +1402,7 @@ typedef enum doorman__exchange_state {
  * own. The caller initialises the struct with zeros, and may use it for one message after another.
  * The exchange keeps the memory of its largest message until _uninit. */
 typedef struct doorman_json_exchange {
-    doorman_request request; /* the parsed message, if _read returned OK. Its pointers are valid
+    doorman_request request; /* if _read has returned OK: the parsed message. Its pointers are valid
                                 until _write */
     doorman_buffer reply;    /* valid from _write to the next _read */
 
@@ -1368,8 +1431,8 @@ DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange,
                                                       const char *text, size_t bytes);
 
-/* Step 2: lets the server answer the message. For a wrong message, or for a message that is
- * answered already, the call does nothing. Then the call returns the result of the last step.
+/* Step 2: lets the server answer the message. If the message is wrong, or step 2 has been done
+ * already, the call only returns the status of the exchange.
  *   server    the caller holds its lock
  *   returns   OK | as doorman_server_handle | what was wrong with the message | INVALID_ARGUMENT:
  *             no message was read
@@ -1377,9 +1440,9 @@ DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exc
 DOORMAN_API doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange,
                                                         doorman_server *server, doorman_time now);
 
-/* Step 3: writes the reply: the response, or the error. Without step 2 the reply says
- * UNAVAILABLE. A server that is stopping replies in this way. A second call for the same message
- * has no effect.
+/* Step 3: writes the reply: the response, or the error. If step 2 was left out, the reply says
+ * UNAVAILABLE. A server that is stopping leaves step 2 out. A second call for the same message has
+ * no effect.
  *   epoch, returns   as doorman_json_serve
  *   cost             O(bytes), about 0.28 us for each resource */
 DOORMAN_API doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange,
@@ -1407,8 +1470,8 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 /* ---- agent and resources, the public part --------------------------------------------------- */
 
 /* A client with a clock, a thread and a connection of its own. Any thread may call the functions of
- * an agent and its resources. Only doorman_resource_wait and doorman_agent_stop block. If there is
- * capacity, doorman_resource_wait does not wait for a server.
+ * an agent and its resources. Only doorman_resource_wait and doorman_agent_stop block.
+ * doorman_resource_wait waits for units, never for a response of a server.
  *
  * Each of these functions that returns a status can also return
  *   DEADLOCK      if it is called within an on_change of this agent. The call does nothing.
@@ -1439,10 +1502,10 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                const doorman_client_options *options,
                                                doorman_error *error);
 
-/* The first of two steps to stop an agent. All waits return UNAVAILABLE. Later calls of
- * doorman_resource_wait and doorman_resource_open return UNAVAILABLE at once. All other calls work
- * as before. Any thread may call the function, any number of times. Threads that wait without a
- * timeout can be stopped like this:
+/* The first of two steps to stop an agent. Calls of doorman_resource_wait in progress return
+ * UNAVAILABLE. Later calls of doorman_resource_wait and doorman_resource_open return UNAVAILABLE at
+ * once. All other calls work as before. Any thread may call doorman_agent_shutdown, any number of
+ * times. Threads that wait without a timeout can be stopped like this:
  *
  *     each thread     while (doorman_resource_wait(resource, 1, DOORMAN_NEVER) == DOORMAN_OK)
  *                         act();
@@ -1453,28 +1516,31 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
  *   returns   OK */
 DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
 
-/* The second of two steps to stop an agent. The call also does the first step if necessary. It
- * releases all leases, except those of gauges with units in use. For that it waits at most a second
- * for the server. It does not wait if nothing can be released, or if no server can be reached. Then
- * it frees the agent and its resources. No other thread may be in a call or begin a call. Only
- * waits that are blocked already are allowed. NULL has no effect.
+/* The second of two steps to stop an agent. The call also does the first step, if this was not done
+ * before. It releases all leases, except the leases of gauges with units in use. To release them,
+ * it waits at most a second for the server. It does not wait if nothing can be released, or if no
+ * server can be reached. At the end it frees the agent and its resources. No other thread may use
+ * the agent or its resources during the call or later, with one exception: a thread may already be
+ * blocked in doorman_resource_wait. NULL has no effect.
  *   returns   OK | DEADLOCK or UNAVAILABLE (see doorman_agent; nothing is freed) */
 DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 
 /* The state of an agent, for logs and health checks. */
 typedef struct doorman_agent_info {
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
-    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the server for the present or next request */
-    bool connected;                         /* nng has a connection to this address */
-    /* The last request had no useful response, or the present request cannot connect. A server that
-     * refuses connections is noticed within 0.2 s after nng's attempt. If the network does not
-     * respond at all, `failing` becomes true when the request times out. */
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address for the present request, or else for the
+                                               next request */
+    bool connected;                         /* nng has a connection to `address` */
+    /* true: the last request had no useful response, or nng cannot connect for the present request.
+     * A server that refuses connections is noticed within 0.2 s after nng's attempt. If the network
+     * does not respond at all, `failing` becomes true when the request times out. */
     bool failing;
-    doorman_error last_error;   /* of the last request that failed or could not connect at first;
-                                   "": no error */
+    doorman_error last_error;   /* the error of the last request that failed or could not connect at
+                                   first; "": no error */
     doorman_time last_error_at; /* the time of last_error on doorman_clock; 0: no error */
-    doorman_time next_refresh;  /* when the next request is sent, or the present request times out;
-                                   DOORMAN_NEVER: there is nothing to ask for */
+    doorman_time next_refresh;  /* if a request is under way: when the request times out. Otherwise:
+                                   when the next request is sent. DOORMAN_NEVER: no request is
+                                   planned */
 } doorman_agent_info;
 
 /* Reads the state of an agent.
@@ -1494,7 +1560,7 @@ DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool 
  * and `error` names the first field that differs. Then `options_differ` of doorman_resource_info is
  * true until the last close. If no field differs, `error` is "". A different kind is refused.
  *   out       written only on OK
- *   options   used only during the call; on_change may come from the agent's thread
+ *   options   used only during the call. The agent's thread may call on_change
  *   error     may be NULL; also written on OK
  *   returns   OK | INVALID_ARGUMENT (also for a different kind while the resource is open or has
  *             units in use) | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down)
@@ -1512,27 +1578,29 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
 
 /* Takes n units if they may be used now.
  *
- * A rate allows at most rate * (t + burst) units in any time t (L1). The time of n units may be
- * longer than the burst. Then the burst of this request is the time of n units. Example: at 100
- * units a second, a request for 20 units fits 0.2 s after the last units were taken. With
- * burst_units, at most rate * t + burst_units units are allowed in any time t. Then a request for
- * more than burst_units is IMPOSSIBLE. A rate starts with nothing saved. The time of a unit is
- * rounded up to 1/256 ns. Single units therefore pass at 2.5e11 a second at most. At 1e8 a second
- * they pass 0.04 % too slowly. Below 3e-8 a second, which is one unit in a year, no whole unit
- * passes.
+ * A rate allows at most rate * (t + burst) units in any time t (L1). The time of n units is n /
+ * rate. If it is longer than the burst, it replaces the burst for this call. Example: at 100 units
+ * a second, a call with n = 20 is allowed 0.2 s after the last units were taken. With burst_units,
+ * at most rate * t + burst_units units are allowed in any time t, and an n of more than burst_units
+ * is IMPOSSIBLE. A rate starts with nothing saved. The time of one unit is rounded up to 1/256 ns.
+ * Therefore at most 2.5e11 single units are allowed in a second, and a rate of 1e8 units a second
+ * is 0.04 % too slow. A rate below 3e-8 units a second, which is one unit in a year, allows no
+ * whole unit.
  *
- * A gauge never has more units in use than its capacity. If the capacity falls below what is in
- * use, nothing new is allowed until units are released. The caller must release the same n. Units
- * are counted in 1/4096, rounded up. A gauge needs leases of whole units. Its template must
- * therefore have "whole": true. Otherwise `gauge_is_divided` of doorman_resource_info is true.
+ * A gauge never has more units in use than its capacity. If the capacity falls below the units in
+ * use, nothing new is allowed until enough units are released. The caller must release the same n.
+ * Units are counted in 1/4096, rounded up. A gauge needs leases of whole units, so its template
+ * must have "whole": true. If its template does not have this, `gauge_is_divided` of
+ * doorman_resource_info is true.
  *
  *   n         [0, 1e15]; 0 is always allowed
  *   out       NULL for the fastest call; else written in full
- *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n can never fit. For a gauge, n is more than the
- *             largest possible capacity. For a rate, n is more than burst_units, or takes more than
- *             208 days at the largest possible capacity. The largest possible capacity is what the
- *             resource may want, or what it has if that is more. The resource may want
- *             wants_maximum, or the wants that are set. Units that are not allowed count as refused
+ *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n can never be allowed. For a gauge, n is more than
+ *             the largest possible capacity. For a rate, n is more than burst_units, or takes more
+ *             than 208 days at the largest possible capacity. The largest possible capacity is the
+ *             larger of two numbers: the capacity in force, and the most that the resource can
+ *             want. A resource can want the wants that are set. If the wants follow use, it can
+ *             want wants_maximum. Units that are not allowed count as refused
  *   cost      no lock and no system call except a read of the clock; one compare-and-swap if
  *             allowed. With `out` also a second read of the state and two divisions
  *   source    a rate: GCRA (ITU-T I.371), with saved time instead of a bucket of cells */
@@ -1540,30 +1608,31 @@ DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, do
                                                   doorman_result *out);
 
 /* Waits until n units may be used, and takes them. Waiters are served in the order of their
- * arrival. doorman_resource_try does not queue, but takes what there is. So many small attempts can
- * starve a waiter that needs many units. Waiters can also starve an attempt that needs many units.
- * A waiter sees a change of the lease at once. Callers that queue for a rate pass one by one at
- * that rate, even if more units have been saved. This rule ends half a burst after the last waiter
- * has passed. Oversleep of threads is compensated gradually. If the present lease is too small for
- * n, the call waits for a larger lease. A thread may be cancelled while it waits.
+ * arrival. A call of doorman_resource_try does not wait behind the waiters. So many small attempts
+ * can starve a waiter that needs many units. Waiters can also starve an attempt that needs many
+ * units. A waiter sees a change of the lease at once. While callers wait for a rate, they return
+ * one by one at that rate, even if more units have been saved. This pacing ends half a burst after
+ * the last waiter has returned. If a thread wakes too late, the delay is compensated gradually. If
+ * the present lease is too small for n, the call waits for a larger lease. A thread may be
+ * cancelled while it waits.
  *   n         [0, 1e15], in the resource's units
  *   timeout   0 or less: does not wait; DOORMAN_NEVER: waits as long as necessary
  *   returns   OK | TIMED_OUT (nothing is taken) | RESOURCE_EXHAUSTED (n is IMPOSSIBLE: see
  *             doorman_resource_try) | INVALID_ARGUMENT (n) | UNAVAILABLE (the agent is shut down,
  *             or the resource is closed) | OUT_OF_MEMORY
- *   cost      that of about two attempts if the call need not wait. Otherwise a mutex, and
- *             O(waiters of the agent) */
+ *   cost      that of about two attempts, if the call need not wait. A call that waits needs a
+ *             mutex, and O(waiters of the agent) */
 DOORMAN_API doorman_status doorman_resource_wait(doorman_resource *resource, double n,
                                                  doorman_time timeout);
 
-/* Releases n units of a gauge, and wakes a call that waits for units. An on_change may also call
- * this function.
+/* Releases n units of a gauge, and wakes a call that waits for units. on_change may call this
+ * function.
  *   returns   OK | INVALID_ARGUMENT (n, or the resource is a rate)
  *   cost      a compare-and-swap; a mutex if callers wait */
 DOORMAN_API doorman_status doorman_resource_release(doorman_resource *resource, double n);
 
-/* Returns the `retry_after` that a refusal of n units would have now. The call takes no units and
- * counts nothing.
+/* Returns the `retry_after` that a refused attempt to take n units would have now. The call takes
+ * no units and counts nothing.
  *   returns   0: now | DOORMAN_NEVER: n is IMPOSSIBLE, or no change is expected
  *   cost      as doorman_resource_try */
 DOORMAN_API doorman_time doorman_resource_delay(const doorman_resource *resource, double n);
@@ -1581,9 +1650,9 @@ DOORMAN_API doorman_status doorman_resource_read(const doorman_resource *resourc
 
 /* ---- transport, the public part -------------------------------------------------------------- */
 
-/* Sends the requests of an upstream, one at a time over one connection, and receives the responses.
- * Each agent has a transport already. A node with a parent needs a transport of its own. A
- * transport has no thread. A thread of the caller runs this loop:
+/* Sends the requests of an upstream over one connection, one after the other, and receives the
+ * responses. Each agent has a transport already. A node with a parent needs a transport of its own.
+ * A transport has no thread. A thread of the caller runs this loop:
  *
  *     with the lock that guards the upstream and its owner
  *         bool made = doorman_transport_update(transport, &result, now)
@@ -1596,8 +1665,9 @@ typedef struct doorman_transport doorman_transport;
 typedef struct doorman_transport_options {
     doorman_upstream *upstream; /* required; must outlive the transport */
     /* Required: called when doorman_transport_update has a result to return, and at most once more
-     * for each request. Any thread may make this call, also within doorman_transport_send. on_wakeup
-     * may take the lock. It must not call the transport. */
+     * for each request. The call may come from any thread, and may come within
+     * doorman_transport_send. on_wakeup may take the lock, but must not call a function of the
+     * transport. */
     void (*on_wakeup)(void *context);
     void *context;
     const doorman_tls *tls; /* required if an address needs TLS */
@@ -1616,26 +1686,26 @@ DOORMAN_API void doorman_transport_destroy(doorman_transport *transport);
 
 /* How a request ended. */
 typedef struct doorman_transport_result {
-    bool has_ended; /* a request has ended since the last update. false: all other fields are
+    bool has_ended; /* true: a request has ended since the last update. false: all other fields are
                        zero */
     /* OK | UNAVAILABLE (no connection, or no response in time) | another status of
      * doorman_json_response (the response was invalid) */
     doorman_status status;
     doorman_error error;                    /* why the request failed */
-    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the server to which it was sent */
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address to which the request was sent */
 } doorman_transport_result;
 
 /* Passes a response or a failure to the upstream. Then fetches the next request, unless a request
  * is in progress. The call uses doorman_upstream_request, which also does the work of the client or
  * server.
- *   out       how the last request ended; may be NULL
+ *   out       how the last request ended, if it has ended since the last update; may be NULL
  *   returns   true: doorman_transport_send must be called next */
 DOORMAN_API bool doorman_transport_update(doorman_transport *transport,
                                           doorman_transport_result *out, doorman_time now);
 
 /* Sends the request that doorman_transport_update has fetched, and connects first if needed. The
- * call may wait for threads of nng, so the caller must not hold the lock. The result comes with a
- * later doorman_transport_update. */
+ * call may wait for threads of nng, so the caller must not hold the lock. A later
+ * doorman_transport_update returns the result. */
 DOORMAN_API void doorman_transport_send(doorman_transport *transport);
 #endif /* DOORMAN_NNG */
 
@@ -1675,7 +1745,7 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  *
  * C1 A function that depends on time has a parameter `now`. No section before >>nng reads a clock,
  *    does I/O, starts a thread or has global state. Random numbers come only from a seed. So the
- *    same calls give the same results on every machine.
+ *    same calls with the same seeds give the same results on every machine.
  * C2 Only one thread at a time may use a server. Only one thread at a time may use a client and its
  *    resources. The caller provides the lock. Any number of threads may use a limiter at once.
  * C3 An option that is zero has its default value. Each create function has a destroy function.
@@ -1711,7 +1781,7 @@ static doorman_status doorman__no_memory(doorman_error *error) {
     return doorman__fail(error, DOORMAN_OUT_OF_MEMORY, "out of memory");
 }
 
-/* Adds times. The sum is at most NEVER, and does not overflow. */
+/* Adds a duration to a time. The sum is at most DOORMAN_NEVER, and does not overflow. */
 static doorman_time doorman__after(doorman_time time, doorman_time duration) {
     return time > DOORMAN_NEVER - duration ? DOORMAN_NEVER : time + duration;
 }
@@ -1732,7 +1802,8 @@ static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
 
-/* This function is separate, so that compilers inline the common case of doorman__reserve. */
+/* Enlarges the array for doorman__reserve. This function is separate, so that compilers inline the
+ * common case of doorman__reserve. */
 __attribute__((noinline)) static bool doorman__grow(void **items, size_t *capacity, size_t count,
                                                     size_t item_bytes) {
     assert(count > *capacity && item_bytes > 0 && (*items || *capacity == 0));
@@ -1768,8 +1839,8 @@ static char *doorman__copy(const char *text) {
     return copy;
 }
 
-/* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits. The generator below
- * applies this function to a counter. */
+/* splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits. doorman__random applies
+ * this function to a counter. */
 static uint64_t doorman__mix(uint64_t x) {
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
@@ -1787,7 +1858,7 @@ static double doorman__random_unit(uint64_t *state) {
 }
 
 /* Decodes one UTF-8 character and moves *text past the character. Returns false for invalid UTF-8,
- * for a form that is not the shortest, and for a surrogate. */
+ * for a character that could be encoded in fewer bytes, and for a surrogate. */
 static bool doorman__utf8_next(const char **text, const char *end, uint32_t *code) {
     const unsigned char *at = (const unsigned char *)*text;
     size_t left = (size_t)(end - *text);
@@ -1823,8 +1894,8 @@ static bool doorman__id_valid(const char *id) {
 #define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 #define DOORMAN__AMOUNT_RULE "must be a finite number from 0 to 1e15"
 
-/* SipHash-1-3 (Aumasson and Bernstein 2012). Nobody can choose ids that collide without knowing the
- * key. So hash tables of ids from the network stay fast (C8). */
+/* SipHash-1-3 (Aumasson and Bernstein 2012). An attacker who does not know the key cannot choose
+ * ids with equal hashes. Therefore hash tables of ids from the network stay fast (C8). */
 #define DOORMAN__ROTATE(x, bits) ((x) << (bits) | (x) >> (64 - (bits)))
 
 static inline void doorman__sip_round(uint64_t v[4]) {
@@ -1880,13 +1951,13 @@ static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
     return doorman__hash_bytes(key, data, sizeof data);
 }
 
-/* A hash table with chains. Each entry contains its own link, so adding an entry never fails. If
- * there is no memory for a larger array of buckets, the chains get longer. A growing table has two
- * to four buckets for each entry. A shrinking table has up to eight buckets for each entry. So
- * about three of four lookups find the entry at the start of its chain. This matters because each
- * link of a chain in a large table costs a wait for memory. The upper bits of a hash choose the
- * bucket. So the buckets are always in the order of the hashes. A hash is therefore a position that
- * stays valid while the table changes. */
+/* A hash table with a list of entries for each bucket. Each entry contains its own link, so adding
+ * an entry never fails. If there is no memory for a larger array of buckets, the lists get longer.
+ * While entries are added, the table has two to four buckets for each entry. After removals it can
+ * have up to eight buckets for each entry. So about three of four lookups find the entry at the
+ * start of its list. This matters because in a large table the CPU waits for memory at each entry
+ * of a list. The upper bits of a hash choose the bucket. So the buckets are always in the order of
+ * the hashes. A hash is therefore a position that stays valid while the table changes. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -1894,7 +1965,7 @@ typedef struct doorman__link {
 
 typedef struct doorman__table {
     doorman__link **buckets;
-    size_t bucket_count; /* a power of two; 0: `buckets` is NULL, `single` is used */
+    size_t bucket_count; /* a power of two; 0: `buckets` is NULL, and all entries are in `single` */
     unsigned shift;      /* bucket_count is 2^(64 - shift) */
     size_t count;
     doorman__link *single;
@@ -1955,7 +2026,7 @@ static void doorman__table_remove(doorman__table *table, doorman__link *link) {
     }
 }
 
-/* Returns the first link with this hash in the chain that starts at `link`, or NULL. The caller
+/* Returns the first link with this hash in the list that starts at `link`, or NULL. The caller
  * compares the ids. */
 static doorman__link *doorman__table_same(doorman__link *link, uint64_t hash) {
     while (link && link->hash != hash) link = link->next;
@@ -1991,8 +2062,9 @@ static void doorman__table_uninit(doorman__table *table) { DOORMAN_FREE(table->b
 
 /* A binary heap of timers finds the object that is due next. Each timer is a field of its object.
  * Setting, moving or removing a timer takes O(log n). Reading the first timer takes O(1). Timers
- * with equal times keep the order in which they were set, so no object starves. Room for a timer is
- * reserved beforehand, so setting a timer never fails. */
+ * with equal times keep the order in which they were set, so no object starves.
+ * doorman__timers_reserve allocates the memory before a timer is set, so setting a timer never
+ * fails. */
 typedef struct doorman__timer {
     doorman_time at;
     uint64_t order; /* the heap's counter when the timer was set */
@@ -2033,8 +2105,8 @@ static void doorman__timers_put(doorman__timers *timers, size_t at, doorman__tim
     timer->place = at + 1;
 }
 
-/* Puts a timer at its right place in the heap. The search for this place starts at `at`, which must
- * be free. */
+/* Puts a timer at its right place in the heap. The search starts at the place `at`, which must be
+ * free. */
 static void doorman__timers_sift(doorman__timers *timers, size_t at, doorman__timer *timer) {
     for (size_t above; at > 0; at = above) {
         above = (at - 1) / 2;
@@ -2060,8 +2132,8 @@ static void doorman__timer_clear(doorman__timers *timers, doorman__timer *timer)
     timer->place = 0;
 }
 
-/* Sets a timer, or clears it with DOORMAN_NEVER. Setting a timer to its current time keeps its
- * order. */
+/* Sets a timer, or clears it with DOORMAN_NEVER. A timer that is set to the same time again keeps
+ * its order. */
 static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, doorman_time at) {
     if (timer->place && timer->at == at) return;
     if (at == DOORMAN_NEVER) {
@@ -2080,11 +2152,11 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
 #define DOORMAN__WITHIN(type, field, part)                                                         \
     ((type *)(void *)((unsigned char *)(part)-offsetof(type, field)))
 
-/* An exact sum of amounts (C9). It is a number of 128 bits, 48 of them behind the binary point. The
- * order of additions and subtractions does not change the sum. Subtracting an amount that was added
- * restores the sum to the last bit. So the sum shows exactly whether the leases exceed the
- * capacity. The amounts are multiples of 2^-48 of a unit. Every double of at least 32 units is such
- * a multiple. */
+/* An exact sum of amounts (C9). It is a number of 128 bits, and 48 of these bits are behind the
+ * binary point. The order of additions and subtractions does not change the sum. If an amount is
+ * added and later subtracted, the sum is the same as before, to the last bit. So the sum shows
+ * exactly whether the leases exceed the capacity. The amounts are multiples of 2^-48 of a unit.
+ * Every double of at least 32 is such a multiple. */
 typedef struct doorman__total {
     uint64_t high, low;
 } doorman__total;
@@ -2131,8 +2203,8 @@ static double doorman__total_value(doorman__total total) {
 }
 
 /* Returns the next smaller double. Precondition: value is more than 0. The function changes the
- * bits of the number. A subtraction could return the same number on 32-bit x86, which rounds
- * twice. */
+ * bits of the number. On 32-bit x86, which rounds twice, a subtraction could return the same
+ * number. */
 static double doorman__next_below(double value) {
     assert(value > 0);
     uint64_t bits;
