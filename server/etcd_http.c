@@ -79,8 +79,12 @@ static size_t reply_add(char *bytes, size_t size, size_t count, void *context) {
     if (needed > BODY_BYTES_MAX) reply->refusal = "the response is too long";
     if (!reply->refusal && needed > body->capacity) {
         char *text = (char *)realloc(body->text, 2 * needed);
-        if (text) *body = (doorman_buffer){text, body->bytes, 2 * needed};
-        if (!text) reply->refusal = strerror(ENOMEM);
+        if (text) {
+            body->text = text;
+            body->capacity = 2 * needed;
+        } else {
+            reply->refusal = strerror(ENOMEM);
+        }
     }
     if (!reply->refusal) {
         memcpy(body->text + body->bytes, bytes, all);

@@ -195,7 +195,7 @@ server_alone() { # a compiler
 server_sources() { # a compiler of C
     parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY TLS WARNINGS)
     for source in doorman_server.c server/*.c; do
-        each_level "source_c '$1' c11 -D_DEFAULT_SOURCE $parts $source"
+        each_level "source_c '$1' c11 -D_DEFAULT_SOURCE -idirafter $folder $parts $source"
     done
 }
 
@@ -274,10 +274,14 @@ trap 'rm -rf "$folder"' EXIT
 if [ "$CC" != clang ] && can_build clang clang++; then clang=clang; fi
 
 # The compilers for Windows do not search the system's folders, so they need a copy of cJSON's
-# header, which is the same on Windows.
+# header, which is the same on Windows. The compilers for 32 bits need a copy of libcurl's headers,
+# because Debian keeps them in a folder for 64 bits.
+path_of() { # a header
+    echo "#include <$1>" | $CC $CPPFLAGS -M -x c - | tr ' ' '\n' | grep -m 1 "/$1\$"
+}
 mkdir "$folder/cjson"
-cjson=$(echo '#include <cjson/cJSON.h>' | $CC $CPPFLAGS -M -x c - | tr ' ' '\n' | grep cJSON.h)
-cp "$cjson" "$folder/cjson"
+cp "$(path_of cjson/cJSON.h)" "$folder/cjson"
+cp -r "$(dirname "$(path_of curl/curl.h)")" "$folder/curl"
 
 table >"$folder/table"
 tr '\n' '\0' <"$folder/table" |

@@ -1,5 +1,5 @@
-/* A real etcd for system tests, and a proxy in front of it. Tests that use it are skipped if etcd is
- * not installed.
+/* A real etcd for system tests, and a proxy in front of it. Tests that use it are skipped if etcd
+ * is not installed.
  *
  * Each etcd has free ports and keeps its data in a temporary folder. An etcd with certificates only
  * takes TLS connections. */
