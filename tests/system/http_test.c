@@ -181,6 +181,29 @@ static void the_status_names_the_node_its_master_and_every_resource(void **state
     server_stop(&fixture.server);
 }
 
+/* V3: a server that has not heard of a master says so. */
+static void the_status_says_that_the_master_is_not_known(void **state) {
+    (void)state;
+    const char *const more[] = {"--etcd", "http://127.0.0.1:1", "--election-key", "/k", NULL};
+    struct fixture fixture = fixture_start(CONFIG("100", ""), more);
+    expect(&fixture, "/v1/status", HOST, 200, "\"is_master\":false,\"master_address\":null");
+    expect(&fixture, "/readyz", "", 503, "the master is not known");
+    expect(&fixture, "/", HOST, 200, "not known");
+    server_stop(&fixture.server);
+}
+
+/* S7: while a server learns, there is no safe capacity unless the template has one. */
+static void the_status_says_that_a_resource_learns(void **state) {
+    (void)state;
+    struct fixture fixture =
+        fixture_start("{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":100}]}", NULL);
+    request_capacity(&fixture, CAPACITY_REQUEST("a", "db", "10"));
+    expect(&fixture, "/v1/status", HOST, 200, "\"safe_capacity\":null,\"learning\":true");
+    assert_true(metric(&fixture, "doorman_resource_learning{resource=\"db\"}") == 1);
+    expect(&fixture, "/", HOST, 200, "learning for");
+    server_stop(&fixture.server);
+}
+
 /* V3: the response is a valid configuration file. */
 static void the_configuration_page_is_a_valid_configuration(void **state) {
     (void)state;
@@ -664,6 +687,25 @@ static nng_tls_config *client_tls(const char *authority, const char *folder) {
     return tls;
 }
 
+/* V7: each flag names a file with something else than it needs. */
+static void files_that_are_no_certificates_are_refused_at_the_start(void **state) {
+    (void)state;
+    struct process *files = process_new();
+    if (!make_certificates(files->folder)) skip();
+    char cert[128], key[128];
+    snprintf(cert, sizeof cert, "%s/own.pem", files->folder);
+    snprintf(key, sizeof key, "%s/own.key", files->folder);
+    file_write(files->config, "not PEM");
+    expect_refusal(
+        (const char *[]){"--tls-cert", files->config, "--tls-key", key, "--http", "off", NULL}, 1,
+        "they must be a certificate and its key, in PEM");
+    expect_refusal((const char *[]){"--tls-cert", cert, "--tls-key", files->config, NULL}, 1,
+                   "they must be a certificate and its key, in PEM");
+    expect_refusal(
+        (const char *[]){"--tls-cert", cert, "--tls-key", key, "--tls-ca", files->config, NULL}, 1,
+        "it must hold certificates, in PEM");
+}
+
 /* Returns how long to wait for a response, which is expected or must not come. */
 static int timeout(bool expected) { return expected ? TIMEOUT_MS : 2000; }
 
@@ -1059,6 +1101,8 @@ int main(int argc, char **argv) {
         TEST(many_resources_are_paged_and_can_be_filtered),
         TEST(leases_are_sorted_paged_and_filtered),
         TEST(the_status_names_the_node_its_master_and_every_resource),
+        TEST(the_status_says_that_the_master_is_not_known),
+        TEST(the_status_says_that_a_resource_learns),
         TEST(the_configuration_page_is_a_valid_configuration),
         TEST(the_metrics_count_events),
         TEST(two_processes_with_one_id_are_shown),
@@ -1073,6 +1117,7 @@ int main(int argc, char **argv) {
         TEST(a_configured_token_is_required_everywhere),
         TEST(http_beyond_loopback_needs_authentication),
         TEST(http_errors_at_the_start_are_one_line),
+        TEST(files_that_are_no_certificates_are_refused_at_the_start),
         TEST(with_an_authority_only_its_certificates_are_accepted),
         TEST(a_changed_file_is_loaded_after_any_kind_of_change),
         TEST(an_invalid_changed_file_is_shown_and_the_last_configuration_stays),

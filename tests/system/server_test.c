@@ -629,6 +629,21 @@ static void an_unusable_configuration_is_an_error_that_says_why(void **state) {
     }
 }
 
+/* The path names a folder, so it can be opened but not read. */
+static void a_configuration_that_cannot_be_read_is_an_error(void **state) {
+    (void)state;
+    struct process *process = process_new();
+    const char *const arguments[] = {"--config", process->folder, "--listen=tcp://127.0.0.1:0",
+                                     NULL};
+    assert_int_equal(process_run(process, arguments, NULL), 1);
+    assert_refused(process, "cannot be read");
+    assert_refused(process, process->folder);
+}
+
+#define SEVENTEEN(text)                                                                            \
+    text "," text "," text "," text "," text "," text "," text "," text "," text "," text "," text \
+         "," text "," text "," text "," text "," text "," text
+
 static void a_usage_error_is_one_line_that_mentions_help(void **state) {
     (void)state;
     static const struct {
@@ -650,6 +665,11 @@ static void a_usage_error_is_one_line_that_mentions_help(void **state) {
         {{"--config", "c"}, {"DOORMAN_LOG_LEVEL=quiet"}, "'quiet'"},
         {{"--config", "c"}, {"DOORMAN_CHECK_CONFIG=perhaps"}, "'perhaps'"},
         {{"--config", "c"}, {"DOORMAN_LISTEN=tcp://127.0.0.1:0,,"}, "--listen"},
+        {{"--parent", SEVENTEEN("tcp://127.0.0.1:1")}, {NULL}, "more than 16 addresses"},
+        {{"--config", "c", "--max-holders", "0"}, {NULL}, "a whole number from 1 to 1000000000"},
+        {{"--config", "c", "--max-message", "4194305"}, {NULL}, "from 1 to 4194304"},
+        {{"--config", "c", "--max-resources", "1e3"}, {NULL}, "'1e3'"},
+        {{"--config", "c", "--max-connections", "-1"}, {NULL}, "'-1'"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct process *process = process_new();
@@ -726,6 +746,16 @@ static void the_version_is_that_of_the_header(void **state) {
     char *out = file_read(process->out);
     assert_string_equal(out, "doorman_server " DOORMAN_VERSION "\n");
     free(out);
+}
+
+/* V7: nobody has seen the output, so the exit code is not 0. */
+static void output_that_cannot_be_written_is_a_failure(void **state) {
+    (void)state;
+    struct process *process = process_new();
+    const char *const arguments[] = {"--version", NULL};
+    snprintf(process->out, sizeof process->out, "/dev/full");
+    assert_int_equal(process_run(process, arguments, NULL), 1);
+    assert_int_equal(process_logged(process, "cannot write to standard output"), 1);
 }
 
 /* ---- environment ---------------------------------------------------------------------------- */
@@ -862,6 +892,24 @@ static void every_line_of_the_log_is_logfmt(void **state) {
     regfree(&regex);
 }
 
+/* V6: control characters could control a terminal, so they are escaped. */
+static void control_characters_are_escaped_in_the_log(void **state) {
+    (void)state;
+    char config[128];
+    struct process *process = process_new();
+    snprintf(config, sizeof config, "%s/a\nb\033c", process->folder);
+    const char *const arguments[] = {"--config", config, "--listen=tcp://127.0.0.1:0", NULL};
+    file_write(config, CONFIG_120);
+    process_start(process, arguments, NULL);
+    process_await(process, "msg=serving", 1);
+    process_signal(process, SIGHUP);
+    process_await(process, "msg=\"configuration loaded\"", 1);
+    process_signal(process, SIGTERM);
+    process_end(process, 0);
+    assert_int_equal(process_logged(process, "/a\\nb\\u001bc\""), 1);
+    assert_int_equal(process_logged(process, "\033"), 0);
+}
+
 static void lines_below_the_log_level_are_not_logged(void **state) {
     (void)state;
     char url[96], *reply = NULL;
@@ -912,15 +960,18 @@ int main(int argc, char **argv) {
         TEST(a_stopping_server_answers_unavailable),
         TEST(an_address_in_use_is_an_error_that_names_it),
         TEST(an_unusable_configuration_is_an_error_that_says_why),
+        TEST(a_configuration_that_cannot_be_read_is_an_error),
         TEST(a_usage_error_is_one_line_that_mentions_help),
         TEST(an_invalid_address_or_name_is_a_usage_error),
         TEST(help_lists_every_flag_with_its_variable_and_default),
         TEST(the_version_is_that_of_the_header),
+        TEST(output_that_cannot_be_written_is_a_failure),
         TEST(every_flag_can_be_set_in_the_environment),
         TEST(flags_take_precedence_over_the_environment),
         TEST(check_config_accepts_a_valid_configuration),
         TEST(learning_for_less_than_a_lease_causes_a_warning),
         TEST(every_line_of_the_log_is_logfmt),
+        TEST(control_characters_are_escaped_in_the_log),
         TEST(lines_below_the_log_level_are_not_logged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
