@@ -800,6 +800,40 @@ static void expect_leaf(const char *url, const char *authority, const char *fold
     assert_int_equal(leased, expected);
 }
 
+/* Reads the address of a listener, whose port the system has chosen, from the log. */
+static void read_listener(const struct fixture *fixture, const char *address, char url[64]) {
+    char *log_text = file_read(fixture->server.process->err);
+    const char *at = strstr(log_text, address);
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "%63[^, \n]", url), 1);
+    free(log_text);
+}
+
+/* Checks a server with two listeners: tls+tcp at 127.0.0.1 and at localhost. The second is
+ * necessary, because localhost can mean ::1, and nng only tries the first IP address of a name.
+ *   own      the folder of the server's CA
+ *   others   the folder of another CA */
+static void expect_certificates(const struct fixture *fixture, const char *own, const char *others,
+                                bool with_authority) {
+    char url[64], named[64];
+    read_listener(fixture, "tls+tcp://127.0.0.1:", url);
+    read_listener(fixture, "tls+tcp://localhost:", named);
+    expect_nng(url, own, own, true);
+    expect_https(fixture, own, own, true);
+    expect_nng(url, own, NULL, !with_authority);
+    expect_https(fixture, own, NULL, !with_authority);
+    expect_nng(url, own, others, !with_authority);
+    expect_https(fixture, own, others, !with_authority);
+    expect_nng(url, others, own, false); /* another CA signed the server's certificate */
+    expect_agent(named, own, own, true);
+    expect_agent(named, others, own, false);
+    expect_agent(url, own, own, false); /* the certificate is not valid for 127.0.0.1 */
+    expect_leaf(named, own, own, true);
+    expect_leaf(named, others, own, false);
+    free(exchange(fixture, "GET /healthz HTTP/1.1\r\n\r\n"));
+    expect_nng(url, own, own, true);
+}
+
 /* V3: with a CA, only clients with a certificate of that CA get in. They see no other
  * difference. */
 static void with_an_authority_only_its_certificates_are_accepted(void **state) {
@@ -820,31 +854,16 @@ static void with_an_authority_only_its_certificates_are_accepted(void **state) {
     snprintf(cert, sizeof cert, "%s/own.pem", own);
     snprintf(key, sizeof key, "%s/own.key", own);
     snprintf(ca, sizeof ca, "%s/ca.pem", own);
-    const char *flags[] = {
-        "--listen", "tls+tcp://127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--tls-ca", ca,
-        NULL};
     for (int with_authority = 0; with_authority < 2; with_authority++) {
-        flags[6] = with_authority ? "--tls-ca" : NULL;
+        const char *flags[] = {"--listen",   "tls+tcp://127.0.0.1:0",
+                               "--listen",   "tls+tcp://localhost:0",
+                               "--tls-cert", cert,
+                               "--tls-key",  key,
+                               NULL,         ca,
+                               NULL};
+        if (with_authority) flags[8] = "--tls-ca";
         struct fixture fixture = fixture_start(CONFIG("100", ""), flags);
-        char *log_text = file_read(fixture.server.process->err), url[64];
-        assert_int_equal(sscanf(strstr(log_text, "tls+tcp://"), "%63[^, \n]", url), 1);
-        free(log_text);
-        expect_nng(url, own, own, true);
-        expect_https(&fixture, own, own, true);
-        expect_nng(url, own, NULL, !with_authority);
-        expect_https(&fixture, own, NULL, !with_authority);
-        expect_nng(url, own, others, !with_authority);
-        expect_https(&fixture, own, others, !with_authority);
-        expect_nng(url, others, own, false); /* another CA signed the server's certificate */
-        char named[96];
-        snprintf(named, sizeof named, "tls+tcp://localhost:%s", strrchr(url, ':') + 1);
-        expect_agent(named, own, own, true);
-        expect_agent(named, others, own, false);
-        expect_agent(url, own, own, false); /* the certificate is not valid for 127.0.0.1 */
-        expect_leaf(named, own, own, true);
-        expect_leaf(named, others, own, false);
-        free(exchange(&fixture, "GET /healthz HTTP/1.1\r\n\r\n"));
-        expect_nng(url, own, own, true);
+        expect_certificates(&fixture, own, others, with_authority);
         server_stop(&fixture.server);
     }
     snprintf(command, sizeof command, "rm -rf %s %s", own, others);
