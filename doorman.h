@@ -981,8 +981,10 @@ typedef enum doorman_fallback {
 /* Certificates and keys for addresses like tls+tcp://HOST:PORT. All fields are texts in PEM. */
 typedef struct doorman_tls {
     const char *authority; /* required: the authority that has signed the certificates of the
-                              servers. A certificate must be for the host name in the address of
-                              its server. nng 1.5 does not find numeric addresses in certificates */
+                              servers. A certificate must be for the host in the address of its
+                              server. With nng 1.5.2 and Mbed TLS 2.28 (Debian 12) the host must be
+                              a name. With nng 1.10.1 and Mbed TLS 3.6 (Debian 13) it can also be an
+                              IP address */
     const char *certificate, *key; /* the certificate and key of this process; NULL: none */
 } doorman_tls;
 

