@@ -992,8 +992,9 @@ typedef struct doorman_client_options {
     const char *client_id; /* required; no other client may have the same id */
     /* Required: 1 to 16 addresses, tried in turn. doorman_agent_start lists the forms of address
      * that an agent accepts. A client without a thread accepts any other text too, but checks
-     * the spaces and the port of these forms. doorman_request.address is one of these addresses, or the address of a master that a server has sent. The address of a
-     * master may have another scheme. */
+     * the spaces and the port of these forms. doorman_request.address is one of these addresses, or
+     * the address of a master that a server has sent. The address of a master may have another
+     * scheme. */
     const char *const *addresses;
     size_t address_count;
     uint64_t seed;                /* required: a random number that is new for each client. If
@@ -2248,23 +2249,23 @@ static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
 /*
- * This section has the templates, and finds the template of a resource. A configuration is checked
- * when it is made, and never changes after that. So in every configuration each field is in its
- * range, and the defaults are filled in.
+ * This section checks and stores the templates, and finds the template of a resource. A
+ * configuration is checked when it is made, and never changes after that. So in every configuration
+ * each field is in its range, and the defaults are filled in.
  *
- * G1 A resource takes the first template whose glob equals its id. If no glob equals its id, it
- *    takes the first template whose glob matches its id.
- * G2 If no template matches a resource, its holders get what they ask for. With reject_unmatched,
- *    its holders are refused.
+ * G1 A resource takes the template whose glob equals the id of the resource. If there is no such
+ *    template, the resource takes the first template whose glob matches the id.
+ * G2 If no template matches a resource, its holders get what they ask for. But if reject_unmatched
+ *    is true, they are refused.
  * G3 A template without an algorithm takes the algorithm of the template `*`. If the template `*`
  *    has no algorithm or does not exist, the template takes the defaults.
- * G4 One error refuses the whole configuration. The error text names the field.
- * G6 The refresh interval is more than 0 and at most the lease length. A template `*` is the last
- *    template.
- * G9 If learning_mode_duration is shorter than the longest lease, the configuration is valid, but
- *    there is a warning. After a change of master the leases may then exceed the capacity (R8). The
- *    longest lease is the lease length plus the default drift. `immediate` handover and amounts
- *    that are not parts of a capacity need no learning, so they get no warning.
+ * G4 If one field is wrong, the whole configuration is refused. The error text names the field.
+ * G6 The refresh interval is more than 0 and at most the lease length. If there is a template `*`,
+ *    it is the last template.
+ * G9 If learning_mode_duration is shorter than the longest lease, the configuration is accepted
+ *    with a warning: after a change of master the leases may exceed the capacity (R8). The longest
+ *    lease lasts for the lease length plus the default drift. A template with `immediate` handover,
+ *    STATIC or NO_ALGORITHM needs no learning, so it causes no warning.
  *
  * >>server defines G5 (reloading) and C7 (limits, such as the number of templates).
  * >>json defines G7 (named parameters).
@@ -2282,8 +2283,8 @@ static uint32_t doorman__character(const char **text) {
 }
 
 /* Returns 1 if a bracket of a glob, such as `[a-z]` or `[!a]`, contains the character, else 0.
- * *glob must point behind the `[`, and is moved behind the `]`. Returns -1 if there is no `]`. The
- * `[` is then an ordinary character, as in the shell. */
+ * *glob must point behind the `[`, and is moved behind the `]`. Returns -1 if there is no `]`. A
+ * `[` without a `]` is an ordinary character, as in the shell. */
 static int doorman__glob_bracket(const char **glob, uint32_t character) {
     const char *at = *glob;
     bool negated = *at == '!' || *at == '^', found = false;
@@ -2303,10 +2304,10 @@ static int doorman__glob_bracket(const char **glob, uint32_t character) {
     return found != negated;
 }
 
-/* Returns whether one element of a glob matches the character at *id. The element is not `*`. On a
- * match, moves *glob past the element and *id past the character. *open starts as NULL. The
- * function sets *open to the first bracket that has no end. Brackets behind that bracket have no
- * end either, so they are not searched again. */
+/* Returns whether one element of a glob matches the character at *id. The element is a character, a
+ * `?` or a bracket. The caller handles `*`. On a match, moves *glob past the element and *id past
+ * the character. *open starts as NULL. The function sets *open to the first bracket that has no
+ * end. Brackets behind that bracket have no end either, so they are not searched again. */
 static bool doorman__glob_step(const char **glob, const char **id, const char **open) {
     const char *pattern = *glob, *text = *id;
     if (!*text || !*pattern) return false;
@@ -2436,7 +2437,8 @@ static const char *doorman__algorithm_unused(const doorman_algorithm *algorithm)
     return NULL;
 }
 
-/* Checks the other fields of a template in the same way. */
+/* Finds the first field of a template, besides the fields of its algorithm, that has a value
+ * without an effect. Returns an error text, or NULL if there is no such field. */
 static const char *doorman__template_unused(const doorman_template *template_) {
     const doorman_algorithm *given = &template_->algorithm;
     bool has_durations = given->lease_length || given->refresh_interval ||
@@ -2451,7 +2453,7 @@ static const char *doorman__template_unused(const doorman_template *template_) {
     return !template_->has_algorithm && has_algorithm ? "algorithm: needs has_algorithm" : NULL;
 }
 
-/* Returns whether an amount is not an integer. DOORMAN_UNLIMITED is an integer. */
+/* Returns whether an amount is not an integer. DOORMAN_UNLIMITED counts as an integer. */
 static bool doorman__divides(double amount) { return amount > (double)(int64_t)amount; }
 
 static doorman_status doorman__template_check(const doorman_template *template_, size_t index,
@@ -2520,10 +2522,11 @@ static doorman_status doorman__config_check(const doorman_config_options *option
 
 /* ---- configuration: making one, and finding a template in it */
 
-/* A lookup finds a template by its whole glob or by the literal start of its glob. The literal
- * start is the part before the first of the characters * ? [ \. There may be 10,000 templates and a
- * million resources, so comparing all globs would cost too much. Most globs start differently from
- * a given id. The tables contain nothing from the network, so they need no seed. */
+/* One hash table finds a template by its whole glob. The other table finds it by the literal start
+ * of its glob. The literal start is the part before the first of the characters * ? [ \. There may
+ * be 10,000 templates and a million resources, so comparing all globs would cost too much. Most
+ * globs need not be compared, because a given id does not begin with their literal start. The
+ * tables contain nothing from the network, so they need no seed. */
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
@@ -2606,8 +2609,8 @@ static bool doorman__algorithm_learns_too_little(const doorman_algorithm *algori
            algorithm->has_learning_mode_duration && algorithm->learning_mode_duration < longest;
 }
 
-/* Writes a warning about the first template that learns too little (G9). If there is none, the text
- * is empty. */
+/* Writes a warning about the first template that learns too little (G9). If there is no such
+ * template, the text is empty. */
 static void doorman__config_warn(const doorman_config *config, doorman_error *error) {
     size_t count = 0, first = 0;
     if (!error) return;
@@ -2753,41 +2756,49 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
 
 /* ---- >>shares ------------------------------------------------------------------------------- */
 /*
- * This section divides a capacity. A demand is what one holder wants (w), with a priority and a
- * weight (s). The weight is the number of subclients. The demands of one priority are a band. Every
- * kind expresses its shares as terms. Terms are a level and a slope:
+ * This section shares a capacity among demands. A demand is what one holder wants (w), with a
+ * priority and a weight (s). The weight is the number of subclients of the holder. All demands of
+ * one priority form a band. Each kind of algorithm computes terms: a level and a slope. The terms
+ * give the share of each demand, which is its target:
  *
  *     target(w, s) = min(w, level * s) + slope * max(0, w - level * s)
  *
- * So a renewal reads two numbers, for any number of holders. An example for each kind:
+ * So a renewal needs only two numbers to compute its target, for any number of holders. These are
+ * examples of each kind of algorithm:
  *
- *   FAIR_SHARE          Capacity 120, wants 1000, 50, 10. The level is 60. The targets are 60, 50,
- *                       10. Capacity 160, wants 100, 50, 45, 10. The level is 55. The targets are
- *                       55, 50, 45, 10. Capacity 120, wants 1000, 500, 200 with weights 6, 4, 2.
- *                       The level is 10. The targets are 60, 40, 20.
- *   PROPORTIONAL_SHARE  Capacity 120, wants 1000, 50, 10. The equal part of each holder is 40. The
- *                       third holder leaves 30 of its part. The others want 960 and 10 more than
- *                       their parts, so the slope is 30 / 970. The targets are 69.69, 40.31, 10.
- *   PRIORITY_SHARE      Capacity 120, wants 100 at priority 2 and 50, 50 at priority 1. The higher
- *                       band gets 100. The level of the lower band is 10. With reserve 0.5 all
- *                       three first share 60, and each has 20. The lower band keeps its 40. The
- *                       higher band gets 120 - 40. The targets are 80, 20, 20.
+ *   FAIR_SHARE          With capacity 120 and wants 1000, 50, 10, the level is 60. The targets are
+ *                       60, 50, 10. With capacity 160 and wants 100, 50, 45, 10, the level is 55.
+ *                       The targets are 55, 50, 45, 10. With capacity 120, wants 1000, 500, 200 and
+ *                       weights 6, 4, 2, the level is 10. The targets are 60, 40, 20.
+ *   PROPORTIONAL_SHARE  With capacity 120 and wants 1000, 50, 10, the equal part of each holder is
+ *                       40. The third holder does not want 30 of its part. The other holders want
+ *                       960 and 10 more than their parts, so the slope is 30 / (960 + 10). The
+ *                       targets are 69.69, 40.31, 10.
+ *   PRIORITY_SHARE      The capacity is 120. One holder of priority 2 wants 100, and two holders of
+ *                       priority 1 want 50 each. The band of priority 2 gets 100. The level of the
+ *                       band of priority 1 is 10. The targets are 100, 10, 10. With a reserve of
+ *                       0.5, the three holders first share 60, so each holder gets 20. The band of
+ *                       priority 1 keeps its 40. The band of priority 2 gets 120 - 40. The targets
+ *                       are 80, 20, 20.
  *   STATIC              The level is the capacity. The capacity is for each client, and is not
  *                       divided.
  *   NO_ALGORITHM        The slope is 1. Every holder gets what it wants.
  *
- * The index finds each sum that a kind needs in O(log n). For each priority it has a B+tree of
- * demands (Bayer and McCreight 1972). Demands are in order of wants per subclient. Each inner node
- * stores the sums of each of its children. When a child changes, its sums are computed again from
- * the sums below it. So no rounding error remains after a large demand leaves, and an empty index
- * sums to exactly 0 (C9). The index stores demands by value. Equal demands are one entry with a
- * count. So nothing points into the index, and a band with one demand takes 40 bytes.
+ * The algorithms need sums of wants and of subclients. The index computes such a sum in O(log n).
+ * For each priority the index has a B+tree of demands (Bayer and McCreight 1972). The demands are
+ * in the order of their wants per subclient. Each inner node stores three sums for each of its
+ * children: the sums of all demands below the child. When a child changes, its three sums are
+ * computed again from the entries of the child. So no rounding error remains after a large demand
+ * has left, and the sums of an empty index are exactly 0 (C9). The index stores copies of demands,
+ * and equal demands are one entry with a count. So nothing points into the index, and a band with
+ * one demand takes 40 bytes.
  *
- * The nodes are wide, so a search reads a few groups of adjacent cache lines. In a binary tree a
- * search would wait for about twenty separate cache lines. The table shows the nanoseconds that one
- * change of a demand takes on one core of an AMD EPYC. A change is an insertion, a removal and a
- * search for the level. The last column shows the bytes that the index needs for each demand. The
- * holder of a demand needs 16 more bytes.
+ * A node has many entries, so a search reads a few groups of adjacent cache lines. In a binary tree
+ * a search would wait for about twenty separate cache lines. The table compares a treap, which is a
+ * binary tree, with B+trees. It shows the nanoseconds that one change of a demand takes on one core
+ * of an AMD EPYC, in indexes of 1,000 to 1,000,000 demands. A change is an insertion, a removal and
+ * a search for the level. The last column shows the bytes that the index needs for each demand. The
+ * lease entry of the holder needs 16 more bytes for its demand.
  *
  *                         of 1,000   of 10,000   of 100,000   of 1,000,000   bytes
  *     treap                    298         453          980           3880      40
@@ -2796,13 +2807,15 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *     B+tree of width 32       319         424          803           1560   26-28
  *     B+tree of width 40       323         420          824           1480   25-27
  *
- * A1 A target differs from the exact solution by at most one part in 10^9, or by a last bit of the
- *    capacity. The targets sum to at most the capacity, except for rounding. A lease is cut to the
- *    free capacity, so all leases together never exceed the capacity.
- * A2 A change of a demand costs O(log n) in the number of holders, for every kind. A renewal that
- *    changes nothing costs one lookup in a hash table and a read of the terms.
- * A3 A new kind needs one function, one row in DOORMAN_KINDS and one row in doorman__kinds. No
- *    other code knows the kinds.
+ * A1 A target differs from the exact solution by at most one part in 10^9, or by at most the last
+ *    bit of the capacity. The sum of the targets exceeds the capacity only by such rounding errors.
+ *    The sum of the leases never exceeds the capacity, because a lease is also at most what is free
+ *    (R5).
+ * A2 For every kind of algorithm, a change of a demand costs O(log n), where n is the number of
+ *    holders. A renewal that changes nothing costs one lookup in a hash table and a read of the
+ *    terms.
+ * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one row in
+ *    doorman__kinds. Only the checks of a configuration also depend on the kind.
  * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
  *    gets more than its wants rounded up.
  */
@@ -2816,7 +2829,7 @@ typedef struct doorman__demand {
 
 typedef struct doorman__sums {
     double wants;
-    uint64_t subclients, count; /* `count` is the number of demands; integers are exact */
+    uint64_t subclients, count; /* `count` is the number of demands. Sums of integers are exact */
 } doorman__sums;
 
 #define DOORMAN__WIDTH 32
@@ -2835,8 +2848,9 @@ typedef struct doorman__leaf {
 
 typedef struct doorman__inner {
     doorman__node node;                   /* must be first */
-    doorman__demand keys[DOORMAN__WIDTH]; /* child i - 1 < keys[i] <= child i */
-    doorman__sums sums[DOORMAN__WIDTH];   /* of each child */
+    doorman__demand keys[DOORMAN__WIDTH]; /* demands of child i - 1 are before keys[i]; demands of
+                                             child i are not */
+    doorman__sums sums[DOORMAN__WIDTH];   /* for each child: the sums of all demands below it */
     doorman__node *below[DOORMAN__WIDTH];
 } doorman__inner;
 
@@ -2844,7 +2858,7 @@ typedef struct doorman__index {
     doorman__node *bands[DOORMAN_PRIORITY_MAX + 1]; /* NULL: no demand of this priority */
     uint64_t subclients;
     doorman__node *spare_leaf,
-        *spare_inner; /* for an insertion; below[0] links the spare inner nodes */
+        *spare_inner; /* for the next insertion; below[0] of a spare inner node is the next one */
 } doorman__index;
 
 static doorman__leaf *doorman__as_leaf(doorman__node *node) {
@@ -2865,8 +2879,8 @@ static const doorman__demand *doorman__node_demands(const doorman__node *node) {
 
 static bool doorman__node_full(const doorman__node *node) { return node->count == node->room; }
 
-/* Returns the wants per subclient. Most demands have one subclient. Such demands skip the division,
- * which takes as long as ten other steps. */
+/* Returns the wants per subclient. Most demands have one subclient. For such demands the function
+ * makes no division, because a division takes as long as ten other steps. */
 static double doorman__demand_ratio(const doorman__demand *demand) {
     return demand->subclients == 1 ? demand->wants : demand->wants / demand->subclients;
 }
@@ -2879,9 +2893,9 @@ static bool doorman__demand_before(const doorman__demand *a, const doorman__dema
 }
 
 /* Returns how many demands or keys of a node are not after `demand`. A binary search counts the
- * demands with at most the ratio of `demand`. The second loop subtracts the demands that have the
- * same ratio and are after `demand`. The search has no branch that depends on the data, because
- * half of such branches would be mispredicted. */
+ * demands whose wants per subclient are at most those of `demand`. The second loop subtracts the
+ * demands that have equal wants per subclient and are after `demand`. The search has no branch that
+ * depends on the data, because half of such branches would be mispredicted. */
 static size_t doorman__node_upto(const doorman__node *node, const doorman__demand *demand) {
     const doorman__demand *demands = doorman__node_demands(node), *at = demands;
     double ratio = doorman__demand_ratio(demand);
@@ -2923,9 +2937,9 @@ static doorman__sums doorman__node_sums_at(const doorman__node *node, size_t at)
                         : doorman__demand_sums(&doorman__node_demands(node)[at]);
 }
 
-/* Returns the sums of all demands below a node, or zeros for NULL. Each addition must wait for the
- * result of the addition before it. So the loop computes two sums, which the CPU can add at the
- * same time. */
+/* Returns the sums of all demands below a node, or zeros for NULL. With one running sum, each
+ * addition would wait for the result of the addition before it. So the loop has two running sums,
+ * and the CPU adds to both at the same time. */
 static doorman__sums doorman__node_sums(const doorman__node *node) {
     doorman__sums all = {0, 0, 0}, odd = {0, 0, 0};
     if (!node) return all;
@@ -3012,9 +3026,9 @@ static doorman__node *doorman__index_take_spare(doorman__index *index, size_t he
 }
 
 /* Allocates the memory that the insertion of a demand needs. That insertion must be the next change
- * of the index. If the root is a small leaf that is full, it grows. Each full node on the path of
- * the demand gets a spare node, because the insertion splits the full node. If memory runs out,
- * returns false and leaves the index unchanged. */
+ * of the index. If the root is a small leaf that is full, it grows. The insertion splits each full
+ * node on its way from the root to the leaf. So the function allocates one spare node for each of
+ * these full nodes. If memory runs out, returns false and leaves the index unchanged. */
 static bool doorman__index_reserve(doorman__index *index, int band, const doorman__demand *demand) {
     assert(band >= 0 && band <= DOORMAN_PRIORITY_MAX);
     assert(doorman__amount_valid(demand->wants) && demand->subclients > 0);
@@ -3164,9 +3178,9 @@ static void doorman__index_uninit(doorman__index *index) {
     }
 }
 
-/* Adds a demand below a node to `all` if the ratio of the demand is in (low, high]. `most` is an
- * upper bound of the ratios below the node. At most two children are partly inside the range, so
- * the function descends into at most two children. */
+/* Adds each demand below a node to `all`, but only if the wants per subclient of the demand are in
+ * (low, high]. `most` is an upper bound of the wants per subclient below the node. At most two
+ * children are partly inside the range, so the function descends into at most two children. */
 static void doorman__node_between(const doorman__node *node, double most, double low, double high,
                                   doorman__sums *all) {
     const doorman__demand *demands = doorman__node_demands(node);
@@ -3186,7 +3200,8 @@ static void doorman__node_between(const doorman__node *node, double most, double
     }
 }
 
-/* Returns the sums of a band, but only of demands with wants per subclient in (low, high]. */
+/* Returns the sums of the demands of a band. Only demands whose wants per subclient are in (low,
+ * high] count. */
 static doorman__sums doorman__band_between(const doorman__node *root, double low, double high) {
     doorman__sums all = {0, 0, 0};
     if (root) doorman__node_between(root, DOORMAN_AMOUNT_MAX, low, high, &all);
@@ -3194,8 +3209,8 @@ static doorman__sums doorman__band_between(const doorman__node *root, double low
 }
 
 /* The amount that a band takes at a level. A demand is satisfied if its wants per subclient are at
- * most the level. All satisfied demands together take `satisfied`. Every other demand is cut. A cut
- * demand takes the level for each of its subclients. */
+ * most the level. All satisfied demands together take `satisfied`. Every other demand is cut, and
+ * takes level * subclients. `cut_subclients` and `cut_wants` are the sums of the cut demands. */
 typedef struct doorman__cut {
     double satisfied, cut_subclients, cut_wants;
 } doorman__cut;
@@ -3207,9 +3222,10 @@ static doorman__cut doorman__band_cut(const doorman__node *root, double level) {
 }
 
 /* Returns the level at which the targets of a band sum to `capacity`. Precondition: the band wants
- * more than `capacity`. The search finds the two neighbouring demands that have the level between
- * them. Each step tries the ratio of a key as the level. At that level all demands to the left of
- * the key are satisfied, and all other demands are cut. */
+ * more than `capacity`. The search finds two neighbouring demands: the wants per subclient of the
+ * first are at most the level, and those of the second are more. Each step tries the wants per
+ * subclient of a key as the level. At that level all demands to the left of the key are satisfied,
+ * and all other demands are cut. */
 static double doorman__band_level(const doorman__node *root, double capacity) {
     double satisfied = 0;
     uint64_t above = doorman__node_sums(root).subclients;
@@ -3250,9 +3266,11 @@ static doorman__cut doorman__index_cut(const doorman__index *index, double level
 
 /* Returns the level at which all bands together take `capacity`. Precondition: the bands want more
  * than `capacity`. If there is one band, its level is the result. If there are several bands,
- * Newton's method starts at level 0. The amount taken is concave in the level, so no step goes too
- * far. Each step divides the product of the gap and the slope by at least four. So about five steps
- * are enough in practice. The bound of 128 steps only guards against rounding. */
+ * Newton's method starts at level 0. The amount that the bands take is a concave function of the
+ * level, so no step goes beyond the solution. The gap is the part of the capacity that is not taken
+ * yet. The slope is the number of subclients whose demands are cut. Each step divides the product
+ * of the gap and the slope by at least four. So about five steps are enough in practice. The bound
+ * of 128 steps guarantees that the loop ends, whatever the rounding errors are. */
 static double doorman__index_level(const doorman__index *index, double capacity) {
     const doorman__node *some = NULL;
     size_t bands = 0;
@@ -3273,8 +3291,8 @@ static double doorman__index_level(const doorman__index *index, double capacity)
     return level;
 }
 
-/* Each kind has a function of this type. The function writes the terms, highest priority first, and
- * returns their number. */
+/* Each kind of algorithm has a function of this type. The function writes the terms, highest
+ * priority first, and returns their number. */
 typedef size_t doorman__solver(const doorman_algorithm *algorithm, double capacity,
                                const doorman__index *index, doorman_terms *terms);
 
@@ -3316,8 +3334,9 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
 }
 
 /* First, all bands share the reserve. `floor` is the level of the reserve, and `reserved` has the
- * part of each band. Then each band gets its share, highest priority first. A band can take what is
- * left after the parts of the lower bands. A band can always take its own part of the reserve. */
+ * part of each band. Then each band gets its share, highest priority first. A band can take the
+ * capacity that is left, minus the parts of the lower bands. A band can always take its own part of
+ * the reserve. */
 static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double capacity,
                                       const doorman__index *index, doorman_terms *terms) {
     double reserved[DOORMAN_TERMS_MAX] = {0}, floor = 0, reserve_left = 0;
@@ -3354,7 +3373,8 @@ static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double
 
 typedef struct doorman__kind {
     doorman__solver *solve;
-    bool divides_capacity; /* holders share the capacity, so leases are cut to what is free */
+    bool divides_capacity; /* true: the holders divide the capacity, so a lease is at most what is
+                              free */
 } doorman__kind;
 
 static const doorman__kind doorman__kinds[DOORMAN_KIND_COUNT] = {
