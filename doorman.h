@@ -4642,8 +4642,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
 
 /* ---- >>upstream ----------------------------------------------------------------------------- */
 /*
- * An upstream asks for the leases of its owner. The owner is a client, or a server with a parent.
- * The upstream decides which leases to ask for, when, and at which address. The upstream also
+ * An upstream requests leases for its owner. The owner is a client, or a server with a parent. The
+ * upstream decides which leases to request, when, and from which address. The upstream also
  * interprets the responses. The upstream is passive. Its owner passes demands to the upstream, and
  * reads changes of leases from it:
  *
@@ -4660,9 +4660,9 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  * At most one request is under way. The upstream is in one of three states. Only
  * doorman__upstream_move changes the state:
  *
- *   state        meaning                    leaves it
+ *   state        meaning                    event                                next state
  *   READY        no request is under way    a request is made                    -> REQUESTED
- *                                           there is no memory for one           -> BACKING_OFF
+ *                                           there is no memory for a request     -> BACKING_OFF
  *   REQUESTED    waits for one response     a response or a redirect comes       -> READY
  *                                           no valid response comes in time      -> BACKING_OFF
  *   BACKING_OFF  waits until retry_at       a request is made after retry_at     -> REQUESTED
@@ -4672,7 +4672,7 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  * held lease has no lease id, the owner has no lease of that resource. Only doorman__held_move
  * changes the state of a held lease:
  *
- *   state      meaning                                  leaves it
+ *   state      meaning                                  event                       next state
  *   IDLE       waits until it is due                    its renewal is requested    -> REQUESTED
  *                                                       its owner closes it         -> CLOSING
  *   REQUESTED  its renewal is in the request            the request ends            -> IDLE
@@ -4685,7 +4685,7 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *                                                       its owner opens it again    -> REOPENED
  *   REOPENED   as RELEASING, but its owner reopened it  the request ends            -> IDLE
  *                                                       its owner closes it         -> RELEASING
- *   CLOSED     the upstream does not refer to it        the owner frees it
+ *   CLOSED     in no request and in no heap             none: the owner frees it
  *   IDLE without a lease in force                       its owner closes it         -> CLOSED
  *   ABANDONED without a lease in force                  the request ends            -> CLOSED
  *   CLOSING without a lease in force                    its release is due          -> CLOSED
@@ -4694,23 +4694,23 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  * An owner may have very many held leases, so no call visits all of them. Each held lease has
  * timers in these heaps:
  *
- *   heap      time                                         which held leases are in it
- *   dues      when to request, renew or confirm the lease  IDLE
- *   halves    when half of its interval has passed         IDLE
- *   releases  when to release it                           CLOSING
- *   ends      the end of its lease                         held leases with a lease id
+ *   heap      time                                           which held leases are in it
+ *   dues      when to request, renew or confirm the lease    IDLE
+ *   halves    when half of its refresh interval has passed   IDLE
+ *   releases  when to release it                             CLOSING
+ *   ends      the end of its lease                           held leases with a lease id
  *
  * A held lease is in force while it has a lease id and now < end. At other times the owner uses the
  * fallback of the resource.
  *
- * K1 One request renews all held leases that are past half their interval. The request is made when
- *    the first of these held leases is due. A held lease becomes due at a random time: between the
- *    end of its interval and 5 % later. Two kinds of held leases are requested sooner: those that
- *    are new, and those whose wants have changed by more than a tenth. The minimum interval must
- *    still have passed since the last request. There is one exception. A client that was granted
- *    all its wants asks at once when its limiters refuse something, because there may be more
- *    capacity (S3). A client confirms a smaller lease at once. A node confirms a smaller lease when
- *    the amounts that it has committed for its holders fit into the lease (R12).
+ * K1 One request renews all held leases that are past half their refresh interval. The request is
+ *    made when the first held lease is due. A held lease becomes due at a random time: between the
+ *    end of its refresh interval and 5 % later. In these cases a held lease is due sooner. A new
+ *    held lease is due at once. If wants have changed by more than a tenth, the held lease is due
+ *    when the minimum interval since its last request has passed. A client that was granted all its
+ *    wants asks at once when its limiters refuse something, because there may be more capacity
+ *    (S3). A client confirms a smaller lease at once. A node confirms a smaller lease when the
+ *    amounts that it has committed for its holders fit into the lease (R12).
  * K2 After a failure the upstream backs off for a random time between 1 s and an upper bound. The
  *    bound is 2 s after the first failure. The bound doubles with each further failure, up to 60 s.
  *    The random time is also at most a quarter of the time until the first lease ends. The random
@@ -4718,26 +4718,27 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    is at most 4 s, because an election ends soon.
  * K3 The upstream follows a redirect at once. The upstream follows at most five redirects in a row,
  *    and no redirect from TLS to plain text.
- * R2 The upstream accepts only the response to its last request, and accepts it once. A lease that
- *    the request reported may end before the response comes. The response then has no effect on the
+ * R2 The upstream accepts only the response to its last request, and accepts it once. If a lease
+ *    that the request reported ends before the response comes, the response has no effect on that
  *    held lease.
  * R3 A holder limits itself to a claim before it sends the claim. The claim is the larger of two
  *    amounts: the capacity of its lease, and what is in use. A client counts its units in flight as
  *    in use. A node counts the amount that it has committed for its own holders. The holder sends
- *    the capacity as `has` and what is in use as `outstanding`. A granter lowers what it has
- *    committed to the claim. A new master grants only `has`, because no holder may grow while the
- *    master learns. The master does not grant the part of `outstanding` that is beyond `has`. The
- *    master does not know all leases yet, so its leases could exceed the capacity.
+ *    the capacity as `has` and what is in use as `outstanding`. When a granter receives the claim,
+ *    it lowers the amount that it has committed to the claim (R4). A new master grants at most
+ *    `has`, even if `outstanding` is larger. The master does not know all leases yet, so larger
+ *    leases could exceed the capacity.
  *       A holder that wants less gives capacity back before it sends the claim. While no server
- *    answers, the holder gives nothing back. A new master would not know about the returned
- *    capacity, so no other holder would get it.
- * R9 When a node renews a lease, the end of the lease never gets earlier. For the holder, the time
- *    of a lease starts when the holder sends the request.
- * R10 A release names its lease. A holder releases a lease only when nothing of the lease is in
- *    use. A holder sends the release once.
+ *    answers, the holder gives nothing back. The next server that answers may be a new master,
+ *    which would not know about the returned capacity. So no other holder would get that capacity.
+ * R9 If a holder gets a new lease from the node that granted its last lease, the end of its lease
+ *    never gets earlier. The holder counts the length of a lease from the time at which the holder
+ *    sent the request.
+ * R10 A release names the lease that it ends. A holder releases a lease only when none of its units
+ *    is in use. A holder sends the release once.
  */
 
-/* Wants count as met if the lease is at least this part of the wants (R12). */
+/* Wants are met if the lease is at least this fraction of the wants (R12). */
 #define DOORMAN__MET 0.999
 
 typedef enum doorman__held_state {
@@ -4765,16 +4766,16 @@ typedef struct doorman__held_lease {
     double committed; /* K: what the granter has committed for this holder */
     char node[DOORMAN_ID_BYTES_MAX + 1];
 
-    /* The last request that had an item for this held lease. */
+    /* From the last request that had an item for this held lease. */
     double claimed;
-    double requested_wants; /* the sum of the demands in the last request */
+    double requested_wants; /* the sum of the demands in that request */
 
-    /* The last response. */
-    bool has_outcome; /* a response has come */
+    /* From the last response for this held lease. */
+    bool has_outcome; /* false: no response has come yet, so the fields below are not valid */
     doorman_outcome outcome;
     bool granter_learns;
-    bool met;   /* the response granted all that the request asked for */
-    bool cut;   /* the lease is smaller than the claim, so a confirmation follows (R12) */
+    bool met;   /* the lease is at least DOORMAN__MET of the wants in the request */
+    bool cut;   /* the lease was smaller than the claim, so a confirmation follows (R12) */
     bool whole; /* leases are whole units */
     bool has_safe_capacity;
     double safe_capacity;
@@ -4782,19 +4783,21 @@ typedef struct doorman__held_lease {
     /* When to send requests: see doorman__held_schedule. */
     doorman_time requested_at, refresh_interval;
     doorman_time request_at; /* when to renew, to report other wants, or to release */
-    doorman_time confirm_at; /* when the lease may be confirmed; NEVER: no confirmation */
+    doorman_time confirm_at; /* when to confirm a smaller lease; NEVER: there is nothing to
+                                confirm */
 } doorman__held_lease;
 
-/* What an owner reports about a held lease. */
+/* What an owner reports about one of its held leases when a request is made. */
 typedef struct doorman__report {
     const doorman_demand *demands; /* one for a client, up to GROUPS_MAX for a server */
     size_t demand_count;
     double wants;       /* the sum of the demands */
-    double outstanding; /* what is in use */
+    double outstanding; /* a client: what is in use. A server: what it has committed for its
+                           holders */
     bool learning;      /* the owner does not know all its holders yet (R8) */
 } doorman__report;
 
-#define DOORMAN__GROUPS_MAX (32 * (DOORMAN_PRIORITY_MAX + 1)) /* demands of one server: T2 */
+#define DOORMAN__GROUPS_MAX (32 * (DOORMAN_PRIORITY_MAX + 1)) /* the demands of a server: T2 */
 
 typedef enum doorman__upstream_state {
     DOORMAN__READY,
@@ -4807,7 +4810,7 @@ typedef enum doorman__upstream_state {
 #define DOORMAN__PATH_MAX 16
 
 /* A request with this many items has at most 4 MiB and 200,000 values, even with the longest ids.
- * Further items go into the next request. */
+ * Further items wait for the next request. */
 #define DOORMAN__ITEMS_MAX 1000
 #define DOORMAN__ITEMS_MAX_CLIENT 500 /* lower: an agent holds its mutex while it makes a request */
 #define DOORMAN__DEMANDS_MAX 20000
@@ -4817,15 +4820,16 @@ struct doorman_upstream {
     doorman_server *server; /* the owner if it is a server; otherwise NULL */
     const char *holder_id;  /* in the owner's memory */
     bool is_server;
-    const char *const *path; /* the path of a server, in the owner's memory */
+    const char *const *path; /* of a server: its name, and nodes below it (T8); in the owner's
+                                memory */
     size_t path_count;
     char *addresses[DOORMAN__ADDRESSES_MAX];
     size_t address_count, address_index;     /* a root has no addresses */
-    char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* "": no redirect */
+    char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* the address of a redirect; "": none */
     unsigned redirects, failures;
-    uint64_t failure_count; /* all failures since the start */
+    uint64_t failure_count; /* the number of failed requests since the start */
     doorman__upstream_state state;
-    doorman_method method; /* the method of the request under way, or of the last request */
+    doorman_method method; /* of the request under way; if none is, of the last request */
     uint64_t sequence, random;
     doorman_time now, sent_at, retry_at, timeout;
     doorman__held_lease *first, *last, *closed; /* the owner frees the held leases in `closed` */
@@ -4839,9 +4843,10 @@ struct doorman_upstream {
     size_t items_capacity, in_request_capacity, item_count;
     doorman_demand *demands; /* the demands of item 0, then those of item 1, and so on */
     size_t demands_capacity, demand_count;
-    size_t processed_count; /* items whose responses the owner has read */
-    bool tried_both;        /* the request under way has tried both methods */
-    bool no_memory;         /* the request under way had no memory for an item */
+    size_t processed_count; /* the number of items whose responses the owner has read */
+    bool tried_both;        /* nothing was due for the first method, so the request uses the other
+                               method */
+    bool no_memory;         /* there was no memory for an item of the request */
 };
 
 const char *doorman_method_name(doorman_method method, bool is_server) {
@@ -4871,9 +4876,8 @@ static bool doorman__port_valid(const char *port, size_t bytes) {
     return number >= 1 && number <= UINT16_MAX;
 }
 
-/* Returns the rule that an address breaks, or NULL if the address is valid. Only addresses of the
- * schemes tcp, tls+tcp, ws and wss have a port. In "tcp://[::1]:5000" the port follows the
- * brackets. */
+/* Returns the rule that an address breaks, or NULL if the address is valid. Only an address whose
+ * scheme is tcp, tls+tcp, ws or wss has a port. In "tcp://[::1]:5000" the port is 5000. */
 static const char *doorman__address_fault(const char *address) {
     static const char *const schemes[] = {"tcp://", "tls+tcp://", "ws://", "wss://"};
     if (!doorman__id_valid(address)) return DOORMAN__ID_RULE;
@@ -4991,7 +4995,7 @@ static bool doorman__held_live(const doorman__held_lease *held, doorman_time now
     return held->lease_id && now < held->end;
 }
 
-/* Returns whether the owner has closed the held lease. */
+/* Returns true if the owner has closed the held lease and has not reopened it. */
 static bool doorman__held_ending(const doorman__held_lease *held) {
     return held->state == DOORMAN__HELD_ABANDONED || held->state == DOORMAN__HELD_CLOSING ||
            held->state == DOORMAN__HELD_RELEASING;
@@ -5002,7 +5006,8 @@ static bool doorman__held_in_request(const doorman__held_lease *held) {
            held->state == DOORMAN__HELD_RELEASING || held->state == DOORMAN__HELD_REOPENED;
 }
 
-/* Sets the timers of a held lease. Called after each change of a field that a timer depends on. */
+/* Sets the timers of a held lease from its fields. Called each time that such a field has
+ * changed. */
 static void doorman__held_set_timers(doorman_upstream *upstream, doorman__held_lease *held) {
     bool idle = held->state == DOORMAN__HELD_IDLE, closing = held->state == DOORMAN__HELD_CLOSING;
     doorman_time due = DOORMAN_NEVER, half = DOORMAN_NEVER, end = DOORMAN_NEVER;
@@ -5066,7 +5071,7 @@ static void doorman__upstream_add(doorman_upstream *upstream, doorman__held_leas
     doorman__held_move(upstream, held, DOORMAN__HELD_IDLE);
 }
 
-/* Removes a held lease without a release. After that the owner may free the held lease. */
+/* Removes a held lease. The upstream will send no release for it. The owner may free it at once. */
 static void doorman__upstream_remove(doorman_upstream *upstream, doorman__held_lease *held) {
     assert(upstream->held_count > 0);
     *(held->previous ? &held->previous->next : &upstream->first) = held->next;
@@ -5077,7 +5082,8 @@ static void doorman__upstream_remove(doorman_upstream *upstream, doorman__held_l
     assert(!held->due.place && !held->half.place && !held->over.place);
 }
 
-/* Removes a held lease that has nothing to release. The owner frees it later. */
+/* Removes a held lease that has nothing to release, and puts it into the list `closed`. The owner
+ * frees it later. */
 static void doorman__held_finish(doorman_upstream *upstream, doorman__held_lease *held) {
     assert(doorman__held_ending(held) || held->state == DOORMAN__HELD_IDLE);
     doorman__upstream_remove(upstream, held);
@@ -5097,7 +5103,7 @@ static doorman__held_lease *doorman__upstream_next_closed(doorman_upstream *upst
     return held;
 }
 
-/* Makes a held lease due as soon as the minimum interval allows. */
+/* Makes a held lease due as soon as the minimum interval since its last request has passed. */
 static void doorman__held_expedite(doorman_upstream *upstream, doorman__held_lease *held,
                                    doorman_time minimum, doorman_time now) {
     if (!held->has_outcome) return;
@@ -5123,8 +5129,8 @@ static void doorman__held_grow(doorman_upstream *upstream, doorman__held_lease *
     if (held->met) doorman__held_expedite(upstream, held, 0, now);
 }
 
-/* R3: lowers the lease to what its owner needs. Does nothing while no server responds. Returns
- * whether the lease has changed. */
+/* R3: lowers the lease to what its owner needs. While no server responds, the lease stays as it is.
+ * Returns whether the lease has changed. */
 static bool doorman__held_give_back(const doorman_upstream *upstream, doorman__held_lease *held,
                                     double needed, doorman_time now) {
     assert(needed >= 0);
@@ -5134,9 +5140,9 @@ static bool doorman__held_give_back(const doorman_upstream *upstream, doorman__h
     return true;
 }
 
-/* Closes a held lease for its owner. A held lease that is not in force becomes CLOSED at once. A
- * held lease that is in force is released by the next request. If units are still in use, a later
- * request releases it. */
+/* Closes a held lease for its owner. If the lease is not in force, the held lease becomes CLOSED at
+ * once. If the lease is in force, the next request releases it. If units of the lease are still in
+ * use, a later request releases it. */
 static void doorman__held_close(doorman_upstream *upstream, doorman__held_lease *held,
                                 doorman_time now) {
     held->confirm_at = DOORMAN_NEVER;
@@ -5152,8 +5158,8 @@ static void doorman__held_close(doorman_upstream *upstream, doorman__held_lease 
     }
 }
 
-/* Reopens a held lease that its owner has closed. The held lease is due at once. A held lease in
- * the request under way is due when that request has ended. */
+/* Reopens a held lease that its owner has closed. If the held lease is in the request under way, it
+ * is due when that request has ended. If not, it is due at once. */
 static void doorman__held_reopen(doorman_upstream *upstream, doorman__held_lease *held,
                                  doorman_time now) {
     assert(doorman__held_ending(held));
@@ -5181,9 +5187,10 @@ static void doorman__held_end_request(doorman_upstream *upstream, doorman__held_
 
 /* ---- upstream: when a request ends */
 
-/* Ends a request that failed, was redirected, or was a release. Items without a response become due
- * now. Held leases that became due earlier come first. So all held leases have their turn, even if
- * one request has no room for all of them. */
+/* Ends a request that failed, was redirected, or was a release. If the request got no response, its
+ * held leases become due now. The next request then takes held leases that became due earlier
+ * first. So every held lease is requested at some time, even if one request has no room for all of
+ * them. */
 static void doorman__upstream_end_items(doorman_upstream *upstream, bool has_response) {
     for (size_t i = 0; i < upstream->item_count; i++) {
         doorman__held_lease *held = upstream->in_request[i];
@@ -5193,8 +5200,8 @@ static void doorman__upstream_end_items(doorman_upstream *upstream, bool has_res
     upstream->item_count = 0;
 }
 
-/* Removes all held leases without a release. A response to the request under way will be dropped.
- * The owner frees its held leases. */
+/* Removes all held leases. The upstream will send no release for them. A response to the request
+ * under way will be dropped. The owner frees the held leases. */
 static void doorman__upstream_forget(doorman_upstream *upstream) {
     assert(!upstream->closed);
     upstream->item_count = 0;
@@ -5204,12 +5211,14 @@ static void doorman__upstream_forget(doorman_upstream *upstream) {
     upstream->redirect[0] = 0;
 }
 
-/* K2: after n failures the upper bound is 2^n seconds, but at most 60. n stops at these numbers.
- * The second one applies to failures in which a server answered. */
+/* K2: after n failures the upper bound is 2^n seconds, but at most 60 s. n does not rise above
+ * FAILURES_MAX. If a server answered that it does not know the master, n does not rise above
+ * FAILURES_MAX_ALIVE. */
 #define DOORMAN__FAILURES_MAX 6
 #define DOORMAN__FAILURES_MAX_ALIVE 2
 
-/* Returns the earliest end of the leases in force. */
+/* Returns the earliest end of the leases in force, and clears the timers of leases that have
+ * ended. */
 static doorman_time doorman__upstream_first_end(doorman_upstream *upstream) {
     while (doorman__timers_due(&upstream->ends) <= upstream->now) {
         doorman__timer_clear(&upstream->ends, doorman__timers_first(&upstream->ends));
@@ -5234,7 +5243,8 @@ static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned fail
     upstream->retry_at = doorman__after(now, doorman__later(delay, DOORMAN_SECOND));
 }
 
-/* Ends a request that got no response. Does nothing if that request is no longer under way. */
+/* Ends a request that got no response. Does nothing if the request `sequence` is no longer under
+ * way. */
 static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence,
                                    doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -5244,8 +5254,9 @@ static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence
 
 /* ---- upstream: a request */
 
-/* Starts a request. Renewals and releases alternate. Returns false if a request is under way, if
- * the upstream is backing off, or if nothing is due. */
+/* Starts a request. A request has either renewals or releases. If both are due, the two kinds of
+ * request alternate. Returns false if a request is under way, if the upstream is backing off, or if
+ * nothing is due. */
 static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now) {
     now = doorman__upstream_now(upstream, now);
     upstream->tried_both = upstream->no_memory = false;
@@ -5261,7 +5272,8 @@ static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now
     return true;
 }
 
-/* Makes room in the request for the largest possible item. Returns false if there is no room. */
+/* Reserves memory for the largest possible item. Returns false if the request is full, or if there
+ * is no memory. */
 static bool doorman__upstream_room(doorman_upstream *upstream) {
     if (upstream->item_count == doorman__upstream_items_max(upstream)) return false;
     size_t count = upstream->demand_count + (upstream->is_server ? DOORMAN__GROUPS_MAX : 1);
@@ -5271,8 +5283,9 @@ static bool doorman__upstream_room(doorman_upstream *upstream) {
     return room;
 }
 
-/* K1: returns the next held lease to renew, or NULL. Held leases that are due come first. If the
- * request already has items, held leases that are past half their interval follow. */
+/* K1: returns the next held lease to renew, or NULL. The held leases that are due come first. After
+ * them come the held leases that are past half their refresh interval, but only if the request
+ * already has items. */
 static doorman__held_lease *doorman__upstream_next_renewal(doorman_upstream *upstream,
                                                            doorman_time now) {
     bool due = doorman__timers_due(&upstream->dues) <= now;
@@ -5285,7 +5298,8 @@ static doorman__held_lease *doorman__upstream_next_renewal(doorman_upstream *ups
     return DOORMAN__WITHIN(doorman__held_lease, due, doorman__timers_first(&upstream->dues));
 }
 
-/* Returns the next held lease to release, or NULL. Closes held leases that have ended meanwhile. */
+/* Returns the next held lease to release, or NULL. A held lease whose lease has ended has nothing
+ * to release, so it becomes CLOSED. */
 static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *upstream,
                                                            doorman_time now) {
     if (upstream->item_count == doorman__upstream_items_max(upstream)) return NULL;
@@ -5299,7 +5313,8 @@ static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *ups
 }
 
 /* Returns the next held lease for doorman__upstream_put. Returns NULL if no held lease is left, or
- * if the request is full. If one method has nothing to do, the function tries the other method. */
+ * if the request is full. If there are no renewals for the request, the function returns releases,
+ * and the reverse. */
 static doorman__held_lease *doorman__upstream_next(doorman_upstream *upstream, doorman_time now) {
     for (;;) {
         bool renews = upstream->method == DOORMAN_GET_CAPACITY;
@@ -5319,8 +5334,8 @@ static void doorman__upstream_add_item(doorman_upstream *upstream, doorman__held
     upstream->items[upstream->item_count++] = *item;
 }
 
-/* R10: puts a release into the request. After this call the lease is not used. If units of the
- * lease are still in use, the function only schedules another check, a second later. */
+/* R10: puts a release into the request. From this call on the owner has no lease. If units of the
+ * lease are still in use, the request gets no release, and the next check is a second later. */
 static void doorman__upstream_put_release(doorman_upstream *upstream, doorman__held_lease *held,
                                           double outstanding, doorman_time now) {
     if (outstanding > 0) {
@@ -5359,8 +5374,9 @@ static void doorman__upstream_put_renewal(doorman_upstream *upstream, doorman__h
     doorman__upstream_add_item(upstream, held, &item);
 }
 
-/* Puts the held lease from doorman__upstream_next into the request. A gauge that has not released
- * any units has nothing to confirm. The next check is then a second later. */
+/* Puts the held lease from doorman__upstream_next into the request. A held lease may be due only
+ * for a confirmation. If its claim has not fallen since the last request, it has nothing to
+ * confirm. The request then gets no item for it, and the next check is a second later. */
 static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_lease *held,
                                   const doorman__report *report, doorman_time now) {
     assert(report->outstanding >= 0 && report->wants >= 0);
@@ -5379,7 +5395,7 @@ static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_leas
 }
 
 /* Completes the request that doorman__upstream_begin has started, and writes it to *out. Returns
- * false if there is nothing to send. If there is no memory for any item, the upstream tries again a
+ * false if the request has no items. If the reason was missing memory, the upstream tries again a
  * second later.
  */
 static bool doorman__upstream_end(doorman_upstream *upstream, doorman_request *out,
@@ -5423,7 +5439,7 @@ static bool doorman__tls(const char *address) {
     return strcmp(scheme, "tls+") == 0 || strncmp(scheme, "wss", 3) == 0;
 }
 
-/* K3: follows a redirect. Returns false if the redirect must not be followed. */
+/* K3: stores the address of a redirect. Returns false if the redirect must not be followed. */
 static bool doorman__upstream_redirect(doorman_upstream *upstream, const char *address) {
     if (!doorman__id_valid(address) || upstream->redirects >= DOORMAN__REDIRECTS_MAX) return false;
     if (doorman__tls(doorman__upstream_address(upstream)) && !doorman__tls(address)) return false;
@@ -5432,7 +5448,8 @@ static bool doorman__upstream_redirect(doorman_upstream *upstream, const char *a
     return true;
 }
 
-/* Checks the fields of a response that only servers receive. An unknown algorithm is NULL. */
+/* Checks the fields of a response that only servers receive. `algorithm` is NULL if the parent uses
+ * an algorithm that this server does not know. */
 static bool doorman__response_terms_valid(const doorman_capacity_response *item_response,
                                           bool learning) {
     if (item_response->terms_count > DOORMAN_TERMS_MAX || item_response->has_learn_for != learning)
@@ -5488,10 +5505,11 @@ static bool doorman__response_valid(const doorman_upstream *upstream,
 }
 
 /* Sets when to send the next request after a response. A lease that is smaller than the claim is
- * confirmed at once, and again when more units are released (R12). An interval starts when the
- * response comes, which is later than the grant. So the next request also respects the minimum
- * interval of the server. After a slow response the interval starts earlier, so that the renewal
- * comes before the lease ends. */
+ * confirmed at once, and again when more units are released (R12). The refresh interval starts when
+ * the response comes. That is later than the grant, so the next request does not come within the
+ * minimum interval of the server. If the response took longer than half the refresh interval, the
+ * refresh interval starts earlier: half a refresh interval after the request. So the renewal comes
+ * before the lease ends. */
 static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lease *held,
                                    doorman_time interval) {
     doorman_time now = upstream->now;
@@ -5508,8 +5526,9 @@ static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lea
     held->cut = cut;
 }
 
-/* R9: stores a new lease and its K. Of two leases from one node, the later end counts. The end of a
- * lease from another node does not count, because this node has not committed that lease. */
+/* R9: stores a new lease and its K. If the old lease is in force and from the same node, the later
+ * of the two ends is stored. If the old lease is from another node, the end of the new lease is
+ * stored, because the new node has not committed the old lease. */
 static void doorman__held_replace(doorman__held_lease *held, const doorman_lease *lease,
                                   doorman_time end, doorman_time now) {
     bool renewed = doorman__held_live(held, now) && strcmp(held->node, lease->node) == 0;
@@ -5520,8 +5539,8 @@ static void doorman__held_replace(doorman__held_lease *held, const doorman_lease
     memcpy(held->node, lease->node, strlen(lease->node) + 1);
 }
 
-/* Processes one item of a response. Returns false if the reported lease has ended meanwhile (R2).
- * The item then has no effect. */
+/* Processes one item of a response. If the lease that the request reported has ended meanwhile, the
+ * item has no effect, and the function returns false (R2). */
 static bool doorman__held_process_response(doorman_upstream *upstream, doorman__held_lease *held,
                                            bool reported,
                                            const doorman_capacity_response *item_response) {
@@ -5544,15 +5563,17 @@ static bool doorman__held_process_response(doorman_upstream *upstream, doorman__
         held->whole = item_response->whole;
         doorman__held_replace(held, lease, doorman__after(upstream->sent_at, lease->expires_in),
                               upstream->now);
-        interval = doorman__earlier(interval, lease->expires_in / 2); /* renew before the end */
+        /* The renewal must come before the lease ends. */
+        interval = doorman__earlier(interval, lease->expires_in / 2);
     }
     doorman__held_schedule(upstream, held, interval);
     return true;
 }
 
-/* Accepts or rejects a response (R2). After OK the owner reads the items with
+/* Accepts a response, or refuses it (R2). After OK the owner reads the items with
  * doorman__upstream_next_item.
- *   returns   OK | STALE (dropped) | INVALID_ARGUMENT (the response does not match) */
+ *   returns   OK | STALE (dropped: the request `sequence` is not under way) | INVALID_ARGUMENT (the
+ *             response does not match the request) */
 static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint64_t sequence,
                                                const doorman_response *response, doorman_time now) {
     doorman__upstream_now(upstream, now);
@@ -5576,7 +5597,7 @@ static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint6
 }
 
 /* Processes the next item of the accepted response.
- *   held      out: the held lease that the item has changed
+ *   held      out: the held lease of the item
  *   returns   the item, or NULL if no item is left */
 static const doorman_capacity_response *
 doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *response,
