@@ -5617,58 +5617,65 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
 
 /* ---- >>server ------------------------------------------------------------------------------- */
 /*
- * A server is a node of the tree. A server has a mastership, a configuration, and a lease table for
- * each resource that a holder has asked for. A request is processed in three steps. The server
- * checks the whole request, reserves all the memory that the request needs, and then decides. A
- * request that fails one of the first two steps changes nothing (C4, C5).
+ * A server is one process of a node of the tree. A server has a mastership, a configuration if it
+ * is a root, and a lease table for each resource that a holder has asked for. A server processes a
+ * request in three steps. The server checks the whole request, reserves all the memory that the
+ * request needs, and then decides. A request that fails one of the first two steps changes nothing
+ * (C4, C5).
  *
- * S1 A server that is not master answers only with the mastership.
+ * S1 A server that is not master grants nothing. Its response has only the address of the master,
+ *    if the server knows this address.
  * S2 Expired leases are never visible: every function removes them before it reads a lease table.
- * S3 The minimum interval is 5 s, but at most half the refresh interval. The minimum interval
- *    applies to a holder that names its last lease. A request within the interval gets the last
- *    lease again (R11). So a holder whose wants were not met gains nothing by asking often. There
- *    is one exception. A holder that was granted all its wants and now wants more gets a new lease
- *    by R5. The exception needs free capacity for a larger lease. The exception does not apply
- *    during a round (see >>leases). The old lease is not repeated, because the holder may have
- *    given back a part of that lease. The part may now belong to another holder.
- * S4 While the server learns (R6), a holder that has nothing of this node gets TRY_LATER, not a
- *    lease of 0. So the fallback of the holder stays in force, as if no server answered. The holder
- *    should ask again after its usual interval, or when the learning ends. The server notes the
- *    wants of the holder and commits nothing for it. The server removes the lease entry of a holder
- *    that does not ask again. STATIC and NO_ALGORITHM do not divide a capacity, so they need no
- *    learning.
+ * S3 The minimum interval is 5 s by default, and at most half the refresh interval. The minimum
+ *    interval applies to a holder that names its last lease. A request within the interval gets the
+ *    last lease again (R11). So a holder whose wants were not met gains nothing by asking often.
+ *    There is one exception. If a holder was granted all its wants and now wants more, it gets a
+ *    new, larger lease. The exception applies only if enough capacity is free for a larger lease,
+ *    and not during a round (see >>leases). The new lease is bounded by R5 like any other lease.
+ *    The holder may have given back a part of its last lease, and that part may now belong to
+ *    another holder.
+ * S4 While the server learns (R6), a holder that has no lease from this node gets TRY_LATER, not a
+ *    lease of 0. So the holder continues to use its fallback, as if no server answered. The holder
+ *    should ask again after its usual interval, or when the learning ends if that is earlier. The
+ *    server records the wants of the holder and commits nothing for it. If the holder does not ask
+ *    again, the server removes its lease entry. STATIC and NO_ALGORITHM do not divide a capacity,
+ *    so they need no learning.
  * S5 If neither S3 nor S4 applies, the holder gets its target from the algorithm. The grant is at
  *    most the larger of two amounts: what is free, and what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
- *    interval in a response is at most a third of the lease. A holder below its target should ask
- *    again early (R12). If leases are whole units, only a holder that is owed a unit should ask
- *    again early (A5). The units owed to all holders may also exceed the capacity and an eighth of
- *    the number of holders. Then no holder should ask again early.
- * S7 A template may set the safe capacity. Without this setting, the safe capacity of a client is
- *    the capacity divided by the number of known subclients. The known subclients include those of
- *    the request. Without this setting, there is no safe capacity while the server learns, for a
- *    holder that is a server, and for an algorithm that does not divide the capacity. A node has
- *    only the capacity that its clients want. So the safe capacity of its clients is at least the
- *    level that its parent sent. If leases are whole units, the safe capacity is rounded down. With
- *    more clients than units the safe capacity is 0, because one unit for each client would exceed
- *    the capacity. A node does not send a safe capacity of 0.
+ *    interval in a response is at most a third of the length of the lease. A holder whose lease is
+ *    below its target should ask again early (R12). If leases are whole units, only a holder that
+ *    is owed a unit should ask again early (A5). But if the number of owed units exceeds both the
+ *    capacity and an eighth of the number of holders, no holder should ask again early.
+ * S7 A template may set the safe capacity. If it does not, the server computes the safe capacity of
+ *    a client: the capacity divided by the number of known subclients. The known subclients include
+ *    those of the request. The server computes no safe capacity while it learns, for a holder that
+ *    is a server, and for an algorithm that does not divide the capacity. A node with a parent has
+ *    only as much capacity as its clients want, so the quotient may be much too small. So in such a
+ *    node the safe capacity is at least the highest level that the parent sent. If leases are whole
+ *    units, the safe capacity is rounded down. If there are more clients than units, the safe
+ *    capacity is 0, because one unit for each client would exceed the capacity. A node with a
+ *    parent does not send a safe capacity of 0.
  * S8 A lease entry lasts 1 + drift times as long as its lease. So the entry outlasts the lease even
- *    if the holder's clock is slower by the drift. The time on the network does not matter, because
- *    the holder counts from when it sent the request.
+ *    if the holder's clock is slower by the drift. The time that messages take does not matter,
+ *    because the holder counts from the time at which it sent the request.
  * S9 A server that is not learning ignores the claim of a holder without a lease entry. on_event
  *    reports such a claim.
- * S10 on_event reports each sign that two processes use one id (see leases, "shared ids"). The
- *    server also marks the leases of that id. Nothing else changes for these leases.
- * R8 Learning ends when all leases of a predecessor must have ended. Learning lasts for the longest
- *    lease length plus the drift, from when the predecessor was known to be gone. T6 is the rule
- *    for a node. If learning_mode_duration is shorter, T7 does not hold for that resource.
+ * S10 The server counts signs that two processes use one id (see "shared ids" in >>leases).
+ *    on_event reports the third sign and each further sign. doorman_server_next_lease then shows
+ *    the lease of that id as `shared`. Nothing else changes for this lease.
+ * R8 Learning ends when all leases of a predecessor must have ended. A root learns for the longest
+ *    lease length plus the drift. This time starts when the predecessor was known to be gone. T6 is
+ *    the rule for a node with a parent. If learning_mode_duration is shorter than this time, T7
+ *    does not hold for that resource.
  * R11 A request within the minimum interval (S3) confirms a lease as any other request does (R4).
- *    The holder gets its last lease again, with the same end. What the holder has given back is
- *    subtracted from that lease, and does not come back within the interval.
- * R12 Capacity moves fast. A client confirms a smaller lease at once. A node confirms a smaller
- *    lease when the amount that it has committed for its holders fits into the lease. A lease may
- *    be below its target by more than a thousandth. Its holder should then ask again after the
- *    longer of two times: the minimum interval and `minimum_refresh_interval`.
+ *    The holder gets its last lease again, with the same end. The lease is smaller by what the
+ *    holder has given back, and the holder does not get that part again within the interval.
+ * R12 Capacity moves fast to the holders that should have it. A client confirms a smaller lease at
+ *    once. A node confirms a smaller lease when the amount that it has committed for its holders
+ *    fits into the lease. If a lease is below the target by more than a thousandth, its holder
+ *    should ask again after the longer of two times: the minimum interval and
+ *    `minimum_refresh_interval`.
  * G5 A new configuration drops no lease of a resource that still has a template. A resource that
  *    gets its first template learns first. Before that, every request for the resource was granted,
  *    and no lease table recorded the grants.
@@ -5676,67 +5683,69 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    one holder. An item beyond a limit is refused (FULL). No holder loses a lease because of a
  *    limit.
  *
- * Expiry. Every function removes expired leases first (S2), so an update only returns memory. A
- * heap orders all resources by the time by which an update must visit them. The time in the heap is
- * never after the end of the first lease entry. The time may be before that end, because a renewal
- * moves the end but does not move the resource in the heap. The next update then sets the exact
- * time. So in each lease length, updates cost O(log resources) for each resource, for any number of
- * renewals.
+ * Expiry. Every function removes expired leases first (S2), so an update only frees memory. A heap
+ * orders all resources by the time by which an update must visit them. For each resource, this time
+ * is not later than the end of the lease entry that ends first. This time may be earlier, because a
+ * renewal moves the end of the entry but does not move the resource in the heap. The next update
+ * sets the exact time. So within one lease length, the updates of a resource cost O(log resources),
+ * for any number of renewals.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
- * upstream). The capacity of this lease is the capacity of its lease table (C). What the parent has
- * committed for this lease is the most that the lease table may commit (K).
+ * >>upstream). The capacity of this held lease is C of the lease table of that resource. What the
+ * parent has committed for this held lease is K of that lease table.
  *
  * T1 The node asks its parent for all its resources in one request. The request has the wants of
- *    the node's holders in groups. If the holders want more than the capacity, the node asks as
- *    soon as the minimum interval allows.
+ *    the node's holders in groups. If the holders want more than the node's lease, the node asks as
+ *    soon as the minimum interval since its last request has passed.
  * T2 Shares are fair across the tree. The node uses the terms of its parent if these terms fit into
- *    the node's lease. If they do not fit, the node computes its own terms. If demands have changed
- *    since the parent made the terms, some capacity may remain. The node divides this remainder in
- *    proportion to what is still wanted. Otherwise the remainder would be idle until the next
- *    request to the parent.
- *       The parent treats a group of demands as one demand. The result is exact unless a level lies
- *    within the group. So the groups have a boundary at each level of the last response. Further
- *    boundaries lie around the first level, and they are denser near it. The level at which a
- *    reserve is shared matters only if some priority has no more than the reserve. The level of
- *    that priority is then equal, so it already has a boundary. The parent treats the demands of a
- *    group as equal. The amount that a group takes is a concave function of the level. So the
- *    parent overestimates this amount, and the level that it finds is never too high. From request
- *    to request this level approaches the exact level from below, as in Newton's method, and then
- *    stays there.
- * T3 The algorithm and its parameters are the parent's. At each level of the tree the refresh
- *    interval is multiplied by decay_factor.
+ *    the node's lease. If they do not fit, the node computes its own terms. If demands have fallen
+ *    since the parent computed the terms, a part of the lease may be left over. The node divides
+ *    this part in proportion to what its holders still want. Without this rule, this part would be
+ *    idle until the next request to the parent.
+ *       A group has the demands whose wants per subclient lie between two boundaries. The parent
+ *    treats these demands as equal. The shares are exact unless a level lies between the two
+ *    boundaries. So there is a boundary at each level of the last response. There are more
+ *    boundaries around the first of these levels, and they are denser near it. The level at which a
+ *    reserve is shared matters only if some priority gets nothing but its part of the reserve. In
+ *    this case the level of that priority is the level of the reserve, so it already has a
+ *    boundary. The amount that a group gets is a concave function of the level. So the parent
+ *    overestimates this amount, because it treats the demands of the group as equal. So the level
+ *    that the parent finds is never too high. From request to request this level approaches the
+ *    exact level from below, as in Newton's method, and then stays there.
+ * T3 A node with a parent uses the algorithm and the parameters that its parent sends. At each
+ *    level of the tree the refresh interval is multiplied by decay_factor.
  * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER. After the first
  *    request for a resource, the node asks its parent at once. The holders of the node should ask
- *    again after 1 s, or after 4 s if the node cannot have a lease sooner.
- * T5 All servers of a node use the node's name at the parent. So a new master inherits the node's
- *    lease.
- * T6 A new master learns until its predecessor's leases have ended, and tells its parent so. Those
- *    leases end no later than the node's lease. So the parent sends the remaining time of its entry
- *    for the node's lease (`learn_for`). If the parent itself learns for longer, it sends that
- *    longer time. Only the first such response counts. After that response, the parent's entry is
- *    for the new master's own lease. The node releases nothing before it has learned (R10).
+ *    again after 1 s, or after 4 s if the node cannot expect a lease sooner.
+ * T5 All servers of a node send the name of the node as their id to the parent. So for the parent,
+ *    a new master has the lease that its predecessor had.
+ * T6 A new master learns until the leases of its predecessor have ended. Its requests say that it
+ *    learns. Those leases end no later than the lease that the predecessor had from the parent. So
+ *    the parent sends the time until its entry for that lease ends (`learn_for`). If the parent
+ *    itself learns for longer, it sends that longer time. The new master uses only the first such
+ *    response. After that response, the entry of the parent is for a lease of the new master. The
+ *    node releases nothing before it has learned (R10).
  * R7 While a child learns, its parent grants it the same lease as before. The claims of the child
- *    confirm nothing. The shares do not include the demands of the child. What the child has is
- *    subtracted from the capacity.
- * T8 A request to a parent names the sender, and the nodes on the longest path below the sender. A
- *    server refuses a request that names the server itself or its parent. No request to a parent
- *    may name more than 16 nodes.
+ *    confirm nothing. The shares do not include the demands of the child. The lease of the child is
+ *    subtracted from the capacity that is shared.
+ * T8 A request to a parent names the node that sends it, and the nodes on the longest path below
+ *    that node. A server refuses a request that names its own node or its parent, because there is
+ *    a loop. No request to a parent may name more than 16 nodes.
  *
  * Why T7 holds in the whole tree. Let b(h) be what the parent of h has committed for h. While that
  * parent is gone or learns, b(h) is the amount in the last complete lease table of that parent. The
  * b of the root is its capacity. Two statements hold for every server h with the parent p. First,
- * what is in force below h is at most b(h). Second, the sum of b over all children of p is at most
- * b(p). The proof is by induction over the levels. A grant of p keeps the sum of what p has
- * committed within K (R5). K is at most b(p), because the parent of p lowers b(p) in two cases
- * only. In the first case p has sent a claim, to which p has limited itself (R3). In the second
- * case a lease of p has ended (R4). If a server restarts, its b does not change (R7), and the
- * server grants no more than was in force. When it has learned, its lease tables are complete (R6,
- * R8). Finally, a lease is a part of the server's own lease, and ends no later than that lease (S6,
- * S8, R9).
+ * the sum of the leases in force below h is at most b(h). Second, the sum of b over all children of
+ * p is at most b(p). The proof is by induction over the levels. A grant of p keeps the sum of what
+ * p has committed within K (R5). K is at most b(p), because the parent of p lowers b(p) in two
+ * cases only. In the first case p has sent a claim, to which p has limited itself (R3). In the
+ * second case a lease of p has ended (R4). If a server restarts, its b does not change (R7), and
+ * the server grants no more than was in force. When it has learned, its lease tables are complete
+ * (R6, R8). Finally, a lease is a part of the server's own lease, and ends no later than that lease
+ * (S6, S8, R9).
  */
 
-/* The longest time that the holders of a node without a lease should wait. */
+/* The longest time after which the holders of a node without a lease should ask again (T4). */
 #define DOORMAN__DEFER_MAX (4 * DOORMAN_SECOND)
 
 /* One update visits at most this many leases and resources, which takes some milliseconds. */
@@ -5770,7 +5779,7 @@ typedef struct doorman__server_resource_entry {
  *                                    a lease entry is added                          ADDED
  *   FOUND,     has all the memory    the node has no lease (T4)                      NO_LEASE
  *   ADDED      that it needs         the server learns (R6)                          LEARN
- *                                    no other event (S5)                             GRANT
+ *                                    none of these events (S5)                       GRANT
  *   FOUND      as above              the request comes too soon (S3)                 REPEAT
  *                                    the request comes too soon, the holder's last
  *                                    lease is 0, and the server learns (S4)          TRY_LATER
@@ -5807,7 +5816,7 @@ typedef struct doorman__upward {
     doorman__held_lease held;
     doorman_server *server;
     doorman__server_resource_entry *resource;
-    doorman_template settings; /* of the resource */
+    doorman_template settings; /* of the resource, from the last response of the parent */
     doorman_terms terms[DOORMAN_TERMS_MAX];
 } doorman__upward;
 
@@ -5817,23 +5826,23 @@ struct doorman_server {
     char below[DOORMAN__PATH_MAX][DOORMAN_ID_BYTES_MAX + 1]; /* the longest path below this node */
     doorman_time
         below_until; /* the server forgets `below` at this time, unless a request names it again */
-    char parent[DOORMAN_ID_BYTES_MAX + 1]; /* the node that granted the last lease; "": no lease */
+    char parent[DOORMAN_ID_BYTES_MAX + 1]; /* the name of the parent node; "": no lease yet */
     doorman_server_options options;
     char node[DOORMAN_ID_BYTES_MAX + 1];
-    char master[DOORMAN_ID_BYTES_MAX + 1]; /* address; "": unknown */
+    char master[DOORMAN_ID_BYTES_MAX + 1]; /* the address of the master; "": unknown */
     doorman_time now, master_until;
     doorman_time predecessor_gone_at; /* see doorman_mastership */
     bool is_master;
     const doorman_config *config; /* NULL: a node with a parent */
-    doorman_time *learned_at;     /* for each template: when a new resource ends learning */
-    doorman_time drains_at;       /* the last possible end of a lease of an earlier configuration */
+    doorman_time *learned_at;     /* for each template: when the learning of a new resource ends */
+    doorman_time drains_at;       /* when all leases from earlier configurations have ended */
     doorman__table resources, usages;
     doorman__timers dues;   /* of the resources */
     doorman_time update_at; /* no update is due before this time, unless the mastership ends */
     uint64_t lease_count;
     doorman__request_item *request_items;
     size_t *places; /* a hash table of the items of a request; see doorman__server_check_twice */
-    uint64_t holder_hash; /* the holder of the request */
+    uint64_t holder_hash; /* a hash of the holder that sent the request */
     doorman_capacity_response *items;
     doorman_terms *terms; /* for a response to a server: DOORMAN_TERMS_MAX for each item */
     size_t request_items_capacity, places_capacity, response_items_capacity, terms_capacity;
@@ -5867,7 +5876,7 @@ static uint64_t doorman__holder_hash(const doorman_server *server, const char *h
     return doorman__hash(server->options.seed, holder_id) ^ (is_server ? ~UINT64_C(0) : 0);
 }
 
-/* Returns the length of a lease entry: the length of its lease plus the drift (S8). */
+/* Returns how long a lease entry lasts: the length of its lease plus the drift (S8). */
 static doorman_time doorman__server_bound(const doorman_server *server, doorman_time length) {
     return length + doorman__scale(length, server->options.drift);
 }
@@ -5915,7 +5924,7 @@ static doorman__upward *doorman__upward_of(doorman__held_lease *held) {
     return DOORMAN__WITHIN(doorman__upward, held, held);
 }
 
-/* Frees each resource whose held lease was released or has ended. */
+/* Frees each resource whose held lease is CLOSED. */
 static void doorman__server_free_closed(doorman_server *server) {
     for (doorman__held_lease *held = NULL;
          (held = doorman__upstream_next_closed(&server->upstream));) {
@@ -5949,7 +5958,7 @@ static size_t doorman__server_expire_some(doorman_server *server,
         if (server->now < entry->end) break;
         doorman__server_event(server, DOORMAN_EVENT_EXPIRED, resource->resource_id,
                               entry->holder_id, entry->has);
-        if (entry->lease_id) resource->expired_count++; /* a deferred holder had no lease */
+        if (entry->lease_id) resource->expired_count++; /* 0: the holder had to try later */
         doorman__server_remove_entry(server, &resource->leases, entry);
         count++;
     }
@@ -6068,7 +6077,7 @@ void doorman_server_destroy(doorman_server *server) {
     DOORMAN_FREE(server);
 }
 
-/* R8: returns when a resource of this template ends learning on a new master. The predecessor was
+/* R8: returns when a new master has learned about a resource of this template. The predecessor was
  * gone at `predecessor_gone_at`, and had this configuration or an earlier one. */
 static doorman_time doorman__server_learned_at(const doorman_server *server,
                                                const doorman_template *settings,
@@ -6082,13 +6091,12 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
     return doorman__later(last, server->drains_at);
 }
 
-/* Returns when the new resources of a template end learning. The template is from a new
- * configuration. If the last configuration has a template with the same glob, the time stays the
- * same. While the server learns about a predecessor, the time may become later. The predecessor may
- * have had the new configuration, with longer leases.
- *    Otherwise the resources had another template, or no template. Without a template every request
- * was granted. So resources that had no template learn for as long as any granted lease may last
- * (G5). */
+/* Returns when the learning of new resources ends, for a template of a new configuration. If the
+ * last configuration has a template with the same glob, its time stays the same. There is one
+ * exception: if the server still learns, the time may become later, because the predecessor may
+ * have had the new configuration, with longer leases. If no template has the same glob, the
+ * resources had another template, or no template. Without a template every request was granted. So
+ * resources that had no template learn for as long as any granted lease may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t place) {
     const doorman_config *last = server->config;
@@ -6111,8 +6119,8 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
     return doorman__later(learned_at, gained);
 }
 
-/* Gives a resource of a root its template of a new configuration.
- *   learned_at   when a new resource of the template ends learning */
+/* Sets the template of a root's resource, from a new configuration.
+ *   learned_at   when the learning of a new resource of the template ends */
 static void doorman__resource_set_template(doorman__server_resource_entry *resource,
                                            const doorman_template *settings, doorman_time now,
                                            doorman_time learned_at) {
@@ -6186,7 +6194,7 @@ doorman_status doorman_server_set_master(doorman_server *server,
 
 /* ---- server: checking a request */
 
-/* Checks the demands of a server. */
+/* Checks the demands in a request from a server. */
 static doorman_status doorman__demand_groups_check(const doorman_capacity_request *item_request,
                                                    size_t index, doorman_error *error) {
     if (item_request->wants_count > DOORMAN__GROUPS_MAX) {
@@ -6288,7 +6296,7 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
     return DOORMAN_OK;
 }
 
-/* Reserves the memory that processing a request needs. */
+/* Reserves the arrays that the server needs to process a request. */
 static bool doorman__server_reserve(doorman_server *server, const doorman_request *request) {
     void *request_items = server->request_items, *items = server->items, *terms = server->terms;
     void *places = server->places;
@@ -6382,8 +6390,8 @@ static void doorman__item_move(doorman__request_item *item, doorman__item_state 
     item->state = state;
 }
 
-/* Makes the held lease of a node for one resource. Until the parent responds, the held lease has no
- * capacity, and the lease table learns. */
+/* Adds the held lease of a node with a parent for one resource. Until the parent responds, the held
+ * lease has no capacity, and the lease table learns. */
 static bool doorman__upward_create(doorman_server *server,
                                    doorman__server_resource_entry *resource) {
     doorman__upward *upward = NULL;
@@ -6406,7 +6414,8 @@ static bool doorman__upward_create(doorman_server *server,
     return true;
 }
 
-/* Adds a resource. A root passes the template of the resource. A node with a parent passes NULL. */
+/* Adds a resource. `settings` is the template of the resource in a root, and NULL in a node with a
+ * parent. */
 static doorman__server_resource_entry *
 doorman__server_add_resource(doorman_server *server, uint64_t hash, const char *resource_id,
                              const doorman_template *settings) {
@@ -6447,7 +6456,8 @@ static doorman_status doorman__server_count(doorman_server *server, uint64_t has
     return DOORMAN_OK;
 }
 
-/* Finds or creates a resource. If this fails, the state of the item tells the reason. */
+/* Finds or creates a resource. If no template matches the resource, the item becomes UNMATCHED. If
+ * a limit is reached, the item becomes FULL. */
 static doorman_status doorman__item_find_resource(doorman_server *server,
                                                   doorman__request_item *item,
                                                   const char *resource_id) {
@@ -6474,7 +6484,7 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
     doorman__server_expire(server, item->resource);
     item->entry = doorman__leases_find(leases, holder_hash, request->holder_id, request->is_server);
     if (item->entry) {
-        __builtin_prefetch(item->entry->older); /* removing the entry writes both */
+        __builtin_prefetch(item->entry->older); /* a renewal writes to both neighbours */
         __builtin_prefetch(item->entry->newer);
         doorman__item_move(item, DOORMAN__ITEM_FOUND);
         return DOORMAN_OK;
@@ -6494,7 +6504,8 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
     return DOORMAN_OK;
 }
 
-/* Finds or creates everything that a request needs. Changes nothing if memory runs out. */
+/* Finds or creates the resources and the lease entries of a request. If memory runs out, changes
+ * nothing. */
 static doorman_status doorman__server_make_room(doorman_server *server,
                                                 const doorman_request *request) {
     doorman_status status = DOORMAN_OK;
@@ -6532,7 +6543,7 @@ static doorman_status doorman__server_make_room(doorman_server *server,
 
 /* ---- server: its own lease, from its parent */
 
-/* S3: returns the minimum interval of a lease of this length. */
+/* S3: returns the minimum interval after the grant of a lease of this length. */
 static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm,
                                               doorman_time length) {
     doorman_time refresh_interval = doorman__earlier(algorithm->refresh_interval, length / 3);
@@ -6543,14 +6554,14 @@ static doorman_time doorman__minimum_interval(const doorman_algorithm *algorithm
 static void doorman__upward_apply_lease(doorman__upward *upward) {
     doorman__lease_table *leases = &upward->resource->leases;
     const doorman__held_lease *held = &upward->held;
-    /* A parent of an older version may grant parts of a unit. */
+    /* A parent of an older version may grant a fraction of a unit. */
     double capacity = doorman__leases_round_down(leases, held->capacity);
     upward->settings.capacity = capacity;
     doorman__leases_set_capacity(leases, capacity, held->committed, held->end);
 }
 
-/* Called when a holder asks for the resource. Cancels a pending release of the node's own lease.
- * Returns whether the node has a lease. */
+/* Called when a holder asks for the resource. If the node's own lease is about to be released,
+ * keeps that lease. Returns whether the node's own lease is in force. */
 static bool doorman__upward_renew(doorman__upward *upward) {
     doorman_server *server = upward->server;
     doorman__held_lease *held = &upward->held;
@@ -6584,8 +6595,8 @@ static void doorman__upward_expedite(doorman__upward *upward) {
     }
 }
 
-/* Writes the levels of the parent's terms. Leaves out levels that are already written, and terms
- * whose level does not divide the demands. Returns the number of levels. */
+/* Writes the different levels of the parent's terms to `levels`, and returns their number. Leaves
+ * out a level of 0, and the levels of terms with the slope 1: these levels need no boundary. */
 static size_t doorman__upward_levels(const doorman__upward *upward, double *levels, size_t most) {
     const doorman__lease_table *leases = &upward->resource->leases;
     size_t count = 0;
@@ -6606,9 +6617,9 @@ static int doorman__amount_order(const void *a, const void *b) {
 
 #define DOORMAN__BAND_GROUPS 32
 
-/* Returns the number of groups of a band, and writes their upper ends in ascending order. The ends
- * are the levels, points around the first level, and infinity. If there is no level, the points are
- * around the mean. */
+/* Writes the upper boundaries of the groups of one band to `bounds` in ascending order, and returns
+ * their number. The boundaries are the levels of the parent, points around the first level, and
+ * DBL_MAX. If there is no level, the points are around `mean`. */
 static size_t doorman__upward_bounds(const doorman__upward *upward, double mean, double *bounds) {
     static const double steps[] = {1.01, 1.03, 1.07, 1.15, 1.3,  1.6, 2.2,
                                    4,    10,   40,   300,  5000, 1e6};
@@ -6625,8 +6636,8 @@ static size_t doorman__upward_bounds(const doorman__upward *upward, double mean,
     return count;
 }
 
-/* Adds the demands of frozen children (R7). These demands are not in the index, but they are still
- * wanted. */
+/* Adds the demands of frozen children to the groups (R7). These demands are not in the index, but
+ * the node needs capacity for them. */
 static void doorman__upward_add_frozen(const doorman__lease_table *leases, int band,
                                        const double *bounds, doorman__sums *groups) {
     for (const doorman__child *child = leases->frozen_children; child; child = child->next_frozen) {
@@ -6675,8 +6686,9 @@ static size_t doorman__upward_group(const doorman__upward *upward, doorman_deman
     return count;
 }
 
-/* R3: reports about one held lease. A node that does not learn gives back what no holder wants. The
- * node removes expired entries first (S2), so it asks for no holder that is gone. */
+/* R3: reports the demands and the committed amount of one resource to the upstream. A node that
+ * does not learn gives back what no holder wants. The node removes expired entries before that
+ * (S2), so the demands include no holder that is gone. */
 static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
     doorman_upstream *upstream = &upward->server->upstream;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -6707,9 +6719,9 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
         doorman__earlier(algorithm->refresh_interval, algorithm->lease_length);
 }
 
-/* R8: sets the time at which the learning of the node ends. The time from the parent includes the
- * drift, so the time is long enough even for a slow clock. When the time is over, the node reports
- * at once that it has learned.
+/* R8: sets the time at which the learning of the node ends. `learn_for` includes the drift, so it
+ * is long enough even if a clock is slow. When the learning ends, the node tells its parent at
+ * once.
  */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
@@ -6756,14 +6768,15 @@ static void doorman__upward_changed(doorman__upward *upward,
     }
     doorman__upward_apply_lease(upward);
     leases->terms_count = 0;
-    /* R12: do not confirm before the units that were cut are free. */
+    /* R12: the node confirms a cut only when its committed amounts fit into the lease. */
     doorman__held_confirm_at(&upward->server->upstream, held, DOORMAN_NEVER);
     doorman__upward_expedite(upward);
 }
 
-/* T8: notes the longest path below this node, from the requests of its children. The server forgets
- * a path that no request has named for a minute. Otherwise a child that is gone or that has a wrong
- * name would block this node for ever. */
+/* T8: records the longest path below this node, from the requests of its children. The server
+ * forgets a path when no request has named the path for a minute. If the server never forgot it, a
+ * child that is gone, or that had a wrong name, could make the parent refuse all requests of this
+ * node. */
 static void doorman__server_note_path(doorman_server *server, const doorman_request *request) {
     size_t count = request->path_count;
     bool shorter = count + 1 < server->upstream.path_count && server->now < server->below_until;
@@ -6777,9 +6790,9 @@ static void doorman__server_note_path(doorman_server *server, const doorman_requ
 
 /* ---- server: answering */
 
-/* R1: returns a new lease id. 2^53 is the largest integer that JSON carries safely. 0 means no id.
- * The id is a keyed hash. So a holder cannot guess the lease id of another holder, and cannot
- * derive the seed from its own lease id. */
+/* R1: returns a new lease id from 1 to 2^53. JSON does not carry larger integers safely. The id is
+ * a keyed hash. So a holder cannot guess the lease id of another holder, and cannot derive the seed
+ * from its own lease id. */
 static uint64_t doorman__server_lease_id(doorman_server *server) {
     uint64_t id = doorman__hash_number(server->options.seed, ++server->lease_count) >> 11;
     return id ? id : 1;
@@ -6814,13 +6827,16 @@ typedef struct doorman__request_context {
     doorman__lease_entry *entry;
     doorman__rotation *rotation; /* NULL: leases are not whole units */
     doorman_time now;
-    doorman_time end;      /* the end of the entry; 0: the holder has had no lease */
+    doorman_time end;      /* the end of the entry before this request; 0: the holder had no
+                              lease */
     double claim;          /* x, what the holder claims */
-    double claim_here;     /* R6: what the holder claims under a lease of this node */
-    double outstanding;    /* what a child has committed under a lease of this node; otherwise 0 */
-    bool live;             /* something is committed; false: the holder is new or deferred (T4) */
+    double claim_here;     /* what the holder says it has, if it names a lease of this node; 0 if it
+                              names none (R6) */
+    double outstanding;    /* what a child node reports as outstanding, if it names a lease of this
+                              node; 0 for a client, and if the child names no such lease */
+    bool live;             /* the holder has had a lease, or something is committed for it */
     bool names_last_lease; /* the request names the holder's last lease of this node */
-    bool granted_here;     /* the lease that the holder has is from this node */
+    bool granted_here;     /* the request names a lease of this node */
     bool learns;           /* the holder is a server that learns */
     bool returned;         /* the holder learns and gets the same lease as before (R7) */
     double target;
@@ -6858,7 +6874,7 @@ static doorman__request_context doorman__context_start(doorman_server *server,
     return context;
 }
 
-/* Reports a claim that cannot be true. Such a claim has no effect. */
+/* Reports to on_event a claim that cannot be true. Such a claim has no effect. => Entries */
 static void doorman__context_report_claim(const doorman__request_context *context) {
     const doorman_lease *has = &context->item_request->has;
     bool unknown = context->item->state == DOORMAN__ITEM_ADDED && has->id &&
@@ -6871,7 +6887,7 @@ static void doorman__context_report_claim(const doorman__request_context *contex
         context->resource->resource_id, context->entry->holder_id, context->claim);
 }
 
-/* Returns the lease of a resource that no template matches. */
+/* Returns a lease for a resource that no template matches. */
 static doorman_lease doorman__unmatched_lease(doorman_server *server, double wants) {
     return (doorman_lease){.id = doorman__server_lease_id(server),
                            .node = server->node,
@@ -6881,9 +6897,9 @@ static doorman_lease doorman__unmatched_lease(doorman_server *server, double wan
                            .refresh_interval = doorman__unmatched.refresh_interval};
 }
 
-/* Answers an item that has no lease entry. If no template matches, the holder is granted all that
- * it asks for (G2). The configuration may say that such requests are rejected. If a limit is
- * reached, the holder is refused (C7). */
+/* Responds to an item that has no lease entry. If no template matches, the holder is granted all
+ * its wants, unless the configuration rejects such requests (G2). If a limit is reached, the holder
+ * is refused (C7). */
 static void doorman__server_respond_unmatched(doorman_server *server,
                                               const doorman__request_item *item,
                                               const doorman_request *request,
@@ -6926,7 +6942,7 @@ static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
                                             doorman_time now) {
     const doorman_algorithm *algorithm = leases->algorithm;
     doorman_time left =
-        entry->lease_end - now; /* shorter than the lease's length if the lease is repeated */
+        entry->lease_end - now; /* less than the length of the lease if the lease is repeated */
     doorman_time refresh = doorman__earlier(algorithm->refresh_interval, left / 3);
     bool enough = entry->has >= target * 0.999;
     if (leases->whole && !doorman__leases_learning(leases, now)) {
@@ -6938,17 +6954,19 @@ static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
     return doorman__later(doorman__earlier(refresh, doorman__leases_soon(algorithm)), 1);
 }
 
-/* Sets the end of a holder's entry: now, plus the length, plus the drift (S8). For a holder that
- * gets no lease, the length is three refresh intervals, but at most the length of a lease. So the
- * wants of a holder that is gone do not take capacity from others for long. */
+/* Sets the end of a holder's entry: now, plus `length`, plus the drift (S8). `length` is the length
+ * of the lease. For a holder that gets no lease, `length` is three refresh intervals, but at most
+ * the length of a lease. So if such a holder is gone, its wants soon stop taking capacity from
+ * others. */
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
     doorman_time end = doorman__server_bound(context->server, length);
     doorman__leases_set_end(context->leases, context->entry, doorman__after(context->now, end));
     doorman__resource_update_by(context->server, context->resource, context->entry->end);
 }
 
-/* T4: responds for a node that has no lease of its own. The node keeps what the holder claims, so
- * that the claim of the node to its parent is complete. The node keeps the holder's wants until the
+/* T4: responds for a node that has no lease of its own. If the node learns, it commits what the
+ * holder claims under a lease of this node. So the claim that the node sends to its parent is
+ * complete. The node keeps the wants of the holder for three times the interval after which the
  * holder should ask again. */
 static void doorman__context_defer(const doorman__request_context *context,
                                    doorman_capacity_response *item_response) {
@@ -7033,12 +7051,9 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
     return context->returned ? DOORMAN__ITEM_RESTORE : DOORMAN__ITEM_GRANT;
 }
 
-/* R6: grants what a holder has had. A holder that names a lease of this node may also get what
- * other holders give back. A holder that has nothing from this node must try later. Returns the
- * committed amount.
- *    If there is no room for a claim, the holder gets a lease of 0, so that it stops using the old
- * lease. Otherwise the holder could claim the old lease from the next master. That master would
- * renew the old lease, although the same capacity has been granted again. */
+/* R6: grants again what a holder claims under a lease of this node. Such a holder may also get what
+ * other holders have given back. A holder that has nothing from this node must try later. If
+ * nothing is free for a claim, the holder gets a lease of 0. Returns the committed amount. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     double target = context->granted_here ? context->target : 0;
@@ -7051,7 +7066,7 @@ static double doorman__context_learn(const doorman__request_context *context) {
 }
 
 /* S5: grants the share of a holder, up to the bound of R5. Returns the committed amount. If leases
- * are whole units, *target is rounded. */
+ * are whole units, *target becomes an integer. */
 static double doorman__context_share(const doorman__request_context *context, double *target) {
     doorman__lease_table *leases = context->leases;
     doorman__rotation *turns = leases->whole ? context->rotation : NULL;
@@ -7064,9 +7079,9 @@ static double doorman__context_share(const doorman__request_context *context, do
     return committed;
 }
 
-/* S4: responds to a holder that has nothing of this node, while the server learns. A holder that
- * names a lease of this node should ask again soon, because other holders may give something back.
- * A holder that names no such lease must wait until the server has learned. */
+/* S4: responds to a holder that gets TRY_LATER, because the server learns. If the request names a
+ * lease of this node, even one of 0, the holder should ask again soon, because other holders may
+ * give something back. If not, the holder should ask again after its usual interval. */
 static void doorman__context_try_later(const doorman__request_context *context,
                                        doorman_capacity_response *item_response) {
     const doorman_algorithm *algorithm = context->leases->algorithm;
@@ -7095,7 +7110,7 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
         doorman__server_event(server, DOORMAN_EVENT_SHARED_ID, context->resource->resource_id,
                               entry->holder_id, entry->has);
     }
-    if (!context->live) entry->end = 0; /* the holder was deferred; R9 is only for leases */
+    if (!context->live) entry->end = 0; /* the holder had no lease, and R9 is only for leases */
     entry->lease_id = doorman__server_lease_id(server);
     entry->granted_at = now;
     entry->lease_end = doorman__after(now, length);
@@ -7108,10 +7123,10 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
                            .refresh_interval = doorman__leases_refresh(leases, entry, target, now)};
 }
 
-/* Adds what a server receives with its lease (T2, T3, R8). The server receives the terms of every
- * priority, even if it wants nothing of that priority. Any priority may have the level of the
- * reserve, and that level must not lie within a group of the server's demands. Terms that hold for
- * any priority are sent once for each priority that the server has named. */
+/* Adds what a child node receives with its lease (T2, T3, R8). The child receives the terms of
+ * every priority, even if it wants nothing of that priority. The terms of any priority may have the
+ * level of the reserve, and the child needs that level as a boundary of its groups. Terms for all
+ * priorities are sent once for each priority that the request of the child names. */
 static void doorman__context_write_terms(const doorman__request_context *context,
                                          doorman_terms *terms,
                                          doorman_capacity_response *item_response) {
@@ -7169,7 +7184,8 @@ static void doorman__context_decide(const doorman__request_context *context, boo
     }
 }
 
-/* Enters the holder's wants and confirmation into the lease table. */
+/* Records the wants of the holder in the lease table, and lowers u if the request confirms a lease
+ * (R4). */
 static void doorman__context_enter(doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
@@ -7284,7 +7300,7 @@ static size_t doorman__resource_update(doorman_server *server,
 static void doorman__server_update(doorman_server *server) {
     doorman_time now = server->now;
     for (size_t left = DOORMAN__UPDATE_MAX; doorman__timers_due(&server->dues) <= now;) {
-        if (left == 0) return; /* more is due at once */
+        if (left == 0) return; /* the next update is due at once */
         doorman__timer *due = doorman__timers_first(&server->dues);
         left -= doorman__resource_update(
             server, DOORMAN__WITHIN(doorman__server_resource_entry, due, due), left);
@@ -7344,8 +7360,8 @@ static void doorman__server_failed(doorman_server *server, uint64_t sequence, do
     doorman__server_free_closed(server);
 }
 
-/* Describes a resource. Returns false if this node is about to release the resource, because such a
- * resource is not shown. */
+/* Describes a resource. If this node is about to release its own lease of the resource, the
+ * resource is not shown, and the function returns false. */
 static bool doorman__resource_describe(doorman_server *server,
                                        doorman__server_resource_entry *resource,
                                        doorman_server_resource *out) {
@@ -7428,27 +7444,30 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  * key is master. The value of the key is the address of the master.
  *
  * V2 A process is master only while its own store lease holds the key. The process stops being
- *    master 0.95 TTL after it sent its last successful renewal, by its own clock. The store counts
- *    the whole TTL, from when the store receives the renewal. So the store cannot give the key to
- *    another process earlier, if the rates of the clocks differ by less than 5 %.
+ *    master 0.95 TTL after it sent its last successful renewal, by its own clock. The store keeps
+ *    the store lease for the whole TTL, from the time at which it received the renewal. So if the
+ *    rates of the clocks differ by less than 5 %, the process stops being master before the store
+ *    can give the key to another process.
  *
  *     state      meaning                     event                               next state
  *     NO_MASTER  no known master             our store lease holds the key       MASTER
  *                                            another store lease holds the key   STANDBY
  *     STANDBY    another process is master,  as above                            MASTER, STANDBY
- *                at `master`                 no key that we could create, or no  NO_MASTER
- *                                            answer for the TTL
+ *                at `master`                 no key, and this process cannot     NO_MASTER
+ *                                            create it; or no answer for the
+ *                                            TTL
  *     MASTER     this process is master      our store lease holds the key       MASTER
  *                                            another store lease holds the key   STANDBY
  *                                            no key, or the last renewal is too  NO_MASTER
  *                                            old
- *     RESIGNED   this process has left       none: every state changes to this   -
- *                the election                one when the owner resigns
+ *     RESIGNED   this process has left       none                                -
+ *                the election
+ *     any                                    doorman_election_resign is called   RESIGNED
  *
  * A process polls the store every second, or five times within the TTL if that is more often. While
- * the store answers but shows no master, the process polls every 0.1 s, because a process is about
- * to win. The period counts from the beginning of a poll. The state changes only at the end of a
- * poll. Each call of a poll depends on the answer to the previous call:
+ * the store answers but shows no master, the process polls every 0.1 s, because some process will
+ * soon create the key. This period starts at the beginning of a poll. The state changes only at the
+ * end of a poll. Each call of a poll depends on the answer to the previous call:
  *
  *     call         is made if                     answer                   next call
  *     KEEP_ALIVE   there is a store lease         any                      READ_KEY
@@ -7460,10 +7479,10 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  *                                                 no store lease           none
  *     CREATE_KEY                                  any                      none
  *
- * A call without an answer ends its poll. The state then does not change before its time has
- * passed. If a result arrives too late, the state becomes NO_MASTER. doorman_election_mastership
- * compares `until` with the clock. So a process is not master after a long sleep, even before it
- * polls again.
+ * If a call gets no answer, its poll ends, and the state stays the same until its time (`until`)
+ * has passed. If the answers show a state whose time has already passed, the state becomes
+ * NO_MASTER. doorman_election_mastership also compares `until` with the clock. So a process is not
+ * master after a long sleep, even before it polls again.
  *
  * A process that was master at its last poll does not create a missing key at once. Another process
  * may have held the key since that poll. So the state of this process becomes NO_MASTER first. If
@@ -7473,11 +7492,11 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  * earlier process at this address, and ends with its TTL. The address is not used, because clients
  * would be redirected to this process.
  *
- * A new master learns from when its predecessor was known to be gone (R8). Normally a process
- * creates the key in the poll that first misses the key. Then this is also the time at which the
- * process becomes master. If the key stays missing for longer, the time of the first poll that
- * missed it counts. For this the store must count how often the key was created (`term`). Without
- * the count, the process cannot know whether another master has come and gone since. */
+ * The learning of a new master starts at the time at which its predecessor was known to be gone
+ * (R8). This is the time of the first poll that found no key. Normally the process creates the key
+ * in the same poll, so it becomes master at this time. If the process creates the key in a later
+ * poll, it must know that no other process was master in between. For this purpose the store counts
+ * how often the key was created (`term`). */
 #define DOORMAN__POLL_PERIOD DOORMAN_SECOND
 #define DOORMAN__POLL_PERIOD_NO_MASTER (DOORMAN_SECOND / 10)
 
@@ -7552,7 +7571,7 @@ static void doorman__election_end_poll(doorman_election *election, doorman_elect
     }
 }
 
-/* Ends a poll in which the store has not answered. */
+/* Ends a poll in which a call has got no answer. */
 static void doorman__election_fail_poll(doorman_election *election) {
     if (election->now >= election->until) {
         doorman__election_move(election, DOORMAN_NO_MASTER, DOORMAN_NEVER, NULL);
@@ -7570,8 +7589,8 @@ static void doorman__election_take_lease(doorman_election *election, int64_t lea
     election->lease_until = election->lease ? doorman__after(election->sent_at, ttl / 100 * 95) : 0;
 }
 
-/* Called when our store lease holds the key. `vacant_at` does not count if another process has
- * created the key since then. */
+/* Called when our store lease holds the key. If another process has created the key since
+ * `vacant_at`, `vacant_at` is not used. */
 static void doorman__election_win(doorman_election *election, uint64_t term) {
     if (term != election->vacant_term + 1) election->vacant_term = 0;
     doorman__election_end_poll(election, DOORMAN_MASTER, NULL);
@@ -7599,7 +7618,7 @@ static void doorman__election_read_key(doorman_election *election,
     } else {
         const char *master = doorman__id_valid(answer->address) ? answer->address : NULL;
         if (master && strcmp(master, election->address) == 0) master = NULL;
-        election->lease = 0; /* no longer needed; its TTL ends it */
+        election->lease = 0; /* the store lease is no longer needed, and ends by itself */
         doorman__election_end_poll(election, DOORMAN_STANDBY, master);
     }
 }
