@@ -1,6 +1,6 @@
 /* doorman_server, part CHECK: what a process checks before it serves, and --check-config. This file
- * only reads the settings and prints what is wrong. A server without this part finds a wrong address
- * later, when it uses the address. */
+ * only reads the settings and prints what is wrong. A server without this part finds a wrong
+ * address later, when it uses the address. */
 #include "server.h"
 
 #include <nng/protocol/reqrep0/req.h>

@@ -1,5 +1,5 @@
-/* doorman_server: the host in an address, and whether other machines can reach it. The functions use
- * only their arguments. */
+/* doorman_server: the host in an address, and whether other machines can reach it. The functions
+ * use only their arguments. */
 #include "server.h"
 
 #include <strings.h>

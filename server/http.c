@@ -174,7 +174,8 @@ static void connection_set_state(struct http_connection *connection,
     pthread_mutex_unlock(&http->lock);
 }
 
-/* Makes a large input buffer smaller. Keeps the received bytes, which belong to the next request. */
+/* Makes a large input buffer smaller. Keeps the received bytes, which belong to the next
+ * request. */
 static void connection_shrink(struct http_connection *connection) {
     size_t capacity = connection->in_bytes > 0 ? HTTP_BUFFER_MAX : 0;
     if (connection->in_capacity <= HTTP_BUFFER_MAX || connection->in_bytes > HTTP_BUFFER_MAX)

@@ -118,8 +118,10 @@ static bool template_list_add(void *context, const doorman_server_resource *info
     if (list->count == list->capacity) {
         size_t capacity = list->capacity ? 2 * list->capacity : 64;
         void *grown = realloc(list->items, capacity * sizeof *list->items);
-        list->failed = !grown;
-        if (list->failed) return false;
+        if (!grown) {
+            list->failed = true;
+            return false;
+        }
         list->items = (doorman_template *)grown;
         list->capacity = capacity;
     }

@@ -2,9 +2,10 @@
  * doorman_server.c lists the files. Every file includes this header first.
  *
  * A part is left out unless its macro is defined: DOORMAN_SERVER_HTTP, DOORMAN_SERVER_ETCD,
- * DOORMAN_SERVER_TLS, DOORMAN_SERVER_MEMORY, DOORMAN_SERVER_CHECK, DOORMAN_SERVER_WARNINGS. doorman_server.c calls only a few functions of each
- * part. These functions are the head of the part. If a part is left out, the functions of its head
- * are empty inline functions in this file. Flags that need the part are then usage errors.
+ * DOORMAN_SERVER_TLS, DOORMAN_SERVER_MEMORY, DOORMAN_SERVER_CHECK, DOORMAN_SERVER_WARNINGS.
+ * doorman_server.c calls only a few functions of each part. These functions are the head of the
+ * part. If a part is left out, the functions of its head are empty inline functions in this file.
+ * Flags that need the part are then usage errors.
  *
  * Functions that several files use start with server_. */
 

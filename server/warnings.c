@@ -1,9 +1,9 @@
 /* doorman_server, part WARNINGS: warnings about events that peers can cause at any rate (V6). This
  * file changes service->warnings and two counters. All functions are called with the lock held.
  *
- * A kind of warning is logged at once, and then at most once a minute with the number of events. The
- * line describes the last event. Each of the first ids that two processes use has a kind of its own.
- * Further ids share one kind. */
+ * A kind of warning is logged at once, and then at most once a minute with the number of events.
+ * The line describes the last event. Each of the first ids that two processes use has a kind of its
+ * own. Further ids share one kind. */
 #include "server.h"
 
 #define WARNING_INTERVAL                                                                           \
