@@ -3715,11 +3715,11 @@ typedef struct doorman__child {
 /* There may be a million lease entries, so every field is as small as possible. An entry whose
  * holder id has 32 bytes takes 132 bytes. */
 typedef struct doorman__lease_entry {
-    doorman__link link;                         /* in `entries` of the table; must be first */
-    struct doorman__lease_entry *older, *newer; /* neighbours in the list by `end`, or NULL */
+    doorman__link link; /* in `entries` of the table; must be the first field */
+    struct doorman__lease_entry *older, *newer; /* neighbours in the order of `end`, or NULL */
     doorman_time granted_at, lease_end, end;
     double has, committed;
-    float recent;      /* the largest amount that a lease of the step `step` commits, rounded up:
+    float recent;      /* the largest amount that a lease of this entry's step commits, rounded up:
                           see "age" */
     float in_round;    /* v, rounded up; valid only if `round` is the present round of the lease
                           table */
@@ -3747,13 +3747,13 @@ typedef struct doorman__lease_entry {
  * entry, so resources without whole units need no memory for rotations. A rotation takes 80 bytes,
  * including its place in the table. */
 typedef struct doorman__rotation {
-    doorman__link link; /* in `rotations` of the table; must be first */
+    doorman__link link; /* in `rotations` of the table; must be the first field */
     const doorman__lease_entry *entry;
     double share;      /* the exact target at the last grant; 0: the target was an integer, so the
                           holder takes no turns */
     double lag;        /* how far the holder is behind its share, in units * seconds */
-    double service_at; /* the value of the lease table's `service` when the lag was settled */
-    double clock_at;   /* the value of the lease table's `clock` when the lag was settled */
+    double service_at; /* the lease table's `service` when the lag was last updated */
+    double clock_at;   /* the lease table's `clock` when the lag was last updated */
     float owed;        /* how many units the holder is owed, a whole number */
     bool is_pressing;  /* the owed units are urgent */
     bool waits;        /* the holder has at most its target rounded down, and its lag is above 0 */
@@ -3769,7 +3769,7 @@ typedef struct doorman__lease_table {
     size_t parent_terms_count;
     double capacity;     /* C */
     double may_commit;   /* K; DBL_MAX: no bound */
-    doorman_time end_by; /* no lease may end later */
+    doorman_time end_by; /* no lease may end later than this */
     bool whole;          /* leases are whole units */
     doorman__table entries;
     doorman__lease_entry *oldest, *newest;
@@ -4144,7 +4144,7 @@ static void doorman__rotation_set_owed(doorman__lease_table *leases, doorman__ro
     assert(owed >= 0 && leases->pressing >= rotation->is_pressing);
     doorman__total_subtract(&leases->owed, (double)rotation->owed);
     leases->pressing -= rotation->is_pressing;
-    rotation->owed = (float)owed; /* the 24 bits of a float are enough */
+    rotation->owed = (float)owed; /* a float stores integers up to 2^24 exactly */
     rotation->is_pressing = is_pressing;
     doorman__total_add(&leases->owed, (double)rotation->owed);
     leases->pressing += rotation->is_pressing;
@@ -4668,9 +4668,9 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *   BACKING_OFF  waits until retry_at       a request is made after retry_at     -> REQUESTED
  *   REQUESTED, BACKING_OFF                  its owner is no longer master        -> READY
  *
- * A held lease belongs to a resource of the owner, and is a part of the owner's own struct. If a
- * held lease has no lease id, the owner has no lease of that resource. Only doorman__held_move
- * changes the state of a held lease:
+ * A held lease belongs to a resource of the owner, and is a part of the owner's own struct. If its
+ * lease id is 0, the owner has no lease of that resource. Only doorman__held_move changes the state
+ * of a held lease:
  *
  *   state      meaning                                  event                       next state
  *   IDLE       waits until it is due                    its renewal is requested    -> REQUESTED
@@ -4742,7 +4742,7 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
 #define DOORMAN__MET 0.999
 
 typedef enum doorman__held_state {
-    DOORMAN__HELD_CLOSED, /* removed, or not added yet */
+    DOORMAN__HELD_CLOSED, /* not in the upstream's list */
     DOORMAN__HELD_IDLE,
     DOORMAN__HELD_REQUESTED,
     DOORMAN__HELD_ABANDONED,
@@ -4771,7 +4771,7 @@ typedef struct doorman__held_lease {
     double requested_wants; /* the sum of the demands in that request */
 
     /* From the last response for this held lease. */
-    bool has_outcome; /* false: no response has come yet, so the fields below are not valid */
+    bool has_outcome; /* false: no response has come yet */
     doorman_outcome outcome;
     bool granter_learns;
     bool met;   /* the lease is at least DOORMAN__MET of the wants in the request */
@@ -4782,7 +4782,7 @@ typedef struct doorman__held_lease {
 
     /* When to send requests: see doorman__held_schedule. */
     doorman_time requested_at, refresh_interval;
-    doorman_time request_at; /* when to renew, to report other wants, or to release */
+    doorman_time request_at; /* when to request a renewal or a release */
     doorman_time confirm_at; /* when to confirm a smaller lease; NEVER: there is nothing to
                                 confirm */
 } doorman__held_lease;
@@ -4797,7 +4797,8 @@ typedef struct doorman__report {
     bool learning;      /* the owner does not know all its holders yet (R8) */
 } doorman__report;
 
-#define DOORMAN__GROUPS_MAX (32 * (DOORMAN_PRIORITY_MAX + 1)) /* the demands of a server: T2 */
+/* A server reports at most this many demands for one resource (T2). */
+#define DOORMAN__GROUPS_MAX (32 * (DOORMAN_PRIORITY_MAX + 1))
 
 typedef enum doorman__upstream_state {
     DOORMAN__READY,
@@ -4816,11 +4817,11 @@ typedef enum doorman__upstream_state {
 #define DOORMAN__DEMANDS_MAX 20000
 
 struct doorman_upstream {
-    doorman_client *client; /* the owner if it is a client; otherwise NULL */
-    doorman_server *server; /* the owner if it is a server; otherwise NULL */
+    doorman_client *client; /* the owner; NULL if the owner is a server */
+    doorman_server *server; /* the owner; NULL if the owner is a client */
     const char *holder_id;  /* in the owner's memory */
     bool is_server;
-    const char *const *path; /* of a server: its name, and nodes below it (T8); in the owner's
+    const char *const *path; /* of a server: the nodes that a request names (T8); in the owner's
                                 memory */
     size_t path_count;
     char *addresses[DOORMAN__ADDRESSES_MAX];
@@ -5187,9 +5188,9 @@ static void doorman__held_end_request(doorman_upstream *upstream, doorman__held_
 
 /* ---- upstream: when a request ends */
 
-/* Ends a request that failed, was redirected, or was a release. If the request got no response, its
- * held leases become due now. The next request then takes held leases that became due earlier
- * first. So every held lease is requested at some time, even if one request has no room for all of
+/* Ends a request that failed, was redirected, or was a release. If the request failed or was
+ * redirected, its held leases become due now. In the next request, held leases that became due
+ * earlier come first. So no held lease waits for ever, even if one request has no room for all of
  * them. */
 static void doorman__upstream_end_items(doorman_upstream *upstream, bool has_response) {
     for (size_t i = 0; i < upstream->item_count; i++) {
@@ -5334,8 +5335,8 @@ static void doorman__upstream_add_item(doorman_upstream *upstream, doorman__held
     upstream->items[upstream->item_count++] = *item;
 }
 
-/* R10: puts a release into the request. From this call on the owner has no lease. If units of the
- * lease are still in use, the request gets no release, and the next check is a second later. */
+/* R10: if no unit of the lease is in use, puts a release into the request, and clears the lease id.
+ * If units are still in use, the request gets no release, and the next check is a second later. */
 static void doorman__upstream_put_release(doorman_upstream *upstream, doorman__held_lease *held,
                                           double outstanding, doorman_time now) {
     if (outstanding > 0) {
@@ -5396,8 +5397,7 @@ static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_leas
 
 /* Completes the request that doorman__upstream_begin has started, and writes it to *out. Returns
  * false if the request has no items. If the reason was missing memory, the upstream tries again a
- * second later.
- */
+ * second later. */
 static bool doorman__upstream_end(doorman_upstream *upstream, doorman_request *out,
                                   doorman_time now) {
     const doorman_demand *demands = upstream->demands;
@@ -5760,7 +5760,7 @@ typedef struct doorman__holder_usage {
 /* A resource of the server, with its lease table. A node with a parent also has its own lease of
  * the resource. */
 typedef struct doorman__server_resource_entry {
-    doorman__link link; /* in the server's table; must be first */
+    doorman__link link; /* in the server's table; must be the first field */
     doorman__timer due; /* in the server's heap: the latest time of the next update */
     const doorman_template *settings;
     struct doorman__upward *upward; /* NULL: the server is a root */
@@ -5806,8 +5806,9 @@ typedef enum doorman__item_state {
 typedef struct doorman__request_item {
     uint64_t hash;
     size_t index;
-    doorman__server_resource_entry *resource; /* NULL: UNMATCHED, or FULL */
-    doorman__lease_entry *entry;              /* of the holder; NULL until FOUND or ADDED */
+    doorman__server_resource_entry *resource; /* NULL: not found yet, or there is none */
+    doorman__lease_entry *entry;              /* of the holder; NULL: not found yet, or there is
+                                                 none */
     doorman__item_state state;
 } doorman__request_item;
 
@@ -6092,11 +6093,12 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
 }
 
 /* Returns when the learning of new resources ends, for a template of a new configuration. If the
- * last configuration has a template with the same glob, its time stays the same. There is one
- * exception: if the server still learns, the time may become later, because the predecessor may
- * have had the new configuration, with longer leases. If no template has the same glob, the
- * resources had another template, or no template. Without a template every request was granted. So
- * resources that had no template learn for as long as any granted lease may last (G5). */
+ * last configuration has a template with the same glob, the time of that template is returned.
+ * There is one exception: if the server still learns, the time may become later, because the
+ * predecessor may have had the new configuration, with longer leases. If no template of the last
+ * configuration has the same glob, the resources had another template, or no template. Without a
+ * template every request was granted. So resources that had no template learn for as long as any
+ * granted lease may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t place) {
     const doorman_config *last = server->config;
@@ -6721,8 +6723,7 @@ static void doorman__upward_set_algorithm(doorman__upward *upward,
 
 /* R8: sets the time at which the learning of the node ends. `learn_for` includes the drift, so it
  * is long enough even if a clock is slow. When the learning ends, the node tells its parent at
- * once.
- */
+ * once. */
 static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_for) {
     doorman_server *server = upward->server;
     doorman__lease_table *leases = &upward->resource->leases;
@@ -6874,7 +6875,7 @@ static doorman__request_context doorman__context_start(doorman_server *server,
     return context;
 }
 
-/* Reports to on_event a claim that cannot be true. Such a claim has no effect. => Entries */
+/* Reports to on_event a claim that cannot be true. Such a claim has no effect. */
 static void doorman__context_report_claim(const doorman__request_context *context) {
     const doorman_lease *has = &context->item_request->has;
     bool unknown = context->item->state == DOORMAN__ITEM_ADDED && has->id &&
@@ -6975,8 +6976,7 @@ static void doorman__context_defer(const doorman__request_context *context,
     const doorman__held_lease *held = &context->resource->upward->held;
     bool alone = context->server->upstream.failures > 0; /* the parent does not respond */
     bool refused = held->outcome == DOORMAN_UNMATCHED || held->outcome == DOORMAN_FULL;
-    bool far =
-        held->request_at - context->now > DOORMAN__DEFER_MAX; /* the parent's parent learns */
+    bool far = held->request_at - context->now > DOORMAN__DEFER_MAX; /* the next request is late */
     doorman_time interval = alone || refused || far ? DOORMAN__DEFER_MAX : DOORMAN_SECOND;
     doorman_time length = 3 * interval;
     if (context->granted_here && doorman__leases_learning(leases, context->now)) {
@@ -7013,8 +7013,8 @@ static doorman_lease doorman__context_repeat(const doorman__request_context *con
         .refresh_interval = doorman__leases_refresh(leases, entry, context->target, context->now)};
 }
 
-/* S3: returns whether a holder may grow within the minimum interval. `last_wants` is what the
- * holder wanted before this request. */
+/* S3: returns whether a holder may get a larger lease within the minimum interval. `last_wants` is
+ * what the holder wanted before this request. */
 static bool doorman__context_may_grow(const doorman__request_context *context, double last_wants) {
     const doorman__lease_table *leases = context->leases;
     double has = context->entry->has, target = context->target;
@@ -7037,7 +7037,7 @@ static bool doorman__context_too_soon(const doorman__request_context *context, d
 }
 
 /* Returns the next state of an item whose memory is reserved.
- *   leased       the server is a root, or a node that has a lease
+ *   leased       true: the server is a root, or a node that has a lease of its own
  *   last_wants   what the holder wanted before this request */
 static doorman__item_state doorman__context_next(const doorman__request_context *context,
                                                  bool leased, double last_wants) {
@@ -7157,7 +7157,7 @@ static void doorman__context_write_terms(const doorman__request_context *context
 }
 
 /* Decides on an item whose memory is reserved, and writes the response. doorman__context_next
- * explains the parameters. */
+ * explains `leased` and `last_wants`. */
 static void doorman__context_decide(const doorman__request_context *context, bool leased,
                                     double last_wants, doorman_capacity_response *item_response) {
     doorman__request_item *item = context->item;
@@ -7283,7 +7283,8 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
 doorman_upstream *doorman_server_upstream(doorman_server *server) { return &server->upstream; }
 
 /* Visits a resource that is due. Removes at most `most` expired leases. Removes the resource if it
- * has no holder left. Returns how much of `most` it has used. */
+ * has no holder left. Returns the number of the removed leases plus 1, or `most` if that is
+ * less. */
 static size_t doorman__resource_update(doorman_server *server,
                                        doorman__server_resource_entry *resource, size_t most) {
     size_t count = doorman__server_expire_some(server, resource, most);
@@ -7527,7 +7528,7 @@ static doorman_time doorman__election_now(doorman_election *election, doorman_ti
 
 /* Changes the state, or renews it. No other function writes the state.
  *   until     when the state ends unless it is renewed
- *   master    STANDBY: the address of the master; NULL: not known */
+ *   master    the address of the master in the state STANDBY; NULL: not known, or another state */
 static void doorman__election_move(doorman_election *election, doorman_election_state to,
                                    doorman_time until, const char *master) {
     bool is_master = to == DOORMAN_MASTER;
