@@ -7696,7 +7696,7 @@ doorman_election_state doorman_election_mastership(const doorman_election *elect
                                                    doorman_mastership *out, doorman_time now) {
     doorman_election_state state = election->state;
     now = doorman__later(election->now, now);
-    if (now >= election->until && state != DOORMAN_RESIGNED) state = DOORMAN_NO_MASTER;
+    if (now >= election->until) state = DOORMAN_NO_MASTER;
     *out = (doorman_mastership){NULL, 0, 0};
     if (state == DOORMAN_MASTER) {
         *out = (doorman_mastership){election->address, election->until, election->predecessor_gone};
