@@ -3551,20 +3551,20 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    (R2). As long as a holder names the same lease, its claims never rise. So a late copy of a
  *    request can only claim too much, which is safe.
  *       A lease that has ended is not in force, even if its holder never confirmed a smaller lease.
- *    So u also falls to the largest amount that one of the leases that may still be in force
- *    commits (see "age"). Without this rule, the largest lease of a holder that never confirms
- *    would stay committed for as long as the holder sends requests.
+ *    So when leases of a holder have ended, u falls to the largest amount that one of its other
+ *    leases commits (see "age"). Without this rule, the largest lease of a holder that never
+ *    confirms would stay committed for as long as the holder sends requests.
  * R5 A grant is at most the target. A grant is also at most what is free: C minus the sum of the
  *    other holders' u. There is one exception. If less than min(u, x) is free, the grant may still
  *    be up to min(u, x). That amount is already committed, because the holder may still be using
  *    it. In a node with a parent, a grant also keeps the sum of u within K. A grant raises u to at
  *    least g. In a round a grant has one more bound (see "round").
  * R6 A new master knows no holders, so it learns. If a holder names a lease of this node, the
- *    master grants what the holder claims, as far as the sum of u stays within C. In the lease
- *    tables of its predecessor, the sum of these claims was within C. The master learns until every
- *    lease that its predecessor can have granted has ended. While the master learns, holders grow
- *    only by what other holders have given back to this master (`spare`). A holder that names a
- *    lease of this master has accepted that lease. So the holder really had the amount of that
+ *    master grants what the holder claims, but at most what is free. In the lease tables of its
+ *    predecessor, the sum of these claims was within C. The master learns until every lease that
+ *    its predecessor can have granted has ended. While the master learns, the leases of holders
+ *    grow only by what other holders have given back to this master (`spare`). A holder that names
+ *    a lease of this master has accepted that lease. So the holder really had the amount of that
  *    lease. If the holder now claims less, it has given back the difference. The master does not
  *    compare the claim with the first claim of the holder. A late copy of a request can claim too
  *    much, so the difference could be capacity that the holder never had.
@@ -3676,19 +3676,19 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *
  * Expiry. The owner removes ended entries in the order of `end` (S2). The entries are a list in
  * this order. All leases have the same length, so a renewed entry ends last. A renewed entry moves
- * to the end of the list in O(1). Each entry needs two pointers. A heap or a timer wheel would
- * accept any order of ends. But a heap also needs at least two words for each entry: the place of
- * the entry in the heap, and a pointer to the entry in the array of the heap. In a heap a renewal
- * would visit O(log n) other entries. With a million entries, each visit must wait for memory that
- * is not in the cache. The buckets of a wheel are lists, which also need two pointers for each
- * entry. A wheel must also search a bucket for the entries that have ended.
+ * to the end of the list in O(1). Each entry needs two pointers. In a heap or a timer wheel the
+ * ends could come in any order. But a heap also needs at least two words for each entry: the place
+ * of the entry in the heap, and a pointer to the entry in the array of the heap. In a heap a
+ * renewal would visit O(log n) other entries. With a million entries, each visit must wait for
+ * memory that is not in the cache. The buckets of a wheel are lists, which also need two pointers
+ * for each entry. A wheel must also search a bucket for the entries that have ended.
  *     After a configuration that shortens leases, a renewed entry may end before older entries do.
- * So renewed entries then go to a new list, and the old list is only emptied. The entry that ends
- * first is the first entry of one of these lists. In two cases an entry lasts longer than it needs
- * to: until the entry before it in the list ends. One case: leases are shortened again before the
- * old list is empty. The other case: a lease is shorter than others because the node's own lease
- * ends soon (S6). In both cases the amount stays committed for at most one lease length longer,
- * which is safe.
+ * So renewed entries go to a new list from then on, and no entry is added to the old list. The
+ * entry that ends first is the first entry of one of these lists. In two cases an entry lasts
+ * longer than it needs to: until the entry before it in the list ends. One case: leases are
+ * shortened again before the old list is empty. The other case: a lease is shorter than others
+ * because the node's own lease ends soon (S6). In both cases the amount stays committed for at most
+ * one lease length longer, which is safe.
  */
 
 /* A holder that is a server reports one demand for each group of its clients (T2). */
@@ -3790,7 +3790,8 @@ typedef struct doorman__lease_table {
     doorman_time older_end;   /* when all leases from before the present step have ended */
     doorman_time last_end;    /* when all leases have ended */
     doorman__table rotations; /* one for each holder if leases are whole units */
-    doorman__total rotation_shares, rotation_committed; /* sums over the holders with turns */
+    doorman__total rotation_shares, rotation_committed; /* the sums of `share` and of `committed`
+                                                           over the holders with turns */
     doorman__total owed;
     double service, clock;    /* in seconds: see "leases: whole units" */
     size_t waiting;           /* the number of rotations whose `waits` is true */
@@ -3817,7 +3818,7 @@ static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, 
     return NULL;
 }
 
-/* Adds an entry for a holder that has nothing and wants nothing. Returns NULL if there is no
+/* Adds an entry for a holder. The entry has no lease and no wants yet. Returns NULL if there is no
  * memory. */
 static doorman__lease_entry *doorman__leases_add(doorman__lease_table *leases, uint64_t hash,
                                                  const char *holder_id, bool is_server) {
@@ -4038,7 +4039,8 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  * many seconds each holder should have had its whole share so far. Each second `service` grows by
  * (sum of `committed`) / (sum of the shares), over all holders with turns. The lag grows by share *
  * (growth of `service`), and falls by committed * (time passed). Therefore:
- *   - The lags sum to 0, however much of the capacity is in use. The lag of a holder that leaves is
+ *   - The lags sum to 0, even if only a part of the capacity is in use. The lag of a holder that
+ *   leaves is
  *     added to the other lags. If the lag of a holder stays within bounds, the mean of its leases
  *     is in proportion to its share.
  *   - A renewal updates the lag of its holder in O(1), and visits no other holder (A2).
@@ -4047,7 +4049,8 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  *
  * A `turn` is an amount of lag: one unit * half a lease length. A holder is owed a unit if its lag
  * is at least one turn. A new holder is owed a unit until it has had its first unit. A unit that is
- * in no lease is idle. These rules decide what a holder gets whose target is f plus a fraction:
+ * in no lease is idle. Let the target of a holder be f plus a fraction. These rules decide how many
+ * units the holder gets:
  *
  *   if it has more than f   It gets f in the two cases below. In all other cases it keeps f + 1.
  *                           First case: more units are owed to other holders than are idle, and its
@@ -4066,7 +4069,8 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  * Like every grant, this grant is at most what is free (R5). So a unit moves from one holder to
  * another in two steps: a cut and its confirmation (R4). An idle unit that is owed to no holder
  * goes to the first holder that asks. The lags sum to 0. So if the lag of one holder is above 0,
- * the lag of another holder is below 0. The bound rises until such a holder gives up a unit.
+ * the lag of another holder is below 0. The bound rises until a holder whose lag is below 0 gives
+ * up a unit.
  *
  * Example: 25 clients share 20 units. Leases of 60 s are renewed every 16 s. So a turn is a lag of
  * 30. While a client has no unit, its lag rises from about -30 to +30 in 60 / 0.8 = 75 s. At its
@@ -4392,7 +4396,7 @@ static void doorman__leases_remove(doorman__lease_table *leases, doorman__lease_
     DOORMAN_FREE(entry);
     leases->terms_count = 0;
     assert(leases->entries.count > 0 || (!leases->oldest && !leases->draining));
-    /* C9: without entries the sum is exactly 0. */
+    /* C9: without entries the committed sum is exactly 0. */
     assert(leases->entries.count > 0 || (leases->committed.high | leases->committed.low) == 0);
 }
 
@@ -4612,9 +4616,9 @@ static double doorman__leases_return(doorman__lease_table *leases, doorman__leas
 
 /* R6: grants a lease while the lease table learns. `claim` is what the holder claims under a lease
  * of this node. If the request names no lease of this node, claim and target are 0. The holder gets
- * its whole claim if so much is free, even if it wants less now. If claim, outstanding and the
- * grant are all 0, returns 0 and grants no lease. If nothing is free for a claim, the holder gets a
- * new lease of 0.
+ * its whole claim if that amount is free, even if the holder wants less now. If claim, outstanding
+ * and the grant are all 0, returns 0 and grants no lease. If nothing is free for a claim, the
+ * holder gets a new lease of 0.
  *   outstanding   what a child node has committed for its own holders; 0 for a client. This amount
  *                 is committed even if it exceeds the capacity. The reason: if a child of that node
  *                 learns, it may use the amount even after the leases of the predecessor have ended
@@ -5638,8 +5642,8 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    lease of 0. So the holder continues to use its fallback, as if no server answered. The holder
  *    should ask again after its usual interval, or when the learning ends if that is earlier. The
  *    server records the wants of the holder and commits nothing for it. If the holder does not ask
- *    again, the server removes its lease entry. STATIC and NO_ALGORITHM do not divide a capacity,
- *    so they need no learning.
+ *    again, the server removes the lease entry of the holder. STATIC and NO_ALGORITHM do not divide
+ *    a capacity, so they need no learning.
  * S5 If neither S3 nor S4 applies, the holder gets its target from the algorithm. The grant is at
  *    most the larger of two amounts: what is free, and what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
@@ -5677,18 +5681,18 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    should ask again after the longer of two times: the minimum interval and
  *    `minimum_refresh_interval`.
  * G5 A new configuration drops no lease of a resource that still has a template. A resource that
- *    gets its first template learns first. Before that, every request for the resource was granted,
- *    and no lease table recorded the grants.
+ *    gets its first template learns first. While the resource had no template, every request was
+ *    granted, and no lease table recorded the grants.
  * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
- *    one holder. An item beyond a limit is refused (FULL). No holder loses a lease because of a
- *    limit.
+ *    one holder. An item of a request that would exceed a limit is refused (FULL). No holder loses
+ *    a lease because of a limit.
  *
- * Expiry. Every function removes expired leases first (S2), so an update only frees memory. A heap
- * orders all resources by the time by which an update must visit them. For each resource, this time
- * is not later than the end of the lease entry that ends first. This time may be earlier, because a
- * renewal moves the end of the entry but does not move the resource in the heap. The next update
- * sets the exact time. So within one lease length, the updates of a resource cost O(log resources),
- * for any number of renewals.
+ * Expiry. Every function removes expired leases first (S2), so doorman__server_update only frees
+ * memory. A heap orders all resources by the time at which an update must visit them at the latest.
+ * For each resource, this time is not later than the end of the lease entry that ends first. This
+ * time may be earlier, because a renewal moves the end of the entry but does not move the resource
+ * in the heap. The next update sets the exact time. So within one lease length, the updates of a
+ * resource cost O(log resources), for any number of renewals.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
  * >>upstream). The capacity of this held lease is C of the lease table of that resource. What the
@@ -5714,9 +5718,9 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    exact level from below, as in Newton's method, and then stays there.
  * T3 A node with a parent uses the algorithm and the parameters that its parent sends. At each
  *    level of the tree the refresh interval is multiplied by decay_factor.
- * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER. After the first
- *    request for a resource, the node asks its parent at once. The holders of the node should ask
- *    again after 1 s, or after 4 s if the node cannot expect a lease sooner.
+ * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER. When a holder first
+ *    asks the node for a resource, the node asks its parent for a lease at once. The holders of the
+ *    node should ask again after 1 s, or after 4 s if the node cannot expect a lease sooner.
  * T5 All servers of a node send the name of the node as their id to the parent. So for the parent,
  *    a new master has the lease that its predecessor had.
  * T6 A new master learns until the leases of its predecessor have ended. Its requests say that it
@@ -5725,9 +5729,10 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    itself learns for longer, it sends that longer time. The new master uses only the first such
  *    response. After that response, the entry of the parent is for a lease of the new master. The
  *    node releases nothing before it has learned (R10).
- * R7 While a child learns, its parent grants it the same lease as before. The claims of the child
- *    confirm nothing. The shares do not include the demands of the child. The lease of the child is
- *    subtracted from the capacity that is shared.
+ * R7 While a child learns, its parent grants it its last lease again, or a smaller lease if K has
+ *    no room for the last lease. The claims of the child confirm nothing. The shares do not include
+ *    the demands of the child. The lease of the child is subtracted from the capacity that is
+ *    shared.
  * T8 A request to a parent names the node that sends it, and the nodes on the longest path below
  *    that node. A server refuses a request that names its own node or its parent, because there is
  *    a loop. No request to a parent may name more than 16 nodes.
@@ -6092,13 +6097,13 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
     return doorman__later(last, server->drains_at);
 }
 
-/* Returns when the learning of new resources ends, for a template of a new configuration. If the
- * last configuration has a template with the same glob, the time of that template is returned.
- * There is one exception: if the server still learns, the time may become later, because the
- * predecessor may have had the new configuration, with longer leases. If no template of the last
- * configuration has the same glob, the resources had another template, or no template. Without a
- * template every request was granted. So resources that had no template learn for as long as any
- * granted lease may last (G5). */
+/* `settings` is a template of a new configuration. Returns when the learning of new resources with
+ * this template ends. If the last configuration has a template with the same glob, the time of that
+ * template is returned. There is one exception: if the server still learns, the time may become
+ * later, because the predecessor may have had the new configuration, with longer leases. If no
+ * template of the last configuration has the same glob, the resources had another template, or no
+ * template. Without a template every request was granted. So resources that had no template learn
+ * for as long as any granted lease may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t place) {
     const doorman_config *last = server->config;
@@ -6392,8 +6397,8 @@ static void doorman__item_move(doorman__request_item *item, doorman__item_state 
     item->state = state;
 }
 
-/* Adds the held lease of a node with a parent for one resource. Until the parent responds, the held
- * lease has no capacity, and the lease table learns. */
+/* Called for a node with a parent. Adds the node's held lease of one resource. Until the parent
+ * responds, the held lease has no capacity, and the lease table learns. */
 static bool doorman__upward_create(doorman_server *server,
                                    doorman__server_resource_entry *resource) {
     doorman__upward *upward = NULL;
@@ -7489,9 +7494,9 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
  * may have held the key since that poll. So the state of this process becomes NO_MASTER first. If
  * this process wins at the next poll, its server learns again.
  *
- * The key may have the address of this process, but another store lease. Such a key is from an
- * earlier process at this address, and ends with its TTL. The address is not used, because clients
- * would be redirected to this process.
+ * The value of the key may be the address of this process, although another store lease holds the
+ * key. Such a key is from an earlier process at this address, and the store removes it after its
+ * TTL. The address is not used, because clients would be redirected to this process.
  *
  * The learning of a new master starts at the time at which its predecessor was known to be gone
  * (R8). This is the time of the first poll that found no key. Normally the process creates the key
