@@ -147,8 +147,8 @@
  *                              you define DOORMAN_STATIC
  *     DOORMAN_STATIC           makes all functions static. Every file that includes the header must
  *                              then define DOORMAN_IMPLEMENTATION too
- *     DOORMAN_JSON             includes the section JSON
- *     DOORMAN_NNG              includes the section nng
+ *     DOORMAN_JSON             adds the functions of the section >>json
+ *     DOORMAN_NNG              adds the functions of the section >>nng
  *     DOORMAN_MALLOC(bytes), DOORMAN_REALLOC(pointer, bytes), DOORMAN_FREE(pointer)
  *                              allocate and free memory. The defaults are malloc, realloc and free.
  *                              Define all three or none
@@ -164,17 +164,17 @@
  * MEMORY
  *
  *     Each create function has a destroy function. Limiters without a server, and elections, are in
- *     the caller's memory. Options are used only during the call, except where their comments say
- *     otherwise. Pointers in an argument are used only during the call. Pointers in a result stay
- *     valid until the next call on the object that returned them. A call that runs out of memory
- *     returns OUT_OF_MEMORY and changes nothing. The library never frees the caller's memory.
+ *     the caller's memory. Arguments, and the memory that they point to, are used only during the
+ *     call, except where a comment says otherwise. Pointers in a result stay valid until the next
+ *     call on the object that returned them. A call that runs out of memory returns OUT_OF_MEMORY
+ *     and changes nothing. The library never frees the caller's memory.
  *
  * ERRORS
  *
  *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the outputs
  *     are unchanged, and the object is as before. A doorman_error describes the error. Missing
- *     capacity is not an error. A call that tries to take units returns a doorman_decision, not a
- *     status. A doorman_resource_info says whether a resource has a lease.
+ *     capacity is not an error. A function whose name ends in `_try` returns a doorman_decision,
+ *     not a status. A doorman_resource_info says whether a resource has a lease.
  *
  * THREADS AND TIME
  *
@@ -219,8 +219,9 @@
  *     "Global Distributed Client Side Rate Limiting" (YouTube, 2016). Comments name other sources
  *     where the code uses them.
  *
- * CONTENTS: search for the tag. The comment that opens a section states its rules. The rules have
- * numbers (T7, R4, ...), and tests quote these numbers. A section uses only the sections before it.
+ * CONTENTS. Search for a tag to find its section. The comment that opens a section states its
+ * rules. The rules have numbers (T7, R4, ...), and tests quote these numbers. A section uses only
+ * the sections before it.
  *
  *     (the API)         from here to "the API ends here"
  *     >>basics          status, memory, random numbers, ids, hash table, timers, exact sums
@@ -240,7 +241,7 @@
  * MIT licence, at the end of the file.
  */
 #if defined DOORMAN_IMPLEMENTATION && defined DOORMAN_NNG && !defined _DEFAULT_SOURCE
-#define _DEFAULT_SOURCE /* POSIX names, under -std=c11 too */
+#define _DEFAULT_SOURCE /* makes system headers declare POSIX names, also with -std=c11 */
 #endif
 
 /* If a file includes the header several times, only the first include declares anything. So the
@@ -484,8 +485,9 @@ typedef struct doorman_lease {
 
 typedef struct doorman_capacity_request {
     const char *resource_id;
-    doorman_lease has;           /* the last lease received; id 0: no lease */
-    double outstanding;          /* units in use, which can exceed has.capacity */
+    doorman_lease has;           /* the last lease that the holder received; id 0: the holder has no
+                                    lease */
+    double outstanding;          /* the units that the holder is using; can exceed has.capacity */
     const doorman_demand *wants; /* a client sends one demand; a node sends one for each group of
                                     its clients */
     size_t wants_count;
@@ -509,12 +511,13 @@ typedef struct doorman_capacity_response {
     bool has_safe_capacity;
     double safe_capacity;
     bool whole;                         /* leases of this resource are whole units */
-    const doorman_algorithm *algorithm; /* only for a holder that is a node: the algorithm of the
-                                           resource, or NULL */
-    const doorman_terms *terms;
+    const doorman_algorithm *algorithm; /* only for a holder that is a node: how the node shares;
+                                           NULL: the kind of algorithm is unknown */
+    const doorman_terms *terms;         /* only for a holder that is a node: the terms of all shares
+                                           of this resource */
     size_t terms_count;
-    bool has_learn_for;
-    doorman_time learn_for;
+    bool has_learn_for;     /* true: the holder is a node that learns */
+    doorman_time learn_for; /* if has_learn_for is true: how long the node must still learn */
 } doorman_capacity_response;
 
 typedef enum doorman_method {
@@ -587,7 +590,7 @@ typedef struct doorman_upstream doorman_upstream;
 DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
 
 /* Does the work that is due, and then makes the next request if one is due. If the timeout of the
- * last request has passed without a response, the call counts that request as failed. The work:
+ * last request has passed without a response, the call counts that request as failed. The work is:
  *     client   estimates wants from use, and removes expired leases from the limiters
  *     server   frees memory, and ends a mastership whose time has passed. Responses do not depend
  *              on this work. One call visits at most 10,000 resources and expired leases. This
@@ -699,9 +702,10 @@ typedef struct doorman_mastership {
                                       that time is `now` */
 } doorman_mastership;
 
-/* Sets whether this server is master, and the master's address. A server that becomes master starts
- * to learn. If the server is master already, the call only moves `until`. A server that stops being
- * master deletes all leases that it knows. A server also stops being master when `until` passes.
+/* Sets whether this server is master, and what the address of the master is. A server that becomes
+ * master starts to learn. If the server is master already, the call only moves `until`. A server
+ * that stops being master deletes all leases that it knows. A server also stops being master when
+ * `until` passes.
  *   mastership   used only during the call
  *   returns      OK | INVALID_ARGUMENT (the address)
  *   cost         O(templates) if the server becomes master; O(holders log holders) if it stops
@@ -1086,11 +1090,11 @@ DOORMAN_API doorman_upstream *doorman_client_upstream(doorman_client *client);
 /* Opens a resource. If the resource is open already, the call returns the same resource, and the
  * options of the first opening stay in force. If the new options differ, the call still returns OK,
  * and `error` names the first field that differs. Then `options_differ` of doorman_resource_info is
- * true until the last close. If no field differs, `error` is "". A different kind is refused.
+ * true until the last close. If no field differs, `error` is "". Another `kind` is refused.
  *   out       written only on OK
  *   options   used only during the call
  *   error     may be NULL; also written on OK
- *   returns   OK | INVALID_ARGUMENT (also for a different kind while the resource is open or has
+ *   returns   OK | INVALID_ARGUMENT (also for another `kind` while the resource is open or has
  *             units in use) | OUT_OF_MEMORY
  *   cost      O(log resources of the client) */
 DOORMAN_API doorman_status doorman_client_open(doorman_client_resource **out,
@@ -1103,13 +1107,13 @@ DOORMAN_API doorman_status doorman_client_open(doorman_client_resource **out,
  * use is not released. Such a lease ends when its time has passed. */
 DOORMAN_API void doorman_client_close(doorman_client_resource *resource, doorman_time now);
 
-/* Sets the wants, in the resource's units. From then on the wants do not follow use.
+/* Sets the wants, in the resource's units. After this call the wants do not follow use.
  *   returns   OK | INVALID_ARGUMENT (not in [0, wants_maximum]) */
 DOORMAN_API doorman_status doorman_client_set_wants(doorman_client_resource *resource, double wants,
                                                     doorman_time now);
 
-/* The units of all attempts on a resource since the resource was created, to export as counters.
- * Each count is exact to 1/4096 of a unit, and starts again from 0 after 2^52. */
+/* Counters of the units of all attempts on a resource since it was created. A program can export
+ * them as metrics. Each count is exact to 1/4096 of a unit, and starts again from 0 after 2^52. */
 typedef struct doorman_counts {
     double allowed;      /* units that were allowed; exact with any number of threads */
     double refused;      /* units that were refused. This is an estimate if many threads are refused
@@ -1236,7 +1240,7 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *   drawback  a caller that keeps retrying stays refused, because refused attempts are remembered
  *   cost      two locked instructions for each unit
  *
- * CONCURRENCY: at most `limit` units at once. The caller must release the units that it was
+ * CONCURRENCY: at most `limit` units at once. The caller must release the units that a try has
  * allowed.
  *   promise   the limit at any moment. Units are counted in 1/4096, rounded up
  *   drawback  units that a caller never releases are lost
@@ -1322,8 +1326,8 @@ DOORMAN_API doorman_status doorman_limiter_init(doorman_limiter *limiter,
  *   out       written in full. May be NULL if callers of this limit never have to wait
  *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n is more than the limiter ever allows, negative, or
  *             NaN
- *   cost      no lock and no system call. The comment of doorman_limit_kind has the rest. With
- *             `out`, a SLIDING_LOG also needs O(log limit) */
+ *   cost      no lock and no system call. The comment of doorman_limit_kind has the cost of each
+ *             kind. With `out`, a SLIDING_LOG also needs O(log limit) */
 DOORMAN_API doorman_decision doorman_limiter_try(doorman_limiter *limiter,
                                                  const doorman_limit *limit, double n,
                                                  doorman_result *out, doorman_time now);
@@ -1535,8 +1539,9 @@ typedef struct doorman_agent_info {
                                                next request */
     bool connected;                         /* nng has a connection to `address` */
     /* true: the last request had no useful response, or nng cannot connect for the present request.
-     * A server that refuses connections is noticed within 0.2 s after nng's attempt. If the network
-     * does not respond at all, `failing` becomes true when the request times out. */
+     * The agent notices a server that refuses connections within 0.2 s after nng has tried to
+     * connect. If the network does not respond at all, `failing` becomes true when the request
+     * times out. */
     bool failing;
     doorman_error last_error;   /* the error of the last request that failed or could not connect at
                                    first; "": no error */
@@ -1561,11 +1566,11 @@ DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool 
 /* Opens a resource. If the resource is open already, the call returns the same resource, and the
  * options of the first opening stay in force. If the new options differ, the call still returns OK,
  * and `error` names the first field that differs. Then `options_differ` of doorman_resource_info is
- * true until the last close. If no field differs, `error` is "". A different kind is refused.
+ * true until the last close. If no field differs, `error` is "". Another `kind` is refused.
  *   out       written only on OK
  *   options   used only during the call. The agent's thread may call on_change
  *   error     may be NULL; also written on OK
- *   returns   OK | INVALID_ARGUMENT (also for a different kind while the resource is open or has
+ *   returns   OK | INVALID_ARGUMENT (also for another `kind` while the resource is open or has
  *             units in use) | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down)
  *   cost      a mutex, and O(log resources of the agent) */
 DOORMAN_API doorman_status doorman_resource_open(doorman_resource **out, doorman_agent *agent,
@@ -1604,8 +1609,9 @@ DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
  *             larger of two numbers: the capacity in force, and the most that the resource can
  *             want. A resource can want the wants that are set. If the wants follow use, it can
  *             want wants_maximum. Units that are not allowed count as refused
- *   cost      no lock and no system call except a read of the clock; one compare-and-swap if
- *             allowed. With `out` also a second read of the state and two divisions
+ *   cost      no lock and no system call except a read of the clock; one compare-and-swap if the
+ *             units are allowed. With `out` the call also reads the state a second time and makes
+ *             two divisions
  *   source    a rate: GCRA (ITU-T I.371), with saved time instead of a bucket of cells */
 DOORMAN_API doorman_decision doorman_resource_try(doorman_resource *resource, double n,
                                                   doorman_result *out);
@@ -1640,7 +1646,7 @@ DOORMAN_API doorman_status doorman_resource_release(doorman_resource *resource, 
  *   cost      as doorman_resource_try */
 DOORMAN_API doorman_time doorman_resource_delay(const doorman_resource *resource, double n);
 
-/* Sets the wants, in the resource's units. From then on the wants do not follow use.
+/* Sets the wants, in the resource's units. After this call the wants do not follow use.
  *   returns   OK | INVALID_ARGUMENT (not in [0, wants_maximum]) */
 DOORMAN_API doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants);
 
@@ -2071,11 +2077,12 @@ static void doorman__table_uninit(doorman__table *table) { DOORMAN_FREE(table->b
 typedef struct doorman__timer {
     doorman_time at;
     uint64_t order; /* the heap's counter when the timer was set */
-    size_t place;   /* the position in the heap, from 1; 0: not set */
+    size_t place;   /* the position in the heap plus 1; 0: the timer is not set */
 } doorman__timer;
 
 typedef struct doorman__timers {
-    doorman__timer **heap; /* children 2 * i + 1 and 2 * i + 2 of `i` are not due before `i` */
+    doorman__timer **heap; /* the timers at 2 * i + 1 and 2 * i + 2 are not due before the timer at
+                              i */
     size_t count, capacity;
     uint64_t order;
 } doorman__timers;
@@ -2151,7 +2158,8 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
     assert(timers->heap[timer->place - 1] == timer);
 }
 
-/* Gets the object that contains `part`, a timer or a link. */
+/* Returns a pointer to the object that contains `part`. `part` is a timer or a link in the field
+ * `field`. */
 #define DOORMAN__WITHIN(type, field, part)                                                         \
     ((type *)(void *)((unsigned char *)(part)-offsetof(type, field)))
 
@@ -2176,7 +2184,7 @@ static double doorman__ceil(double amount) {
     return floor < amount ? floor + 1 / DOORMAN__FRACTION : floor;
 }
 
-/* Converts an amount. Any part below 2^-48 of a unit is cut off. */
+/* Converts an amount, rounded down to a multiple of 2^-48. */
 static doorman__total doorman__total_of(double amount) {
     uint64_t whole = (uint64_t)amount;
     uint64_t part = (uint64_t)((amount - (double)whole) * DOORMAN__FRACTION);
@@ -3223,9 +3231,9 @@ static doorman__cut doorman__band_cut(const doorman__node *root, double level) {
 
 /* Returns the level at which the targets of a band sum to `capacity`. Precondition: the band wants
  * more than `capacity`. The search finds two neighbouring demands: the wants per subclient of the
- * first are at most the level, and those of the second are more. Each step tries the wants per
- * subclient of a key as the level. At that level all demands to the left of the key are satisfied,
- * and all other demands are cut. */
+ * first demand are at most the level, and the wants per subclient of the second demand are more
+ * than the level. Each step tries the wants per subclient of a key as the level. At that level all
+ * demands to the left of the key are satisfied, and all other demands are cut. */
 static double doorman__band_level(const doorman__node *root, double capacity) {
     double satisfied = 0;
     uint64_t above = doorman__node_sums(root).subclients;
@@ -3333,10 +3341,10 @@ static size_t doorman__solve_proportional(const doorman_algorithm *algorithm, do
     return 1;
 }
 
-/* First, all bands share the reserve. `floor` is the level of the reserve, and `reserved` has the
- * part of each band. Then each band gets its share, highest priority first. A band can take the
- * capacity that is left, minus the parts of the lower bands. A band can always take its own part of
- * the reserve. */
+/* First, all bands share the reserve. `floor` is the level of these shares, and `reserved` has the
+ * share of each band. Then each band gets its share, highest priority first. A band can take the
+ * capacity that is left, minus the parts of the lower bands. A band can always take its own share
+ * of the reserve. */
 static size_t doorman__solve_priority(const doorman_algorithm *algorithm, double capacity,
                                       const doorman__index *index, doorman_terms *terms) {
     double reserved[DOORMAN_TERMS_MAX] = {0}, floor = 0, reserve_left = 0;
