@@ -6989,7 +6989,8 @@ static void doorman__context_defer(const doorman__request_context *context,
     const doorman__held_lease *held = &context->resource->upward->held;
     bool alone = context->server->upstream.failures > 0; /* the parent does not respond */
     bool refused = held->outcome == DOORMAN_UNMATCHED || held->outcome == DOORMAN_FULL;
-    bool far = held->request_at - context->now > DOORMAN__DEFER_MAX; /* the next request is late */
+    bool far =
+        held->request_at - context->now > DOORMAN__DEFER_MAX; /* the node asks again much later */
     doorman_time interval = alone || refused || far ? DOORMAN__DEFER_MAX : DOORMAN_SECOND;
     doorman_time length = 3 * interval;
     if (context->granted_here && doorman__leases_learning(leases, context->now)) {
