@@ -395,8 +395,8 @@ typedef struct doorman_config_options {
     const doorman_template *templates; /* used only during the call */
     size_t template_count;
     size_t template_max;   /* the most templates; default 10,000 */
-    bool reject_unmatched; /* a request for a resource without a template: true: it is refused.
-                              false: it gets what it asks for */
+    bool reject_unmatched; /* true: requests for resources without a template are refused; false:
+                              they get what they ask for */
 } doorman_config_options;
 
 /* A checked configuration. It never changes, so any number of servers and threads may share it. */
@@ -439,8 +439,8 @@ typedef struct doorman_demand {
 /* Terms say what each demand of one priority gets:
  *   target = min(wants, level * subclients) + slope * max(0, wants - level * subclients) */
 typedef struct doorman_terms {
-    int priority; /* the terms are for demands of this priority; DOORMAN_ANY_PRIORITY: for all
-                     demands */
+    int priority; /* the terms are for demands of this priority; DOORMAN_ANY_PRIORITY: they are for
+                     all demands */
     double level, slope;
 } doorman_terms;
 
@@ -549,10 +549,11 @@ typedef struct doorman_request {
 typedef struct doorman_response {
     doorman_method method;
     bool is_server;
-    bool is_master;             /* false: the request had no effect, and there are no items */
-    const char *master_address; /* the address of the master; NULL: not known */
-    const doorman_capacity_response *items; /* only for GET_CAPACITY: in
-                                   the order of the request */
+    bool is_master;                         /* false: the request had no effect, and there are no
+                                               items */
+    const char *master_address;             /* the address of the master; NULL: not known */
+    const doorman_capacity_response *items; /* only for GET_CAPACITY: the responses, in the order of
+                                               the items of the request */
     size_t item_count;
 } doorman_response;
 
@@ -566,7 +567,7 @@ typedef struct doorman_response {
  *     doorman_upstream *upstream = doorman_client_upstream(client);  (or doorman_server_upstream)
  *     until the end
  *         wait for the first of these: the time doorman_upstream_due(upstream), a response to the
- *             last request, its failure, or a call on the client or the server
+ *             last request, the failure of that request, or a call on the client or the server
  *         if a response has come
  *             doorman_upstream_response(upstream, request.sequence, &response, now)
  *         else if the request has failed
@@ -593,8 +594,9 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  * last request has passed without a response, the call counts that request as failed. The work is:
  *     client   estimates wants from use, and removes expired leases from the limiters
  *     server   frees memory, and ends a mastership whose time has passed. Responses do not depend
- *              on this work. One call visits at most 10,000 resources and expired leases. This
- *              takes some milliseconds. If there is more to do, the upstream is due again at once
+ *              on this work. One call visits at most 10,000 resources and expired leases. These
+ *              visits take some milliseconds. If more work is left, the upstream is due again at
+ *              once
  *
  *   out       written in full. Pointers in out are valid until the next call on the upstream
  *   returns   true: send this request to out->address. false: there is nothing to send now, and
@@ -648,7 +650,7 @@ typedef struct doorman_event {
 } doorman_event;
 
 typedef struct doorman_server_options {
-    const char *node;             /* required: the name of this node of the tree */
+    const char *node;             /* required: the name of this node in the tree */
     const doorman_config *config; /* only for a root; must stay valid until doorman_server_configure
                                      replaces it, or until the server is destroyed */
     const char *const *parents;   /* NULL for a root; else 1 to 16 addresses of the parent, tried in
@@ -683,7 +685,8 @@ DOORMAN_API doorman_status doorman_server_create(doorman_server **out,
                                                  doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL has no effect */
 
-/* Uses another configuration from now on. No lease is dropped (G5). Only for a root.
+/* Uses another configuration from now on. Only for a root. No lease of a resource that still has a
+ * template is dropped (G5).
  *   config    must stay valid until the next call of this function or of doorman_server_destroy.
  *             After OK the caller may destroy the previous configuration
  *   returns   OK | INVALID_ARGUMENT (NULL, or the server has a parent) | OUT_OF_MEMORY. After an
@@ -707,7 +710,7 @@ typedef struct doorman_mastership {
  * that stops being master deletes all leases that it knows. A server also stops being master when
  * `until` passes.
  *   mastership   used only during the call
- *   returns      OK | INVALID_ARGUMENT (the address)
+ *   returns      OK | INVALID_ARGUMENT (the address is not valid)
  *   cost         O(templates) if the server becomes master; O(holders log holders) if it stops
  *                being master; else O(1) */
 DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
@@ -741,18 +744,20 @@ typedef struct doorman_server_resource {
                                          settings of its parent */
     double capacity;                  /* the capacity of a root's template, or of the node's own
                                          lease */
-    bool leased;                      /* only of a node with a parent: the node has a lease */
-    doorman_time lease_end;           /* the end of the lease from the parent */
-    doorman_outcome outcome;          /* only of a node with a parent: the parent's last outcome */
+    bool leased;                      /* only for a node with a parent: true: the node has a
+                                         lease */
+    doorman_time lease_end;           /* if `leased` is true: the end of the node's lease */
+    doorman_outcome outcome;          /* only for a node with a parent: the last outcome from the
+                                         parent */
     double has;                       /* sum of the leases, in the resource's units */
     double committed;                 /* sum of the committed amounts, at least has */
     double wants;                     /* sum of what the holders want */
     double subclients;                /* sum of the subclients of the holders */
     size_t holder_count;
     uint64_t expired_count;  /* leases that have expired since the first request for the resource */
-    bool divides_capacity;   /* leases are parts of the capacity; false for STATIC and
-                                NO_ALGORITHM */
-    bool is_learning;        /* the server learns what the holders have */
+    bool divides_capacity;   /* true: the leases are parts of the capacity; false: the kind is
+                                STATIC or NO_ALGORITHM */
+    bool is_learning;        /* true: the server learns what the holders have */
     doorman_time learned_at; /* when the server stops learning; DOORMAN_NEVER: not known yet */
     /* By how much `has` exceeds the capacity, in the resource's units. 0 if the leases fit, or if
      * divides_capacity is false. It is more than 0 after a cut in capacity, until holders have
@@ -767,7 +772,7 @@ typedef struct doorman_server_resource {
 typedef struct doorman_server_lease {
     const char *holder_id;
     bool is_server;
-    bool shared;      /* two processes seem to use the id: see DOORMAN_EVENT_SHARED_ID */
+    bool shared;      /* true: two processes seem to use the id: see DOORMAN_EVENT_SHARED_ID */
     double has;       /* the amount of the lease, in the resource's units */
     double committed; /* the committed amount of the holder, at least has */
     double wants;
@@ -854,7 +859,7 @@ typedef enum doorman_election_call_kind {
 
 typedef struct doorman_election_call {
     doorman_election_call_kind kind;
-    uint64_t sequence;   /* matches an answer to its call; 0: NO_CALL */
+    uint64_t sequence;   /* matches an answer to its call; 0 for NO_CALL */
     int64_t lease;       /* KEEP_ALIVE, CREATE_KEY, REVOKE_LEASE: the id of the store lease */
     doorman_time ttl;    /* GRANT_LEASE: the TTL to request */
     const char *address; /* CREATE_KEY: the value of the key; belongs to the election */
@@ -884,7 +889,8 @@ typedef struct doorman_election {
     doorman_time ttl;                       /* the TTL to request */
     doorman_time now;                       /* the latest time that the election knows */
     doorman_election_state state;           /* only doorman__election_move changes it */
-    doorman_time until;                     /* when STANDBY or MASTER ends, unless it is renewed */
+    doorman_time until;                     /* when STANDBY or MASTER ends, unless a poll renews
+                                               it */
     doorman_time predecessor_gone;          /* see doorman_mastership */
     doorman_election_call_kind step;        /* the call that comes next, or that is under way */
     bool under_way;                         /* the call `step` has been made, and its answer has not
@@ -934,9 +940,10 @@ DOORMAN_API doorman_election_state doorman_election_mastership(const doorman_ele
                                                                doorman_mastership *out,
                                                                doorman_time now);
 
-/* Leaves the election. The state is RESIGNED from now on. Pass this mastership to the server before
- * you make the last call. The last call deletes the key, so another process can become master at
- * once. Without the last call, the key lasts for its TTL. An answer to an earlier call is STALE. */
+/* Leaves the election. The state is RESIGNED from now on. After this function, pass the result of
+ * doorman_election_mastership to the server, and then make the last call to the store. The last
+ * call deletes the key, so another process can become master at once. Without the last call, the
+ * key lasts until its TTL has passed. An answer to an earlier call is STALE. */
 DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_time now);
 
 /* ---- decisions, the public part ------------------------------------------------------------- */
@@ -3738,8 +3745,7 @@ typedef struct doorman__lease_entry {
     } demand;
     uint32_t round;
     unsigned step : 2;     /* of the last lease, modulo 4: see "age" */
-    unsigned priority : 4; /* of
-                              a client */
+    unsigned priority : 4; /* of a client */
     unsigned indexed : 1;  /* 1: the demand of this client is in the index; 0 for a server */
     unsigned is_server : 1;
     unsigned suspicion : 4;       /* four times the number of signs: see "shared ids" */
