@@ -6,7 +6,8 @@
  * server object. A thread holds the mutex only for the decision. It reads and writes JSON without
  * the mutex. The main thread waits for signals. Once a second it does the work that is due. With
  * --parent, one more thread does the work that is due for the link to the parent. With --etcd, one
- * more thread takes part in the election of the master and watches the configuration.
+ * more thread takes part in the election of the master and watches the configuration. With HTTP,
+ * one more thread makes pages and metrics.
  *
  * G8 A node with a parent gets its resources from the parent. It is a usage error to give both
  *    --config and --parent.
@@ -51,6 +52,7 @@
  *     server/base64.c                base64, for etcd and for passwords over HTTP
  *     server/http.c        HTTP      connections: their states, limits and timeouts
  *     server/http_request.c HTTP     requests: which are allowed, and bodies that come in chunks
+ *     server/http_response.c HTTP    responses: errors, and the lines of the head
  *     server/text.c        HTTP      text that grows, escapes, and the query of a URL
  *     server/snapshot.c    HTTP      copies of the state
  *     server/history.c     HTTP      the last ten minutes of the resources, for graphs

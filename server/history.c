@@ -36,9 +36,7 @@ static bool history_add_row(void *context, const doorman_server_resource *info) 
 }
 
 static void history_copy(struct snapshot *snapshot, struct service *service) {
-    pthread_mutex_lock(&service->lock);
-    server_for_each_resource(service, history_add_row, snapshot);
-    pthread_mutex_unlock(&service->lock);
+    server_for_each_resource(service, server_snapshot_reserve, history_add_row, snapshot);
 }
 
 /* Makes the new list. Keeps the points of resources that still exist, and adds one point to each

@@ -17,18 +17,37 @@
  *     CONTINUING the interim response 100     it is sent                      BODY
  *                goes out                     timeout, or a disconnect        FREE
  *     BODY       the body of an allowed       it is complete, or refused      SENDING
- *                request comes in             timeout, or a disconnect        FREE
+ *                request comes in             it is complete, and the thread  ANSWERING
+ *                                             of pages makes the response
+ *                                             timeout, or a disconnect        FREE
+ *     ANSWERING  the response waits for the   it is made                      SENDING
+ *                thread of pages, or this     a disconnect while it waits     FREE
+ *                thread makes it              a disconnect while it is made   ABANDONED
+ *     ABANDONED  the thread of pages makes a  the thread has stopped making   FREE
+ *                response for nobody          the response
  *     SENDING    the response goes out        it is sent                      HEAD, DRAINING, FREE
  *                                             timeout, or a disconnect        FREE
  *     DRAINING   the rest of the body of a    it has been read, timeout, or   FREE
  *                refused request comes in     a disconnect
  *
+ * The thread of pages makes all responses that need a copy of the state, one after the other. They
+ *    are pages, metrics, the status and the configuration. Health checks and messages of the
+ *    protocol need few steps under the lock of the leases. So nng's threads answer them at once,
+ *    even while many pages wait. At most HTTP_QUEUE_MAX responses wait, and a further request is
+ *    refused with the status 503.
+ * In ANSWERING, the connection receives, so that it notices a disconnect. A peer that has shut down
+ *    only its sending side counts as disconnected too, because the server cannot tell the
+ *    difference. The bytes belong to the next requests. When HTTP_BUFFER_MAX bytes have arrived,
+ *    the connection stops receiving, and `receives` is false.
+ * In ANSWERING, only the holder of the lock of HTTP may start or end the wait for a response. The
+ *    thread of pages sets `is_answered` and cancels the receive operation. The callback of this
+ *    operation then sends the response. Without a receive operation, the thread of pages itself
+ *    sends the response. In ABANDONED, no operation is in progress, and only the thread of pages
+ *    uses the connection.
  * When all connections are in use (V5), the server closes the one that has waited longest for its
  *    request. A request must arrive within HTTP_TIMEOUT_SECONDS, from its first byte to its last
- *    byte. Its response must leave within HTTP_TIMEOUT_SECONDS too. */
+ *    byte. A response must leave within HTTP_TIMEOUT_SECONDS after it is made. */
 #include "server.h"
-
-#include <sys/random.h>
 
 #include <nng/supplemental/util/platform.h>
 
@@ -38,12 +57,15 @@
 #define HTTP_BUFFER_MAX ((size_t)64 << 10)
 
 #define HTTP_CONNECTION_MAX 256
+#define HTTP_QUEUE_MAX 32 /* responses that wait for the thread of pages */
 
 enum http_connection_state {
     CONNECTION_FREE,
     CONNECTION_HEAD,
     CONNECTION_CONTINUING,
     CONNECTION_BODY,
+    CONNECTION_ANSWERING,
+    CONNECTION_ABANDONED,
     CONNECTION_SENDING,
     CONNECTION_DRAINING
 };
@@ -65,6 +87,10 @@ struct http_connection {
     bool last, is_head;           /* last: close after the response; is_head: send no body */
     size_t body_left;             /* bytes of a refused body to read before closing, so that
                                      the peer can read the response; SIZE_MAX: not known */
+    /* These members are for ANSWERING. The lock of HTTP guards them, except `abandoned`. */
+    bool is_answered, receives;   /* the response is made; a receive operation is in progress */
+    bool abandoned;               /* atomic; true: nobody waits for the response */
+    struct http_connection *next; /* in the queue */
 };
 
 struct http {
@@ -72,66 +98,26 @@ struct http {
     char address[320];              /* "http://HOST:PORT"; "": HTTP does not listen */
     char token[HTTP_TOKEN_MAX + 1]; /* "": none */
     nng_stream_listener *listener;
-    nng_aio *aio; /* for accepting connections */
-    bool accepting, stopping;
+    nng_aio *aio;                     /* for accepting connections */
+    bool accepting, stopping, ending; /* ending: the thread of pages ends */
+    pthread_t thread;                 /* makes pages */
+    bool has_thread;
+    pthread_cond_t wake;                     /* wakes the thread of pages */
+    struct http_connection *queue, *current; /* current: the thread makes its response */
+    size_t queue_count;
+    uint64_t made_count, abandoned_count; /* responses that the thread made; that it stopped */
     struct http_connection connections[HTTP_CONNECTION_MAX];
 };
 
 static void http_accept(struct http *http);
 
-static const char *code_reason(int code) {
-    static const struct {
-        int code;
-        const char *reason;
-    } reasons[] = {{200, "OK"},
-                   {400, "Bad Request"},
-                   {401, "Unauthorized"},
-                   {403, "Forbidden"},
-                   {404, "Not Found"},
-                   {405, "Method Not Allowed"},
-                   {411, "Length Required"},
-                   {413, "Content Too Large"},
-                   {415, "Unsupported Media Type"},
-                   {417, "Expectation Failed"},
-                   {431, "Request Header Fields Too Large"},
-                   {501, "Not Implemented"},
-                   {503, "Service Unavailable"}};
-    const char *reason = "Internal Server Error";
-    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
-        if (reasons[i].code == code) reason = reasons[i].reason;
-    }
-    return reason;
-}
-
-/* Writes the head and the body of a response to connection->out. */
-static void connection_format_response(struct http_connection *connection,
-                                       struct http_response *response) {
-    struct text *out = &connection->out;
-    if (response->text.failed)
-        server_http_response_set_error(response, 500, "INTERNAL", "out of memory");
-    out->buffer.bytes = 0;
-    server_text_addf(
-        out,
-        "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: %s\r\n"
-        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
-        "Referrer-Policy: no-referrer\r\n%s",
-        response->code, code_reason(response->code), response->type, response->text.buffer.bytes,
-        connection->last ? "close" : "keep-alive", response->more);
-    server_text_addf(
-        out,
-        "Content-Security-Policy: default-src 'none'; style-src 'nonce-%s'; "
-        "script-src 'nonce-%s'; connect-src 'self'; img-src data:; form-action 'self'; "
-        "base-uri 'none'; frame-ancestors 'none'\r\n\r\n",
-        response->nonce, response->nonce);
-    if (!connection->is_head) {
-        server_text_add_bytes(out, response->text.buffer.text, response->text.buffer.bytes);
-    }
-}
-
-/* Starts to send or to receive, with a deadline. nng calls connection_step at the end. */
+/* Starts to send or to receive. nng calls connection_step at the end. So the caller must not use
+ * the connection after this call. */
 static void connection_start_io(struct http_connection *connection, bool sending) {
     doorman_time left = connection->deadline - doorman_clock();
-    nng_aio_set_timeout(connection->aio, left > 0 ? (nng_duration)(left / 1000000 + 1) : 1);
+    nng_duration timeout = left > 0 ? (nng_duration)(left / 1000000 + 1) : 1;
+    if (connection->deadline == DOORMAN_NEVER) timeout = NNG_DURATION_INFINITE;
+    nng_aio_set_timeout(connection->aio, timeout);
     if (sending) {
         nng_iov iov = {connection->out.buffer.text + connection->sent,
                        connection->out.buffer.bytes - connection->sent};
@@ -146,15 +132,19 @@ static void connection_start_io(struct http_connection *connection, bool sending
 }
 
 /* Moves a connection to its next state, and sets the deadline of this state. A request has one
- * deadline, so CONTINUING and BODY keep the deadline of HEAD. Precondition: the lock of HTTP is
- * held. */
+ * deadline, so CONTINUING and BODY keep the deadline of HEAD. In ANSWERING the peer has nothing to
+ * do, so there is no deadline. Precondition: the lock of HTTP is held. */
 static void connection_move(struct http_connection *connection, enum http_connection_state state) {
     static const unsigned moves[] = {
         [CONNECTION_FREE] = 1U << CONNECTION_HEAD,
         [CONNECTION_HEAD] = 1U << CONNECTION_CONTINUING | 1U << CONNECTION_BODY |
                             1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
         [CONNECTION_CONTINUING] = 1U << CONNECTION_BODY | 1U << CONNECTION_FREE,
-        [CONNECTION_BODY] = 1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
+        [CONNECTION_BODY] =
+            1U << CONNECTION_ANSWERING | 1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
+        [CONNECTION_ANSWERING] =
+            1U << CONNECTION_SENDING | 1U << CONNECTION_ABANDONED | 1U << CONNECTION_FREE,
+        [CONNECTION_ABANDONED] = 1U << CONNECTION_FREE,
         [CONNECTION_SENDING] =
             1U << CONNECTION_HEAD | 1U << CONNECTION_DRAINING | 1U << CONNECTION_FREE,
         [CONNECTION_DRAINING] = 1U << CONNECTION_FREE};
@@ -163,6 +153,7 @@ static void connection_move(struct http_connection *connection, enum http_connec
     if (state != CONNECTION_CONTINUING && state != CONNECTION_BODY) {
         connection->deadline = doorman_clock() + seconds * DOORMAN_SECOND;
     }
+    if (state == CONNECTION_ANSWERING) connection->deadline = DOORMAN_NEVER;
     connection->state = state;
 }
 
@@ -174,17 +165,18 @@ static void connection_set_state(struct http_connection *connection,
     pthread_mutex_unlock(&http->lock);
 }
 
-/* Makes a large input buffer smaller. Keeps the received bytes, which belong to the next
+/* Makes a large input buffer smaller. Keeps the received bytes, because they belong to the next
  * request. */
 static void connection_shrink(struct http_connection *connection) {
     size_t capacity = connection->in_bytes > 0 ? HTTP_BUFFER_MAX : 0;
-    if (connection->in_capacity <= HTTP_BUFFER_MAX || connection->in_bytes > HTTP_BUFFER_MAX)
-        return;
-    char *in = capacity ? (char *)realloc(connection->in, capacity) : NULL;
-    if (capacity && !in) return;
-    if (!capacity) free(connection->in);
-    connection->in = in;
-    connection->in_capacity = capacity;
+    bool large = connection->in_capacity > HTTP_BUFFER_MAX;
+    bool fits = connection->in_bytes <= HTTP_BUFFER_MAX;
+    char *in = large && fits && capacity ? (char *)realloc(connection->in, capacity) : NULL;
+    if (large && !capacity) free(connection->in);
+    if (in || (large && !capacity)) {
+        connection->in = in;
+        connection->in_capacity = capacity;
+    }
     /* cppcheck-suppress memleak ; the connection owns the memory */
 }
 
@@ -229,10 +221,8 @@ static void connection_receive(struct http_connection *connection) {
     }
 }
 
-/* Sends a reply, and frees its memory. */
-static void connection_respond(struct http_connection *connection, struct http_response *response) {
-    connection_format_response(connection, response);
-    doorman_buffer_uninit(&response->text.buffer);
+/* Sends the response in connection->out. */
+static void connection_send(struct http_connection *connection) {
     connection->sent = 0;
     connection_set_state(connection, CONNECTION_SENDING);
     if (connection->out.failed) {
@@ -242,22 +232,16 @@ static void connection_respond(struct http_connection *connection, struct http_r
     }
 }
 
-/* Fills at most 256 bytes with random bits from the system. */
-static bool random_bits(void *out, size_t bytes) { return getentropy(out, bytes) == 0; }
-
-static struct http_response http_response_init(void) {
-    struct http_response response = {.code = 200, .type = "text/plain; charset=utf-8", .more = ""};
-    uint64_t random[2] = {0};
-    (void)random_bits(random, sizeof random);
-    snprintf(response.nonce, sizeof response.nonce, "%016" PRIx64 "%016" PRIx64, random[0],
-             random[1]);
-    return response;
+/* Sends a response, and frees its memory. */
+static void connection_respond(struct http_connection *connection, struct http_response *response) {
+    server_http_response_write(&connection->out, response, connection->last, connection->is_head);
+    connection_send(connection);
 }
 
 /* Refuses a request whose end is not known. */
 static void connection_refuse(struct http_connection *connection, int code, const char *name,
                               const char *message) {
-    struct http_response response = http_response_init();
+    struct http_response response = server_http_response_init(NULL);
     connection->last = true;
     connection->body_left = SIZE_MAX;
     server_http_response_set_error(&response, code, name, message);
@@ -276,17 +260,172 @@ static void connection_send_continue(struct http_connection *connection) {
     }
 }
 
-/* Answers a request whose body is complete. */
-static void connection_answer(struct http_connection *connection, size_t body_bytes) {
-    struct http_request *request = &connection->request;
-    struct http_response response = http_response_init();
-    connection->used = connection->head_bytes + body_bytes;
+/* Removes the request from the received bytes. */
+static void connection_consume(struct http_connection *connection) {
     assert(connection->used <= connection->in_bytes);
-    request->body = connection->in + connection->head_bytes;
-    request->body_bytes = body_bytes;
+    connection->in_bytes -= connection->used;
+    memmove(connection->in, connection->in + connection->used, connection->in_bytes);
+    connection->used = 0;
+}
+
+/* Answers a request on this thread. */
+static void connection_answer_now(struct http_connection *connection) {
+    const struct http_request *request = &connection->request;
+    struct http_response response = server_http_response_init(NULL);
     (request->route ? request->route->handle : server_handle_method)(connection->service, request,
                                                                      &response);
     connection_respond(connection, &response);
+}
+
+/* Adds a connection to the end of the queue. Precondition: the lock of HTTP is held.
+ *   returns   false: the queue is full */
+static bool http_enqueue(struct http *http, struct http_connection *connection) {
+    struct http_connection **end = &http->queue;
+    if (http->queue_count == HTTP_QUEUE_MAX) return false;
+    while (*end) end = &(*end)->next;
+    *end = connection;
+    connection->next = NULL;
+    http->queue_count++;
+    pthread_cond_signal(&http->wake);
+    return true;
+}
+
+/* Removes a connection from the queue. Returns false if it is not in the queue. Precondition: the
+ * lock of HTTP is held. */
+static bool http_dequeue(struct http *http, const struct http_connection *connection) {
+    struct http_connection **at = &http->queue;
+    while (*at && *at != connection) at = &(*at)->next;
+    if (!*at) return false;
+    *at = connection->next;
+    http->queue_count--;
+    return true;
+}
+
+/* Starts to receive in ANSWERING. The response may be made before the operation starts. The thread
+ * of pages then cancels nothing, so this function cancels the operation. */
+static void connection_watch(struct http_connection *connection) {
+    struct http *http = connection->service->http;
+    connection_start_io(connection, false);
+    pthread_mutex_lock(&http->lock);
+    if (connection->state == CONNECTION_ANSWERING && connection->is_answered &&
+        connection->receives) {
+        nng_aio_cancel(connection->aio);
+    }
+    pthread_mutex_unlock(&http->lock);
+}
+
+/* Lets the thread of pages answer a request. */
+static void connection_answer_later(struct http_connection *connection) {
+    struct http *http = connection->service->http;
+    connection->request.body = NULL;
+    connection->request.body_bytes = 0;
+    connection_consume(connection);
+    bool receives = connection->in_bytes < HTTP_BUFFER_MAX && connection_reserve(connection);
+    pthread_mutex_lock(&http->lock);
+    bool accepted = http_enqueue(http, connection);
+    if (accepted) {
+        connection_move(connection, CONNECTION_ANSWERING);
+        connection->is_answered = connection->abandoned = false;
+        connection->receives = receives;
+    }
+    pthread_mutex_unlock(&http->lock);
+    if (!accepted) {
+        struct http_response response = server_http_response_init(NULL);
+        server_http_response_set_error(&response, 503, "UNAVAILABLE",
+                                       "too many pages are being made");
+        response.more = "Retry-After: 1\r\n";
+        connection_respond(connection, &response);
+    } else if (receives) {
+        connection_watch(connection);
+    }
+}
+
+/* Answers a request whose body is complete. */
+static void connection_answer(struct http_connection *connection, size_t body_bytes) {
+    struct http_request *request = &connection->request;
+    connection->used = connection->head_bytes + body_bytes;
+    request->body = connection->in + connection->head_bytes;
+    request->body_bytes = body_bytes;
+    if (request->route && !request->route->is_immediate) {
+        connection_answer_later(connection);
+    } else {
+        connection_answer_now(connection);
+    }
+}
+
+/* Called in ANSWERING, when bytes of the next request were received, or the peer has left, or the
+ * thread of pages has cancelled the receive operation.
+ *   has_left   the receive operation has failed */
+static void connection_on_watched(struct http_connection *connection, bool has_left, size_t count) {
+    struct http *http = connection->service->http;
+    connection->in_bytes += count;
+    bool room = connection->in_bytes < HTTP_BUFFER_MAX && connection_reserve(connection);
+    pthread_mutex_lock(&http->lock);
+    bool answered = connection->is_answered;
+    bool closes = !answered && has_left && http_dequeue(http, connection);
+    bool receives = !answered && !has_left && room;
+    connection->receives = receives;
+    if (!answered && has_left && !closes) {
+        __atomic_store_n(&connection->abandoned, true, __ATOMIC_RELAXED);
+        connection_move(connection, CONNECTION_ABANDONED);
+    }
+    pthread_mutex_unlock(&http->lock);
+    if (answered) {
+        connection_send(connection);
+    } else if (closes) {
+        connection_close(connection);
+    } else if (receives) {
+        connection_watch(connection);
+    }
+}
+
+/* Makes the first response of the queue. The lock of HTTP is held before and after, and is released
+ * meanwhile. */
+static void http_make_response(struct http *http) {
+    struct http_connection *connection = http->queue;
+    const struct http_request *request = &connection->request;
+    http->current = connection;
+    http_dequeue(http, connection);
+    pthread_mutex_unlock(&http->lock);
+    struct http_response response = server_http_response_init(&connection->abandoned);
+    request->route->handle(connection->service, request, &response);
+    server_http_response_write(&connection->out, &response, connection->last, connection->is_head);
+    pthread_mutex_lock(&http->lock);
+    bool abandoned = connection->state == CONNECTION_ABANDONED;
+    bool sends = !abandoned && !connection->receives;
+    http->current = NULL;
+    *(abandoned ? &http->abandoned_count : &http->made_count) += 1;
+    connection->is_answered = true;
+    if (!abandoned && !sends) nng_aio_cancel(connection->aio);
+    pthread_mutex_unlock(&http->lock);
+    if (abandoned) connection_close(connection);
+    if (sends) connection_send(connection);
+    pthread_mutex_lock(&http->lock);
+}
+
+/* The thread of pages. */
+static void *http_main(void *argument) {
+    struct http *http = (struct http *)argument;
+    pthread_mutex_lock(&http->lock);
+    while (!http->ending) {
+        if (http->queue) {
+            http_make_response(http);
+        } else {
+            pthread_cond_wait(&http->wake, &http->lock);
+        }
+    }
+    pthread_mutex_unlock(&http->lock);
+    return NULL;
+}
+
+/* Ends the thread of pages. A response that it makes is abandoned. */
+static void http_stop_thread(struct http *http) {
+    pthread_mutex_lock(&http->lock);
+    http->stopping = http->ending = true;
+    if (http->current) __atomic_store_n(&http->current->abandoned, true, __ATOMIC_RELAXED);
+    if (http->has_thread) pthread_cond_signal(&http->wake);
+    pthread_mutex_unlock(&http->lock);
+    if (http->has_thread) pthread_join(http->thread, NULL);
 }
 
 /* Removes the sizes of the chunks that have been received. */
@@ -326,7 +465,7 @@ static void connection_read_body(struct http_connection *connection) {
  * may wait for it (RFC 9110, 10.1.1). */
 static void connection_check(struct http_connection *connection) {
     struct http_request *request = &connection->request;
-    struct http_response response = http_response_init();
+    struct http_response response = server_http_response_init(NULL);
     size_t received = connection->in_bytes - connection->head_bytes;
     bool known = request->length != SIZE_MAX;
     connection->last = request->is_last;
@@ -389,9 +528,7 @@ static void connection_on_sent(struct http_connection *connection) {
     } else if (connection->last) {
         connection_close(connection);
     } else {
-        connection->in_bytes -= connection->used;
-        memmove(connection->in, connection->in + connection->used, connection->in_bytes);
-        connection->used = 0;
+        connection_consume(connection);
         connection_free_buffers(connection);
         connection_set_state(connection, CONNECTION_HEAD);
         if (connection->in_bytes > 0) {
@@ -422,7 +559,10 @@ static void connection_step(void *argument) {
     size_t count = nng_aio_count(connection->aio);
     bool sends =
         connection->state == CONNECTION_SENDING || connection->state == CONNECTION_CONTINUING;
-    if (nng_aio_result(connection->aio) != 0) {
+    bool failed = nng_aio_result(connection->aio) != 0;
+    if (connection->state == CONNECTION_ANSWERING) {
+        connection_on_watched(connection, failed, failed ? 0 : count);
+    } else if (failed) {
         connection_close(connection);
     } else if (!sends) {
         connection_on_received(connection, count);
@@ -437,9 +577,10 @@ static void connection_step(void *argument) {
 }
 
 /* If all connections are in use, closes the one with the nearest deadline. A connection that sends
- * a response is closed only if all other connections send one too. Precondition: the lock is held.
- * So no connection changes its state during the call, and the cancelled operation belongs to the
- * current state.
+ * a response is closed only if all other connections send one too. A connection in ANSWERING or
+ * ABANDONED is not closed, because HTTP_QUEUE_MAX limits their number. Precondition: the lock is
+ * held. So no connection changes its state during the call, and the cancelled operation belongs to
+ * the current state.
  *   newest   this connection stays open */
 static void http_make_room(struct http *http, const struct http_connection *newest) {
     struct http_connection *chosen = NULL;
@@ -447,7 +588,10 @@ static void http_make_room(struct http *http, const struct http_connection *newe
         struct http_connection *connection = &http->connections[i];
         bool writes = connection->state == CONNECTION_SENDING;
         if (connection->state == CONNECTION_FREE) return;
-        if (connection == newest) continue;
+        if (connection == newest || connection->state == CONNECTION_ANSWERING ||
+            connection->state == CONNECTION_ABANDONED) {
+            continue;
+        }
         bool better = !chosen || writes < (chosen->state == CONNECTION_SENDING);
         bool same = chosen && writes == (chosen->state == CONNECTION_SENDING);
         if (better || (same && connection->deadline < chosen->deadline)) chosen = connection;
@@ -500,49 +644,6 @@ static void http_step(void *argument) {
     http_accept(http);
 }
 
-/* Reads the token, which is the first word of a file. */
-static enum exit_status http_load_token(struct http *http, const char *path) {
-    enum exit_status exit_status = CONTINUE;
-    FILE *file = fopen(path, "rb");
-    char line[HTTP_TOKEN_MAX + 2] = "";
-    if (!file) {
-        exit_status = server_fatal_error(EXIT_ERROR, "--http-token %s: %s", path, strerror(errno));
-    } else {
-        line[fread(line, 1, sizeof line - 1, file)] = 0;
-        fclose(file);
-        char *first = line + strspn(line, " \t\r\n");
-        first[strcspn(first, " \t\r\n")] = 0;
-        if (!*first || strlen(line) > HTTP_TOKEN_MAX) {
-            exit_status = server_fatal_error(EXIT_ERROR,
-                                             "--http-token %s: must hold a token of 1 to %d bytes",
-                                             path, HTTP_TOKEN_MAX);
-        }
-        snprintf(http->token, sizeof http->token, "%.*s", HTTP_TOKEN_MAX, first);
-    }
-    return exit_status;
-}
-
-/* Checks that an address that is not loopback has a token or client certificates. */
-static enum exit_status http_check(const struct service *service) {
-    const struct settings *settings = service->settings;
-    enum exit_status exit_status = CONTINUE;
-    char host[256];
-    server_host_read(settings->http, host, sizeof host);
-    bool is_remote = !server_host_is_loopback(host);
-    bool needs_certificate = service->tls && settings->tls_ca;
-    if (is_remote && !settings->http_token && !needs_certificate) {
-        exit_status =
-            server_fatal_error(EXIT_USAGE,
-                               "--http %s can be reached from other machines: give --http-token, "
-                               "--tls-ca, or a loopback address",
-                               settings->http);
-    } else if (is_remote && !service->tls) {
-        server_log(settings, LEVEL_WARNING, "the HTTP token travels in plain text: give --tls-cert",
-                   "http", settings->http, LOG_END);
-    }
-    return exit_status;
-}
-
 /* Starts to listen. Returns 0 or an error of nng. Sets http->address, with the real port instead of
  * 0. */
 static int http_listen(struct service *service) {
@@ -592,6 +693,8 @@ static enum exit_status http_start_connections(struct service *service) {
         http->connections[i].service = service;
         error = nng_aio_alloc(&http->connections[i].aio, connection_step, &http->connections[i]);
     }
+    http->has_thread = error == 0 && pthread_create(&http->thread, NULL, http_main, http) == 0;
+    if (error == 0 && !http->has_thread) error = NNG_ENOMEM;
     if (error == 0) http_accept(http);
     return error == 0
                ? CONTINUE
@@ -600,15 +703,16 @@ static enum exit_status http_start_connections(struct service *service) {
 
 enum exit_status server_http_start(struct service *service) {
     const char *token = service->settings->http_token;
-    enum exit_status exit_status = http_check(service);
+    enum exit_status exit_status = server_http_check_settings(service);
     struct http *http = (struct http *)calloc(1, sizeof *http);
     bool has_history = server_history_create(service);
     service->http = http;
     if (exit_status == CONTINUE &&
-        (!http || !has_history || pthread_mutex_init(&http->lock, NULL) != 0)) {
+        (!http || !has_history || pthread_mutex_init(&http->lock, NULL) != 0 ||
+         pthread_cond_init(&http->wake, NULL) != 0)) {
         exit_status = server_fatal_error(EXIT_ERROR, "out of memory");
     }
-    if (exit_status == CONTINUE && token) exit_status = http_load_token(http, token);
+    if (exit_status == CONTINUE && token) exit_status = server_http_load_token(http->token, token);
     if (exit_status == CONTINUE) {
         int error = http_listen(service);
         exit_status =
@@ -617,13 +721,24 @@ enum exit_status server_http_start(struct service *service) {
     return exit_status;
 }
 
+/* Logs what the thread of pages did. */
+static void http_log_counts(const struct service *service) {
+    const struct http *http = service->http;
+    char made[24], abandoned[24], hold[24], cpu[24];
+    snprintf(made, sizeof made, "%" PRIu64, http->made_count);
+    snprintf(abandoned, sizeof abandoned, "%" PRIu64, http->abandoned_count);
+    snprintf(hold, sizeof hold, "%.3f", (double)service->longest_hold.duration / 1e6);
+    snprintf(cpu, sizeof cpu, "%.3f", (double)service->longest_hold.cpu_time / 1e6);
+    server_log(service->settings, LEVEL_DEBUG, "pages", "made", made, "abandoned", abandoned,
+               "longest_hold_ms", hold, "longest_hold_cpu_ms", cpu, LOG_END);
+}
+
 /* nng_aio_stop waits for the end of the callback of the aio. */
 void server_http_stop(struct service *service) {
     struct http *http = service->http;
     if (http) {
-        pthread_mutex_lock(&http->lock);
-        http->stopping = true;
-        pthread_mutex_unlock(&http->lock);
+        http_stop_thread(http);
+        http_log_counts(service);
         if (http->listener) nng_stream_listener_close(http->listener);
         nng_aio_stop(http->aio);
         for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) nng_aio_stop(http->connections[i].aio);
@@ -636,6 +751,7 @@ void server_http_stop(struct service *service) {
         }
         nng_aio_free(http->aio);
         if (http->listener) nng_stream_listener_free(http->listener);
+        pthread_cond_destroy(&http->wake);
         pthread_mutex_destroy(&http->lock);
     }
     server_history_destroy(service);

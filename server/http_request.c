@@ -1,5 +1,6 @@
 /* doorman_server, part HTTP: requests. This file reads the head of a request, and checks whether
- * the request is allowed. It also reads the chunks of a body. It changes only its arguments.
+ * the request is allowed. It also checks the settings that decide this, and reads the chunks of a
+ * body. It changes only its arguments.
  *
  * The server checks a request as soon as its head is complete, before its body arrives (V3).
  *
@@ -214,13 +215,13 @@ static bool token_valid(const char *token, const char *fields) {
 }
 
 static const struct http_route routes[] = {
-    {"/", false, server_handle_page},
-    {"/resources", false, server_handle_leases},
-    {"/metrics", false, server_handle_metrics},
-    {"/healthz", true, server_handle_health},
-    {"/readyz", true, server_handle_ready},
-    {"/v1/status", false, server_handle_status},
-    {"/v1/config", false, server_handle_config},
+    {"/", .handle = server_handle_page},
+    {"/resources", .handle = server_handle_leases},
+    {"/metrics", .handle = server_handle_metrics},
+    {"/healthz", true, true, server_handle_health},
+    {"/readyz", true, true, server_handle_ready},
+    {"/v1/status", .handle = server_handle_status},
+    {"/v1/config", .handle = server_handle_config},
 };
 
 static const struct http_route *route_find(const char *path) {
@@ -334,6 +335,49 @@ bool server_http_request_check(const struct service *service, struct http_reques
     if (response->code == 200) request_check_framing(request, response);
     if (response->code == 200) request_check_body(service, request, response);
     return response->code == 200;
+}
+
+/* ---- settings ------------------------------------------------------------------------------- */
+
+enum exit_status server_http_load_token(char token[HTTP_TOKEN_MAX + 1], const char *path) {
+    enum exit_status exit_status = CONTINUE;
+    FILE *file = fopen(path, "rb");
+    char line[HTTP_TOKEN_MAX + 2] = "";
+    if (!file) {
+        exit_status = server_fatal_error(EXIT_ERROR, "--http-token %s: %s", path, strerror(errno));
+    } else {
+        line[fread(line, 1, sizeof line - 1, file)] = 0;
+        fclose(file);
+        char *first = line + strspn(line, " \t\r\n");
+        first[strcspn(first, " \t\r\n")] = 0;
+        if (!*first || strlen(line) > HTTP_TOKEN_MAX) {
+            exit_status = server_fatal_error(EXIT_ERROR,
+                                             "--http-token %s: must hold a token of 1 to %d bytes",
+                                             path, HTTP_TOKEN_MAX);
+        }
+        snprintf(token, HTTP_TOKEN_MAX + 1, "%.*s", HTTP_TOKEN_MAX, first);
+    }
+    return exit_status;
+}
+
+enum exit_status server_http_check_settings(const struct service *service) {
+    const struct settings *settings = service->settings;
+    enum exit_status exit_status = CONTINUE;
+    char host[256];
+    server_host_read(settings->http, host, sizeof host);
+    bool is_remote = !server_host_is_loopback(host);
+    bool needs_certificate = service->tls && settings->tls_ca;
+    if (is_remote && !settings->http_token && !needs_certificate) {
+        exit_status =
+            server_fatal_error(EXIT_USAGE,
+                               "--http %s can be reached from other machines: give --http-token, "
+                               "--tls-ca, or a loopback address",
+                               settings->http);
+    } else if (is_remote && !service->tls) {
+        server_log(settings, LEVEL_WARNING, "the HTTP token travels in plain text: give --tls-cert",
+                   "http", settings->http, LOG_END);
+    }
+    return exit_status;
 }
 
 /* ---- chunks --------------------------------------------------------------------------------- */

@@ -29,17 +29,6 @@ static void json_seconds(struct text *text, const char *before, doorman_time tim
     json_number(text, (double)time / (double)DOORMAN_SECOND);
 }
 
-void server_http_response_set_error(struct http_response *response, int code, const char *name,
-                                    const char *message) {
-    response->code = code;
-    response->type = "application/json";
-    response->text.buffer.bytes = 0;
-    response->text.failed = false;
-    server_text_addf(&response->text, "{\"error\":{\"code\":\"%s\",\"message\":", name);
-    json_text(&response->text, message);
-    server_text_add(&response->text, "}}\n");
-}
-
 static void json_resource(struct text *text, const struct row *row, doorman_time now) {
     const doorman_server_resource *info = &row->info;
     server_text_add(text, "{\"resource_id\":");
@@ -70,6 +59,7 @@ void server_handle_status(struct service *service, const struct http_request *re
     struct snapshot snapshot = {.now = 0};
     char filter[DOORMAN_ID_BYTES_MAX + 1] = "";
     server_query_read(request->query, "filter", filter, sizeof filter);
+    snapshot.abandoned = response->abandoned;
     server_snapshot_take(&snapshot, service, filter, ROWS_MAX);
     response->type = "application/json";
     server_text_add(text, "{\"node\":");
@@ -85,7 +75,7 @@ void server_handle_status(struct service *service, const struct http_request *re
         server_text_add(text, "null");
     }
     server_text_add(text, ",\"resources\":[");
-    for (size_t i = 0; i < snapshot.row_count; i++) {
+    for (size_t i = 0; i < snapshot.row_count && !server_is_abandoned(response->abandoned); i++) {
         if (i) server_text_add(text, ",\n");
         json_resource(text, &snapshot.rows[i], snapshot.now);
     }
@@ -98,7 +88,8 @@ void server_handle_status(struct service *service, const struct http_request *re
 struct template_list {
     doorman_template *items;
     size_t count, capacity;
-    bool failed; /* out of memory */
+    const bool *abandoned; /* see struct http_response */
+    bool failed;           /* out of memory */
 };
 
 /* Returns a glob that matches only this id, or NULL if memory runs out. The caller frees the
@@ -113,34 +104,35 @@ static char *glob_of_id(const char *id) {
     return glob;
 }
 
+static bool template_list_reserve(void *context) {
+    struct template_list *list = (struct template_list *)context;
+    void *items = server_reserve(list->items, list->count, &list->capacity, sizeof *list->items);
+    if (!items) {
+        list->failed = true;
+        return false;
+    }
+    list->items = (doorman_template *)items;
+    return true;
+}
+
 static bool template_list_add(void *context, const doorman_server_resource *info) {
     struct template_list *list = (struct template_list *)context;
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity ? 2 * list->capacity : 64;
-        void *grown = realloc(list->items, capacity * sizeof *list->items);
-        if (!grown) {
-            list->failed = true;
-            return false;
-        }
-        list->items = (doorman_template *)grown;
-        list->capacity = capacity;
-    }
+    assert(list->count < list->capacity);
     doorman_template *item = &list->items[list->count];
     *item = *info->settings;
     item->description = NULL; /* the parent sends none */
     item->identifier_glob = glob_of_id(info->resource_id);
     list->failed = !item->identifier_glob;
     if (!list->failed) list->count++;
-    return !list->failed;
+    return !list->failed && !server_is_abandoned(list->abandoned);
 }
 
 /* Writes the resources of a node with a parent. They are copied with the lock held, and written
  * without it. */
-static bool json_write_resources(struct service *service, doorman_buffer *out) {
-    struct template_list list = {.items = NULL};
-    pthread_mutex_lock(&service->lock);
-    server_for_each_resource(service, template_list_add, &list);
-    pthread_mutex_unlock(&service->lock);
+static bool json_write_resources(struct service *service, const bool *abandoned,
+                                 doorman_buffer *out) {
+    struct template_list list = {.items = NULL, .abandoned = abandoned};
+    server_for_each_resource(service, template_list_reserve, template_list_add, &list);
     const doorman_config_options options = {.templates = list.items, .template_count = list.count};
     bool written = !list.failed && doorman_json_write_config(&options, out) == DOORMAN_OK;
     for (size_t i = 0; i < list.count; i++) free((char *)(uintptr_t)list.items[i].identifier_glob);
@@ -168,7 +160,7 @@ void server_handle_config(struct service *service, const struct http_request *re
     (void)request;
     response->type = "application/json";
     text->failed = is_root ? !json_write_config(service, &text->buffer)
-                           : !json_write_resources(service, &text->buffer);
+                           : !json_write_resources(service, response->abandoned, &text->buffer);
     server_text_add(text, "\n");
 }
 

@@ -192,6 +192,7 @@ void server_handle_metrics(struct service *service, const struct http_request *r
     struct config_load last_load = server_last_load(service);
     bool has_parent = service->settings->parents.count > 0;
     (void)request;
+    snapshot.abandoned = response->abandoned;
     server_snapshot_take(&snapshot, service, "", SERIES_MAX);
     metrics_merge_other(&snapshot);
     response->type = "text/plain; version=0.0.4; charset=utf-8";

@@ -403,6 +403,7 @@ void server_handle_page(struct service *service, const struct http_request *requ
     struct view view = view_read(request, row_orders);
     struct snapshot snapshot = {.now = 0};
     struct text *text = &response->text;
+    snapshot.abandoned = response->abandoned;
     server_snapshot_take(&snapshot, service, view.filter, ROWS_MAX);
     view_set_count(&view, snapshot.row_count);
     if (snapshot.row_count > 1) {
@@ -503,6 +504,7 @@ void server_handle_leases(struct service *service, const struct http_request *re
     struct view view = view_read(request, lease_orders);
     struct lease_list leases = {.found = false};
     struct text *text = &response->text;
+    leases.abandoned = response->abandoned;
     server_lease_list_take(&leases, service, view.resource);
     lease_list_arrange(&leases, &view);
     view_set_count(&view, leases.row_count);

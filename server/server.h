@@ -212,6 +212,12 @@ static inline void server_counter_add(counter *count, uint64_t more) {
     __atomic_fetch_add(count, more, __ATOMIC_RELAXED);
 }
 
+/* How long a thread held the lock of the service. */
+struct lock_hold {
+    doorman_time duration,
+        cpu_time; /* cpu_time: without the time in which the thread did not run */
+};
+
 struct service {
     const struct settings *settings;
     const char *id, *node, *advertise;
@@ -239,6 +245,7 @@ struct service {
     bool trim_again;            /* return memory once more, even if no more leases end */
     bool stopping;
     struct config_load last_load;
+    struct lock_hold longest_hold; /* of pages and of the history */
     struct parent_link parent_link;
     struct election *election; /* NULL: no etcd */
 };
@@ -624,6 +631,7 @@ struct http_response {
     const char *type, *more; /* Content-Type; further lines of the head */
     char nonce[33];          /* marks our styles and scripts, see Content-Security-Policy */
     struct text text;        /* the body */
+    const bool *abandoned;   /* atomic; true: the peer has left; NULL: it stays */
 };
 
 /* Each path of HTTP has a function of this type, which makes the response. */
@@ -632,6 +640,19 @@ typedef void server_handler(struct service *service, const struct http_request *
 server_handler server_handle_page, server_handle_leases, server_handle_metrics,
     server_handle_health, server_handle_ready, server_handle_status, server_handle_config,
     server_handle_method;
+
+struct http_response server_http_response_init(const bool *abandoned);
+
+/* Returns whether the peer has left. A function that makes a response then returns early. */
+static inline bool server_is_abandoned(const bool *abandoned) {
+    return abandoned && __atomic_load_n(abandoned, __ATOMIC_RELAXED);
+}
+
+/* Writes the head and the body of a response to `out`, and frees the body.
+ *   last      the connection closes after the response
+ *   is_head   leaves out the body */
+void server_http_response_write(struct text *out, struct http_response *response, bool last,
+                                bool is_head);
 
 /* Turns the response into an error. `name` is an error code of the protocol. `code` is an HTTP
  * status. */
@@ -645,7 +666,8 @@ void server_http_response_set_error(struct http_response *response, int code, co
 
 struct http_route {
     const char *path;
-    bool is_open; /* needs no token or Host, for health checks */
+    bool is_open;      /* needs no token or Host, for health checks */
+    bool is_immediate; /* needs few steps, so any thread may make the response */
     server_handler *handle;
 };
 
@@ -660,6 +682,12 @@ bool server_http_request_read(struct http_request *request, char *head, size_t b
  * returns false and writes an error to the response. */
 bool server_http_request_check(const struct service *service, struct http_request *request,
                                struct http_response *response);
+
+/* Reads a token, which is the first word of a file. */
+enum exit_status server_http_load_token(char token[HTTP_TOKEN_MAX + 1], const char *path);
+
+/* Checks that an address that is not loopback has a token or client certificates. */
+enum exit_status server_http_check_settings(const struct service *service);
 
 enum chunk_state {
     CHUNK_SIZE,
@@ -707,8 +735,9 @@ struct row {
 };
 
 struct snapshot {
-    const char *filter; /* only resources whose ids contain this text become rows */
-    size_t limit;       /* maximum number of rows */
+    const char *filter;    /* only resources whose ids contain this text become rows */
+    size_t limit;          /* maximum number of rows */
+    const bool *abandoned; /* see struct http_response */
     doorman_time now;
     bool is_master, stopping, has_others;
     char master[DOORMAN_ID_BYTES_MAX + 1]; /* "": not known */
@@ -728,6 +757,7 @@ struct lease_row {
 /* One resource and its leases. */
 struct lease_list {
     const char *resource_id;
+    const bool *abandoned; /* see struct http_response */
     doorman_time now;
     bool found;
     struct row resource;
@@ -750,11 +780,22 @@ void server_snapshot_find_master(struct snapshot *snapshot, struct service *serv
 void server_snapshot_add_row(struct snapshot *snapshot, const doorman_server_resource *info);
 void server_snapshot_add_other(struct snapshot *snapshot, const struct row *row);
 
-/* Calls `callback` for each resource until it returns false. Precondition: the lock is held. The
- * function releases the lock for a moment between batches of calls. */
-void server_for_each_resource(struct service *service,
+#define SLICE_STEPS_MAX 4096 /* elements that are visited while the lock is held */
+
+/* Calls `callback` for each resource until it returns false. The lock is held during these calls,
+ * and is released for a moment after at most SLICE_STEPS_MAX of them.
+ *   reserve   called without the lock. It makes room for SLICE_STEPS_MAX elements. If it returns
+ *             false, the iteration ends */
+void server_for_each_resource(struct service *service, bool (*reserve)(void *context),
                               bool (*callback)(void *context, const doorman_server_resource *info),
                               void *context);
+
+/* Makes room for SLICE_STEPS_MAX more items; may move the items.
+ *   capacity   in/out
+ *   bytes      the size of an item
+ *   returns    the items; NULL if memory runs out, and the items stay where they are */
+void *server_reserve(void *items, size_t count, size_t *capacity, size_t bytes);
+bool server_snapshot_reserve(void *snapshot); /* for server_for_each_resource */
 
 /* Returns the name of a kind of algorithm, as in a configuration. */
 const char *server_kind_name(doorman_kind kind);

@@ -6,11 +6,54 @@
  * resources or leases of an iteration. It also holds the sum of the other resources.
  *
  * Each step of an iteration takes about 0.2 us. If its data is not in the CPU's caches, it takes
- * several us. So an iteration releases the lock after each ITERATION_BATCH steps. It then sleeps
- * for a moment. Without the sleep, a thread that waits for the lock wakes up too late to get it. */
+ * several us. An iteration has slices of SLICE_DURATION, and releases the lock after each slice. It
+ * then sleeps for a moment. Without the sleep, a thread that waits for the lock wakes up too late
+ * to get it. Rows get their memory between the slices, because moving them can take milliseconds.
+ * The service notes the longest slice. */
 #include "server.h"
 
-#define ITERATION_BATCH 1000 /* steps: less than 5 ms, even if they remove ended leases */
+#include <nng/supplemental/util/platform.h>
+
+#define SLICE_DURATION (DOORMAN_SECOND / 1000)
+#define SLICE_CLOCK_STEPS 32 /* the clock is read after this many steps */
+#define SLICE_PAUSE_MS 1
+
+/* The part of an iteration during which the lock is held. */
+struct slice {
+    size_t steps;
+    doorman_time started_at, started_cpu;
+};
+
+static doorman_time cpu_clock(void) {
+    struct timespec time = {0};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (doorman_time)time.tv_sec * DOORMAN_SECOND + time.tv_nsec;
+}
+
+/* Takes the lock. */
+static struct slice slice_start(struct service *service) {
+    pthread_mutex_lock(&service->lock);
+    return (struct slice){.started_at = doorman_clock(), .started_cpu = cpu_clock()};
+}
+
+/* Notes how long the lock was held, and releases it for a moment. */
+static void slice_end(const struct slice *slice, struct service *service) {
+    struct lock_hold *longest = &service->longest_hold;
+    doorman_time duration = doorman_clock() - slice->started_at;
+    doorman_time cpu_time = cpu_clock() - slice->started_cpu;
+    if (duration > longest->duration) longest->duration = duration;
+    if (cpu_time > longest->cpu_time) longest->cpu_time = cpu_time;
+    pthread_mutex_unlock(&service->lock);
+    nng_msleep(SLICE_PAUSE_MS);
+}
+
+/* Counts a step. Returns whether the slice is over. */
+static bool slice_step(struct slice *slice) {
+    slice->steps++;
+    return slice->steps == SLICE_STEPS_MAX ||
+           (slice->steps % SLICE_CLOCK_STEPS == 0 &&
+            doorman_clock() - slice->started_at >= SLICE_DURATION);
+}
 
 const char *server_kind_name(doorman_kind kind) {
 #define KIND_NAME(kind, name) [kind] = (name),
@@ -18,32 +61,38 @@ const char *server_kind_name(doorman_kind kind) {
     return names[kind];
 }
 
-void server_for_each_resource(struct service *service,
+void server_for_each_resource(struct service *service, bool (*reserve)(void *context),
                               bool (*callback)(void *context, const doorman_server_resource *info),
                               void *context) {
     doorman_cursor cursor = {0};
     doorman_server_resource info;
-    doorman_time now = doorman_clock();
-    for (size_t count = 1; doorman_server_next_resource(service->server, &cursor, &info, now);
-         count++) {
-        if (!callback(context, &info)) return;
-        if (count % ITERATION_BATCH == 0) {
-            server_yield(service);
-            now = doorman_clock();
-        }
+    bool more = true;
+    while (more && reserve(context)) {
+        struct slice slice = slice_start(service);
+        do {
+            more =
+                doorman_server_next_resource(service->server, &cursor, &info, slice.started_at) &&
+                callback(context, &info);
+        } while (more && !slice_step(&slice));
+        slice_end(&slice, service);
     }
 }
 
-/* Makes room for one more row; may move `items`. Returns false if memory runs out. */
-static bool reserve_row(void **items, size_t count, size_t *capacity, size_t bytes) {
-    if (count == *capacity) {
-        size_t more = *capacity ? *capacity * 2 : 64;
-        void *grown = realloc(*items, more * bytes);
-        if (!grown) return false;
-        *items = grown;
-        *capacity = more;
-    }
-    return true;
+void *server_reserve(void *items, size_t count, size_t *capacity, size_t bytes) {
+    if (*capacity - count >= SLICE_STEPS_MAX) return items;
+    size_t more = *capacity * 2 + SLICE_STEPS_MAX;
+    void *grown = realloc(items, more * bytes);
+    if (grown) *capacity = more;
+    return grown;
+}
+
+bool server_snapshot_reserve(void *context) {
+    struct snapshot *snapshot = (struct snapshot *)context;
+    void *rows = server_reserve(snapshot->rows, snapshot->row_count, &snapshot->row_capacity,
+                                sizeof *snapshot->rows);
+    if (rows) snapshot->rows = (struct row *)rows;
+    snapshot->failed = snapshot->failed || !rows;
+    return rows != NULL;
 }
 
 /* Makes a row without an id. The caller sets the id. */
@@ -52,16 +101,12 @@ static struct row row_make(const doorman_server_resource *info) {
 }
 
 void server_snapshot_add_row(struct snapshot *snapshot, const doorman_server_resource *info) {
-    void *rows = snapshot->rows;
     char *id = strdup(info->resource_id);
-    if (id &&
-        reserve_row(&rows, snapshot->row_count, &snapshot->row_capacity, sizeof(struct row))) {
-        snapshot->rows = (struct row *)rows;
+    assert(snapshot->row_count < snapshot->row_capacity);
+    snapshot->failed = snapshot->failed || !id;
+    if (id) {
         snapshot->rows[snapshot->row_count] = row_make(info);
         snapshot->rows[snapshot->row_count++].id = id;
-    } else {
-        snapshot->failed = true;
-        free(id);
     }
 }
 
@@ -117,7 +162,7 @@ static bool snapshot_add(void *context, const doorman_server_resource *info) {
             server_snapshot_add_other(snapshot, &row);
         }
     }
-    return true;
+    return !server_is_abandoned(snapshot->abandoned);
 }
 
 void server_snapshot_take(struct snapshot *snapshot, struct service *service, const char *filter,
@@ -126,8 +171,8 @@ void server_snapshot_take(struct snapshot *snapshot, struct service *service, co
     snapshot->limit = limit;
     pthread_mutex_lock(&service->lock);
     server_snapshot_find_master(snapshot, service);
-    server_for_each_resource(service, snapshot_add, snapshot);
     pthread_mutex_unlock(&service->lock);
+    server_for_each_resource(service, server_snapshot_reserve, snapshot_add, snapshot);
 }
 
 void server_snapshot_uninit(struct snapshot *snapshot) {
@@ -146,17 +191,21 @@ struct config_load server_last_load(struct service *service) {
     return last_load;
 }
 
-static void lease_list_add(struct lease_list *leases, const doorman_server_lease *info) {
-    void *rows = leases->rows;
+static bool lease_list_reserve(struct lease_list *leases) {
+    void *rows = server_reserve(leases->rows, leases->row_count, &leases->row_capacity,
+                                sizeof *leases->rows);
+    if (rows) leases->rows = (struct lease_row *)rows;
+    leases->failed = leases->failed || !rows;
+    return rows != NULL;
+}
+
+/* Adds a lease. Returns whether the list needs more of them. */
+static bool lease_list_add(struct lease_list *leases, const doorman_server_lease *info) {
     char *id = strdup(info->holder_id);
-    if (id &&
-        reserve_row(&rows, leases->row_count, &leases->row_capacity, sizeof(struct lease_row))) {
-        leases->rows = (struct lease_row *)rows;
-        leases->rows[leases->row_count++] = (struct lease_row){id, *info};
-    } else {
-        leases->failed = true;
-        free(id);
-    }
+    assert(leases->row_count < leases->row_capacity);
+    leases->failed = leases->failed || !id;
+    if (id) leases->rows[leases->row_count++] = (struct lease_row){id, *info};
+    return id && leases->row_count < ROWS_MAX && !server_is_abandoned(leases->abandoned);
     /* cppcheck-suppress memleak ; the row owns the memory */
 }
 
@@ -177,12 +226,17 @@ void server_lease_list_take(struct lease_list *leases, struct service *service,
     leases->resource_id = resource_id;
     pthread_mutex_lock(&service->lock);
     lease_list_find_resource(leases, service);
-    while (leases->row_count < ROWS_MAX && !leases->failed &&
-           doorman_server_next_lease(service->server, resource_id, &cursor, &lease, leases->now)) {
-        lease_list_add(leases, &lease);
-        if (leases->row_count % ITERATION_BATCH == 0) server_yield(service);
-    }
     pthread_mutex_unlock(&service->lock);
+    bool more = leases->found;
+    while (more && lease_list_reserve(leases)) {
+        struct slice slice = slice_start(service);
+        do {
+            more = doorman_server_next_lease(service->server, resource_id, &cursor, &lease,
+                                             slice.started_at) &&
+                   lease_list_add(leases, &lease);
+        } while (more && !slice_step(&slice));
+        slice_end(&slice, service);
+    }
 }
 
 void server_lease_list_uninit(struct lease_list *leases) {

@@ -1,8 +1,9 @@
 /* Any bytes as what an HTTP connection sends to doorman_server. Each request has one response,
  * which is valid HTTP, and no byte of a request gets into the head of a response.
  *
- * The first byte says how many bytes are read or written at once, and whether there is a token. The
- * input replaces nng's streams; all other code is the server's own. */
+ * The first byte says how many bytes are read or written at once, whether there is a token, and
+ * when the thread of pages makes a response. The input replaces nng's streams; all other code is
+ * the server's own. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* as in server.h */
 #endif
@@ -17,10 +18,12 @@ static void fuzz_wait(bool sends);
 static nng_stream *fuzz_stream_free(nng_stream *stream);
 static size_t fuzz_count(void);
 static int fuzz_result(void);
+static void fuzz_cancel(void);
 
 #define nng_aio_set_timeout(aio, duration) ((void)(aio), (void)(duration))
 #define nng_aio_set_iov(aio, count, iov) fuzz_set_iov(iov)
 #define nng_aio_count(aio) fuzz_count()
+#define nng_aio_cancel(aio) fuzz_cancel()
 #define nng_aio_result(aio) fuzz_result()
 #define nng_stream_send(stream, aio) fuzz_wait(true)
 #define nng_stream_recv(stream, aio) fuzz_wait(false)
@@ -37,6 +40,7 @@ int server_main(int argc, char **argv);
 #include "server/host.c"
 #include "server/http.c"
 #include "server/http_request.c"
+#include "server/http_response.c"
 #include "server/json.c"
 #include "server/metrics.c"
 #include "server/page.c"
@@ -71,6 +75,20 @@ static nng_stream *fuzz_stream_free(nng_stream *stream) { return stream; }
 static size_t fuzz_count(void) { return wire.count; }
 
 static int fuzz_result(void) { return wire.result; }
+
+static void fuzz_cancel(void) {
+    wire.waits = false;
+    wire.count = 0;
+    wire.result = NNG_ECANCELED;
+}
+
+/* Does what the thread of pages does when a response waits for it. */
+static void make_response(struct http *http) {
+    pthread_mutex_lock(&http->lock);
+    http_make_response(http);
+    pthread_mutex_unlock(&http->lock);
+    must(!wire.waits);
+}
 
 /* Completes the operation that the server waits for, with at most `most` bytes. */
 static void move_bytes(size_t most) {
@@ -213,7 +231,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     connection_receive(connection);
     for (int i = 0; i < STEPS && connection->state != CONNECTION_FREE; i++) {
         must(wire.waits);
-        move_bytes(sizes[data[0] & 3]);
+        if (service->http->queue && (!(data[0] & 8) || i % 2)) {
+            make_response(service->http);
+        } else {
+            move_bytes(sizes[data[0] & 3]);
+        }
         connection_step(connection);
     }
     wire.waits = false;

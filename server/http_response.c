@@ -1,0 +1,78 @@
+/* doorman_server, part HTTP: responses. This file makes empty responses and errors, and formats the
+ * head of a response. The functions use only their arguments. */
+#include "server.h"
+
+#include <sys/random.h>
+
+/* Fills at most 256 bytes with random bits from the system. */
+static bool random_bits(void *out, size_t bytes) { return getentropy(out, bytes) == 0; }
+
+struct http_response server_http_response_init(const bool *abandoned) {
+    struct http_response response = {
+        .code = 200, .type = "text/plain; charset=utf-8", .more = "", .abandoned = abandoned};
+    uint64_t random[2] = {0};
+    (void)random_bits(random, sizeof random);
+    snprintf(response.nonce, sizeof response.nonce, "%016" PRIx64 "%016" PRIx64, random[0],
+             random[1]);
+    return response;
+}
+
+void server_http_response_set_error(struct http_response *response, int code, const char *name,
+                                    const char *message) {
+    response->code = code;
+    response->type = "application/json";
+    response->text.buffer.bytes = 0;
+    response->text.failed = false;
+    server_text_addf(&response->text, "{\"error\":{\"code\":\"%s\",\"message\":\"", name);
+    server_text_add_escaped(&response->text, message, server_escape_json);
+    server_text_add(&response->text, "\"}}\n");
+}
+
+static const char *code_reason(int code) {
+    static const struct {
+        int code;
+        const char *reason;
+    } reasons[] = {{200, "OK"},
+                   {400, "Bad Request"},
+                   {401, "Unauthorized"},
+                   {403, "Forbidden"},
+                   {404, "Not Found"},
+                   {405, "Method Not Allowed"},
+                   {411, "Length Required"},
+                   {413, "Content Too Large"},
+                   {415, "Unsupported Media Type"},
+                   {417, "Expectation Failed"},
+                   {431, "Request Header Fields Too Large"},
+                   {501, "Not Implemented"},
+                   {503, "Service Unavailable"}};
+    const char *reason = "Internal Server Error";
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
+        if (reasons[i].code == code) reason = reasons[i].reason;
+    }
+    return reason;
+}
+
+void server_http_response_write(struct text *out, struct http_response *response, bool last,
+                                bool is_head) {
+    if (response->text.failed) {
+        server_http_response_set_error(response, 500, "INTERNAL", "out of memory");
+    }
+    out->buffer.bytes = 0;
+    server_text_addf(
+        out,
+        "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: %s\r\n"
+        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+        "Referrer-Policy: no-referrer\r\n%s",
+        response->code, code_reason(response->code), response->type, response->text.buffer.bytes,
+        last ? "close" : "keep-alive", response->more);
+    server_text_addf(
+        out,
+        "Content-Security-Policy: default-src 'none'; style-src 'nonce-%s'; "
+        "script-src 'nonce-%s'; connect-src 'self'; img-src data:; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'\r\n\r\n",
+        response->nonce, response->nonce);
+    if (!is_head) {
+        server_text_add_bytes(out, response->text.buffer.text, response->text.buffer.bytes);
+    }
+    doorman_buffer_uninit(&response->text.buffer);
+}
