@@ -963,13 +963,13 @@ typedef struct doorman_result {
                           or DOORMAN_UNLIMITED */
     double remaining;  /* units that are left after this call, without units that a bucket could
                           lend; or DOORMAN_UNLIMITED */
-    doorman_time wait; /* ALLOWED: how long the caller must wait before it uses the units. 0 if the
-                          limiter has no debt_max */
+    doorman_time wait; /* ALLOWED: how long the caller must wait before it uses the units; 0 if the
+                          limiter has no debt_max. REFUSED, IMPOSSIBLE: 0 */
     /* ALLOWED: 0. REFUSED: after this time the same call can be allowed, if no other caller takes
      * units. For a rate, this is the time until enough units are saved, or until a larger lease is
-     * expected. A larger lease is expected in two cases only: the server may have more, or the
-     * resource has no lease. For a gauge, this is the time until another lease is expected. If the
-     * wants of a gauge follow use, and the server could not give n units for two windows, the
+     * expected. A larger lease is expected in two cases only: the server may have free capacity, or
+     * the resource has no lease. For a gauge, this is the time until another lease is expected. If
+     * the wants of a gauge follow use, and the server could not give n units for two windows, the
      * client asks for n units again after ten windows. In this case the time is at least the time
      * until the client asks. If the next lease is not larger, the call is refused again. Round the
      * time up to whole seconds for the header Retry-After. DOORMAN_NEVER: the decision is
@@ -1002,10 +1002,11 @@ typedef struct doorman_tls {
 typedef struct doorman_client_options {
     const char *client_id; /* required; no other client may have the same id */
     /* Required: 1 to 16 addresses, tried in turn. doorman_agent_start lists the forms of address
-     * that an agent accepts. A client without a thread accepts any other text too, but checks
-     * the spaces and the port of these forms. doorman_request.address is one of these addresses, or
-     * the address of a master that a server has sent. The address of a master may have another
-     * scheme. */
+     * that an agent accepts. A client without a thread also accepts any other text. But no text may
+     * begin or end with a space. If an address begins with tcp://, tls+tcp://, ws:// or wss://, it
+     * must not contain a space, and its port must be from 1 to 65535. doorman_request.address is
+     * one of these addresses, or the address of a master that a server has sent. The address of a
+     * master may have another scheme. */
     const char *const *addresses;
     size_t address_count;
     uint64_t seed;                /* required: a random number that is new for each client. If
@@ -1096,8 +1097,9 @@ DOORMAN_API doorman_upstream *doorman_client_upstream(doorman_client *client);
 
 /* Opens a resource. If the resource is open already, the call returns the same resource, and the
  * options of the first opening stay in force. If the new options differ, the call still returns OK,
- * and `error` names the first field that differs. Then `options_differ` of doorman_resource_info is
- * true until the last close. If no field differs, `error` is "". Another `kind` is refused.
+ * and `error` names the first field that differs. In this case `options_differ` of
+ * doorman_resource_info is true until the last close. If no field differs, `error` is "". Another
+ * `kind` is refused.
  *   out       written only on OK
  *   options   used only during the call
  *   error     may be NULL; also written on OK
@@ -1110,8 +1112,8 @@ DOORMAN_API doorman_status doorman_client_open(doorman_client_resource **out,
                                                doorman_error *error, doorman_time now);
 
 /* Ends one opening of a resource. After the last close the caller must not use the resource any
- * more. The next request to the server then releases the lease. The lease of a gauge with units in
- * use is not released. Such a lease ends when its time has passed. */
+ * more. After that, the next request to the server releases the lease. The lease of a gauge with
+ * units in use is not released. Such a lease ends when its time has passed. */
 DOORMAN_API void doorman_client_close(doorman_client_resource *resource, doorman_time now);
 
 /* Sets the wants, in the resource's units. After this call the wants do not follow use.
@@ -1120,7 +1122,8 @@ DOORMAN_API doorman_status doorman_client_set_wants(doorman_client_resource *res
                                                     doorman_time now);
 
 /* Counters of the units of all attempts on a resource since it was created. A program can export
- * them as metrics. Each count is exact to 1/4096 of a unit, and starts again from 0 after 2^52. */
+ * them as metrics. Each count is exact to 1/4096 of a unit, and starts again from 0 after 2^52
+ * units. */
 typedef struct doorman_counts {
     double allowed;      /* units that were allowed; exact with any number of threads */
     double refused;      /* units that were refused. This is an estimate if many threads are refused
@@ -1129,7 +1132,7 @@ typedef struct doorman_counts {
     double excess;       /* units that were allowed only because of shadow mode or the kill
                             switch */
     uint64_t waits;      /* calls that had to wait and have returned, also calls that timed out */
-    doorman_time waited; /* the sum of the waiting times of these calls */
+    doorman_time waited; /* the sum of the waiting times of the calls in `waits` */
 } doorman_counts;
 
 struct doorman_resource_info {
@@ -1141,20 +1144,21 @@ struct doorman_resource_info {
     double wants;            /* how much the resource wants */
     double in_use;           /* only for a gauge: units that are not released yet */
     doorman_time expires_at; /* if `leased` is true: the end of the lease */
-    bool has_outcome;        /* a server has responded */
+    bool has_outcome;        /* true: a server has responded */
     doorman_outcome outcome; /* the outcome in the last response. UNMATCHED and FULL need an
                                 operator */
-    bool learning;           /* the last response says that the server learns. No lease grows while
-                                the server learns */
-    bool has_safe_capacity;  /* a server has sent a safe capacity */
-    double safe_capacity;    /* the last safe capacity from a server; or DOORMAN_UNLIMITED */
-    bool whole;              /* leases are whole units, because the template says so */
-    bool gauge_is_divided;   /* true: a gauge whose leases are not whole units, so a unit may never
-                                fit */
+    bool learning;           /* true: the last response says that the server learns. No lease grows
+                                while the server learns */
+    bool has_safe_capacity;  /* true: a server has sent a safe capacity */
+    double safe_capacity;    /* if has_safe_capacity is true: the last safe capacity from a server,
+                                or DOORMAN_UNLIMITED */
+    bool whole;              /* true: leases are whole units, because the template says so */
+    bool gauge_is_divided;   /* true: the leases of this gauge are not whole units, so even one unit
+                                may never be allowed */
     doorman_fallback fallback;
     doorman_counts counts;
-    uint64_t refresh_failures; /* requests of the client that had no useful response */
-    bool options_differ;       /* a later opening gave other options, which are not in force */
+    uint64_t refresh_failures; /* how many requests of the client had no useful response */
+    bool options_differ;       /* true: a later opening had other options, which are not in force */
 };
 
 /* Reads the state of a resource.
@@ -1222,18 +1226,18 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *             service
  *
  * FIXED_WINDOW: at most `limit` units in each window. Windows begin at multiples of `window`.
- *   promise   the limit in each of its windows. Units are counted in 1/4096, rounded up
+ *   promise   at most `limit` units in each of its windows. Units are counted in 1/4096, rounded up
  *   drawback  twice the limit may be allowed within a moment: once at the end of a window, and
  *             again at the beginning of the next window
  *   cost      a division, and one compare-and-swap
  *
- * SLIDING_WINDOW: counts all units of the present window, and a percentage of the units of the last
- * window. This percentage falls evenly from 100 % to 0 % during the present window. Example with a
- * limit of 7 a minute: 5 units came in the last minute, and 3 units in this minute. When 30 % of
- * this minute has passed, 3 + 5 * 70 % = 6.5 units count. At that time half a unit is allowed, and
- * a whole unit is not.
- *   promise   the limit in any window, if the requests of the last window came evenly. Units are
- *             counted in 1/4096, rounded up
+ * SLIDING_WINDOW: counts all units that were allowed in the present window, and a percentage of the
+ * units that were allowed in the window before it. This percentage falls evenly from 100 % to 0 %
+ * during the present window. Example with a limit of 7 a minute: 5 units were allowed in the last
+ * minute, and 3 units in this minute. When 30 % of this minute has passed, 3 + 5 * 70 % = 6.5 units
+ * count. At that time another half unit fits, but another whole unit does not.
+ *   promise   at most `limit` units in any window, if the requests of the last window came evenly.
+ *             Units are counted in 1/4096, rounded up
  *   drawback  if the requests of the last window did not come evenly, nearly twice the limit may be
  *             allowed, or an attempt within the limit may be refused
  *   cost      two divisions, and one compare-and-swap
@@ -1242,14 +1246,14 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  * units a minute: attempts at 1:00:01 and 1:00:30 are allowed. The attempt at 1:00:50 is the third
  * in a minute, so it is refused and remembered. At 1:01:40 only the refused attempt is less than a
  * minute old, so one more attempt is allowed.
- *   promise   the limit in any window, exactly. n is rounded up to whole units
+ *   promise   at most `limit` units in any window, exactly. n is rounded up to whole units
  *   memory    8 bytes for each unit of the limit, besides the limiter
  *   drawback  a caller that keeps retrying stays refused, because refused attempts are remembered
  *   cost      two locked instructions for each unit
  *
  * CONCURRENCY: at most `limit` units at once. The caller must release the units that a try has
  * allowed.
- *   promise   the limit at any moment. Units are counted in 1/4096, rounded up
+ *   promise   at most `limit` units at any moment. Units are counted in 1/4096, rounded up
  *   drawback  units that a caller never releases are lost
  *   cost      one compare-and-swap for a try, and one for a release */
 typedef enum doorman_limit_kind {
@@ -1286,7 +1290,7 @@ typedef struct DOORMAN__ALIGNED doorman__bucket {
 } doorman__bucket;
 
 typedef struct DOORMAN__ALIGNED doorman_limit {
-    doorman_limit_kind kind; /* 0: not initialised */
+    doorman_limit_kind kind; /* 0: the limit is not initialised */
     double amount;           /* units per second, units in a window, or units at once */
     double unit_time;        /* TOKEN_BUCKET: the time in which the bucket gains one unit, in 1/256
                                 ns */
@@ -1342,8 +1346,8 @@ DOORMAN_API doorman_decision doorman_limiter_try(doorman_limiter *limiter,
 /* Returns how long it takes until n units would be allowed, if there are no other calls. The call
  * takes no units. A caller may sleep for that time and try again. The limiter does not queue
  * callers.
- *   returns   0: now | DOORMAN_NEVER: n is IMPOSSIBLE, or other units must be released first
- *             (CONCURRENCY) */
+ *   returns   0: n units would be allowed now | DOORMAN_NEVER: n is IMPOSSIBLE, or other units must
+ *             be released first (CONCURRENCY) */
 DOORMAN_API doorman_time doorman_limiter_delay(const doorman_limiter *limiter,
                                                const doorman_limit *limit, double n,
                                                doorman_time now);
@@ -1572,8 +1576,9 @@ DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool 
 
 /* Opens a resource. If the resource is open already, the call returns the same resource, and the
  * options of the first opening stay in force. If the new options differ, the call still returns OK,
- * and `error` names the first field that differs. Then `options_differ` of doorman_resource_info is
- * true until the last close. If no field differs, `error` is "". Another `kind` is refused.
+ * and `error` names the first field that differs. In this case `options_differ` of
+ * doorman_resource_info is true until the last close. If no field differs, `error` is "". Another
+ * `kind` is refused.
  *   out       written only on OK
  *   options   used only during the call. The agent's thread may call on_change
  *   error     may be NULL; also written on OK
@@ -1585,9 +1590,9 @@ DOORMAN_API doorman_status doorman_resource_open(doorman_resource **out, doorman
                                                  doorman_error *error);
 
 /* Ends one opening of a resource. After the last close the caller must not use the resource any
- * more. Waits on the resource return UNAVAILABLE. The next request to the server then releases the
- * lease. The lease of a gauge with units in use is not released. Such a lease ends when its time
- * has passed.
+ * more. Calls that wait for units of the resource return UNAVAILABLE. After the last close, the
+ * next request to the server releases the lease. The lease of a gauge with units in use is not
+ * released. Such a lease ends when its time has passed.
  *   returns   OK */
 DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
 
@@ -1649,7 +1654,8 @@ DOORMAN_API doorman_status doorman_resource_release(doorman_resource *resource, 
 
 /* Returns the `retry_after` that a refused attempt to take n units would have now. The call takes
  * no units and counts nothing.
- *   returns   0: now | DOORMAN_NEVER: n is IMPOSSIBLE, or no change is expected
+ *   returns   0: n units would be allowed now | DOORMAN_NEVER: n is IMPOSSIBLE, or no change is
+ *             expected
  *   cost      as doorman_resource_try */
 DOORMAN_API doorman_time doorman_resource_delay(const doorman_resource *resource, double n);
 
