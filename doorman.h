@@ -536,8 +536,8 @@ typedef struct doorman_request {
     doorman_method method;
     bool is_server; /* true: the holder is a node. A node and a client may have the same id */
     const char *holder_id;
-    const char *const *path; /* only if the holder is a node: the names of the nodes on the longest
-                                path below the holder, beginning with the holder */
+    const char *const *path; /* only if the holder is a node: the name of the node, and the names of
+                                the nodes on the longest path below it */
     size_t path_count;
     const doorman_capacity_request *items; /* of a RELEASE_CAPACITY, only resource_id and has.id are
                                               used */
@@ -1441,8 +1441,8 @@ DOORMAN_API void doorman_json_exchange_uninit(doorman_json_exchange *exchange);
 /* Step 1: reads a message, and allocates all memory that its response will need. The call drops the
  * previous message of the exchange.
  *   text      used only during the call. A message of more than DOORMAN_MESSAGE_BYTES_MAX is
- *             refused unread. For such a message the caller may pass NULL, and need not receive all
- *             of it
+ *             refused before it is read. For such a message the caller may pass NULL, and need not
+ *             receive the whole message
  *   returns   OK | a status that says what is wrong with the message. _write then writes the error
  *   cost      O(bytes), about 0.85 us for each resource; and O(keys log keys) for an object with
  *             more than 16 keys */
@@ -1452,8 +1452,8 @@ DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exc
 /* Step 2: lets the server answer the message. If the message is wrong, or step 2 has been done
  * already, the call only returns the status of the exchange.
  *   server    the caller holds its lock
- *   returns   OK | as doorman_server_handle | what was wrong with the message | INVALID_ARGUMENT:
- *             no message was read
+ *   returns   OK | a status of doorman_server_handle | the status of step 1, if the message is
+ *             wrong | INVALID_ARGUMENT (step 1 was left out)
  *   cost      that of doorman_server_handle, about 0.2 us for each resource */
 DOORMAN_API doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange,
                                                         doorman_server *server, doorman_time now);
@@ -1489,9 +1489,9 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 
 /* A client with a clock, a thread and a connection of its own. Any thread may call the functions of
  * an agent and its resources. Only doorman_resource_wait and doorman_agent_stop block.
- * doorman_resource_wait waits for units, never for a response of a server.
+ * If n units may be used now, doorman_resource_wait takes them and returns without a wait.
  *
- * Each of these functions that returns a status can also return
+ * Each function of an agent or a resource that returns a status can also return
  *   DEADLOCK      if it is called within an on_change of this agent. The call does nothing.
  *                 doorman_resource_release is allowed within an on_change
  *   UNAVAILABLE   if a child process calls it for an agent of its parent process. The call does
@@ -1513,9 +1513,9 @@ DOORMAN_API doorman_time doorman_clock(void);
  *             tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME, ws://HOST:PORT/PATH
  *             or wss://HOST:PORT/PATH. tls+tcp and wss need the field `tls`
  *   error     may be NULL
- *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (no thread, no random bits, or
- *             nng does not work because of a fork). nng does not work in a child process if the
- *             parent has used nng before the fork. Agents and transports use nng */
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the system has no thread or no
+ *             random bits, or nng does not work because of a fork). nng does not work in a child
+ *             process if the parent has used nng before the fork. Agents and transports use nng */
 DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                const doorman_client_options *options,
                                                doorman_error *error);
@@ -1527,8 +1527,8 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
  *
  *     each thread     while (doorman_resource_wait(resource, 1, DOORMAN_NEVER) == DOORMAN_OK)
  *                         act();
- *     the last one    doorman_agent_shutdown(agent);
- *                     pthread_join(...);              each thread
+ *     main thread     doorman_agent_shutdown(agent);
+ *                     pthread_join(...);              for each thread
  *                     doorman_agent_stop(agent);
  *
  *   returns   OK */
@@ -1695,7 +1695,7 @@ typedef struct doorman_transport_options {
     const doorman_tls *tls; /* required if an address needs TLS */
 } doorman_transport_options;
 
-/* Creates a transport. It connects when there is something to send.
+/* Creates a transport. The transport connects when there is a request to send.
  *   out       written only on OK; the caller destroys it
  *   options   the options and the texts of tls are used only during the call
  *   returns   OK | OUT_OF_MEMORY | UNAVAILABLE (after a fork, see doorman_agent_start) */
@@ -1713,13 +1713,13 @@ typedef struct doorman_transport_result {
     /* OK | UNAVAILABLE (no connection, or no response in time) | another status of
      * doorman_json_response (the response was invalid) */
     doorman_status status;
-    doorman_error error;                    /* why the request failed */
+    doorman_error error;                    /* why the request failed; "": it did not fail */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address to which the request was sent */
 } doorman_transport_result;
 
-/* Passes a response or a failure to the upstream. Then fetches the next request, unless a request
- * is in progress. The call uses doorman_upstream_request, which also does the work of the client or
- * server.
+/* If a request has ended, passes its response or its failure to the upstream. If no request is in
+ * progress, fetches the next request. The call uses doorman_upstream_request, which also does the
+ * work of the client or server.
  *   out       how the last request ended, if it has ended since the last update; may be NULL
  *   returns   true: doorman_transport_send must be called next */
 DOORMAN_API bool doorman_transport_update(doorman_transport *transport,
@@ -1819,7 +1819,7 @@ static doorman_time doorman__scale(doorman_time duration, double factor) {
     return (doorman_time)((double)duration * factor);
 }
 
-/* Returns whether a number is an amount, which is 0 to 1e15. NaN is not an amount. */
+/* Returns whether a number is an amount: a number from 0 to 1e15. NaN is not an amount. */
 static bool doorman__amount_valid(double amount) {
     return amount >= 0 && amount <= DOORMAN_AMOUNT_MAX;
 }
