@@ -52,11 +52,12 @@ endef
 HTTP = 1
 ETCD = 1
 TLS = 1
-PARTS = MEMORY CHECK WARNINGS \
+PARTS = MEMORY CHECK WARNINGS WATCH \
     $(foreach part,HTTP ETCD TLS,$(if $(filter-out 0,$($(part))),$(part)))
 FILES_MEMORY = memory
 FILES_CHECK = check host
 FILES_WARNINGS = warnings
+FILES_WATCH = watch
 FILES_HTTP = http http_request http_response text snapshot history metrics page json base64 host
 FILES_ETCD = etcd etcd_http election base64 host
 FILES_TLS = tls
@@ -64,7 +65,7 @@ SERVER_SOURCES = doorman_server.c \
     $(patsubst %,server/%.c,$(sort $(foreach part,$(PARTS),$(FILES_$(part)))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
-SERVER_INPUTS = $(SERVER_SOURCES) server/server.h server/flags.h build/page_files.h \
+SERVER_INPUTS = $(SERVER_SOURCES) server/server.h server/flags.h server/etcd.h build/page_files.h \
     build/server_parts doorman.h
 
 define build_server

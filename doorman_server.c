@@ -36,16 +36,18 @@
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
  * other files are in server/. The build adds them as parts. `make HTTP=0 ETCD=0` leaves out the
- * parts HTTP and ETCD. `make` always adds the parts CHECK, MEMORY and WARNINGS.
+ * parts HTTP and ETCD. `make` always adds the parts CHECK, MEMORY, WARNINGS, WATCH.
  *
  *     file                 part      purpose
  *     server/server.h                what the files share: structs, and the functions of each file
  *     server/flags.h                 the table of the flags, with the texts of --help
  *     server/warnings.c    WARNINGS  events that peers can cause at any rate, as log lines (V6)
  *     server/check.c       CHECK     --check-config, and checks of addresses before the start
+ *     server/watch.c       WATCH     notices that the configuration file has changed (V1)
  *     server/host.c                  the host in an address, and whether other machines reach it
  *     server/memory.c      MEMORY    an allocator for cJSON; free memory goes back to the system
  *     server/tls.c         TLS       certificates, and the flags that name them
+ *     server/etcd.h        ETCD      what the files of this part share
  *     server/etcd.c        ETCD      calls to etcd, its token, and the configuration in a key
  *     server/etcd_http.c   ETCD      requests to a member of etcd, over libcurl
  *     server/election.c    ETCD      the election of the master, and the watch on the configuration
@@ -71,7 +73,6 @@
 #include <stdarg.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <nng/protocol/reqrep0/rep.h>
@@ -105,7 +106,7 @@ static const struct flag {
 } flags[FLAG_COUNT] = {
 #define PLACE(member) offsetof(struct settings, member)
 #define FLAG(code, name, argument, variable, without, place, help)                                 \
-    [FLAG_##code] = {name, argument, variable, without, place, help},
+    [FLAG_##code] = {(name), (argument), (variable), (without), (place), (help)},
 #include "server/flags.h"
 #undef FLAG
 };
@@ -1000,25 +1001,11 @@ static void service_log_started(const struct service *service) {
                parents->count > 0 ? "parent" : "resources", source, LOG_END);
 }
 
-/* Returns the identity and version of a file. Follows symbolic links. So a path also counts as
- * changed if a rename or a changed link makes it name another file. */
-static struct file_version file_version_read(const char *path) {
-    struct file_version file_version = {.device = 0};
-    struct stat state;
-    if (path && stat(path, &state) == 0) {
-        file_version = (struct file_version){(uint64_t)state.st_dev, (uint64_t)state.st_ino,
-                                             (int64_t)state.st_size, (int64_t)state.st_mtim.tv_sec,
-                                             (int64_t)state.st_mtim.tv_nsec};
-    }
-    return file_version;
-}
-
 static enum exit_status service_load_config(struct service *service) {
     const struct settings *settings = service->settings;
     doorman_error error;
     enum exit_status exit_status = server_election_create(service);
-    service->last_load.file_version =
-        file_version_read(settings->config_key ? NULL : settings->config);
+    server_watch_start(service);
     if (exit_status == CONTINUE && settings->config && !server_fetch_config(service, &error)) {
         exit_status = server_config_error(settings->config, &error);
     }
@@ -1093,7 +1080,7 @@ static void service_reload_config(struct service *service) {
     if (service->settings->config_key) {
         server_election_reload_config(service);
     } else {
-        service->last_load.file_version = file_version_read(service->settings->config);
+        server_watch_start(service);
         config_load(&config, service->settings->config, &error);
         server_apply_config(service, config, &error);
     }
@@ -1107,16 +1094,6 @@ static void service_reload(struct service *service) {
                    "there is nothing to load: this node gets its resources from the parent",
                    LOG_END);
     }
-}
-
-/* Reloads the configuration file if it has changed. If the file is missing, a program may be
- * replacing it. So the last configuration stays in force, without a warning. */
-static void service_check_config_file(struct service *service) {
-    struct file_version now = file_version_read(service->settings->config);
-    const struct file_version *last = &service->last_load.file_version;
-    bool same = now.device == last->device && now.file == last->file && now.bytes == last->bytes &&
-                now.seconds == last->seconds && now.nanoseconds == last->nanoseconds;
-    if (now.file != 0 && !same) service_reload_config(service);
 }
 
 static void service_update(struct service *service) {
@@ -1151,7 +1128,7 @@ static void service_run(struct service *service, const sigset_t *signals) {
     while (got != SIGTERM && got != SIGINT) {
         got = sigtimedwait(signals, NULL, &second);
         if (got == SIGHUP) service_reload(service);
-        service_check_config_file(service);
+        if (server_watch_has_changed(service)) service_reload_config(service);
         service_update(service);
         server_history_update(service, doorman_clock());
         server_memory_update(service, doorman_clock());

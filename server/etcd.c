@@ -21,7 +21,7 @@
  *
  * The pause protects etcd, because the check of a password takes much of its time. The password is
  * read from its file each time, so a changed password needs no restart. */
-#include "server.h"
+#include "etcd.h"
 
 #include <stdarg.h>
 

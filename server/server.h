@@ -2,10 +2,10 @@
  * doorman_server.c lists the files. Every file includes this header first.
  *
  * A part is left out unless its macro is defined: DOORMAN_SERVER_HTTP, DOORMAN_SERVER_ETCD,
- * DOORMAN_SERVER_TLS, DOORMAN_SERVER_MEMORY, DOORMAN_SERVER_CHECK, DOORMAN_SERVER_WARNINGS.
- * doorman_server.c calls only a few functions of each part. These functions are the head of the
- * part. If a part is left out, the functions of its head are empty inline functions in this file.
- * Flags that need the part are then usage errors.
+ * DOORMAN_SERVER_TLS, DOORMAN_SERVER_CHECK, DOORMAN_SERVER_MEMORY, DOORMAN_SERVER_WARNINGS,
+ * DOORMAN_SERVER_WATCH. doorman_server.c calls only a few functions of each part. These functions
+ * are the head of the part. If a part is left out, the functions of its head are inline functions
+ * in this file that do nothing or little. Flags that need the part are then usage errors.
  *
  * Functions that several files use start with server_. */
 
@@ -309,6 +309,23 @@ static inline void server_check_listener(const struct service *service, const ch
 }
 #endif
 
+/* ---- >>watch -------------------------------------------------------------------------------- */
+
+#ifdef DOORMAN_SERVER_WATCH
+/* Stores the version of the configuration file. */
+void server_watch_start(struct service *service);
+
+/* Returns whether the configuration file has another version than the stored one. If the file is
+ * missing, a program may be replacing it. So a missing file counts as unchanged. */
+bool server_watch_has_changed(const struct service *service);
+#else
+static inline void server_watch_start(struct service *service) { (void)service; }
+static inline bool server_watch_has_changed(const struct service *service) {
+    (void)service;
+    return false;
+}
+#endif
+
 /* ---- >>warnings ----------------------------------------------------------------------------- */
 
 #ifdef DOORMAN_SERVER_WARNINGS
@@ -433,100 +450,9 @@ static inline void server_election_reload_config(struct service *service) { (voi
 static inline void server_election_stop(struct service *service) { (void)service; }
 #endif
 
-/* These functions call etcd for the election. Only one thread at a time may use a struct etcd. */
-#define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4) /* bytes: base64 and the final 0 */
-#define ETCD_REVISION 24                               /* bytes; a 64-bit number in decimal fits */
-
-#define ETCD_TOKEN 4096 /* bytes: a token of etcd and the final 0 */
-
-struct etcd {
-    const struct settings *settings;
-    const struct addresses *members;
-    struct etcd_transport *transport; /* NULL: not initialized */
-    size_t at;                        /* the member to try next; stays the same while it answers */
-    size_t tries;                     /* members to try for one call */
-    doorman_time deadline;            /* a duration: the time limit of one try */
-    doorman_time ends_at;             /* when the current try ends */
-    doorman_time refused_until;       /* no authentication before this time */
-    char token[ETCD_TOKEN];           /* for --etcd-user; "": none */
-    doorman_error error;              /* why the last call failed: "MEMBER: reason" */
-};
-
-/* Reads the files that the flags name, to check them. Precondition: there is only one thread. */
-enum exit_status server_etcd_init(struct etcd *etcd, const struct settings *settings);
-void server_etcd_uninit(struct etcd *etcd); /* works after an incomplete init too */
-void server_etcd_set_election_deadline(struct etcd *etcd, const struct settings *settings);
-
-/* With true, the current call to etcd and all later calls fail at once. Any thread may call this
- * function. */
-void server_etcd_cancel(struct etcd *etcd, bool cancelled);
-
-/* Tries the members in turn until one answers. If the response to the first try is lost, etcd gets
- * the call twice. All calls of the server are safe to repeat.
- *   returns   the response, which the caller deletes; NULL: no member answers, see `error` */
-__attribute__((format(printf, 3, 4))) cJSON *server_etcd_call(struct etcd *etcd, const char *path,
-                                                              const char *format, ...);
-
-/* Returns a number of an object as a string. Returns "0" if the number is missing, because etcd
- * omits zeros. */
-const char *server_etcd_number(const cJSON *object, const char *key);
-
-/* Reads a key.
- *   out       the entry, a part of the response; NULL: the key does not exist
- *   returns   the response, which the caller deletes; NULL: etcd does not answer */
-cJSON *server_etcd_get(struct etcd *etcd, const char *key, const cJSON **out);
-
-/* Decodes the value of an entry. Returns false if the value does not fit. */
-bool server_etcd_read_value(const cJSON *entry, char *bytes, size_t room, size_t *count);
-
-/* Loads the configuration from a key, if the key has changed.
- *   revision   in/out: the revision that was loaded last; "": none
- *   out        NULL: the key has not changed, or its value is invalid
- *   error      why the value is invalid; "": it is valid or unchanged
- *   returns    false: etcd does not answer */
-bool server_etcd_load_config(struct etcd *etcd, const char *key, char revision[ETCD_REVISION],
-                             doorman_config **out, doorman_error *error);
-
-/* ---- >>etcd transport ----------------------------------------------------------------------- */
-
-/* A request of HTTP. The strings must stay valid during the call. */
-struct etcd_post {
-    const char *member; /* its address */
-    const char *path, *body;
-    const char *token; /* the value of the Authorization header; "": none */
-    doorman_time ends_at;
-};
-
-struct etcd_reply {
-    long status;         /* of HTTP; 0: no response */
-    doorman_buffer body; /* the caller frees its text; the text is NULL or ends with a 0 */
-    size_t head_bytes;
-    const char *refusal; /* why the rest of the response was not received; NULL: it was */
-};
-
-/* Returns NULL if memory runs out. Precondition: there is only one thread. */
-struct etcd_transport *server_etcd_transport_create(const struct settings *settings);
-void server_etcd_transport_destroy(struct etcd_transport *transport); /* NULL: does nothing */
-
-/* With true, the current request and all later requests fail at once. Any thread may call this
- * function. */
-void server_etcd_transport_cancel(struct etcd_transport *transport, bool cancelled);
-bool server_etcd_transport_is_cancelled(const struct etcd_transport *transport);
-
-/* Sends a request and receives the response.
- *   reply     written always
- *   returns   NULL, or why there is no response; valid until the next call */
-const char *server_etcd_transport_post(struct etcd_transport *transport,
-                                       const struct etcd_post *post, struct etcd_reply *reply);
-
-enum etcd_address { ETCD_ADDRESS_VALID, ETCD_ADDRESS_INVALID, ETCD_ADDRESS_HAS_SECRET };
-
-/* Returns whether the address has the form http://HOST:PORT or https://HOST:PORT. An address with a
- * user or a password has a secret, which must not be printed. */
-enum etcd_address server_etcd_check_address(const char *address);
-bool server_etcd_address_is_https(const char *address);
-
 /* ---- >>base64 ------------------------------------------------------------------------------- */
+
+#define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4) /* bytes: base64 and the final 0 */
 
 /* Encodes `bytes`. They are at most ETCD_KEY_BYTES_MAX without the final 0, so `text` has room for
  * the result. */
