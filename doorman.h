@@ -323,7 +323,7 @@ typedef enum doorman_status {
 DOORMAN_API const char *doorman_status_name(doorman_status status);
 
 /* Describes an error, for example "resources[2].capacity: must be ...". A call that fails fills in
- * its doorman_error. Callers may pass NULL instead. */
+ * its doorman_error. The caller may pass NULL instead of a doorman_error. */
 typedef struct doorman_error {
     char text[512];
 } doorman_error;
@@ -760,10 +760,10 @@ typedef struct doorman_server_resource {
     bool is_learning;        /* true: the server learns what the holders have */
     doorman_time learned_at; /* when the server stops learning; DOORMAN_NEVER: not known yet */
     /* By how much `has` exceeds the capacity, in the resource's units. 0 if the leases fit, or if
-     * divides_capacity is false. It is more than 0 after a cut in capacity, until holders have
-     * renewed their leases. It counts only what this server has granted, so it does not include
-     * what clients use without a lease. If two processes use one id, each of them uses the whole
-     * lease, but overshoot counts the lease once. */
+     * divides_capacity is false. After a cut in capacity the overshoot is more than 0, until
+     * holders have renewed their leases. The overshoot includes only what this server has granted,
+     * not what clients use without a lease. If two processes use one id, each of them uses the
+     * whole lease, but the overshoot includes the lease once. */
     double overshoot;
     bool has_safe_capacity;
     double safe_capacity;
@@ -1189,8 +1189,8 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  *
  *     doorman_limit     the kind and the figures, checked once. A limit has 64 bytes, and any
  *                       number of limiters can share it
- *     doorman_limiter   the state of one limiter, for example of one user or connection. It has 16
- *                       bytes
+ *     doorman_limiter   the state of one limiter, for example of one user or connection. A limiter
+ *                       has 16 bytes
  *
  * Both are in the caller's memory, and their fields are private. After doorman_limit_init a limit
  * never changes. Any number of threads may use one limiter at once, without a lock. Amounts are
@@ -1353,9 +1353,8 @@ DOORMAN_API doorman_time doorman_limiter_delay(const doorman_limiter *limiter,
                                                doorman_time now);
 
 /* Releases n units of a CONCURRENCY limit. n must be the n of an allowed try. If n is more than the
- * units in use, no units are in use afterwards, and the limit stays the same. If n is negative, NaN
- * or more than 1e15, the call does nothing. The call also does nothing for a limit of another
- * kind. */
+ * units in use, the number of units in use becomes 0. If n is negative, NaN or more than 1e15, the
+ * call does nothing. The call also does nothing for a limit of another kind. */
 DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman_limit *limit,
                                          double n);
 
@@ -1499,7 +1498,7 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
  *                 because the leases belong to the parent. The child must not free the agent */
 typedef struct doorman_agent doorman_agent;
 
-/* A resource of an agent: a rate or a gauge. It belongs to the agent. */
+/* A resource of an agent: a rate or a gauge. The resource belongs to the agent. */
 typedef struct doorman_resource doorman_resource;
 
 /* Returns the time on the clock of agents. This clock is CLOCK_BOOTTIME if the system has it, else
@@ -1535,11 +1534,11 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
 DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
 
 /* The second of two steps to stop an agent. The call also does the first step, if this was not done
- * before. It releases all leases, except the leases of gauges with units in use. To release them,
- * it waits at most a second for the server. It does not wait if nothing can be released, or if no
- * server can be reached. At the end it frees the agent and its resources. No other thread may use
- * the agent or its resources during the call or later, with one exception: a thread may already be
- * blocked in doorman_resource_wait. NULL has no effect.
+ * before. It releases all leases, except the leases of gauges with units in use. To release leases,
+ * the call waits at most a second for the server. The call does not wait if nothing can be
+ * released, or if no server can be reached. At the end the call frees the agent and its resources.
+ * No other thread may use the agent or its resources during the call or later, with one exception:
+ * a thread may already be blocked in doorman_resource_wait. NULL has no effect.
  *   returns   OK | DEADLOCK or UNAVAILABLE (see doorman_agent; nothing is freed) */
 DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 
@@ -1977,9 +1976,10 @@ static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
  * an entry never fails. If there is no memory for a larger array of buckets, the lists get longer.
  * While entries are added, the table has two to four buckets for each entry. After removals it can
  * have up to eight buckets for each entry. So about three of four lookups find the entry at the
- * start of its list. This matters because in a large table the CPU waits for memory at each entry
- * of a list. The upper bits of a hash choose the bucket. So the buckets are always in the order of
- * the hashes. A hash is therefore a position that stays valid while the table changes. */
+ * start of its list. The length of a list matters, because in a large table the CPU waits for
+ * memory at each entry of a list. The upper bits of a hash choose the bucket. So the buckets are
+ * always in the order of the hashes. A hash is therefore a position that stays valid while the
+ * table changes. */
 typedef struct doorman__link {
     struct doorman__link *next;
     uint64_t hash;
@@ -2816,10 +2816,10 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *
  * A node has many entries, so a search reads a few groups of adjacent cache lines. In a binary tree
  * a search would wait for about twenty separate cache lines. The table compares a treap, which is a
- * binary tree, with B+trees. It shows the nanoseconds that one change of a demand takes on one core
- * of an AMD EPYC, in indexes of 1,000 to 1,000,000 demands. A change is an insertion, a removal and
- * a search for the level. The last column shows the bytes that the index needs for each demand. The
- * lease entry of the holder needs 16 more bytes for its demand.
+ * binary tree, with B+trees. The table shows the nanoseconds that one change of a demand takes on
+ * one core of an AMD EPYC, in indexes of 1,000 to 1,000,000 demands. A change is an insertion, a
+ * removal and a search for the level. The last column shows the bytes that the index needs for each
+ * demand. The lease entry of the holder needs 16 more bytes for its demand.
  *
  *                         of 1,000   of 10,000   of 100,000   of 1,000,000   bytes
  *     treap                    298         453          980           3880      40
