@@ -8759,10 +8759,11 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
     return doorman__rate_view_delay(&view);
 }
 
-/* Returns how long the next lease takes to save n units. If the wants follow use, the refusal raises
- * them to a rate that saves n units in the growth time (L4), unless wants_maximum is less. Without
- * an upper bound of the wants, the growth time is therefore the longest result. Example: a refusal
- * of a million units and of 100 units of a cold resource both have a retry_after of 2.25 s. */
+/* Returns how long the next lease takes to save n units. If the wants follow use, the refusal
+ * raises them to a rate that saves n units in the growth time (L4), unless wants_maximum is less.
+ * Without an upper bound of the wants, the growth time is therefore the longest result. Example: a
+ * refusal of a million units and of 100 units of a cold resource both have a retry_after of 2.25
+ * s. */
 static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double n,
                                             double expected) {
     doorman_time growth_time = __atomic_load_n(&usage->growth_time, __ATOMIC_RELAXED);
@@ -12838,8 +12839,8 @@ static void doorman__agent_update(doorman_agent *agent) {
  *   READY         any          there is a lease to release. The next request releases it
  *   REQUESTED     yes          there is a lease to release, or the last request had a response. In
  *                              that case the next response may grant a lease
- *   REQUESTED     no           the last request had a response, and no attempt to connect has failed
- *   BACKING_OFF   any          never */
+ *   REQUESTED     no           the last request had a response, and no attempt to connect has
+ *   failed BACKING_OFF   any          never */
 static bool doorman__agent_has_to_wait(const doorman_agent *agent, doorman_time now) {
     const doorman_upstream *upstream = &agent->client->upstream;
     bool reachable = upstream->failures == 0; /* or there was no request yet */

@@ -127,6 +127,16 @@ static bool template_list_add(void *context, const doorman_server_resource *info
     return !list->failed && !server_is_abandoned(list->abandoned);
 }
 
+/* The list owns its globs, which doorman_template has as constant text. */
+static void template_list_free(struct template_list *list) {
+    for (size_t i = 0; i < list->count; i++) {
+        char *glob = NULL;
+        memcpy(&glob, &list->items[i].identifier_glob, sizeof glob);
+        free(glob);
+    }
+    free(list->items);
+}
+
 /* Writes the resources of a node with a parent. They are copied with the lock held, and written
  * without it. */
 static bool json_write_resources(struct service *service, const bool *abandoned,
@@ -135,8 +145,7 @@ static bool json_write_resources(struct service *service, const bool *abandoned,
     server_for_each_resource(service, template_list_reserve, template_list_add, &list);
     const doorman_config_options options = {.templates = list.items, .template_count = list.count};
     bool written = !list.failed && doorman_json_write_config(&options, out) == DOORMAN_OK;
-    for (size_t i = 0; i < list.count; i++) free((char *)(uintptr_t)list.items[i].identifier_glob);
-    free(list.items);
+    template_list_free(&list);
     return written;
 }
 
