@@ -189,9 +189,9 @@
  *     clock does go back, the library behaves as if the clock stood still. A lease has ended when
  *     now >= its end. The same calls with the same `now` and seeds have the same results on every
  *     machine. On 32-bit x86, compile with -msse2 -mfpmath=sse. Without these flags amounts differ
- *     in their last bits. Use a clock that keeps running while the machine is suspended. On another
- *     clock a lease lasts too long. A function whose name ends in `_due` returns when the caller
- *     must call the object again.
+ *     in their last bits. Use a clock that keeps running while the machine is suspended. If the
+ *     clock stops during that time, a lease lasts too long. A function whose name ends in `_due`
+ *     returns when the caller must call the object again.
  *
  * LIMITS
  *
@@ -1027,8 +1027,8 @@ typedef struct doorman_resource_info doorman_resource_info;
 
 /* The unit in which a resource is counted. */
 typedef enum doorman_resource_kind {
-    DOORMAN_RATE, /* units per second: requests */
-    DOORMAN_GAUGE /* units at once, which the application gives back: connections, transactions */
+    DOORMAN_RATE, /* units per second, for example requests */
+    DOORMAN_GAUGE /* units at once, for example connections; the application must release them */
 } doorman_resource_kind;
 
 /* If a field is 0 and its comment names a default, the default is used. A field that would have no
@@ -1208,8 +1208,9 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  * is paid back. The field `wait` of the result has this time. A bucket has three uses:
  *
  *     token bucket      only size is set. Unused units are saved for a burst
- *     leaky bucket      only debt_max is set. The bucket is a queue of debt_max units, which leave
- *                       it evenly. An allowed caller is in the queue, and may continue after `wait`
+ *     leaky bucket      only debt_max is set. The bucket is a queue that has room for debt_max
+ *                       units. Units leave the queue evenly. An allowed caller is in the queue, and
+ *                       may continue after `wait`
  *     bucket with debt  size and debt_max are set. A caller may take more units than the bucket
  *                       has, and continues at once. The next callers wait. Example with 10 units a
  *                       second, size 5 and debt_max 10: at 0 s a caller takes 15 units and
@@ -1906,7 +1907,7 @@ static bool doorman__id_valid(const char *id) {
     if (!end) return false;
     for (;;) {
         uint32_t code = 0;
-        while (*id >= 0x20 && *id < 0x7f) id++; /* the common case; stops at the NUL */
+        while (*id >= 0x20 && *id < 0x7f) id++; /* skips ASCII; stops at the NUL */
         if (id == end) return true;
         if (!doorman__utf8_next(&id, end, &code)) return false;
         if (code < 0xa0) return false; /* below 0xa0 only control characters are left */
@@ -2553,7 +2554,8 @@ struct doorman_config {
     size_t template_count;
     char *strings; /* all globs and descriptions, each ended by a NUL */
     bool reject_unmatched;
-    doorman__link *links; /* two for each template: for its glob and for its literal start */
+    doorman__link *links; /* two links for each template: one for its glob, and one for its literal
+                             start */
     doorman__table globs, starts;
     bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* whether a literal start of this length exists */
 };
@@ -2854,7 +2856,7 @@ typedef struct doorman__sums {
 } doorman__sums;
 
 #define DOORMAN__WIDTH 32
-#define DOORMAN__LINE_BYTES 64 /* a cache line on most machines */
+#define DOORMAN__LINE_BYTES 64 /* the size of a cache line on most machines */
 
 typedef struct doorman__node {
     uint16_t height; /* 0: a leaf */
