@@ -148,6 +148,7 @@ static void connection_move(struct http_connection *connection, enum http_connec
         [CONNECTION_SENDING] =
             1U << CONNECTION_HEAD | 1U << CONNECTION_DRAINING | 1U << CONNECTION_FREE,
         [CONNECTION_DRAINING] = 1U << CONNECTION_FREE};
+    (void)moves; /* without assertions */
     assert(moves[connection->state] >> state & 1U);
     int seconds = state == CONNECTION_DRAINING ? HTTP_DRAIN_SECONDS : HTTP_TIMEOUT_SECONDS;
     if (state != CONNECTION_CONTINUING && state != CONNECTION_BODY) {

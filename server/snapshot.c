@@ -205,8 +205,8 @@ static bool lease_list_add(struct lease_list *leases, const doorman_server_lease
     assert(leases->row_count < leases->row_capacity);
     leases->failed = leases->failed || !id;
     if (id) leases->rows[leases->row_count++] = (struct lease_row){id, *info};
-    return id && leases->row_count < ROWS_MAX && !server_is_abandoned(leases->abandoned);
     /* cppcheck-suppress memleak ; the row owns the memory */
+    return id && leases->row_count < ROWS_MAX && !server_is_abandoned(leases->abandoned);
 }
 
 static void lease_list_find_resource(struct lease_list *leases, struct service *service) {
