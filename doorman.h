@@ -1787,7 +1787,8 @@ const char *doorman_status_name(doorman_status status) {
     return (unsigned)status < DOORMAN_STATUS_COUNT ? names[status] : "UNKNOWN";
 }
 
-/* Writes the error text and returns the status, so that a failing check is one line. */
+/* Writes the error text and returns the status. So a caller can report an error in one
+ * statement. */
 static doorman_status doorman__fail(doorman_error *error, doorman_status status, const char *format,
                                     ...) {
     if (error) {
@@ -1842,8 +1843,8 @@ __attribute__((noinline)) static bool doorman__grow(void **items, size_t *capaci
     return true;
 }
 
-/* Makes room for `count` items in a growing array. The capacity doubles, so appending costs O(1)
- * amortised. If memory runs out, returns false and leaves the array unchanged. */
+/* Makes room for `count` items in a growing array. The capacity doubles, so the amortised cost of
+ * an append is O(1). If memory runs out, returns false and leaves the array unchanged. */
 static bool doorman__reserve(void **items, size_t *capacity, size_t count, size_t item_bytes) {
     return count <= *capacity || doorman__grow(items, capacity, count, item_bytes);
 }
@@ -1910,7 +1911,7 @@ static bool doorman__id_valid(const char *id) {
         while (*id >= 0x20 && *id < 0x7f) id++; /* skips ASCII; stops at the NUL */
         if (id == end) return true;
         if (!doorman__utf8_next(&id, end, &code)) return false;
-        if (code < 0xa0) return false; /* below 0xa0 only control characters are left */
+        if (code < 0xa0) return false; /* all other characters below 0xa0 are control characters */
     }
 }
 #define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
@@ -1966,7 +1967,8 @@ static uint64_t doorman__hash(const uint64_t key[2], const char *text) {
     return doorman__hash_bytes(key, (const unsigned char *)text, strlen(text));
 }
 
-/* Hashes a counter. Nobody can guess the next hash from the hashes before it. */
+/* Hashes a counter. An attacker who does not know the key cannot guess the next hash from earlier
+ * hashes. */
 static uint64_t doorman__hash_number(const uint64_t key[2], uint64_t number) {
     unsigned char data[8];
     for (int i = 0; i < 8; i++) data[i] = (unsigned char)(number >> (8 * i));
@@ -2227,9 +2229,9 @@ static double doorman__total_value(doorman__total total) {
     return (double)total.high * 65536.0 + (double)total.low / DOORMAN__FRACTION;
 }
 
-/* Returns the next smaller double. Precondition: value is more than 0. The function changes the
- * bits of the number. On 32-bit x86, which rounds twice, a subtraction could return the same
- * number. */
+/* Returns the next smaller double. Precondition: value is more than 0. The function subtracts 1
+ * from the bits of the number. A subtraction of doubles could return the same number on 32-bit x86,
+ * which rounds twice. */
 static double doorman__next_below(double value) {
     assert(value > 0);
     uint64_t bits;
@@ -2252,7 +2254,7 @@ static double doorman__total_ceil(doorman__total total) {
     double value = doorman__total_value(total);
     if (value >= DOORMAN_AMOUNT_MAX) return DOORMAN_AMOUNT_MAX;
     while (doorman__total_less(doorman__total_of(value), total)) {
-        value += value * DBL_EPSILON; /* the next double or the one after it */
+        value += value * DBL_EPSILON; /* adds one or two units of the last bit */
     }
     return value;
 }
@@ -2295,7 +2297,8 @@ static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
 
 /* ---- configuration: globs */
 
-/* Decodes one character and moves *text past it. Precondition: the text is valid UTF-8. */
+/* Decodes one character and moves *text past the character. Precondition: the text is valid
+ * UTF-8. */
 static uint32_t doorman__character(const char **text) {
     uint32_t code = 0;
     size_t bytes = 1;
@@ -2557,10 +2560,10 @@ struct doorman_config {
     doorman__link *links; /* two links for each template: one for its glob, and one for its literal
                              start */
     doorman__table globs, starts;
-    bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* whether a literal start of this length exists */
+    bool start_bytes[DOORMAN_ID_BYTES_MAX + 1]; /* true at n: a literal start has n bytes */
 };
 
-/* Copies a string to *at and moves *at behind the copy. NULL counts as "". */
+/* Copies a string to *at and moves *at behind the copy. A NULL is copied as an empty string. */
 static const char *doorman__config_string(char **at, const char *text) {
     char *copy = *at;
     size_t bytes = strlen(text ? text : "") + 1;
@@ -3138,8 +3141,8 @@ static void doorman__index_insert(doorman__index *index, int band, const doorman
     assert(index->subclients >= demand->subclients);
 }
 
-/* Joins two neighbouring nodes if a quarter of the joined node stays free. A fuller node would soon
- * split again. */
+/* Joins two neighbouring children if at least a quarter of the joined node stays free. Returns
+ * whether it has joined them. A fuller node would soon split again. */
 static bool doorman__inner_join(doorman__inner *inner, size_t at) {
     if (at + 1 >= inner->node.count) return false;
     doorman__node *left = inner->below[at], *right = inner->below[at + 1];
