@@ -365,9 +365,9 @@ typedef struct doorman_algorithm {
     bool has_minimum_interval;             /* false: the minimum interval is 5 s */
     doorman_time minimum_interval;         /* a holder that asks again within this time gets its
                                               last lease again (S3); 0: it gets a new lease */
-    doorman_time minimum_refresh_interval; /* the least refresh interval of a node with a parent,
-                                              and of a holder that should ask again early (R12);
-                                              default 1 s */
+    doorman_time minimum_refresh_interval; /* a lower bound of the refresh interval: in responses of
+                                              a node with a parent, and for a holder that should ask
+                                              again early (R12); default 1 s */
     double decay_factor;                   /* at each level of the tree the refresh interval is
                                               multiplied by this factor; in (0, 1]; default 0.5 */
     /* Only for PRIORITY_SHARE: a fraction of the capacity, from 0 to 1; default 0. The algorithm
