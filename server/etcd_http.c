@@ -53,13 +53,13 @@ static bool url_has(CURLU *url, CURLUPart part, const char *one, const char *oth
 enum etcd_address server_etcd_check_address(const char *address) {
     enum etcd_address result = ETCD_ADDRESS_INVALID;
     CURLU *url = curl_url();
-    if (url && curl_url_set(url, CURLUPART_URL, address, 0) == CURLUE_OK) {
-        bool has_secret = !url_lacks(url, CURLUPART_USER) || !url_lacks(url, CURLUPART_PASSWORD);
-        bool valid = url_has(url, CURLUPART_SCHEME, "http", "https") &&
-                     url_has(url, CURLUPART_PATH, "/", "") && url_lacks(url, CURLUPART_QUERY) &&
-                     url_lacks(url, CURLUPART_FRAGMENT);
-        if (valid) result = ETCD_ADDRESS_VALID;
-        if (has_secret) result = ETCD_ADDRESS_HAS_SECRET;
+    if (strchr(address, '@')) {
+        result = ETCD_ADDRESS_HAS_SECRET;
+    } else if (url && curl_url_set(url, CURLUPART_URL, address, 0) == CURLUE_OK &&
+               url_has(url, CURLUPART_SCHEME, "http", "https") &&
+               url_has(url, CURLUPART_PATH, "/", "") && url_lacks(url, CURLUPART_QUERY) &&
+               url_lacks(url, CURLUPART_FRAGMENT)) {
+        result = ETCD_ADDRESS_VALID;
     }
     curl_url_cleanup(url);
     return result;

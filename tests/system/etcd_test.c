@@ -387,6 +387,7 @@ static void impossible_election_flags_are_a_usage_error(void **state) {
         {"such as http://127.0.0.1:2379", "--config", "etcd:k", "--etcd",
          "http://127.0.0.1:1/path"},
         {"has a user or a password", "--config", "etcd:k", "--etcd", "http://me:secret@h:1"},
+        {"has a user or a password", "--config", "etcd:k", "--etcd", "http://me:secret#@h:1"},
         {"--etcd-cert and --etcd-key need each other", "--config", "etcd:k", "--etcd",
          "https://h:1", "--etcd-cert", "f"},
         {"--etcd-cert and --etcd-key need each other", "--config", "etcd:k", "--etcd",
