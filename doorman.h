@@ -7753,13 +7753,14 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *   doorman_limiter                  needs no server. It follows a constant doorman_limit
  *   doorman__rate, doorman__gauge    belong to a resource. They follow the lease of the resource
  *
- * Each kind has one pure function. The function takes the limits, the state, an amount and the
- * time. The result is a doorman__attempt: the decision, the new state, the wait and what is left.
- * The function reads no shared memory. The callers load the state, and store the new state by
- * compare-and-swap in a loop. Code that holds a lock can call the pure function without a loop.
+ * Each kind of limiter has one pure function, which makes an attempt to take an amount of units.
+ * The function takes the limits, the state, the amount and the time. The result is a
+ * doorman__attempt: the decision, the new state, the wait and what is left. The function reads no
+ * shared memory. The callers load the state, and store the new state by compare-and-swap in a loop.
+ * Code that holds a lock can call the pure function without a loop.
  *
  *   kind             function                    state
- *   token bucket     doorman__bucket_try         the time up to which all units are spent
+ *   token bucket     doorman__bucket_try         paid_until (see L1)
  *   concurrency      doorman__concurrency_try    the units in use
  *   fixed window     doorman__fixed_try          the number of a window, and its units
  *   sliding window   doorman__sliding_try        the numbers of two windows, and their units
@@ -7767,61 +7768,68 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *
  * The rate of a resource is a token bucket without debt. The gauge of a resource is a concurrency
  * limiter. Rates and gauges follow an allowance. An allowance has one quota until a point in time,
- * and another quota from that time on. So a lease ends even if no function is called. An allowance
- * has two slots, and only one thread writes to it. The writer fills the slot that is not in use,
- * and then increments the version.
+ * and another quota from that time on. So a lease ends even if no function is called. Only one
+ * thread writes an allowance, and it stores the two quotas in one of two slots. The writer fills
+ * the slot that is not in use, and then increments the version. The version tells readers which
+ * slot is in use.
  *
- * L1 In any time t a rate allows at most rate * (t + burst) units. The units of a large request may
- *    take longer than the burst. For such a request, the time of its units replaces the burst. A
- *    gauge starts nothing that would exceed its capacity. After the capacity falls, nothing starts
- *    until the units in flight fit.
+ * L1 In any t seconds, a rate allows at most rate * (t + burst) units. A single request may have
+ *    more than rate * burst units. With such a request of n units, the bound is rate * t + n. A
+ *    gauge refuses each request that would exceed its capacity. If the capacity falls below the
+ *    units in flight, the gauge refuses requests until enough units are released.
  *
- *    A token bucket stores paid_until, the time up to which all units are spent (GCRA). The time
- *    from paid_until to now is unused. At most `burst` of this time is saved. n units cost n times
- *    the time of one unit. When a rate falls, the saved time buys fewer units. A rate starts with
- *    nothing saved.
- *       An example with 10 units a second and a burst of 0.1 s: at 5.00 s, paid_until is 4.00, so
- *    0.1 s is saved. One unit costs 0.1 s and fits exactly. Then paid_until is 5.00, and the next
- *    unit fits at 5.10.
- *       If the time of one unit is longer than the burst, the bucket saves the time of one unit.
- *    Otherwise no unit would ever fit. Example: at 0.5 units a second, one unit takes 2 s. A
+ *    A token bucket stores one time, paid_until (GCRA). The time of one unit is 1 / rate. A request
+ *    for n units moves paid_until forward by n times the time of one unit. The time from paid_until
+ *    to now is saved for later units, but at most `burst` of it. When a rate falls, the saved time
+ *    is worth fewer units. A rate starts with nothing saved.
+ *       An example with 10 units a second and a burst of 0.1 s: at 5.00 s, paid_until is 4.00 s.
+ *    The difference is 1 s, but only the burst of 0.1 s is saved. One unit takes 0.1 s and fits
+ *    exactly. After this unit, paid_until is 5.00 s, and the next unit fits at 5.10 s.
+ *       If the time of one unit is longer than the burst, the bucket saves the time of one unit. If
+ *    it saved less, no unit would ever fit. Example: at 0.5 units a second, one unit takes 2 s. A
  *    request for n units may use all the time since paid_until, up to the time of n units. So no
  *    request is refused for ever. Example: at 100 units a second, 20 units fit 0.2 s after the last
  *    units were taken.
- *       A burst in units is a hard bound, and a larger request is IMPOSSIBLE. The bucket then saves
- *    the time that the units of the burst take at the rate in force.
+ *       The burst may also be a number of units. Such a burst is a hard bound: a larger request is
+ *    IMPOSSIBLE. A bucket with such a burst saves the time that this number of units takes at the
+ *    rate in force.
  *
- *    Times are in ticks of 1/256 ns, modulo 2^64 (834 days). A paid_until that is less than 18
- *    minutes ahead of the clock is in the future. Either another thread has read the clock after
- *    this thread, or units were lent. Any other paid_until is in the past. So a bucket saves at
- *    most about 400 days. No whole unit passes at a rate below 3e-8 units a second, which is one
- *    unit a year. The time of a unit is rounded up to a tick. So at most 2.5e11 single units pass
- *    in a second. At 1e8 units a second, single units pass 0.04 % too slowly.
+ *    Times are in ticks of 1/256 ns. They wrap around after 2^64 ticks (834 days). paid_until
+ *    counts as a time in the future if it is ahead of the clock by less than 18 minutes plus the
+ *    largest debt. There are two reasons for such a paid_until: another thread has read the clock
+ *    after this thread, or units were taken as a debt. Any other paid_until counts as a time in the
+ *    past. So a bucket saves at most about 400 days. A rate below 3e-8 units a second (one unit a
+ *    year) never allows a whole unit. The time of a unit is rounded up to a tick. So requests for
+ *    one unit get at most 2.5e11 units in a second. At a rate of 1e8 units a second, they get up to
+ *    0.04 % less than the rate.
  *
- *    A gauge counts the units in flight. A thread adds to this count, and then checks that the
- *    allowance is still the one that the thread has read. The client first lowers the allowance,
- *    and then reads the units in flight. So either the thread sees the new allowance, or the client
- *    sees the added units. In both cases the claim of the client includes all units in flight (R3).
- * L2 The calls are try, delay and release. A delay takes no units. Waiting is in >>nng. The ceiling
- *    is the largest amount that the limiter can ever follow. A try is IMPOSSIBLE only if n does not
- *    fit at the ceiling. A try is REFUSED if n fits at the ceiling, but not at the amount in force.
- *    Such a refusal counts as demand, so a larger lease may come.
+ *    A gauge counts the units in flight. A thread that takes units adds them to this count, and
+ *    then checks that the allowance is still the one that the thread has read. The client first
+ *    lowers the allowance, and then reads the units in flight. So either the thread sees the new
+ *    allowance, or the client sees the added units. In both cases the claim of the client includes
+ *    all units in flight (R3).
+ * L2 A limiter has three calls: try, delay and release. The call `delay` takes no units. It returns
+ *    how long to wait before a try. The calls that wait are in the section >>nng. The ceiling is
+ *    the largest capacity that the limiter can ever get. A try for n units is IMPOSSIBLE only if n
+ *    does not fit at the ceiling. A try is REFUSED if n fits at the ceiling, but not now. Such a
+ *    refusal counts as demand, so a larger lease may come.
  * L3 Limiters take no lock and make no system call. So any number of threads may share a limiter
  *    (C2). Only one thread at a time may use any other object of this file. The try of a resource
  *    performs no division. All divisions by an amount are done when the amount changes. A try with
  *    its clock read takes 33 ns, and a refused try takes 27 ns (make bench). On the same machine a
  *    clock read alone takes 24 ns, and a compare-and-swap alone takes 30 ns.
- * L5 Shadow mode and the kill switch allow a try that would otherwise be refused. Such a try counts
- *    as excess. Only the refusal path checks the two flags.
+ * L5 Shadow mode and the kill switch allow a try that the limiter would refuse without them. Such a
+ *    try counts as excess. Only the refusal path checks the two flags.
  *
- * Refusals are demand (L4, see >>client). The first refusal since the client last looked stores its
- * time and sets a flag of the client. All limiters of a client share this flag. So the client reads
- * one flag to learn whether any limiter has refused a try.
+ * A refusal shows demand (L4, see >>client). The client checks for refusals from time to time. The
+ * first refusal after such a check stores its time, and sets a flag of the client. All limiters of
+ * a client share this flag. So the client reads one flag to learn whether any limiter has refused a
+ * try.
  */
 
 /* ---- limiters: amounts and times */
 
-#define DOORMAN__UNIT 4096.0 /* limiters count parts of units; this many parts are one unit */
+#define DOORMAN__UNIT 4096.0 /* limiters count in parts of a unit; this many parts are one unit */
 
 #define DOORMAN__TICKS_PER_SECOND 256e9
 
@@ -7836,8 +7844,8 @@ static inline int64_t doorman__round_up(double x) {
     return whole + ((double)whole < x);
 }
 
-/* Returns the number of parts of n units, rounded up. Counters of parts wrap around, so only
- * differences between counters have a meaning. */
+/* Converts n units to parts of a unit (see DOORMAN__UNIT), and rounds up. A counter of such parts
+ * wraps around, so only the difference of two readings of the counter has a meaning. */
 static inline uint64_t doorman__units(double n) {
     if (n == 1) return (uint64_t)DOORMAN__UNIT;
     return (uint64_t)doorman__round_up(n * DOORMAN__UNIT);
@@ -7861,19 +7869,20 @@ static inline int64_t doorman__price(double price, int64_t most) {
 
 /* ---- limiters: an attempt as a pure function */
 
-/* Forces inlining. Without it, compilers return a doorman__attempt in memory and compute fields
- * that the caller does not use. A try then takes 10 to 14 ns instead of 8. */
+/* Forces inlining. If a function is not inlined, compilers return a doorman__attempt in memory and
+ * compute fields that the caller does not use. A try then takes 10 to 14 ns instead of 8. */
 #define DOORMAN__INLINE static inline __attribute__((always_inline))
 
 /* The result of an attempt on the state of a limiter. */
 typedef struct doorman__attempt {
     doorman_decision decision;
-    size_t index;   /* ALLOWED: the word of the state that changes */
-    uint64_t after; /* the new value of the word with this index */
-    /* If ALLOWED: how long to wait before the units may be used. Otherwise: how long to wait before
-     * the next attempt. DOORMAN_NEVER: unknown. */
+    size_t index;   /* if ALLOWED: the index of the word of the state that changes */
+    uint64_t after; /* if ALLOWED: the new value of this word */
+    /* If ALLOWED: how long to wait before the units may be used. If not ALLOWED: how long to wait
+     * before the next attempt. DOORMAN_NEVER: this time is unknown, or the units never fit. */
     doorman_time wait;
-    /* What is left after the attempt: ticks of a bucket, or parts of units. Negative: a debt. */
+    /* What is left after the attempt. A token bucket counts ticks, and a negative number is a debt.
+     * The other kinds of limiter count parts of a unit. */
     int64_t left;
     doorman_time reset_after; /* without more attempts, all units are available after this time */
 } doorman__attempt;
@@ -7890,9 +7899,9 @@ static inline int64_t doorman__bucket_level(const doorman__bucket *bucket, uint6
     return level > bucket->saved_most || level <= -future ? bucket->saved_most : level;
 }
 
-/* An attempt adds its price to paid_until. A caller waits until the earlier debt is paid back. The
- * attempt is refused if it would owe more than debt_most, or if the caller would wait longer than
- * wait_most. */
+/* An allowed attempt adds its price to paid_until. Its caller waits until the debt of earlier
+ * attempts is paid back. An attempt is refused if it would raise the debt above debt_most, or if
+ * its caller would wait longer than wait_most. */
 DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *bucket,
                                                      uint64_t paid_until, int64_t price,
                                                      uint64_t now) {
@@ -7917,8 +7926,8 @@ DOORMAN__INLINE doorman__attempt doorman__bucket_try(const doorman__bucket *buck
 
 /* ---- limiters: concurrency */
 
-/* A refusal has no wait, because nobody knows when units are released. Therefore the attempt has no
- * reset_after either. */
+/* A refusal does not say how long to wait, because nobody knows when units are released. For the
+ * same reason no attempt sets reset_after. */
 DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_t in_use,
                                                           uint64_t units) {
     uint64_t room = in_use < most ? most - in_use : 0;
@@ -7947,25 +7956,28 @@ static void doorman__concurrency_release(doorman__shared *in_use, uint64_t units
 /* ---- limiters: windows */
 /*
  * The count of a window is one word. The word contains the number of the window modulo 2^24, and
- * the units of the window in 40 bits. If the number is up to 255 windows ahead of the clock,
- * another thread has read its clock later. The attempt is then made in the window of that thread.
- * Any number that is neither current nor ahead belongs to a window in the past.
+ * the units used in the window in 40 bits. The number can be ahead of the time that this thread has
+ * read, if another thread has read a later time. If the number is at most 255 windows ahead, the
+ * attempt is made in the window with this number. A number that is neither current nor ahead
+ * belongs to a window in the past.
  */
 
 #define DOORMAN__WINDOWS ((UINT64_C(1) << 24) - 1)
 #define DOORMAN__WINDOW_UNITS ((UINT64_C(1) << 40) - 1)
 #define DOORMAN__WINDOW_LIMIT_MAX 1e8
 
-/* Returns how many windows a count is ahead of the clock, or 0 if the count is not ahead. */
+/* Returns how many windows a count is ahead of the window `number`. Returns 0 if the count is not
+ * ahead. */
 static inline uint64_t doorman__window_ahead(uint64_t count, uint64_t number) {
     uint64_t ahead = ((count >> 40) - number) & DOORMAN__WINDOWS;
     return ahead < 256 ? ahead : 0;
 }
 
-/* The window of an attempt. */
+/* The window in which an attempt is made. */
 typedef struct doorman__window {
     uint64_t number;
-    doorman_time rest; /* the time until the window ends; may be longer than a window */
+    /* the time until the window ends; if the window is ahead, this is longer than a window */
+    doorman_time rest;
 } doorman__window;
 
 static inline doorman__window doorman__window_at(const uint64_t *counts, size_t count,
@@ -7999,16 +8011,16 @@ DOORMAN__INLINE doorman__attempt doorman__fixed_try(uint64_t most, uint64_t coun
                               .reset_after = used > 0 ? window.rest : 0};
 }
 
-/* Returns how many units of the last window still count, rounded up. `rest` is the time that is
- * left of this window. */
+/* Returns how many units of the previous window still count in the current window, rounded up.
+ * `rest` is the time until the current window ends. */
 static inline uint64_t doorman__window_carry(uint64_t units, doorman_time rest,
                                              doorman_time length) {
     if (rest >= length) return units;
     return (uint64_t)doorman__round_up((double)units * (double)rest / (double)length);
 }
 
-/* Returns the longest rest of this window for which at most `room` units of the last window
- * count. */
+/* Returns how much time is left of the current window when at most `room` units of the previous
+ * window still count. `units` are the units of the previous window. */
 static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_time length) {
     if (units <= room) return length;
     doorman_time rest = (doorman_time)((double)room * (double)length / (double)units);
@@ -8016,17 +8028,19 @@ static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_
     return rest;
 }
 
-/* Returns how long it takes until a refused attempt fits. If the units of this window alone leave
- * no room, the attempt fits in the next window. Otherwise the attempt fits in this window, as soon
- * as fewer units of the last window count. */
+/* Returns how long it takes until a refused attempt fits. `last` and `here` are the units of the
+ * previous and of the current window. `room` is the limit minus the units of the attempt. If `here`
+ * is more than `room`, the attempt does not fit before the next window. If `here` is not more than
+ * `room`, the attempt fits in the current window, as soon as fewer units of the previous window
+ * count. */
 static doorman_time doorman__sliding_delay(uint64_t last, uint64_t here, uint64_t room,
                                            doorman_time rest, doorman_time length) {
     if (here > room) return rest + length - doorman__window_rest(here, room, length);
     return rest - doorman__window_rest(last, room - here, length);
 }
 
-/* One count is for even windows, and the other count is for odd windows. So the count of a new
- * window replaces the count that is two windows older. */
+/* counts[0] is for windows with an even number, and counts[1] is for windows with an odd number. So
+ * the count of a new window replaces the count that is two windows older. */
 DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_time length,
                                                       const uint64_t *counts, uint64_t units,
                                                       doorman__window window) {
@@ -8054,11 +8068,11 @@ DOORMAN__INLINE doorman__attempt doorman__sliding_try(uint64_t most, doorman_tim
 
 /* ---- limiters: log */
 
-/* Only the last `limit` arrivals matter. A ring holds these arrivals, and each unit replaces the
- * oldest arrival. A unit is allowed if the arrival that it replaces is at least a whole window old.
- * So each place is used at most once in a window, and a window has at most as many units as the
- * ring has places. Arrivals never go back in time, even if the clock of this thread is behind the
- * clock of another thread. */
+/* An arrival is the time at which a unit was allowed. A ring holds the last arrivals, and has one
+ * place for each unit of the limit. Each new unit replaces the oldest arrival. A unit is allowed if
+ * the arrival that it replaces is at least a whole window old. So each place is used at most once
+ * in a window, and a window has at most as many units as the ring has places. Arrivals never go
+ * back in time, even if the clock of this thread is behind the clock of another thread. */
 static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman_time before,
                                                     doorman_time now) {
     doorman_time wait = doorman__later(window - (now - before), 0);
@@ -8067,10 +8081,10 @@ static inline doorman__attempt doorman__arrival_try(doorman_time window, doorman
                               .wait = wait};
 }
 
-/* ---- limiters without a server: any kind as a pure function */
+/* ---- limiters without a server: all kinds of limiter as a pure function */
 
-/* Returns n in the unit that the kind counts. A bucket counts ticks, and the other kinds count
- * parts of units. Returns -1 if n is IMPOSSIBLE. */
+/* Converts n units to what the limiter counts: ticks for a token bucket, and parts of a unit for
+ * any other kind of limiter. Returns -1 if n is IMPOSSIBLE. */
 static inline int64_t doorman__limit_amount(const doorman_limit *limit, double n) {
     if (limit->kind == DOORMAN_TOKEN_BUCKET) {
         const doorman__bucket *bucket = &limit->bucket;
@@ -8099,8 +8113,8 @@ DOORMAN__INLINE doorman__attempt doorman__limit_attempt(const doorman_limit *lim
     return doorman__concurrency_try(limit->most, words[0], units);
 }
 
-/* Makes an attempt that takes nothing. `amount` is 0 if n is 0, and -1 if n is IMPOSSIBLE. The
- * caller does not store `after`. */
+/* Makes an attempt that takes nothing. `amount` is a result of doorman__limit_amount: 0 if no units
+ * are asked for, or -1 if the units are IMPOSSIBLE. The caller does not store `after`. */
 static doorman__attempt doorman__limit_look(const doorman_limit *limit, const uint64_t *words,
                                             int64_t amount, doorman_time now) {
     assert(amount <= 0);
@@ -8110,7 +8124,8 @@ static doorman__attempt doorman__limit_look(const doorman_limit *limit, const ui
     return attempt;
 }
 
-/* Makes an attempt for any kind except the log. The state of a log does not fit into two words. */
+/* Makes an attempt for any kind of limiter except a sliding log. The state of a log does not fit
+ * into two words. */
 DOORMAN__INLINE doorman__attempt doorman__limit_try(const doorman_limit *limit,
                                                     const uint64_t *words, double n,
                                                     doorman_time now) {
@@ -8136,12 +8151,12 @@ static doorman_result doorman__limit_result(const doorman_limit *limit,
                             .reset_after = attempt->reset_after};
 }
 
-/* ---- limiters without a server: the checked figures */
+/* ---- limiters without a server: checking the options of a limit */
 
 #define DOORMAN__BUCKET_TIME_MAX (10000000 * DOORMAN_SECOND)
 
-/* Returns the first wrong field of a bucket, and sets *rule to the rule that this field breaks.
- * Returns NULL if no field is wrong. */
+/* Returns the first wrong field of a token bucket, and sets *rule to the rule that this field
+ * breaks. Returns NULL if no field is wrong. */
 static const char *doorman__bucket_fault(const doorman_limit_options *options, const char **rule) {
     double unit_time = doorman__unit_time(options->units_per_second);
     double most = (double)DOORMAN__BUCKET_TIME_MAX * 256, units = options->size + options->debt_max;
@@ -8167,8 +8182,8 @@ static const char *doorman__bucket_fault(const doorman_limit_options *options, c
     return options->window ? "window" : NULL;
 }
 
-/* Returns the first field that is set although only a bucket may have it, or NULL. *rule is as in
- * doorman__bucket_fault. */
+/* Returns the first field that is set although only a token bucket may have this field. Sets *rule
+ * to the rule that this field breaks. Returns NULL if there is no such field. */
 static const char *doorman__not_bucket_fault(const doorman_limit_options *options,
                                              const char **rule) {
     *rule = "must be 0: only a TOKEN_BUCKET has one";
@@ -8179,8 +8194,8 @@ static const char *doorman__not_bucket_fault(const doorman_limit_options *option
     return options->wait_max ? "wait_max" : NULL;
 }
 
-/* Returns the first wrong field of a window or a log, or NULL. *rule is as in
- * doorman__bucket_fault. */
+/* Returns the first wrong field of a window limit or of a sliding log, and sets *rule to the rule
+ * that this field breaks. Returns NULL if no field is wrong. */
 static const char *doorman__window_fault(const doorman_limit_options *options, const char **rule) {
     *rule = "must be from 0 to 1e8";
     if (!(options->limit >= 0 && options->limit <= DOORMAN__WINDOW_LIMIT_MAX)) return "limit";
@@ -8192,7 +8207,8 @@ static const char *doorman__window_fault(const doorman_limit_options *options, c
     return doorman__not_bucket_fault(options, rule);
 }
 
-/* Returns the first wrong field of CONCURRENCY, or NULL. *rule is as in doorman__bucket_fault. */
+/* Returns the first wrong field of a concurrency limit, and sets *rule to the rule that this field
+ * breaks. Returns NULL if no field is wrong. */
 static const char *doorman__concurrency_fault(const doorman_limit_options *options,
                                               const char **rule) {
     *rule = DOORMAN__AMOUNT_RULE;
@@ -8248,7 +8264,8 @@ doorman_status doorman_limiter_init(doorman_limiter *limiter, const doorman_limi
         limiter->state.words[0] = doorman__ticks(now) - (uint64_t)limit->bucket.saved_most;
     } else if (log) {
         limiter->state.log.arrivals = arrivals;
-        for (uint64_t i = 0; i < limit->most; i++) arrivals[i] = -limit->window; /* old at time 0 */
+        /* a whole window old at time 0 */
+        for (uint64_t i = 0; i < limit->most; i++) arrivals[i] = -limit->window;
     } else if (limit->kind != DOORMAN_CONCURRENCY) {
         limiter->state.words[0] = (uint64_t)(now / limit->window) << 40;
         limiter->state.words[1] = limiter->state.words[0];
@@ -8297,8 +8314,8 @@ static doorman_decision doorman__log_try(doorman_limiter *limiter, const doorman
     return decision;
 }
 
-/* Returns the wait for n units. The last unit waits longest, because its place has the latest
- * arrival. */
+/* Returns how long it takes until the log could allow n units. The last unit waits longest, because
+ * its place has the latest arrival. */
 static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doorman_limit *limit,
                                        double n, doorman_time now) {
     uint64_t units = doorman__log_units(limit, n);
@@ -8384,12 +8401,14 @@ void doorman_limiter_release(doorman_limiter *limiter, const doorman_limit *limi
 
 /* ---- limiters of a resource: the allowance */
 
-/* An amount, and values that follow from it. */
+/* The amount of a rate or a gauge, and values that are computed from it. */
 typedef struct DOORMAN__ALIGNED doorman__quota {
     double amount;      /* rate: units a second; gauge: units at once; may be unlimited */
     double unit_time;   /* rate: the time of one unit in ticks */
     int64_t unit_price; /* rate: unit_time, rounded up; -1: the amount is 0 or unlimited */
-    int64_t most;       /* rate: the ticks that can be saved, or -1; gauge: parts of units */
+    /* rate: the ticks that can be saved; -1: the amount is 0 or unlimited; gauge: the amount in
+     * parts of a unit */
+    int64_t most;
 } doorman__quota;
 
 /* Two quotas that threads read without a lock. One thread writes them. */
@@ -8420,8 +8439,8 @@ static void doorman__allowance_set(doorman__allowance *allowance, doorman__quota
 
 /* Reads the quota in force, and returns its version. The loop repeats if the writer writes during
  * this read. The processor predicts the branch on `until`, so no load has to wait for the clock.
- * The hint makes compilers use a branch. Without the hint compilers compute an address, and the
- * loads wait. */
+ * __builtin_expect makes compilers use a branch. Without it, compilers compute an address from
+ * `until`, and the loads wait. */
 static inline uint32_t doorman__allowance_read(const doorman__allowance *allowance,
                                                doorman__quota *out, doorman_time now) {
     uint32_t version;
@@ -8443,22 +8462,28 @@ static inline uint32_t doorman__allowance_read(const doorman__allowance *allowan
 
 enum { DOORMAN__SHADOW = 1, DOORMAN__KILL_SWITCH = 2 };
 
-/* Counts the units that callers have asked for, in parts. These counts wrap around. The other
- * fields are messages between the client and the limiter. All fields are atomic. */
+/* The first three fields count the units that callers have asked for, in parts of a unit. These
+ * counts wrap around. In the other fields, the client and the limiter store values for each other.
+ * All fields are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__usage {
     doorman__shared allowed, refused, excess;
-    doorman_time unmet_since; /* the first refusal since the client looked; 0: none */
-    doorman__shared largest;  /* the largest n above one unit since the client's last sample */
-    double ceiling;           /* the largest amount that the limiter can ever follow */
+    /* the first refusal since the client's last check; 0: no refusal */
+    doorman_time unmet_since;
+    /* the largest request since the client's last sample; 0: no request was above one unit */
+    doorman__shared largest;
+    double ceiling; /* the largest capacity that the limiter can ever get */
     double
         expected; /* the next lease may have this larger amount; 0: no larger lease is expected */
     doorman_time refresh_at; /* when another amount may come; DOORMAN_NEVER: the amount is final */
-    double ceiling_asked; /* a gauge: until ceiling_until, the client asks for no more than this */
+    /* gauge: until ceiling_until, the client asks for at most this capacity */
+    double ceiling_asked;
     doorman_time ceiling_until;
-    doorman_time growth_time; /* in this time, raised wants save a refused request; 0: the wants do
-                                 not follow use */
-    uint8_t *client_unmet; /* the flag of the client; set together with unmet_since; may be NULL */
-    uint8_t bypass;        /* DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
+    /* raised wants get a rate that saves a refused request in this time; 0: the wants do not follow
+     * use */
+    doorman_time growth_time;
+    /* the client's flag for refusals; set together with unmet_since; NULL: there is no client */
+    uint8_t *client_unmet;
+    uint8_t bypass; /* DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
 } doorman__usage;
 
 static double doorman__usage_ceiling(const doorman__usage *usage) {
@@ -8507,8 +8532,8 @@ static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now
     if (usage->client_unmet) __atomic_store_n(usage->client_unmet, 1, __ATOMIC_RELEASE);
 }
 
-/* Notes the largest request of more than one unit. The client reads this size. The client needs no
- * size of one unit, because one unit fits whenever any request fits. */
+/* Stores the size of the largest request for the client. A request for at most one unit is not
+ * stored, because it fits whenever any larger request fits. */
 static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t units) {
     if (__builtin_expect(units <= (uint64_t)DOORMAN__UNIT, true)) return;
     uint64_t largest = __atomic_load_n(&usage->largest, __ATOMIC_RELAXED);
@@ -8539,7 +8564,7 @@ static inline doorman_decision doorman__count(doorman__usage *usage, uint64_t un
 }
 
 /* After a refusal that raises the wants, a caller waits at least this long. The client needs this
- * time to look (0.2 s) and to ask the server. */
+ * time to check for refusals (0.2 s) and to ask the server. */
 #define DOORMAN__REFRESH_MIN (DOORMAN_SECOND / 4)
 
 /* Returns how long it takes until another amount may come. */
@@ -8563,7 +8588,7 @@ static void doorman__usage_read(const doorman__usage *usage, doorman_counts *out
 typedef struct doorman__rate {
     doorman__allowance allowance;
     doorman_time burst;
-    double burst_units;  /* 0: `burst` applies; otherwise it replaces `burst` */
+    double burst_units;  /* the burst in units, which replaces `burst`; 0: `burst` applies */
     uint64_t paid_until; /* the time up to which all units are spent, in ticks */
     doorman__usage usage;
 } doorman__rate;
@@ -8587,8 +8612,8 @@ static doorman__quota doorman__rate_quota(const doorman__rate *rate, double amou
 }
 
 /* Limits what the quota `after` can save, so that a rise of the rate does not increase the number
- * of saved units. One unit can always be saved. A fall needs no limit, because the same time then
- * saves fewer units. */
+ * of saved units. One unit can always be saved. A fall of the rate needs no limit, because the
+ * saved time is worth fewer units at a lower rate. */
 static void doorman__quota_limit_rise(doorman__quota *after, const doorman__quota *before) {
     if (!(after->amount > before->amount)) return;
     double depth = (double)before->most * (before->amount / after->amount);
@@ -8608,9 +8633,9 @@ static int64_t doorman__quota_depth(const doorman__quota *quota, bool in_units, 
 
 /* Returns the new paid_until when a rate goes from one quota to another. The change does not
  * increase the number of saved units. When the rate rises, the saved time shrinks in proportion.
- * When the rate falls, the saved time does not change, so it is worth fewer units. If the burst is
- * in units, a fall keeps the number of saved units. A fall also keeps this number while units for a
- * large request may be saved. Returns paid_until itself if nothing changes.
+ * When the rate falls, one of two values stays the same. If the burst is in units, or if `largest`
+ * is not 0, the number of saved units stays the same. In all other cases the saved time stays the
+ * same, so it is worth fewer units. Returns paid_until itself if the saved time stays the same.
  *   largest   the units of the largest recent request of more than one unit, otherwise 0 */
 static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__quota *to,
                                      bool in_units, double largest, uint64_t paid_until,
@@ -8628,9 +8653,9 @@ static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__
 }
 
 /* Sets the rate to `amount` before the time `until`, and to `after` from that time on. Before other
- * threads see a higher rate, the function reduces the saved units to the burst, or to the units of
- * the largest recent request. A rise at the time `until` does not raise the number of units that
- * can be saved. */
+ * threads see the new amount, the function adapts the saved time to it (see doorman__quota_carry).
+ * If `after` is more than `amount`, the number of units that can be saved does not rise at the time
+ * `until`. */
 static void doorman__rate_set(doorman__rate *rate, double amount, doorman_time until, double after,
                               double largest, doorman_time now) {
     doorman__quota old,
@@ -8664,8 +8689,9 @@ static void doorman__rate_init(doorman__rate *rate, double amount, doorman_time 
     doorman__allowance_set(&rate->allowance, quota, DOORMAN_NEVER, quota);
 }
 
-/* Returns the price of n units in ticks. Returns -1 if n is not an amount or more than the burst,
- * or if the rate is 0 or unlimited. The usual case of one unit needs no arithmetic. */
+/* Returns the price of n units in ticks. Returns -1 in these cases: n is not an amount, n is more
+ * than the burst, the rate is 0, or the rate is unlimited. The usual case of one unit needs no
+ * arithmetic. */
 static inline int64_t doorman__rate_price(const doorman__quota *quota, double n) {
     if (n == 1) return quota->unit_price;
     return doorman__price(n * quota->unit_time, quota->most);
@@ -8731,7 +8757,8 @@ static doorman_decision doorman__rate_try(doorman__rate *rate, double n, doorman
 /* Describes what a try for n units would find now. */
 typedef struct doorman__rate_view {
     doorman__quota quota;
-    int64_t price;            /* -1: n does not fit, or the rate is 0 or unlimited */
+    /* the price of n units; -1: the rate cannot save n units, is 0, or is unlimited */
+    int64_t price;
     doorman__attempt attempt; /* the attempt at this price, or at price 0 if the price is -1 */
 } doorman__rate_view;
 
@@ -8764,11 +8791,11 @@ static doorman_time doorman__rate_delay(const doorman__rate *rate, double n, doo
     return doorman__rate_view_delay(&view);
 }
 
-/* Returns how long the next lease takes to save n units. If the wants follow use, the refusal
- * raises them to a rate that saves n units in the growth time (L4), unless wants_maximum is less.
- * Without an upper bound of the wants, the growth time is therefore the longest result. Example: a
- * refusal of a million units and of 100 units of a cold resource both have a retry_after of 2.25
- * s. */
+/* Returns how long the rate of the next lease takes to save n units. If the wants follow use, a
+ * refusal of n units raises the wants to a rate that saves n units in the growth time (L4). So the
+ * result is at most the growth time, unless wants_maximum is less than this rate. Example: an idle
+ * resource without a wants_maximum refuses a request for 100 units. The retry_after is 2.25 s. If
+ * the request is for a million units, the retry_after is 2.25 s, too. */
 static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double n,
                                             double expected) {
     doorman_time growth_time = __atomic_load_n(&usage->growth_time, __ATOMIC_RELAXED);
@@ -8782,8 +8809,8 @@ static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double 
     return (doorman_time)doorman__min(saves, (double)DOORMAN_DURATION_MAX);
 }
 
-/* Returns how long to wait after a refusal before another try. The wait ends at the latest when
- * enough is saved at the rate in force. The wait is shorter if a larger lease may come before that
+/* Returns how long to wait after a refusal before another try. The wait ends at the latest when the
+ * rate in force has saved enough. The wait is shorter if a larger lease may come before that
  * time. */
 static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double n,
                                               doorman_time now) {
@@ -8851,7 +8878,8 @@ static void doorman__gauge_init(doorman__gauge *gauge, double capacity) {
     doorman__gauge_set(gauge, capacity, DOORMAN_NEVER, capacity);
 }
 
-/* Stores the largest number of units in flight. The wants follow this number. */
+/* Stores the largest number of units in flight since the client's last sample. The wants follow
+ * this number. */
 static void doorman__gauge_note_peak(doorman__gauge *gauge, uint64_t in_flight) {
     uint64_t peak = __atomic_load_n(&gauge->peak, __ATOMIC_RELAXED);
     while (peak < in_flight && !__atomic_compare_exchange_n(&gauge->peak, &peak, in_flight, true,
@@ -8922,8 +8950,9 @@ static doorman__attempt doorman__gauge_look(const doorman__gauge *gauge, double 
     return doorman__concurrency_try((uint64_t)quota->most, in_flight, doorman__units(n));
 }
 
-/* Returns how long to wait after a refusal before another try. The client may have found that the
- * server cannot give n units now. Then it asks for n units again when this finding expires (L4). */
+/* Returns how long to wait after a refusal before another try. If the client has found that the
+ * server cannot give n units, it does not ask for n units before ceiling_until (L4). In this case
+ * the wait ends at ceiling_until or later. */
 static doorman_time doorman__gauge_retry_after(const doorman__gauge *gauge, double n,
                                                doorman_time now) {
     const doorman__usage *usage = &gauge->usage;
@@ -8958,12 +8987,12 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *   state     meaning                 capacity in force          leaves it when
  *   UNLEASED  open, without a lease   that of the fallback       a lease comes        -> LEASED
  *                                                                the last close comes -> CLOSING
- *   LEASED    open, and now is        that of the lease          now >= the end       -> UNLEASED
- *             before the end                                     the last close comes -> CLOSING
+ *   LEASED    open, and the lease     that of the lease          the lease ends       -> UNLEASED
+ *             has not ended                                      the last close comes -> CLOSING
  *   CLOSING   after the last close    0: no caller may use it    it is opened again   -> UNLEASED
  *                                                                                        or LEASED
  *                                                                the lease is released or has
- *                                                                ended: it is freed
+ *                                                                ended; the resource is freed
  *
  *   fallback      capacity without a lease
  *   SAFE          the safe capacity that a server sent last; otherwise that of the options
@@ -8983,7 +9012,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    for the capacity has changed.
  * K5 A resource that is opened twice is still one resource, with one limiter and the options of the
  *    first opening. A later opening reports the first option that differs. An opening with another
- *    kind fails. The last close releases the lease.
+ *    kind of limiter (rate or gauge) fails. The last close releases the lease.
  * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
  *    an initial value, and stay between a minimum and a maximum. An idle resource keeps the
  *    minimum, so that its first call need not wait.
@@ -8994,17 +9023,17 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    "demand"). With a steady demand, the wants settle within 10 % of the demand. Wants grow until
  *    the demand is met, or until the server has no more capacity.
  *
- * How soon a lease follows demand. A limiter that refuses sets a flag of the client. The client
- * checks this flag every 0.2 s. If the flag is set, the client waits until 0.1 s have passed since
- * the refusal. If the last response granted all wants, the client then asks at once. Example: a
- * resource is idle, and its capacity is free at the server. After the first refusal, the resource
- * gets its whole share within 250 ms and one round trip.
+ * How soon a lease follows demand. A limiter that refuses units sets a flag of the client. The
+ * client checks this flag every 0.2 s. If the flag is set, the client waits until 0.1 s have passed
+ * since the refusal. After this wait, the client asks at once if the last response granted all
+ * wants. Example: a resource is idle, and its capacity is free at the server. After the first
+ * refusal, the resource gets its whole share within 250 ms and one round trip.
  *
  * An idle resource asks only for its minimum, even if its safe capacity is larger. The reason is
- * this: if no safe capacity is configured, the server divides the capacity by the number of
- * clients. If each idle resource asked for this part, the idle clients would hold the whole
- * capacity. Another client would have to wait until each idle client asks again, up to a refresh
- * interval instead of 250 ms.
+ * this: if no safe capacity is configured, the safe capacity is the capacity divided by the number
+ * of clients. If each idle resource asked for its safe capacity, the idle clients would hold the
+ * whole capacity. Another client would have to wait until each idle client asks again. This takes
+ * up to a refresh interval, instead of 250 ms.
  *
  * While callers wait, no refusals show how much capacity is missing. The resource then asks for at
  * least its safe capacity, as long as the server grants all wants. So a resource has less than its
@@ -9017,12 +9046,12 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * is what the limiters have counted, and what the server has said. The estimator reads no clock and
  * no limiter. The estimator takes a sample every tenth of the window.
  *
- * Refused units count as demand. Otherwise a resource that has too little would never grow. But a
- * caller that repeats its try in a loop is refused a million times for one unit. So refused units
- * count only up to a bound while the server has no more capacity. A server has no more capacity if
- * it grants less than was wanted. The bound is seven times the larger of two numbers: the units
- * that were allowed, and the units that the capacity allows. So a resource with endless demand asks
- * for eight times what it has.
+ * Refused units count as demand. If they did not count, a resource that has too little would never
+ * grow. But a caller that repeats its try in a loop is refused a million times for one unit. So
+ * refused units count only up to a bound while the server has no more capacity. A server has no
+ * more capacity if it grants less than was wanted. The bound is seven times the larger of two
+ * numbers: the units that were allowed, and the units that the capacity allows. So a resource with
+ * endless demand asks for eight times what it has.
  *
  * Example: a lease of 50 units a second allows 50 units a second, and 10,000 units a second are
  * refused. The bound is 7 * 50 = 350. So the demand is 50 + 350 = 400 units a second.
@@ -9038,31 +9067,33 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * On average one worker is busy, and one waits. Without the wait the workers would use 2 / (2 - 1)
  * = 2 times as much, which is 100 units a second.
  *
- * If all workers wait, the estimator cannot know how much they would use. Then the demand of the
- * waiting workers is equal to the bound. For a gauge, the bound on refused units always applies,
- * because a caller that tries again does not need a second unit.
+ * If all workers wait, the estimator cannot know how much they would use. In this case the demand
+ * of the waiting workers is equal to the bound. For a gauge, the bound on refused units always
+ * applies, because a caller that tries again does not need a second unit.
  *
  * A rate saves units for a request of n units (L1). The largest n raises the wants to a rate that
  * saves n units within a fifth of a window. A request for n units of a gauge must fit into the
- * capacity of the gauge. So the largest n raises the wants to n. For both kinds, n counts whether
- * the request was allowed or refused. The estimator remembers n for ten windows. So a caller that
- * tries less often than once a window finds a lease that fits its request.
+ * capacity of the gauge. So the largest n raises the wants to n. For a rate and for a gauge, n
+ * counts whether the request was allowed or refused. The estimator remembers n for ten windows. So
+ * a caller that tries less often than once a window finds a lease that fits its request.
  *
  * A request for n units of a gauge may be larger than what the server can give. The estimator
- * assumes this after n has not fitted into the lease for two windows, although more was wanted.
- * Requests of that size are then no demand for ten windows. Otherwise such requests would take
- * capacity from other clients without using it. Requests that are IMPOSSIBLE are no demand either.
+ * assumes this after n has not fitted into the lease for two windows, although more was wanted. For
+ * the next ten windows, requests of that size do not count as demand. If they counted, the resource
+ * would take capacity from other clients without using it. Requests that are IMPOSSIBLE do not
+ * count as demand either.
  *
  * While the server may have more, the estimator also looks at the counts between two samples. A
  * look can raise the wants to the rate of the requests that came after the first refusal. The wants
  * then stay raised for two samples. The first refused request is not counted, because it only
- * starts the measured time. Otherwise one refused caller would count as ten units a second, because
- * a look comes 0.1 s after the refusal.
+ * starts the measured time. If it were counted, one refused caller would count as ten units a
+ * second, because a look comes 0.1 s after the refusal.
  */
 
 #define DOORMAN__SAMPLES 11
 
-/* The time from the first refusal to a look. A shorter time would not show a rate. */
+/* The time from the first refusal to a look at the counts. After a shorter time, the counts would
+ * not show a rate. */
 #define DOORMAN__LOOK_MIN (DOORMAN_SECOND / 10)
 
 /* What the limiter of a resource has counted up to the time `at`. The limiter is a rate or a
@@ -9070,7 +9101,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
 typedef struct doorman__reading {
     doorman_time at;
     doorman_time unmet_since; /* the first refusal since the last reading; NEVER: no refusal */
-    uint64_t allowed, refused, gauge_refused; /* in 1/4096 of a unit; modulo 2^64 */
+    uint64_t allowed, refused, gauge_refused; /* counts in 1/4096 of a unit; they wrap around */
     double largest; /* rate: the largest n since the last sample; 0: no n was above 1 */
     double gauge_largest;
     double waited;        /* rate: the integral of `waiting` over time, in units * seconds */
@@ -9083,11 +9114,11 @@ typedef struct doorman__reading {
 /* What the server has said. */
 typedef struct doorman__supply {
     double amount;  /* the larger one of the capacity in force and the safe capacity */
-    bool exhausted; /* the lease in force is less than what was wanted */
+    bool exhausted; /* the server granted less than what was wanted */
 } doorman__supply;
 
-/* The demand between two samples. `rate` is in units a second. `peak` is the largest number of
- * units of a gauge at the same time. */
+/* The demand in the interval between two samples. `rate` is the demand of a rate, in units a
+ * second. `peak` is the demand of a gauge, in units at the same time. */
 typedef struct doorman__use {
     double seconds, rate, peak;
     bool unmet, gauge_unmet;
@@ -9096,11 +9127,11 @@ typedef struct doorman__use {
 
 typedef struct doorman__sample {
     doorman__reading reading;
-    doorman__use use; /* the use since the previous sample */
+    doorman__use use; /* the demand since the previous sample */
 } doorman__sample;
 
-/* Counts the units that callers wait for, and how long callers wait. From call to call `now` never
- * decreases. */
+/* Counts the units that callers wait for, and how long callers wait. Precondition of the functions:
+ * `now` never decreases from one call to the next. */
 typedef struct doorman__waiting {
     uint64_t units;          /* the units that callers wait for now, in 1/4096 */
     uint64_t units_peak;     /* the largest value of `units` since the last sample */
@@ -9136,20 +9167,24 @@ static void doorman__waiting_read(const doorman__waiting *waiting, doorman_count
 
 typedef struct doorman__estimator {
     double minimum, maximum;
-    double initial; /* the minimum until initial_until */
+    double initial; /* the minimum of the wants until initial_until */
     doorman_time window, initial_until;
     doorman__sample samples[DOORMAN__SAMPLES]; /* a ring; the newest sample is at newest_sample */
     size_t newest_sample, sample_count;
-    doorman__reading looked; /* the next look counts from this reading */
-    double raised;           /* the wants are at least this until raised_until */
+    /* the reading of the last look; the next look counts from here on */
+    doorman__reading looked;
+    double raised; /* the wants are at least this until raised_until */
     doorman_time raised_until;
-    double largest, gauge_largest; /* the largest n, each remembered until the time below */
+    /* the largest request of the rate and of the gauge, until the times below */
+    double largest, gauge_largest;
     doorman_time largest_until, gauge_largest_until;
-    doorman_time short_since;   /* the largest n has not fitted since then; NEVER: it fits */
-    double ceiling;             /* the server granted only this when more was wanted */
-    doorman_time ceiling_until; /* before this time, requests above `ceiling` are no demand */
-    double wants;               /* the result of the estimate */
-    bool unmet;                 /* the last reading shows demand that was not met */
+    /* since when gauge_largest has not fitted into the lease; NEVER: it fits */
+    doorman_time short_since;
+    double ceiling; /* the capacity that the server granted when more was wanted */
+    /* before this time, requests above `ceiling` do not count as demand */
+    doorman_time ceiling_until;
+    double wants; /* the result of the estimate */
+    bool unmet;   /* the last reading shows demand that was not met */
 } doorman__estimator;
 
 /* Starts an estimate with its first reading. */
@@ -9190,7 +9225,8 @@ static double doorman__gauge_demand(const doorman__reading *reading, double refu
     return reading->peak + doorman__min(refused, most);
 }
 
-/*   workers   the largest number of units that callers have waited for at the same time */
+/* Returns the demand between two readings. `workers` is the largest number of units that callers
+ * have waited for at the same time. If `futile` is true, refused and waiting units do not count. */
 static doorman__use doorman__use_between(const doorman__reading *old, const doorman__reading *new_,
                                          double workers, double minimum,
                                          const doorman__supply *supply, bool futile) {
@@ -9266,7 +9302,8 @@ static void doorman__estimator_remember(doorman__estimator *estimator,
 
 /* Remembers the largest request of the gauge, unless this request can never fit. A request can
  * never fit if it is more than the maximum of the wants, or more than the server can give. Returns
- * true if the reading has such a request. The refused units are then no demand. */
+ * true if the reading has such a request. If so, the refused units of the reading do not count as
+ * demand. */
 static bool doorman__estimator_is_futile(doorman__estimator *estimator,
                                          const doorman__reading *reading,
                                          const doorman__supply *supply) {
@@ -9379,8 +9416,8 @@ struct doorman_client {
     doorman__timers wakes;    /* the times at which resources have work for the client */
     doorman_time look_at;     /* when to check for refusals; see K1 */
     size_t follow_use_count;  /* the number of resources whose wants follow use */
-    uint64_t hash_key[2];     /* the key for the hashes of the table: C8 */
-    uint8_t unmet;            /* a limiter has refused something; atomic */
+    uint64_t hash_key[2];     /* the key of the hash function of `resources` (C8) */
+    uint8_t unmet;            /* a limiter has refused units since the last check; atomic */
     bool kill_switch;         /* the kill switch is on */
     bool notifying;           /* an on_change is running; atomic */
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
@@ -9419,7 +9456,8 @@ static doorman__usage *doorman__resource_usage(doorman_client_resource *resource
     return resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
 }
 
-/* Returns the units in use. The result is 0 for a rate, because its units are used at once. */
+/* Returns the units in use. The result is 0 for a rate, because the units of a rate are used at
+ * once. */
 static double doorman__resource_in_use(const doorman_client_resource *resource) {
     return resource->kind == DOORMAN_GAUGE ? doorman__gauge_in_flight(&resource->gauge) : 0;
 }
@@ -9473,9 +9511,9 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
 
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource);
 
-/* Sets when the client next has work for the resource. Callers have changed one of these: the
- * state, the end of the lease, the newest sample, the refused units, or whether the wants follow
- * use. */
+/* Sets when the client next has work for the resource. A caller calls this function after a change
+ * of one of these: the state, the end of the lease, the newest sample, the refused units, or
+ * whether the wants follow use. */
 static void doorman__resource_set_wake(doorman_client_resource *resource) {
     doorman_time at =
         resource->wants_follow_use ? doorman__resource_update_wants_due(resource) : DOORMAN_NEVER;
@@ -9699,7 +9737,8 @@ static void doorman__resource_apply_wants(doorman_client_resource *resource, dou
 }
 
 /* K1: after unmet demand, asks at once if the wants have grown by a tenth since the last request.
- * If the largest request of the application does not fit yet, any growth is enough. */
+ * If the largest request of the application does not fit yet, the client asks after any growth of
+ * the wants. */
 static void doorman__resource_grow(doorman_client_resource *resource, doorman_time now) {
     doorman__held_lease *held = &resource->held;
     const doorman__estimator *estimator = &resource->estimator;
@@ -9713,8 +9752,8 @@ static doorman_time doorman__resource_look_at(const doorman_client_resource *res
     return doorman__after(doorman__resource_unmet_since(resource), DOORMAN__LOOK_MIN);
 }
 
-/* Returns when to update the wants next. If the server has no more capacity, refusals wait for the
- * next sample. */
+/* Returns when to update the wants next. If the server has no more capacity, refusals are only
+ * processed with the next sample. */
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource) {
     doorman_time due = doorman__estimator_due(&resource->estimator);
     if (doorman__resource_supply(resource, resource->client->upstream.now).exhausted) return due;
@@ -9747,8 +9786,8 @@ static doorman_client_resource *doorman__resource_of(doorman__held_lease *held) 
     return DOORMAN__WITHIN(doorman_client_resource, held, held);
 }
 
-/* R3: reports about one held lease. The limiter first stops granting the units that are given back.
- * After that, the report counts the units in use. */
+/* R3: reports about one held lease. The function first reduces the capacity of the limiter by the
+ * units that are given back. After that, it reads the units in use for the report. */
 static void doorman__resource_report(doorman_client_resource *resource, doorman_time now) {
     doorman_upstream *upstream = &resource->client->upstream;
     double wants = resource->wants;
@@ -9815,7 +9854,7 @@ static doorman_status doorman__client_start(doorman_client *client,
     client->upstream.client = client;
     client->upstream.now = doorman__later(now, 0);
     client->upstream.random = options->seed;
-    uint64_t keys = ~options->seed; /* not the sequence of the jitter */
+    uint64_t keys = ~options->seed; /* so the keys are not the numbers of the jitter */
     for (int i = 0; i < 2; i++) client->hash_key[i] = doorman__random(&keys);
     client->upstream.timeout =
         options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
@@ -9864,8 +9903,8 @@ doorman_upstream *doorman_client_upstream(doorman_client *client) { return &clie
  * this time and LOOK_MIN. Both times are less than the 250 ms that this section promises. */
 #define DOORMAN__LOOK_INTERVAL (DOORMAN_SECOND / 5)
 
-/* Checks for refusals since the last check. A resource whose limiter has refused something becomes
- * due sooner. */
+/* Checks for refusals since the last check. A resource whose limiter has refused units becomes due
+ * sooner. */
 static void doorman__client_look(doorman_client *client, doorman_time now) {
     client->look_at = DOORMAN_NEVER;
     if (client->follow_use_count) client->look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
@@ -9898,8 +9937,9 @@ static bool doorman__client_update_some(doorman_client *client, size_t most, doo
 
 /* ---- client: what a caller's loop calls (see >>loop) */
 
-/* Returns when the client is due next. A client without resources is never due. So a stopping agent
- * can see that all resources are released. */
+/* Returns when the client is due next. A client without resources does not check for refusals. So
+ * it is only due if a request is in flight, and a stopping agent can see that all resources are
+ * released. */
 static doorman_time doorman__client_due(const doorman_client *client) {
     doorman_time due = doorman__upstream_due(&client->upstream);
     if (!client->upstream.first) return due;
@@ -9996,7 +10036,7 @@ static const char *doorman__resource_check_wants(const doorman_resource_options 
 
 #define DOORMAN__BURST_MIN (DOORMAN_SECOND / 1000000)
 
-/* Checks the kind, and the fields that only a rate has. */
+/* Checks the kind of limiter, and the fields that only a rate has. */
 static const char *doorman__resource_check_limiter(const doorman_resource_options *options,
                                                    const char **rule) {
     *rule = "must be RATE or GAUGE";
@@ -10100,7 +10140,7 @@ static void doorman__resource_set_follow_use(doorman_client_resource *resource,
     if (wants_follow_use) client->look_at = doorman__earlier(client->look_at, look_at);
 }
 
-/* Starts a new limiter. The limiter allows nothing until the resource is published. */
+/* Starts a new limiter. The limiter allows nothing before doorman__resource_publish is called. */
 static void doorman__resource_set_kind(doorman_client_resource *resource,
                                        doorman_resource_kind kind, doorman_time now) {
     resource->kind = kind;
@@ -10179,8 +10219,8 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
 }
 
 /* Opens a new resource, or a closed resource that is not released yet. A closed resource gets the
- * new options, and keeps its units in use. The resource also keeps its lease, unless the release is
- * under way. */
+ * new options, and keeps its units in use. The resource also keeps its lease, unless the lease is
+ * being released. */
 static void doorman__resource_reopen(doorman_client_resource *resource,
                                      const doorman_resource_options *options, doorman_time now) {
     doorman__held_lease *held = &resource->held;
@@ -10190,8 +10230,8 @@ static void doorman__resource_reopen(doorman_client_resource *resource,
     doorman__resource_publish(resource, now);
 }
 
-/* K5: one resource has one limiter. Refuses another kind while the resource is open or has units in
- * use. */
+/* K5: one resource has one limiter. Refuses another kind of limiter while the resource is open or
+ * has units in use. */
 static doorman_status doorman__resource_check_kind(const doorman_client_resource *resource,
                                                    const doorman_resource_options *options,
                                                    doorman_error *error) {
@@ -10251,8 +10291,9 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
 
 /* ---- >>loop --------------------------------------------------------------------------------- */
 /*
- * A caller's loop calls the same four functions for a client, a node and a root. An upstream does
- * not use its owner. So this section passes each call on to the client or to the server.
+ * A caller's loop calls the same four functions for a client, a node and a root. Each upstream
+ * belongs to a client or to a server. The section >>upstream does not call this owner. So this
+ * section passes each call on to the owner.
  */
 
 doorman_time doorman_upstream_due(const doorman_upstream *upstream) {
