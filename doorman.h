@@ -8471,9 +8471,8 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     doorman_time unmet_since;
     /* the largest request since the client's last sample; 0: no request was above one unit */
     doorman__shared largest;
-    double ceiling; /* the largest capacity that the limiter can ever get */
-    double
-        expected; /* the next lease may have this larger amount; 0: no larger lease is expected */
+    double ceiling;  /* the largest capacity that the limiter can ever get */
+    double expected; /* the larger amount that the next lease may have; 0: none is expected */
     doorman_time refresh_at; /* when another amount may come; DOORMAN_NEVER: the amount is final */
     /* gauge: until ceiling_until, the client asks for at most this capacity */
     double ceiling_asked;
@@ -8985,7 +8984,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * A resource is in one of these states. Only doorman__resource_move changes the state:
  *
  *   state     meaning                 capacity in force          leaves it when
- *   UNLEASED  open, without a lease   that of the fallback       a lease comes        -> LEASED
+ *   UNLEASED  open, without a lease   that of the fallback       a lease arrives      -> LEASED
  *                                                                the last close comes -> CLOSING
  *   LEASED    open, and the lease     that of the lease          the lease ends       -> UNLEASED
  *             has not ended                                      the last close comes -> CLOSING
@@ -9102,7 +9101,8 @@ typedef struct doorman__reading {
     doorman_time at;
     doorman_time unmet_since; /* the first refusal since the last reading; NEVER: no refusal */
     uint64_t allowed, refused, gauge_refused; /* counts in 1/4096 of a unit; they wrap around */
-    double largest; /* rate: the largest n since the last sample; 0: no n was above 1 */
+    /* rate: the largest request since the last sample; 0: none was above one unit */
+    double largest;
     double gauge_largest;
     double waited;        /* rate: the integral of `waiting` over time, in units * seconds */
     double waiting;       /* rate: the units that callers wait for now */
@@ -9441,7 +9441,7 @@ struct doorman_client_resource {
     doorman__estimator estimator;     /* estimates the wants, while they follow use */
     doorman_resource_options options; /* the options of the first opening, with all defaults */
     bool options_differ;              /* a later opening had other options */
-    doorman_resource_info published;  /* what the limiter and the application received last */
+    doorman_resource_info published;  /* what the limiter and the application learned last */
     doorman_resource_kind kind;       /* the kind of the limiter */
     union {
         doorman__rate rate;
@@ -10339,26 +10339,29 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  * This section reads configurations, and reads and writes the wire protocol. Each message is one
  * JSON object. A request has one key, the method. Its response has the same key, or `error`.
  * Unknown fields in a message are ignored. Unknown fields in a configuration are refused, because
- * they are probably typing errors. One error refuses the whole message. Errors are a missing field,
- * a field of the wrong type, a value out of range, and a key that an object has twice.
+ * they are probably typing errors. If a message has an error, the whole message is refused. Errors
+ * are a missing field, a field of the wrong type, a value out of range, and a key that an object
+ * has twice.
  *
  * examples/protocol.md is the reference of the protocol. It has the fields of each message, their
  * defaults, an example of each message, the errors, and the duties of a client. A parent may be
- * newer than its child. So a child ignores unknown parameters, and algorithms of an unknown kind.
+ * newer than its child. So a child ignores parameters that it does not know, and algorithms of a
+ * kind that it does not know.
  *
  * G7 An algorithm has named parameters: minimum_interval, minimum_refresh_interval, decay_factor,
  *    reserve and handover. The parameters lease_duration_secs (the field lease_length) and
  *    refresh_interval come from the design document. Values are numbers or strings.
  * V5 A request or a response has at most 4 MiB, 32 levels and 200,000 values. A number has at most
- *    63 bytes. cJSON accepts too much: infinities, NUL in strings, and trailing bytes. So every
- *    text is first checked against RFC 8259, and cJSON gets only valid text. This section has its
- *    own writer, because cJSON does not write numbers exact to the last bit.
+ *    63 bytes. cJSON accepts texts that are not valid: infinities, NUL in strings, and bytes after
+ *    the end. So this section checks each text against RFC 8259, and passes only valid text to
+ *    cJSON. This section has its own writer, because cJSON does not write numbers exact to the last
+ *    bit.
  */
 
 #define DOORMAN__JSON_DEPTH_MAX 32
 #define DOORMAN__JSON_VALUES_MAX 200000
 #define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* the maximum of cJSON */
-#define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: all integers up to here are doubles */
+#define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: each integer up to this one is a double */
 
 /* The state of a syntax check. Each function of the check moves `at` behind the text that it
  * accepts. A function that finds an error leaves `at` at the error, sets `rule` to the reason, and
@@ -10373,8 +10376,8 @@ static bool doorman__scan_fail(doorman__scan *scan, const char *rule) {
     return false;
 }
 
-/* Returns the next character, or NUL at the end. A NUL in the text is an error wherever the end of
- * the text would be an error. So callers need not distinguish a NUL from the end. */
+/* Returns the next character, or NUL at the end. Callers do not have to distinguish a NUL character
+ * in the text from the end. Both are errors at each place where a caller expects a character. */
 static char doorman__scan_peek(const doorman__scan *scan) {
     return scan->at < scan->end ? *scan->at : '\0';
 }
@@ -10441,7 +10444,7 @@ static bool doorman__scan_escape(doorman__scan *scan) {
 }
 
 /* Returns true for printable ASCII characters that need no escape in a string. Most text consists
- * of these characters, so they have loops of their own. */
+ * of these characters, so special loops process them faster. */
 static bool doorman__json_plain(char character) {
     return character >= ' ' && character < 0x7f && character != '"' && character != '\\';
 }
@@ -10554,21 +10557,25 @@ typedef struct doorman__reader {
     doorman_status status;
     doorman_error *error;
     cJSON *tree;
-    void *room; /* memory for the structs that are read: one block, aligned to 8 bytes */
+    /* one block of memory for the structs that are made from the text; aligned to 8 bytes */
+    void *room;
 } doorman__reader;
 
-/* A value and its path. All fields are on the stack. Each field points to the field that contains
- * it. The path is written as text only if something is wrong. */
+/* A value of a text, and its path. Each doorman__field is on the stack. It points to the
+ * doorman__field of the object or list that contains the value. The path is written as text only if
+ * there is an error. */
 typedef struct doorman__field {
     doorman__reader *reader;
-    const struct doorman__field *parent; /* NULL: the whole text */
-    const char *key;                     /* NULL: an item of a list */
+    /* the object or list that contains the value; NULL: the value is the whole text */
+    const struct doorman__field *parent;
+    /* the key of the value; NULL: the value is an item of a list */
+    const char *key;
     int key_bytes;
     size_t index;
-    const cJSON *value; /* NULL: absent */
+    const cJSON *value; /* NULL: the object does not have this key */
 } doorman__field;
 
-/* Frees the memory that was used for reading, and returns the result. */
+/* Frees the tree and the memory of the reader, and returns the result of reading. */
 static doorman_status doorman__read_end(doorman__reader *reader) {
     if (reader->status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(reader->error);
     DOORMAN_FREE(reader->room);
@@ -10603,10 +10610,11 @@ static int doorman__key_order(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Returns a key that an object has twice, or NULL. Up to 16 keys are compared in pairs. This is
- * fast, because most keys differ in the first character. More keys are sorted first. No object of a
- * valid message has more than 16 keys. But an attacker can send 100,000 keys to keep a server
- * busy. */
+/* Returns a key that an object has twice. Returns NULL if there is no such key. If the object has
+ * at most 16 keys, each key is compared with each other key. This is fast, because most keys differ
+ * in the first character. If the object has more keys, they are sorted, and each key is compared
+ * with the next one. A valid message has no such object. But an attacker can send an object of
+ * 100,000 keys, and comparing all pairs would keep a server busy. */
 static const char *doorman__key_twice(const doorman__field *object, size_t count) {
     const cJSON *first = object->value->child;
     const char *twice = NULL;
@@ -10755,8 +10763,8 @@ static void doorman__read_priority(const doorman__field *field, int *out) {
 }
 
 /* Reads seconds, and rounds them to nanoseconds. So a duration of up to 26 days that this section
- * wrote is read back exactly. `positive` refuses 0, for fields where 0 in the struct means the
- * default. */
+ * wrote is read back exactly. If `positive` is true, 0 is refused, because 0 in the struct means
+ * the default. */
 static void doorman__read_seconds(const doorman__field *field, bool positive, doorman_time *out) {
     const char *rule = positive ? DOORMAN__DURATION_RULE : "must be from 0 to 1e8 seconds";
     double seconds = 0;
@@ -10774,9 +10782,9 @@ static void doorman__read_seconds(const doorman__field *field, bool positive, do
  *   r  double *, from 0 to 1                     i  uint64_t *, a lease id
  *   c  double *, a number of clients             p  int *, a priority; 1 if absent
  *   b  bool *                                    o  doorman__field *, read by the caller
- *   N  bool *, whether it is present, and double *, any number
- *   T  bool *, whether it is present, and doorman_time *, as t
- * If the list begins with `!`, all other keys are refused. */
+ *   N  bool *, whether the field is present, and double *, any number
+ *   T  bool *, whether the field is present, and doorman_time *, at least 0
+ * If the list begins with `!`, a key that is not in the list is refused. */
 static void doorman__read(const doorman__field *object, const char *fields, ...) {
     va_list targets;
     va_start(targets, fields);
@@ -10810,7 +10818,8 @@ static size_t doorman__list_count(const doorman__field *list) {
     return cJSON_IsArray(list->value) ? (size_t)cJSON_GetArraySize(list->value) : 0;
 }
 
-/* Allocates zeroed memory for the structs that are read. Returns NULL if reading has failed. */
+/* Allocates zeroed memory for the structs that are made from the text. Returns NULL if reading has
+ * failed. */
 static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
     if (reader->status != DOORMAN_OK) return NULL;
     reader->room = doorman__zalloc(bytes + 1);
@@ -10862,7 +10871,7 @@ static int doorman__read_name(const doorman__field *field, const char *const *na
     return -1;
 }
 
-/* As doorman__read_name, but refuses a value that is not among the names. */
+/* Does the same as doorman__read_name, and refuses a value that is not among the names. */
 static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
     int chosen = doorman__read_name(field, names, count);
     if (!field->value || chosen >= 0) return chosen;
@@ -10875,8 +10884,8 @@ static int doorman__read_choice(const doorman__field *field, const char *const *
     return -1;
 }
 
-/* The parameters of an algorithm (G7): four durations, two numbers and the handover. Two of the
- * durations are also fields. */
+/* The parameters of an algorithm (G7): four durations, two numbers and the handover. An algorithm
+ * can also have the first two durations as fields of its own. */
 static const char *const doorman__parameters[] = {
     "lease_duration_secs", "refresh_interval", "minimum_interval", "minimum_refresh_interval",
     "decay_factor",        "reserve",          "handover"};
@@ -10936,8 +10945,8 @@ static void doorman__read_parameter(const doorman__field *field, bool strict, un
 }
 
 /* Reads an algorithm. In a configuration (`strict`) the kind and all parameters must be known. A
- * parent may be newer than this node, so unknown parameters of a parent are ignored. For an unknown
- * kind the function leaves `out` unchanged and returns false. */
+ * parent may be newer than this node, so unknown parameters of a parent are ignored. If the kind of
+ * algorithm is unknown, the function leaves `out` unchanged and returns false. */
 static bool doorman__read_algorithm(const doorman__field *field, bool strict,
                                     doorman_algorithm *out) {
     static const char fields[] =
@@ -11072,7 +11081,7 @@ static doorman__field doorman__read_path(const doorman__field *body, doorman_req
     return path;
 }
 
-/* Reads a request. The memory block holds the items, then the demands, then the path. */
+/* Reads a request. The memory block holds the items, the demands, and the path, in this order. */
 static void doorman__read_request(const doorman__field *root, doorman_request *out) {
     doorman__reader *reader = root->reader;
     doorman__field body, list, path = {.reader = reader};
@@ -11145,8 +11154,8 @@ static void doorman__read_capacity_response(const doorman__field *field,
     lease->committed = doorman__max(lease->committed, lease->capacity);
 }
 
-/* Reads the items of a response. The memory block holds the items. For a server, the block then
- * holds one algorithm for each item, and all terms. */
+/* Reads the items of a response. The memory block begins with the items. If the response is for a
+ * server, the items are followed by one algorithm for each item, and by all terms. */
 static void doorman__read_capacity_responses(const doorman__field *list, doorman_response *out) {
     bool policy = out->is_server;
     size_t count = doorman__list_count(list);
@@ -11247,13 +11256,14 @@ static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
     doorman__put_decimal(out, (uint64_t)(whole ? time / DOORMAN_SECOND : time), whole ? 0 : 9);
 }
 
-/* Writes the fraction of a double that is at least 1/64 and less than 2^53. Such a fraction has at
- * most 58 bits behind the point. The method is that of Steele and White (1990). The function writes
- * digits until no other double is as near to the written number as this double. The loop ends when
- * the double is less than `near` away from the digits, with or without an increment of the last
- * digit. The distance between neighbouring doubles is at least a part in 2^53. `near` is half of
- * that distance, so the function may write one digit more than needed. The increment never changes
- * a 9 to a 10, because the loop would have ended one digit earlier. */
+/* Writes the decimal point of `size` and the digits behind the point. Precondition: `size` is at
+ * least 1/64 and less than 2^53. So it has at most 58 bits behind the point. The method is that of
+ * Steele and White (1990). The loop writes digits until no other double is as near to the written
+ * number as `size`. The loop ends when the written number differs from `size` by less than `near`.
+ * The written number may also be the one with the last digit incremented. Two doubles of this size
+ * differ by at least size / 2^53. `near` is half of this difference, so the function may write one
+ * digit more than needed. The increment never changes a 9 to a 10, because the loop would have
+ * ended one digit earlier. */
 static void doorman__put_fraction(doorman__writer *out, double size) {
     const uint64_t one = UINT64_C(1) << 60;
     uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
@@ -11270,10 +11280,10 @@ static void doorman__put_fraction(doorman__writer *out, double size) {
     doorman__put_bytes(out, text, count);
 }
 
-/* Writes a number with as few digits as possible. The number of digits is between 15 and 17.
- * printf omits zeros at the end, so a number that needs fewer than 15 digits gets fewer. Numbers
- * below DBL_MIN are less exact and may need fewer digits, so for them the search starts at 1. The
- * decimal separator is `.` in every locale. */
+/* Writes a number with the fewest digits that give the same double when they are read. The function
+ * first tries 15 digits, and then 16 and 17. It tries no smaller count, because printf omits zeros
+ * at the end. A number below DBL_MIN is less exact, so for such a number the function first tries 1
+ * digit. The decimal separator is `.` in every locale. */
 static void doorman__put_shortest(doorman__writer *out, double size) {
     char text[40];
     int count = size < DBL_MIN ? 1 : 15;
@@ -11289,7 +11299,7 @@ static void doorman__put_shortest(doorman__writer *out, double size) {
 
 /* Writes an amount. Reading the text gives the same double. Most amounts are integers or have a few
  * decimals.
- *   shortest   false: the text may have one digit more than it needs, and takes less time */
+ *   shortest   false: the function is faster, but may write one digit more than needed */
 static void doorman__put_amount(doorman__writer *out, double amount, bool shortest) {
     double size = amount < 0 ? -amount : amount;
     uint64_t whole = size < DOORMAN__INTEGER_MAX ? (uint64_t)size : 0;
@@ -11356,14 +11366,14 @@ static const char *doorman__put_plain(doorman__writer *out, const char *format) 
 }
 
 /* Writes text by a format. Most characters are written unchanged. The exceptions are:
- *   '    a "
+ *   '    the character "
  *   %s   a string in quotes
  *   %n   an amount
  *   %x   an amount, with as few digits as possible
  *   %t   a doorman_time, in seconds
  *   %i   a uint64_t
  *   %b   a bool
- *   %,   a comma, unless it is behind an opening bracket */
+ *   %,   a comma, but nothing directly behind an opening bracket */
 static void doorman__put(doorman__writer *out, const char *format, ...) {
     va_list values;
     va_start(values, format);
@@ -11473,7 +11483,8 @@ doorman_status doorman_json_write_config(const doorman_config_options *options,
     return doorman__put_end(&out);
 }
 
-/* Writes what only a server needs: the algorithm, the terms and how long to learn. */
+/* Writes the fields that only a response to a server has: the algorithm, the terms and
+ * learn_for. */
 static void doorman__put_policy(doorman__writer *out,
                                 const doorman_capacity_response *item_response) {
     if (item_response->algorithm)
@@ -11594,10 +11605,11 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
     return doorman__put_end(&out);
 }
 
-/* Allocates the memory for a reply before the server decides. So a message changes nothing if its
- * reply has no memory, or could be too large (C4). An id takes up to twice its bytes, because each
- * byte may need an escape. The rest of an item, with the node's name, takes at most 820 bytes. For
- * a server, the algorithm takes at most 520 bytes, and each of 16 terms takes at most 80 bytes. */
+/* Allocates the memory for a reply before the server decides. If there is no memory, or if the
+ * reply could be too large, the message is refused and changes nothing (C4). An id takes up to
+ * twice its bytes, because each byte may need an escape. The rest of an item, with the node's name,
+ * takes at most 820 bytes. In a reply to a server, the algorithm of an item takes at most 520
+ * bytes, and each of 16 terms takes at most 80 bytes. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
     size_t bytes = 1024, rest = request->is_server ? 820 + 520 + 16 * 80 : 820;
@@ -11615,13 +11627,13 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
 
 /* ---- JSON: an exchange */
 /*
- * An exchange is one message and its reply. An exchange has three steps. Only the second step needs
- * the caller's lock, and this step is short. In a message of 100 resources, each with `has`, a
- * resource costs 1.3 us on one core of a virtual machine:
+ * An exchange is one message and its reply. An exchange has three steps: read, decide and write.
+ * Only the step `decide` needs the caller's lock, and this step is short. In a message of 100
+ * resources, each with `has`, each resource takes 1.3 us on one core of a virtual machine:
  *
  *     checking the text   0.14 us
- *     cJSON               0.52     with an arena; 0.70 with malloc
- *     keys that repeat    0.03
+ *     parsing by cJSON    0.52     with an arena; 0.70 with malloc
+ *     finding equal keys  0.03
  *     reading the tree    0.17
  *     deciding            0.19
  *     writing             0.28
@@ -11633,7 +11645,7 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
  *     state     meaning                        _read          _decide           _write
  *     EMPTY     there is no message            READ, FAILED   FAILED            FAILED, WRITTEN
  *     READ      the message is valid           READ, FAILED   DECIDED, FAILED   FAILED, WRITTEN
- *     DECIDED   the server has answered it     READ, FAILED   -                 WRITTEN
+ *     DECIDED   the server has decided         READ, FAILED   -                 WRITTEN
  *     FAILED    the reply will be an error     READ, FAILED   -                 WRITTEN
  *     WRITTEN   the reply is complete          READ, FAILED   -                 -
  *
@@ -11683,8 +11695,8 @@ void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
     doorman__exchange_move(exchange, DOORMAN__EXCHANGE_EMPTY, DOORMAN_OK);
 }
 
-/* Allocates memory for the server's response. The memory holds the items. For a server, the memory
- * then holds an algorithm and terms for each item. */
+/* Allocates memory for the server's response. The memory begins with the items. If the response is
+ * for a server, the items are followed by an algorithm and terms for each item. */
 static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange) {
     const doorman_request *request = &exchange->request;
     size_t each = sizeof(doorman_capacity_response);
@@ -11734,7 +11746,7 @@ static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_
     item_response->terms = terms;
 }
 
-/* Copies the response. The server's own copy is only valid until the next call on the server.
+/* Copies the response. The response of the server is only valid until the next call on the server.
  * Another thread may make that call before the reply is written. */
 static void doorman__exchange_keep(doorman_json_exchange *exchange) {
     doorman_response *response = &exchange->response;
@@ -11815,8 +11827,8 @@ doorman_status doorman_json_serve(doorman_server *server, const char *text, size
     return status;
 }
 
-/* A response that is processed in two steps. The first step reads the response. This step takes
- * longer, and needs no lock. */
+/* A response that is processed in two steps. The first step reads the response. It takes longer
+ * than the second step, and needs no lock. The second step gives the response to the upstream. */
 typedef struct doorman__incoming {
     doorman__reader reader;
     doorman_response response;
@@ -11875,34 +11887,37 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  *
  * The mutex (K7). The thread unlocks the mutex while it closes or dials a connection, sends a
  * request or parses a response. So no caller waits for the network. The thread updates 100
- * resources at a time. On a busy machine, a request of 1,000 resources and its response each locked
- * the mutex for up to 1.1 ms. Therefore a client asks for at most 500 resources in a request. The
- * callback of nng only notes the event. After a request has failed, the next request uses a new
- * connection, because a server that does not respond may have lost the old connection.
+ * resources at a time. On a busy machine, the mutex was locked for up to 1.1 ms to make a request
+ * of 1,000 resources, and again to process its response. Therefore a client asks for at most 500
+ * resources in a request. The callback of nng only stores which event has occurred. After a request
+ * has failed, the next request uses a new connection, because a server that does not respond may
+ * have lost the old connection.
  *
- * Waiting (L1, L2). Among the waiters of a resource, only the first waiter tries. The first waiter
- * sleeps until the limiter could allow its units, or until the lease may have changed. When the
- * first waiter leaves, it wakes the next waiter. Each resource has an atomic sum of the units that
- * calls wait for. So a caller needs no mutex to check whether the queue is empty. The sum also
- * tells the client how much demand there is. A waiter that times out counts as refused once.
+ * Waiting (L1, L2). Among the waiters of a resource, only the first waiter tries to take units. The
+ * first waiter sleeps until the limiter could allow its units, or until the lease may have changed.
+ * When the first waiter leaves, it wakes the next waiter. Each resource has an atomic sum of the
+ * units that calls wait for. So a caller needs no mutex to check whether the queue is empty. The
+ * sum also tells the client how much demand there is. When a waiter times out, its units are
+ * counted as refused once.
  *
  * Pacing. While a thread oversleeps, the limiter saves units. Without pacing, this thread and the
- * waiters behind it would use these units in a burst. The price of a waiter is the time that its
- * units take at the rate. The pause between two waiters is the price of the second one, minus a
- * part of this price. This part grows with the square of the saved units. If an eighth of the burst
- * is saved, the pause is 0. A pause would then waste capacity. Pacing also applies to calls that
- * come soon after a waiter.
+ * waiters behind it would use these units in a burst. Pacing makes a pause between two waiters. If
+ * no units are saved, the pause is the time that the units of the second waiter take at the rate.
+ * If units are saved, the pause is shorter. The reduction grows with the square of the saved units.
+ * If an eighth of the burst or more is saved, the pause is 0, because a pause would waste capacity.
+ * Pacing also applies to calls that come soon after a waiter.
  *
- * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters pass
- * 3 % faster. After 10 ms they pass 2.8 times as fast. After 12.5 ms they pass at once. So 7/8 of
- * the burst remain for threads that oversleep.
+ * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters get
+ * their units 3 % faster than the rate. After 10 ms, they get them 2.8 times as fast. After 12.5
+ * ms, there is no pause. The other 7/8 of the burst can still save units while threads oversleep.
  *
  * Condition variables use a clock that stops while the machine is suspended. doorman_clock does not
  * stop. Therefore a thread sleeps for at most a second at a time.
  *
- * on_change is called with the mutex locked. The mutex detects that its own thread locks it again.
- * So a call from within on_change returns DEADLOCK. A wait that needs no mutex first checks
- * `notifying`, and returns DEADLOCK too.
+ * on_change is called with the mutex locked. If on_change calls the agent, the thread that has
+ * locked the mutex locks it again. The mutex reports this as an error, and the call returns
+ * DEADLOCK. A wait that does not need the mutex checks `notifying` instead, and returns DEADLOCK
+ * too.
  *
  * Fork. A child process has a copy of its parent's memory, but it has only the thread that called
  * fork. So an agent in the child would use leases that the parent still uses. If the parent has
@@ -11911,12 +11926,12 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * An attempt makes no system call, so it cannot compare process ids. Therefore a handler
  * (pthread_atfork) runs in the child before fork returns. The handler marks each agent as
  * inherited, and makes all limiters of the agent refuse everything. The handler finds the agents in
- * the list of doorman__process. This variable is the only one of this file that is global and not
- * constant.
+ * the list of doorman__process. doorman__process is the only global variable of this file that is
+ * not constant.
  *
  * Another handler runs before the fork. This handler locks the list and each agent, so that the
- * child gets a consistent copy. In the child only the mutex of the list is used again. The cost in
- * the child is O(resources).
+ * child gets a consistent copy. The child unlocks and uses the mutex of the list, but not the
+ * mutexes of the agents. The handler in the child takes O(resources) time.
  */
 
 #include <nng/nng.h>
@@ -11928,8 +11943,8 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
 #include <time.h>
 #include <unistd.h>
 
-/* The first system header that is included determines which names the system declares. glibc
- * defines __USE_MISC if _DEFAULT_SOURCE was defined before that header. */
+/* The system header that is included first determines which names the system declares. glibc
+ * defines __USE_MISC if _DEFAULT_SOURCE was defined before this header. */
 #if !defined CLOCK_MONOTONIC || (defined __GLIBC__ && !defined __USE_MISC)
 #error "doorman.h: with -std=c11, put #define _DEFAULT_SOURCE before the first #include"
 #endif
@@ -11938,7 +11953,7 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * mutex, so the fields are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__queue {
     uint64_t units;     /* the sum of the units that the calls wait for, in 1/4096 */
-    doorman_time paced; /* rate: the time at which the last waiter passed */
+    doorman_time paced; /* rate: the start of the next pause (see "Pacing") */
 } doorman__queue;
 
 /* A resource of an agent, as the application sees it. The mutex of the agent guards the client's
@@ -11973,10 +11988,12 @@ struct doorman_agent {
     bool closed;         /* new waits return at once; atomic */
     doorman_client *client;
     doorman__waiter *first, *last; /* all waiters, in order of arrival */
-    doorman_time stop_by;          /* the latest end of the thread; DOORMAN_NEVER: it continues */
-    bool wakeup;                   /* the thread must run again before it sleeps */
-    doorman_transport *transport;  /* only the agent's thread uses it */
-    bool cannot_connect;           /* last_error says why the present request has no connection */
+    /* when the thread ends at the latest; DOORMAN_NEVER: the agent is not stopping */
+    doorman_time stop_by;
+    bool wakeup;                  /* the thread must run again before it sleeps */
+    doorman_transport *transport; /* only the agent's thread uses it */
+    /* last_error says why the request in progress has no connection */
+    bool cannot_connect;
     doorman_error last_error;
     doorman_time last_error_at; /* 0: no request has failed */
 };
@@ -12016,8 +12033,9 @@ static struct doorman__process {
     bool lost_nng;         /* a parent of this process had used nng before the fork */
 } doorman__process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* An on_change may fork. Its thread has already locked the agent. So this lock fails, and the agent
- * stays locked after the fork. */
+/* The application may call fork in an on_change. In this case the thread has already locked the
+ * mutex of the agent. So the lock of this mutex fails here, and the handlers after the fork do not
+ * unlock it. */
 static void doorman__fork_prepare(void) {
     pthread_mutex_lock(&doorman__process.mutex);
     for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
@@ -12092,8 +12110,8 @@ static doorman_status doorman__agent_check_call(doorman_agent *agent) {
     return status;
 }
 
-/* Sleeps until a point in time, or for a shorter time. So the caller must check the clock and all
- * conditions again. */
+/* Sleeps until a point in time, or for a shorter time. So the caller must check the clock again,
+ * and each condition for which it waits. */
 static void doorman__agent_sleep(doorman_agent *agent, pthread_cond_t *condition,
                                  doorman_time until, doorman_time now) {
     doorman_time nap = doorman__earlier(until - now, DOORMAN_SECOND);
@@ -12114,8 +12132,8 @@ static bool doorman__queue_is_empty(const doorman__queue *queue) {
     return __atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) == 0;
 }
 
-/* Adds the units of a waiter to the sum of its queue. Precondition of this function and the next
- * one: the mutex is locked. */
+/* Adds the units of a waiter to the sum of its queue. This function and the next one have a
+ * precondition: the mutex is locked. */
 static void doorman__queue_add(const doorman__waiter *waiter, doorman_time now) {
     uint64_t units = doorman__units(waiter->n);
     assert(units > 0);
@@ -12134,8 +12152,8 @@ static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time 
 }
 
 /* Appends a waiter. A waiter first adds its units to the sum, and then tries. A release first
- * returns units, and then reads the sum. So the waiter sees the returned units, or the release sees
- * the waiter. Therefore no wake-up is lost. */
+ * returns units, and then reads the sum. So either the waiter sees the returned units, or the
+ * release sees the units of the waiter in the sum. Therefore no wake-up is lost. */
 static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter) {
     const doorman__waiter *other = agent->last;
     while (other && other->queue != waiter->queue) other = other->previous;
@@ -12184,7 +12202,8 @@ static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_r
     }
 }
 
-/* Threads usually wake up at most this much too late. Pacing compensates this delay at once. */
+/* Threads usually wake up at most this much too late. Pacing makes the next pause shorter by the
+ * delay, up to this much. */
 #define DOORMAN__WAKE_MAX (DOORMAN_SECOND / 10000)
 
 /* Returns the time at which pacing lets a waiter pass: the time of the previous waiter, plus the
@@ -12198,7 +12217,7 @@ static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_vi
 
 /* Returns the time at which pacing lets this waiter pass. Returns 0 if pacing does not apply.
  * Pacing always applies to the first waiter of the queue. Pacing applies to a call outside the
- * queue only if a waiter has passed less than half a burst ago. */
+ * queue only if less than half a burst has passed since the last waiter got its units. */
 static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
                                          const doorman__rate_view *view, doorman_time now) {
     doorman_time paced = __atomic_load_n(&waiter->queue->paced, __ATOMIC_RELAXED);
@@ -12207,7 +12226,7 @@ static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
     return doorman__pace_due(paced, view);
 }
 
-/* Counts a waiting call as demand, in the same way as a refusal. */
+/* Tells the client that a call waits, in the same way as for a refusal. */
 static void doorman__waiter_signal(const doorman__waiter *waiter, doorman__usage *usage,
                                    doorman_time now) {
     doorman__usage_note_size(usage, doorman__units(waiter->n));
@@ -12267,9 +12286,9 @@ static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman
                : doorman__waiter_try_rate(waiter, delay, last, now);
 }
 
-/* Counts the units of a wait that has failed. After a timeout they count as REFUSED. Units that can
- * never be available count as IMPOSSIBLE. A waiter calls this function before it leaves the queue,
- * because the resource may be closed after that. */
+/* Counts the units of a wait that has failed. If the wait has timed out, its units count as
+ * REFUSED. If the units can never be available, they count as IMPOSSIBLE. A waiter calls this
+ * function before it leaves the queue, because the resource may be closed after that. */
 static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
     if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
     doorman__usage *usage = doorman__resource_usage(waiter->resource);
@@ -12321,8 +12340,8 @@ static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__wai
     return status;
 }
 
-/* Takes units, or waits for units. In the usual case the function locks no mutex: no other call
- * waits, and there are enough units. */
+/* Takes units, or waits for units. In the usual case, no other call waits and there are enough
+ * units. In this case the function locks no mutex. */
 static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
                                           doorman_time timeout) {
     doorman_time now = doorman_clock(), delay = 0;
@@ -12347,8 +12366,8 @@ doorman_status doorman_resource_wait(doorman_resource *resource, double n, doorm
     return doorman__agent_wait(resource->agent, &waiter, timeout);
 }
 
-/* If an on_change calls this function, the thread has already locked the mutex. Then `locked` is
- * false. */
+/* If an on_change calls this function, the thread has already locked the mutex. In this case
+ * `locked` is false, and the function leaves the mutex locked. */
 doorman_status doorman_resource_release(doorman_resource *resource, double n) {
     doorman_agent *agent = resource->agent;
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
@@ -12371,7 +12390,7 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
  *                                                       _send fails                    -> ENDED
  *   SENDING    nng waits for a connection       nng     nng has sent the request       -> RECEIVING
  *                                                       the request fails or times out -> ENDED
- *   RECEIVING  nng waits for the response       nng     it comes, fails or times out   -> ENDED
+ *   RECEIVING  nng waits for the response       nng     a response or an error comes   -> ENDED
  *   ENDED      there is a response or an error  caller  the response is parsed         -> PARSED
  *                                                       _update passes the error on    -> IDLE
  *   PARSED     the response is parsed           caller  _update passes the response on -> IDLE
@@ -12397,7 +12416,7 @@ struct doorman_transport {
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address of the last request */
     bool has_socket;                        /* the socket connects to this address */
     int dialer;                             /* the id of nng's dialer */
-    uint64_t old_failures; /* how often the dialer had failed before it connected */
+    uint64_t old_failures; /* the number of the dialer's failures before it last connected */
     int pipe;              /* the id of nng's connection; 0: there is no connection; atomic */
     const struct doorman__dial_failure *failure; /* why nng could not connect since the request was
                                                     sent; NULL: no attempt has failed; atomic */
@@ -12407,7 +12426,7 @@ struct doorman_transport {
     uint64_t sequence;
     doorman_time deadline; /* when the request times out */
     doorman_time send_by;  /* when a request without a connection fails */
-    doorman_time look_in;  /* how long to wait for a connection before a look at the failures */
+    doorman_time look_in;  /* how long to wait before the next check for failures to connect */
 
     /* How the request ended. */
     int nng_error;  /* why the request failed; 0: it did not fail */
@@ -12505,8 +12524,8 @@ static bool doorman__transport_connected(const doorman_transport *transport) {
     return __atomic_load_n(&transport->pipe, __ATOMIC_RELAXED) != 0;
 }
 
-/* Returns why the present request has no connection yet. Returns NULL if there is no such request,
- * or if no attempt to connect has failed. */
+/* Returns why the request in progress has no connection yet. Returns NULL if no request waits for a
+ * connection, or if no attempt to connect has failed. */
 static const struct doorman__dial_failure *
 doorman__transport_failure(const doorman_transport *transport) {
     bool sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
@@ -12546,9 +12565,9 @@ static nng_duration doorman__transport_time_left(doorman_time deadline) {
 }
 
 /* nng does not report that an attempt to connect has failed, so the transport has to look at nng's
- * statistics. A look is expensive in a process with many connections. Therefore the time between
- * two looks doubles from LOOK_FIRST to LOOK_LAST. When a failure is known, there are no more
- * looks. */
+ * statistics. A look at the statistics is expensive in a process with many connections. Therefore
+ * the time between two looks doubles, from LOOK_FIRST up to LOOK_LAST. When a failure is known,
+ * there are no more looks. */
 #define DOORMAN__LOOK_FIRST (DOORMAN_SECOND / 100)
 #define DOORMAN__LOOK_LAST (16 * DOORMAN__LOOK_FIRST)
 
@@ -12561,7 +12580,7 @@ static void doorman__transport_submit(doorman_transport *transport) {
     nng_send_aio(transport->socket, transport->aio);
 }
 
-/* Looks whether an attempt to connect has failed since there was a connection. */
+/* Checks whether an attempt to connect has failed since the last connection. */
 static void doorman__transport_look(doorman_transport *transport) {
     uint64_t count;
     transport->look_in = doorman__earlier(2 * transport->look_in, DOORMAN__LOOK_LAST);
@@ -12572,8 +12591,8 @@ static void doorman__transport_look(doorman_transport *transport) {
     transport->options.on_wakeup(transport->options.context);
 }
 
-/* A thread of nng calls this when nng has sent the request, has a response, or has failed. It also
- * calls this when it is time to look at the failures. */
+/* A thread of nng calls this function when nng has sent the request, has a response, or has failed.
+ * The thread also calls this function when it is time to check for failures to connect. */
 static void doorman__transport_on_aio(void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int nng_error = nng_aio_result(transport->aio);
@@ -12687,7 +12706,7 @@ static int doorman__transport_dial(doorman_transport *transport) {
 }
 
 /* Opens a socket that connects to the address. The server need not run yet, because nng retries
- * every 0.1 s to 1 s. But nng must not resend a request. Otherwise a server could grant a request
+ * every 0.1 s to 1 s. But nng must not resend a request. If it did, a server could grant a request
  * that the upstream has given up.
  *   returns   nng's error, or 0 */
 static int doorman__transport_connect(doorman_transport *transport) {
@@ -12738,8 +12757,9 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
     return true;
 }
 
-/* nng sends a request when there is a connection. The transport waits for a connection until the
- * request times out. If there is another address to try, the transport waits at most this long. */
+/* nng sends a request when there is a connection. If the upstream has another address to try, the
+ * transport waits for a connection at most this long. If it has only one address, the transport
+ * waits until the request times out. */
 #define DOORMAN__CONNECT_MAX (2 * DOORMAN_SECOND)
 
 /* Sets how long nng may wait for a connection, and when to look for failures. */
@@ -12820,7 +12840,7 @@ static void doorman__agent_on_wakeup(void *context) {
     pthread_mutex_unlock(&agent->mutex);
 }
 
-/* Sends a request if one is due. Unlocks the mutex meanwhile. */
+/* Sends a request if one is due. The mutex is unlocked while the request is sent. */
 static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
     if (!doorman__transport_prepare(agent->transport, now)) return;
     pthread_mutex_unlock(&agent->mutex);
@@ -12837,7 +12857,7 @@ static void doorman__agent_keep_error(doorman_agent *agent, const doorman_error 
     agent->last_error_at = now;
 }
 
-/* Keeps the error text if the present request cannot connect. */
+/* Keeps the error text if the request in progress has no connection. */
 static void doorman__agent_process_connection(doorman_agent *agent, doorman_time now) {
     const struct doorman__dial_failure *failure = doorman__transport_failure(agent->transport);
     doorman_error error;
@@ -12878,15 +12898,16 @@ static void doorman__agent_update(doorman_agent *agent) {
     }
 }
 
-/* Returns whether an agent that stops has to wait. It waits while it can release a lease, and while
- * a server may grant one. If no server responds, a lease ends by itself:
+/* Returns whether an agent that stops has to wait. The agent waits while it can release a lease,
+ * and while a server may grant a lease. The agent does not wait for a server that does not respond,
+ * because a lease ends without a release:
  *
  *   upstream      connection   the agent waits if
- *   READY         any          there is a lease to release. The next request releases it
- *   REQUESTED     yes          there is a lease to release, or the last request had a response. In
- *                              that case the next response may grant a lease
- *   REQUESTED     no           the last request had a response, and no attempt to connect has
- *   failed BACKING_OFF   any          never */
+ *   READY         any          there is a lease to release (the next request releases it)
+ *   REQUESTED     yes          there is a lease to release, or the last request did not fail (this
+ *                              request may then get a response that grants a lease)
+ *   REQUESTED     no           the last request did not fail, and no attempt to connect has failed
+ *   BACKING_OFF   any          never */
 static bool doorman__agent_has_to_wait(const doorman_agent *agent, doorman_time now) {
     const doorman_upstream *upstream = &agent->client->upstream;
     bool reachable = upstream->failures == 0; /* or there was no request yet */
@@ -12899,8 +12920,8 @@ static bool doorman__agent_has_to_wait(const doorman_agent *agent, doorman_time 
     return reachable || doorman__client_has_to_release(agent->client, now);
 }
 
-/* The loop of the agent's thread. doorman_agent_stop closes all resources. Then the loop ends when
- * there is nothing to release, or at stop_by. */
+/* The loop of the agent's thread. doorman_agent_stop closes all resources. After that call, the
+ * loop ends when doorman__agent_has_to_wait returns false, or at stop_by. */
 static void *doorman__agent_main(void *context) {
     doorman_agent *agent = (doorman_agent *)context;
     pthread_mutex_lock(&agent->mutex);
@@ -12928,9 +12949,9 @@ static void *doorman__agent_main(void *context) {
 
 /* Writes "HOST:PID:RANDOM". Characters of the host name that an id cannot have become "-". The host
  * name and the pid help people to find the process. Two containers may have the same host name and
- * pid, so 64 random bits make the id unique. The bits come from the system, because a fork or a
- * copy of a virtual machine would copy the state of a generator. Among a million agents, two have
- * equal bits with a probability of 3e-8. */
+ * pid, so 64 random bits make the id unique. The system provides the bits, because a fork or a copy
+ * of a virtual machine would copy the state of a generator in this process. In a set of a million
+ * agents, the probability that two agents have the same bits is 3e-8. */
 static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
     char host[200] = "";
     if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);
@@ -13044,8 +13065,8 @@ static void doorman__agent_free(doorman_agent *agent) {
     DOORMAN_FREE(agent);
 }
 
-/* Makes the mutex and the condition variables. After a failure nothing is destroyed, because the
- * objects own no resources yet. */
+/* Makes the mutex and the condition variables. If one of them cannot be made, the function destroys
+ * nothing, because none of them owns memory yet. */
 static bool doorman__agent_init(doorman_agent *agent) {
     pthread_mutexattr_t checks;
     agent->stop_by = DOORMAN_NEVER;
@@ -13178,7 +13199,7 @@ static doorman_status doorman__agent_open(doorman_resource **out, doorman_agent 
     if (!handle) return doorman__no_memory(error);
     doorman_status status =
         doorman_client_open(&own, agent->client, options, error, doorman_clock());
-    if (status == DOORMAN_OK && !own->handle) { /* otherwise the resource was already open */
+    if (status == DOORMAN_OK && !own->handle) { /* a resource that was already open has a handle */
         handle->agent = agent;
         handle->own = own;
         own->handle = handle;
