@@ -7858,8 +7858,8 @@ static double doorman__unit_time(double amount) {
     return amount > 0 ? DOORMAN__TICKS_PER_SECOND / amount : DBL_MAX;
 }
 
-/* Returns a price in ticks, rounded up. Returns -1 if the price is NaN, negative, or more than
- * `most`. The comparison has a tolerance for rounding errors, so that all of `most` can be taken at
+/* Rounds a price up to whole ticks. Returns -1 if the price is NaN, negative, or more than `most`.
+ * The comparison has a tolerance for rounding errors, so that all of `most` can be taken at
  * once. */
 static inline int64_t doorman__price(double price, int64_t most) {
     if (!(price >= 0 && price <= (double)most * (1 + 1e-9))) return -1;
@@ -7956,10 +7956,10 @@ static void doorman__concurrency_release(doorman__shared *in_use, uint64_t units
 /* ---- limiters: windows */
 /*
  * The count of a window is one word. The word contains the number of the window modulo 2^24, and
- * the units used in the window in 40 bits. The number can be ahead of the time that this thread has
- * read, if another thread has read a later time. If the number is at most 255 windows ahead, the
- * attempt is made in the window with this number. A number that is neither current nor ahead
- * belongs to a window in the past.
+ * the units used in the window in 40 bits. Another thread may have read a later time than this
+ * thread, so the number can be ahead of the window of this thread's time. If the number is at most
+ * 255 windows ahead, the attempt is made in the window with this number. All other numbers, except
+ * the number of the current window, belong to windows in the past.
  */
 
 #define DOORMAN__WINDOWS ((UINT64_C(1) << 24) - 1)
@@ -7976,7 +7976,7 @@ static inline uint64_t doorman__window_ahead(uint64_t count, uint64_t number) {
 /* The window in which an attempt is made. */
 typedef struct doorman__window {
     uint64_t number;
-    /* the time until the window ends; if the window is ahead, this is longer than a window */
+    /* the time until the window ends; longer than a window if the window is ahead of the clock */
     doorman_time rest;
 } doorman__window;
 
@@ -8324,8 +8324,9 @@ static doorman_time doorman__log_delay(const doorman_limiter *limiter, const doo
     return doorman__log_wait(limiter, limit, doorman__log_next(limiter) + units - 1, now);
 }
 
-/* Returns how many units could be allowed now. From the next place on, the arrivals in the ring are
- * in the order of their times. So a binary search finds the first arrival that is too new. */
+/* Returns how many units could be allowed now. The arrivals in the ring are in the order of their
+ * times, if the ring is read from the next place on. So a binary search finds the first arrival
+ * that is too new. */
 static uint64_t doorman__log_left(const doorman_limiter *limiter, const doorman_limit *limit,
                                   doorman_time now) {
     uint64_t next = doorman__log_next(limiter), low = 0, high = limit->most;
@@ -8467,22 +8468,24 @@ enum { DOORMAN__SHADOW = 1, DOORMAN__KILL_SWITCH = 2 };
  * All fields are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__usage {
     doorman__shared allowed, refused, excess;
-    /* the first refusal since the client's last check; 0: no refusal */
+    /* the time of the first refusal since the client's last check; 0: no refusal */
     doorman_time unmet_since;
     /* the largest request since the client's last sample; 0: no request was above one unit */
     doorman__shared largest;
-    double ceiling;  /* the largest capacity that the limiter can ever get */
-    double expected; /* the larger amount that the next lease may have; 0: none is expected */
-    doorman_time refresh_at; /* when another amount may come; DOORMAN_NEVER: the amount is final */
+    double ceiling; /* the largest capacity that the limiter can ever get */
+    /* the amount of the next lease, if that lease may be larger; 0: no larger lease is expected */
+    double expected;
+    /* when a lease with another amount may arrive; DOORMAN_NEVER: the amount is final */
+    doorman_time refresh_at;
     /* gauge: until ceiling_until, the client asks for at most this capacity */
     double ceiling_asked;
     doorman_time ceiling_until;
-    /* raised wants get a rate that saves a refused request in this time; 0: the wants do not follow
-     * use */
+    /* the client raises the wants to a rate that saves a refused request in this time; 0: the wants
+     * do not follow use */
     doorman_time growth_time;
     /* the client's flag for refusals; set together with unmet_since; NULL: there is no client */
     uint8_t *client_unmet;
-    uint8_t bypass; /* DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
+    uint8_t bypass; /* the flags that are on: DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
 } doorman__usage;
 
 static double doorman__usage_ceiling(const doorman__usage *usage) {
@@ -8527,12 +8530,13 @@ static inline bool doorman__bypass(const doorman__usage *usage) {
  * time. So the client finds the time of the refusal that has set the flag. */
 static inline void doorman__usage_signal(doorman__usage *usage, doorman_time now) {
     if (__atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED)) return;
-    __atomic_store_n(&usage->unmet_since, now | 1, __ATOMIC_RELAXED); /* 0 means: no refusal */
+    /* the bit keeps the time different from 0, which means that there was no refusal */
+    __atomic_store_n(&usage->unmet_since, now | 1, __ATOMIC_RELAXED);
     if (usage->client_unmet) __atomic_store_n(usage->client_unmet, 1, __ATOMIC_RELEASE);
 }
 
 /* Stores the size of the largest request for the client. A request for at most one unit is not
- * stored, because it fits whenever any larger request fits. */
+ * stored, because such a request fits whenever a larger request fits. */
 static inline void doorman__usage_note_size(doorman__usage *usage, uint64_t units) {
     if (__builtin_expect(units <= (uint64_t)DOORMAN__UNIT, true)) return;
     uint64_t largest = __atomic_load_n(&usage->largest, __ATOMIC_RELAXED);
@@ -8588,7 +8592,7 @@ typedef struct doorman__rate {
     doorman__allowance allowance;
     doorman_time burst;
     double burst_units;  /* the burst in units, which replaces `burst`; 0: `burst` applies */
-    uint64_t paid_until; /* the time up to which all units are spent, in ticks */
+    uint64_t paid_until; /* in ticks; see L1 */
     doorman__usage usage;
 } doorman__rate;
 
@@ -8635,7 +8639,7 @@ static int64_t doorman__quota_depth(const doorman__quota *quota, bool in_units, 
  * When the rate falls, one of two values stays the same. If the burst is in units, or if `largest`
  * is not 0, the number of saved units stays the same. In all other cases the saved time stays the
  * same, so it is worth fewer units. Returns paid_until itself if the saved time stays the same.
- *   largest   the units of the largest recent request of more than one unit, otherwise 0 */
+ *   largest   the units of the largest recent request; 0: no request was above one unit */
 static uint64_t doorman__quota_carry(const doorman__quota *from, const doorman__quota *to,
                                      bool in_units, double largest, uint64_t paid_until,
                                      uint64_t now) {
@@ -8776,7 +8780,7 @@ static doorman__rate_view doorman__rate_look(const doorman__rate *rate, double n
     return view;
 }
 
-/* Returns how long it takes until the try of the view could succeed. */
+/* Returns how long it takes until a try for the units of the view could be allowed. */
 static doorman_time doorman__rate_view_delay(const doorman__rate_view *view) {
     if (doorman__unlimited(view->quota.amount)) return 0;
     if (view->price < 0) return DOORMAN_NEVER;
@@ -8849,7 +8853,7 @@ static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, door
  * threads use it. */
 typedef struct DOORMAN__ALIGNED doorman__gauge {
     doorman__allowance allowance;
-    doorman__shared in_flight; /* units in flight, in parts */
+    doorman__shared in_flight; /* units in flight, in parts of a unit */
     doorman__shared peak;      /* the largest value of in_flight since the client's last sample */
     doorman__usage usage;
 } doorman__gauge;
@@ -8994,7 +8998,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *                                                                ended; the resource is freed
  *
  *   fallback      capacity without a lease
- *   SAFE          the safe capacity that a server sent last; otherwise that of the options
+ *   SAFE          the safe capacity that a server sent last; that of the options if none was sent
  *   PESSIMISTIC   0
  *   OPTIMISTIC    what the resource wants
  *
@@ -9015,8 +9019,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
  *    an initial value, and stay between a minimum and a maximum. An idle resource keeps the
  *    minimum, so that its first call need not wait.
- * K7 A server cannot block or crash the application, whatever the server does. The same is true if
- *    the server does nothing.
+ * K7 A server cannot block or crash the application, whatever the server sends. The same is true if
+ *    the server sends nothing.
  * L4 Use is measured in a moving window, in which newer amounts count more. Use consists of the
  *    units that were allowed, the units that were refused, and the units that callers wait for (see
  *    "demand"). With a steady demand, the wants settle within 10 % of the demand. Wants grow until
@@ -9042,8 +9046,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
 /* ---- client: demand */
 /*
  * This part estimates how much a resource should want. The estimator is a pure structure. Its input
- * is what the limiters have counted, and what the server has said. The estimator reads no clock and
- * no limiter. The estimator takes a sample every tenth of the window.
+ * is what the limiters have counted, and what the responses of the server show. The estimator reads
+ * no clock and no limiter. The estimator takes a sample every tenth of the window.
  *
  * Refused units count as demand. If they did not count, a resource that has too little would never
  * grow. But a caller that repeats its try in a loop is refused a million times for one unit. So
@@ -9099,7 +9103,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * gauge. */
 typedef struct doorman__reading {
     doorman_time at;
-    doorman_time unmet_since; /* the first refusal since the last reading; NEVER: no refusal */
+    /* the time of the first refusal since the last reading; NEVER: no refusal */
+    doorman_time unmet_since;
     uint64_t allowed, refused, gauge_refused; /* counts in 1/4096 of a unit; they wrap around */
     /* rate: the largest request since the last sample; 0: none was above one unit */
     double largest;
@@ -9111,9 +9116,9 @@ typedef struct doorman__reading {
     double gauge_waiting; /* gauge: the units that callers wait for now */
 } doorman__reading;
 
-/* What the server has said. */
+/* What the responses of the server show. */
 typedef struct doorman__supply {
-    double amount;  /* the larger one of the capacity in force and the safe capacity */
+    double amount;  /* the capacity in force or the safe capacity: the larger of the two */
     bool exhausted; /* the server granted less than what was wanted */
 } doorman__supply;
 
@@ -9171,7 +9176,7 @@ typedef struct doorman__estimator {
     doorman_time window, initial_until;
     doorman__sample samples[DOORMAN__SAMPLES]; /* a ring; the newest sample is at newest_sample */
     size_t newest_sample, sample_count;
-    /* the reading of the last look; the next look counts from here on */
+    /* the reading of the last look; the next look counts what came after it */
     doorman__reading looked;
     double raised; /* the wants are at least this until raised_until */
     doorman_time raised_until;
@@ -9243,7 +9248,8 @@ static doorman__use doorman__use_between(const doorman__reading *old, const door
     double unmet = refused + queued, known = doorman__max(allowed, minimum * use.seconds);
     use.unmet = unmet > 0;
     use.gauge_unmet = gauge_refused > 0 || (new_->gauge_waiting > 0 && !futile);
-    if (!supply->exhausted) known = doorman__max(known, new_->largest); /* this size is known */
+    /* the size of this request is known */
+    if (!supply->exhausted) known = doorman__max(known, new_->largest);
     use.bounded = unmet >= 7 * known;
     use.rate = (allowed + (supply->exhausted ? doorman__min(unmet, most) : unmet)) / use.seconds;
     use.peak = doorman__gauge_demand(new_, gauge_refused, least, supply);
@@ -12183,7 +12189,7 @@ static void doorman__waiters_leave(doorman_agent *agent, doorman__waiter *waiter
     if (waiter->first) doorman__waiters_wake_next(waiter->next, waiter->queue);
 }
 
-/* Wakes the first waiter of each queue, because its capacity may have changed. */
+/* Wakes the first waiter of each queue, because the capacity of the resource may have changed. */
 static void doorman__waiters_wake(doorman_agent *agent) {
     for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
         if (waiter->first) pthread_cond_signal(&waiter->wake);
@@ -12425,11 +12431,11 @@ struct doorman_transport {
     doorman_buffer text;
     uint64_t sequence;
     doorman_time deadline; /* when the request times out */
-    doorman_time send_by;  /* when a request without a connection fails */
+    doorman_time send_by;  /* when the request fails if there is no connection */
     doorman_time look_in;  /* how long to wait before the next check for failures to connect */
 
     /* How the request ended. */
-    int nng_error;  /* why the request failed; 0: it did not fail */
+    int nng_error;  /* why the request failed; 0: the request did not fail */
     nng_msg *reply; /* NULL: the request failed */
     doorman__incoming incoming;
     doorman_error error; /* why the request failed, or what is wrong with the response */
@@ -12710,13 +12716,14 @@ static int doorman__transport_dial(doorman_transport *transport) {
  * that the upstream has given up.
  *   returns   nng's error, or 0 */
 static int doorman__transport_connect(doorman_transport *transport) {
-    nng_close(transport->socket); /* has no effect the first time */
+    nng_close(transport->socket); /* has no effect if there is no socket yet */
     transport->old_failures = 0;
     __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
     int error = nng_req0_open(&transport->socket);
     if (error != 0) return error;
     nng_socket socket = transport->socket;
-    size_t bytes_max = DOORMAN_MESSAGE_BYTES_MAX + sizeof(uint32_t); /* with nng's request id */
+    /* a message also has nng's request id */
+    size_t bytes_max = DOORMAN_MESSAGE_BYTES_MAX + sizeof(uint32_t);
     error = nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
     if (error == 0) error = nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000);
     if (error == 0) error = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max);
@@ -12735,8 +12742,8 @@ static void doorman__transport_disconnect(doorman_transport *transport) {
     __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
 }
 
-/* Does the work of the upstream's owner. Then fetches the next request, unless a request is in
- * progress. Returns true if a request must be sent. */
+/* Does the work of the upstream's owner. After that, fetches the next request, unless a request is
+ * in progress. Returns true if a request must be sent. */
 static bool doorman__transport_prepare(doorman_transport *transport, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
     doorman_request request;
