@@ -8030,7 +8030,7 @@ static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_
 
 /* Returns how long it takes until a refused attempt fits. `last` and `here` are the units of the
  * previous and of the current window. `room` is the limit minus the units of the attempt. If `here`
- * is more than `room`, the attempt does not fit before the next window. If `here` is not more than
+ * is more than `room`, the attempt does not fit before the next window. If `here` is at most
  * `room`, the attempt fits in the current window, as soon as fewer units of the previous window
  * count. */
 static doorman_time doorman__sliding_delay(uint64_t last, uint64_t here, uint64_t room,
@@ -10350,13 +10350,14 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  * has twice.
  *
  * examples/protocol.md is the reference of the protocol. It has the fields of each message, their
- * defaults, an example of each message, the errors, and the duties of a client. A parent may be
- * newer than its child. So a child ignores parameters that it does not know, and algorithms of a
- * kind that it does not know.
+ * defaults, an example of each message, the errors, and the duties of a client. A parent may have a
+ * newer version than its child. So a child ignores parameters that it does not know, and algorithms
+ * of a kind that it does not know.
  *
  * G7 An algorithm has named parameters: minimum_interval, minimum_refresh_interval, decay_factor,
- *    reserve and handover. The parameters lease_duration_secs (the field lease_length) and
- *    refresh_interval come from the design document. Values are numbers or strings.
+ *    reserve and handover. The design document has two more parameters: lease_duration_secs and
+ *    refresh_interval. They set the same values as the fields lease_length and refresh_interval.
+ *    The value of a parameter is a number or a string.
  * V5 A request or a response has at most 4 MiB, 32 levels and 200,000 values. A number has at most
  *    63 bytes. cJSON accepts texts that are not valid: infinities, NUL in strings, and bytes after
  *    the end. So this section checks each text against RFC 8259, and passes only valid text to
@@ -10619,8 +10620,8 @@ static int doorman__key_order(const void *a, const void *b) {
 /* Returns a key that an object has twice. Returns NULL if there is no such key. If the object has
  * at most 16 keys, each key is compared with each other key. This is fast, because most keys differ
  * in the first character. If the object has more keys, they are sorted, and each key is compared
- * with the next one. A valid message has no such object. But an attacker can send an object of
- * 100,000 keys, and comparing all pairs would keep a server busy. */
+ * with the next one. A valid message has no object with more than 16 keys. But an attacker can send
+ * an object of 100,000 keys, and comparing all pairs would keep a server busy. */
 static const char *doorman__key_twice(const doorman__field *object, size_t count) {
     const cJSON *first = object->value->child;
     const char *twice = NULL;
@@ -10951,8 +10952,8 @@ static void doorman__read_parameter(const doorman__field *field, bool strict, un
 }
 
 /* Reads an algorithm. In a configuration (`strict`) the kind and all parameters must be known. A
- * parent may be newer than this node, so unknown parameters of a parent are ignored. If the kind of
- * algorithm is unknown, the function leaves `out` unchanged and returns false. */
+ * parent may have a newer version than this node, so unknown parameters of a parent are ignored. If
+ * the kind of algorithm is unknown, the function leaves `out` unchanged and returns false. */
 static bool doorman__read_algorithm(const doorman__field *field, bool strict,
                                     doorman_algorithm *out) {
     static const char fields[] =
@@ -12069,7 +12070,8 @@ static void doorman__fork_child(void) {
     pthread_mutex_unlock(&doorman__process.mutex);
 }
 
-/* Called before any use of nng. Returns UNAVAILABLE if this process must not call nng. */
+/* Each function that begins to use nng calls this function first. Returns UNAVAILABLE if this
+ * process must not call nng. */
 static doorman_status doorman__process_use_nng(void) {
     struct doorman__process *process = &doorman__process;
     pthread_mutex_lock(&process->mutex);
@@ -12414,7 +12416,8 @@ typedef enum doorman__transport_state {
 struct doorman_transport {
     doorman_transport_options options;
     doorman__transport_state state; /* atomic */
-    char *pem[3];                   /* authority, certificate, key; NULL: none */
+    /* the texts of authority, certificate and key; NULL: not given */
+    char *pem[3];
 
     /* The connection. */
     nng_socket socket;
@@ -12466,7 +12469,7 @@ static void doorman__transport_move(doorman_transport *transport, doorman__trans
 /* The counters of failures in nng's statistics of a dialer, and the meaning of each counter. */
 static const struct doorman__dial_failure {
     const char *counter;
-    int nng_error; /* 0: see `text` */
+    int nng_error; /* 0: only `text` says what failed */
     const char *text;
 } doorman__dial_failures[] = {
     {"refused", NNG_ECONNREFUSED, NULL},
@@ -12917,7 +12920,7 @@ static void doorman__agent_update(doorman_agent *agent) {
  *   BACKING_OFF   any          never */
 static bool doorman__agent_has_to_wait(const doorman_agent *agent, doorman_time now) {
     const doorman_upstream *upstream = &agent->client->upstream;
-    bool reachable = upstream->failures == 0; /* or there was no request yet */
+    bool reachable = upstream->failures == 0; /* also true before the first request */
     if (upstream->state == DOORMAN__BACKING_OFF) return false;
     if (upstream->state == DOORMAN__READY)
         return doorman__client_has_to_release(agent->client, now);
@@ -12947,7 +12950,8 @@ static void *doorman__agent_main(void *context) {
         if (now >= stop_by) break;
         if (agent->wakeup) continue;
         if (stop_by != DOORMAN_NEVER && !doorman__agent_has_to_wait(agent, now)) break;
-        if (due <= now) due = now + DOORMAN_SECOND / 100; /* never spin */
+        /* the thread always sleeps for some time */
+        if (due <= now) due = now + DOORMAN_SECOND / 100;
         doorman__agent_sleep(agent, &agent->wake, doorman__earlier(due, stop_by), now);
     }
     pthread_mutex_unlock(&agent->mutex);
