@@ -709,25 +709,36 @@ static void files_that_are_no_certificates_are_refused_at_the_start(void **state
 /* Returns how long to wait for a response, which is expected or must not come. */
 static int timeout(bool expected) { return expected ? TIMEOUT_MS : 2000; }
 
-/* Fails unless a client over nng is accepted, or rejected, as expected. */
-static void expect_nng(const char *url, const char *authority, const char *folder, bool expected) {
+/* Sends a request over nng with TLS. Returns whether the server has answered. */
+static bool nng_is_accepted(const char *url, const char *authority, const char *folder, int ms) {
     nng_tls_config *tls = client_tls(authority, folder);
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
     char *reply = NULL, request[] = "{\"discovery\": {}}";
     size_t bytes = 0;
     assert_int_equal(nng_req0_open(&socket), 0);
-    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, timeout(expected));
-    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, timeout(expected));
+    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, ms);
+    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, ms);
     assert_int_equal(nng_dialer_create(&dialer, socket, url), 0);
     assert_int_equal(nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls), 0);
-    bool in = nng_dialer_start(dialer, 0) == 0 &&
-              nng_send(socket, request, strlen(request), 0) == 0 &&
-              nng_recv(socket, &reply, &bytes, NNG_FLAG_ALLOC) == 0;
+    int error = nng_dialer_start(dialer, 0);
+    if (error == 0) error = nng_send(socket, request, strlen(request), 0);
+    if (error == 0) error = nng_recv(socket, &reply, &bytes, NNG_FLAG_ALLOC);
+    if (error != 0) print_message("%s: %s\n", url, nng_strerror(error));
     if (reply) nng_free(reply, bytes);
     nng_close(socket);
     nng_tls_config_free(tls);
-    assert_int_equal(in, expected);
+    return error == 0;
+}
+
+/* Fails unless a client over nng is accepted, or rejected, as expected. nng 1.5.2 can lose a
+ * connection on a very busy machine, so a client that must be accepted has three tries. */
+static void expect_nng(const char *url, const char *authority, const char *folder, bool expected) {
+    bool accepted = nng_is_accepted(url, authority, folder, timeout(expected));
+    for (int i = 0; i < 2 && expected && !accepted; i++) {
+        accepted = nng_is_accepted(url, authority, folder, timeout(expected));
+    }
+    assert_int_equal(accepted, expected);
 }
 
 static void expect_https(const struct fixture *fixture, const char *authority, const char *folder,
