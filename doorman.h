@@ -816,9 +816,10 @@ DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resourc
 /* ---- election, the public part -------------------------------------------------------------- */
 
 /* An election decides which process of a node is master (V2). It needs a store that all these
- * processes reach, for example etcd. The store has a key for the node, and store leases with a time
- * to live (TTL). The store deletes the key when the store lease of the key ends. The election does
- * not call the store. The owner of the election makes the calls, and reports the answers:
+ * processes reach, for example etcd. The store has a key for the node. It also has leases of its
+ * own, each with a time to live (TTL). They are called store leases here. The store deletes the key
+ * when the store lease of the key ends. The election does not call the store. The owner of the
+ * election makes the calls, and reports the answers:
  *
  *     doorman_election_init(&election, &options, &error, now)
  *     until the process ends
@@ -943,7 +944,8 @@ DOORMAN_API doorman_election_state doorman_election_mastership(const doorman_ele
 /* Leaves the election. The state is RESIGNED from now on. After this function, pass the result of
  * doorman_election_mastership to the server, and then make the last call to the store. The last
  * call deletes the key, so another process can become master at once. Without the last call, the
- * key lasts until its TTL has passed. An answer to an earlier call is STALE. */
+ * key lasts until its TTL has passed. The answer to a call from before this function is
+ * STALE. */
 DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_time now);
 
 /* ---- decisions, the public part ------------------------------------------------------------- */
@@ -1235,8 +1237,8 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  * SLIDING_WINDOW: counts all units that were allowed in the present window, and a percentage of the
  * units that were allowed in the window before it. This percentage falls evenly from 100 % to 0 %
  * during the present window. Example with a limit of 7 a minute: 5 units were allowed in the last
- * minute, and 3 units in this minute. When 30 % of this minute has passed, 3 + 5 * 70 % = 6.5 units
- * count. At that time another half unit fits, but another whole unit does not.
+ * minute, and 3 units in this minute. When 30 % of this minute has passed, the window counts
+ * 3 + 5 * 70 % = 6.5 units. At that time another half unit fits, but another whole unit does not.
  *   promise   at most `limit` units in any window, if the requests of the last window came evenly.
  *             Units are counted in 1/4096, rounded up
  *   drawback  if the requests of the last window did not come evenly, nearly twice the limit may be
@@ -3627,7 +3629,7 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * the second sign. So the server reports an id when it has counted three signs (S10). A lossy
  * network never causes three signs. A client that always names the lease before its last lease
  * causes three signs, and is reported too.
- *     Each request that names the last lease subtracts a quarter from the number of signs. So the
+ *     Each request that names the last lease subtracts 1/4 from the number of signs. So the
  * server detects two processes even if one asks up to eight times as often as the other. When one
  * of the processes stops, the server no longer reports the id after at most seven renewals of the
  * other process.
@@ -5755,9 +5757,9 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    response. After that response, the entry of the parent is for a lease of the new master. The
  *    node releases nothing before it has learned (R10).
  * R7 While a child learns, its parent grants it its last lease again, or a smaller lease if K has
- *    no room for the last lease. The claims of the child confirm nothing. The shares do not include
- *    the demands of the child. The lease of the child is subtracted from the capacity that is
- *    shared.
+ *    no room for the last lease. The claims of the child confirm nothing. The parent computes the
+ *    shares of the other holders without the demands of the child. It first subtracts the lease of
+ *    the child from the capacity.
  * T8 A request to a parent names the node that sends it, and the nodes on the longest path below
  *    that node. A server refuses a request that names its own node or its parent, because there is
  *    a loop. No request to a parent may name more than 16 nodes.
@@ -6125,10 +6127,10 @@ static doorman_time doorman__server_learned_at(const doorman_server *server,
 /* `settings` is a template of a new configuration. Returns when the learning of new resources with
  * this template ends. If the last configuration has a template with the same glob, the time of that
  * template is returned. There is one exception: if the server still learns, the time may become
- * later, because the predecessor may have had the new configuration, with longer leases. If no
- * template of the last configuration has the same glob, the resources had another template, or no
- * template. Without a template every request was granted. So resources that had no template learn
- * for as long as any granted lease may last (G5). */
+ * later, because the predecessor may have had the new configuration, with longer leases. If the
+ * last configuration has no template with the same glob, the resources may have had no template at
+ * all. Without a template every request was granted. So these resources learn for as long as any
+ * granted lease may last (G5). */
 static doorman_time doorman__server_inherit(const doorman_server *server,
                                             const doorman_template *settings, size_t place) {
     const doorman_config *last = server->config;
@@ -6972,8 +6974,9 @@ static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
                                             const doorman__lease_entry *entry, double target,
                                             doorman_time now) {
     const doorman_algorithm *algorithm = leases->algorithm;
-    doorman_time left =
-        entry->lease_end - now; /* less than the length of the lease if the lease is repeated */
+    /* The time until the lease ends. It is less than a lease length if the holder got its last
+     * lease again (R11). */
+    doorman_time left = entry->lease_end - now;
     doorman_time refresh = doorman__earlier(algorithm->refresh_interval, left / 3);
     bool enough = entry->has >= target * 0.999;
     if (leases->whole && !doorman__leases_learning(leases, now)) {
@@ -7472,8 +7475,9 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
 /* ---- >>election ----------------------------------------------------------------------------- */
 /*
  * The processes of a node elect a master with a store that all of them reach. The store has a key
- * for the node, and store leases with a time to live (TTL). The process whose store lease holds the
- * key is master. The value of the key is the address of the master.
+ * for the node. It also has leases of its own, each with a time to live (TTL). They are called
+ * store leases here. The process whose store lease holds the key is master. The value of the key is
+ * the address of the master.
  *
  * V2 A process is master only while its own store lease holds the key. The process stops being
  *    master 0.95 TTL after it sent its last successful renewal, by its own clock. The store keeps
@@ -7822,9 +7826,9 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
  *    try counts as excess. Only the refusal path checks the two flags.
  *
  * A refusal shows demand (L4, see >>client). The client checks for refusals from time to time. The
- * first refusal after such a check stores its time, and sets a flag of the client. All limiters of
- * a client share this flag. So the client reads one flag to learn whether any limiter has refused a
- * try.
+ * first refusal after such a check sets a flag of the client, and the limiter stores the time. All
+ * limiters of a client share this flag. So the client reads one flag to learn whether any limiter
+ * has refused a try.
  */
 
 /* ---- limiters: amounts and times */
@@ -8030,9 +8034,8 @@ static doorman_time doorman__window_rest(uint64_t units, uint64_t room, doorman_
 
 /* Returns how long it takes until a refused attempt fits. `last` and `here` are the units of the
  * previous and of the current window. `room` is the limit minus the units of the attempt. If `here`
- * is more than `room`, the attempt does not fit before the next window. If `here` is at most
- * `room`, the attempt fits in the current window, as soon as fewer units of the previous window
- * count. */
+ * is more than `room`, the attempt fits only in the next window. Otherwise the attempt fits later
+ * in the current window, when a smaller part of `last` counts. */
 static doorman_time doorman__sliding_delay(uint64_t last, uint64_t here, uint64_t room,
                                            doorman_time rest, doorman_time length) {
     if (here > room) return rest + length - doorman__window_rest(here, room, length);
@@ -8287,7 +8290,7 @@ static uint64_t doorman__log_next(const doorman_limiter *limiter) {
     return __atomic_load_n(&limiter->state.log.next, __ATOMIC_RELAXED);
 }
 
-/* Returns how long it takes until the log could allow a unit at this place. */
+/* Returns how long it takes until the log could allow a unit at the place `index`. */
 static doorman_time doorman__log_wait(const doorman_limiter *limiter, const doorman_limit *limit,
                                       uint64_t index, doorman_time now) {
     const doorman_arrival *place = doorman__log_place(limiter, limit, index);
@@ -8812,8 +8815,8 @@ static doorman_time doorman__usage_saves_in(const doorman__usage *usage, double 
     return (doorman_time)doorman__min(saves, (double)DOORMAN_DURATION_MAX);
 }
 
-/* Returns how long to wait after a refusal before another try. The wait ends at the latest when the
- * rate in force has saved enough. The wait is shorter if a larger lease may come before that
+/* Returns how long to wait after a refusal before another try. The wait ends at the latest when n
+ * units are saved at the rate in force. The wait is shorter if a larger lease may come before that
  * time. */
 static doorman_time doorman__rate_retry_after(const doorman__rate *rate, double n,
                                               doorman_time now) {
@@ -8917,8 +8920,8 @@ static bool doorman__gauge_possible(const doorman__gauge *gauge, uint64_t units)
     return quota.most == 0 || units <= (uint64_t)quota.most;
 }
 
-/* Refuses units, or allows them in shadow mode or with the kill switch on. Units that are allowed
- * in this way count as in flight. */
+/* Refuses units. In shadow mode, or with the kill switch on, allows them. These units then count as
+ * in flight. */
 static doorman_decision doorman__gauge_refuse(doorman__gauge *gauge, uint64_t units,
                                               doorman_time now) {
     const int64_t most = (int64_t)(DOORMAN_AMOUNT_MAX * DOORMAN__UNIT);
@@ -9122,8 +9125,8 @@ typedef struct doorman__supply {
     bool exhausted; /* the server granted less than what was wanted */
 } doorman__supply;
 
-/* The demand in the interval between two samples. `rate` is the demand of a rate, in units a
- * second. `peak` is the demand of a gauge, in units at the same time. */
+/* The demand in the interval between two samples. If the resource is a rate, `rate` is its
+ * demand in units a second. If it is a gauge, `peak` is its demand in units at the same time. */
 typedef struct doorman__use {
     double seconds, rate, peak;
     bool unmet, gauge_unmet;
@@ -9517,8 +9520,8 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
 
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource);
 
-/* Sets when the client next has work for the resource. A caller calls this function after a change
- * of one of these: the state, the end of the lease, the newest sample, the refused units, or
+/* Sets when the client next has work for the resource. Must be called after a change of one of
+ * these: the state, the end of the lease, the newest sample, the refused units, or
  * whether the wants follow use. */
 static void doorman__resource_set_wake(doorman_client_resource *resource) {
     doorman_time at =
@@ -11960,7 +11963,7 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * mutex, so the fields are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__queue {
     uint64_t units;     /* the sum of the units that the calls wait for, in 1/4096 */
-    doorman_time paced; /* rate: the start of the next pause (see "Pacing") */
+    doorman_time paced; /* only for a rate: when the next pause starts (see "Pacing") */
 } doorman__queue;
 
 /* A resource of an agent, as the application sees it. The mutex of the agent guards the client's
@@ -12908,9 +12911,9 @@ static void doorman__agent_update(doorman_agent *agent) {
     }
 }
 
-/* Returns whether an agent that stops has to wait. The agent waits while it can release a lease,
+/* Returns whether an agent must wait before it stops. The agent waits while it can release a lease,
  * and while a server may grant a lease. The agent does not wait for a server that does not respond,
- * because a lease ends without a release:
+ * because leases end even if they are not released. The table shows when the agent waits:
  *
  *   upstream      connection   the agent waits if
  *   READY         any          there is a lease to release (the next request releases it)
