@@ -593,10 +593,10 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
 /* Does the work that is due, and then makes the next request if one is due. If the timeout of the
  * last request has passed without a response, the call counts that request as failed. The work is:
  *     client   estimates wants from use, and removes expired leases from the limiters
- *     server   frees memory, and ends a mastership whose time has passed. Responses do not depend
- *              on this work. One call visits at most 10,000 resources and expired leases. These
- *              visits take some milliseconds. If more work is left, the upstream is due again at
- *              once
+ *     server   frees memory, and ends a mastership whose time has passed. Responses depend on this
+ *              work only if more than 1,000 leases of a resource expire together (S2). One call
+ *              visits at most 10,000 resources and expired leases. These visits take some
+ *              milliseconds. If more work is left, the upstream is due again at once
  *
  *   out       written in full. Pointers in out are valid until the next call on the upstream
  *   returns   true: send this request to out->address. false: there is nothing to send now, and
@@ -3698,7 +3698,7 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * holders, and its own grants stay within the lease of the child. But the leases from all these
  * masters together may exceed the lease of the child until the last master has learned.
  *     Two bits are enough for the number of a step. When two steps have begun after the last lease
- * of a holder, that lease has ended, and its entry is removed. `recent` and `in_round` are floats,
+ * of a holder, that lease has ended, and the step of its entry is not read again. `recent` and `in_round` are floats,
  * rounded up. The rounding adds at most 1.2e-7 of the amount. The floats save 8 bytes in each
  * entry, and there may be a million entries.
  *
@@ -5656,7 +5656,10 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *
  * S1 A server that is not master grants nothing. Its response has only the address of the master,
  *    if the server knows this address.
- * S2 Expired leases are never visible: every function removes them before it reads a lease table.
+ * S2 Every function removes expired leases before it reads a lease table. If very many leases of a
+ *    resource expire together, a call removes only the first 1,000, so that no call takes long. The
+ *    other leases still count as committed until a later call, which is safe. But if the holder of
+ *    such a lease asks again, its lease is removed at once.
  * S3 The minimum interval is 5 s by default, and at most half the refresh interval. The minimum
  *    interval applies to a holder that names its last lease. A request within the interval gets the
  *    last lease again (R11). So a holder whose wants were not met gains nothing by asking often.
@@ -5714,12 +5717,12 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    one holder. An item of a request that would exceed a limit is refused (FULL). No holder loses
  *    a lease because of a limit.
  *
- * Expiry. Every function removes expired leases first (S2), so doorman__server_update only frees
- * memory. A heap orders all resources by the time at which an update must visit them at the latest.
- * For each resource, this time is not later than the end of the lease entry that ends first. This
- * time may be earlier, because a renewal moves the end of the entry but does not move the resource
- * in the heap. The next update sets the exact time. So within one lease length, the updates of a
- * resource cost O(log resources), for any number of renewals.
+ * Expiry. Every function removes expired leases first (S2), so doorman__server_update frees memory,
+ * and removes what other calls have left. A heap orders all resources by the time at which an
+ * update must visit them at the latest. For each resource, this time is not later than the end of
+ * the lease entry that ends first. This time may be earlier, because a renewal moves the end of the
+ * entry but does not move the resource in the heap. The next update sets the exact time. So within
+ * one lease length, the updates of a resource cost O(log resources), for any number of renewals.
  *
  * The tree. A server with a parent has a lease of its own for each resource: a held lease (see
  * >>upstream). The capacity of this held lease is C of the lease table of that resource. What the
@@ -5782,6 +5785,10 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
 
 /* One update visits at most this many leases and resources, which takes some milliseconds. */
 #define DOORMAN__UPDATE_MAX ((size_t)10000)
+
+/* Any other call removes at most this many expired leases of a resource (S2), which takes some
+ * tenths of a millisecond. */
+#define DOORMAN__EXPIRE_MAX ((size_t)1000)
 
 /* Counts the resources of one holder of the server. */
 typedef struct doorman__holder_usage {
@@ -5982,6 +5989,16 @@ static void doorman__server_remove_resource(doorman_server *server,
     doorman__server_free_closed(server);
 }
 
+static void doorman__server_expire_entry(doorman_server *server,
+                                         doorman__server_resource_entry *resource,
+                                         doorman__lease_entry *entry) {
+    assert(server->now >= entry->end);
+    doorman__server_event(server, DOORMAN_EVENT_EXPIRED, resource->resource_id, entry->holder_id,
+                          entry->has);
+    if (entry->lease_id) resource->expired_count++; /* 0: the holder had to try later */
+    doorman__server_remove_entry(server, &resource->leases, entry);
+}
+
 /* S2: removes at most `most` expired entries, and returns their number. */
 static size_t doorman__server_expire_some(doorman_server *server,
                                           doorman__server_resource_entry *resource, size_t most) {
@@ -5989,10 +6006,7 @@ static size_t doorman__server_expire_some(doorman_server *server,
     for (doorman__lease_entry *entry = NULL;
          count < most && (entry = doorman__leases_first(&resource->leases));) {
         if (server->now < entry->end) break;
-        doorman__server_event(server, DOORMAN_EVENT_EXPIRED, resource->resource_id,
-                              entry->holder_id, entry->has);
-        if (entry->lease_id) resource->expired_count++; /* 0: the holder had to try later */
-        doorman__server_remove_entry(server, &resource->leases, entry);
+        doorman__server_expire_entry(server, resource, entry);
         count++;
     }
     return count;
@@ -6000,7 +6014,7 @@ static size_t doorman__server_expire_some(doorman_server *server,
 
 static void doorman__server_expire(doorman_server *server,
                                    doorman__server_resource_entry *resource) {
-    doorman__server_expire_some(server, resource, SIZE_MAX);
+    doorman__server_expire_some(server, resource, DOORMAN__EXPIRE_MAX);
 }
 
 static void doorman__server_resign(doorman_server *server) {
@@ -6517,6 +6531,10 @@ static doorman_status doorman__item_find_entry(doorman_server *server, doorman__
     uint64_t holder_hash = server->holder_hash;
     doorman__server_expire(server, item->resource);
     item->entry = doorman__leases_find(leases, holder_hash, request->holder_id, request->is_server);
+    if (item->entry && server->now >= item->entry->end) {
+        doorman__server_expire_entry(server, item->resource, item->entry);
+        item->entry = NULL;
+    }
     if (item->entry) {
         __builtin_prefetch(item->entry->older); /* a renewal writes to both neighbours */
         __builtin_prefetch(item->entry->newer);

@@ -6,7 +6,7 @@
  * resources or leases of an iteration. It also holds the sum of the other resources.
  *
  * Each step of an iteration takes about 0.2 us. If its data is not in the CPU's caches, it takes
- * several us. An iteration has slices of SLICE_DURATION, and releases the lock after each slice. It
+ * several us. If leases have expired, it takes up to 0.2 ms (S2). An iteration has slices of SLICE_DURATION, and releases the lock after each slice. It
  * then sleeps for a moment. Without the sleep, a thread that waits for the lock wakes up too late
  * to get it. Rows get their memory between the slices, because moving them can take milliseconds.
  * The service notes the longest slice. */
@@ -15,7 +15,7 @@
 #include <nng/supplemental/util/platform.h>
 
 #define SLICE_DURATION (DOORMAN_SECOND / 1000)
-#define SLICE_CLOCK_STEPS 32 /* the clock is read after this many steps */
+#define SLICE_CLOCK_STEPS 8 /* the clock is read after this many steps */
 #define SLICE_PAUSE_MS 1
 
 /* The part of an iteration during which the lock is held. */

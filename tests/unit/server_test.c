@@ -1511,6 +1511,31 @@ static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) 
     world_stop(w);
 }
 
+/* S2: no call removes all of very many expired leases. What a call leaves still counts as committed,
+ * except for the lease of a holder that asks again. */
+static void a_call_removes_only_a_part_of_many_expired_leases(void **state) {
+    (void)state;
+    enum { HOLDERS = 5000 };
+    world *w = world_start(HOLDERS, NULL);
+    holder last = {.id = "h4999", .wants = 1}, late = {.id = "late", .wants = 2 * HOLDERS};
+    for (int i = 0; i < HOLDERS; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "h%d", i);
+        assert_about(request_capacity(w, &(holder){.id = id, .wants = 1}), 1);
+    }
+    w->now += 63 * SECOND;
+    assert_int_equal(w->events[DOORMAN_EVENT_EXPIRED], 0);
+    assert_int_equal(read_resource(w).holder_count, HOLDERS - 1000);
+    assert_about(read_resource(w).has, HOLDERS - 2000);
+    assert_about(request_capacity(w, &late), 3000);
+    assert_int_equal(w->events[DOORMAN_EVENT_EXPIRED], 3000);
+    assert_about(request_capacity(w, &last), 1);
+    assert_int_equal(w->events[DOORMAN_EVENT_EXPIRED], 4001);
+    assert_int_equal(read_resource(w).expired_count, HOLDERS);
+    assert_int_equal(read_resource(w).holder_count, 2);
+    world_stop(w);
+}
+
 /* A holder requests the resource with this number as its id. */
 static void request_by_number(world *w, int number) {
     char id[16];
@@ -1730,6 +1755,7 @@ int main(void) {
         cmocka_unit_test(an_update_removes_all_resources_that_have_ended),
         cmocka_unit_test(an_update_is_due_at_once_when_the_last_holder_releases),
         cmocka_unit_test(an_update_with_much_work_does_a_part_and_is_due_again),
+        cmocka_unit_test(a_call_removes_only_a_part_of_many_expired_leases),
         cmocka_unit_test(an_iteration_visits_each_lasting_element_exactly_once),
         cmocka_unit_test(an_iteration_continues_in_a_table_that_shrinks),
         cmocka_unit_test(an_iteration_ends_with_the_mastership),
