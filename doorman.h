@@ -3698,9 +3698,9 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * holders, and its own grants stay within the lease of the child. But the leases from all these
  * masters together may exceed the lease of the child until the last master has learned.
  *     Two bits are enough for the number of a step. When two steps have begun after the last lease
- * of a holder, that lease has ended, and the step of its entry is not read again. `recent` and `in_round` are floats,
- * rounded up. The rounding adds at most 1.2e-7 of the amount. The floats save 8 bytes in each
- * entry, and there may be a million entries.
+ * of a holder, that lease has ended, and the step of its entry is not read again. `recent` and
+ * `in_round` are floats, rounded up. The rounding adds at most 1.2e-7 of the amount. The floats
+ * save 8 bytes in each entry, and there may be a million entries.
  *
  * Expiry. The owner removes ended entries in the order of `end` (S2). The entries are a list in
  * this order. All leases have the same length, so a renewed entry ends last. A renewed entry moves

@@ -6,10 +6,11 @@
  * resources or leases of an iteration. It also holds the sum of the other resources.
  *
  * Each step of an iteration takes about 0.2 us. If its data is not in the CPU's caches, it takes
- * several us. If leases have expired, it takes up to 0.2 ms (S2). An iteration has slices of SLICE_DURATION, and releases the lock after each slice. It
- * then sleeps for a moment. Without the sleep, a thread that waits for the lock wakes up too late
- * to get it. Rows get their memory between the slices, because moving them can take milliseconds.
- * The service notes the longest slice. */
+ * several us. If leases have expired, it takes up to 0.2 ms (S2). An iteration has slices of
+ * SLICE_DURATION, and releases the lock after each slice. It then sleeps for a moment. Without the
+ * sleep, a thread that waits for the lock wakes up too late to get it. Rows get their memory
+ * between the slices, because moving them can take milliseconds. The service notes the longest
+ * slice. */
 #include "server.h"
 
 #include <nng/supplemental/util/platform.h>

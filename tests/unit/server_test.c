@@ -1511,8 +1511,8 @@ static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) 
     world_stop(w);
 }
 
-/* S2: no call removes all of very many expired leases. What a call leaves still counts as committed,
- * except for the lease of a holder that asks again. */
+/* S2: no call removes all of very many expired leases. What a call leaves still counts as
+ * committed, except for the lease of a holder that asks again. */
 static void a_call_removes_only_a_part_of_many_expired_leases(void **state) {
     (void)state;
     enum { HOLDERS = 5000 };
