@@ -75,9 +75,9 @@
  *     wants           how much a holder asks for
  *     has             how much a holder may use under its lease
  *     committed       how much the server counts as used by a holder. This amount is at least what
- *                     the holder has. When the server cuts a lease, the committed amount falls only
- *                     after the holder has confirmed the smaller lease, or after the old lease has
- *                     ended
+ *                     the holder has. When the server cuts a lease, the committed amount falls when
+ *                     the holder confirms the smaller lease. Without a confirmation it falls within
+ *                     two lease lengths
  *     safe capacity   how much a client may use of a resource for which it has no lease, if the
  *                     fallback of the resource is DOORMAN_SAFE
  *     subclients      the number of clients that a holder represents. For a client the number is 1
