@@ -12674,12 +12674,14 @@ doorman_status doorman_transport_create(doorman_transport **out,
     return DOORMAN_OK;
 }
 
-/* nng_close aborts the operation of the aio. nng_aio_stop waits until the callback has returned. If
- * the callback has tried to send again after the stop, nng has not taken the message. */
+/* nng_aio_stop aborts the operation of the aio, and waits until the callback has returned. If the
+ * callback tries to send again after the stop, nng does not take the message. The socket is closed
+ * after that: nng's thread for timeouts uses the socket of an operation that times out, even if the
+ * socket is closed at the same time (seen with nng 1.5.2). */
 void doorman_transport_destroy(doorman_transport *transport) {
     if (!transport) return;
-    nng_close(transport->socket);
     if (transport->aio) nng_aio_stop(transport->aio);
+    nng_close(transport->socket);
     if (doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING) {
         nng_msg_free(nng_aio_get_msg(transport->aio));
     }
