@@ -421,8 +421,9 @@ DOORMAN_API void doorman_config_destroy(doorman_config *config);
 
 /* Describes a configuration by options. doorman_config_create makes an equal configuration from
  * them.
- *   out   written in full. The templates are in their order, and have the defaults filled in. They
- *         belong to config */
+ *   out    written in full. The templates are in their order, and have the defaults filled in. They
+ *          belong to config
+ *   cost   O(1) */
 DOORMAN_API void doorman_config_read(const doorman_config *config, doorman_config_options *out);
 
 /* ---- shares, the public part -------------------------------------------------------------- */
@@ -1393,7 +1394,8 @@ DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char 
  * refuses a text that is larger than V5 allows.
  *   options   used only during the call; not checked. template_max has no effect
  *   text      in/out: its text is replaced
- *   returns   OK | OUT_OF_MEMORY */
+ *   returns   OK | OUT_OF_MEMORY
+ *   cost      O(bytes of the text) */
 DOORMAN_API doorman_status doorman_json_write_config(const doorman_config_options *options,
                                                      doorman_buffer *text);
 

@@ -630,7 +630,8 @@ void server_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock,
 
 #define YIELD_MS 1
 
-void server_yield(struct service *service) {
+/* Releases the lock for a moment, so that other threads can take it. */
+static void service_yield(struct service *service) {
     pthread_mutex_unlock(&service->lock);
     nng_msleep(YIELD_MS);
     pthread_mutex_lock(&service->lock);
@@ -1104,7 +1105,7 @@ static void service_update(struct service *service) {
     bool is_root = service->settings->parents.count == 0; /* with a parent, the link does this */
     while (is_root && doorman_upstream_due(upstream) <= now) {
         (void)doorman_upstream_request(upstream, &none, now);
-        if (doorman_upstream_due(upstream) <= now) server_yield(service);
+        if (doorman_upstream_due(upstream) <= now) service_yield(service);
     }
     server_warnings_update(service, now);
     pthread_mutex_unlock(&service->lock);

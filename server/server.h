@@ -269,9 +269,6 @@ void server_apply_config(struct service *service, doorman_config *config,
 doorman_status server_handle_message(struct service *service, doorman_json_exchange *exchange,
                                      const char *text, size_t bytes);
 
-/* Releases the lock for a moment, so that other threads can take it. */
-void server_yield(struct service *service);
-
 bool server_condition_init(pthread_cond_t *condition);
 
 /* Waits for a condition, at most for `duration`. */

@@ -1,6 +1,6 @@
 /* The reference of the wire protocol, examples/protocol.md. Its examples are sent to a server in
- * their order, and each response must equal the one on the page. Lease ids differ each time, so a
- * lease id of the page stands for the id that the server made in its place. */
+ * their order, and each response must equal the one on the page. Lease ids differ each time. So the
+ * test replaces each lease id of the page by the id from the server. */
 #define _GNU_SOURCE
 #include "http.h"
 

@@ -601,7 +601,7 @@ static doorman_status write_config(fixture *s) {
     return status;
 }
 
-/* The object has so many keys that they are sorted to find duplicates. */
+/* The object has more than 16 keys. The reader then sorts the keys to find duplicates. */
 static const char request_text[] =
     "{\"get_capacity\":{\"client_id\":\"new\",\"resource\":[{\"resource_id\":\"db/1\",\"wants\":5,"
     "\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,\"k\":1,"

@@ -1812,8 +1812,8 @@ static void a_refusal_of_many_units_knows_how_far_wants_can_grow(void **state) {
     }
 }
 
-/* L2, L4: the client cannot know the capacity of a gauge. But it knows when it will ask for so many
- * units again. A caller that follows retry_after tries 50 units of a gauge of 20 rarely. */
+/* L2, L4: the client does not know the capacity of a gauge. But the client knows when it next asks
+ * the server for 50 units. retry_after is that time, so its callers rarely try 50 units of 20. */
 static void a_gauge_that_is_too_small_is_tried_rarely(void **state) {
     (void)state;
     world w;

@@ -1,6 +1,6 @@
-/* Who is master of a node: the rule V2 of >>election of doorman.h. The first tests make the calls
- * of one process by hand. At the end, random histories of several processes run against an obvious
- * model of a store, with clocks that differ and calls that are lost, late or made twice. */
+/* Tests the section >>election of doorman.h: rule V2. The first tests make the calls of one process
+ * by hand. At the end, random histories of several processes run against an obvious model of a
+ * store, with clocks that differ and calls that are lost, late or made twice. */
 #include "unit.h"
 
 #include <string.h>

@@ -1571,8 +1571,8 @@ static bool iterate(world *w, bool leases, doorman_cursor *cursor, int steps, in
     return more;
 }
 
-/* While an iteration is at any position, every second element is removed. One new element is added,
- * or so many that the hash table grows. A second iteration runs at another position. */
+/* Removes every second element while an iteration is at any position. Adds one new element, or so
+ * many that the hash table grows. A second iteration runs at another position. */
 static void check_iteration(bool leases, int place, int added) {
     enum { COUNT = 40, MOST = 1000 };
     int visits[2][COUNT + MOST] = {{0}};
