@@ -7,11 +7,12 @@
 #define DOORMAN_IMPLEMENTATION
 #include "../../doorman.h"
 
-#include <nng/protocol/reqrep0/rep.h>
-
+#include <arpa/inet.h>
 #include <math.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <cmocka.h>
 
@@ -37,7 +38,13 @@ static void sleep_for(doorman_time duration) {
 
 /* ---- a server in a thread ------------------------------------------------------------------ */
 
+/* The server reads and writes nng's protocol on plain sockets. If it used nng, an agent and a
+ * server in one process would share nng's threads. With nng 1.5.2, a server that closes its nng
+ * socket while clients send requests can block these threads for ever. */
+
 typedef enum behaviour { ANSWERS, SILENT, SENDS_GARBAGE } behaviour;
+
+#define PEERS_MAX 16
 
 typedef struct test_server {
     char url[64]; /* kept when the server stops, so that it can start again there */
@@ -50,34 +57,97 @@ typedef struct test_server {
     pthread_mutex_t mutex; /* guards the server */
     doorman_config *config;
     doorman_server *server;
-    nng_socket socket;
+    int listener; /* bound until the process ends, so that no other program takes the port */
+    int stopping; /* atomic */
     pthread_t thread;
 } test_server;
 
-static void test_server_answer(test_server *self, nng_msg *message, doorman_buffer *reply) {
-    const char *text = (const char *)nng_msg_body(message);
-    pthread_mutex_lock(&self->mutex);
-    doorman_json_serve(self->server, text, nng_msg_len(message), reply, 0, doorman_clock());
-    pthread_mutex_unlock(&self->mutex);
-    nng_msg_clear(message);
-    if (__atomic_load_n(&self->behaviour, __ATOMIC_SEQ_CST) == SENDS_GARBAGE) {
-        nng_msg_append(message, "{\"get_capacity\": [1e999", 23);
-    } else {
-        nng_msg_append(message, reply->text, reply->bytes);
-    }
+static bool read_all(int fd, void *out, size_t bytes) {
+    return recv(fd, out, bytes, MSG_WAITALL) == (ssize_t)bytes;
 }
 
+static bool write_all(int fd, const void *from, size_t bytes) {
+    return send(fd, from, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
+}
+
+/* Accepts a connection, and exchanges nng's greeting. The peer must be a REQ. Returns -1 if this
+ * fails. */
+static int accept_peer(int listener) {
+    static const unsigned char req[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+    static const unsigned char rep[8] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
+    const struct timeval timeout = {.tv_sec = 10};
+    unsigned char greeting[8];
+    int fd = accept(listener, NULL, NULL);
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    if (write_all(fd, rep, sizeof rep) && read_all(fd, greeting, sizeof greeting) &&
+        memcmp(greeting, req, sizeof req) == 0) {
+        return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+/* Sends a response: its length, the number of its request, and the text. */
+static bool test_server_answer(test_server *self, int fd, const char *text, size_t bytes,
+                               const unsigned char number[4]) {
+    static const char garbage[] = "{\"get_capacity\": [1e999";
+    doorman_buffer reply = {0};
+    unsigned char head[12] = {0};
+    pthread_mutex_lock(&self->mutex);
+    doorman_json_serve(self->server, text, bytes, &reply, 0, doorman_clock());
+    pthread_mutex_unlock(&self->mutex);
+    bool wrong = __atomic_load_n(&self->behaviour, __ATOMIC_SEQ_CST) == SENDS_GARBAGE;
+    size_t size = wrong ? strlen(garbage) : reply.bytes;
+    for (int i = 0; i < 8; i++) head[i] = (unsigned char)((uint64_t)(size + 4) >> (56 - 8 * i));
+    memcpy(head + 8, number, 4);
+    bool sent =
+        write_all(fd, head, sizeof head) && write_all(fd, wrong ? garbage : reply.text, size);
+    doorman_buffer_uninit(&reply);
+    return sent;
+}
+
+/* Reads a request and responds to it. Returns false if the connection has ended. */
+static bool test_server_serve(test_server *self, int fd) {
+    unsigned char head[12];
+    uint64_t bytes = 0;
+    if (!read_all(fd, head, sizeof head)) return false;
+    for (int i = 0; i < 8; i++) bytes = bytes << 8 | head[i];
+    if (bytes < 4 || bytes > DOORMAN_MESSAGE_BYTES_MAX) return false;
+    char *text = (char *)malloc((size_t)bytes);
+    bool good = text && read_all(fd, text, (size_t)bytes - 4);
+    if (good) __atomic_fetch_add(&self->request_count, 1, __ATOMIC_SEQ_CST);
+    if (good && __atomic_load_n(&self->behaviour, __ATOMIC_SEQ_CST) != SILENT) {
+        good = test_server_answer(self, fd, text, (size_t)bytes - 4, head + 8);
+    }
+    free(text);
+    return good;
+}
+
+/* Serves all peers until the server stops. peers[0] is the listener; -1: a free place. */
 static void *test_server_main(void *context) {
     test_server *self = (test_server *)context;
-    doorman_buffer reply = {0};
-    nng_msg *message = NULL;
-    while (nng_recvmsg(self->socket, &message, 0) == 0) {
-        __atomic_fetch_add(&self->request_count, 1, __ATOMIC_SEQ_CST);
-        bool silent = __atomic_load_n(&self->behaviour, __ATOMIC_SEQ_CST) == SILENT;
-        if (!silent) test_server_answer(self, message, &reply);
-        if (silent || nng_sendmsg(self->socket, message, 0) != 0) nng_msg_free(message);
+    struct pollfd peers[PEERS_MAX];
+    for (int i = 0; i < PEERS_MAX; i++) peers[i] = (struct pollfd){.fd = -1, .events = POLLIN};
+    peers[0].fd = self->listener;
+    while (poll(peers, PEERS_MAX, -1) > 0 && !__atomic_load_n(&self->stopping, __ATOMIC_SEQ_CST)) {
+        for (int i = 1; i < PEERS_MAX; i++) {
+            if (peers[i].fd < 0 || !peers[i].revents || test_server_serve(self, peers[i].fd)) {
+                continue;
+            }
+            close(peers[i].fd);
+            peers[i].fd = -1;
+        }
+        int place = 1;
+        while (place < PEERS_MAX && peers[place].fd >= 0) place++;
+        if (!peers[0].revents || place == PEERS_MAX) continue;
+        peers[place].fd = accept_peer(self->listener);
+        if (peers[place].fd >= 0) __atomic_fetch_add(&self->connection_count, 1, __ATOMIC_SEQ_CST);
     }
-    doorman_buffer_uninit(&reply);
+    for (int i = 1; i < PEERS_MAX; i++) {
+        if (peers[i].fd >= 0) shutdown(peers[i].fd, SHUT_RDWR); /* also in children of a fork */
+        if (peers[i].fd >= 0) close(peers[i].fd);
+    }
     return NULL;
 }
 
@@ -100,36 +170,41 @@ static void test_server_create(test_server *self) {
     assert_int_equal(doorman_server_set_master(self->server, &mastership, now), DOORMAN_OK);
 }
 
-static void test_server_on_connect(nng_pipe pipe, nng_pipe_ev event, void *context) {
-    (void)pipe;
-    (void)event;
-    __atomic_fetch_add(&((test_server *)context)->connection_count, 1, __ATOMIC_SEQ_CST);
-}
-
-/* Chooses a free port the first time. */
-static void test_server_listen(test_server *self) {
-    nng_listener listener;
-    int port = 0;
-    assert_int_equal(nng_rep0_open(&self->socket), 0);
-    nng_pipe_notify(self->socket, NNG_PIPE_EV_ADD_POST, test_server_on_connect, self);
-    if (self->url[0]) {
-        assert_int_equal(nng_listen(self->socket, self->url, NULL, 0), 0);
-        return;
+/* Chooses a free port, and its address. The port refuses connections until the server starts. A
+ * stopped listener keeps its port only if it asked for this port. So the first socket asks for any
+ * port, and the second one for the port of the first. */
+static void test_server_bind(test_server *self) {
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    struct sockaddr *any = (struct sockaddr *)&address;
+    socklen_t bytes = sizeof address;
+    const int on = 1;
+    int sockets[2];
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int i = 0; i < 2; i++) {
+        sockets[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_true(sockets[i] >= 0);
+        assert_int_equal(setsockopt(sockets[i], SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+        assert_int_equal(bind(sockets[i], any, bytes), 0);
+        assert_int_equal(getsockname(sockets[i], any, &bytes), 0);
     }
-    assert_int_equal(nng_listen(self->socket, "tcp://127.0.0.1:0", &listener, 0), 0);
-    assert_int_equal(nng_listener_get_int(listener, NNG_OPT_TCP_BOUND_PORT, &port), 0);
-    snprintf(self->url, sizeof self->url, "tcp://127.0.0.1:%d", port);
+    close(sockets[0]);
+    self->listener = sockets[1];
+    snprintf(self->url, sizeof self->url, "tcp://127.0.0.1:%d", ntohs(address.sin_port));
 }
 
 static void test_server_start(test_server *self) {
+    if (!self->url[0]) test_server_bind(self);
     pthread_mutex_init(&self->mutex, NULL);
-    test_server_listen(self);
     test_server_create(self);
+    self->stopping = 0;
+    assert_int_equal(listen(self->listener, PEERS_MAX), 0);
     assert_int_equal(pthread_create(&self->thread, NULL, test_server_main, self), 0);
 }
 
+/* After shutdown(2) the listener is still bound, and refuses connections. */
 static void test_server_stop(test_server *self) {
-    nng_close(self->socket);
+    __atomic_store_n(&self->stopping, 1, __ATOMIC_SEQ_CST);
+    shutdown(self->listener, SHUT_RDWR);
     pthread_join(self->thread, NULL);
     doorman_server_destroy(self->server);
     doorman_config_destroy(self->config);
@@ -152,8 +227,7 @@ static doorman_server_resource test_server_read(test_server *self) {
     return sums;
 }
 
-/* Makes an address without a server; a test can start one there. It is not a port, because another
- * program could take that. */
+/* Makes an address without a server. */
 static void unused_address(char url[64]) {
     static int count;
     snprintf(url, 64, "ipc:///tmp/doorman-test-%ld-%d", (long)getpid(), count++);
@@ -336,7 +410,7 @@ static void without_a_server_nothing_blocks_and_the_fallback_applies(void **stat
 static void leases_survive_a_server_that_restarts(void **state) {
     (void)state;
     test_server server = {.capacity = 90};
-    unused_address(server.url);
+    test_server_bind(&server);
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *safe = open_as(agent, "safe", 50, DOORMAN_SAFE, 7);
@@ -588,7 +662,7 @@ static void an_agent_says_why_it_cannot_connect(void **state) {
 static void an_agent_reports_a_refused_connection_before_the_request_times_out(void **state) {
     (void)state;
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
-    unused_address(server.url);
+    test_server_bind(&server);
     doorman_time from = doorman_clock();
     doorman_agent *agent = start_with(server.url, 10 * TEST_TIMEOUT);
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
@@ -794,7 +868,7 @@ static void a_lease_without_its_server_does_not_delay_a_stop_for_long(void **sta
     test_server server = {
         .capacity = 90, .lease_length = 10 * TEST_TIMEOUT, .refresh_interval = 10 * TEST_TIMEOUT};
     server_that_goes = &server;
-    unused_address(server.url);
+    test_server_bind(&server);
     doorman_time least = TEST_TIMEOUT;
     for (int i = 0; i < TRIES && least > SHORT_STOP; i++) {
         test_server_start(&server);
@@ -1294,7 +1368,7 @@ static void a_blocked_waiter_sees_a_new_rate(void **state) {
 static void a_blocked_waiter_sees_the_first_lease(void **state) {
     (void)state;
     test_server server = {.capacity = 100};
-    unused_address(server.url);
+    test_server_bind(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *db = open_as(agent, "db", 100, DOORMAN_PESSIMISTIC, 0);
     doorman_resource *pool = open_gauge(agent, "pool", 100, DOORMAN_PESSIMISTIC, 0);
