@@ -12446,8 +12446,8 @@ struct doorman_transport {
     nng_socket socket;
     nng_aio *aio;
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address of the last request */
-    bool has_socket;                        /* the socket connects to this address */
-    int dialer;                             /* the id of nng's dialer */
+    bool has_dialer;                        /* the dialer connects to this address */
+    int dialer;            /* the id of nng's dialer; 0: there is none yet; atomic */
     uint64_t old_failures; /* the number of the dialer's failures before it last connected */
     int pipe;              /* the id of nng's connection; 0: there is no connection; atomic */
     const struct doorman__dial_failure *failure; /* why nng could not connect since the request was
@@ -12571,7 +12571,7 @@ static void doorman__transport_explain(doorman_transport *transport, bool was_se
     int code = transport->nng_error;
     uint64_t count;
     const struct doorman__dial_failure *failure = NULL;
-    bool connects = transport->has_socket && was_sending && code == NNG_ETIMEDOUT &&
+    bool connects = transport->has_dialer && was_sending && code == NNG_ETIMEDOUT &&
                     !doorman__transport_connected(transport);
     if (connects) failure = doorman__dialer_failure(transport->dialer, &count);
     doorman__fail(&transport->error, DOORMAN_UNAVAILABLE, "%s%s",
@@ -12713,11 +12713,15 @@ static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_c
     return error;
 }
 
-/* A thread of nng calls this function when a connection is made or lost. */
+/* A thread of nng calls this function when a connection is made or lost. A dialer that is being
+ * closed may still make a connection. The function refuses it. */
 static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
     doorman_transport *transport = (doorman_transport *)context;
     int id = nng_pipe_id(pipe);
-    if (event == NNG_PIPE_EV_ADD_POST) {
+    int dialer = __atomic_load_n(&transport->dialer, __ATOMIC_RELAXED);
+    if (event == NNG_PIPE_EV_ADD_PRE) {
+        if (nng_dialer_id(nng_pipe_dialer(pipe)) != dialer) nng_pipe_close(pipe);
+    } else if (event == NNG_PIPE_EV_ADD_POST) {
         __atomic_store_n(&transport->pipe, id, __ATOMIC_RELAXED);
     } else {
         (void)__atomic_compare_exchange_n(&transport->pipe, &id, 0, false, __ATOMIC_RELAXED,
@@ -12733,40 +12737,53 @@ static int doorman__transport_dial(doorman_transport *transport) {
         error = doorman__transport_create_tls(transport, &tls);
         if (error == 0) error = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
     }
+    __atomic_store_n(&transport->dialer, nng_dialer_id(dialer), __ATOMIC_RELAXED);
     if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
-    transport->dialer = nng_dialer_id(dialer);
     if (tls) nng_tls_config_free(tls); /* the dialer has its own reference */
     return error;
 }
 
-/* Opens a socket that connects to the address. The server need not run yet, because nng retries
- * every 0.1 s to 1 s. But nng must not resend a request. If it did, a server could grant a request
+/* Opens the socket. The transport keeps it until it is destroyed, because nng_close can take long
+ * while connections end. nng must not resend a request. If it did, a server could grant a request
  * that the upstream has given up.
  *   returns   nng's error, or 0 */
-static int doorman__transport_connect(doorman_transport *transport) {
-    nng_close(transport->socket); /* has no effect if there is no socket yet */
-    transport->old_failures = 0;
-    __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
-    int error = nng_req0_open(&transport->socket);
-    if (error != 0) return error;
-    nng_socket socket = transport->socket;
+static int doorman__transport_open(doorman_transport *transport) {
     /* a message also has nng's request id */
     size_t bytes_max = DOORMAN_MESSAGE_BYTES_MAX + sizeof(uint32_t);
+    nng_socket socket = NNG_SOCKET_INITIALIZER;
+    int error = nng_req0_open(&socket);
+    if (error != 0) return error;
     error = nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
     if (error == 0) error = nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000);
     if (error == 0) error = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max);
-    for (int i = 0; error == 0 && i < 2; i++) {
-        nng_pipe_ev event = i ? NNG_PIPE_EV_REM_POST : NNG_PIPE_EV_ADD_POST;
-        error = nng_pipe_notify(socket, event, doorman__transport_on_pipe, transport);
+    for (int i = NNG_PIPE_EV_ADD_PRE; error == 0 && i <= NNG_PIPE_EV_REM_POST; i++) {
+        error = nng_pipe_notify(socket, (nng_pipe_ev)i, doorman__transport_on_pipe, transport);
     }
-    if (error == 0) error = doorman__transport_dial(transport);
-    transport->has_socket = error == 0;
+    if (error != 0) nng_close(socket);
+    if (error == 0) transport->socket = socket;
+    return error;
+}
+
+/* Connects to the address, and disconnects from the last one. The server need not run yet, because
+ * nng retries every 0.1 s to 1 s.
+ *   returns   nng's error, or 0 */
+static int doorman__transport_connect(doorman_transport *transport) {
+    bool is_open = nng_socket_id(transport->socket) > 0;
+    int error = is_open ? 0 : doorman__transport_open(transport);
+    if (error != 0) return error;
+    nng_dialer old = NNG_DIALER_INITIALIZER;
+    old.id = (uint32_t)transport->dialer;
+    (void)nng_dialer_close(old); /* its connection too; has no effect if there is no dialer yet */
+    transport->old_failures = 0;
+    __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
+    error = doorman__transport_dial(transport);
+    transport->has_dialer = error == 0;
     return error;
 }
 
 /* Makes the next request open a new connection. */
 static void doorman__transport_disconnect(doorman_transport *transport) {
-    transport->has_socket = false;
+    transport->has_dialer = false;
     __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
 }
 
@@ -12811,7 +12828,7 @@ static void doorman__transport_start_looks(doorman_transport *transport) {
 void doorman_transport_send(doorman_transport *transport) {
     nng_msg *message = NULL;
     doorman__transport_start_looks(transport);
-    int error = transport->has_socket ? 0 : doorman__transport_connect(transport);
+    int error = transport->has_dialer ? 0 : doorman__transport_connect(transport);
     if (error == 0) error = nng_msg_alloc(&message, transport->text.bytes);
     if (error != 0) {
         doorman__transport_finish(transport, error, NULL);
