@@ -4221,11 +4221,15 @@ static double doorman__leases_take_turn(doorman__lease_table *leases, doorman__r
                                         double base, double *due, doorman_time now) {
     const doorman_algorithm *algorithm = leases->algorithm;
     double has = rotation->entry->has;
-    /* how many units are owed to other holders */
-    double owed = doorman__total_value(leases->owed) - (double)rotation->owed;
+    double all_owed = doorman__total_value(leases->owed);
+    double owed = all_owed - (double)rotation->owed; /* to other holders */
     double idle = leases->capacity - doorman__total_value(leases->has);
     bool unmet = idle < owed;
-    if (!unmet || !leases->unmet_since) leases->unmet_since = unmet ? now : 0;
+    if (idle >= all_owed) {
+        leases->unmet_since = 0;
+    } else if (!leases->unmet_since) {
+        leases->unmet_since = now;
+    }
     double turn = (double)algorithm->lease_length / (double)(2 * DOORMAN_SECOND);
     doorman__rotation_set_waits(leases, rotation, has <= base && rotation->lag > 0);
     if (has > base) {

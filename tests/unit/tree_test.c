@@ -1603,6 +1603,26 @@ static void a_newcomer_has_its_first_unit_soon(void **state) {
     forest_stop(f);
 }
 
+/* A5: with one client more than there are units, one client at a time has no unit. Soon another
+ * client gives up its unit. */
+static void nobody_waits_long_for_a_turn(void **state) {
+    (void)state;
+    forest *f = forest_start_whole(20, usual);
+    for (int i = 0; i < 21; i++) add_client(f, 0, 4, 1);
+    rotation_history *t = watch_rotation(f, 3600, 20);
+    size_t longest = 0;
+    for (int client = 0; client < 21; client++) {
+        size_t without = 0;
+        for (size_t step = 0; step < t->steps; step++) {
+            without = t->has_unit[client][step] ? 0 : without + 1;
+            if (without > longest) longest = without;
+        }
+    }
+    assert_true(longest >= 1 && longest <= 3 * 60 * STEPS_PER_SECOND);
+    free(t);
+    forest_stop(f);
+}
+
 /* Clients come and go, and all sums stay correct. The sums are 0 after the last client. */
 static void the_rotation_continues_when_holders_leave(void **state) {
     (void)state;
@@ -1729,6 +1749,7 @@ int main(void) {
         cmocka_unit_test(every_kind_gives_whole_units),
         cmocka_unit_test(units_rotate_through_a_tree),
         cmocka_unit_test(a_newcomer_has_its_first_unit_soon),
+        cmocka_unit_test(nobody_waits_long_for_a_turn),
         cmocka_unit_test(the_rotation_continues_when_holders_leave),
         cmocka_unit_test(whole_units_can_be_switched_on_and_off),
         cmocka_unit_test(a_fractional_lease_from_the_parent_is_rounded_down),
