@@ -52,12 +52,13 @@ endef
 HTTP = 1
 ETCD = 1
 TLS = 1
-PARTS = MEMORY CHECK WARNINGS WATCH \
+PARTS = MEMORY CHECK WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS,$(if $(filter-out 0,$($(part))),$(part)))
 FILES_MEMORY = memory
 FILES_CHECK = check host
 FILES_WARNINGS = warnings
 FILES_WATCH = watch
+FILES_NOTIFY = notify
 FILES_HTTP = http http_request http_response text snapshot history metrics page json base64 host
 FILES_ETCD = etcd etcd_http election base64 host
 FILES_TLS = tls
@@ -137,7 +138,9 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    tests/comment_check.sh
 
 $(TESTS): LIBRARIES += -lcmocka -lm
-$(filter %/unit/warnings_test,$(TESTS)): $(addprefix server/,warnings.c server.h flags.h) \
+$(filter %/unit/warnings_test,$(TESTS)): server/warnings.c
+$(filter %/unit/notify_test,$(TESTS)): server/notify.c
+$(filter %/unit/warnings_test %/unit/notify_test,$(TESTS)): $(addprefix server/,server.h flags.h) \
     doorman_server.c
 build/plain/%: tests/%.c $(TEST_SOURCES) | deps
 	$(build)

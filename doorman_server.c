@@ -36,7 +36,7 @@
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
  * other files are in server/. The build adds them as parts. `make HTTP=0 ETCD=0` leaves out the
- * parts HTTP and ETCD. `make` always adds the parts CHECK, MEMORY, WARNINGS, WATCH.
+ * parts HTTP and ETCD. `make` always adds the parts CHECK, MEMORY, NOTIFY, WARNINGS, WATCH.
  *
  *     file                 part      purpose
  *     server/server.h                what the files share: structs, and the functions of each file
@@ -44,6 +44,7 @@
  *     server/warnings.c    WARNINGS  events that peers can cause at any rate, as log lines (V6)
  *     server/check.c       CHECK     --check-config, and checks of addresses before the start
  *     server/watch.c       WATCH     notices that the configuration file has changed (V1)
+ *     server/notify.c      NOTIFY    readiness and the watchdog of systemd
  *     server/host.c                  the host in an address, and whether other machines reach it
  *     server/memory.c      MEMORY    an allocator for cJSON; free memory goes back to the system
  *     server/tls.c         TLS       certificates, and the flags that name them
@@ -1037,6 +1038,7 @@ static enum exit_status service_start(struct service *service) {
     if (exit_status == CONTINUE && service->settings->etcd.count > 0) {
         exit_status = server_election_start(service);
     }
+    if (exit_status == CONTINUE) exit_status = server_notify_start(service);
     return exit_status;
 }
 
@@ -1046,6 +1048,7 @@ static enum exit_status service_start(struct service *service) {
  * still uses. nng 1.10.1 and 1.12.4 behave the same: after failed TLS handshakes, nng_fini aborted
  * 19 of 200 processes with each of them, and 9 of 200 with nng 1.5.2. */
 static void service_stop(struct service *service) {
+    server_notify_stop(service);
     server_http_stop(service);
     nng_close(service->socket);
     for (size_t i = 0; i < WORKER_COUNT; i++) {
@@ -1088,6 +1091,7 @@ static void service_reload_config(struct service *service) {
 }
 
 static void service_reload(struct service *service) {
+    server_notify_reloading(service);
     if (service->settings->config) {
         service_reload_config(service);
     } else {
@@ -1095,6 +1099,7 @@ static void service_reload(struct service *service) {
                    "there is nothing to load: this node gets its resources from the parent",
                    LOG_END);
     }
+    server_notify_ready(service);
 }
 
 static void service_update(struct service *service) {
@@ -1136,6 +1141,7 @@ static void service_run(struct service *service, const sigset_t *signals) {
     }
     server_log(service->settings, LEVEL_INFO, "stopping", "signal",
                got == SIGTERM ? "SIGTERM" : "SIGINT", LOG_END);
+    server_notify_stopping(service);
     pthread_mutex_lock(&service->lock);
     service->stopping = true;
     pthread_mutex_unlock(&service->lock);

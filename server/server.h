@@ -2,10 +2,11 @@
  * doorman_server.c lists the files. Every file includes this header first.
  *
  * A part is left out unless its macro is defined: DOORMAN_SERVER_HTTP, DOORMAN_SERVER_ETCD,
- * DOORMAN_SERVER_TLS, DOORMAN_SERVER_CHECK, DOORMAN_SERVER_MEMORY, DOORMAN_SERVER_WARNINGS,
- * DOORMAN_SERVER_WATCH. doorman_server.c calls only a few functions of each part. These functions
- * are the head of the part. If a part is left out, the functions of its head are inline functions
- * in this file that do nothing or little. Flags that need the part are then usage errors.
+ * DOORMAN_SERVER_TLS, DOORMAN_SERVER_CHECK, DOORMAN_SERVER_MEMORY, DOORMAN_SERVER_NOTIFY,
+ * DOORMAN_SERVER_WARNINGS, DOORMAN_SERVER_WATCH. doorman_server.c calls only a few functions of
+ * each part. These functions are the head of the part. If a part is left out, the functions of its
+ * head are inline functions in this file that do nothing or little. Flags that need the part are
+ * then usage errors.
  *
  * Functions that several files use start with server_. */
 
@@ -248,6 +249,7 @@ struct service {
     struct lock_hold longest_hold; /* of pages and of the history */
     struct parent_link parent_link;
     struct election *election; /* NULL: no etcd */
+    struct notify *notify;     /* NULL: systemd does not ask for notifications */
 };
 
 /* Loads the configuration from the source that --config names. On failure, returns false and writes
@@ -321,6 +323,27 @@ static inline bool server_watch_has_changed(const struct service *service) {
     (void)service;
     return false;
 }
+#endif
+
+/* ---- >>notify ------------------------------------------------------------------------------- */
+
+#ifdef DOORMAN_SERVER_NOTIFY
+/* Tells systemd that the server serves, if $NOTIFY_SOCKET is set. Starts the probes for the
+ * watchdog. The main thread calls this function and the functions below. */
+enum exit_status server_notify_start(struct service *service);
+void server_notify_reloading(struct service *service);
+void server_notify_ready(struct service *service); /* at the end of a reload */
+void server_notify_stopping(struct service *service);
+void server_notify_stop(struct service *service); /* works after an incomplete start too */
+#else
+static inline enum exit_status server_notify_start(struct service *service) {
+    (void)service;
+    return CONTINUE;
+}
+static inline void server_notify_reloading(struct service *service) { (void)service; }
+static inline void server_notify_ready(struct service *service) { (void)service; }
+static inline void server_notify_stopping(struct service *service) { (void)service; }
+static inline void server_notify_stop(struct service *service) { (void)service; }
 #endif
 
 /* ---- >>warnings ----------------------------------------------------------------------------- */
