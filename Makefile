@@ -23,7 +23,7 @@ ifeq ($(filter-out 0,$(MAKELEVEL))$(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGO
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
 
-.PHONY: all demo test coverage matrix abuse bench sim fuzz lint install uninstall deps build_deps \
+.PHONY: all demo test coverage matrix abuse bench sim fuzz lint install deb uninstall deps build_deps \
     clean help always
 .DELETE_ON_ERROR:
 
@@ -134,7 +134,7 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh $(TESTS) \
 	    tests/shell_check.sh tests/event_loop_check.sh tests/deploy_check.sh \
 	    tests/browser_check.sh \
-	    tests/install_check.sh tests/fuzz/replay.sh tests/text_check.sh \
+	    tests/install_check.sh tests/package_check.sh tests/fuzz/replay.sh tests/text_check.sh \
 	    tests/comment_check.sh
 
 $(TESTS): LIBRARIES += -lcmocka -lm
@@ -210,7 +210,8 @@ abuse: build/plain/system/abuse_test build/plain/doorman_server ## abuse at full
 	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
 
 C_SOURCES = $(wildcard *.[ch] server/*.[ch] examples/*.[ch]* tests/*/*.[ch])
-SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh)
+SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh) \
+    $(addprefix examples/deploy/debian/,package.sh postinst prerm postrm)
 
 # QUICK=1 takes less than a minute. It draws no picture, because that needs the whole measurement.
 bench: build/bench build/doorman_server ## benchmarks, some minutes; QUICK=1 is shorter
@@ -320,6 +321,10 @@ install: build/doorman_server ## install header, server, doorman.pc: PREFIX (/us
 	    sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" examples/deploy/doorman.pc.in \
 	    >$(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 	chmod 644 $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
+
+deb: build/doorman_server ## build a Debian package of the server in build/
+	@sh .ci/deps dpkg-dev
+	@sh examples/deploy/debian/package.sh $< build
 
 uninstall: ## undo make install
 	rm -f $(DESTDIR)$(PREFIX)/include/doorman.h $(DESTDIR)$(PREFIX)/bin/doorman_server \

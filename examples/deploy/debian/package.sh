@@ -1,0 +1,61 @@
+#!/bin/sh
+# Makes a Debian package of the server: FOLDER/doorman-server_VERSION_ARCHITECTURE.deb. `make deb`
+# calls it. From the top folder:
+#
+#   sh examples/deploy/debian/package.sh build/doorman_server FOLDER
+#
+# DEBFULLNAME and DEBEMAIL name the maintainer, as for Debian's own tools. Two packages from the
+# same commit and the same compiler are equal, because SOURCE_DATE_EPOCH is the time of the commit.
+set -eu
+server=$1 out=$2
+here=examples/deploy/debian
+version=$(sed -n 's/^#define DOORMAN_VERSION "\(.*\)"$/\1/p' doorman.h)
+architecture=$(dpkg --print-architecture)
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
+export SOURCE_DATE_EPOCH
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+umask 022
+root=$work/root
+doc=$root/usr/share/doc/doorman-server
+
+# The comment at the top of the unit is about an installation without a package.
+install_files() {
+    install -D -s "$server" "$root/usr/bin/doorman_server"
+    install -d "$root/usr/lib/systemd/system"
+    sed -e '1,/^\[Unit\]/{/^#/d}' -e 's|/usr/local/bin|/usr/bin|' examples/deploy/doorman.service \
+        >"$root/usr/lib/systemd/system/doorman.service"
+    install -D -m 644 config.example.json "$root/etc/doorman/config.json"
+    install -m 644 "$here/environment" "$root/etc/doorman"
+    install -D -m 644 LICENSE "$doc/copyright"
+    gzip -9 -n <CHANGELOG.md >"$doc/changelog.gz"
+    install -m 644 README.md examples/protocol.md "$doc"
+    install -d "$doc/examples"
+    install -m 644 examples/deploy/prometheus.yml examples/deploy/doorman.rules.yml \
+        examples/deploy/grafana.json "$doc/examples"
+}
+
+# Prints the packages of the shared libraries. dpkg-shlibdeps needs a file debian/control.
+dependencies() {
+    mkdir "$work/debian"
+    printf 'Source: doorman-server\n\nPackage: doorman-server\nArchitecture: any\n' \
+        >"$work/debian/control"
+    (cd "$work" && dpkg-shlibdeps -O root/usr/bin/doorman_server) | sed -n 's/^shlibs:Depends=//p'
+}
+
+write_control() {
+    install -d "$root/DEBIAN"
+    depends=$(dependencies)
+    size=$(du -s -k --exclude DEBIAN "$root" | cut -f 1)
+    maintainer="${DEBFULLNAME:-The Doorman authors} <${DEBEMAIL:-root@localhost}>"
+    sed -e "s|@VERSION@|$version|" -e "s|@ARCHITECTURE@|$architecture|" \
+        -e "s|@MAINTAINER@|$maintainer|" -e "s|@SIZE@|$size|" -e "s|@DEPENDS@|$depends|" \
+        "$here/control.in" >"$root/DEBIAN/control"
+    printf '/etc/doorman/%s\n' config.json environment >"$root/DEBIAN/conffiles"
+    install -m 755 "$here/postinst" "$here/prerm" "$here/postrm" "$root/DEBIAN"
+    (cd "$root" && find usr -type f -exec md5sum {} + | sort -k 2) >"$root/DEBIAN/md5sums"
+}
+
+install_files
+write_control
+dpkg-deb --root-owner-group --build "$root" "$out/doorman-server_${version}_$architecture.deb"
