@@ -52,8 +52,10 @@ unit_is_right() {
         ! grep -e doorman.service "$folder/verify"
 }
 
-# As systemd starts it: with the variables of the packaged environment.
+# As systemd starts and reloads it: with the packaged environment, and the command of the unit.
 server_runs() {
+    reload=$(sed -n "s|^ExecReload=/bin/sh -c '\(.*\)'$|\1|p" \
+        "$files/usr/lib/systemd/system/doorman.service")
     variables=$(grep -v '^#' "$files/etc/doorman/environment" | sed "s|/etc/|$files&|")
     # shellcheck disable=SC2086 # the words are variables
     env $variables DOORMAN_CHECK_CONFIG=1 "$files/usr/bin/doorman_server" || return 1
@@ -62,8 +64,10 @@ server_runs() {
         "$files/usr/bin/doorman_server" 2>"$folder/log" &
     server=$!
     await ' listen=' "$folder/log"
+    MAINPID=$server sh -c "$reload"
+    await 'configuration loaded' "$folder/log"
     kill -TERM $server
-    wait $server && grep ' resources=' "$folder/log"
+    wait $server && grep ' resources=' "$folder/log" && grep 'configuration loaded' "$folder/log"
 }
 
 # Runs commands in the overlay.
