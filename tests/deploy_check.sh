@@ -23,6 +23,31 @@ metrics_are_known() {
     [ -s "$folder/metrics" ] && ! grep . "$folder/unknown"
 }
 
+# A misspelt variable would have no effect.
+variables_are_known() {
+    grep -h -o -E 'DOORMAN_[A-Z_]+' $deploy/*.yml $deploy/Dockerfile $deploy/doorman.service \
+        $deploy/debian/environment | sort -u >"$folder/variables"
+    while read -r variable; do
+        grep -q "\"$variable\"" server/flags.h || echo "$variable"
+    done <"$folder/variables" >"$folder/unknown"
+    [ -s "$folder/variables" ] && ! grep . "$folder/unknown"
+}
+
+# Runs the health check of the Dockerfile against a server, and again when the server has ended.
+health_check_is_right() {
+    command=$(sed -n 's/^    CMD \(curl .*\)$/\1/p' $deploy/Dockerfile)
+    build/doorman_server --config config.example.json --listen tcp://127.0.0.1:0 \
+        --http 127.0.0.1:0 2>"$folder/log" &
+    server=$!
+    await ' http=' "$folder/log"
+    HEALTH_URL=$(sed -n 's/.* http=\([^ ]*\).*/\1/p' "$folder/log")/healthz
+    export HEALTH_URL
+    sh -c "$command" && status=healthy || status=unhealthy
+    kill $server
+    wait $server
+    [ "$status" = healthy ] && ! sh -c "$command"
+}
+
 # The Dockerfile copies the files that the build needs, and installs libcurl. `make -n` checks that
 # each file is there, and compiles nothing.
 image_can_be_built() {
@@ -44,7 +69,15 @@ if is_installed systemd-analyze; then check 'systemd reads the unit' unit_is_rig
 if is_installed python3; then
     check 'the dashboard is JSON' python3 -m json.tool $deploy/grafana.json
 fi
+if python3 -c 'import yaml' 2>/dev/null; then
+    check 'the objects of Kubernetes fit together' \
+        python3 tests/deploy/kubernetes_check.py $deploy/kubernetes*.yml
+else
+    echo 'PyYAML is not installed: skipped'
+fi
+if is_installed curl; then check 'the health check finds a dead server' health_check_is_right; fi
 check 'the server has every metric' metrics_are_known
+check 'the server has every variable' variables_are_known
 check 'the Dockerfile copies what the build needs' image_can_be_built
 
 check_end
