@@ -1905,6 +1905,23 @@ static bool doorman__utf8_next(const char **text, const char *end, uint32_t *cod
     return true;
 }
 
+/* Reads eight bytes, the lowest byte first. Compilers turn this function into one load instruction
+ * if the machine has one. */
+static inline uint64_t doorman__word(const unsigned char *data) {
+    uint64_t seven = (uint64_t)data[0] | (uint64_t)data[1] << 8 | (uint64_t)data[2] << 16 |
+                     (uint64_t)data[3] << 24 | (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
+                     (uint64_t)data[6] << 48;
+    /* cppcheck-suppress arrayIndexOutOfBounds ; cppcheck does not see all eight bytes */
+    return seven | (uint64_t)data[7] << 56;
+}
+
+/* Returns whether eight bytes are printable ASCII. Adding 1 to 0x7f sets the top bit of the byte. So
+ * does adding 0x60 to a byte that is at least 0x20. */
+static inline bool doorman__word_is_ascii(uint64_t word) {
+    const uint64_t each = UINT64_C(0x0101010101010101), tops = each << 7;
+    return ((word | (word + each)) & tops) == 0 && ((word + 0x60 * each) & tops) == tops;
+}
+
 /* Checks an id of a resource, holder or node, or an address (C5). NULL is not a valid id. */
 static bool doorman__id_valid(const char *id) {
     if (!id || !*id) return false;
@@ -1912,7 +1929,10 @@ static bool doorman__id_valid(const char *id) {
     if (!end) return false;
     for (;;) {
         uint32_t code = 0;
-        while (*id >= 0x20 && *id < 0x7f) id++; /* skips ASCII; stops at the NUL */
+        while (end - id >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)id))) {
+            id += 8;
+        }
+        while (*id >= 0x20 && *id < 0x7f) id++; /* stops at the NUL */
         if (id == end) return true;
         if (!doorman__utf8_next(&id, end, &code)) return false;
         if (code < 0xa0) return false; /* all other characters below 0xa0 are control characters */
@@ -1942,16 +1962,6 @@ static inline void doorman__sip_take(uint64_t v[4], uint64_t word) {
     v[3] ^= word;
     doorman__sip_round(v);
     v[0] ^= word;
-}
-
-/* Reads eight bytes, the lowest byte first. Compilers turn this function into one load instruction
- * if the machine has one. */
-static inline uint64_t doorman__word(const unsigned char *data) {
-    uint64_t seven = (uint64_t)data[0] | (uint64_t)data[1] << 8 | (uint64_t)data[2] << 16 |
-                     (uint64_t)data[3] << 24 | (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
-                     (uint64_t)data[6] << 48;
-    /* cppcheck-suppress arrayIndexOutOfBounds ; cppcheck does not see all eight bytes */
-    return seven | (uint64_t)data[7] << 56;
 }
 
 static uint64_t doorman__hash_bytes(const uint64_t key[2], const unsigned char *data,

@@ -195,6 +195,23 @@ static void every_character_except_controls_is_allowed_in_an_id(void **state) {
     }
 }
 
+/* C5. The check reads eight bytes at a time. A wrong byte is found at any place, between any two
+ * neighbours. A single byte of 0x80 or more is not UTF-8. */
+static void a_wrong_byte_is_found_anywhere_in_an_id(void **state) {
+    (void)state;
+    const char neighbours[] = {' ', '0', '~'};
+    for (size_t bytes = 1; bytes <= 20; bytes++) {
+        for (size_t place = 0; place < 3 * bytes; place++) {
+            char id[21] = {0};
+            memset(id, neighbours[place % 3], bytes);
+            for (int byte = 1; byte < 256; byte++) {
+                id[place / 3] = (char)(unsigned char)byte;
+                assert_int_equal(doorman__id_valid(id), byte >= 0x20 && byte < 0x7f);
+            }
+        }
+    }
+}
+
 /* C5. The valid ids of two bytes are 95 by 95 ids of ASCII, and U+00A0 to U+07FF. The ids of three
  * bytes have a first byte that cannot begin a shorter character. The valid ids of three bytes are
  * U+0800 to U+FFFF without the surrogates. */
@@ -485,6 +502,7 @@ int main(void) {
         cmocka_unit_test(an_id_is_utf8_without_control_characters),
         cmocka_unit_test(an_id_has_at_most_256_bytes),
         cmocka_unit_test(every_character_except_controls_is_allowed_in_an_id),
+        cmocka_unit_test(a_wrong_byte_is_found_anywhere_in_an_id),
         cmocka_unit_test(overlong_encodings_are_refused_in_an_id),
         cmocka_unit_test(the_hash_is_siphash_1_3),
         cmocka_unit_test(a_table_equals_a_plain_array_even_when_memory_fails),
