@@ -1031,7 +1031,7 @@ static enum exit_status service_start(struct service *service) {
     if (exit_status == CONTINUE) exit_status = service_create_server(service);
     if (exit_status == CONTINUE && parents->count > 0) exit_status = parent_link_start(service);
     if (exit_status == CONTINUE) exit_status = service_start_workers(service);
-    if (exit_status == CONTINUE && strcmp(service->settings->http, "off") != 0) {
+    if (exit_status == CONTINUE && server_http_is_on(service->settings)) {
         exit_status = server_http_start(service);
     }
     if (exit_status == CONTINUE) service_log_started(service);

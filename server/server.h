@@ -487,6 +487,9 @@ size_t server_base64_read(char *bytes, size_t room, const char *text);
 /* ---- >>http --------------------------------------------------------------------------------- */
 
 #ifdef DOORMAN_SERVER_HTTP
+static inline bool server_http_is_on(const struct settings *settings) {
+    return strcmp(settings->http, "off") != 0;
+}
 enum exit_status server_http_start(struct service *service);
 void server_http_stop(struct service *service); /* works after an incomplete start too */
 
@@ -501,6 +504,10 @@ void server_history_update(struct service *service, doorman_time now);
 void server_metrics_count_message(struct counters *counters, const doorman_request *request,
                                   doorman_status status, doorman_time duration);
 #else
+static inline bool server_http_is_on(const struct settings *settings) {
+    (void)settings;
+    return false;
+}
 static inline enum exit_status server_http_start(struct service *service) {
     (void)service;
     return CONTINUE;

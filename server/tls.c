@@ -3,85 +3,257 @@
  *
  * All listeners share one TLS configuration. With --tls-ca, a peer must have a certificate that the
  * authority has signed. nng checks the certificate before it reports the connection. The link to
- * the parent uses the same files, and the authority must have signed the parent's certificate. */
+ * the parent uses the same files, and the authority must have signed the parent's certificate.
+ *
+ * nng accepts a certificate and a key that do not belong together: nng_tls_config_own_cert returns
+ * 0 with nng 1.5.2, 1.10.1 and 1.12.4. Only a handshake shows the difference. So the server first
+ * connects to itself, with a socket of its own on loopback. The server signs this handshake with
+ * its key. The client verifies the signature with the certificate of the server, but accepts any
+ * issuer and any name. A certificate that mbedTLS does not offer as a server fails too. An example
+ * is a certificate whose extendedKeyUsage has only clientAuth. */
 #include "server.h"
+
+#include <stdarg.h>
 
 #define PEM_BYTES_MAX ((size_t)1 << 20)
 
+/* ---- files ---------------------------------------------------------------------------------- */
+
+/* Writes an error, and returns false. */
+__attribute__((format(printf, 2, 3))) static bool tls_fail(doorman_error *error, const char *format,
+                                                           ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
 /* Reads a file. If the flag is not given, `path` is NULL and *out becomes NULL. */
-static enum exit_status pem_load(char **out, int flag, const char *path) {
-    enum exit_status exit_status = CONTINUE;
+static bool pem_read(char **out, int flag, const char *path, doorman_error *error) {
+    bool done = true;
     FILE *file = path ? fopen(path, "rb") : NULL;
     char *text = path ? (char *)calloc(1, PEM_BYTES_MAX) : NULL;
     if (path && !text) {
-        exit_status = server_fatal_error(EXIT_ERROR, "out of memory");
+        done = tls_fail(error, "out of memory");
     } else if (path && (!file || (fread(text, 1, PEM_BYTES_MAX - 1, file) == 0))) {
-        exit_status = server_fatal_error(EXIT_ERROR, "--%s %s: %s", server_flag_name(flag), path,
-                                         file ? "is empty, or cannot be read" : strerror(errno));
+        done = tls_fail(error, "--%s %s: %s", server_flag_name(flag), path,
+                        file ? "is empty, or cannot be read" : strerror(errno));
     }
     if (file) fclose(file);
     *out = text;
-    return exit_status;
+    return done;
+}
+
+static void pem_uninit(struct pem *pem) {
+    free(pem->certificate);
+    free(pem->key);
+    free(pem->authority);
+}
+
+static bool pem_load(struct pem *pem, const struct settings *settings, doorman_error *error) {
+    return pem_read(&pem->certificate, FLAG_TLS_CERT, settings->tls_cert, error) &&
+           pem_read(&pem->key, FLAG_TLS_KEY, settings->tls_key, error) &&
+           pem_read(&pem->authority, FLAG_TLS_CA, settings->tls_ca, error);
+}
+
+/* ---- configuration -------------------------------------------------------------------------- */
+
+static bool tls_set_certificate(nng_tls_config *tls, const struct pem *pem,
+                                const struct settings *settings, doorman_error *error) {
+    int code = nng_tls_config_own_cert(tls, pem->certificate, pem->key, NULL);
+    return code == 0 ||
+           tls_fail(error,
+                    "--tls-cert %s, --tls-key %s: %s; they must be a certificate and its key, "
+                    "in PEM",
+                    settings->tls_cert, settings->tls_key, nng_strerror(code));
+}
+
+static bool tls_set_authority(nng_tls_config *tls, const struct pem *pem,
+                              const struct settings *settings, doorman_error *error) {
+    int code = nng_tls_config_ca_chain(tls, pem->authority, NULL);
+    if (code == 0) code = nng_tls_config_auth_mode(tls, NNG_TLS_AUTH_MODE_REQUIRED);
+    return code == 0 || tls_fail(error, "--tls-ca %s: %s; it must hold certificates, in PEM",
+                                 settings->tls_ca, nng_strerror(code));
 }
 
 /* Makes a TLS configuration. To do so, nng checks the certificates. In client mode the
  * configuration is only used for this check, because the transport makes its own. */
-static enum exit_status tls_create(nng_tls_config **out, nng_tls_mode mode,
-                                   const struct service *service) {
-    const struct pem *pem = &service->pem;
-    const struct settings *settings = service->settings;
-    enum exit_status exit_status = CONTINUE;
-    int error = nng_tls_config_alloc(out, mode);
-    if (error != 0) {
-        exit_status =
-            server_fatal_error(EXIT_USAGE, "TLS is not available: %s; libnng was built without TLS",
-                               nng_strerror(error));
+static bool tls_create(nng_tls_config **out, nng_tls_mode mode, const struct pem *pem,
+                       const struct settings *settings, doorman_error *error) {
+    int code = nng_tls_config_alloc(out, mode);
+    bool done = code == 0 || tls_fail(error, "TLS: %s", nng_strerror(code));
+    if (done && pem->certificate) done = tls_set_certificate(*out, pem, settings, error);
+    if (done && pem->authority) done = tls_set_authority(*out, pem, settings, error);
+    return done;
+}
+
+/* ---- handshake ------------------------------------------------------------------------------ */
+
+/* The handshake takes some milliseconds. A machine that is very busy may need much longer. */
+#define HANDSHAKE_TIMEOUT_MS 20000
+
+enum { SERVER_SIDE, CLIENT_SIDE, SIDE_COUNT };
+
+/* A connection of this process to itself. */
+struct loopback {
+    nng_stream_listener *listener;
+    nng_stream_dialer *dialer;
+    nng_aio *aios[SIDE_COUNT];
+    nng_stream *streams[SIDE_COUNT];
+};
+
+static int loopback_listen(struct loopback *loopback, nng_tls_config *server, int *port) {
+    int error = nng_stream_listener_alloc(&loopback->listener, "tls+tcp://127.0.0.1:0");
+    if (error == 0) {
+        error = nng_stream_listener_set_ptr(loopback->listener, NNG_OPT_TLS_CONFIG, server);
     }
-    if (exit_status == CONTINUE && pem->certificate) {
-        error = nng_tls_config_own_cert(*out, pem->certificate, pem->key, NULL);
-        if (error != 0) {
-            exit_status =
-                server_fatal_error(EXIT_ERROR,
-                                   "--tls-cert %s, --tls-key %s: %s; they must be a certificate "
-                                   "and its key, in PEM",
-                                   settings->tls_cert, settings->tls_key, nng_strerror(error));
-        }
+    if (error == 0) error = nng_stream_listener_listen(loopback->listener);
+    if (error == 0) {
+        error = nng_stream_listener_get_int(loopback->listener, NNG_OPT_TCP_BOUND_PORT, port);
     }
-    if (exit_status == CONTINUE && pem->authority) {
-        error = nng_tls_config_ca_chain(*out, pem->authority, NULL);
-        if (error == 0) error = nng_tls_config_auth_mode(*out, NNG_TLS_AUTH_MODE_REQUIRED);
-        if (error != 0) {
-            exit_status =
-                server_fatal_error(EXIT_ERROR, "--tls-ca %s: %s; it must hold certificates, in PEM",
-                                   settings->tls_ca, nng_strerror(error));
-        }
+    return error;
+}
+
+/* Connects over TCP. If the client cannot connect, the server must not wait for it. */
+static int loopback_connect(struct loopback *loopback, nng_tls_config *client, int port) {
+    char url[40];
+    int error = 0;
+    snprintf(url, sizeof url, "tls+tcp://127.0.0.1:%d", port);
+    for (int i = 0; error == 0 && i < SIDE_COUNT; i++) {
+        error = nng_aio_alloc(&loopback->aios[i], NULL, NULL);
+        if (error == 0) nng_aio_set_timeout(loopback->aios[i], HANDSHAKE_TIMEOUT_MS);
     }
-    return exit_status;
+    if (error == 0) error = nng_stream_dialer_alloc(&loopback->dialer, url);
+    if (error == 0) {
+        error = nng_stream_dialer_set_ptr(loopback->dialer, NNG_OPT_TLS_CONFIG, client);
+    }
+    if (error != 0) return error;
+    nng_stream_listener_accept(loopback->listener, loopback->aios[SERVER_SIDE]);
+    nng_stream_dialer_dial(loopback->dialer, loopback->aios[CLIENT_SIDE]);
+    for (int i = SIDE_COUNT - 1; i >= 0; i--) {
+        if (error != 0) nng_aio_cancel(loopback->aios[i]);
+        nng_aio_wait(loopback->aios[i]);
+        int result = nng_aio_result(loopback->aios[i]);
+        if (result == 0) loopback->streams[i] = nng_aio_get_output(loopback->aios[i], 0);
+        if (error == 0) error = result;
+    }
+    return error;
+}
+
+/* Sends one byte from the server to the client. It arrives only after a complete handshake. Returns
+ * the error of the client. */
+static int loopback_send(struct loopback *loopback) {
+    char bytes[SIDE_COUNT] = {0};
+    for (int i = 0; i < SIDE_COUNT; i++) {
+        nng_iov iov = {&bytes[i], 1};
+        nng_aio_set_iov(loopback->aios[i], 1, &iov);
+    }
+    nng_stream_send(loopback->streams[SERVER_SIDE], loopback->aios[SERVER_SIDE]);
+    nng_stream_recv(loopback->streams[CLIENT_SIDE], loopback->aios[CLIENT_SIDE]);
+    nng_aio_wait(loopback->aios[CLIENT_SIDE]);
+    nng_aio_cancel(loopback->aios[SERVER_SIDE]);
+    nng_aio_wait(loopback->aios[SERVER_SIDE]);
+    return nng_aio_result(loopback->aios[CLIENT_SIDE]);
+}
+
+static void loopback_close(struct loopback *loopback) {
+    for (int i = 0; i < SIDE_COUNT; i++) {
+        nng_stream_free(loopback->streams[i]);
+        nng_aio_free(loopback->aios[i]);
+    }
+    if (loopback->dialer) nng_stream_dialer_free(loopback->dialer);
+    if (loopback->listener) nng_stream_listener_free(loopback->listener);
+}
+
+/* Does a handshake in which the server has this certificate and key. Returns 0 or an error of
+ * nng. */
+static int handshake_try(const struct pem *pem) {
+    struct loopback loopback = {.listener = NULL};
+    nng_tls_config *server = NULL, *client = NULL;
+    int port = 0;
+    int error = nng_tls_config_alloc(&server, NNG_TLS_MODE_SERVER);
+    if (error == 0) error = nng_tls_config_own_cert(server, pem->certificate, pem->key, NULL);
+    if (error == 0) error = nng_tls_config_alloc(&client, NNG_TLS_MODE_CLIENT);
+    if (error == 0) error = nng_tls_config_auth_mode(client, NNG_TLS_AUTH_MODE_NONE);
+    if (error == 0) error = loopback_listen(&loopback, server, &port);
+    if (error == 0) error = loopback_connect(&loopback, client, port);
+    if (error == 0) error = loopback_send(&loopback);
+    loopback_close(&loopback);
+    if (server) nng_tls_config_free(server);
+    if (client) nng_tls_config_free(client);
+    return error;
+}
+
+/* Checks that the key belongs to the certificate. Another error than one of TLS says nothing about
+ * the files. An example is a machine without loopback. The server then only logs a warning. */
+static bool handshake_check(const struct pem *pem, const struct settings *settings,
+                            doorman_error *error) {
+    int code = handshake_try(pem);
+    if (code == NNG_ECRYPTO || code == NNG_EPEERAUTH) {
+        return tls_fail(error,
+                        "--tls-cert %s, --tls-key %s: a handshake of the server with itself fails; "
+                        "the key does not belong to the certificate, or the certificate is not "
+                        "for servers",
+                        settings->tls_cert, settings->tls_key);
+    }
+    if (code != 0) {
+        server_log(settings, LEVEL_WARNING,
+                   "could not check that the key of TLS belongs to the certificate", "tls_cert",
+                   settings->tls_cert, "error", nng_strerror(code), LOG_END);
+    }
+    return true;
+}
+
+/* ---- start ---------------------------------------------------------------------------------- */
+
+/* Returns whether this process serves TLS. Otherwise only the link to the parent uses the
+ * certificate, which need not be a certificate for servers. */
+static bool tls_serves(const struct settings *settings) {
+    return server_addresses_want_tls(&settings->listen) || server_http_is_on(settings);
+}
+
+/* Loads and checks the files.
+ *   pem, tls   out: the caller frees them, also after an error */
+static bool tls_load(struct pem *pem, nng_tls_config **tls, const struct settings *settings,
+                     doorman_error *error) {
+    nng_tls_config *client = NULL;
+    bool done = pem_load(pem, settings, error);
+    if (done && pem->certificate) {
+        done = tls_create(tls, NNG_TLS_MODE_SERVER, pem, settings, error) &&
+               (!tls_serves(settings) || handshake_check(pem, settings, error));
+    } else if (done && pem->authority) {
+        done = tls_create(&client, NNG_TLS_MODE_CLIENT, pem, settings, error);
+    }
+    if (client) nng_tls_config_free(client);
+    return done;
+}
+
+/* Returns whether libnng has TLS. */
+static enum exit_status tls_check_library(void) {
+    nng_tls_config *tls = NULL;
+    int error = nng_tls_config_alloc(&tls, NNG_TLS_MODE_CLIENT);
+    if (tls) nng_tls_config_free(tls);
+    return error == 0 ? CONTINUE
+                      : server_fatal_error(EXIT_USAGE,
+                                           "TLS is not available: %s; libnng was built without TLS",
+                                           nng_strerror(error));
 }
 
 enum exit_status server_tls_start(struct service *service) {
     const struct settings *settings = service->settings;
-    struct pem *pem = &service->pem;
-    enum exit_status exit_status = pem_load(&pem->certificate, FLAG_TLS_CERT, settings->tls_cert);
-    if (exit_status == CONTINUE) exit_status = pem_load(&pem->key, FLAG_TLS_KEY, settings->tls_key);
-    if (exit_status == CONTINUE) {
-        exit_status = pem_load(&pem->authority, FLAG_TLS_CA, settings->tls_ca);
-    }
-    if (exit_status == CONTINUE && pem->certificate) {
-        exit_status = tls_create(&service->tls, NNG_TLS_MODE_SERVER, service);
-    } else if (exit_status == CONTINUE && pem->authority) {
-        nng_tls_config *client = NULL;
-        exit_status = tls_create(&client, NNG_TLS_MODE_CLIENT, service);
-        if (client) nng_tls_config_free(client);
+    doorman_error error;
+    if (!settings->tls_cert && !settings->tls_ca) return CONTINUE;
+    enum exit_status exit_status = tls_check_library();
+    if (exit_status == CONTINUE && !tls_load(&service->pem, &service->tls, settings, &error)) {
+        exit_status = server_fatal_error(EXIT_ERROR, "%s", error.text);
     }
     return exit_status;
 }
 
 void server_tls_stop(struct service *service) {
     if (service->tls) nng_tls_config_free(service->tls);
-    free(service->pem.certificate);
-    free(service->pem.key);
-    free(service->pem.authority);
+    pem_uninit(&service->pem);
 }
 
 enum exit_status server_tls_check_settings(const struct settings *settings) {

@@ -128,4 +128,25 @@ static inline double metric(const struct fixture *fixture, const char *series) {
     return value;
 }
 
+/* Starts a server that must end with this exit code and this text in its error. */
+static inline void expect_refusal(const char *const *more, int code, const char *text) {
+    struct process *process = process_new();
+    const char *arguments[ARGUMENT_MAX] = {"--config", process->config, "--listen",
+                                           "tcp://127.0.0.1:0"};
+    for (size_t i = 0; more[i]; i++) arguments[i + 4] = more[i];
+    file_write(process->config, CONFIG("100", ""));
+    assert_int_equal(process_run(process, arguments, NULL), code);
+    char *log_text = file_read(process->err);
+    if (!strstr(log_text, text)) fail_msg("expected '%s', got '%s'", text, log_text);
+    free(log_text);
+}
+
+static inline bool program_exists(const char *program) {
+    char command[128];
+    snprintf(command, sizeof command, "command -v %s >/dev/null 2>&1", program);
+    bool found = system(command) == 0;
+    if (!found) print_message("skipped: %s is not installed\n", program);
+    return found;
+}
+
 #endif

@@ -1,24 +1,11 @@
 /* The server over HTTP: the status page, the metrics, the protocol as JSON, and access control.
- * Requests are written by hand, byte for byte. A test that needs a tool which is missing (openssl,
- * promtool, prometheus) says so and is skipped. */
+ * Requests are written by hand, byte for byte. A test that needs a tool which is missing
+ * (promtool, prometheus) says so and is skipped. */
 #define _GNU_SOURCE
 #include "http.h"
 
 #include <poll.h>
 #include <sys/stat.h>
-
-#define DOORMAN_IMPLEMENTATION
-#define DOORMAN_JSON
-#define DOORMAN_NNG
-#include "doorman.h"
-
-static bool program_exists(const char *program) {
-    char command[128];
-    snprintf(command, sizeof command, "command -v %s >/dev/null 2>&1", program);
-    bool found = system(command) == 0;
-    if (!found) print_message("skipped: %s is not installed\n", program);
-    return found;
-}
 
 /* ---- the status page ------------------------------------------------------------------------ */
 
@@ -599,18 +586,6 @@ static void a_configured_token_is_required_everywhere(void **state) {
     server_stop(&fixture.server);
 }
 
-static void expect_refusal(const char *const *more, int code, const char *text) {
-    struct process *process = process_new();
-    const char *arguments[ARGUMENT_MAX] = {"--config", process->config, "--listen",
-                                           "tcp://127.0.0.1:0"};
-    for (size_t i = 0; more[i]; i++) arguments[i + 4] = more[i];
-    file_write(process->config, CONFIG("100", ""));
-    assert_int_equal(process_run(process, arguments, NULL), code);
-    char *log_text = file_read(process->err);
-    if (!strstr(log_text, text)) fail_msg("expected '%s', got '%s'", text, log_text);
-    free(log_text);
-}
-
 /* V3, V7. */
 static void http_beyond_loopback_needs_authentication(void **state) {
     (void)state;
@@ -646,239 +621,6 @@ static void http_errors_at_the_start_are_one_line(void **state) {
     expect_refusal((const char *[]){"--max-message", "4194305", NULL}, 2, "4194304");
     expect_refusal((const char *[]){"--max-holders", "many", NULL}, 2, "'many'");
     server_stop(&fixture.server);
-}
-
-/* ---- TLS ------------------------------------------------------------------------------------ */
-
-/* Makes a certificate authority (CA) and a certificate for localhost that it signs, in a folder. */
-static bool make_certificates(const char *folder) {
-    char command[2048];
-    snprintf(command, sizeof command,
-             "cd %s && { ec='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2'; "
-             "openssl req -x509 $ec -keyout ca.key -out ca.pem -subj /CN=authority && "
-             "openssl req $ec -keyout own.key -out own.csr -subj /CN=localhost && "
-             "openssl x509 -req -in own.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 "
-             "-out own.pem; } >/dev/null 2>&1",
-             folder);
-    return system(command) == 0;
-}
-
-/* Returns the TLS configuration of a client.
- *   authority   the folder of the CA that the client trusts
- *   folder      the folder of its own certificate; NULL: it has none */
-static nng_tls_config *client_tls(const char *authority, const char *folder) {
-    nng_tls_config *tls = NULL;
-    char path[128];
-    assert_int_equal(nng_tls_config_alloc(&tls, NNG_TLS_MODE_CLIENT), 0);
-    snprintf(path, sizeof path, "%s/ca.pem", authority);
-    char *ca = file_read(path);
-    assert_int_equal(nng_tls_config_ca_chain(tls, ca, NULL), 0);
-    assert_int_equal(nng_tls_config_server_name(tls, "localhost"), 0);
-    free(ca);
-    if (folder) {
-        snprintf(path, sizeof path, "%s/own.pem", folder);
-        char *certificate = file_read(path);
-        snprintf(path, sizeof path, "%s/own.key", folder);
-        char *key = file_read(path);
-        assert_int_equal(nng_tls_config_own_cert(tls, certificate, key, NULL), 0);
-        free(certificate);
-        free(key);
-    }
-    return tls;
-}
-
-/* V7: each flag names a file with something else than it needs. */
-static void files_that_are_no_certificates_are_refused_at_the_start(void **state) {
-    (void)state;
-    struct process *files = process_new();
-    if (!make_certificates(files->folder)) skip();
-    char cert[128], key[128];
-    snprintf(cert, sizeof cert, "%s/own.pem", files->folder);
-    snprintf(key, sizeof key, "%s/own.key", files->folder);
-    file_write(files->config, "not PEM");
-    expect_refusal(
-        (const char *[]){"--tls-cert", files->config, "--tls-key", key, "--http", "off", NULL}, 1,
-        "they must be a certificate and its key, in PEM");
-    expect_refusal((const char *[]){"--tls-cert", cert, "--tls-key", files->config, NULL}, 1,
-                   "they must be a certificate and its key, in PEM");
-    expect_refusal(
-        (const char *[]){"--tls-cert", cert, "--tls-key", key, "--tls-ca", files->config, NULL}, 1,
-        "it must hold certificates, in PEM");
-}
-
-/* Returns how long to wait for a response, which is expected or must not come. */
-static int timeout(bool expected) { return expected ? TIMEOUT_MS : 2000; }
-
-/* Sends a request over nng with TLS. Returns whether the server has answered. */
-static bool nng_is_accepted(const char *url, const char *authority, const char *folder, int ms) {
-    nng_tls_config *tls = client_tls(authority, folder);
-    nng_socket socket = NNG_SOCKET_INITIALIZER;
-    nng_dialer dialer = NNG_DIALER_INITIALIZER;
-    char *reply = NULL, request[] = "{\"discovery\": {}}";
-    size_t bytes = 0;
-    assert_int_equal(nng_req0_open(&socket), 0);
-    nng_socket_set_ms(socket, NNG_OPT_SENDTIMEO, ms);
-    nng_socket_set_ms(socket, NNG_OPT_RECVTIMEO, ms);
-    assert_int_equal(nng_dialer_create(&dialer, socket, url), 0);
-    assert_int_equal(nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls), 0);
-    int error = nng_dialer_start(dialer, 0);
-    if (error == 0) error = nng_send(socket, request, strlen(request), 0);
-    if (error == 0) error = nng_recv(socket, &reply, &bytes, NNG_FLAG_ALLOC);
-    if (error != 0) print_message("%s: %s\n", url, nng_strerror(error));
-    if (reply) nng_free(reply, bytes);
-    nng_close(socket);
-    nng_tls_config_free(tls);
-    return error == 0;
-}
-
-/* Fails unless a client over nng is accepted, or rejected, as expected. nng 1.5.2 can lose a
- * connection on a very busy machine, so a client that must be accepted has three tries. */
-static void expect_nng(const char *url, const char *authority, const char *folder, bool expected) {
-    bool accepted = nng_is_accepted(url, authority, folder, timeout(expected));
-    for (int i = 0; i < 2 && expected && !accepted; i++) {
-        accepted = nng_is_accepted(url, authority, folder, timeout(expected));
-    }
-    assert_int_equal(accepted, expected);
-}
-
-static void expect_https(const struct fixture *fixture, const char *authority, const char *folder,
-                         bool expected) {
-    char command[1024], own[256] = "";
-    if (folder) {
-        snprintf(own, sizeof own, "--cert %s/own.pem --key %s/own.key", folder, folder);
-    }
-    snprintf(command, sizeof command,
-             "curl -s --cacert %s/ca.pem %s --resolve localhost:%s:127.0.0.1 "
-             "https://localhost:%s/healthz 2>/dev/null | grep -qx ok",
-             authority, own, strrchr(fixture->http.url, ':') + 1,
-             strrchr(fixture->http.url, ':') + 1);
-    assert_int_equal(system(command) == 0, expected);
-}
-
-/* Fails unless an agent gets a lease over TLS, as expected. With another CA it gets none. */
-static void expect_agent(const char *url, const char *authority, const char *folder,
-                         bool expected) {
-    char path[128];
-    snprintf(path, sizeof path, "%s/ca.pem", authority);
-    char *ca = file_read(path);
-    snprintf(path, sizeof path, "%s/own.pem", folder);
-    char *certificate = file_read(path);
-    snprintf(path, sizeof path, "%s/own.key", folder);
-    char *key = file_read(path);
-    const doorman_tls tls = {ca, certificate, key};
-    doorman_client_options options = {.addresses = &url, .address_count = 1, .tls = &tls};
-    doorman_resource_options db = {.resource_id = "db", .wants = 10};
-    doorman_agent *agent = NULL;
-    doorman_resource *resource = NULL;
-    doorman_resource_info info = {.leased = false};
-    assert_int_equal(doorman_agent_start(&agent, &options, NULL), DOORMAN_OK);
-    free(key);
-    free(certificate);
-    free(ca);
-    assert_int_equal(doorman_resource_open(&resource, agent, &db, NULL), DOORMAN_OK);
-    for (int waited = 0; !info.leased && waited < timeout(expected); waited += 20) {
-        sleep_ms(20);
-        doorman_resource_read(resource, &info);
-    }
-    doorman_agent_stop(agent);
-    assert_int_equal(info.leased, expected);
-}
-
-/* Fails unless a child node gets a lease of its own, as expected. */
-static void expect_leaf(const char *url, const char *authority, const char *folder, bool expected) {
-    struct process *leaf = process_new();
-    char ca[64], cert[64], key[64];
-    snprintf(ca, sizeof ca, "%s/ca.pem", authority);
-    snprintf(cert, sizeof cert, "%s/own.pem", folder);
-    snprintf(key, sizeof key, "%s/own.key", folder);
-    process_start(leaf,
-                  (const char *[]){"--parent", url, "--tls-ca", ca, "--tls-cert", cert, "--tls-key",
-                                   key, "--listen", "tcp://127.0.0.1:0", "--node", "leaf", NULL},
-                  NULL);
-    process_await(leaf, " listen=", 1);
-    char *log_text = file_read(leaf->err), listen[64];
-    assert_int_equal(sscanf(strstr(log_text, " listen="), " listen=%63[^ ]", listen), 1);
-    free(log_text);
-    const char request[] = "{\"get_capacity\": " CAPACITY_REQUEST("a", "db", "1") "}";
-    free(send_bytes(listen, request, strlen(request)));
-    bool leased = false;
-    for (int waited = 0; !leased && waited < timeout(expected); waited += 20) {
-        sleep_ms(20);
-        leased = process_logged(leaf, "the parent answers") > 0;
-    }
-    process_signal(leaf, SIGTERM);
-    process_end(leaf, 0);
-    assert_int_equal(leased, expected);
-}
-
-/* Reads the address of a listener, whose port the system has chosen, from the log. */
-static void read_listener(const struct fixture *fixture, const char *address, char url[64]) {
-    char *log_text = file_read(fixture->server.process->err);
-    const char *at = strstr(log_text, address);
-    assert_non_null(at);
-    assert_int_equal(sscanf(at, "%63[^, \n]", url), 1);
-    free(log_text);
-}
-
-/* Checks a server with two listeners: tls+tcp at 127.0.0.1 and at localhost. The second is
- * necessary, because localhost can mean ::1, and nng only tries the first IP address of a name.
- *   own      the folder of the server's CA
- *   others   the folder of another CA */
-static void expect_certificates(const struct fixture *fixture, const char *own, const char *others,
-                                bool with_authority) {
-    char url[64], named[64];
-    read_listener(fixture, "tls+tcp://127.0.0.1:", url);
-    read_listener(fixture, "tls+tcp://localhost:", named);
-    expect_nng(url, own, own, true);
-    expect_https(fixture, own, own, true);
-    expect_nng(url, own, NULL, !with_authority);
-    expect_https(fixture, own, NULL, !with_authority);
-    expect_nng(url, own, others, !with_authority);
-    expect_https(fixture, own, others, !with_authority);
-    expect_nng(url, others, own, false); /* another CA signed the server's certificate */
-    expect_agent(named, own, own, true);
-    expect_agent(named, others, own, false);
-    expect_agent(url, own, own, false); /* the certificate is not valid for 127.0.0.1 */
-    expect_leaf(named, own, own, true);
-    expect_leaf(named, others, own, false);
-    free(exchange(fixture, "GET /healthz HTTP/1.1\r\n\r\n"));
-    expect_nng(url, own, own, true);
-}
-
-/* V3: with a CA, only clients with a certificate of that CA get in. They see no other
- * difference. */
-static void with_an_authority_only_its_certificates_are_accepted(void **state) {
-    (void)state;
-    nng_tls_config *tls = NULL;
-    if (!program_exists("openssl") || !program_exists("curl")) skip();
-    if (nng_tls_config_alloc(&tls, NNG_TLS_MODE_SERVER) != 0) {
-        print_message("skipped: libnng has no TLS\n");
-        skip();
-    }
-    nng_tls_config_free(tls);
-    char own[] = "/tmp/doorman-tls-XXXXXX", others[] = "/tmp/doorman-tls-XXXXXX";
-    char cert[64], key[64], ca[64], command[256];
-    assert_non_null(mkdtemp(own));
-    assert_non_null(mkdtemp(others));
-    assert_true(make_certificates(own));
-    assert_true(make_certificates(others));
-    snprintf(cert, sizeof cert, "%s/own.pem", own);
-    snprintf(key, sizeof key, "%s/own.key", own);
-    snprintf(ca, sizeof ca, "%s/ca.pem", own);
-    for (int with_authority = 0; with_authority < 2; with_authority++) {
-        const char *flags[] = {"--listen",   "tls+tcp://127.0.0.1:0",
-                               "--listen",   "tls+tcp://localhost:0",
-                               "--tls-cert", cert,
-                               "--tls-key",  key,
-                               NULL,         ca,
-                               NULL};
-        if (with_authority) flags[8] = "--tls-ca";
-        struct fixture fixture = fixture_start(CONFIG("100", ""), flags);
-        expect_certificates(&fixture, own, others, with_authority);
-        server_stop(&fixture.server);
-    }
-    snprintf(command, sizeof command, "rm -rf %s %s", own, others);
-    assert_int_equal(system(command), 0);
 }
 
 /* ---- reload --------------------------------------------------------------------------------- */
@@ -1147,8 +889,6 @@ int main(int argc, char **argv) {
         TEST(a_configured_token_is_required_everywhere),
         TEST(http_beyond_loopback_needs_authentication),
         TEST(http_errors_at_the_start_are_one_line),
-        TEST(files_that_are_no_certificates_are_refused_at_the_start),
-        TEST(with_an_authority_only_its_certificates_are_accepted),
         TEST(a_changed_file_is_loaded_after_any_kind_of_change),
         TEST(an_invalid_changed_file_is_shown_and_the_last_configuration_stays),
         TEST(idle_connections_are_closed_when_others_need_them),
