@@ -553,6 +553,8 @@ typedef struct doorman_response {
     bool is_master;                         /* false: the request had no effect, and there are no
                                                items */
     const char *master_address;             /* the address of the master; NULL: not known */
+    const char *http_address;               /* the address of the master over HTTP. Only a server
+                                               that answers over HTTP sets it; NULL: not known */
     const doorman_capacity_response *items; /* only for GET_CAPACITY: the responses, in the order of
                                                the items of the request */
     size_t item_count;
@@ -877,7 +879,7 @@ typedef struct doorman_election_answer {
     doorman_time ttl;    /* GRANT_LEASE, KEEP_ALIVE: for how long the store keeps the store lease
                             from now on; 0: the store lease does not exist */
     bool exists;         /* READ_KEY: the key exists */
-    const char *address; /* READ_KEY: the value of the key; NULL: it cannot be read */
+    const char *address; /* READ_KEY: the address in the key; NULL: it cannot be read */
     bool created;        /* CREATE_KEY: this call has created the key */
     uint64_t term;       /* READ_KEY, CREATE_KEY: how often the key has been created, including this
                             call; 0: the store does not count this */
@@ -1427,12 +1429,13 @@ typedef struct doorman_json_exchange {
     doorman_request request; /* if _read has returned OK: the parsed message. Its pointers are valid
                                 until _write */
     doorman_buffer reply;    /* valid from _write to the next _read */
+    doorman_response response; /* if _decide has returned OK: the response. The caller may set its
+                                  http_address before _write, to at most 256 bytes of a URL */
 
     /* Private. */
     doorman__exchange_state state;
     doorman_status status;
     doorman_error error;
-    doorman_response response;
     struct cJSON *tree;
     void *room, *kept;
     size_t kept_bytes;
@@ -7510,8 +7513,9 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
 /*
  * The processes of a node elect a master with a store that all of them reach. The store has a key
  * for the node. It also has leases of its own, each with a time to live (TTL). They are called
- * store leases here. The process whose store lease holds the key is master. The value of the key is
- * the address of the master.
+ * store leases here. The process whose store lease holds the key is master. The value of the key
+ * has the address of the master. An owner may store more in the value. The election only knows the
+ * address.
  *
  * V2 A process is master only while its own store lease holds the key. The process stops being
  *    master 0.95 TTL after it sent its last successful renewal, by its own clock. The store keeps
@@ -11551,11 +11555,12 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
                                   int64_t epoch) {
     bool discovery = response->method == DOORMAN_DISCOVERY;
     doorman__put(out, "{%s:{", doorman_method_name(response->method, response->is_server));
-    const char *master = response->master_address;
+    const char *master = response->master_address, *http = response->http_address;
     if (discovery) doorman__put(out, "'is_master':%b,", response->is_master);
     if (discovery || !response->is_master) {
         doorman__put(out, "'mastership':{");
-        if (master) doorman__put(out, "'master_address':%s", master);
+        if (master) doorman__put(out, "%,'master_address':%s", master);
+        if (http) doorman__put(out, "%,'http_address':%s", http);
         doorman__put(out, "}");
     } else if (response->method == DOORMAN_GET_CAPACITY) {
         doorman__put(out, "'response':[");

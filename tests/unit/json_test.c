@@ -1307,6 +1307,39 @@ static void a_reply_can_be_written_after_the_server_has_changed(void **state) {
     world_stop(twin);
 }
 
+/* A server over HTTP adds the HTTP address of the master between the last two steps. Even with the
+ * longest addresses, the reply fits into the memory of the first step. */
+static void a_caller_can_add_the_http_address_of_the_master(void **state) {
+    (void)state;
+    world *w = world_start();
+    doorman_json_exchange exchange = {.reply = {0}};
+    char master[DOORMAN_ID_BYTES_MAX + 1] = "", http[DOORMAN_ID_BYTES_MAX + 1] = "";
+    assert_int_equal(exchange_read(&exchange, "{\"discovery\":{}}"), DOORMAN_OK);
+    assert_int_equal(doorman_json_exchange_decide(&exchange, w->server, w->now), DOORMAN_OK);
+    assert_true(exchange.response.is_master);
+    assert_null(exchange.response.http_address);
+    exchange.response.http_address = "http://here:2";
+    assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_OK);
+    assert_string_equal(
+        exchange.reply.text,
+        "{\"discovery\":{\"is_master\":true,\"mastership\":{"
+        "\"master_address\":\"tcp://here:1\",\"http_address\":\"http://here:2\"}}}");
+    memset(master, '"', DOORMAN_ID_BYTES_MAX);
+    memset(http, 'h', DOORMAN_ID_BYTES_MAX);
+    set_master(w, master, w->now);
+    doorman_json_exchange_uninit(&exchange);
+    assert_int_equal(exchange_read(&exchange, DB("\"wants\":1")), DOORMAN_OK);
+    size_t room = exchange.reply.capacity;
+    assert_int_equal(doorman_json_exchange_decide(&exchange, w->server, w->now), DOORMAN_OK);
+    assert_false(exchange.response.is_master);
+    exchange.response.http_address = http;
+    assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_OK);
+    assert_int_equal(exchange.reply.capacity, room);
+    assert_non_null(strstr(exchange.reply.text, http));
+    doorman_json_exchange_uninit(&exchange);
+    world_stop(w);
+}
+
 /* The fields that only a server gets do not change either. */
 static void a_reply_to_a_server_can_be_written_after_it_has_changed(void **state) {
     (void)state;
@@ -2079,6 +2112,7 @@ int main(void) {
         cmocka_unit_test(the_longest_response_fits_the_reserved_memory),
         cmocka_unit_test(a_node_and_its_parent_understand_each_other),
         cmocka_unit_test(a_reply_can_be_written_after_the_server_has_changed),
+        cmocka_unit_test(a_caller_can_add_the_http_address_of_the_master),
         cmocka_unit_test(a_reply_to_a_server_can_be_written_after_it_has_changed),
         cmocka_unit_test(an_exchange_is_decided_at_most_once_and_never_after_an_error),
         cmocka_unit_test(each_step_of_an_exchange_is_defined_in_each_state),
