@@ -654,16 +654,27 @@ static void parent_link_expedite(struct service *service) {
     }
 }
 
+/* Adds the HTTP address of the master, if the response says which process is the master.
+ * Precondition: the lock is held. */
+static void response_add_http_address(doorman_response *response, const struct service *service,
+                                      char room[DOORMAN_ID_BYTES_MAX + 1]) {
+    const char *address = response->is_master ? service->http_advertise : service->master_http;
+    snprintf(room, DOORMAN_ID_BYTES_MAX + 1, "%s", address);
+    response->http_address = room[0] && response->master_address ? room : NULL;
+}
+
 /* Reads the clock while it holds the lock. So the time never decreases from one call of the server
  * object to the next call. */
 doorman_status server_handle_message(struct service *service, doorman_json_exchange *exchange,
-                                     const char *text, size_t bytes) {
+                                     const char *text, size_t bytes,
+                                     char http_address[DOORMAN_ID_BYTES_MAX + 1]) {
     doorman_time started_at = doorman_clock();
     doorman_status read = doorman_json_exchange_read(exchange, text, bytes);
     pthread_mutex_lock(&service->lock);
     doorman_time now = doorman_clock();
     if (!service->stopping) {
         doorman_json_exchange_decide(exchange, service->server, now);
+        if (http_address) response_add_http_address(&exchange->response, service, http_address);
         bool releases = exchange->request.method == DOORMAN_RELEASE_CAPACITY;
         if (read == DOORMAN_OK && releases) {
             service->ended_lease_count += exchange->request.item_count;
@@ -690,7 +701,7 @@ static bool worker_handle(struct worker *worker, nng_msg *message) {
     doorman_json_exchange *exchange = &worker->exchange;
     const doorman_buffer *response = &exchange->reply;
     server_handle_message(worker->service, exchange, (const char *)nng_msg_body(message),
-                          nng_msg_len(message));
+                          nng_msg_len(message), NULL);
     nng_msg_clear(message);
     bool answered =
         response->bytes > 0 && nng_msg_append(message, response->text, response->bytes) == 0;

@@ -5,7 +5,7 @@
 static const char base64_digits[] =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-void server_base64_write(char text[ETCD_KEY_TEXT], const char *bytes) {
+void server_base64_write(char *text, const char *bytes) {
     size_t count = strlen(bytes);
     for (size_t i = 0; i < count; i += 3) {
         uint32_t bits = 0;

@@ -1,9 +1,16 @@
 /* doorman_server, part ETCD: the election of the master, and the configuration in etcd. This file
- * changes the mastership of the server object, the configuration, and service->election.
+ * changes the mastership of the server object, the configuration, service->election, and
+ * service->master_http.
  *
  * doorman_election of doorman.h decides which process is master (V2). One thread makes its calls to
  * etcd and reports the answers. The store lease of the election is an etcd lease. The election key
- * of etcd is attached to the etcd lease of the master, and holds the master's address.
+ * of etcd is attached to the etcd lease of the master.
+ *
+ * The value of the key has one line or two lines. The first line is the address of the master. The
+ * second line is its HTTP address, if it has one (--http-advertise). One value has both, so they
+ * are always of the same process, and no other key of etcd is needed. A server that only knows the
+ * first line reads a value of two lines as an address with a control character. Such an address is
+ * not valid, so this server knows that there is a master, but not where.
  *
  * The same thread reads the key of the configuration every second, or five times within the TTL if
  * that is more often (V1). A poll of the election goes first, so that it is not late. The thread
@@ -16,6 +23,8 @@
 #include <arpa/inet.h>
 #include <assert.h>
 
+#define ELECTION_VALUE (2 * DOORMAN_ID_BYTES_MAX + 2) /* bytes: the two lines and the final 0 */
+
 /* Only the thread of the election uses these members. The exceptions are the members that the lock
  * of the service guards. */
 struct election {
@@ -23,10 +32,11 @@ struct election {
     bool started;
     pthread_cond_t wake;
     struct etcd etcd;
-    doorman_election core;        /* decides; not initialised without an election key */
-    char revision[ETCD_REVISION]; /* of the configuration that was loaded last */
-    doorman_time config_due;      /* when to read the configuration next */
-    bool reachable;               /* the last call to etcd succeeded */
+    doorman_election core;                    /* decides; not initialised without an election key */
+    char revision[ETCD_REVISION];             /* of the configuration that was loaded last */
+    doorman_time config_due;                  /* when to read the configuration next */
+    char http_read[DOORMAN_ID_BYTES_MAX + 1]; /* the HTTP address in the key that was read last */
+    bool reachable;                           /* the last call to etcd succeeded */
     bool reload;                  /* reload the configuration; the lock guards this and the rest */
     doorman_election_state state; /* that was applied last */
     doorman_time until;           /* of the mastership that was applied last */
@@ -65,6 +75,8 @@ static void election_apply(struct service *service) {
     election->state = state;
     election->until = mastership.until;
     snprintf(election->address, sizeof election->address, "%s", address);
+    snprintf(service->master_http, sizeof service->master_http, "%s",
+             state == DOORMAN_STANDBY && address[0] ? election->http_read : "");
     if (changed) election_log(service);
 }
 
@@ -101,9 +113,11 @@ static void election_read_lease(const cJSON *lease, doorman_election_answer *out
 /* Creates the key, unless it exists. */
 static cJSON *election_create_key(struct service *service, const doorman_election_call *call,
                                   doorman_election_answer *out) {
-    char key[ETCD_KEY_TEXT], value[ETCD_KEY_TEXT];
+    char key[ETCD_KEY_TEXT], lines[ELECTION_VALUE], value[BASE64_TEXT(ELECTION_VALUE)];
+    const char *http = service->http_advertise;
+    snprintf(lines, sizeof lines, "%s%s%s", call->address, http[0] ? "\n" : "", http);
     server_base64_write(key, service->settings->election_key);
-    server_base64_write(value, call->address);
+    server_base64_write(value, lines);
     cJSON *response = server_etcd_call(
         &service->election->etcd, "/v3/kv/txn",
         "{\"compare\":[{\"key\":\"%s\",\"target\":\"CREATE\",\"create_revision\":\"0\"}],"
@@ -113,10 +127,20 @@ static cJSON *election_create_key(struct service *service, const doorman_electio
     return response;
 }
 
-/* Reads the key. An address that does not fit is not known.
- *   address   room for the address of the answer */
+/* Reads the two lines of a value, and splits it in place. Further lines are ignored. An HTTP address
+ * that is not valid is not known. The election checks the first line. */
+static void election_read_value(struct election *election, char value[ELECTION_VALUE]) {
+    char *line = strchr(value, '\n');
+    if (line) *line++ = 0;
+    if (line) line[strcspn(line, "\n")] = 0;
+    bool valid = line && server_host_is_http_address(line);
+    snprintf(election->http_read, sizeof election->http_read, "%.256s", valid ? line : "");
+}
+
+/* Reads the key. A value that does not fit is not known.
+ *   value   room for the value. It has the address of the answer */
 static cJSON *election_read_key(struct service *service, doorman_election_answer *out,
-                                char address[DOORMAN_ID_BYTES_MAX + 1]) {
+                                char value[ELECTION_VALUE]) {
     const cJSON *entry = NULL;
     size_t bytes = 0;
     cJSON *response =
@@ -124,18 +148,18 @@ static cJSON *election_read_key(struct service *service, doorman_election_answer
     if (entry) {
         out->exists = true;
         out->lease = strtoll(server_etcd_number(entry, "lease"), NULL, 10);
-        bool fits = server_etcd_read_value(entry, address, DOORMAN_ID_BYTES_MAX + 1, &bytes);
-        out->address = fits ? address : NULL;
+        bool fits = server_etcd_read_value(entry, value, ELECTION_VALUE, &bytes);
+        if (fits) election_read_value(service->election, value);
+        out->address = fits ? value : NULL;
     }
     return response;
 }
 
 /* Makes a call of the election.
- *   address   see election_read_key
+ *   value     see election_read_key
  *   returns   false: etcd does not answer */
 static bool election_call_etcd(struct service *service, const doorman_election_call *call,
-                               doorman_election_answer *out,
-                               char address[DOORMAN_ID_BYTES_MAX + 1]) {
+                               doorman_election_answer *out, char value[ELECTION_VALUE]) {
     struct etcd *etcd = &service->election->etcd;
     long long lease = (long long)call->lease;
     cJSON *response = NULL;
@@ -148,7 +172,7 @@ static bool election_call_etcd(struct service *service, const doorman_election_c
         response = server_etcd_call(etcd, "/v3/lease/keepalive", "{\"ID\":\"%lld\"}", lease);
         election_read_lease(cJSON_GetObjectItemCaseSensitive(response, "result"), out);
     } else if (call->kind == DOORMAN_READ_KEY) {
-        response = election_read_key(service, out, address);
+        response = election_read_key(service, out, value);
     } else if (call->kind == DOORMAN_CREATE_KEY) {
         response = election_create_key(service, call, out);
     } else {
@@ -162,8 +186,8 @@ static bool election_call_etcd(struct service *service, const doorman_election_c
 static void election_step(struct service *service, const doorman_election_call *call) {
     struct election *election = service->election;
     doorman_election_answer answer;
-    char address[DOORMAN_ID_BYTES_MAX + 1];
-    bool reachable = election_call_etcd(service, call, &answer, address);
+    char value[ELECTION_VALUE];
+    bool reachable = election_call_etcd(service, call, &answer, value);
     doorman_election_answered(&election->core, call->sequence, reachable ? &answer : NULL,
                               doorman_clock());
     pthread_mutex_lock(&service->lock);
@@ -213,7 +237,7 @@ static void election_resign(struct service *service) {
     struct election *election = service->election;
     doorman_election_call call;
     doorman_election_answer answer;
-    char address[DOORMAN_ID_BYTES_MAX + 1];
+    char value[ELECTION_VALUE];
     pthread_mutex_lock(&service->lock);
     doorman_election_resign(&election->core, doorman_clock());
     election_apply(service);
@@ -221,7 +245,7 @@ static void election_resign(struct service *service) {
     if (doorman_election_next(&election->core, &call, doorman_clock())) {
         election->etcd.tries = 1;
         server_etcd_cancel(&election->etcd, false);
-        (void)election_call_etcd(service, &call, &answer, address);
+        (void)election_call_etcd(service, &call, &answer, value);
     }
 }
 

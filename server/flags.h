@@ -51,6 +51,11 @@ FLAG(ELECTION_TTL, "election-ttl", "SECONDS", "DOORMAN_ELECTION_TTL", WITHOUT_ET
 FLAG(HTTP, "http", "HOST:PORT|off", "DOORMAN_HTTP", WITHOUT_HTTP, PLACE(http),
      "the address of the status page, the metrics and the protocol over HTTP (default\n"
      "        " HTTP_DEFAULT "); beyond loopback it needs --http-token or --tls-ca")
+FLAG(HTTP_ADVERTISE, "http-advertise", "URL", "DOORMAN_HTTP_ADVERTISE", WITHOUT_HTTP,
+     PLACE(http_advertise),
+     "the address at which others reach --http, such as http://10.0.0.1:15050 (default --http, with\n"
+     "        the host of --advertise if it listens on all addresses; none if it is loopback and\n"
+     "        --advertise is not)")
 FLAG(HTTP_TOKEN, "http-token", "FILE", "DOORMAN_HTTP_TOKEN", WITHOUT_HTTP, PLACE(http_token),
      "a file with the token that every HTTP request must send, as 'Authorization: Bearer TOKEN' "
      "or\n"

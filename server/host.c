@@ -15,6 +15,22 @@ bool server_host_is_numeric(const char *host) {
     return *host == '[' || (*host && strspn(host, "0123456789.") == strlen(host));
 }
 
+bool server_host_is_wildcard(const char *host) {
+    return !*host || strcmp(host, "*") == 0 || strcmp(host, "0.0.0.0") == 0 ||
+           strcmp(host, "[::]") == 0;
+}
+
+bool server_host_is_http_address(const char *text) {
+    size_t scheme = strncmp(text, "http://", 7) == 0    ? 7
+                    : strncmp(text, "https://", 8) == 0 ? 8
+                                                        : 0;
+    const char *host = text + scheme;
+    size_t bytes = strspn(host, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                "-._~:[]");
+    return scheme > 0 && *host && *host != ':' && !host[bytes] &&
+           scheme + bytes <= DOORMAN_ID_BYTES_MAX;
+}
+
 bool server_host_is_loopback(const char *host) {
     bool numeric = server_host_is_numeric(host) && strncmp(host, "127.", 4) == 0;
     return numeric || strcasecmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0;

@@ -716,6 +716,7 @@ enum exit_status server_http_start(struct service *service) {
     if (exit_status == CONTINUE && token) exit_status = server_http_load_token(http->token, token);
     if (exit_status == CONTINUE) {
         int error = http_listen(service);
+        if (error == 0) server_http_set_advertised(service);
         exit_status =
             error == 0 ? http_start_connections(service) : http_listen_error(service, error);
     }

@@ -162,21 +162,23 @@ bool server_http_request_read(struct http_request *request, char *head, size_t b
 
 /* ---- checks --------------------------------------------------------------------------------- */
 
-static bool host_wildcard(const char *host) {
-    return !*host || strcmp(host, "*") == 0 || strcmp(host, "0.0.0.0") == 0 ||
-           strcmp(host, "[::]") == 0;
+/* Returns whether an address has this host. */
+static bool host_is_of(const char *host, const char *address) {
+    char other[256];
+    server_host_read(address, other, sizeof other);
+    return !server_host_is_wildcard(other) && strcasecmp(host, other) == 0;
 }
 
-/* Returns whether a host is known. Known hosts are loopback, the host of --http, and the host of
- * --advertise. If HTTP listens on all addresses, every IP address is known too. */
+/* Returns whether a host is known. Known hosts are loopback, and the hosts of --http,
+ * --http-advertise and --advertise. If HTTP listens on all addresses, every IP address is known
+ * too. */
 static bool host_known(const struct service *service, const char *given) {
-    char host[256], listening[256], advertised[256];
+    char host[256], listening[256];
     server_host_read(given, host, sizeof host);
     server_host_read(server_http_address(service), listening, sizeof listening);
-    server_host_read(service->advertise, advertised, sizeof advertised);
     return server_host_is_loopback(host) || strcasecmp(host, listening) == 0 ||
-           (!host_wildcard(advertised) && strcasecmp(host, advertised) == 0) ||
-           (host_wildcard(listening) && server_host_is_numeric(host));
+           host_is_of(host, service->http_advertise) || host_is_of(host, service->advertise) ||
+           (server_host_is_wildcard(listening) && server_host_is_numeric(host));
 }
 
 /* Returns whether the host that counts is known. This is the host of the target, or else the only
@@ -281,7 +283,7 @@ static void request_check_access(const struct service *service, const struct htt
     if (by_host && !request_host_known(service, request)) {
         server_http_response_set_error(
             response, 403, "PERMISSION_DENIED",
-            "the Host is unknown: use a loopback name, or the host of --http or "
+            "the Host is unknown: use a loopback name, or the host of --http, --http-advertise or "
             "--advertise");
     } else if (token[0] && !token_valid(token, request->fields)) {
         server_http_response_set_error(response, 401, "UNAUTHENTICATED",
@@ -360,6 +362,38 @@ enum exit_status server_http_load_token(char token[HTTP_TOKEN_MAX + 1], const ch
     return exit_status;
 }
 
+static bool http_can_advertise(const char *address) {
+    char host[256];
+    server_host_read(address, host, sizeof host);
+    return server_host_is_http_address(address) && !server_host_is_wildcard(host);
+}
+
+/* The default follows from the address of HTTP and from --advertise:
+ *
+ *     HTTP listens on   default
+ *     all addresses     the host of --advertise, with the port of HTTP. None if --advertise has no
+ *                       host
+ *     loopback          the address of HTTP if --advertise is on this machine too. Otherwise none,
+ *                       because others would reach themselves at this address
+ *     any other         the address of HTTP */
+void server_http_set_advertised(struct service *service) {
+    const char *address = server_http_address(service), *port = strrchr(address, ':');
+    const char *given = service->settings->http_advertise, *advertise = service->advertise;
+    char text[600], listening[256], host[256] = "";
+    bool is_local = strncmp(advertise, "ipc:", 4) == 0 || strncmp(advertise, "inproc:", 7) == 0;
+    if (!is_local) server_host_read(advertise, host, sizeof host);
+    is_local = is_local || server_host_is_loopback(host);
+    server_host_read(address, listening, sizeof listening);
+    snprintf(text, sizeof text, "%s", given ? given : address);
+    if (!given && server_host_is_wildcard(listening)) {
+        snprintf(text, sizeof text, "%s://%s%s", service->tls ? "https" : "http", host, port);
+    } else if (!given && server_host_is_loopback(listening) && !is_local) {
+        text[0] = 0;
+    }
+    if (!http_can_advertise(text)) text[0] = 0;
+    snprintf(service->http_advertise, sizeof service->http_advertise, "%.256s", text);
+}
+
 enum exit_status server_http_check_settings(const struct service *service) {
     const struct settings *settings = service->settings;
     enum exit_status exit_status = CONTINUE;
@@ -367,7 +401,13 @@ enum exit_status server_http_check_settings(const struct service *service) {
     server_host_read(settings->http, host, sizeof host);
     bool is_remote = !server_host_is_loopback(host);
     bool needs_certificate = service->tls && settings->tls_ca;
-    if (is_remote && !settings->http_token && !needs_certificate) {
+    if (settings->http_advertise && !http_can_advertise(settings->http_advertise)) {
+        exit_status = server_fatal_error(
+            EXIT_USAGE,
+            "--http-advertise '%s' is not an address that others can reach, such as "
+            "http://10.0.0.1:15050",
+            settings->http_advertise);
+    } else if (is_remote && !settings->http_token && !needs_certificate) {
         exit_status =
             server_fatal_error(EXIT_USAGE,
                                "--http %s can be reached from other machines: give --http-token, "

@@ -33,6 +33,7 @@ static const char *code_reason(int code) {
         int code;
         const char *reason;
     } reasons[] = {{200, "OK"},
+                   {307, "Temporary Redirect"},
                    {400, "Bad Request"},
                    {401, "Unauthorized"},
                    {403, "Forbidden"},
@@ -65,6 +66,7 @@ void server_http_response_write(struct text *out, struct http_response *response
         "Referrer-Policy: no-referrer\r\n%s",
         response->code, code_reason(response->code), response->type, response->text.buffer.bytes,
         last ? "close" : "keep-alive", response->more);
+    if (response->location[0]) server_text_addf(out, "Location: %s\r\n", response->location);
     server_text_addf(
         out,
         "Content-Security-Policy: default-src 'none'; style-src 'nonce-%s'; "

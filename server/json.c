@@ -180,19 +180,31 @@ void server_handle_health(struct service *service, const struct http_request *re
     server_text_add(&response->text, "ok\n");
 }
 
-/* Ready means that this process can answer requests, or redirect them to the master. */
+/* Returns whether a query has "NAME=1". */
+static bool query_has(const struct http_request *request, const char *name) {
+    char value[8];
+    return server_query_read(request->query, name, value, sizeof value) && strcmp(value, "1") == 0;
+}
+
+/* Ready means that this process can answer requests, or redirect them to the master. With
+ * ?master=1, only the master is ready. A load balancer in front of clients that follow no redirects
+ * needs this. */
 void server_handle_ready(struct service *service, const struct http_request *request,
                          struct http_response *response) {
     struct snapshot snapshot = {.now = 0};
-    (void)request;
     pthread_mutex_lock(&service->lock);
     server_snapshot_find_master(&snapshot, service);
     pthread_mutex_unlock(&service->lock);
-    bool ready = !snapshot.stopping && (snapshot.is_master || snapshot.master[0]);
-    if (!ready) response->code = 503;
-    server_text_add(&response->text, ready               ? "ready\n"
-                                     : snapshot.stopping ? "stopping\n"
-                                                         : "the master is not known\n");
+    const char *text = "ready\n";
+    if (snapshot.stopping) {
+        text = "stopping\n";
+    } else if (!snapshot.is_master && !snapshot.master[0]) {
+        text = "the master is not known\n";
+    } else if (!snapshot.is_master && query_has(request, "master")) {
+        text = "another process is the master\n";
+    }
+    if (strcmp(text, "ready\n") != 0) response->code = 503;
+    server_text_add(&response->text, text);
 }
 
 static int status_code(doorman_status status) {
@@ -224,6 +236,18 @@ static void response_unwrap(struct text *text, const doorman_buffer *response, c
     server_text_add(text, "\n");
 }
 
+/* Redirects a request to the master, if the request asks for that, the master is another process,
+ * and its HTTP address is known. The body stays the response that says so. The URL has no other
+ * part of the query, because the path is known and a query is not.
+ *   decided   the response of the server object */
+static void response_redirect(struct http_response *response, const struct http_request *request,
+                              const doorman_response *decided) {
+    if (decided->is_master || !decided->http_address || !query_has(request, "redirect")) return;
+    response->code = 307;
+    snprintf(response->location, sizeof response->location, "%s%s?redirect=1",
+             decided->http_address, request->path);
+}
+
 /* If the path names a method, the bodies of the request and of the response are the inner objects.
  * With the path /v1 the bodies are whole messages, as in every other transport. */
 void server_handle_method(struct service *service, const struct http_request *request,
@@ -231,15 +255,17 @@ void server_handle_method(struct service *service, const struct http_request *re
     const char *method = strcmp(request->path, "/v1") == 0 ? NULL : request->path + strlen("/v1/");
     struct text wrapped = {.failed = false};
     doorman_json_exchange exchange = {.reply = {.text = NULL}};
+    char http_address[DOORMAN_ID_BYTES_MAX + 1];
     if (method) server_text_addf(&wrapped, "{\"%s\":", method);
     server_text_add_bytes(&wrapped, request->body, request->body_bytes);
     if (method) server_text_add(&wrapped, "}");
     if (wrapped.failed) {
         response->text.failed = true;
     } else {
-        doorman_status status =
-            server_handle_message(service, &exchange, wrapped.buffer.text, wrapped.buffer.bytes);
+        doorman_status status = server_handle_message(service, &exchange, wrapped.buffer.text,
+                                                      wrapped.buffer.bytes, http_address);
         response->code = status_code(status);
+        if (status == DOORMAN_OK) response_redirect(response, request, &exchange.response);
         response->type = "application/json";
         response_unwrap(&response->text, &exchange.reply, method, status);
         response->text.failed = response->text.failed || exchange.reply.bytes == 0;

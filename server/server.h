@@ -98,8 +98,8 @@ struct settings {
     const char *config_key, *election_key; /* keys of etcd; NULL: none */
     const char *etcd_ca, *etcd_cert, *etcd_key;
     const char *etcd_user, *etcd_password_file;
-    int election_ttl;              /* seconds */
-    const char *http, *http_token; /* http "off": no HTTP */
+    int election_ttl;                               /* seconds */
+    const char *http, *http_advertise, *http_token; /* http "off": no HTTP */
     const char *tls_cert, *tls_key, *tls_ca;
     size_t resource_max, holder_max, message_max, connection_max; /* 0: the default */
     struct addresses listen, parents, etcd;
@@ -224,9 +224,10 @@ struct service {
     const char *id, *node, *advertise;
     doorman_time started_at;
     struct pem pem;
-    nng_tls_config *tls;     /* NULL: none */
-    struct http *http;       /* NULL: off */
-    struct history *history; /* NULL: HTTP is off */
+    nng_tls_config *tls;                           /* NULL: none */
+    struct http *http;                             /* NULL: off */
+    char http_advertise[DOORMAN_ID_BYTES_MAX + 1]; /* "": others cannot reach HTTP */
+    struct history *history;                       /* NULL: HTTP is off */
     struct counters counters;
     size_t connection_count; /* nng connections; atomic */
     nng_socket socket;
@@ -249,7 +250,9 @@ struct service {
     struct lock_hold longest_hold; /* of pages and of the history */
     struct parent_link parent_link;
     struct election *election; /* NULL: no etcd */
-    struct notify *notify;     /* NULL: systemd does not ask for notifications */
+    char master_http[DOORMAN_ID_BYTES_MAX +
+                     1];   /* of another process that is master; "": not known */
+    struct notify *notify; /* NULL: systemd does not ask for notifications */
 };
 
 /* Loads the configuration from the source that --config names. On failure, returns false and writes
@@ -267,9 +270,12 @@ void server_apply_config(struct service *service, doorman_config *config,
                          const doorman_error *error);
 
 /* Handles a message from nng or HTTP. The response is in exchange->reply. The reply is empty if
- * memory runs out. */
+ * memory runs out.
+ *   http_address   room for the HTTP address of the master, which is then in exchange->response;
+ *                  NULL: the message is from nng */
 doorman_status server_handle_message(struct service *service, doorman_json_exchange *exchange,
-                                     const char *text, size_t bytes);
+                                     const char *text, size_t bytes,
+                                     char http_address[DOORMAN_ID_BYTES_MAX + 1]);
 
 bool server_condition_init(pthread_cond_t *condition);
 
@@ -282,6 +288,10 @@ void server_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, doo
 void server_host_read(const char *address, char *out, size_t room);
 bool server_host_is_numeric(const char *host); /* an IP address, which needs no DNS */
 bool server_host_is_loopback(const char *host);
+bool server_host_is_wildcard(const char *host); /* all addresses of this machine */
+
+/* Returns whether a text is "http://HOST[:PORT]" or "https://HOST[:PORT]", of at most 256 bytes. */
+bool server_host_is_http_address(const char *text);
 
 /* ---- >>check -------------------------------------------------------------------------------- */
 
@@ -472,11 +482,11 @@ static inline void server_election_stop(struct service *service) { (void)service
 
 /* ---- >>base64 ------------------------------------------------------------------------------- */
 
-#define ETCD_KEY_TEXT (ETCD_KEY_BYTES_MAX * 4 / 3 + 4) /* bytes: base64 and the final 0 */
+#define BASE64_TEXT(bytes) (4 * (bytes) / 3 + 4) /* the size of the base64 and its final 0 */
+#define ETCD_KEY_TEXT BASE64_TEXT(ETCD_KEY_BYTES_MAX)
 
-/* Encodes `bytes`. They are at most ETCD_KEY_BYTES_MAX without the final 0, so `text` has room for
- * the result. */
-void server_base64_write(char text[ETCD_KEY_TEXT], const char *bytes);
+/* Encodes a string. Precondition: `text` has room for BASE64_TEXT(strlen(bytes)). */
+void server_base64_write(char *text, const char *bytes);
 
 /* Decodes up to the first character that is not a base64 digit. This character is the padding or
  * the end.
@@ -583,8 +593,9 @@ struct http_response {
     int code;
     const char *type, *more; /* Content-Type; further lines of the head */
     char nonce[33];          /* marks our styles and scripts, see Content-Security-Policy */
-    struct text text;        /* the body */
-    const bool *abandoned;   /* atomic; true: the peer has left; NULL: it stays */
+    char location[DOORMAN_ID_BYTES_MAX + 64]; /* the URL of a redirect; "": none */
+    struct text text;                         /* the body */
+    const bool *abandoned;                    /* atomic; true: the peer has left; NULL: it stays */
 };
 
 /* Each path of HTTP has a function of this type, which makes the response. */
@@ -639,8 +650,12 @@ bool server_http_request_check(const struct service *service, struct http_reques
 /* Reads a token, which is the first word of a file. */
 enum exit_status server_http_load_token(char token[HTTP_TOKEN_MAX + 1], const char *path);
 
-/* Checks that an address that is not loopback has a token or client certificates. */
+/* Checks that an address that is not loopback has a token or client certificates, and that
+ * --http-advertise is an address. */
 enum exit_status server_http_check_settings(const struct service *service);
+
+/* Sets service->http_advertise. Precondition: HTTP listens. */
+void server_http_set_advertised(struct service *service);
 
 enum chunk_state {
     CHUNK_SIZE,

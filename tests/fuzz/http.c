@@ -121,7 +121,8 @@ static bool is_known_line(const char *line) {
                                         "Allow: ",
                                         "WWW-Authenticate",
                                         "Content-Security-Policy: ",
-                                        "Content-Disposition: "};
+                                        "Content-Disposition: ",
+                                        "Location: http"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strncmp(line, names[i], strlen(names[i])) == 0) return true;
     }

@@ -415,8 +415,9 @@ static void the_methods_answer_over_http_as_over_nng(void **state) {
 static void a_whole_message_can_be_posted(void **state) {
     (void)state;
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
-    char *elsewhere = send_bytes(fixture.server.url, "{\"discovery\": {}}", 17);
-    char *response = post(&fixture, "/v1", HOST JSON, "{\"discovery\": {}}");
+    const char *release = "{\"release_capacity\": {\"client_id\": \"a\", \"resource\": []}}";
+    char *elsewhere = send_bytes(fixture.server.url, release, strlen(release));
+    char *response = post(&fixture, "/v1", HOST JSON, release);
     assert_int_equal(code_of(response), 200);
     const char *body = body_of(response);
     assert_memory_equal(body, elsewhere, strlen(elsewhere));

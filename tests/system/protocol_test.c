@@ -84,10 +84,16 @@ static void expect_equal(const cJSON *page, const cJSON *real, struct ids *ids) 
     }
 }
 
-/* Replaces the address of the master on the page with the address of the server. */
-static void put_real_address(cJSON *page, const struct fixture *fixture) {
-    cJSON *address = (cJSON *)(uintptr_t)find(page, "discovery.mastership.master_address");
-    if (address) cJSON_SetValuestring(address, fixture->server.url);
+/* Replaces the addresses of the master on the page with the addresses of the server. Only responses
+ * over HTTP have its HTTP address. */
+static void put_real_addresses(cJSON *page, const struct fixture *fixture, bool by_http) {
+    char http[NNG_MAXADDRLEN + 8];
+    cJSON *mastership = (cJSON *)(uintptr_t)find(page, "discovery.mastership");
+    if (!mastership) return;
+    snprintf(http, sizeof http, "http%s", strchr(fixture->http.url, ':'));
+    cJSON_SetValuestring(cJSON_GetObjectItem(mastership, "master_address"), fixture->server.url);
+    cJSON_SetValuestring(cJSON_GetObjectItem(mastership, "http_address"), http);
+    if (!by_http) cJSON_DeleteItemFromObject(mastership, "http_address");
 }
 
 /* Sends a message over nng. Returns the response, which the caller deletes. */
@@ -125,7 +131,7 @@ static void try_example(sender send_message, const struct fixture *fixture, cons
                         const char *response, struct ids *ids) {
     cJSON *page = cJSON_Parse(response);
     if (!page) fail_msg("not JSON: %s", response);
-    put_real_address(page, fixture);
+    put_real_addresses(page, fixture, send_message == send_by_http);
     char *text = put_real_ids(request, ids);
     cJSON *real = send_message(fixture, text);
     char *printed = cJSON_PrintUnformatted(real);
