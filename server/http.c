@@ -38,7 +38,10 @@
  * In ANSWERING, the connection receives, so that it notices a disconnect. A peer that has shut down
  *    only its sending side counts as disconnected too, because the server cannot tell the
  *    difference. The bytes belong to the next requests. When HTTP_BUFFER_MAX bytes have arrived,
- *    the connection stops receiving, and `receives` is false.
+ *    the connection stops receiving, and `receives` is false. With TLS, a connection does not
+ *    receive in ANSWERING. It would have to cancel the receive operation before it sends, and nng
+ *    closes a TLS connection whose receive operation is cancelled. So the response is made even if
+ *    the peer has left.
  * In ANSWERING, only the holder of the lock of HTTP may start or end the wait for a response. The
  *    thread of pages sets `is_answered` and cancels the receive operation. The callback of this
  *    operation then sends the response. Without a receive operation, the thread of pages itself
@@ -321,7 +324,8 @@ static void connection_answer_later(struct http_connection *connection) {
     connection->request.body = NULL;
     connection->request.body_bytes = 0;
     connection_consume(connection);
-    bool receives = connection->in_bytes < HTTP_BUFFER_MAX && connection_reserve(connection);
+    bool receives = !connection->service->tls && connection->in_bytes < HTTP_BUFFER_MAX &&
+                    connection_reserve(connection);
     pthread_mutex_lock(&http->lock);
     bool accepted = http_enqueue(http, connection);
     if (accepted) {

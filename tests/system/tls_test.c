@@ -141,6 +141,23 @@ static void expect_https(const struct fixture *fixture, const char *authority, c
     assert_int_equal(system(command) == 0, expected);
 }
 
+/* Checks responses that the thread of pages makes. All of them use one connection. */
+static void expect_https_pages(const struct fixture *fixture, const char *folder) {
+    const char *port = strrchr(fixture->http.url, ':') + 1;
+    char command[1024];
+    snprintf(command, sizeof command,
+             "cd %s && url=https://localhost:%s && curl -sS -f --cacert ca.pem --cert own.pem "
+             "--key own.key --resolve localhost:%s:127.0.0.1 -w '\nconnects=%%{num_connects}\n' "
+             "$url/metrics $url/ $url/healthz $url/v1/status >pages && "
+             "grep -q '^doorman_server_is_master 1' pages && grep -q '</html>' pages && "
+             "[ \"$(grep ^connects= pages | tr -d '\\n')\" = "
+             "connects=1connects=0connects=0connects=0 ]",
+             folder, port, port);
+    if (system(command) == 0) return;
+    print_error("%s\n", command);
+    fail();
+}
+
 /* Fails unless an agent gets a lease over TLS, as expected. With another CA it gets none. */
 static void expect_agent(const char *url, const char *authority, const char *folder,
                          bool expected) {
@@ -217,6 +234,7 @@ static void expect_certificates(const struct fixture *fixture, const char *own, 
     read_listener(fixture, "tls+tcp://localhost:", named);
     expect_nng(url, own, own, true);
     expect_https(fixture, own, own, true);
+    expect_https_pages(fixture, own);
     expect_nng(url, own, NULL, !with_authority);
     expect_https(fixture, own, NULL, !with_authority);
     expect_nng(url, own, others, !with_authority);
