@@ -23,11 +23,19 @@ ifeq ($(filter-out 0,$(MAKELEVEL))$(filter -j%,$(MAKEFLAGS))$(word 2,$(MAKECMDGO
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
 
-.PHONY: all demo test coverage matrix abuse bench sim fuzz lint install deb uninstall deps build_deps \
-    clean help always
+.PHONY: all demo test coverage matrix abuse bench sim fuzz lint install deb uninstall deps \
+    build_deps test_deps clean help always
 .DELETE_ON_ERROR:
 
 all: build/doorman_server $(EXAMPLES) $(CXX_EXAMPLES) ## the server and the examples (default)
+
+# These goals take long, so they say first what they do.
+ABOUT_demo = a server and five clients for 20 s (after the build)
+ABOUT_test = all tests, about 6 minutes on two cores; the last line says how many failed
+ifdef TREE
+ABOUT_demo = seven servers and twelve clients for 40 s (after the build)
+endif
+$(foreach goal,$(filter demo test,$(MAKECMDGOALS)),$(info make $(goal): $(ABOUT_$(goal))))
 
 ifdef TREE
 demo: build/doorman_server build/examples/demo_tree
@@ -142,17 +150,17 @@ $(filter %/unit/warnings_test,$(TESTS)): server/warnings.c
 $(filter %/unit/notify_test,$(TESTS)): server/notify.c
 $(filter %/unit/warnings_test %/unit/notify_test,$(TESTS)): $(addprefix server/,server.h flags.h) \
     doorman_server.c
-build/plain/%: tests/%.c $(TEST_SOURCES) | deps
+build/plain/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
-build/asan/%: tests/%.c $(TEST_SOURCES) | deps
+build/asan/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
-build/tsan/%: tests/%.c $(TEST_SOURCES) | deps
+build/tsan/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
-$(TEST_SERVERS): $(SERVER_INPUTS) | deps
+$(TEST_SERVERS): $(SERVER_INPUTS) | test_deps
 	$(build_server)
 $(TEST_SHELL): LIBRARIES += -ledit
 $(TEST_LOOP): LIBRARIES = -lcjson
-$(TEST_SHELL) $(TEST_LOOP): build/asan/%: %.c doorman.h | deps
+$(TEST_SHELL) $(TEST_LOOP): build/asan/%: %.c doorman.h | test_deps
 	$(build)
 
 # Measures which lines and branches of the header and of the server the tests reach: the unit tests,
@@ -177,7 +185,7 @@ define report
 endef
 
 coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## coverage of header and server
-	@sh .ci/deps gcovr
+	@sh .ci/deps --need 'sh .ci/deps gcovr' gcovr
 	@find build/coverage -name '*.gcda' -delete
 	@sh tests/run.sh $(COVERAGE_TESTS)
 	@echo '$(COVERAGE_SIM) faults; its log is $(COVERAGE_SIM).log'
@@ -190,9 +198,9 @@ coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## coverage of he
 	$(call report,server)
 
 $(COVERAGE_TESTS): LIBRARIES += -lcmocka -lm
-build/coverage/%: tests/%.c $(TEST_SOURCES) | deps
+build/coverage/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
-$(COVERAGE_SERVER): $(SERVER_INPUTS) | deps
+$(COVERAGE_SERVER): $(SERVER_INPUTS) | test_deps
 	$(build_server)
 $(COVERAGE_SIM): LIBRARIES = -lm
 $(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
@@ -200,7 +208,7 @@ $(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 	@$(C) $(CFLAGS) $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
 
 # Compiles with every compiler at every level of optimization. `make test` runs a part of it.
-matrix: build/sim/sim build/page_files.h | deps ## compile in all supported ways; some minutes
+matrix: build/sim/sim build/page_files.h | test_deps ## compile in all supported ways; some minutes
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/compile_check.sh --all
 
@@ -265,13 +273,13 @@ fuzz_%: build/fuzz/%
 	    { echo "repeat: build/fuzz/$* build/fuzz/$*-... (the file named above)"; exit 1; }; }
 
 build/fuzz/%: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) doorman.h | build_deps
-	@sh .ci/deps fuzzer
+	@sh .ci/deps --need 'sh .ci/deps fuzzer' fuzzer
 	$(announce)
 	@clang -std=c11 -D_DEFAULT_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined \
 	    -fno-sanitize-recover=all -I. -pthread $(WARNINGS) $(CPPFLAGS) $< $(filter %.o,$^) -o $@ \
 	    $(LIBRARIES) -lm
 
-$(REPLAYS): build/asan/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(TEST_SOURCES) | deps
+$(REPLAYS): build/asan/fuzz/%: tests/fuzz/%.c tests/fuzz/replay.c $(TEST_SOURCES) | test_deps
 	$(announce)
 	@$(C) $(CFLAGS) $(filter-out $(INCLUDED),$(filter %.c,$^)) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
 
@@ -330,14 +338,22 @@ uninstall: ## undo make install
 	rm -f $(DESTDIR)$(PREFIX)/include/doorman.h $(DESTDIR)$(PREFIX)/bin/doorman_server \
 	    $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 
-# Missing packages are installed before anything is built. `make demo` needs fewer than `make test`.
-build_deps:
-	@CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps cc nng cjson \
-	    $(if $(filter ETCD,$(PARTS)),libcurl)
+# What is missing is named before anything is built. Only the goals deps, demo and test install it.
+# `make demo` needs less than `make test`.
+INSTALLS = $(filter deps demo test,$(MAKECMDGOALS))
+DEPS = CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps \
+    $(if $(INSTALLS),,--need 'make deps')
 
-deps: build_deps ## install missing libraries and tools
-	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps cmocka nngcat c++ libedit
+build_deps:
+	@$(DEPS) cc nng cjson $(if $(filter ETCD,$(PARTS)),libcurl)
+
+test_deps: build_deps
+	@$(DEPS) cmocka nngcat c++ libedit
+ifneq ($(INSTALLS),)
 	@sh .ci/deps etcd || echo 'deps: without etcd the tests that need it are skipped'
+endif
+
+deps: test_deps ## install missing libraries and tools (also done by demo and test)
 
 clean: ## remove build/
 	rm -rf build

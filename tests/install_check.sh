@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs into a temporary folder. Builds and runs programs with the flags of pkg-config, in a
-# folder in which no other doorman.h can be found. Then uninstalls.
+# folder in which no other doorman.h can be found. Then uninstalls. Also checks which commands of
+# make install packages.
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
@@ -60,21 +61,45 @@ nothing_is_left() {
     make uninstall "$@" && [ -z "$(find "$folder/package" "$prefix" ! -type d)" ]
 }
 
+# Runs make on a system that seems to lack all headers. The programs that could install them only
+# write their names and arguments to $folder/calls.
+make_without_headers() { # goal
+    : >"$folder/calls"
+    PATH="$folder/installers:$PATH" make CPPFLAGS=-nostdinc CALLS="$folder/calls" "$@" \
+        >"$folder/made" 2>&1
+}
+stops_and_names_deps() { # goal
+    ! make_without_headers "$1" && cat "$folder/made" &&
+        grep -q 'missing: .*nng.* Run: make deps$' "$folder/made" && [ ! -s "$folder/calls" ]
+}
+installs_packages() {
+    make_without_headers deps && cat "$folder/made" &&
+        grep -q 'missing: .*nng.* Installing .*libnng-dev' "$folder/made" &&
+        grep -q 'install .*libnng-dev' "$folder/calls"
+}
+
 prefix=$folder/prefix
-mkdir "$folder/work"
+mkdir "$folder/work" "$folder/installers"
+for installer in apt-get sudo; do
+    # shellcheck disable=SC2016 # expands in the script that is written
+    printf '#!/bin/sh\necho "$0 $*" >>"$CALLS"\n' >"$folder/installers/$installer"
+    chmod +x "$folder/installers/$installer"
+done
+for goal in build/doorman_server build/plain/unit/shares_test; do
+    check 'without its libraries, make names them and installs nothing' stops_and_names_deps $goal
+done
+check 'make deps says what it installs, and installs it' installs_packages
 cp examples/library_only.c examples/rate_client.c examples/gauge_guard.cpp tests/compile/use.c \
     "$folder/work"
 check 'a package has the expected files, and no path of this machine' is_packed
 check 'all files are installed' installs PREFIX="$prefix"
 check 'the installed server runs' server_runs
-if is_installed pkg-config; then
-    export PKG_CONFIG_PATH="$prefix/share/pkgconfig"
-    check 'the version is that of the header' version_is_right
-    check 'a program in C without libraries' core_in_c
-    check 'a program in C++ without libraries' core_in_cxx
-    check 'a program in C with nng' all_in_c
-    check 'a program in C++ with nng' all_in_cxx
-fi
+export PKG_CONFIG_PATH="$prefix/share/pkgconfig"
+check_with pkg-config 'the version is that of the header' version_is_right
+check_with pkg-config 'a program in C without libraries' core_in_c
+check_with pkg-config 'a program in C++ without libraries' core_in_cxx
+check_with pkg-config 'a program in C with nng' all_in_c
+check_with pkg-config 'a program in C++ with nng' all_in_cxx
 check 'a package is uninstalled' make uninstall DESTDIR="$folder/package" PREFIX=/usr
 check 'nothing is left' nothing_is_left PREFIX="$prefix"
 check_end

@@ -3,7 +3,7 @@
 #
 #     tests/bench/draw.sh build/bench_cost.dat tests/bench/cost.svg
 set -eu
-if ! sh .ci/deps gnuplot; then
+if ! sh .ci/deps --need 'sh .ci/deps gnuplot' gnuplot; then
     echo "There is no picture; the figures do not need it."
     exit 0
 fi

@@ -3,7 +3,7 @@
 #
 #     tests/sim/draw.sh build/sim
 set -eu
-if ! sh .ci/deps gnuplot; then
+if ! sh .ci/deps --need 'sh .ci/deps gnuplot' gnuplot; then
     echo "There are no pictures; the figures do not need them."
     exit 0
 fi
