@@ -1,7 +1,8 @@
 # shellcheck shell=sh
 # Functions for tests that are shell scripts. A script sources this file, and ends with check_end.
-# $folder is a temporary folder for the script.
-passed=0 failed=0
+# $folder is a temporary folder for the script. A check that cannot run here is skipped: it is not
+# counted as passed, and a line "needs: ..." says what is missing.
+passed=0 failed=0 skipped=0
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 
@@ -18,11 +19,31 @@ check() { # promise, command...
     fi
 }
 
-# Returns whether a tool is installed. A missing tool is printed, and is not a failure.
+# Counts a skipped check. tests/run.sh collects the lines "needs: ...", one for each skipped check.
+skip() { # what it needs
+    skipped=$((skipped + 1))
+    echo "needs: $1"
+}
+
+# Returns whether a tool is installed. If not, counts one skipped check.
 is_installed() {
-    command -v "$1" >/dev/null && return
-    echo "$1 is not installed: skipped"
-    return 1
+    command -v "$1" >/dev/null || { skip "$1" && return 1; }
+}
+
+# The same as check, for a command that needs a tool.
+check_with() { # tool, promise, command...
+    is_installed "$1" || return 0
+    shift
+    check "$@"
+}
+
+# Ends the script if a tool is missing. The whole script counts as one skipped check.
+require() { # tools
+    for tool; do
+        if is_installed "$tool"; then continue; fi
+        check_end
+        exit
+    done
 }
 
 # Waits up to 60 s for a text in a file, such as the log of a server.
@@ -36,6 +57,7 @@ await() { # text, file
 
 check_end() {
     echo "[  PASSED  ] $passed test(s)."
+    [ $skipped = 0 ] || echo "[  SKIPPED ] $skipped test(s)"
     [ $failed = 0 ] || echo "[  FAILED  ] $failed test(s)"
     [ $failed = 0 ]
 }

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Compiles and links doorman.h in all supported ways, without warnings (C6): C99, C++11 and C11,
 # with and without the optional sections, with gcc and clang, for 64 and 32 bits, and for Windows
-# (without the section that needs nng). Compilers that are not installed are skipped. Programs that
-# need no library also run; those for 32 bits must print the same as those for 64 bits.
+# (without the section that needs nng). A compiler that is not installed is one skipped check.
+# Programs that need no library also run. Those for 32 bits must print the same as those for 64
+# bits.
 #
 #   tests/compile_check.sh         each way once, at one level of optimization or another
 #   tests/compile_check.sh --all   all of them at all levels: `make matrix`
@@ -213,7 +214,7 @@ programs() { # a compiler of C and one of C++
 }
 
 for_32_bits() { # a compiler of C, a compiler of C++, both for 64 bits
-    can_build "$1 -m32" "$2 -m32" || return 0
+    can_build multilib "$1 -m32" "$2 -m32" || return 0
     sections "$1 -m32" "$2 -m32" "$nng"
     echo "works_in_cxx '$1 -m32' '$2 -m32'"
     echo "has_no_globals '$1 -m32' c11 -O1 -fno-pic"
@@ -226,7 +227,7 @@ for_32_bits() { # a compiler of C, a compiler of C++, both for 64 bits
 }
 
 for_windows() {
-    can_build $mingw-gcc $mingw-g++ || return 0
+    can_build mingw $mingw-gcc $mingw-g++ || return 0
     sections $mingw-gcc $mingw-g++ "-DDOORMAN_JSON -I$folder"
     echo links_on_windows
     for example in examples/l*.c; do
@@ -246,12 +247,14 @@ table() {
     for_windows
 }
 
-# Returns whether a compiler of C and a compiler of C++ are installed and can build programs.
-can_build() {
-    for compiler in "$1 -x c" "$2 -x c++"; do
+# Returns whether a compiler of C and a compiler of C++ are installed and can build programs. If
+# not, their checks are skipped, and a line for tests/run.sh says so.
+can_build() { # their name in .ci/deps, a compiler of C, a compiler of C++
+    for compiler in "$2 -x c" "$3 -x c++"; do
         echo 'int main(void) { return 0; }' |
             $compiler - -o "$folder/program" 2>/dev/null && continue
-        echo "${compiler% -x*} is not installed, or cannot link: skipped" >&2
+        echo "needs: $1" >&2
+        skipped=$((skipped + 1))
         return 1
     done
 }
@@ -267,11 +270,11 @@ if [ "${1:-}" = --line ]; then
     exit
 fi
 
-CC=${CC:-cc} CXX=${CXX:-g++} all='' runs=60 clang=''
+CC=${CC:-cc} CXX=${CXX:-g++} all='' runs=60 clang='' skipped=0
 if [ "${1:-}" = --all ]; then all=yes runs=200; fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-if [ "$CC" != clang ] && can_build clang clang++; then clang=clang; fi
+if [ "$CC" != clang ] && can_build clang clang clang++; then clang=clang; fi
 
 # The compilers for Windows do not search the system's folders, so they need a copy of cJSON's
 # header, which is the same on Windows. The compilers for 32 bits need a copy of libcurl's headers,
@@ -291,5 +294,6 @@ grep -v '^passed$' "$folder/results"
 passed=$(grep -c '^passed$' "$folder/results")
 failed=$(($(wc -l <"$folder/table") - passed))
 echo "[  PASSED  ] $passed test(s)."
+[ $skipped = 0 ] || echo "[  SKIPPED ] $skipped test(s)"
 [ $failed = 0 ] || echo "[  FAILED  ] $failed test(s)"
 [ $failed = 0 ]

@@ -73,7 +73,7 @@ if python3 -c 'import yaml' 2>/dev/null; then
     check 'the objects of Kubernetes fit together' \
         python3 tests/deploy/kubernetes_check.py $deploy/kubernetes*.yml
 else
-    echo 'PyYAML is not installed: skipped'
+    skip PyYAML
 fi
 if is_installed curl; then check 'the health check finds a dead server' health_check_is_right; fi
 check 'the server has every metric' metrics_are_known

@@ -1,13 +1,16 @@
 #!/bin/sh
 # Runs test programs in parallel. Prints a line for each program when it ends. At the end it prints
-# the whole output of the programs that failed, the names of the failed tests, and the totals.
-# `make test` calls it.
+# the whole output of the programs that failed, the names of the failed tests, and the totals with
+# what the skipped tests need. `make test` calls it.
 #
 #   tests/run.sh build/plain/unit/shares_test ... tests/text_check.sh ...
 #
 # JOBS is how many run at a time. The default is four per core, because tests mostly wait. A program
 # that succeeds ends with status 0 and a line of cmocka, "[  PASSED  ] 12 test(s).". After failures
-# it also prints "[  FAILED  ] 2 test(s), ...", and a line with the name of each failed test.
+# it also prints "[  FAILED  ] 2 test(s), ...", and a line with the name of each failed test. If
+# tests were skipped it prints "[  SKIPPED ] 3 test(s), ...", and for each of them a line such as
+# "needs: chromium". A skipped test without that line is a failure, because the reader could not
+# know what to install.
 set -u
 
 # A command that turns off the randomization of addresses. The TSan of compilers before 2024 does
@@ -54,12 +57,16 @@ run_one() {
     seconds=$(($(date +%s) - started))
     good=$(count PASSED) bad=$(count FAILED) skipped=$(count SKIPPED)
     # A program that crashed, hung or ran no test has failed, whatever it printed.
-    if [ $((good + bad)) = 0 ] || { [ $status != 0 ] && [ "$bad" = 0 ]; }; then bad=1; fi
+    if [ $((good + bad + skipped)) = 0 ] || { [ $status != 0 ] && [ "$bad" = 0 ]; }; then bad=1; fi
+    grep '^needs: ' "$output" >"$output.lines"
+    if [ "$(wc -l <"$output.lines")" != "$skipped" ]; then bad=$((bad + 1)); fi
+    short=${program##*/}
+    sed "s|^needs: \(.*\)|\1 (${short%.sh})|" "$output.lines" >"$output.needs"
     summary="$good passed"
     if [ "$skipped" != 0 ]; then summary="$summary, $skipped skipped"; fi
     if [ "$bad" != 0 ]; then summary="$summary, $bad FAILED (status $status)"; fi
     printf '%-36s%4s s  %s\n' "$label" $seconds "$summary"
-    echo "$good $bad" >"$output.counts"
+    echo "$good $bad $skipped" >"$output.counts"
     if [ "$bad" = 0 ]; then return; fi
     { echo "==== $label"; cat "$output"; } >"$output.failed"
     failures | sed "s|^|FAILED $label: |" >"$output.names"
@@ -79,11 +86,12 @@ printf '%s\n' "$@" | xargs -P "${JOBS:-$((4 * cores))}" -n 1 sh "$0" --one
 for failed in "$RESULTS"/*.failed "$RESULTS"/*.names; do
     if [ -e "$failed" ]; then cat "$failed"; fi
 done
-cat "$RESULTS"/*.counts | awk -v programs=$# '
-    { passed += $1; failed += $2 }
+needs=$(sort -u "$RESULTS"/*.needs | awk '{ printf "%s%s", NR == 1 ? ": " : ", ", $0 }')
+cat "$RESULTS"/*.counts | awk -v programs=$# -v needs="$needs" '
+    { passed += $1; failed += $2; skipped += $3 }
     END {
         if (NR != programs) print "FAILED: " programs - NR " programs did not finish"
         failed += programs - NR
-        print passed + 0 " passed, " failed " failed"
+        print passed + 0 " passed, " failed " failed, " skipped + 0 " skipped" needs
         exit failed != 0
     }'

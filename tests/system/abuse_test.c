@@ -801,10 +801,8 @@ static void a_log_on_a_full_disk_neither_blocks_nor_ends_the_server(void **state
  * server logs how many lines were lost. */
 static void a_log_on_a_full_disk_continues_when_there_is_space(void **state) {
     (void)state;
-    if (system("unshare -rm mount -t tmpfs -o size=64k none /mnt 2>/dev/null") != 0) {
-        print_message("skipped: cannot mount a disk in a new namespace\n");
-        skip();
-    }
+    require(system("unshare -rm mount -t tmpfs -o size=64k none /mnt 2>/dev/null") == 0,
+            "the right to mount in a new namespace");
     struct process *process = process_new();
     noisy_server_start(process, "exec unshare -rm sh -c '" SMALL_DISK " && " NOISY_SERVER
                                 " 2>>\"$3/log\"' \"$0\" \"$1\" \"$2\" \"$3\"");

@@ -1555,23 +1555,21 @@ static void an_idle_agent_with_many_resources_uses_little_time(void **state) {
     doorman_agent_stop(agent);
 }
 
+/* AddressSanitizer reports an error in its own stack when a thread is cancelled. So the next test
+ * does not exist in the flavor asan. */
 #if defined __SANITIZE_ADDRESS__
-#define ADDRESS_SANITIZED true
+#define ADDRESS_SANITIZED 1
 #elif defined __has_feature
 #if __has_feature(address_sanitizer)
-#define ADDRESS_SANITIZED true
+#define ADDRESS_SANITIZED 1
 #endif
-#endif
-#ifndef ADDRESS_SANITIZED
-#define ADDRESS_SANITIZED false
 #endif
 
+#ifndef ADDRESS_SANITIZED
 /* L2: a thread that is cancelled while it waits leaves the queue and releases the lock, and the
- * next waiter is served. (AddressSanitizer reports an error in its own stack when a thread is
- * cancelled.) */
+ * next waiter is served. */
 static void a_cancelled_thread_leaves_the_queue(void **state) {
     (void)state;
-    if (ADDRESS_SANITIZED) skip();
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
@@ -1596,6 +1594,7 @@ static void a_cancelled_thread_leaves_the_queue(void **state) {
     assert_int_equal(waiters(agent), 0);
     doorman_agent_stop(agent);
 }
+#endif
 
 /* L5: while the kill switch is on, all waiters of both limiters return at once, and new calls do
  * not wait. */
@@ -2183,7 +2182,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_loop_of_waits_gets_all_of_a_free_resource),
         cmocka_unit_test(an_idle_agent_with_many_resources_uses_little_time),
         cmocka_unit_test(a_wait_for_a_gauge_uses_the_precision_of_the_gauge),
+#ifndef ADDRESS_SANITIZED
         cmocka_unit_test(a_cancelled_thread_leaves_the_queue),
+#endif
         cmocka_unit_test(the_kill_switch_ends_waits),
         cmocka_unit_test(the_kill_switch_allows_everything_and_counts_it),
         cmocka_unit_test(a_delay_says_when_to_try_again),

@@ -101,10 +101,7 @@ static inline void etcd_stop(struct etcd *etcd) {
 /* Skips the test if a program is missing. */
 static inline void program_require(const char *name) {
     char program[256];
-    if (!find_program(name, program)) {
-        print_message("skipped: %s is not installed\n", name);
-        skip();
-    }
+    require(find_program(name, program), name);
 }
 
 /* Starts an etcd, or skips the test.

@@ -141,12 +141,11 @@ static inline void expect_refusal(const char *const *more, int code, const char 
     free(log_text);
 }
 
-static inline bool program_exists(const char *program) {
+/* Skips the test if a program is missing. */
+static inline void require_program(const char *program) {
     char command[128];
     snprintf(command, sizeof command, "command -v %s >/dev/null 2>&1", program);
-    bool found = system(command) == 0;
-    if (!found) print_message("skipped: %s is not installed\n", program);
-    return found;
+    require(system(command) == 0, program);
 }
 
 #endif

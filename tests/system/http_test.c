@@ -290,7 +290,7 @@ static void two_processes_with_one_id_are_shown(void **state) {
 /* V4: Prometheus' own tool finds no violation of its conventions. */
 static void promtool_accepts_the_metrics(void **state) {
     (void)state;
-    if (!program_exists("promtool")) skip();
+    require_program("promtool");
     struct fixture root =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
     request_capacity(&root, CAPACITY_REQUEST("a", "x{}\\\\", "30"));
@@ -306,7 +306,7 @@ static void promtool_accepts_the_metrics(void **state) {
 /* V4: a real Prometheus reads the metrics. */
 static void prometheus_scrapes_the_metrics(void **state) {
     (void)state;
-    if (!program_exists("prometheus")) skip();
+    require_program("prometheus");
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     request_capacity(&fixture, CAPACITY_REQUEST("a", "db/orders", "30"));
     int port = port_free();

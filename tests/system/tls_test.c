@@ -50,8 +50,9 @@ static nng_tls_config *client_tls(const char *authority, const char *folder) {
 /* V7: each flag names a file with something else than it needs. */
 static void files_that_are_no_certificates_are_refused_at_the_start(void **state) {
     (void)state;
+    require_program("openssl");
     struct process *files = process_new();
-    if (!make_certificates(files->folder)) skip();
+    assert_true(make_certificates(files->folder));
     char cert[128], key[128];
     snprintf(cert, sizeof cert, "%s/own.pem", files->folder);
     snprintf(key, sizeof key, "%s/own.key", files->folder);
@@ -70,9 +71,10 @@ static void files_that_are_no_certificates_are_refused_at_the_start(void **state
  * kind fails too. */
 static void a_key_of_another_certificate_is_refused_at_the_start(void **state) {
     (void)state;
+    require_program("openssl");
     struct process *files = process_new();
     char command[1024], cert[128], key[128];
-    if (!make_certificates(files->folder)) skip();
+    assert_true(make_certificates(files->folder));
     snprintf(command, sizeof command,
              "cd %s && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout rsa.key "
              "-out rsa.pem -subj /CN=localhost >/dev/null 2>&1",
@@ -254,11 +256,9 @@ static void expect_certificates(const struct fixture *fixture, const char *own, 
 static void with_an_authority_only_its_certificates_are_accepted(void **state) {
     (void)state;
     nng_tls_config *tls = NULL;
-    if (!program_exists("openssl") || !program_exists("curl")) skip();
-    if (nng_tls_config_alloc(&tls, NNG_TLS_MODE_SERVER) != 0) {
-        print_message("skipped: libnng has no TLS\n");
-        skip();
-    }
+    require_program("openssl");
+    require_program("curl");
+    require(nng_tls_config_alloc(&tls, NNG_TLS_MODE_SERVER) == 0, "libnng with TLS");
     nng_tls_config_free(tls);
     char own[] = "/tmp/doorman-tls-XXXXXX", others[] = "/tmp/doorman-tls-XXXXXX";
     char cert[64], key[64], ca[64], command[256];

@@ -626,13 +626,30 @@ static void amounts_and_times_survive_a_round_trip_exactly(void **state) {
     expect_round_trips();
 }
 
+/* Compiles the German locale into a temporary folder, and uses it. Few machines have it ready. */
+static bool german_locale_compiled(void) {
+    char folder[] = "/tmp/doorman-locale-XXXXXX", command[128];
+    if (!mkdtemp(folder)) return false;
+    snprintf(command, sizeof command,
+             "localedef -c -i de_DE -f UTF-8 %s/de_DE.UTF-8 >/dev/null 2>&1", folder);
+    if (system(command) != 0) print_message("localedef failed\n"); /* or printed warnings */
+    setenv("LOCPATH", folder, 1);
+    bool found = setlocale(LC_NUMERIC, "de_DE.UTF-8") != NULL;
+    unsetenv("LOCPATH");
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command) == 0 && found;
+}
+
 /* The application chooses the locale, so any decimal separator must work. */
 static void a_locale_with_a_decimal_comma_changes_nothing(void **state) {
     (void)state;
     static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "nl_NL.UTF-8"};
     bool found = false;
     for (size_t i = 0; i < COUNT(names) && !found; i++) found = setlocale(LC_NUMERIC, names[i]);
-    if (!found) skip();
+    if (!found && !german_locale_compiled()) {
+        print_message("needs: a locale with a decimal comma\n");
+        skip();
+    }
     char probe[8];
     snprintf(probe, sizeof probe, "%.1f", 0.5);
     assert_string_equal(probe, "0,5");
