@@ -278,15 +278,21 @@ static void a_slow_response_ends_at_the_deadline(void **state) {
 }
 
 /* The nameserver takes every question and never answers. The test replaces /etc/resolv.conf for the
- * server, so it is skipped without the right to mount. The resolver would wait for 150 s. */
+ * server, so it is skipped without the right to mount. The resolver would wait for 150 s. The
+ * address of the nameserver contains the process id, because this program runs in several flavors
+ * at the same time. */
 static void a_slow_name_lookup_ends_at_the_deadline(void **state) {
     (void)state;
-    char command[256], unshare[256], urls[256], reply[1024];
+    char command[256], unshare[256], urls[256], reply[1024], nameserver[96];
     struct process *process = process_new();
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(53)};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 76);
+    const uint32_t own = 0x7f010000U + (uint32_t)getpid() % 0xfe0000U; /* after 127.1.0.0 */
+    address.sin_addr.s_addr = htonl(own);
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    file_write(process->config, "nameserver 127.0.0.77\noptions timeout:30 attempts:5\n");
+    snprintf(nameserver, sizeof nameserver,
+             "nameserver 127.%u.%u.%u\noptions timeout:30 attempts:5\n", own >> 16 & 255,
+             own >> 8 & 255, own & 255);
+    file_write(process->config, nameserver);
     snprintf(command, sizeof command, "mount --bind %s /etc/resolv.conf && exec \"$0\" \"$@\"",
              process->config);
     const char *program = getenv("DOORMAN_SERVER");
@@ -296,8 +302,7 @@ static void a_slow_name_lookup_ends_at_the_deadline(void **state) {
     can_mount = can_mount && process_wait(process) == 0;
     if (!can_mount || bind(fd, (struct sockaddr *)&address, sizeof address) != 0) {
         close(fd);
-        print_message("skipped: no right to mount, or to listen on port 53\n");
-        skip();
+        require(false, "the right to mount and to listen on port 53");
     }
     struct fake fake;
     fake_start(&fake, ANSWERS, with_config(reply), NULL);

@@ -28,6 +28,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,6 +40,13 @@
 #define TIMEOUT_MS 60000 /* long, because machines can be slow */
 #define PROCESS_MAX 32   /* in one test */
 #define ARGUMENT_MAX 32
+
+/* Skips the test unless the machine has what it needs. tests/run.sh collects the printed line. */
+static inline void require(bool has, const char *what) {
+    if (has) return;
+    print_message("needs: %s\n", what);
+    skip();
+}
 
 static inline void sleep_ms(int ms) {
     struct timespec time = {ms / 1000, (ms % 1000) * 1000000L};
@@ -351,9 +359,22 @@ static inline int port_listen(int *port) {
     return fd;
 }
 
+/* Reserves a port among the test programs on this machine, until this program ends. A socket with a
+ * name of its own is the reservation: no two programs can bind it, and nothing has to be removed.
+ * Returns false if another program has reserved the port. */
+static inline bool port_reserve(int port) {
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "doorman-test-port-%d", port);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    if (bind(fd, (struct sockaddr *)&name, sizeof name) == 0) return true;
+    close(fd);
+    return false;
+}
+
 /* Returns a free port, for a program that cannot choose one itself. It is below the range from
  * which the system takes ports for port 0 and for outgoing connections. Each process starts at a
- * different port, because tests run at the same time. */
+ * different port and reserves it, because tests run at the same time. */
 static inline int port_free(void) {
     enum { FIRST = 10000, COUNT = 22000, EACH = 31 };
     static int used;
@@ -361,6 +382,7 @@ static inline int port_free(void) {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     for (int tries = 0; tries < COUNT; tries++) {
         int port = FIRST + (int)((getpid() * (int64_t)EACH + used++) % COUNT);
+        if (!port_reserve(port)) continue;
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         assert_true(fd >= 0);
         address.sin_port = htons((uint16_t)port);
