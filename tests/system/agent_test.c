@@ -2,6 +2,9 @@
  * The agent (section nng), against a server in a thread of the same process. Time is real, so the
  * tests assert only counts, orders and bounds, and every wait has a time-out.
  */
+/* A sleeping thread only wakes when it is woken, or at its own time. So if a wake-up is lost, a wait
+ * of the tests times out, however fast or slow the machine is. */
+#define DOORMAN__NAP_MAX (600 * DOORMAN_SECOND)
 #define DOORMAN_JSON
 #define DOORMAN_NNG
 #define DOORMAN_IMPLEMENTATION
@@ -334,7 +337,7 @@ static doorman_status async_wait_end(async_wait *self) {
 /* L1, L2. */
 static void an_application_is_limited_to_the_rate_of_its_lease(void **state) {
     (void)state;
-    test_server server = {.capacity = 500};
+    test_server server = {.capacity = 500, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 500, DOORMAN_PESSIMISTIC, 0);
@@ -547,10 +550,19 @@ static void redirects_in_a_circle_end(void **state) {
     test_server_stop(&right);
 }
 
-/* K5: opening a resource twice gives one resource. What is closed or stopped is released at the
- * server. */
-static void two_agents_are_two_holders_and_release_when_they_stop(void **state) {
-    (void)state;
+/* A stop waits for a server for at most a second. */
+#define SHORT_STOP (DOORMAN_SECOND - 10 * MILLISECOND)
+
+/* Stops an agent. Returns whether its leases must be released after that. On a machine that stands
+ * still for a second they need not be, because the stop does not wait any longer. */
+static bool stops_in_time(doorman_agent *agent) {
+    doorman_time from = doorman_clock();
+    assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
+    return doorman_clock() - from <= SHORT_STOP;
+}
+
+/* Returns whether both agents stopped in time. */
+static bool two_agents_hold_and_release(void) {
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
     doorman_agent *a = start(server.url), *b = start(server.url);
@@ -558,7 +570,11 @@ static void two_agents_are_two_holders_and_release_when_they_stop(void **state) 
     assert_ptr_equal(open_as(a, "db", 80, DOORMAN_PESSIMISTIC, 0), resource);
     open_as(b, "db", 80, DOORMAN_PESSIMISTIC, 0);
     EVENTUALLY(test_server_read(&server).holder_count == 2 && test_server_read(&server).has == 90);
-    doorman_agent_stop(b);
+    if (!stops_in_time(b)) {
+        doorman_agent_stop(a);
+        test_server_stop(&server);
+        return false;
+    }
     EVENTUALLY(test_server_read(&server).holder_count == 1);
     EVENTUALLY(read_info(resource).capacity == 80);
     doorman_resource_close(resource);
@@ -567,10 +583,22 @@ static void two_agents_are_two_holders_and_release_when_they_stop(void **state) 
     EVENTUALLY(test_server_read(&server).holder_count == 0);
     open_as(a, "db", 80, DOORMAN_PESSIMISTIC, 0);
     EVENTUALLY(test_server_read(&server).has == 80);
-    doorman_agent_stop(a);
-    EVENTUALLY(test_server_read(&server).holder_count == 0);
-    assert_true(test_server_read(&server).has == 0 && test_server_read(&server).committed == 0);
+    bool in_time = stops_in_time(a);
+    if (in_time) {
+        EVENTUALLY(test_server_read(&server).holder_count == 0);
+        assert_true(test_server_read(&server).has == 0 && test_server_read(&server).committed == 0);
+    }
     test_server_stop(&server);
+    return in_time;
+}
+
+/* K5: opening a resource twice gives one resource. What is closed or stopped is released at the
+ * server. */
+static void two_agents_are_two_holders_and_release_when_they_stop(void **state) {
+    (void)state;
+    bool in_time = false;
+    for (int i = 0; i < TRIES && !in_time; i++) in_time = two_agents_hold_and_release();
+    assert_true(in_time);
 }
 
 static void a_default_id_is_valid_and_names_the_process(void **state) {
@@ -613,7 +641,7 @@ static void an_agent_reports_its_state(void **state) {
     doorman_client_options options = {.client_id = "me",
                                       .addresses = addresses,
                                       .address_count = 2,
-                                      .request_timeout = 300 * MILLISECOND};
+                                      .request_timeout = 10 * TEST_TIMEOUT};
     assert_int_equal(doorman_agent_start(&agent, &options, NULL), DOORMAN_OK);
     doorman_agent_info info = info_of(agent);
     assert_string_equal(info.client_id, "me");
@@ -624,11 +652,10 @@ static void an_agent_reports_its_state(void **state) {
     doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
     EVENTUALLY(info_of(agent).failing || leased(resource));
     EVENTUALLY(leased(resource));
-    info = info_of(agent);
+    EVENTUALLY((info = info_of(agent)).next_refresh < DOORMAN_NEVER);
     assert_string_equal(info.address, server.url);
     assert_true(info.connected && !info.failing && info.last_error_at > 0);
     assert_non_null(strstr(info.last_error.text, "inproc://nobody: "));
-    assert_true(info.next_refresh < DOORMAN_NEVER);
     test_server_stop(&server);
     EVENTUALLY(!info_of(agent).connected && info_of(agent).failing);
     assert_true(info_of(agent).last_error_at > info.last_error_at);
@@ -794,9 +821,6 @@ static doorman_time time_of_stop(const char *url, doorman_resource_kind kind,
     return doorman_clock() - from;
 }
 
-/* A stop that waits for a server takes a second. */
-#define SHORT_STOP (DOORMAN_SECOND - 10 * MILLISECOND)
-
 static bool is_asking(doorman_agent *agent) {
     pthread_mutex_lock(&agent->mutex);
     bool asks = agent->client->upstream.state == DOORMAN__REQUESTED;
@@ -883,10 +907,17 @@ static void a_stop_releases_a_lease_that_is_granted_meanwhile(void **state) {
     (void)state;
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
-    for (int i = 0; i < TRIES; i++) {
-        (void)time_of_stop(server.url, DOORMAN_RATE, until_it_asks);
-        (void)time_of_stop(server.url, DOORMAN_RATE, until_it_is_leased);
+    int in_time = 0;
+    for (int i = 0; i < 2 * TRIES; i++) {
+        if (time_of_stop(server.url, DOORMAN_RATE, i % 2 ? until_it_is_leased : until_it_asks) <=
+            SHORT_STOP) {
+            in_time++;
+        } else { /* the stop gave up, so start with an empty lease table */
+            test_server_stop(&server);
+            test_server_start(&server);
+        }
     }
+    assert_true(in_time > 0);
     EVENTUALLY(test_server_read(&server).holder_count == 0);
     test_server_stop(&server);
 }
@@ -1230,9 +1261,10 @@ static void stop_and_close_end_waits(void **state) {
         assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_UNAVAILABLE);
 }
 
-/* Returns how long it takes until all waiters of a queue have been served, in the order of their
- * arrival. */
-static doorman_time serve_queue(void) {
+/* L2: waiters are served in the order of their arrival, even if a later one would fit, and one that
+ * gives up does not delay the others. Each release wakes the next waiter. */
+static void waiters_are_served_in_order_of_arrival(void **state) {
+    (void)state;
     enum { COUNT = 10, IMPATIENT = 3 };
     char url[64];
     unused_address(url);
@@ -1250,33 +1282,20 @@ static doorman_time serve_queue(void) {
         if (i == IMPATIENT) assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_TIMED_OUT);
     }
     assert_int_equal(doorman_resource_wait(resource, 1, 0), DOORMAN_TIMED_OUT);
-    doorman_time from = doorman_clock();
     doorman_resource_release(resource, 3);
     for (int i = 0; i < COUNT; i++) {
         if (i == IMPATIENT) continue;
         assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_OK);
         assert_int_equal(async_waits[i].order, i < IMPATIENT ? i : i - 1);
     }
-    doorman_time took = doorman_clock() - from;
     assert_true(read_info(resource).in_use == 0);
     assert_true(doorman__queue_is_empty(&resource->queue));
     doorman_agent_stop(agent);
-    return took;
 }
 
-/* L2: waiters are served in the order of their arrival, even if a later one would fit, and one that
- * gives up does not delay the others. Each release wakes the next waiter; without that each would
- * sleep for up to 1 s. */
-static void waiters_are_served_in_order_of_arrival(void **state) {
-    (void)state;
-    doorman_time took = serve_queue();
-    for (int i = 1; i < TRIES && took > 5 * DOORMAN_SECOND; i++) took = serve_queue();
-    assert_true(took <= 5 * DOORMAN_SECOND);
-}
-
-/* Returns whether three waiters for a rate were granted in the order of their arrival, one each 0.1
- * s. The threads report the order themselves. */
-static bool waiters_served_in_order(void) {
+/* Returns whether three waiters for a rate were granted in the order of their arrival. The threads
+ * report the order themselves, each within two units of time at this rate. */
+static bool waiters_served_in_order(double rate) {
     bool in_order = true;
     char url[64];
     unused_address(url);
@@ -1292,7 +1311,7 @@ static bool waiters_served_in_order(void) {
         async_wait_start(&async_waits[i]);
     }
     assert_int_equal(async_wait_end(&async_waits[0]), DOORMAN_TIMED_OUT);
-    assert_int_equal(doorman_resource_set_wants(resource, 20), DOORMAN_OK);
+    assert_int_equal(doorman_resource_set_wants(resource, rate), DOORMAN_OK);
     for (int i = 1; i < 4; i++) {
         assert_int_equal(async_wait_end(&async_waits[i]), DOORMAN_OK);
         in_order = in_order && async_waits[i].order == i;
@@ -1301,16 +1320,24 @@ static bool waiters_served_in_order(void) {
     return in_order;
 }
 
-/* L2: the same for a rate, where only time grants the next waiter. */
+/* L2: the same for a rate, where only time grants the next waiter. Each further try gives the
+ * threads more time. */
 static void waiters_for_a_rate_are_served_in_order_of_arrival(void **state) {
     (void)state;
     bool in_order = false;
-    for (int i = 0; i < TRIES && !in_order; i++) in_order = waiters_served_in_order();
+    for (int i = 0; i < TRIES && !in_order; i++) in_order = waiters_served_in_order(20.0 / (1 + i));
     assert_true(in_order);
 }
 
+/* Returns by how much the system exceeds a sleep. */
+static doorman_time oversleep(doorman_time duration) {
+    doorman_time from = doorman_clock();
+    sleep_for(duration);
+    return doorman_clock() - from - duration;
+}
+
 /* L2: a time-out is never early, and at most 2 ms late. A busy machine can delay some waits by
- * more, but not all 500. */
+ * more, but not all 500, unless it also delays all sleeps. */
 static void a_wait_ends_at_its_timeout(void **state) {
     (void)state;
     enum { WAITS = 500 };
@@ -1320,48 +1347,36 @@ static void a_wait_ends_at_its_timeout(void **state) {
     for (int gauge = 0; gauge < 2; gauge++) {
         doorman_resource *none = open_kind(agent, gauge ? DOORMAN_GAUGE : DOORMAN_RATE,
                                            gauge ? "gauge" : "rate", 1, DOORMAN_PESSIMISTIC, 0);
-        doorman_time least = DOORMAN_NEVER;
+        doorman_time least = DOORMAN_NEVER, least_sleep = DOORMAN_NEVER;
         for (int i = 0; i < WAITS && least > 2 * MILLISECOND; i++) {
             doorman_time timeout = (1 + i % 10) * MILLISECOND, from = doorman_clock();
             assert_int_equal(doorman_resource_wait(none, 1, timeout), DOORMAN_TIMED_OUT);
             doorman_time late = doorman_clock() - from - timeout;
             assert_true(late >= 0);
-            if (late < least) least = late;
+            least = doorman__earlier(least, late);
+            least_sleep = doorman__earlier(least_sleep, oversleep(timeout));
         }
-        assert_true(least <= 2 * MILLISECOND);
+        assert_true(least <= 2 * MILLISECOND + least_sleep);
     }
     doorman_agent_stop(agent);
 }
 
-/* Returns how long it takes until `rounds` waiters, one after the other, have seen a new rate. At
- * the old rate each of them would wait for an hour. */
-static doorman_time new_rate_seen(int rounds) {
+/* L1: "a blocked waiter sees a new rate at once". At the old rate each of the 30 waiters would wait
+ * for an hour. */
+static void a_blocked_waiter_sees_a_new_rate(void **state) {
+    (void)state;
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
     doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_OPTIMISTIC, 0);
-    doorman_time from = doorman_clock();
-    for (int i = 0; i < rounds; i++) {
+    for (int i = 0; i < 30; i++) {
         async_wait waits = {.agent = agent, .resource = resource, .n = 1, .timeout = TEST_TIMEOUT};
         assert_int_equal(doorman_resource_set_wants(resource, 1.0 / 3600), DOORMAN_OK);
         async_wait_start(&waits);
         assert_int_equal(doorman_resource_set_wants(resource, 1000), DOORMAN_OK);
         assert_int_equal(async_wait_end(&waits), DOORMAN_OK);
     }
-    doorman_time took = doorman_clock() - from;
     doorman_agent_stop(agent);
-    return took;
-}
-
-/* L1: "a blocked waiter sees a new rate at once". Without a wake-up each of the 30 rounds would
- * take up to 1 s. */
-static void a_blocked_waiter_sees_a_new_rate(void **state) {
-    (void)state;
-    enum { ROUNDS = 30 };
-    const doorman_time most = ROUNDS * DOORMAN_SECOND / 2;
-    doorman_time took = new_rate_seen(ROUNDS);
-    for (int i = 1; i < TRIES && took > most; i++) took = new_rate_seen(ROUNDS);
-    assert_true(took <= most);
 }
 
 /* L1: a blocked waiter also sees the first lease at once. */
@@ -1482,8 +1497,8 @@ static void a_wait_for_a_gauge_uses_the_precision_of_the_gauge(void **state) {
 static void a_wait_for_more_units_than_the_burst_ends(void **state) {
     (void)state;
     doorman_agent *agent = start("inproc://nobody");
-    doorman_resource *rate = open_as(agent, "rate", 0, DOORMAN_SAFE, 100);
     doorman_time began = doorman_clock();
+    doorman_resource *rate = open_as(agent, "rate", 0, DOORMAN_SAFE, 100);
     assert_int_equal(doorman_resource_wait(rate, 20, DOORMAN_NEVER), DOORMAN_OK);
     assert_int_equal(doorman_resource_wait(rate, 20, DOORMAN_NEVER), DOORMAN_OK);
     assert_true(doorman_clock() - began >= 380 * DOORMAN_SECOND / 1000); /* it began at 0 units */
@@ -1495,7 +1510,7 @@ static void a_wait_for_more_units_than_the_burst_ends(void **state) {
  * larger one, which it gets. */
 static void a_wait_for_many_units_waits_for_a_large_enough_lease(void **state) {
     (void)state;
-    test_server server = {.capacity = 1000};
+    test_server server = {.capacity = 1000, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 0, DOORMAN_SAFE, 0);
@@ -1522,10 +1537,12 @@ static void a_loop_of_waits_gets_all_of_a_free_resource(void **state) {
     doorman_agent *agent = start(server.url);
     doorman_resource *resource = open_as(agent, "db", 0, DOORMAN_SAFE, 0);
     doorman_time deadline = doorman_clock() + TEST_TIMEOUT;
-    while (read_info(resource).capacity < 500 && doorman_clock() < deadline) {
+    double capacity = 0;
+    while (capacity < 500 && doorman_clock() < deadline) {
         (void)doorman_resource_wait(resource, 1, 100 * MILLISECOND);
+        capacity = read_info(resource).capacity;
     }
-    assert_true(read_info(resource).capacity >= 500);
+    assert_true(capacity >= 500);
     doorman_agent_stop(agent);
     test_server_stop(&server);
 }
@@ -1893,6 +1910,8 @@ static void calls_from_many_threads_work_together(void **state) {
     test_server server = {.capacity = 20, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
+    doorman_resource *resource = open_as(agent, "db", 1, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(leased(resource)); /* from now on the agent also sends requests */
     pthread_t threads[6];
     call_thread all[6];
     for (int i = 0; i < 6; i++) {
@@ -1900,9 +1919,7 @@ static void calls_from_many_threads_work_together(void **state) {
         assert_int_equal(pthread_create(&threads[i], NULL, call_thread_main, &all[i]), 0);
     }
     for (int i = 0; i < 6; i++) pthread_join(threads[i], NULL);
-    assert_true(test_server_request_count(&server) > 0);
-    doorman_agent_stop(agent);
-    EVENTUALLY(test_server_read(&server).holder_count == 0);
+    if (stops_in_time(agent)) EVENTUALLY(test_server_read(&server).holder_count == 0);
     test_server_stop(&server);
 }
 
@@ -2098,6 +2115,7 @@ static void a_transport_reports_the_result_of_each_request(void **state) {
     (void)state;
     test_server silent = {.capacity = 90, .behaviour = SILENT}, invalid = {.capacity = 90};
     test_server right = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
+    right.refresh_interval = 10 * TEST_TIMEOUT; /* no second request */
     invalid.behaviour = SENDS_GARBAGE;
     test_server_start(&silent);
     test_server_start(&invalid);
