@@ -12,6 +12,7 @@
 
 #include <arpa/inet.h>
 #include <math.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -79,10 +80,12 @@ static int accept_peer(int listener) {
     static const unsigned char req[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     static const unsigned char rep[8] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
     const struct timeval timeout = {.tv_sec = 10};
+    const int on = 1;
     unsigned char greeting[8];
     int fd = accept(listener, NULL, NULL);
     if (fd < 0) return -1;
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* a response takes two writes */
     if (write_all(fd, rep, sizeof rep) && read_all(fd, greeting, sizeof greeting) &&
         memcmp(greeting, req, sizeof req) == 0) {
         return fd;
