@@ -1265,14 +1265,17 @@ static void stop_and_close_end_waits(void **state) {
 }
 
 /* L2: waiters are served in the order of their arrival, even if a later one would fit, and one that
- * gives up does not delay the others. Each release wakes the next waiter. */
+ * gives up does not delay the others. Each release wakes the next waiter. Nothing else does, because
+ * the agent's thread sleeps until the lease must be renewed. */
 static void waiters_are_served_in_order_of_arrival(void **state) {
     (void)state;
     enum { COUNT = 10, IMPATIENT = 3 };
-    char url[64];
-    unused_address(url);
-    doorman_agent *agent = start(url);
-    doorman_resource *resource = open_gauge(agent, "db", 4, DOORMAN_SAFE, 4);
+    test_server server = {
+        .capacity = 4, .lease_length = 10 * TEST_TIMEOUT, .refresh_interval = 10 * TEST_TIMEOUT};
+    test_server_start(&server);
+    doorman_agent *agent = start(server.url);
+    doorman_resource *resource = open_gauge(agent, "db", 4, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(leased(resource));
     async_wait async_waits[COUNT];
     int order_counter = 0;
     assert_int_equal(doorman_resource_wait(resource, 3, 0), DOORMAN_OK);
@@ -1294,6 +1297,7 @@ static void waiters_are_served_in_order_of_arrival(void **state) {
     assert_true(read_info(resource).in_use == 0);
     assert_true(doorman__queue_is_empty(&resource->queue));
     doorman_agent_stop(agent);
+    test_server_stop(&server);
 }
 
 /* Returns whether three waiters for a rate were granted in the order of their arrival. The threads

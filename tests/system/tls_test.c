@@ -136,7 +136,7 @@ static void expect_https(const struct fixture *fixture, const char *authority, c
         snprintf(own, sizeof own, "--cert %s/own.pem --key %s/own.key", folder, folder);
     }
     snprintf(command, sizeof command,
-             "curl -s --cacert %s/ca.pem %s --resolve localhost:%s:127.0.0.1 "
+             "curl -s --max-time 60 --cacert %s/ca.pem %s --resolve localhost:%s:127.0.0.1 "
              "https://localhost:%s/healthz 2>/dev/null | grep -qx ok",
              authority, own, strrchr(fixture->http.url, ':') + 1,
              strrchr(fixture->http.url, ':') + 1);

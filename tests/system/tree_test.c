@@ -238,6 +238,13 @@ static doorman_time leases_got(const struct node *leaf, int first, int count) {
     return doorman_clock() - from;
 }
 
+/* Requests new resources, and then the same resources again, which the leaf can answer alone.
+ * Returns how much longer the first requests take. */
+static doorman_time parent_delay(const struct node *leaf, int first, int count) {
+    doorman_time new_ = leases_got(leaf, first, count);
+    return new_ - leases_got(leaf, first, count);
+}
+
 /* T4. A node that does not send a request at once sends it up to a second later, each time. A busy
  * machine can be as slow, so there are several tries. */
 static void a_node_requests_a_new_resource_at_once(void **state) {
@@ -251,9 +258,9 @@ static void a_node_requests_a_new_resource_at_once(void **state) {
     node_prepare(&leaf);
     leaf.parents = root.server.url;
     node_start(&leaf);
-    doorman_time took = leases_got(&leaf, 0, ROUNDS);
-    for (int i = 1; i < TRIES && took > most; i++) took = leases_got(&leaf, i * ROUNDS, ROUNDS);
-    assert_true(took <= most);
+    doorman_time delay = parent_delay(&leaf, 0, ROUNDS);
+    for (int i = 1; i < TRIES && delay > most; i++) delay = parent_delay(&leaf, i * ROUNDS, ROUNDS);
+    assert_true(delay <= most);
     server_stop(&leaf.server);
     server_stop(&root.server);
 }
@@ -269,12 +276,34 @@ static doorman_resource *agent_open(doorman_agent **agent, const struct node *no
     return resource;
 }
 
+/* Starts a client, and waits until it has a lease. Returns whether the server has told it that it
+ * learns. Meanwhile the older client keeps at least its lease. */
+static bool fresh_client_sees_learning(const struct node *root, doorman_resource *kept) {
+    doorman_agent *agent = NULL;
+    doorman_resource *fresh = agent_open(&agent, root, 30);
+    doorman_resource_info info = {.leased = false};
+    doorman_time end = doorman_clock() + TIMEOUT_MS * (DOORMAN_SECOND / 1000);
+    bool learned = false;
+    while (!info.leased) {
+        assert_true(doorman_clock() < end);
+        sleep_ms(5);
+        doorman_resource_read(kept, &info);
+        assert_true(info.capacity >= 30);
+        doorman_resource_read(fresh, &info);
+        assert_true(info.capacity >= (info.leased ? 30 : 40));
+        learned = learned || info.learning;
+    }
+    doorman_agent_stop(agent);
+    return learned;
+}
+
 /* S4: a server that restarts takes no lease from a client that has one, and no safe capacity from a
- * client that has none. It reports that it learns. */
+ * client that has none. It reports that it learns. On a very slow machine a client may come when
+ * that is over, so there are several tries. */
 static void a_restarted_server_leaves_the_safe_capacity_in_force(void **state) {
     (void)state;
     struct node root = {.name = "root", .config = CONFIG("\"learning_mode_duration\":4,")};
-    doorman_agent *old = NULL, *new_ = NULL;
+    doorman_agent *old = NULL;
     doorman_resource_info info = {.leased = false};
     node_prepare(&root);
     node_start(&root);
@@ -285,18 +314,13 @@ static void a_restarted_server_leaves_the_safe_capacity_in_force(void **state) {
         doorman_resource_read(kept, &info);
     }
     assert_true(info.leased);
-    node_kill(&root);
-    node_start(&root);
-    doorman_resource *fresh = agent_open(&new_, &root, 30);
-    for (bool learned = false; !info.leased || !learned; sleep_ms(5)) {
-        assert_true(doorman_clock() < end);
-        doorman_resource_read(kept, &info);
-        assert_true(info.capacity >= 30);
-        doorman_resource_read(fresh, &info);
-        assert_true(info.capacity >= (info.leased ? 30 : 40));
-        learned = learned || info.learning;
+    bool learned = false;
+    for (int i = 0; i < 5 && !learned; i++) {
+        node_kill(&root);
+        node_start(&root);
+        learned = fresh_client_sees_learning(&root, kept);
     }
-    doorman_agent_stop(new_);
+    assert_true(learned);
     doorman_agent_stop(old);
     server_stop(&root.server);
 }
