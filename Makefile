@@ -331,7 +331,7 @@ install: build/doorman_server ## install header, server, doorman.pc: PREFIX (/us
 	chmod 644 $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 
 deb: build/doorman_server ## build a Debian package of the server in build/
-	@sh .ci/deps dpkg-dev
+	@sh .ci/deps --need 'sh .ci/deps dpkg-dev' dpkg-dev
 	@sh examples/deploy/debian/package.sh $< build
 
 uninstall: ## undo make install

@@ -112,25 +112,18 @@ test ! -e /usr/lib/systemd/system/doorman.service
 test ! -e /usr/share/doc/doorman-server
 '
 
-for tool in dpkg-deb dpkg-shlibdeps strip; do
-    if ! is_installed $tool; then
-        check_end
-        exit
-    fi
-done
+require dpkg-deb dpkg-shlibdeps strip
 check 'the package is made' is_made
 check 'the package can be made again' is_made_again_with_the_same_bytes
 check 'it has the expected files' has_expected_files
 check 'its fields are right' has_right_fields
 check 'the server runs with the packaged configuration' server_runs
-if is_installed systemd-analyze; then check 'systemd reads the unit' unit_is_right; fi
-if is_installed lintian; then
-    check 'lintian finds no error' lintian --fail-on error "$folder/server.deb"
-fi
+check_with systemd-analyze 'systemd reads the unit' unit_is_right
+check_with lintian 'lintian finds no error' lintian --fail-on error "$folder/server.deb"
 if in_copy true >/dev/null 2>&1; then
     rmdir "$folder/copy"
     check 'it is installed, upgraded and removed' in_copy "$steps"
 else
-    echo 'overlay mounts are not permitted: the installation is skipped'
+    skip 'the right to mount an overlay'
 fi
 check_end
