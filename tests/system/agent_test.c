@@ -2,8 +2,8 @@
  * The agent (section nng), against a server in a thread of the same process. Time is real, so the
  * tests assert only counts, orders and bounds, and every wait has a time-out.
  */
-/* A sleeping thread only wakes when it is woken, or at its own time. So if a wake-up is lost, a wait
- * lasts until its timeout, which is much longer than anything takes on a slow machine. */
+/* A sleeping thread only wakes when it is woken, or at its own time. So if a wake-up is lost, a
+ * wait lasts until its timeout, which is much longer than anything takes on a slow machine. */
 #define DOORMAN__NAP_MAX (600 * DOORMAN_SECOND)
 #define DOORMAN_JSON
 #define DOORMAN_NNG
@@ -338,8 +338,8 @@ static doorman_status async_wait_end(async_wait *self) {
     return self->status;
 }
 
-/* Fails unless the wait was granted because the thread was woken. At its timeout it looks once more,
- * and can be granted then too. */
+/* Fails unless the wait was granted because the thread was woken. At its timeout the thread looks
+ * once more, and the wait can be granted then too. */
 static void async_wait_end_woken(async_wait *self) {
     assert_true(self->timeout == TEST_TIMEOUT);
     assert_int_equal(async_wait_end(self), DOORMAN_OK);
@@ -1276,8 +1276,8 @@ static void stop_and_close_end_waits(void **state) {
 }
 
 /* L2: waiters are served in the order of their arrival, even if a later one would fit, and one that
- * gives up does not delay the others. Each release wakes the next waiter. Nothing else does, because
- * the agent's thread sleeps until the lease must be renewed. */
+ * gives up does not delay the others. Each release wakes the next waiter. Nothing else does,
+ * because the agent's thread sleeps until the lease must be renewed. */
 static void waiters_are_served_in_order_of_arrival(void **state) {
     (void)state;
     enum { COUNT = 10, IMPATIENT = 3 };
