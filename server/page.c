@@ -44,9 +44,37 @@ static void page_duration(struct text *text, doorman_time time) {
     }
 }
 
+/* Writes for how long the learning goes on. A node with a parent does not know this until the parent
+ * has said it. */
+static void page_learning_time(struct text *text, doorman_time learned_at, doorman_time now) {
+    if (learned_at == DOORMAN_NEVER) {
+        server_text_add(text, "until the parent answers");
+    } else {
+        server_text_add(text, "for ");
+        page_duration(text, learned_at - now);
+    }
+}
+
+/* The state of the mastership, at the top of a page. The color is green only if this process is
+ * master. <main> has the state too, for the script. */
+struct page_state {
+    const char *class, *text;
+};
+
+static struct page_state page_state_read(struct service *service) {
+    struct snapshot snapshot = {.now = 0};
+    pthread_mutex_lock(&service->lock);
+    server_snapshot_find_master(&snapshot, service);
+    pthread_mutex_unlock(&service->lock);
+    if (snapshot.is_master) return (struct page_state){"good", "live"};
+    return snapshot.master[0] ? (struct page_state){"warn", "not the master"}
+                              : (struct page_state){"bad", "no master"};
+}
+
 static void page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter) {
     struct text *text = &response->text;
+    struct page_state state = page_state_read(service);
     response->type = "text/html; charset=utf-8";
     server_text_add(text, "<!doctype html><html lang=en><head><meta charset=utf-8>"
                           "<meta name=viewport content='width=device-width,initial-scale=1'>"
@@ -58,8 +86,8 @@ static void page_start(struct service *service, const struct http_request *reque
     server_text_add(text, page_css);
     server_text_add(text, "</style></head><body><header><h1><a href='/'>Doorman</a> ");
     server_text_add_escaped(text, service->node, server_escape_html);
-    server_text_addf(text, "</h1><span id=live></span><form action='%s' role=search>",
-                     request->path);
+    server_text_addf(text, "</h1><span id=live class=%s>%s</span><form action='%s' role=search>",
+                     state.class, state.text, request->path);
     char id[DOORMAN_ID_BYTES_MAX + 1];
     if (server_query_read(request->query, "resource", id, sizeof id)) {
         server_text_add(text, "<input type=hidden name=resource value=\"");
@@ -70,7 +98,8 @@ static void page_start(struct service *service, const struct http_request *reque
                     "<input name=filter aria-label='part of a name' placeholder='part of a name' "
                     "value=\"");
     server_text_add_escaped(text, filter, server_escape_html);
-    server_text_add(text, "\"><button>filter</button></form></header><main>");
+    server_text_add(text, "\"><button>filter</button></form></header>");
+    server_text_addf(text, "<main data-state=%s data-text='%s'>", state.class, state.text);
 }
 
 static void page_end(struct http_response *response) {
@@ -158,8 +187,9 @@ static void page_facts(struct text *text, struct service *service,
     page_parent(text, service, snapshot);
     page_fact(text, "learning", snapshot->learning_count > 0 ? "warn" : "");
     if (snapshot->learning_count > 0) {
-        server_text_addf(text, "%zu resources, for ", snapshot->learning_count);
-        page_duration(text, snapshot->learned_at - snapshot->now);
+        server_text_addf(text, "%zu resource%s, ", snapshot->learning_count,
+                         snapshot->learning_count == 1 ? "" : "s");
+        page_learning_time(text, snapshot->learned_at, snapshot->now);
     } else {
         server_text_add(text, "no");
     }
@@ -237,8 +267,8 @@ static void page_trend(struct text *text, struct service *service, const struct 
 static void page_warnings(struct text *text, struct service *service, const struct row *row,
                           doorman_time now) {
     if (row->info.is_learning) {
-        server_text_add(text, " <span class=warn>learning for ");
-        page_duration(text, row->info.learned_at - now);
+        server_text_add(text, " <span class=warn>learning ");
+        page_learning_time(text, row->info.learned_at, now);
         server_text_add(text, "</span>");
     }
     if (row->info.overshoot > 0) server_text_add(text, " <span class=bad>over its capacity</span>");
@@ -418,7 +448,10 @@ void server_handle_page(struct service *service, const struct http_request *requ
     }
     server_text_add(text, "</ol>");
     if (snapshot.resource_count == 0) {
-        server_text_add(text, "<p class=soft>No client has requested a resource yet.</p>");
+        server_text_add(text, snapshot.is_master
+                                  ? "<p class=soft>No client has requested a resource yet.</p>"
+                                  : "<p class=soft>This process is not the master. Only the master "
+                                    "knows the resources.</p>");
     } else if (snapshot.row_count == 0) {
         server_text_add(text, "<p class=soft>No resource name contains this text.</p>");
     } else {

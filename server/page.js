@@ -1,13 +1,26 @@
 /* The script of the status page. The build embeds it (see server/page.c). Every two seconds it
- * fetches the page again and replaces <main>, unless the reader selects text or uses a link. While
- * the reader types into the filter, it changes the address of the page. */
+ * fetches the page again and replaces <main>, unless the reader selects text, uses a link or reads
+ * an explanation. While the reader types into the filter, it changes the address of the page.
+ *
+ * The script parses only <main>. The rest of the new page has a style with another nonce. The
+ * browser would refuse this style, and would say so in its console. */
 (function () {
     var main = document.querySelector('main'), live = document.getElementById('live'),
         form = document.forms[0], busy = false, timer;
 
-    function say(on, text) {
-        live.className = on ? 'on' : 'off';
+    function say(state, text) {
+        live.className = state;
         live.textContent = text;
+    }
+
+    function isUsed() {
+        return main.contains(document.activeElement) || String(getSelection()) ||
+               main.querySelector('[title]:hover, svg:hover');
+    }
+
+    function parse(text) {
+        var part = text.slice(text.indexOf('<main '), text.indexOf('</main>'));
+        return new DOMParser().parseFromString(part, 'text/html').querySelector('main');
     }
 
     function load() {
@@ -17,22 +30,21 @@
         fetch(at, {credentials: 'same-origin'}).then(function (r) {
             return r.text();
         }).then(function (text) {
-            var next = new DOMParser().parseFromString(text, 'text/html').querySelector('main');
+            var next = parse(text), used = isUsed();
             if (!next) throw 0;
-            if (at === location.href && !main.contains(document.activeElement) &&
-                !String(getSelection())) {
+            if (at === location.href && !used) {
                 main.replaceWith(next);
                 main = next;
             }
-            say(true, 'live');
+            say(next.dataset.state, used ? 'paused' : next.dataset.text);
         }).catch(function () {
-            say(false, 'not reachable');
+            say('bad', 'not reachable');
         }).then(function () {
             busy = false;
         });
     }
 
-    say(true, 'live');
+    say(main.dataset.state, main.dataset.text);
     setInterval(load, 2000);
     form.addEventListener('input', function () {
         clearTimeout(timer);

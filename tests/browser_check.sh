@@ -42,10 +42,16 @@ send_requests() {
     curl --config "$folder/requests" || echo "curl failed"
 }
 
-# Runs the browser until the script of the page has run for 5 s of virtual time.
+# Runs the browser until the script of the page has run for 5 s of virtual time. The script loads the
+# page again at least once in this time. The log gets what the page writes to the console.
 browse() {
     timeout 300 chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars \
-        --user-data-dir="$folder/profile" --virtual-time-budget=5000 "$@" 2>/dev/null
+        --user-data-dir="$folder/profile" --virtual-time-budget=5000 --enable-logging=stderr \
+        "$@" 2>>"$folder/browser_log"
+}
+
+console_is_empty() {
+    ! grep ':CONSOLE' "$folder/browser_log"
 }
 
 screenshot() { # name, width, height, theme (0 is dark), address
@@ -67,6 +73,8 @@ check 'the link to a resource' grep -F '1 to 100 of 300 leases' "$folder/leases"
 
 browse --dump-dom "$url/?filter=mail" >"$folder/filtered"
 check 'the filter' grep -F '1 to 1 of 1 resources' "$folder/filtered"
+
+check 'nothing in the console' console_is_empty
 
 for theme in 0 1; do
     name=$(if [ $theme = 0 ]; then echo dark; else echo light; fi)

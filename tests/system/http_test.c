@@ -136,6 +136,23 @@ static void leases_are_sorted_paged_and_filtered(void **state) {
     server_stop(&fixture.server);
 }
 
+/* Starts a node with a parent. */
+static struct fixture leaf_start(const char *parent) {
+    struct fixture leaf = {.server = {process_new(), ""}};
+    process_start(leaf.server.process,
+                  (const char *[]){"--parent", parent, "--node", "leaf", "--listen",
+                                   "tcp://127.0.0.1:0", "--http", "127.0.0.1:0", NULL},
+                  NULL);
+    process_await(leaf.server.process, " http=http", 1);
+    char *log_text = file_read(leaf.server.process->err);
+    unsigned port = 0;
+    assert_int_equal(sscanf(strstr(log_text, " http="), " http=http://127.0.0.1:%u", &port), 1);
+    snprintf(leaf.http.url, sizeof leaf.http.url, "tcp://127.0.0.1:%u", port);
+    free(log_text);
+    leaf.http.process = leaf.server.process;
+    return leaf;
+}
+
 /* ---- JSON and metrics ----------------------------------------------------------------------- */
 
 /* V3: the state as JSON. */
@@ -176,6 +193,9 @@ static void the_status_says_that_the_master_is_not_known(void **state) {
     expect(&fixture, "/v1/status", HOST, 200, "\"is_master\":false,\"master_address\":null");
     expect(&fixture, "/readyz", "", 503, "the master is not known");
     expect(&fixture, "/", HOST, 200, "not known");
+    expect(&fixture, "/", HOST, 200, "<span id=live class=bad>no master</span>");
+    expect(&fixture, "/", HOST, 200, "<main data-state=bad ");
+    expect(&fixture, "/", HOST, 200, "This process is not the master.");
     server_stop(&fixture.server);
 }
 
@@ -189,6 +209,18 @@ static void the_status_says_that_a_resource_learns(void **state) {
     assert_true(metric(&fixture, "doorman_resource_learning{resource=\"db\"}") == 1);
     expect(&fixture, "/", HOST, 200, "learning for");
     server_stop(&fixture.server);
+}
+
+/* A node does not know for how long it learns before its parent has answered. */
+static void the_page_shows_no_time_of_learning_before_the_parent_answers(void **state) {
+    (void)state;
+    struct fixture leaf = leaf_start("tcp://127.0.0.1:1");
+    request_capacity(&leaf, CAPACITY_REQUEST("a", "db", "30"));
+    expect(&leaf, "/", HOST, 200, "1 resource, until the parent answers");
+    expect(&leaf, "/", HOST, 200, "learning until the parent answers");
+    expect(&leaf, "/resources?resource=db", HOST, 200, "learning until the parent answers");
+    expect(&leaf, "/", HOST, 200, "<main data-state=good ");
+    server_stop(&leaf.server);
 }
 
 /* V3: the response is a valid configuration file. */
@@ -352,18 +384,7 @@ static void a_node_shows_its_parent_and_its_lease(void **state) {
     (void)state;
     struct fixture root =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
-    struct fixture leaf = {.server = {process_new(), ""}};
-    process_start(leaf.server.process,
-                  (const char *[]){"--parent", root.server.url, "--node", "leaf", "--listen",
-                                   "tcp://127.0.0.1:0", "--http", "127.0.0.1:0", NULL},
-                  NULL);
-    process_await(leaf.server.process, " http=http", 1);
-    char *log_text = file_read(leaf.server.process->err);
-    unsigned port = 0;
-    assert_int_equal(sscanf(strstr(log_text, " http="), " http=http://127.0.0.1:%u", &port), 1);
-    snprintf(leaf.http.url, sizeof leaf.http.url, "tcp://127.0.0.1:%u", port);
-    free(log_text);
-    leaf.http.process = leaf.server.process;
+    struct fixture leaf = leaf_start(root.server.url);
     request_capacity(&leaf, CAPACITY_REQUEST("a", "db/[*]", "30"));
     const char *series = "doorman_server_parent_lease_remaining_seconds{resource=\"db/[*]\"}";
     double left = 0;
@@ -876,6 +897,7 @@ int main(int argc, char **argv) {
         TEST(the_status_names_the_node_its_master_and_every_resource),
         TEST(the_status_says_that_the_master_is_not_known),
         TEST(the_status_says_that_a_resource_learns),
+        TEST(the_page_shows_no_time_of_learning_before_the_parent_answers),
         TEST(the_configuration_page_is_a_valid_configuration),
         TEST(the_metrics_count_events),
         TEST(two_processes_with_one_id_are_shown),
