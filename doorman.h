@@ -1918,8 +1918,8 @@ static inline uint64_t doorman__word(const unsigned char *data) {
     return seven | (uint64_t)data[7] << 56;
 }
 
-/* Returns whether eight bytes are printable ASCII. Adding 1 to 0x7f sets the top bit of the byte. So
- * does adding 0x60 to a byte that is at least 0x20. */
+/* Returns whether eight bytes are printable ASCII. Adding 1 sets the top bit of a byte of 0x7f.
+ * Adding 0x60 sets the top bit of a byte that is at least 0x20. */
 static inline bool doorman__word_is_ascii(uint64_t word) {
     const uint64_t each = UINT64_C(0x0101010101010101), tops = each << 7;
     return ((word | (word + each)) & tops) == 0 && ((word + 0x60 * each) & tops) == tops;
