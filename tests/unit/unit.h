@@ -88,7 +88,13 @@ static inline void unit__seed(void) {
     if (!unit__random_state) unit__random_state = 1;
 }
 
-#define run_all(tests) (unit__seed(), cmocka_run_group_tests(tests, NULL, NULL))
+/* TEST='a_pattern*' runs only the tests whose names match. */
+static inline void unit__filter(void) {
+    const char *pattern = getenv("TEST");
+    if (pattern) cmocka_set_test_filter(pattern);
+}
+
+#define run_all(tests) (unit__seed(), unit__filter(), cmocka_run_group_tests(tests, NULL, NULL))
 
 /* ---- memory -------------------------------------------------------------------------------- */
 

@@ -1,0 +1,50 @@
+#!/bin/sh
+# Checks that what CONTRIBUTING.md and README.md name exists: the targets of make, the files, and
+# the sources of the programs in build/. In both, commands are in blocks of code or in backticks.
+set -u
+# shellcheck source=tests/check.sh
+. tests/check.sh
+
+# Prints the code of a page, one word on each line.
+code_of() { # page
+    awk '/^```/ { inside = !inside; next }
+        inside { print; next }
+        { while (match($0, /`[^`]+`/)) {
+            print substr($0, RSTART + 1, RLENGTH - 2)
+            $0 = substr($0, RSTART + RLENGTH)
+        } }' "$1" | sed 's/  *#.*//'
+}
+
+# Each target is a rule of the Makefile.
+targets_exist() { # page
+    code_of "$1" | sed -n 's/^make \([a-z_]*\)\( .*\)\{0,1\}$/\1/p' | sort -u >"$folder/targets"
+    while read -r target; do
+        [ -z "$target" ] || grep -q "^$target:" Makefile || echo "make $target"
+    done <"$folder/targets" >"$folder/unknown"
+    [ -s "$folder/targets" ] && ! grep . "$folder/unknown"
+}
+
+# Whether a path exists. A capital NAME stands for any name.
+path_exists() { # path
+    case $1 in
+    *NAME* | *...*) return 0 ;;
+    build/asan/fuzz/*) ls tests/fuzz/"${1##*/}.c" ;;
+    build/sim/sim) ls tests/sim/sim.c ;;
+    build/*/doorman_server) ls doorman_server.c ;;
+    build/plain/* | build/asan/* | build/tsan/*) ls tests/"${1#build/*/}"* ;;
+    *) eval "ls -d $1" ;; # it may be a pattern
+    esac >/dev/null 2>&1
+}
+paths_exist() { # page
+    code_of "$1" | tr -s " =()<>'\"" '\n' |
+        grep -E '^(\.ci|tests|server|examples|build/(plain|asan|tsan|sim))/' | sort -u \
+        >"$folder/paths"
+    while read -r path; do
+        path_exists "$path" || echo "$path"
+    done <"$folder/paths" >"$folder/unknown"
+    [ -s "$folder/paths" ] && ! grep . "$folder/unknown"
+}
+
+for page in CONTRIBUTING.md README.md; do check "the targets of $page exist" targets_exist $page; done
+check 'the files that CONTRIBUTING.md names exist' paths_exist CONTRIBUTING.md
+check_end
