@@ -56,6 +56,7 @@
  *     server/http.c        HTTP      connections: their states, limits and timeouts
  *     server/http_request.c HTTP     requests: which are allowed, and bodies that come in chunks
  *     server/http_response.c HTTP    responses: errors, and the lines of the head
+ *     server/tokens.c      HTTP      tokens, their roles, and the file that has them
  *     server/text.c        HTTP      text that grows, escapes, and the query of a URL
  *     server/snapshot.c    HTTP      copies of the state
  *     server/history.c     HTTP      the last ten minutes of the resources, for graphs

@@ -98,8 +98,7 @@ struct http_connection {
 
 struct http {
     pthread_mutex_t lock;
-    char address[320];              /* "http://HOST:PORT"; "": HTTP does not listen */
-    char token[HTTP_TOKEN_MAX + 1]; /* "": none */
+    char address[320]; /* "http://HOST:PORT"; "": HTTP does not listen */
     nng_stream_listener *listener;
     nng_aio *aio;                     /* for accepting connections */
     bool accepting, stopping, ending; /* ending: the thread of pages ends */
@@ -707,7 +706,6 @@ static enum exit_status http_start_connections(struct service *service) {
 }
 
 enum exit_status server_http_start(struct service *service) {
-    const char *token = service->settings->http_token;
     enum exit_status exit_status = server_http_check_settings(service);
     struct http *http = (struct http *)calloc(1, sizeof *http);
     bool has_history = server_history_create(service);
@@ -717,7 +715,7 @@ enum exit_status server_http_start(struct service *service) {
          pthread_cond_init(&http->wake, NULL) != 0)) {
         exit_status = server_fatal_error(EXIT_ERROR, "out of memory");
     }
-    if (exit_status == CONTINUE && token) exit_status = server_http_load_token(http->token, token);
+    if (exit_status == CONTINUE) exit_status = server_tokens_start(service);
     if (exit_status == CONTINUE) {
         int error = http_listen(service);
         if (error == 0) server_http_set_advertised(service);
@@ -761,11 +759,10 @@ void server_http_stop(struct service *service) {
         pthread_mutex_destroy(&http->lock);
     }
     server_history_destroy(service);
+    server_tokens_stop(service);
     free(http);
 }
 
 const char *server_http_address(const struct service *service) {
     return service->http && service->http->address[0] ? service->http->address : "off";
 }
-
-const char *server_http_token(const struct service *service) { return service->http->token; }

@@ -10,10 +10,11 @@
  *     Host       It must be known. Otherwise a web page could use a DNS    403
  *                name of its own to reach a server on the machine of its
  *                reader. There are no CORS headers.
- *     token      It must be right.                                         401
+ *     token      It must be in the file of tokens.                         401
  *     path       It must exist, and accept the verb.                       404, 405
  *     type       A POST must have a Content-Type that HTML forms cannot    415
  *                send.
+ *     role       The token must have the role that the verb needs.         403
  *     body       Its end must be clear: see request_read_framing.          400, 411, 501
  *     size       The body has at most --max-message bytes.                 413
  *     Expect     The only known value is 100-continue.                     417
@@ -190,30 +191,20 @@ static bool request_host_known(const struct service *service, const struct http_
     return count == 1 && authority_is_valid(host) && host_known(service, host);
 }
 
-/* Compares a token with the token of a request. The time depends only on the length, so it does not
- * reveal the first wrong byte. */
-static bool token_equal(const char *token, const char *given, size_t bytes) {
-    size_t token_bytes = strlen(token);
-    unsigned different = token_bytes != bytes;
-    for (size_t i = 0; i < token_bytes; i++) {
-        different |= (unsigned char)token[i] ^ (unsigned char)given[i < bytes ? i : 0];
-    }
-    return different == 0;
-}
-
-/* Checks the token of a request. Programs send "Bearer TOKEN". A browser asks its user for a
+/* Finds the token of a request. Programs send "Bearer TOKEN". A browser asks its user for a
  * password, and sends "Basic" with any user name and the token as the password. */
-static bool token_valid(const char *token, const char *fields) {
+static bool request_find_token(struct tokens *tokens, const char *fields,
+                               struct token_identity *out) {
     char value[HTTP_TOKEN_MAX * 2 + 512], pair[sizeof value];
     if (field_read(fields, "Authorization", value, sizeof value) != 1) return false;
     if (strncasecmp(value, "Bearer ", 7) == 0) {
-        return token_equal(token, value + 7, strlen(value + 7));
+        return server_tokens_find(tokens, value + 7, strlen(value + 7), out);
     }
     if (strncasecmp(value, "Basic ", 6) != 0) return false;
     size_t bytes = server_base64_read(pair, sizeof pair, value + 6);
     const char *colon = (const char *)memchr(pair, ':', bytes);
     size_t before = colon ? (size_t)(colon - pair) + 1 : bytes;
-    return token_equal(token, pair + before, bytes - before);
+    return server_tokens_find(tokens, pair + before, bytes - before, out);
 }
 
 static const struct http_route routes[] = {
@@ -274,22 +265,35 @@ static void request_check_path(const struct http_request *request, struct http_r
 
 /* Checks the Host and the token. With a token, a GET may have any Host, because the token already
  * protects the data. Proxies and Prometheus may use other names for the server. */
-static void request_check_access(const struct service *service, const struct http_request *request,
+static void request_check_access(const struct service *service, struct http_request *request,
                                  struct http_response *response) {
-    const char *token = server_http_token(service);
+    struct tokens *tokens = service->tokens;
     bool open = request->route && request->route->is_open;
-    bool by_host = !token[0] || request_is_post(request);
+    bool by_host = !tokens || request_is_post(request);
     if (open) return;
     if (by_host && !request_host_known(service, request)) {
         server_http_response_set_error(
             response, 403, "PERMISSION_DENIED",
             "the Host is unknown: use a loopback name, or the host of --http, --http-advertise or "
             "--advertise");
-    } else if (token[0] && !token_valid(token, request->fields)) {
+    } else if (tokens && !request_find_token(tokens, request->fields, &request->token)) {
         server_http_response_set_error(response, 401, "UNAUTHENTICATED",
                                        "the token is missing or wrong");
         response->more = "WWW-Authenticate: Basic realm=\"doorman\", charset=\"UTF-8\"\r\n";
     }
+}
+
+/* Checks the role of the token. A POST needs the role write, because it may change leases.
+ * Precondition: the path exists, and accepts the verb. */
+static void request_check_role(const struct service *service, const struct http_request *request,
+                               struct http_response *response) {
+    enum role needed = request_is_post(request) ? ROLE_WRITE : ROLE_READ;
+    bool open = request->route && request->route->is_open;
+    char text[128 + TOKEN_NAME_MAX];
+    if (!service->tokens || open || request->token.role >= needed) return;
+    snprintf(text, sizeof text, "this request needs a token with the role %s; '%s' has the role %s",
+             server_role_name(needed), request->token.name, server_role_name(request->token.role));
+    server_http_response_set_error(response, 403, "PERMISSION_DENIED", text);
 }
 
 /* Checks that the end of the body is clear (RFC 9112, 6). The body has one Content-Length, or comes
@@ -334,33 +338,13 @@ bool server_http_request_check(const struct service *service, struct http_reques
     request->route = route_find(request->path);
     request_check_access(service, request, response);
     if (response->code == 200) request_check_path(request, response);
+    if (response->code == 200) request_check_role(service, request, response);
     if (response->code == 200) request_check_framing(request, response);
     if (response->code == 200) request_check_body(service, request, response);
     return response->code == 200;
 }
 
 /* ---- settings ------------------------------------------------------------------------------- */
-
-enum exit_status server_http_load_token(char token[HTTP_TOKEN_MAX + 1], const char *path) {
-    enum exit_status exit_status = CONTINUE;
-    FILE *file = fopen(path, "rb");
-    char line[HTTP_TOKEN_MAX + 2] = "";
-    if (!file) {
-        exit_status = server_fatal_error(EXIT_ERROR, "--http-token %s: %s", path, strerror(errno));
-    } else {
-        line[fread(line, 1, sizeof line - 1, file)] = 0;
-        fclose(file);
-        char *first = line + strspn(line, " \t\r\n");
-        first[strcspn(first, " \t\r\n")] = 0;
-        if (!*first || strlen(line) > HTTP_TOKEN_MAX) {
-            exit_status = server_fatal_error(EXIT_ERROR,
-                                             "--http-token %s: must hold a token of 1 to %d bytes",
-                                             path, HTTP_TOKEN_MAX);
-        }
-        snprintf(token, HTTP_TOKEN_MAX + 1, "%.*s", HTTP_TOKEN_MAX, first);
-    }
-    return exit_status;
-}
 
 static bool http_can_advertise(const char *address) {
     char host[256];

@@ -226,6 +226,7 @@ struct service {
     struct pem pem;
     nng_tls_config *tls;                           /* NULL: none */
     struct http *http;                             /* NULL: off */
+    struct tokens *tokens;                         /* NULL: HTTP needs no token */
     char http_advertise[DOORMAN_ID_BYTES_MAX + 1]; /* "": others cannot reach HTTP */
     struct history *history;                       /* NULL: HTTP is off */
     struct counters counters;
@@ -572,11 +573,24 @@ int server_hex_value(char digit);
 
 extern const char *const server_message_names[MESSAGE_KIND_COUNT];
 
+#define HTTP_TOKEN_MAX 512           /* bytes of a token */
+#define TOKEN_NAME_MAX 64            /* bytes of its name */
+#define TOKEN_NAME_DEFAULT "default" /* the name of a token without a name */
+
+/* What a token allows. A role allows all that the roles before it allow. */
+enum role { ROLE_READ, ROLE_WRITE, ROLE_ADMIN };
+
+struct token_identity {
+    char name[TOKEN_NAME_MAX + 1]; /* "": none */
+    enum role role;
+};
+
 /* The parts of an HTTP request. The strings point into its head. */
 struct http_request {
     const char *verb, *path, *query;
     const char *fields;  /* the lines of the head after the first line */
     char authority[256]; /* the host of the target, and its port; "": the target is a path */
+    struct token_identity token;    /* of the sender */
     const struct http_route *route; /* NULL: unknown path, or a method of the protocol */
     size_t length;                  /* bytes of the body; SIZE_MAX: not known */
     int coding_count;               /* how often Transfer-Encoding occurs */
@@ -626,7 +640,6 @@ void server_http_response_set_error(struct http_response *response, int code, co
 /* ---- >>http requests ------------------------------------------------------------------------ */
 
 #define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for the trailers of a body */
-#define HTTP_TOKEN_MAX 512               /* bytes of a token */
 
 struct http_route {
     const char *path;
@@ -646,9 +659,6 @@ bool server_http_request_read(struct http_request *request, char *head, size_t b
  * returns false and writes an error to the response. */
 bool server_http_request_check(const struct service *service, struct http_request *request,
                                struct http_response *response);
-
-/* Reads a token, which is the first word of a file. */
-enum exit_status server_http_load_token(char token[HTTP_TOKEN_MAX + 1], const char *path);
 
 /* Checks that an address that is not loopback has a token or client certificates, and that
  * --http-advertise is an address. */
@@ -690,7 +700,19 @@ struct chunk_reader {
 int server_http_read_chunks(struct chunk_reader *reader, char *body, size_t *count,
                             size_t message_max);
 
-const char *server_http_token(const struct service *service); /* "": none */
+/* ---- >>tokens ------------------------------------------------------------------------------- */
+
+/* Loads the tokens, if --http-token is given. */
+enum exit_status server_tokens_start(struct service *service);
+void server_tokens_stop(struct service *service); /* works after an incomplete start too */
+
+/* Finds a token. Takes the same time for any wrong token.
+ *   out       written only if the token is found
+ *   returns   false: there is no such token */
+bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
+                        struct token_identity *out);
+
+const char *server_role_name(enum role role);
 
 /* ---- >>snapshot ----------------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /* Any bytes as what an HTTP connection sends to doorman_server. Each request has one response,
  * which is valid HTTP, and no byte of a request gets into the head of a response.
  *
- * The first byte says how many bytes are read or written at once, whether there is a token, and
+ * The first byte says how many bytes are read or written at once, whether there are tokens, and
  * when the thread of pages makes a response. The input replaces nng's streams; all other code is
  * the server's own. */
 #ifndef _GNU_SOURCE
@@ -46,6 +46,7 @@ int server_main(int argc, char **argv);
 #include "server/page.c"
 #include "server/snapshot.c"
 #include "server/text.c"
+#include "server/tokens.c"
 #include "server/warnings.c"
 
 #include "fuzz.h"
@@ -186,7 +187,18 @@ static void create_leases(struct service *service) {
     }
 }
 
-static void start(struct service *service, const char *token) {
+/* Makes two tokens of different roles. */
+static void start_tokens(struct service *service) {
+    char text[] = "admin one secret\nread two public";
+    doorman_error error;
+    struct tokens *tokens = (struct tokens *)calloc(1, sizeof *tokens);
+    must(tokens && pthread_mutex_init(&tokens->lock, NULL) == 0);
+    tokens->list = (struct token_list *)calloc(1, sizeof *tokens->list);
+    must(tokens->list && tokens_read(tokens->list, text, &error));
+    service->tokens = tokens;
+}
+
+static void start(struct service *service, bool has_tokens) {
     static const char config[] =
         "{\"resources\":[{\"identifier_glob\":\"db\",\"description\":\"<b>\\\"'&\","
         "\"capacity\":10,\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"learning_mode_duration\":0}},"
@@ -204,7 +216,7 @@ static void start(struct service *service, const char *token) {
     service->history = (struct history *)calloc(1, sizeof *service->history);
     must(service->http && service->history);
     snprintf(service->http->address, sizeof service->http->address, "http://127.0.0.1:15050");
-    snprintf(service->http->token, sizeof service->http->token, "%s", token);
+    if (has_tokens) start_tokens(service);
     service->http->connections[0].service = service;
 }
 
@@ -212,6 +224,7 @@ static void stop(struct service *service) {
     connection_free_buffers(&service->http->connections[0]);
     free(service->http->connections[0].in);
     free(service->http);
+    server_tokens_stop(service);
     history_clear(service->history);
     free(service->history);
     doorman_server_destroy(service->server);
@@ -226,7 +239,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     struct service *service = (struct service *)calloc(1, sizeof *service);
     must(service != NULL);
     service->settings = &settings;
-    start(service, data[0] & 4 ? "secret" : "");
+    start(service, data[0] & 4);
     wire.input = (fuzz_text){(const char *)data + 1, bytes - 1};
     struct http_connection *connection = http_open_connection(service->http, NULL);
     connection_receive(connection);

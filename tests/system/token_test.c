@@ -1,0 +1,153 @@
+/* The tokens of HTTP: their file, and what their roles allow. */
+#define _GNU_SOURCE
+#include "http.h"
+
+#define BEARER(token) "Authorization: Bearer " token "\r\n"
+#define TOKENS                                                                                     \
+    "# the tokens of this server\r\n"                                                              \
+    "\n"                                                                                           \
+    "  read  prometheus  scrape-1\r\n"                                                             \
+    "write\tbilling\tlease-2\n"                                                                    \
+    "write billing2 lease-3\n"                                                                     \
+    "admin ann top-4" /* the last line may have no end */
+
+/* Starts a server with this file of tokens. */
+static struct fixture start_with_tokens(const char *tokens) {
+    struct process *files = process_new();
+    file_write(files->config, tokens);
+    return fixture_start(CONFIG("100", ""), (const char *[]){"--http-token", files->config, NULL});
+}
+
+/* V3: read allows all pages, write allows messages too. */
+static void a_role_decides_what_a_token_allows(void **state) {
+    (void)state;
+    static const struct {
+        const char *token;
+        bool writes;
+    } cases[] = {{BEARER("scrape-1"), false},
+                 {BEARER("lease-2"), true},
+                 {BEARER("lease-3"), true},
+                 {BEARER("top-4"), true}};
+    static const char *const pages[] = {"/", "/metrics", "/v1/status", "/v1/config"};
+    struct fixture fixture = start_with_tokens(TOKENS);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char lines[256];
+        snprintf(lines, sizeof lines, HOST JSON "%s", cases[i].token);
+        for (size_t k = 0; k < sizeof pages / sizeof *pages; k++) {
+            expect(&fixture, pages[k], lines, 200, "");
+        }
+        expect_post(&fixture, "/v1/get_capacity", lines, CAPACITY_REQUEST("a", "db", "1"),
+                    cases[i].writes ? 200 : 403,
+                    cases[i].writes ? "\"response\""
+                                    : "this request needs a token with the role write; "
+                                      "'prometheus' has the role read");
+        expect_post(&fixture, "/v1", lines, "{\"discovery\": {}}", cases[i].writes ? 200 : 403, "");
+        expect_post(&fixture, "/v1/nothing", lines, "{}", 404, "NOT_FOUND");
+        expect(&fixture, "/v1/get_capacity", lines, 405, "Allow: POST");
+    }
+    server_stop(&fixture.server);
+}
+
+static void a_token_that_is_not_in_the_file_is_refused(void **state) {
+    (void)state;
+    static const char *const wrong[] = {"",
+                                        BEARER("scrape-"),
+                                        BEARER("scrape-11"),
+                                        BEARER("prometheus"),
+                                        BEARER("lease-1"),
+                                        BEARER("read prometheus scrape-1"),
+                                        BEARER("#"),
+                                        "Authorization: Basic OnNjcmFwZS0xAA==\r\n", /* a 0 byte */
+                                        BEARER("scrape-1") BEARER("scrape-1")};
+    struct fixture fixture = start_with_tokens(TOKENS);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char lines[256];
+        snprintf(lines, sizeof lines, HOST "%s", wrong[i]);
+        expect(&fixture, "/metrics", lines, 401, "UNAUTHENTICATED");
+    }
+    char lines[1024];
+    snprintf(lines, sizeof lines, HOST "Authorization: Bearer %0600d\r\n", 1);
+    expect(&fixture, "/metrics", lines, 401, "UNAUTHENTICATED");
+    expect(&fixture, "/metrics", HOST "Authorization: Basic OnNjcmFwZS0x\r\n", 200, "doorman");
+    server_stop(&fixture.server);
+}
+
+/* V7: the error names the line, and has no part of a token. */
+static void an_error_in_the_file_of_tokens_names_the_line(void **state) {
+    (void)state;
+    static const struct {
+        const char *file, *error;
+    } cases[] = {
+        {"", ": must hold a token"},
+        {"# nothing\n\n", ": must hold a token"},
+        {"read a s3cret\nwriter b s3cret2\n", ": line 2: the first word must be a role"},
+        {"#\n\nread s3cret\n", ": line 3: must be ROLE NAME TOKEN"},
+        {"read a s3cret more\n", ": line 1: must be ROLE NAME TOKEN"},
+        {"s3cret\ns3cret2\n", ": line 2: a token without a role must be the only one"},
+        {"read a s3cret\ns3cret2\n", ": line 2: a token without a role must be the only one"},
+        {"s3cret\nread a s3cret2\n", ": line 2: a token without a role must be the only one"},
+        {"read a s3cret\nread b x\nwrite a y\n", ": line 3: line 1 has the same name"},
+        {"read a s3cret\nwrite b s3cret\n", ": line 2: line 1 has the same token"},
+        {"read \x01 s3cret\n", ": line 1: a name has at most 64 characters"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct process *process = process_new(), *files = process_new();
+        file_write(process->config, CONFIG("100", ""));
+        file_write(files->config, cases[i].file);
+        const char *arguments[] = {"--config",          process->config, "--listen",
+                                   "tcp://127.0.0.1:0", "--http",        "127.0.0.1:0",
+                                   "--http-token",      files->config,   NULL};
+        assert_int_equal(process_run(process, arguments, NULL), 1);
+        char *log_text = file_read(process->err);
+        if (!strstr(log_text, cases[i].error) || strstr(log_text, "s3cret")) {
+            fail_msg("expected '%s', got '%s'", cases[i].error, log_text);
+        }
+        free(log_text);
+    }
+}
+
+/* Writes a file of tokens with this many lines, and a token of so many bytes. */
+static void write_tokens(const char *path, int count, int bytes) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (int i = 0; i < count; i++) fprintf(file, "read n%d %0*d\n", i, bytes, i);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void the_file_of_tokens_has_limits(void **state) {
+    (void)state;
+    static const struct {
+        int count, bytes;
+        const char *error; /* NULL: the file is valid */
+    } cases[] = {{64, 512, NULL},
+                 {65, 512, "line 65: the file has more than 64 tokens"},
+                 {1, 513, "line 1: a token has at most 512 bytes"},
+                 {10, 6600, "is larger than 65536 bytes"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct process *files = process_new();
+        write_tokens(files->config, cases[i].count, cases[i].bytes);
+        const char *flags[] = {"--http-token", files->config, "--http", "127.0.0.1:0", NULL};
+        if (cases[i].error) {
+            expect_refusal(flags, 1, cases[i].error);
+        } else {
+            struct fixture fixture = fixture_start(CONFIG("100", ""), flags);
+            char lines[1024];
+            snprintf(lines, sizeof lines, HOST "Authorization: Bearer %0512d\r\n", 63);
+            expect(&fixture, "/metrics", lines, 200, "doorman");
+            server_stop(&fixture.server);
+        }
+    }
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
+
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_role*" */
+    const struct CMUnitTest tests[] = {
+        TEST(a_role_decides_what_a_token_allows),
+        TEST(a_token_that_is_not_in_the_file_is_refused),
+        TEST(an_error_in_the_file_of_tokens_names_the_line),
+        TEST(the_file_of_tokens_has_limits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
