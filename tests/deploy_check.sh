@@ -48,6 +48,24 @@ health_check_is_right() {
     [ "$status" = healthy ] && ! sh -c "$command"
 }
 
+# Runs the tree with an election in namespaces of its own.
+election_runs() {
+    mkdir "$folder/election"
+    # shellcheck disable=SC2086 # the words of a command
+    timeout 600 $namespaces python3 tests/deploy/kubernetes_run.py \
+        $deploy/kubernetes_election.yml build/doorman_server "$folder/election" && return
+    tail -n 5 "$folder"/election/*.log
+    return 1
+}
+
+# Whether the tools of election_runs are installed, and namespaces are permitted.
+election_can_run() {
+    for tool in etcd etcdctl openssl curl ip; do is_installed $tool || return; done
+    $namespaces true 2>/dev/null && return
+    echo 'namespaces are not permitted: the run of kubernetes_election.yml is skipped'
+    return 1
+}
+
 # The Dockerfile copies the files that the build needs, and installs libcurl. `make -n` checks that
 # each file is there, and compiles nothing.
 image_can_be_built() {
@@ -72,6 +90,9 @@ fi
 if python3 -c 'import yaml' 2>/dev/null; then
     check 'the objects of Kubernetes fit together' \
         python3 tests/deploy/kubernetes_check.py $deploy/kubernetes*.yml
+    namespaces='unshare --net --mount --pid --fork --kill-child'
+    [ "$(id -u)" = 0 ] || namespaces="$namespaces --map-root-user"
+    if election_can_run; then check 'the tree with an election works' election_runs; fi
 else
     skip PyYAML
 fi
