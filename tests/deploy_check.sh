@@ -62,7 +62,7 @@ election_runs() {
 election_can_run() {
     for tool in etcd etcdctl openssl curl ip; do is_installed $tool || return; done
     $namespaces true 2>/dev/null && return
-    echo 'namespaces are not permitted: the run of kubernetes_election.yml is skipped'
+    skip 'the right to make namespaces'
     return 1
 }
 
