@@ -121,7 +121,8 @@
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants  _read
  *                    _try  _release
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
- *     JSON           doorman_json_config  _write_config  _serve  _request  _response
+ *     JSON           doorman_json_config  _check_config  _write_config  _serve  _request
+ *                    _response
  *                    doorman_json_exchange_read  _decide  _write  _uninit
  *                    doorman_buffer_uninit
  *     agent          doorman_agent_start  _shutdown  _stop  _read_info  _kill_switch
@@ -406,8 +407,9 @@ typedef struct doorman_config doorman_config;
  * templates (G4).
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call
- *   error     may be NULL. After an error it names the wrong field and the rule that this field
- *             breaks. After OK it has a warning about learning that is too short (G9), or is empty
+ *   error     may be NULL. After an error it names the first wrong field and the rule that this
+ *             field breaks. After OK it has the first warning (G9), or is empty. The text also says
+ *             how many more errors or warnings there are
  *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (more than template_max templates) |
  *             OUT_OF_MEMORY
  *   cost      O(templates^2)
@@ -1381,10 +1383,35 @@ DOORMAN_API void doorman_buffer_uninit(doorman_buffer *buffer);
 /* Makes a configuration from JSON text, as doorman_config_create does from structs.
  *   out       written only on OK; the caller destroys it
  *   text      used only during the call; it need not end with a NUL
+ *   error     as for doorman_config_create. The text begins with the position of the field, for
+ *             example "line 3, column 7: resources[0].capacity: must be ..."
  *   returns   as doorman_config_create; also INVALID_ARGUMENT (not JSON, an unknown key, a wrong
  *             value) and RESOURCE_EXHAUSTED (the text is too large, or nested too deeply) */
 DOORMAN_API doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
                                                doorman_error *error);
+
+/* An error of a configuration, or a warning about it. */
+typedef struct doorman_config_problem {
+    size_t line, column; /* where the field begins, from 1; 0: there is no position. A column is one
+                            character. A field of an object begins at its key. A missing field has
+                            the position of the object that should contain it */
+    doorman_error error; /* the path of the field, and the rule that it breaks */
+} doorman_config_problem;
+
+/* Makes a configuration like doorman_json_config, and lists all errors. A text that is not JSON has
+ * one error, because nothing behind the error can be read. Fields that depend on a wrong field of
+ * the same template are not checked. Warnings are listed only if there is no error.
+ *   out        written only on OK; the caller destroys it. NULL: the call only checks the text
+ *   text       used only during the call; it need not end with a NUL
+ *   problems   receives the first `room` errors, in the order of the templates. After OK it
+ *              receives the first `room` warnings. May be NULL if room is 0
+ *   count      written in full: how many errors or warnings there are; may be more than room. After
+ *              an error it is at least 1
+ *   returns    as doorman_json_config
+ *   cost       as doorman_json_config, plus O(bytes) for each element of `problems` */
+DOORMAN_API doorman_status doorman_json_check_config(doorman_config **out, const char *text,
+                                                     size_t bytes, doorman_config_problem *problems,
+                                                     size_t room, size_t *count);
 
 /* Writes a configuration as JSON text, with one line for each template. doorman_config_read returns
  * the options of a doorman_config. The text always has the kind, the lease length and the refresh
@@ -2300,13 +2327,17 @@ static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
  *    is true, they are refused.
  * G3 A template without an algorithm takes the algorithm of the template `*`. If the template `*`
  *    has no algorithm or does not exist, the template takes the defaults.
- * G4 If one field is wrong, the whole configuration is refused. The error text names the field.
+ * G4 If one field is wrong, the whole configuration is refused. An error text names the field. All
+ *    fields are checked, so that all errors can be listed.
  * G6 The refresh interval is more than 0 and at most the lease length. If there is a template `*`,
  *    it is the last template.
  * G9 If learning_mode_duration is shorter than the longest lease, the configuration is accepted
  *    with a warning: after a change of master the leases may exceed the capacity (R8). The longest
  *    lease lasts for the lease length plus the default drift. A template with `immediate` handover,
- *    STATIC or NO_ALGORITHM needs no learning, so it causes no warning.
+ *    STATIC or NO_ALGORITHM needs no learning, so it causes no warning. These also cause a warning:
+ *    a glob with a `[` that has no `]`, a refresh interval that equals the lease length, and an
+ *    empty list of templates. A warning about an algorithm names the template that has it, not the
+ *    templates that take it (G3).
  *
  * >>server defines G5 (reloading) and C7 (limits, such as the number of templates).
  * >>json defines G7 (named parameters).
@@ -2428,60 +2459,67 @@ static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *giv
 #define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
 #define DOORMAN__DURATION_OR_ZERO_RULE "must be from 0 to 1e8 seconds"
 
-/* Checks an algorithm. Returns a text with the first wrong field and the rule that this field
- * breaks. Returns NULL if all fields are valid. */
-static const char *doorman__algorithm_wrong(const doorman_algorithm *algorithm) {
-    doorman_algorithm all = doorman__algorithm_resolve(algorithm);
-    if ((unsigned)algorithm->kind >= DOORMAN_KIND_COUNT) return "kind: is not a kind of algorithm";
-    if ((unsigned)algorithm->handover > DOORMAN_IMMEDIATE) {
-        return "handover: must be confirmed or immediate";
-    }
-    if (!doorman__duration_valid(algorithm->lease_length)) {
-        return "lease_length: " DOORMAN__DURATION_RULE;
-    }
-    if (!doorman__duration_valid(algorithm->refresh_interval)) {
-        return "refresh_interval: " DOORMAN__DURATION_RULE;
-    }
-    if (all.refresh_interval > all.lease_length) {
-        return "refresh_interval: must be at most the lease_length";
-    }
-    if (!doorman__duration_valid(algorithm->learning_mode_duration)) {
-        return "learning_mode_duration: " DOORMAN__DURATION_OR_ZERO_RULE;
-    }
-    if (!doorman__duration_valid(algorithm->minimum_interval)) {
-        return "minimum_interval: " DOORMAN__DURATION_OR_ZERO_RULE;
-    }
-    if (!doorman__duration_valid(algorithm->minimum_refresh_interval)) {
-        return "minimum_refresh_interval: " DOORMAN__DURATION_RULE;
-    }
-    if (!(algorithm->decay_factor >= 0 && algorithm->decay_factor <= 1)) {
-        return "decay_factor: must be more than 0 and at most 1";
-    }
-    if (!(algorithm->reserve >= 0 && algorithm->reserve <= 1)) {
-        return "reserve: must be from 0 to 1";
+/* A rule of a configuration, and whether it is broken. The text has the field and the rule. */
+typedef struct doorman__rule {
+    bool broken;
+    const char *text;
+} doorman__rule;
+
+/* Returns the text of the first broken rule from *next on, and moves *next behind that rule.
+ * Returns NULL if there is no such rule. So a caller can go through all broken rules. */
+static const char *doorman__rule_next(const doorman__rule *rules, size_t count, size_t *next) {
+    while (*next < count) {
+        const doorman__rule *rule = &rules[(*next)++];
+        if (rule->broken) return rule->text;
     }
     return NULL;
 }
 
-/* Finds the first field of an algorithm that has a value without an effect. Returns an error text,
- * or NULL if there is no such field. Settings from a parent are not checked, because the parent may
- * know more fields. */
-static const char *doorman__algorithm_unused(const doorman_algorithm *algorithm) {
-    if (!algorithm->has_learning_mode_duration && algorithm->learning_mode_duration) {
-        return "learning_mode_duration: needs has_learning_mode_duration";
-    }
-    if (!algorithm->has_minimum_interval && algorithm->minimum_interval) {
-        return "minimum_interval: needs has_minimum_interval";
-    }
-    if (algorithm->reserve > 0 && algorithm->kind != DOORMAN_PRIORITY_SHARE) {
-        return "reserve: only PRIORITY_SHARE has one";
-    }
-    return NULL;
+#define DOORMAN__RULE_NEXT(rules, next)                                                            \
+    doorman__rule_next((rules), sizeof(rules) / sizeof *(rules), (next))
+
+/* Goes through the rules that an algorithm breaks, as doorman__rule_next does. */
+static const char *doorman__algorithm_wrong(const doorman_algorithm *algorithm, size_t *next) {
+    const doorman_algorithm all = doorman__algorithm_resolve(algorithm);
+    const bool lease_valid = doorman__duration_valid(algorithm->lease_length);
+    const bool refresh_valid = doorman__duration_valid(algorithm->refresh_interval);
+    const doorman__rule rules[] = {
+        {(unsigned)algorithm->kind >= DOORMAN_KIND_COUNT, "kind: is not a kind of algorithm"},
+        {(unsigned)algorithm->handover > DOORMAN_IMMEDIATE,
+         "handover: must be confirmed or immediate"},
+        {!lease_valid, "lease_length: " DOORMAN__DURATION_RULE},
+        {!refresh_valid, "refresh_interval: " DOORMAN__DURATION_RULE},
+        {lease_valid && refresh_valid && all.refresh_interval > all.lease_length,
+         "refresh_interval: must be at most the lease_length"},
+        {!doorman__duration_valid(algorithm->learning_mode_duration),
+         "learning_mode_duration: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {!doorman__duration_valid(algorithm->minimum_interval),
+         "minimum_interval: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {!doorman__duration_valid(algorithm->minimum_refresh_interval),
+         "minimum_refresh_interval: " DOORMAN__DURATION_RULE},
+        {!(algorithm->decay_factor >= 0 && algorithm->decay_factor <= 1),
+         "decay_factor: must be more than 0 and at most 1"},
+        {!(algorithm->reserve >= 0 && algorithm->reserve <= 1), "reserve: must be from 0 to 1"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
 }
 
-/* Finds the first field of a template, besides the fields of its algorithm, that has a value
- * without an effect. Returns an error text, or NULL if there is no such field. */
-static const char *doorman__template_unused(const doorman_template *template_) {
+/* Goes through the fields of an algorithm that have a value without an effect. Settings from a
+ * parent are not checked, because the parent may know more fields. */
+static const char *doorman__algorithm_unused(const doorman_algorithm *algorithm, size_t *next) {
+    const doorman__rule rules[] = {
+        {!algorithm->has_learning_mode_duration && algorithm->learning_mode_duration,
+         "learning_mode_duration: needs has_learning_mode_duration"},
+        {!algorithm->has_minimum_interval && algorithm->minimum_interval,
+         "minimum_interval: needs has_minimum_interval"},
+        {algorithm->reserve > 0 && algorithm->kind != DOORMAN_PRIORITY_SHARE,
+         "reserve: only PRIORITY_SHARE has one"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Returns whether an algorithm has a value although its template says that it has no algorithm. */
+static bool doorman__template_hides_algorithm(const doorman_template *template_) {
     const doorman_algorithm *given = &template_->algorithm;
     bool has_durations = given->lease_length || given->refresh_interval ||
                          given->minimum_refresh_interval || given->has_learning_mode_duration ||
@@ -2489,61 +2527,118 @@ static const char *doorman__template_unused(const doorman_template *template_) {
     bool has_algorithm = has_durations || given->kind != DOORMAN_FAIR_SHARE ||
                          given->handover != DOORMAN_CONFIRMED || given->decay_factor > 0 ||
                          given->reserve > 0;
-    if (!template_->has_safe_capacity && !doorman__equal(template_->safe_capacity, 0)) {
-        return "safe_capacity: needs has_safe_capacity";
-    }
-    return !template_->has_algorithm && has_algorithm ? "algorithm: needs has_algorithm" : NULL;
+    return !template_->has_algorithm && has_algorithm;
 }
 
 /* Returns whether an amount is not an integer. DOORMAN_UNLIMITED counts as an integer. */
 static bool doorman__divides(double amount) { return amount > (double)(int64_t)amount; }
 
-static doorman_status doorman__template_check(const doorman_template *template_, size_t index,
-                                              bool last, doorman_error *error) {
-    const char *field = NULL, *rule = NULL;
-    if (!doorman__id_valid(template_->identifier_glob)) {
-        field = "identifier_glob", rule = DOORMAN__ID_RULE;
-    } else if (!last && strcmp(template_->identifier_glob, "*") == 0) {
-        field = "identifier_glob", rule = "\"*\" must be the last template: none after it is used";
-    } else if (!doorman__amount_valid(template_->capacity)) {
-        field = "capacity", rule = DOORMAN__AMOUNT_RULE;
-    } else if (template_->has_safe_capacity &&
-               !doorman__safe_capacity_valid(template_->safe_capacity)) {
-        field = "safe_capacity", rule = "must be -1 (unlimited), or a finite number from 0 to 1e15";
-    } else if (template_->whole && doorman__divides(template_->capacity)) {
-        field = "capacity", rule = "must be an integer, since \"whole\" is true";
-    } else if (template_->whole && template_->has_safe_capacity &&
-               doorman__divides(template_->safe_capacity)) {
-        field = "safe_capacity", rule = "must be an integer, since \"whole\" is true";
-    }
-    if (field) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources[%zu].%s: %s", index, field,
-                             rule);
-    }
-    const char *wrong = doorman__algorithm_wrong(&template_->algorithm);
-    if (!wrong) wrong = doorman__algorithm_unused(&template_->algorithm);
-    const char *unused = wrong ? NULL : doorman__template_unused(template_);
-    if (!wrong && !unused) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources[%zu].%s%s", index,
-                         wrong ? "algorithm." : "", wrong ? wrong : unused);
+#define DOORMAN__WHOLE_RULE "must be an integer, since \"whole\" is true"
+
+/* Goes through the rules that a template breaks. Does not check its algorithm. */
+static const char *doorman__template_wrong(const doorman_template *template_, bool last,
+                                           size_t *next) {
+    const double capacity = template_->capacity, safe = template_->safe_capacity;
+    const bool has_safe = template_->has_safe_capacity, whole = template_->whole;
+    const bool id_valid = doorman__id_valid(template_->identifier_glob);
+    const bool capacity_valid = doorman__amount_valid(capacity);
+    const bool safe_valid = !has_safe || doorman__safe_capacity_valid(safe);
+    const doorman__rule rules[] = {
+        {!id_valid, "identifier_glob: " DOORMAN__ID_RULE},
+        {id_valid && !last && strcmp(template_->identifier_glob, "*") == 0,
+         "identifier_glob: \"*\" must be the last template: none after it is used"},
+        {!capacity_valid, "capacity: " DOORMAN__AMOUNT_RULE},
+        {!safe_valid, "safe_capacity: must be -1 (unlimited), or a finite number from 0 to 1e15"},
+        {whole && capacity_valid && doorman__divides(capacity), "capacity: " DOORMAN__WHOLE_RULE},
+        {whole && has_safe && safe_valid && doorman__divides(safe),
+         "safe_capacity: " DOORMAN__WHOLE_RULE},
+        {!has_safe && !doorman__equal(safe, 0), "safe_capacity: needs has_safe_capacity"},
+        {doorman__template_hides_algorithm(template_), "algorithm: needs has_algorithm"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+#define DOORMAN__TEMPLATE_MAX 10000 /* the default */
+#define DOORMAN__NO_TEMPLATE SIZE_MAX
+
+/* Receives the errors of a configuration, or the warnings about it.
+ *   index    which template; DOORMAN__NO_TEMPLATE: the problem is about all templates
+ *   object   the object of the template that has the field: "" or "algorithm."
+ *   text     the field and the rule that it breaks, for example "capacity: must be ..." */
+typedef struct doorman__config_report {
+    void (*add)(void *context, size_t index, const char *object, const char *text);
+    void *context;
+} doorman__config_report;
+
+static void doorman__config_report_add(const doorman__config_report *report, size_t index,
+                                       const char *object, const char *text) {
+    report->add(report->context, index, object, text);
 }
 
 /* Checks that no earlier template has the same glob as the template with this index. */
-static doorman_status doorman__config_check_glob(const doorman_template *templates, size_t index,
-                                                 doorman_error *error) {
-    for (size_t i = 0; i < index; i++) {
-        if (strcmp(templates[i].identifier_glob, templates[index].identifier_glob) != 0) continue;
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "resources[%zu].identifier_glob: equals that of resources[%zu], so it "
-                             "would never be used",
-                             index, i);
+static void doorman__template_check_glob(const doorman_config_options *options, size_t index,
+                                         const doorman__config_report *report) {
+    const char *glob = options->templates[index].identifier_glob;
+    for (size_t i = 0; glob && i < index; i++) {
+        const char *earlier = options->templates[i].identifier_glob;
+        if (!earlier || strcmp(earlier, glob) != 0) continue;
+        char text[96];
+        snprintf(text, sizeof text,
+                 "identifier_glob: equals that of resources[%zu], so it would never be used", i);
+        doorman__config_report_add(report, index, "", text);
+        return;
     }
-    return DOORMAN_OK;
+}
+
+/* Reports all errors of one template. */
+static void doorman__template_check(const doorman_config_options *options, size_t index,
+                                    const doorman__config_report *report) {
+    const doorman_template *template_ = &options->templates[index];
+    const doorman_algorithm *algorithm = &template_->algorithm;
+    bool last = index + 1 == options->template_count;
+    const char *text = NULL;
+    for (size_t next = 0; (text = doorman__template_wrong(template_, last, &next)) != NULL;) {
+        doorman__config_report_add(report, index, "", text);
+    }
+    for (size_t next = 0; (text = doorman__algorithm_wrong(algorithm, &next)) != NULL;) {
+        doorman__config_report_add(report, index, "algorithm.", text);
+    }
+    for (size_t next = 0; (text = doorman__algorithm_unused(algorithm, &next)) != NULL;) {
+        doorman__config_report_add(report, index, "algorithm.", text);
+    }
+    doorman__template_check_glob(options, index, report);
+}
+
+/* Keeps the first problem that is reported, and counts all. */
+typedef struct doorman__first_problem {
+    doorman_error *error; /* may be NULL */
+    size_t count;
+} doorman__first_problem;
+
+static void doorman__first_problem_add(void *context, size_t index, const char *object,
+                                       const char *text) {
+    doorman__first_problem *first = (doorman__first_problem *)context;
+    if (first->count++ > 0) return;
+    if (index == DOORMAN__NO_TEMPLATE) {
+        (void)doorman__fail(first->error, DOORMAN_OK, "%s", text);
+    } else {
+        (void)doorman__fail(first->error, DOORMAN_OK, "resources[%zu].%s%s", index, object, text);
+    }
+}
+
+/* Adds to an error how many more errors or warnings there are. `count` includes the first one. If
+ * `count` is 0, the text becomes empty. */
+static void doorman__error_end(doorman_error *error, size_t count) {
+    if (!error) return;
+    if (count == 0) error->text[0] = 0;
+    size_t used = strlen(error->text);
+    if (count < 2) return;
+    snprintf(error->text + used, sizeof error->text - used, " (and %zu more)", count - 1);
 }
 
 static doorman_status doorman__config_check(const doorman_config_options *options,
                                             doorman_error *error) {
-    size_t most = options->template_max ? options->template_max : 10000;
+    size_t most = options->template_max ? options->template_max : DOORMAN__TEMPLATE_MAX;
     if (options->template_count && !options->templates) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources: must not be NULL");
     }
@@ -2551,15 +2646,79 @@ static doorman_status doorman__config_check(const doorman_config_options *option
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "resources: at most %zu, not %zu",
                              most, options->template_count);
     }
+    doorman__first_problem first = {error, 0};
+    const doorman__config_report report = {doorman__first_problem_add, &first};
     for (size_t i = 0; i < options->template_count; i++) {
-        bool last = i + 1 == options->template_count;
-        doorman_status status = doorman__template_check(&options->templates[i], i, last, error);
-        if (status == DOORMAN_OK) {
-            status = doorman__config_check_glob(options->templates, i, error);
-        }
-        if (status != DOORMAN_OK) return status;
+        doorman__template_check(options, i, &report);
     }
-    return DOORMAN_OK;
+    doorman__error_end(error, first.count);
+    return first.count ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
+}
+
+/* ---- configuration: what is valid but causes a warning (G9) */
+
+/* Returns whether a glob has a `[` without a `]`. Precondition: the glob is valid UTF-8. */
+static bool doorman__glob_is_open(const char *glob) {
+    while (*glob) {
+        uint32_t character = doorman__character(&glob);
+        if (character == '\\' && *glob) (void)doorman__character(&glob);
+        if (character == '[' && doorman__glob_bracket(&glob, 'x') < 0) return true;
+    }
+    return false;
+}
+
+/* Returns how long a new master must learn, so that it knows all leases of its predecessor. */
+static doorman_time doorman__longest_lease(const doorman_algorithm *algorithm) {
+    return algorithm->lease_length + doorman__scale(algorithm->lease_length, DOORMAN__DRIFT);
+}
+
+/* Returns whether leases of a predecessor may outlast the learning of a new master. */
+static bool doorman__algorithm_learns_too_little(const doorman_algorithm *algorithm) {
+    bool divides_capacity =
+        algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
+    return divides_capacity && algorithm->handover == DOORMAN_CONFIRMED &&
+           algorithm->has_learning_mode_duration &&
+           algorithm->learning_mode_duration < doorman__longest_lease(algorithm);
+}
+
+static void doorman__algorithm_warn(const doorman_algorithm *given, size_t index,
+                                    const doorman__config_report *report) {
+    const doorman_algorithm algorithm = doorman__algorithm_resolve(given);
+    if (algorithm.refresh_interval == algorithm.lease_length) {
+        doorman__config_report_add(
+            report, index, "algorithm.",
+            "refresh_interval: equals the lease_length, so a lease can end before "
+            "its holder has renewed it");
+    }
+    if (!doorman__algorithm_learns_too_little(&algorithm)) return;
+    char text[192];
+    snprintf(text, sizeof text,
+             "learning_mode_duration: %g s is shorter than the longest lease, %g s with clock "
+             "drift: after a change of master, more than the capacity may be in use",
+             (double)algorithm.learning_mode_duration / 1e9,
+             (double)algorithm.lease_length * (1 + DOORMAN__DRIFT) / 1e9);
+    doorman__config_report_add(report, index, "algorithm.", text);
+}
+
+/* Reports all warnings. Precondition: the configuration is valid. */
+static void doorman__config_warn(const doorman_config_options *options,
+                                 const doorman__config_report *report) {
+    if (options->template_count == 0) {
+        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "",
+                                   options->reject_unmatched
+                                       ? "resources: is empty, so all requests are refused"
+                                       : "resources: is empty, so nothing is limited");
+    }
+    for (size_t i = 0; i < options->template_count; i++) {
+        const doorman_template *template_ = &options->templates[i];
+        if (doorman__glob_is_open(template_->identifier_glob)) {
+            doorman__config_report_add(
+                report, i, "",
+                "identifier_glob: a [ has no ], so it is an ordinary character; "
+                "write \\[ if this is intended");
+        }
+        if (template_->has_algorithm) doorman__algorithm_warn(&template_->algorithm, i, report);
+    }
 }
 
 /* ---- configuration: making one, and finding a template in it */
@@ -2642,48 +2801,11 @@ static void doorman__config_copy(doorman_config *config, const doorman_config_op
     assert(at == config->strings + doorman__config_string_bytes(options));
 }
 
-/* Returns whether leases of a predecessor may outlast the learning of a new master (G9). */
-static bool doorman__algorithm_learns_too_little(const doorman_algorithm *algorithm) {
-    bool divides_capacity =
-        algorithm->kind != DOORMAN_STATIC_SHARE && algorithm->kind != DOORMAN_NO_ALGORITHM;
-    doorman_time longest =
-        algorithm->lease_length + doorman__scale(algorithm->lease_length, DOORMAN__DRIFT);
-    return divides_capacity && algorithm->handover == DOORMAN_CONFIRMED &&
-           algorithm->has_learning_mode_duration && algorithm->learning_mode_duration < longest;
-}
-
-/* Writes a warning about the first template that learns too little (G9). If there is no such
- * template, the text is empty. */
-static void doorman__config_warn(const doorman_config *config, doorman_error *error) {
-    size_t count = 0, first = 0;
-    if (!error) return;
-    for (size_t i = config->template_count; i-- > 0;) {
-        if (!doorman__algorithm_learns_too_little(&config->templates[i].algorithm)) continue;
-        first = i;
-        count++;
-    }
-    error->text[0] = 0;
-    if (count == 0) return;
-    const doorman_algorithm *algorithm = &config->templates[first].algorithm;
-    (void)doorman__fail(error, DOORMAN_OK,
-                        "resources[%zu].algorithm.learning_mode_duration: %g s is shorter than the "
-                        "longest lease, %g s with clock drift: after a change of master, more than "
-                        "the capacity may be in use",
-                        first, (double)algorithm->learning_mode_duration / 1e9,
-                        (double)algorithm->lease_length * (1 + DOORMAN__DRIFT) / 1e9);
-    size_t bytes = strlen(error->text);
-    if (count == 1) return;
-    snprintf(error->text + bytes, sizeof error->text - bytes, " (%zu resources are like this)",
-             count);
-}
-
-doorman_status doorman_config_create(doorman_config **out, const doorman_config_options *options,
-                                     doorman_error *error) {
-    doorman_status status = doorman__config_check(options, error);
-    if (status != DOORMAN_OK) return status;
+/* Makes a configuration. Precondition: the options are valid. Returns NULL if memory runs out. */
+static doorman_config *doorman__config_make(const doorman_config_options *options) {
     size_t count = options->template_count;
     doorman_config *config = (doorman_config *)doorman__zalloc(sizeof *config);
-    if (!config) return doorman__no_memory(error);
+    if (!config) return NULL;
     config->template_count = count;
     config->reject_unmatched = options->reject_unmatched;
     /* No array is empty, because the result of an allocation of 0 bytes may be NULL. */
@@ -2693,11 +2815,23 @@ doorman_status doorman_config_create(doorman_config **out, const doorman_config_
     config->links = (doorman__link *)doorman__zalloc((2 * count + 1) * sizeof *config->links);
     if (!config->templates || !config->strings || !config->links) {
         doorman_config_destroy(config);
-        return doorman__no_memory(error);
+        return NULL;
     }
     doorman__config_copy(config, options);
     doorman__config_index(config);
-    doorman__config_warn(config, error);
+    return config;
+}
+
+doorman_status doorman_config_create(doorman_config **out, const doorman_config_options *options,
+                                     doorman_error *error) {
+    doorman_status status = doorman__config_check(options, error);
+    if (status != DOORMAN_OK) return status;
+    doorman_config *config = doorman__config_make(options);
+    if (!config) return doorman__no_memory(error);
+    doorman__first_problem first = {error, 0};
+    const doorman__config_report report = {doorman__first_problem_add, &first};
+    doorman__config_warn(options, &report);
+    doorman__error_end(error, first.count);
     *out = config;
     return DOORMAN_OK;
 }
@@ -3506,8 +3640,9 @@ static doorman_status doorman__demand_check(const doorman_demand *demand, const 
 static doorman_status doorman__shares_check(const doorman_algorithm *algorithm, double capacity,
                                             const doorman_demand *demands, size_t demand_count,
                                             doorman_error *error) {
-    const char *wrong = algorithm ? doorman__algorithm_wrong(algorithm) : NULL;
-    if (algorithm && !wrong) wrong = doorman__algorithm_unused(algorithm);
+    size_t next = 0, unused = 0;
+    const char *wrong = algorithm ? doorman__algorithm_wrong(algorithm, &next) : NULL;
+    if (algorithm && !wrong) wrong = doorman__algorithm_unused(algorithm, &unused);
     if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "algorithm.%s", wrong);
     if (!doorman__amount_valid(capacity)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "capacity: " DOORMAN__AMOUNT_RULE);
@@ -5513,7 +5648,8 @@ static bool doorman__response_terms_valid(const doorman_capacity_response *item_
             return false;
         }
     }
-    return !item_response->algorithm || !doorman__algorithm_wrong(item_response->algorithm);
+    size_t next = 0;
+    return !item_response->algorithm || !doorman__algorithm_wrong(item_response->algorithm, &next);
 }
 
 static bool doorman__capacity_response_valid(const doorman_capacity_response *item_response,
@@ -10390,6 +10526,13 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  * are a missing field, a field of the wrong type, a value out of range, and a key that an object
  * has twice.
  *
+ * The reading of a message stops at its first error. The reading of a configuration continues
+ * behind the error of a field, so that one call finds all errors. A syntax error ends both. An
+ * error of a message has the number of the byte, or the path of the field. An error of a
+ * configuration has the path of the field, and its line and column. cJSON keeps no positions. But
+ * the tree of cJSON has its values in the order of the text. So the n-th value of the tree is the
+ * n-th value of the text, and a second syntax check that stops there finds its position.
+ *
  * examples/protocol.md is the reference of the protocol. It has the fields of each message, their
  * defaults, an example of each message, the errors, and the duties of a client. A parent may have a
  * newer version than its child. So a child ignores parameters that it does not know, and algorithms
@@ -10412,11 +10555,12 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
 #define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: each integer up to this one is a double */
 
 /* The state of a syntax check. Each function of the check moves `at` behind the text that it
- * accepts. A function that finds an error leaves `at` at the error, sets `rule` to the reason, and
- * returns false. */
+ * accepts. A function that finds an error leaves `at` at the error, sets `rule` to what it
+ * expected, and returns false. */
 typedef struct doorman__scan {
     const char *at, *end, *rule;
-    unsigned depth, values;
+    const char *key; /* where the last key begins */
+    unsigned depth, values, values_max;
 } doorman__scan;
 
 static bool doorman__scan_fail(doorman__scan *scan, const char *rule) {
@@ -10504,18 +10648,25 @@ static void doorman__scan_plain(doorman__scan *scan) {
 }
 
 static bool doorman__scan_string(doorman__scan *scan) {
-    static const char rule[] = "not JSON: a string has no end or an invalid character";
-    if (!doorman__scan_take(scan, '"')) return doorman__scan_fail(scan, "not JSON: expected a key");
+    if (!doorman__scan_take(scan, '"')) {
+        return doorman__scan_fail(scan, "not JSON: expected a key in double quotes");
+    }
     while (!doorman__scan_take(scan, '"')) {
         uint32_t code = 0;
         doorman__scan_plain(scan);
         unsigned char next = (unsigned char)doorman__scan_peek(scan);
         if (next == '"') continue;
-        bool sound = next >= 0x20;
-        if (sound && next < 0x80) scan->at++;
-        if (sound && next >= 0x80) sound = doorman__utf8_next(&scan->at, scan->end, &code);
-        if (sound && next == '\\') sound = doorman__scan_escape(scan);
-        if (!sound) return doorman__scan_fail(scan, rule);
+        if (next < 0x20) {
+            return doorman__scan_fail(scan, "not JSON: expected a double quote at the end of the "
+                                            "string, or an escape for a control character");
+        }
+        if (next < 0x80) scan->at++;
+        if (next >= 0x80 && !doorman__utf8_next(&scan->at, scan->end, &code)) {
+            return doorman__scan_fail(scan, "not JSON: expected UTF-8");
+        }
+        if (next == '\\' && !doorman__scan_escape(scan)) {
+            return doorman__scan_fail(scan, "not JSON: expected an escape for a valid character");
+        }
     }
     return true;
 }
@@ -10532,6 +10683,7 @@ static bool doorman__scan_value(doorman__scan *scan);
 
 static bool doorman__scan_key(doorman__scan *scan) {
     doorman__scan_space(scan);
+    scan->key = scan->at;
     if (!doorman__scan_string(scan)) return false;
     doorman__scan_space(scan);
     return doorman__scan_take(scan, ':') || doorman__scan_fail(scan, "not JSON: expected a colon");
@@ -10551,7 +10703,8 @@ static bool doorman__scan_container(doorman__scan *scan) {
         if (!doorman__scan_value(scan)) return false;
         more = doorman__scan_take(scan, ',');
         if (!more && !doorman__scan_take(scan, close)) {
-            return doorman__scan_fail(scan, "not JSON: expected a comma or the end");
+            return doorman__scan_fail(scan, object ? "not JSON: expected a comma or }"
+                                                   : "not JSON: expected a comma or ]");
         }
     }
     scan->depth--;
@@ -10562,7 +10715,7 @@ static bool doorman__scan_container(doorman__scan *scan) {
  * DOORMAN__JSON_DEPTH_MAX levels deep. */
 static bool doorman__scan_value(doorman__scan *scan) {
     bool sound = false;
-    if (++scan->values > DOORMAN__JSON_VALUES_MAX) {
+    if (++scan->values > scan->values_max) {
         return doorman__scan_fail(scan, "more than 200,000 values");
     }
     doorman__scan_space(scan);
@@ -10581,29 +10734,41 @@ static bool doorman__scan_value(doorman__scan *scan) {
 
 /* Checks a text and parses it into a tree. The caller deletes the tree. cJSON fails for a valid
  * text in two cases: there is no memory, or the decimal separator of the locale is longer than one
- * byte. */
-static doorman_status doorman__json_parse(cJSON **out, const char *text, size_t bytes,
-                                          doorman_error *error) {
-    if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
-        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "larger than 4 MiB");
-    }
-    doorman__scan scan = {
-        .at = text, .end = text + bytes, .rule = "not JSON: text behind the value"};
-    if (!doorman__scan_value(&scan) || scan.at < scan.end) {
-        bool full = scan.depth > DOORMAN__JSON_DEPTH_MAX || scan.values > DOORMAN__JSON_VALUES_MAX;
-        return doorman__fail(error, full ? DOORMAN_RESOURCE_EXHAUSTED : DOORMAN_INVALID_ARGUMENT,
-                             "byte %zu: %s", (size_t)(scan.at - text), scan.rule);
+ * byte.
+ *   scan   written in full. After a syntax error it has the position and the rule. If the whole
+ *          text is too large, the position is NULL */
+static doorman_status doorman__json_parse(cJSON **out, doorman__scan *scan, const char *text,
+                                          size_t bytes) {
+    *scan = (doorman__scan){.rule = "larger than 4 MiB"};
+    if (bytes > DOORMAN_MESSAGE_BYTES_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
+    *scan = (doorman__scan){.at = text,
+                            .end = text + bytes,
+                            .rule = "not JSON: expected the end of the text",
+                            .values_max = DOORMAN__JSON_VALUES_MAX};
+    if (!doorman__scan_value(scan) || scan->at < scan->end) {
+        bool full = scan->depth > DOORMAN__JSON_DEPTH_MAX || scan->values > scan->values_max;
+        return full ? DOORMAN_RESOURCE_EXHAUSTED : DOORMAN_INVALID_ARGUMENT;
     }
     *out = cJSON_ParseWithLength(text, bytes);
     return *out ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* The state of reading a text. The reader keeps the first failure. A caller may continue to read
- * after a failure, because an absent or wrong field leaves its target unchanged. So a caller checks
- * for failure only at the end. */
+/* The errors of a configuration, or the warnings about it. */
+typedef struct doorman__problems {
+    const char *text; /* of the configuration */
+    size_t bytes;
+    doorman_config_problem *items;
+    size_t room, count; /* count: how many there are; may be more than room */
+} doorman__problems;
+
+/* The state of reading a text. The reader of a message keeps the first failure. A caller may
+ * continue to read after a failure, because an absent or wrong field leaves its target unchanged.
+ * So a caller checks for failure only at the end. The reader of a configuration keeps all wrong
+ * fields. */
 typedef struct doorman__reader {
     doorman_status status;
-    doorman_error *error;
+    doorman_error *error;        /* for a message; may be NULL */
+    doorman__problems *problems; /* for a configuration; NULL for a message */
     cJSON *tree;
     /* one block of memory for the structs that are made from the text; aligned to 8 bytes */
     void *room;
@@ -10644,49 +10809,114 @@ static void doorman__field_path(const doorman__field *field, char *path, size_t 
     }
 }
 
-static void doorman__read_fail(const doorman__field *field, const char *rule) {
+/* Returns whether failures are no longer kept: in a message after the first one, and in a
+ * configuration if the fields cannot be read. */
+static bool doorman__read_stopped(const doorman__reader *reader) {
+    bool continues = reader->problems && reader->tree && reader->status == DOORMAN_INVALID_ARGUMENT;
+    return reader->status != DOORMAN_OK && !continues;
+}
+
+/* Counts the values of a tree in the order of the text, up to `wanted`. Returns whether `wanted` is
+ * in the tree. */
+static bool doorman__value_number(const cJSON *value, const cJSON *wanted, unsigned *number) {
+    ++*number;
+    if (value == wanted) return true;
+    for (const cJSON *child = value->child; child; child = child->next) {
+        if (doorman__value_number(child, wanted, number)) return true;
+    }
+    return false;
+}
+
+/* Returns where a field begins in the text: at its key, or at the item of a list. A field that is
+ * not in the tree has the position of the object or list that should contain it. */
+static const char *doorman__field_at(const doorman__field *field) {
+    const doorman__problems *problems = field->reader->problems;
+    unsigned number = 0;
+    while (!doorman__value_number(field->reader->tree, field->value, &number)) {
+        field = field->parent;
+        number = 0;
+    }
+    assert(number > 0);
+    doorman__scan scan = {
+        .at = problems->text, .end = problems->text + problems->bytes, .values_max = number - 1};
+    (void)doorman__scan_value(&scan); /* stops in front of the value with this number */
+    doorman__scan_space(&scan);
+    return field->key ? scan.key : scan.at;
+}
+
+/* Adds a problem. Returns its text for the caller to write, or NULL if there is no room.
+ *   at   where the problem is in the text; NULL: the position is not known */
+static doorman_error *doorman__problem_add(doorman__problems *problems, const char *at) {
+    if (problems->count++ >= problems->room) return NULL;
+    doorman_config_problem *problem = &problems->items[problems->count - 1];
+    *problem = (doorman_config_problem){.line = at ? 1 : 0, .column = at ? 1 : 0};
+    for (const char *before = problems->text; at && before < at; before++) {
+        bool starts_character = ((unsigned char)*before & 0xc0) != 0x80;
+        problem->column = *before == '\n' ? 1 : problem->column + starts_character;
+        problem->line += *before == '\n';
+    }
+    return &problem->error;
+}
+
+/* Writes what is wrong with a field, or a warning about it. */
+static void doorman__read_note(const doorman__field *field, const char *rule) {
     char path[256];
-    doorman__reader *reader = field->reader;
-    if (reader->status != DOORMAN_OK) return;
+    doorman__problems *problems = field->reader->problems;
+    doorman_error *error = field->reader->error;
+    if (problems) {
+        bool has_room = problems->count < problems->room;
+        error = doorman__problem_add(problems, has_room ? doorman__field_at(field) : NULL);
+    }
     doorman__field_path(field, path, sizeof path);
-    const char *colon = path[0] ? ": " : "";
-    reader->status =
-        doorman__fail(reader->error, DOORMAN_INVALID_ARGUMENT, "%s%s%s", path, colon, rule);
+    (void)doorman__fail(error, DOORMAN_OK, "%s%s%s", path, path[0] ? ": " : "", rule);
+}
+
+static void doorman__read_fail(const doorman__field *field, const char *rule) {
+    if (doorman__read_stopped(field->reader)) return;
+    doorman__read_note(field, rule);
+    field->reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
 static int doorman__key_order(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    return strcmp((*(const cJSON *const *)a)->string, (*(const cJSON *const *)b)->string);
 }
 
-/* Returns a key that an object has twice. Returns NULL if there is no such key. If the object has
- * at most 16 keys, each key is compared with each other key. This is fast, because most keys differ
- * in the first character. If the object has more keys, they are sorted, and each key is compared
- * with the next one. A valid message has no object with more than 16 keys. But an attacker can send
- * an object of 100,000 keys, and comparing all pairs would keep a server busy. */
-static const char *doorman__key_twice(const doorman__field *object, size_t count) {
+static doorman__field doorman__member(const doorman__field *object, const cJSON *value) {
+    const char *key = value->string;
+    return (doorman__field){object->reader, object, key, (int)strlen(key), 0, value};
+}
+
+static void doorman__read_twice(const doorman__field *object, const cJSON *value) {
+    doorman__field field = doorman__member(object, value);
+    doorman__read_fail(&field, "appears twice");
+}
+
+/* Refuses the keys that an object has twice. If the object has at most 16 keys, each key is
+ * compared with each earlier key. This is fast, because most keys differ in the first character. If
+ * the object has more keys, they are sorted, and each key is compared with the next one. A valid
+ * message has no object with more than 16 keys. But an attacker can send an object of 100,000 keys,
+ * and comparing all pairs would keep a server busy. */
+static void doorman__read_unique_keys(const doorman__field *object, size_t count) {
     const cJSON *first = object->value->child;
-    const char *twice = NULL;
-    if (count <= 16) {
-        for (const cJSON *a = first; a; a = a->next) {
-            for (const cJSON *b = a->next; b; b = b->next) {
-                bool same = *a->string == *b->string && strcmp(a->string, b->string) == 0;
-                if (same) twice = a->string;
-            }
+    for (const cJSON *b = first; b && count <= 16; b = b->next) {
+        const cJSON *a = first;
+        while (a != b && (*a->string != *b->string || strcmp(a->string, b->string) != 0)) {
+            a = a->next;
         }
-        return twice;
+        if (a != b) doorman__read_twice(object, b);
     }
-    const char **keys = (const char **)DOORMAN_MALLOC(count * sizeof *keys);
+    if (count <= 16) return;
+    const cJSON **keys = (const cJSON **)DOORMAN_MALLOC(count * sizeof *keys);
     if (!keys) {
         object->reader->status = DOORMAN_OUT_OF_MEMORY;
-        return NULL;
+        return;
     }
-    for (size_t i = 0; i < count; i++, first = first->next) keys[i] = first->string;
+    for (size_t i = 0; i < count; i++, first = first->next) keys[i] = first;
     qsort(keys, count, sizeof *keys, doorman__key_order);
-    for (size_t i = 1; i < count && !twice; i++) {
-        if (strcmp(keys[i - 1], keys[i]) == 0) twice = keys[i];
+    for (size_t i = 1; i < count && !doorman__read_stopped(object->reader); i++) {
+        if (doorman__key_order(&keys[i - 1], &keys[i]) == 0) doorman__read_twice(object, keys[i]);
     }
     DOORMAN_FREE(keys);
-    return twice;
 }
 
 /* Refuses a key that appears twice in any object, even if the object is not read. */
@@ -10699,15 +10929,28 @@ static void doorman__read_unique(const doorman__field *field) {
         doorman__field below = {field->reader, field, value->string, key_bytes, count, value};
         doorman__read_unique(&below);
     }
-    if (!object || field->reader->status != DOORMAN_OK) return;
-    const char *twice = doorman__key_twice(field, count);
-    if (!twice) return;
-    doorman__field wrong = {field->reader, field, twice, (int)strlen(twice), 0, NULL};
-    doorman__read_fail(&wrong, "appears twice");
+    if (object && !doorman__read_stopped(field->reader)) doorman__read_unique_keys(field, count);
+}
+
+/* Writes a syntax error. */
+static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *scan,
+                                 const char *text) {
+    if (reader->problems) {
+        doorman_error *error = doorman__problem_add(reader->problems, scan->at);
+        (void)doorman__fail(error, reader->status, "%s", scan->rule);
+    } else if (scan->at) {
+        (void)doorman__fail(reader->error, reader->status, "byte %zu: %s",
+                            (size_t)(scan->at - text), scan->rule);
+    } else {
+        (void)doorman__fail(reader->error, reader->status, "%s", scan->rule);
+    }
 }
 
 static doorman__field doorman__read_start(doorman__reader *reader, const char *text, size_t bytes) {
-    reader->status = doorman__json_parse(&reader->tree, text, bytes, reader->error);
+    doorman__scan scan;
+    reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes);
+    bool has_error = reader->status != DOORMAN_OK && reader->status != DOORMAN_OUT_OF_MEMORY;
+    if (has_error) doorman__read_syntax(reader, &scan, text);
     doorman__field root = {.reader = reader, .value = reader->tree};
     if (reader->status == DOORMAN_OK) doorman__read_unique(&root);
     return root;
@@ -10746,13 +10989,14 @@ static doorman__field doorman__field_of(const doorman__field *object, const char
 }
 
 static void doorman__read_object(const doorman__field *object, const char *fields) {
-    if (!cJSON_IsObject(object->value)) doorman__read_fail(object, "must be an object");
-    if (object->reader->status != DOORMAN_OK || *fields != '!') return;
-    const cJSON *value = object->value->child;
-    while (value && doorman__key_known(fields + 1, value->string)) value = value->next;
-    if (!value) return;
-    doorman__field field = doorman__field_of(object, value->string, strlen(value->string));
-    doorman__read_fail(&field, "is not known");
+    bool is_object = cJSON_IsObject(object->value);
+    if (!is_object) doorman__read_fail(object, "must be an object");
+    if (!is_object || *fields != '!') return;
+    for (const cJSON *value = object->value->child; value; value = value->next) {
+        if (doorman__key_known(fields + 1, value->string)) continue;
+        doorman__field field = doorman__member(object, value);
+        doorman__read_fail(&field, "is not known");
+    }
 }
 
 static void doorman__read_string(const doorman__field *field, const char **out) {
@@ -10840,7 +11084,8 @@ static void doorman__read(const doorman__field *object, const char *fields, ...)
     for (const char *at = fields + (*fields == '!'); *at; at += *at == ' ') {
         doorman__field field = doorman__field_of(object, at, (size_t)(doorman__name_end(at) - at));
         at += field.key_bytes;
-        if (*at++ == ':' && !field.value) doorman__read_fail(&field, "is missing");
+        bool is_missing = *at++ == ':' && !field.value && cJSON_IsObject(object->value);
+        if (is_missing) doorman__read_fail(&field, "is missing");
         switch (*at++) {
         case 's': doorman__read_string(&field, va_arg(targets, const char **)); break;
         case 'N':
@@ -10867,21 +11112,22 @@ static size_t doorman__list_count(const doorman__field *list) {
 }
 
 /* Allocates zeroed memory for the structs that are made from the text. Returns NULL if reading has
- * failed. */
+ * stopped. */
 static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
-    if (reader->status != DOORMAN_OK) return NULL;
+    if (doorman__read_stopped(reader)) return NULL;
     reader->room = doorman__zalloc(bytes + 1);
     if (!reader->room) reader->status = DOORMAN_OUT_OF_MEMORY;
     return reader->room;
 }
 
 /* Returns the first item of a list. doorman__next moves to the next item. `value` is NULL behind
- * the last item. `value` is also NULL if reading has failed, because there may be no memory for the
- * items. */
+ * the last item. `value` is also NULL if reading has stopped, because there may be no memory for
+ * the items. */
 static doorman__field doorman__read_list(const doorman__field *list) {
     doorman__field first = {.reader = list->reader, .parent = list};
-    if (list->value && !cJSON_IsArray(list->value)) doorman__read_fail(list, "must be a list");
-    if (list->reader->status == DOORMAN_OK && list->value) first.value = list->value->child;
+    bool is_list = cJSON_IsArray(list->value);
+    if (list->value && !is_list) doorman__read_fail(list, "must be a list");
+    if (is_list && !doorman__read_stopped(list->reader)) first.value = list->value->child;
     return first;
 }
 
@@ -10922,7 +11168,7 @@ static int doorman__read_name(const doorman__field *field, const char *const *na
 /* Does the same as doorman__read_name, and refuses a value that is not among the names. */
 static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
     int chosen = doorman__read_name(field, names, count);
-    if (!field->value || chosen >= 0) return chosen;
+    if (!cJSON_IsString(field->value) || chosen >= 0) return chosen;
     char rule[192] = "must be one of";
     for (int i = 0; i < count; i++) {
         size_t used = strlen(rule);
@@ -10951,6 +11197,11 @@ static const char *const doorman__kind_names[] = {
 static const char *const doorman__handovers[] = {
     [DOORMAN_CONFIRMED] = "confirmed", [DOORMAN_IMMEDIATE] = "immediate"};
 
+static void doorman__read_decay_factor(const doorman__field *field, double *out) {
+    if (!doorman__read_number(field, out) || (*out > 0 && *out <= 1)) return;
+    doorman__read_fail(field, "must be more than 0 and at most 1");
+}
+
 static void doorman__read_setting(const doorman__field *field, int which, doorman_algorithm *out) {
     doorman_time *times[] = {&out->lease_length, &out->refresh_interval, &out->minimum_interval,
                              &out->minimum_refresh_interval};
@@ -10960,12 +11211,10 @@ static void doorman__read_setting(const doorman__field *field, int which, doorma
     } else if (which == DOORMAN__HANDOVER) {
         int handover = doorman__read_choice(field, doorman__handovers, 2);
         if (handover >= 0) out->handover = (doorman_handover)handover;
+    } else if (which == DOORMAN__DECAY_FACTOR) {
+        doorman__read_decay_factor(field, &out->decay_factor);
     } else {
-        double *part = which == DOORMAN__RESERVE ? &out->reserve : &out->decay_factor;
-        doorman__read_part(field, part);
-        if (field->value && which == DOORMAN__DECAY_FACTOR && *part <= 0) {
-            doorman__read_fail(field, "must be more than 0 and at most 1");
-        }
+        doorman__read_part(field, &out->reserve);
     }
 }
 
@@ -10984,7 +11233,8 @@ static void doorman__read_parameter(const doorman__field *field, bool strict, un
     cJSON *number = NULL;
     if (which != DOORMAN__HANDOVER && cJSON_IsString(value.value)) {
         const char *text = value.value->valuestring;
-        doorman_status status = doorman__json_parse(&number, text, strlen(text), NULL);
+        doorman__scan scan;
+        doorman_status status = doorman__json_parse(&number, &scan, text, strlen(text));
         if (status == DOORMAN_OUT_OF_MEMORY) field->reader->status = status;
         if (number) value.value = number;
     }
@@ -10994,20 +11244,21 @@ static void doorman__read_parameter(const doorman__field *field, bool strict, un
 
 /* Reads an algorithm. In a configuration (`strict`) the kind and all parameters must be known. A
  * parent may have a newer version than this node, so unknown parameters of a parent are ignored. If
- * the kind of algorithm is unknown, the function leaves `out` unchanged and returns false. */
+ * a parent sends an unknown kind of algorithm, the function leaves `out` unchanged and returns
+ * false. In a configuration the other fields are read too, so that all errors are found. */
 static bool doorman__read_algorithm(const doorman__field *field, bool strict,
                                     doorman_algorithm *out) {
     static const char fields[] =
-        "!kind:o lease_length?d refresh_interval?d learning_mode_duration?T parameters?o";
+        "!kind?o lease_length?d refresh_interval?d learning_mode_duration?T parameters?o";
     doorman__field kind, list;
     doorman__read(field, "kind:o", &kind);
     int chosen = strict ? doorman__read_choice(&kind, doorman__kind_names, DOORMAN_KIND_COUNT)
                         : doorman__read_name(&kind, doorman__kind_names, DOORMAN_KIND_COUNT);
-    if (chosen < 0) return false;
+    if (chosen < 0 && (!strict || !cJSON_IsObject(field->value))) return false;
     doorman__read(field, strict ? fields : fields + 1, &kind, &out->lease_length,
                   &out->refresh_interval, &out->has_learning_mode_duration,
                   &out->learning_mode_duration, &list);
-    out->kind = (doorman_kind)chosen;
+    if (chosen >= 0) out->kind = (doorman_kind)chosen;
     unsigned given = (out->lease_length ? 1u : 0) | (out->refresh_interval ? 2u : 0);
     doorman__field item = doorman__read_list(&list);
     for (; item.value; doorman__next(&item)) doorman__read_parameter(&item, strict, &given, out);
@@ -11024,21 +11275,100 @@ static void doorman__read_template(const doorman__field *field, doorman_template
     if (out->has_algorithm) (void)doorman__read_algorithm(&algorithm, true, &out->algorithm);
 }
 
+/* Adds a problem that the section >>configuration reports. `context` is the doorman__field of the
+ * whole text. */
+static void doorman__config_problem_add(void *context, size_t index, const char *object,
+                                        const char *text) {
+    const doorman__field *root = (const doorman__field *)context;
+    const size_t key_bytes = strcspn(text, ":");
+    doorman__field list = doorman__field_of(root, "resources", strlen("resources"));
+    doorman__field item = {.reader = root->reader, .parent = &list, .index = index};
+    if (index != DOORMAN__NO_TEMPLATE) item.value = cJSON_GetArrayItem(list.value, (int)index);
+    doorman__field algorithm = doorman__field_of(&item, "algorithm", strlen("algorithm"));
+    const doorman__field *parent = index == DOORMAN__NO_TEMPLATE ? root : &item;
+    if (object[0]) parent = &algorithm;
+    doorman__field field = doorman__field_of(parent, text, key_bytes);
+    doorman__read_note(&field, text + key_bytes + strlen(": "));
+}
+
+/* Reads and checks the templates. A template with an error in its text is not checked further,
+ * because some of its fields are not set. */
+static void doorman__read_templates(const doorman__field *root, const doorman__field *list,
+                                    doorman_template *templates, size_t count) {
+    doorman__reader *reader = root->reader;
+    doorman__field all = *root;
+    const doorman_config_options options = {.templates = templates, .template_count = count};
+    const doorman__config_report report = {doorman__config_problem_add, &all};
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        size_t before = reader->problems->count;
+        doorman__read_template(&item, &templates[item.index]);
+        if (reader->problems->count > before) continue;
+        doorman__template_check(&options, item.index, &report);
+        if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;
+    }
+}
+
+static doorman_config_options doorman__read_config(const doorman__field *root) {
+    static const char *const policies[] = {"allow", "reject"};
+    doorman__field list, unmatched;
+    doorman__read(root, "!resources:o unmatched?o", &list, &unmatched);
+    size_t count = doorman__list_count(&list);
+    if (count > DOORMAN__TEMPLATE_MAX && !doorman__read_stopped(root->reader)) {
+        char rule[64];
+        snprintf(rule, sizeof rule, "at most %d, not %zu", DOORMAN__TEMPLATE_MAX, count);
+        doorman__read_fail(&list, rule);
+        root->reader->status = DOORMAN_RESOURCE_EXHAUSTED;
+    }
+    doorman_template *templates =
+        (doorman_template *)doorman__read_room(root->reader, count * sizeof *templates);
+    doorman__read_templates(root, &list, templates, count);
+    return (doorman_config_options){.templates = templates,
+                                    .template_count = count,
+                                    .reject_unmatched =
+                                        doorman__read_choice(&unmatched, policies, 2) == 1};
+}
+
+doorman_status doorman_json_check_config(doorman_config **out, const char *text, size_t bytes,
+                                         doorman_config_problem *problems, size_t room,
+                                         size_t *count) {
+    doorman__problems list = {text, bytes, problems, room, 0};
+    doorman__reader reader = {.problems = &list};
+    doorman_config *config = NULL;
+    doorman__field root = doorman__read_start(&reader, text, bytes);
+    const doorman_config_options options = doorman__read_config(&root);
+    if (reader.status == DOORMAN_OK && out) {
+        config = doorman__config_make(&options);
+        if (!config) reader.status = DOORMAN_OUT_OF_MEMORY;
+    }
+    if (reader.status == DOORMAN_OK) {
+        const doorman__config_report report = {doorman__config_problem_add, &root};
+        doorman__config_warn(&options, &report);
+        if (out) *out = config;
+    } else if (reader.status == DOORMAN_OUT_OF_MEMORY) {
+        list.count = 0;
+        (void)doorman__no_memory(doorman__problem_add(&list, NULL));
+    }
+    assert(reader.status == DOORMAN_OK || (list.count > 0 && !config));
+    *count = list.count;
+    return doorman__read_end(&reader);
+}
+
 doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
                                    doorman_error *error) {
-    static const char *const policies[] = {"allow", "reject"};
-    doorman__reader reader = {.error = error};
-    doorman__field root = doorman__read_start(&reader, text, bytes), list, unmatched;
-    doorman__read(&root, "!resources:o unmatched?o", &list, &unmatched);
-    size_t count = doorman__list_count(&list);
-    doorman_template *templates =
-        (doorman_template *)doorman__read_room(&reader, count * sizeof *templates);
-    doorman__field item = doorman__read_list(&list);
-    for (; item.value; doorman__next(&item)) doorman__read_template(&item, &templates[item.index]);
-    doorman_config_options options = {.templates = templates, .template_count = count};
-    options.reject_unmatched = doorman__read_choice(&unmatched, policies, 2) == 1;
-    if (reader.status == DOORMAN_OK) reader.status = doorman_config_create(out, &options, error);
-    return doorman__read_end(&reader);
+    doorman_config_problem first;
+    size_t count = 0;
+    doorman_status status =
+        doorman_json_check_config(out, text, bytes, &first, error ? 1 : 0, &count);
+    if (!error) return status;
+    if (count > 0 && first.line > 0) {
+        (void)doorman__fail(error, status, "line %zu, column %zu: %s", first.line, first.column,
+                            first.error.text);
+    } else if (count > 0) {
+        *error = first.error;
+    }
+    doorman__error_end(error, count);
+    return status;
 }
 
 /* The names of all values of doorman_outcome except the first one, GRANTED. */

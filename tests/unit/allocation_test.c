@@ -581,16 +581,29 @@ static doorman_status open_resource(fixture *s) {
 
 /* ---- JSON */
 
+static const char config_text[] =
+    "{\"resources\":[{\"identifier_glob\":\"db\",\"capacity\":7,\"description\":\"\\u00e9\","
+    "\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"parameters\":[{\"name\":\"reserve\","
+    "\"value\":\"0.5\"}]}},{\"identifier_glob\":\"*\",\"capacity\":1}]}";
+
 static doorman_status parse_config(fixture *s) {
-    static const char config[] =
-        "{\"resources\":[{\"identifier_glob\":\"db\",\"capacity\":7,\"description\":\"\\u00e9\","
-        "\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"parameters\":[{\"name\":\"reserve\","
-        "\"value\":\"0.5\"}]}},{\"identifier_glob\":\"*\",\"capacity\":1}]}";
     doorman_error error = {""};
     doorman_status status =
-        doorman_json_config(&s->created_config, config, sizeof config - 1, &error);
+        doorman_json_config(&s->created_config, config_text, sizeof config_text - 1, &error);
     if (status != DOORMAN_OK) assert_null(s->created_config);
     if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    if (status == DOORMAN_OK) dump_config(&s->outcome, s->created_config);
+    return status;
+}
+
+static doorman_status check_config(fixture *s) {
+    doorman_config_problem problems[2];
+    size_t count = 77;
+    doorman_status status = doorman_json_check_config(&s->created_config, config_text,
+                                                      sizeof config_text - 1, problems, 2, &count);
+    assert_int_equal(count, status == DOORMAN_OK ? 0 : 1);
+    if (status != DOORMAN_OK) assert_null(s->created_config);
+    if (status != DOORMAN_OK) assert_string_equal(problems[0].error.text, "out of memory");
     if (status == DOORMAN_OK) dump_config(&s->outcome, s->created_config);
     return status;
 }
@@ -779,6 +792,7 @@ static const test_case test_cases[] = {
     {"doorman_client_open", "no resource is opened", create_client_with_resources, open_resource,
      3},
     {"doorman_json_config", "no configuration is read", NULL, parse_config, 20},
+    {"doorman_json_check_config", "no configuration is checked", NULL, check_config, 20},
     {"doorman_json_write_config", "no configuration is written", NULL, write_config, 2},
     {"doorman_json_serve", "nothing is served", NULL, serve_message, 40},
     {"doorman_json_serve", "a node is served nothing", prepare_node_message, serve_node, 60},

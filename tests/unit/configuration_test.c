@@ -521,6 +521,51 @@ static void an_error_refuses_the_whole_configuration_and_has_its_path(void **sta
     assert_int_equal(memory_blocks(), blocks);
 }
 
+/* G4: the text has the first error, and how many more there are. */
+static void an_error_says_how_many_more_there_are(void **state) {
+    (void)state;
+    const doorman_template templates[] = {
+        {.identifier_glob = "a"},
+        {.identifier_glob = "*", .capacity = -1},
+        {.identifier_glob = NULL, .has_safe_capacity = true, .safe_capacity = -2},
+        WITH(.lease_length = SECONDS(5), .refresh_interval = SECONDS(6), .reserve = 2),
+        {.identifier_glob = "a"},
+    };
+    const doorman_config_options options = {.templates = templates, .template_count = 5};
+    doorman_config *config = NULL;
+    doorman_error error = {""};
+    assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text,
+                        "resources[1].identifier_glob: \"*\" must be the last template: "
+                        "none after it is used (and 7 more)");
+    assert_null(config);
+}
+
+/* A field that is out of range breaks no rule about several fields. */
+static void a_wrong_field_has_one_error(void **state) {
+    (void)state;
+    static const doorman_template wrong[] = {
+        {.identifier_glob = NULL},
+        {.identifier_glob = "b", .capacity = (double)NAN, .whole = true},
+        {.identifier_glob = "b", .whole = true, .has_safe_capacity = true, .safe_capacity = -2.5},
+        {.identifier_glob = "b", .safe_capacity = (double)NAN},
+        WITH(.lease_length = -1),
+        WITH(.refresh_interval = DOORMAN_NEVER),
+        WITH(.lease_length = -1, .minimum_refresh_interval = 1),
+        WITH(.kind = (doorman_kind)-1),
+        WITH(.decay_factor = (double)NAN),
+        WITH(.reserve = (double)NAN),
+    };
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        const doorman_config_options options = {.templates = &wrong[i], .template_count = 1};
+        doorman_config *config = NULL;
+        doorman_error error = {""};
+        assert_int_equal(doorman_config_create(&config, &options, &error),
+                         DOORMAN_INVALID_ARGUMENT);
+        if (strstr(error.text, " more)")) fail_msg("%d: %s", (int)i, error.text);
+    }
+}
+
 static void missing_templates_are_refused(void **state) {
     (void)state;
     const doorman_config_options options = {.template_count = 1};
@@ -610,7 +655,7 @@ static void learning_that_is_shorter_than_the_longest_lease_causes_a_warning(voi
 }
 
 /* G9 */
-static void a_warning_has_the_durations_and_the_number_of_resources(void **state) {
+static void a_warning_has_the_durations_and_the_number_of_warnings(void **state) {
     (void)state;
     const doorman_template templates[] = {
         {.identifier_glob = "a", WITH_LEARNING(SECONDS(60))},
@@ -621,14 +666,84 @@ static void a_warning_has_the_durations_and_the_number_of_resources(void **state
     doorman_config *config = NULL;
     doorman_error error = {""};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_OK);
-    /* The second template has no algorithm, so it takes that of the third (G3). */
+    /* The second template takes the algorithm of the third (G3). It has no warning of its own. */
     assert_string_equal(error.text,
                         "resources[0].algorithm.learning_mode_duration: 60 s is shorter than the "
                         "longest lease, 63 s with clock drift: after a change of master, more than "
-                        "the capacity may be in use (3 resources are like this)");
+                        "the capacity may be in use (and 1 more)");
     doorman_config_destroy(config);
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
     doorman_config_destroy(config);
+}
+
+/* Returns the warning about a configuration that is made from templates. */
+static doorman_error warning_of(const doorman_template *templates, size_t count, bool reject) {
+    const doorman_config_options options = {
+        .templates = templates, .template_count = count, .reject_unmatched = reject};
+    doorman_config *config = NULL;
+    doorman_error error = {"an old text"};
+    assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_OK);
+    doorman_config_destroy(config);
+    return error;
+}
+
+/* G9 */
+static void a_valid_configuration_with_a_probable_mistake_causes_a_warning(void **state) {
+    (void)state;
+    const doorman_template good[] = {{.identifier_glob = "a[b]"}, {.identifier_glob = "*"}};
+    const doorman_template open[] = {{.identifier_glob = "a[b]"}, {.identifier_glob = "a[b"}};
+    assert_string_equal(warning_of(NULL, 0, false).text,
+                        "resources: is empty, so nothing is limited");
+    assert_string_equal(warning_of(NULL, 0, true).text,
+                        "resources: is empty, so all requests are refused");
+    assert_string_equal(warning_of(good, 2, false).text, "");
+    assert_string_equal(warning_of(open, 2, false).text,
+                        "resources[1].identifier_glob: a [ has no ], so it is an ordinary "
+                        "character; write \\[ if this is intended");
+}
+
+/* G9 */
+static void a_refresh_interval_that_equals_the_lease_length_causes_a_warning(void **state) {
+    (void)state;
+    static const struct {
+        bool expected;
+        doorman_algorithm algorithm;
+    } rows[] = {
+        {false, {.lease_length = 0}},
+        {true, {.refresh_interval = SECONDS(60)}},
+        {false, {.refresh_interval = SECONDS(60) - 1}},
+        {true, {.lease_length = SECONDS(16), .refresh_interval = SECONDS(16)}},
+        {false, {.lease_length = SECONDS(16)}},
+        {true, {.kind = DOORMAN_STATIC_SHARE, .refresh_interval = SECONDS(60)}},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const doorman_template template_ = {
+            .identifier_glob = "a", .has_algorithm = true, .algorithm = rows[i].algorithm};
+        const doorman_error warning = warning_of(&template_, 1, false);
+        const char *expected = "resources[0].algorithm.refresh_interval: equals the lease_length";
+        bool found = strncmp(warning.text, expected, strlen(expected)) == 0;
+        assert_int_equal(found, rows[i].expected);
+        assert_int_equal(warning.text[0] != 0, rows[i].expected);
+    }
+}
+
+/* G9, G1. A glob causes a warning if it has a `[` that matches only itself. */
+static void a_bracket_that_is_not_closed_causes_a_warning(void **state) {
+    (void)state;
+    static const char *const open[] = {"[",   "a[",    "[]",  "[!]",   "[a-",      "[a-]b[",
+                                       "*[b", "[a\\]", "[[a", "\\\\[", "\xc3\xa9["};
+    static const char *const closed[] = {
+        "[a]",      "[]]", "[!]]",   "\\[",   "a\\[b",
+        "]",        "[[]", "[a\\]]", "[\\[]", "\xe2\x82\xac[\xc3\xa9]",
+        "[a][b-d]", "a\\"};
+    for (size_t i = 0; i < COUNT_OF(open); i++) {
+        const doorman_template template_ = {.identifier_glob = open[i]};
+        if (!warning_of(&template_, 1, false).text[0]) fail_msg("no warning for %s", open[i]);
+    }
+    for (size_t i = 0; i < COUNT_OF(closed); i++) {
+        const doorman_template template_ = {.identifier_glob = closed[i]};
+        if (warning_of(&template_, 1, false).text[0]) fail_msg("a warning for %s", closed[i]);
+    }
 }
 
 int main(void) {
@@ -646,11 +761,16 @@ int main(void) {
         cmocka_unit_test(a_configuration_copies_everything_it_is_given),
         cmocka_unit_test(each_kind_has_its_name),
         cmocka_unit_test(an_error_refuses_the_whole_configuration_and_has_its_path),
+        cmocka_unit_test(an_error_says_how_many_more_there_are),
+        cmocka_unit_test(a_wrong_field_has_one_error),
         cmocka_unit_test(missing_templates_are_refused),
         cmocka_unit_test(no_two_templates_have_the_same_glob),
         cmocka_unit_test(the_number_of_templates_is_limited),
         cmocka_unit_test(learning_that_is_shorter_than_the_longest_lease_causes_a_warning),
-        cmocka_unit_test(a_warning_has_the_durations_and_the_number_of_resources),
+        cmocka_unit_test(a_warning_has_the_durations_and_the_number_of_warnings),
+        cmocka_unit_test(a_valid_configuration_with_a_probable_mistake_causes_a_warning),
+        cmocka_unit_test(a_refresh_interval_that_equals_the_lease_length_causes_a_warning),
+        cmocka_unit_test(a_bracket_that_is_not_closed_causes_a_warning),
     };
     return run_all(tests);
 }

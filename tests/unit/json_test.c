@@ -1998,8 +1998,6 @@ static void each_kind_has_its_name(void **state) {
 static const struct {
     const char *text, *error;
 } wrong_configs[] = {
-    {"", "byte 0: not JSON"},
-    {"{\"resources\":[]} x", "byte 17: not JSON"},
     {"[]", "must be an object"},
     {"{}", "resources: is missing"},
     {"{\"resources\":{}}", "resources: must be a list"},
@@ -2051,7 +2049,12 @@ static const struct {
     {PARAMETERS(PARAMETER("reserve", "true")), IN "parameters[0].value: must be a number"},
     {PARAMETERS(PARAMETER("reserve", "2")), IN "parameters[0].value: must be from 0 to 1"},
     {PARAMETERS(PARAMETER("decay_factor", "0")), IN "parameters[0].value: must be more than 0"},
-    {PARAMETERS(PARAMETER("decay_factor", "2")), IN "parameters[0].value: must be from 0 to 1"},
+    {PARAMETERS(PARAMETER("decay_factor", "2")), IN "parameters[0].value: must be more than 0"},
+    {PARAMETERS(PARAMETER("decay_factor", "-1")), IN "parameters[0].value: must be more than 0"},
+    {PARAMETERS(PARAMETER("decay_factor", "[]")), IN "parameters[0].value: must be a number"},
+    {PARAMETERS("0"), IN "parameters[0]: must be an object"},
+    {ALGORITHM("\"kind\":\"BEST\",\"lease_length\":0"), IN "kind: must be one of FAIR_SHARE, "},
+    {ALGORITHM(KIND "\"parameters\":\"[]\""), IN "parameters: must be a list"},
     {PARAMETERS(PARAMETER("minimum_refresh_interval", "0")),
      IN "parameters[0].value: must be more than 0"},
     {PARAMETERS(PARAMETER("minimum_interval", "-1")), IN "parameters[0].value: must be from 0"},
@@ -2074,12 +2077,321 @@ static void an_error_in_a_configuration_names_the_field(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT(wrong_configs); i++) {
         doorman_error error = {""};
+        int prefix = 0;
         assert_null(load(wrong_configs[i].text, &error));
-        if (strncmp(error.text, wrong_configs[i].error, strlen(wrong_configs[i].error)) != 0) {
-            fail_msg("%s\ngives the error %s\ninstead of      %s", wrong_configs[i].text,
-                     error.text, wrong_configs[i].error);
+        (void)sscanf(error.text, "line 1, column %*u: %n", &prefix);
+        assert_true(prefix > 0);
+        const char *text = error.text + prefix;
+        if (strncmp(text, wrong_configs[i].error, strlen(wrong_configs[i].error)) != 0) {
+            fail_msg("%s\ngives the error %s\ninstead of      %s", wrong_configs[i].text, text,
+                     wrong_configs[i].error);
         }
         assert_null(load(wrong_configs[i].text, NULL));
+    }
+}
+
+/* Each text has one error. */
+static const struct {
+    const char *text;
+    size_t line, column;
+    const char *error;
+} misplaced[] = {
+    /* not JSON */
+    {"", 1, 1, "not JSON: expected a value"},
+    {"\n\n", 3, 1, "not JSON: expected a value"},
+    {"\xef\xbb\xbf{}", 1, 1, "not JSON: expected a value"},
+    {"# no comments\n{}", 1, 1, "not JSON: expected a value"},
+    {"{\"resources\": []} x", 1, 19, "not JSON: expected the end of the text"},
+    {"{\n  resources: []\n}", 2, 3, "not JSON: expected a key in double quotes"},
+    {"{\n  'resources': []\n}", 2, 3, "not JSON: expected a key in double quotes"},
+    {"{\n  \"resources\": [],\n}", 3, 1, "not JSON: expected a key in double quotes"},
+    {"{\n  \"resources\" []\n}", 2, 15, "not JSON: expected a colon"},
+    {"{\n  \"resources\": [1 2]\n}", 2, 19, "not JSON: expected a comma or ]"},
+    {"{\n  \"resources\": []\n  \"unmatched\": 1\n}", 3, 3, "not JSON: expected a comma or }"},
+    {"{\r\n  \"resources\": [\r\n  1,\r\n  ]\r\n}", 4, 3, "not JSON: expected a value"},
+    {"{\n  \"resources\": [\n", 3, 1, "not JSON: expected a value"},
+    {"{\n  \"resources\": [{}\n", 3, 1, "not JSON: expected a comma or ]"},
+    {"{\n  \"resources\": [01]}", 2, 18, "not JSON: expected a comma or ]"},
+    {"{\n  \"resources\": True}", 2, 16, "not JSON: expected a value"},
+    {"{\n\t\"resources: []\n}", 2, 16, "not JSON: expected a double quote at the end"},
+    {"{\"resources\": \"\xc3\xa9\xe2\x82\xac\xff\"}", 1, 18, "not JSON: expected UTF-8"},
+    {"{\"resources\": \"\xc3\xa9\\q\"}", 1, 18, "not JSON: expected an escape"},
+    /* a wrong value, or an unknown key: the key */
+    {"{\"resources\":\n  {}}", 1, 2, "resources: must be a list"},
+    {"{\n \"\xc3\xa9\": [1, {\"a\": 2}], \"color\": 1,\n  \"resources\": [\n3]}", 4, 1, ""},
+    {"{\"resources\": [],\n \"unmatched\": \"no\"}", 2, 2, "unmatched: must be one of allow"},
+    {"{\"resources\": [],\n \"resources\": []}", 2, 2, "resources: appears twice"},
+    {"\n[1]", 2, 1, "must be an object"},
+    {"{\"resources\": [\n {\"identifier_glob\": \"a\", \"capacity\": 1},\n"
+     " {\"identifier_glob\": \"b\", \"capacity\":\n-1}]}",
+     3, 27, "resources[1].capacity: must be a finite number"},
+    {"{\"resources\": [{\"identifier_glob\": \"[\\\"{\\u00e9,\", \"capacity\": 1,\n\"size\": 2}]}",
+     2, 1, "resources[0].size: is not known"},
+    /* a missing field: the object */
+    {"{\"resources\": [{\"identifier_glob\": \"a\", \"capacity\": 1},\n  {\"capacity\": 1}]}", 2, 3,
+     "resources[1].identifier_glob: is missing"},
+    {" {}", 1, 2, "resources: is missing"},
+    /* rules that combine several fields */
+    {"{\"resources\": [{\"identifier_glob\": \"a\", \"capacity\": 2.5,\n\"whole\": true}]}", 1, 41,
+     "resources[0].capacity: must be an integer"},
+    {"{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 1},\n"
+     "{\"identifier_glob\": \"a\", \"capacity\": 1}]}",
+     1, 17, "resources[0].identifier_glob: \"*\" must be the last"},
+    {"{\"resources\": [{\"identifier_glob\": \"a\", \"capacity\": 1},\n"
+     "{\"capacity\": 1, \"identifier_glob\": \"a\"}]}",
+     2, 17, "resources[1].identifier_glob: equals that of resources[0]"},
+    {"{\"resources\": [{\"identifier_glob\": \"a\", \"capacity\": 1,\n\"algorithm\": {\"kind\": "
+     "\"FAIR_SHARE\",\n\"lease_length\": 5, \"refresh_interval\": 6}}]}",
+     3, 20, "resources[0].algorithm.refresh_interval: must be at most"},
+    /* a parameter: there is no key of this name, so the algorithm */
+    {"{\"resources\": [{\"identifier_glob\": \"a\", \"capacity\": 1,\n\"algorithm\": {\"kind\": "
+     "\"STATIC\",\n\"parameters\": [{\"name\": \"reserve\", \"value\": 1}]}}]}",
+     2, 1, "resources[0].algorithm.reserve: only PRIORITY_SHARE"},
+};
+
+/* G4 */
+static void an_error_in_a_configuration_has_its_line_and_column(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT(misplaced); i++) {
+        const char *text = misplaced[i].text;
+        doorman_config_problem problems[4];
+        doorman_error error;
+        char position[64];
+        size_t count = 77;
+        doorman_status status =
+            doorman_json_check_config(NULL, text, strlen(text), problems, 4, &count);
+        const doorman_config_problem *last = &problems[count - 1];
+        assert_int_equal(status, DOORMAN_INVALID_ARGUMENT);
+        assert_in_range(count, 1, 4);
+        bool same = last->line == misplaced[i].line && last->column == misplaced[i].column &&
+                    strncmp(last->error.text, misplaced[i].error, strlen(misplaced[i].error)) == 0;
+        if (!same) {
+            fail_msg("%s\ngives %zu:%zu: %s", text, last->line, last->column, last->error.text);
+        }
+        assert_null(load(text, &error));
+        snprintf(position, sizeof position, "line %zu, column %zu: ", problems[0].line,
+                 problems[0].column);
+        assert_int_equal(strncmp(error.text, position, strlen(position)), 0);
+        assert_int_equal(strstr(error.text, " more)") != NULL, count > 1);
+    }
+}
+
+static const char valid_config[] =
+    "{\n"
+    "  \"resources\": [\n"
+    "    {\"identifier_glob\": \"a\", \"description\": \"\xc3\xa9\\n\\ud83d\\ude00\", "
+    "\"capacity\": 1},\r\n"
+    "\t{\"identifier_glob\": \"*\", \"capacity\": 2.5e1, \"safe_capacity\": -1,\n"
+    "      \"algorithm\": {\"kind\": \"FAIR_SHARE\", \"lease_length\": 20, \"refresh_interval\": "
+    "5,\n"
+    "        \"parameters\": [{\"name\": \"decay_factor\", \"value\": \"0.5\"}, {\"name\":\n"
+    "          \"minimum_interval\", \"value\": 0}]}}\n"
+    "  ],\n"
+    "  \"unmatched\": \"reject\"\n"
+    "}\n";
+
+/* Each text is a configuration with one wrong byte, or one that ends too early. The same text as a
+ * message has an error with the number of the byte. */
+static void the_line_and_column_of_a_syntax_error_are_those_of_its_byte(void **state) {
+    (void)state;
+    size_t wrong_count = 0;
+    for (size_t i = 0; i < 2 * sizeof valid_config; i++) {
+        char text[sizeof valid_config];
+        doorman_config_problem problem;
+        doorman_json_exchange exchange = {.kept = NULL};
+        size_t bytes = i / 2, count = 0, byte = 0, line = 1, column = 1;
+        memcpy(text, valid_config, sizeof text);
+        if (i % 2 && bytes < sizeof text - 1) {
+            text[bytes] = "x\"{}[],:\\\n"[random_below(10)];
+            bytes = sizeof text - 1;
+        }
+        (void)doorman_json_check_config(NULL, text, bytes, &problem, 1, &count);
+        (void)doorman_json_exchange_read(&exchange, text, bytes);
+        bool is_json = sscanf(exchange.error.text, "byte %zu: ", &byte) != 1;
+        for (size_t k = 0; k < byte; k++) {
+            if (text[k] == '\n') line++, column = 0;
+            if ((signed char)text[k] >= -0x40) column++; /* not the second byte of a character */
+        }
+        if (!is_json) {
+            wrong_count++;
+            assert_int_equal(count, 1);
+            assert_int_equal(problem.line, line);
+            assert_int_equal(problem.column, column);
+            assert_non_null(strstr(exchange.error.text, problem.error.text));
+        }
+        doorman_json_exchange_uninit(&exchange);
+    }
+    assert_true(wrong_count > sizeof valid_config);
+}
+
+#define MANY                                                                                       \
+    "{\"colour\": 1, \"resources\": [\n"                                                           \
+    "{\"identifier_glob\": \"a\", \"capacity\": \"1\", \"whole\": 0},\n"                           \
+    "{\"identifier_glob\": \"\", \"capacity\": 1.5, \"whole\": true},\n"                           \
+    "{\"identifier_glob\": \"c\", \"capacity\": 1},\n"                                             \
+    "7,\n"                                                                                         \
+    "{\"size\": 1, \"size\": 2, \"kind\": 3},\n"                                                   \
+    "{\"identifier_glob\": \"c\", \"capacity\": 1, \"algorithm\": {\"kind\": \"FAIR\", "           \
+    "\"lease_length\": 0, \"parameters\": [0, {\"name\": \"speed\"}, {\"name\": \"reserve\", "     \
+    "\"value\": 2}]}},\n"                                                                          \
+    "{\"identifier_glob\": \"c\", \"capacity\": 1, \"algorithm\": {\"kind\": \"STATIC\",\n"        \
+    "\"lease_length\": 5, \"refresh_interval\": 6, \"parameters\": [{\"name\": \"reserve\", "      \
+    "\"value\": 1}]}}],\n"                                                                         \
+    "\"unmatched\": true}"
+
+static const char *const many_errors[] = {
+    "6:13: resources[4].size: appears twice",
+    "1:2: colour: is not known",
+    "2:26: resources[0].capacity: must be a number",
+    "2:43: resources[0].whole: must be a boolean",
+    "3:2: resources[1].identifier_glob: must be 1 to 256 bytes of UTF-8 without control characters",
+    "3:25: resources[1].capacity: must be an integer, since \"whole\" is true",
+    "5:1: resources[3]: must be an object",
+    "6:2: resources[4].size: is not known",
+    "6:13: resources[4].size: is not known",
+    "6:24: resources[4].kind: is not known",
+    "6:1: resources[4].identifier_glob: is missing",
+    "6:1: resources[4].capacity: is missing",
+    "7:55: resources[5].algorithm.kind: must be one of FAIR_SHARE, PROPORTIONAL_SHARE, "
+    "PRIORITY_SHARE, STATIC, NO_ALGORITHM",
+    "7:71: resources[5].algorithm.lease_length: must be more than 0 and at most 1e8 seconds",
+    "7:105: resources[5].algorithm.parameters[0]: must be an object",
+    "7:108: resources[5].algorithm.parameters[1].value: is missing",
+    "7:109: resources[5].algorithm.parameters[1].name: must be one of lease_duration_secs, "
+    "refresh_interval, minimum_interval, minimum_refresh_interval, decay_factor, reserve, handover",
+    "7:147: resources[5].algorithm.parameters[2].value: must be from 0 to 1",
+    "9:20: resources[6].algorithm.refresh_interval: must be at most the lease_length",
+    "8:41: resources[6].algorithm.reserve: only PRIORITY_SHARE has one",
+    "8:2: resources[6].identifier_glob: equals that of resources[2], so it would never be used",
+    "10:1: unmatched: must be a string",
+};
+
+/* G4 */
+static void all_errors_of_a_configuration_are_listed(void **state) {
+    (void)state;
+    static const char text[] = MANY;
+    doorman_config_problem problems[40];
+    doorman_config *config = NULL;
+    size_t count = 0;
+    doorman_status status =
+        doorman_json_check_config(&config, text, sizeof text - 1, problems, 40, &count);
+    assert_int_equal(status, DOORMAN_INVALID_ARGUMENT);
+    assert_null(config);
+    for (size_t i = 0; i < count || i < COUNT(many_errors); i++) {
+        char found[600] = "";
+        if (i < count) {
+            snprintf(found, sizeof found, "%zu:%zu: %s", problems[i].line, problems[i].column,
+                     problems[i].error.text);
+        }
+        assert_string_equal(found, i < COUNT(many_errors) ? many_errors[i] : "");
+    }
+}
+
+/* The array of the caller receives the first errors, and the count is that of all errors. */
+static void a_list_of_errors_fits_the_room_that_is_given(void **state) {
+    (void)state;
+    static const char text[] = MANY;
+    doorman_config_problem problems[40], all[40];
+    size_t count = 0;
+    (void)doorman_json_check_config(NULL, text, sizeof text - 1, all, 40, &count);
+    for (size_t room = 0; room < 40; room++) {
+        memset(problems, 0x55, sizeof problems);
+        count = 0;
+        assert_int_equal(doorman_json_check_config(NULL, text, sizeof text - 1,
+                                                   room ? problems : NULL, room, &count),
+                         DOORMAN_INVALID_ARGUMENT);
+        assert_int_equal(count, COUNT(many_errors));
+        for (size_t i = 0; i < 40; i++) {
+            if (i >= room || i >= count) {
+                assert_int_equal(problems[i].line, (size_t)0x5555555555555555);
+            } else {
+                assert_int_equal(problems[i].line, all[i].line);
+                assert_int_equal(problems[i].column, all[i].column);
+                assert_string_equal(problems[i].error.text, all[i].error.text);
+            }
+        }
+    }
+    doorman_error error;
+    assert_null(load(text, &error));
+    assert_string_equal(error.text, "line 6, column 13: resources[4].size: appears twice "
+                                    "(and 21 more)");
+}
+
+/* C7, V5 */
+static void a_configuration_that_is_too_large_has_one_error(void **state) {
+    (void)state;
+    doorman_config_problem problems[4];
+    size_t count = 0;
+    char *text = repeat("{\"resources\":[", "{},", 10000, "{}]}");
+    assert_int_equal(doorman_json_check_config(NULL, text, strlen(text), problems, 4, &count),
+                     DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(count, 1);
+    assert_int_equal(problems[0].column, 2);
+    assert_string_equal(problems[0].error.text, "resources: at most 10000, not 10001");
+    free(text);
+    text = repeat("\n", "[", 33, "");
+    assert_int_equal(doorman_json_check_config(NULL, text, strlen(text), problems, 4, &count),
+                     DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(count, 1);
+    assert_int_equal(problems[0].line, 2);
+    assert_int_equal(problems[0].column, 34);
+    assert_string_equal(problems[0].error.text, "nested deeper than 32 levels");
+    free(text);
+    assert_int_equal(
+        doorman_json_check_config(NULL, NULL, DOORMAN_MESSAGE_BYTES_MAX + 1, problems, 4, &count),
+        DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(count, 1);
+    assert_int_equal(problems[0].line, 0);
+    assert_string_equal(problems[0].error.text, "larger than 4 MiB");
+}
+
+static const struct {
+    const char *text, *warnings[4];
+} warned_configs[] = {
+    {"{\"resources\":\n[]}", {"1:2: resources: is empty, so nothing is limited"}},
+    {"{\"unmatched\": \"reject\",\n \"resources\": []}",
+     {"2:2: resources: is empty, so all requests are refused"}},
+    {"{\"resources\": [{\"identifier_glob\": \"[a]\", \"capacity\": 1},\n"
+     "{\"identifier_glob\": \"\\\\[a\", \"capacity\": 1}]}",
+     {NULL}},
+    {"{\"resources\": [{\"identifier_glob\": \"a\", \"capacity\": 1},\n"
+     "{\"identifier_glob\": \"[a]/[b\", \"capacity\": 1,\n"
+     "\"algorithm\": {\"kind\": \"FAIR_SHARE\", \"lease_length\": 16,\n"
+     "\"refresh_interval\": 16,\n\"learning_mode_duration\": 0}}]}",
+     {"2:2: resources[1].identifier_glob: a [ has no ], so it is an ordinary character; "
+      "write \\[ if this is intended",
+      "4:1: resources[1].algorithm.refresh_interval: equals the lease_length, so a lease can end "
+      "before its holder has renewed it",
+      "5:1: resources[1].algorithm.learning_mode_duration: 0 s is shorter than the longest lease, "
+      "16.8 s with clock drift: after a change of master, more than the capacity may be in use"}},
+};
+
+/* G9 */
+static void warnings_about_a_configuration_have_a_position(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT(warned_configs); i++) {
+        const char *text = warned_configs[i].text, *const *warnings = warned_configs[i].warnings;
+        doorman_config_problem problems[4];
+        doorman_config *config = NULL;
+        size_t count = 77;
+        assert_int_equal(
+            doorman_json_check_config(&config, text, strlen(text), problems, 4, &count),
+            DOORMAN_OK);
+        assert_non_null(config);
+        doorman_config_destroy(config);
+        for (size_t k = 0; k < count || warnings[k]; k++) {
+            char found[600] = "";
+            if (k < count) {
+                snprintf(found, sizeof found, "%zu:%zu: %s", problems[k].line, problems[k].column,
+                         problems[k].error.text);
+            }
+            assert_string_equal(found, warnings[k] ? warnings[k] : "");
+        }
+        doorman_error error = {"an old text"};
+        config = load(text, &error);
+        assert_non_null(config);
+        assert_int_equal(error.text[0] != 0, count > 0);
+        doorman_config_destroy(config);
     }
 }
 
@@ -2146,6 +2458,12 @@ int main(void) {
         cmocka_unit_test(numbers_of_a_configuration_have_the_fewest_digits),
         cmocka_unit_test(each_kind_has_its_name),
         cmocka_unit_test(an_error_in_a_configuration_names_the_field),
+        cmocka_unit_test(an_error_in_a_configuration_has_its_line_and_column),
+        cmocka_unit_test(the_line_and_column_of_a_syntax_error_are_those_of_its_byte),
+        cmocka_unit_test(all_errors_of_a_configuration_are_listed),
+        cmocka_unit_test(a_list_of_errors_fits_the_room_that_is_given),
+        cmocka_unit_test(a_configuration_that_is_too_large_has_one_error),
+        cmocka_unit_test(warnings_about_a_configuration_have_a_position),
         cmocka_unit_test(a_long_key_does_not_hide_the_error_text),
     };
     return run_all(tests);
