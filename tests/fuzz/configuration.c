@@ -57,6 +57,26 @@ static void check_find(const doorman_config *config, const char *id) {
     must(doorman__config_find(config, id) == wanted);
 }
 
+/* G4: the list has the same result. Each problem is at a character of the text, or at its end. */
+static void check_problems(const char *text, size_t bytes, doorman_status expected,
+                           const doorman_error *error) {
+    doorman_config_problem problems[4];
+    size_t count = 0;
+    must(doorman_json_check_config(NULL, text, bytes, problems, 4, &count) == expected);
+    must((count > 0) == (error->text[0] != 0));
+    for (size_t i = 0; i < count && i < 4; i++) {
+        if (problems[i].line == 0) continue; /* the text is too large */
+        size_t line = 1, column = 1, at = 0;
+        while (at < bytes && (line < problems[i].line || column < problems[i].column)) {
+            bool starts_character = ((unsigned char)text[at] & 0xc0) != 0x80;
+            column = text[at] == '\n' ? 1 : column + starts_character;
+            line += text[at++] == '\n';
+        }
+        must(problems[i].error.text[0]);
+        must(problems[i].line == line && problems[i].column == column);
+    }
+}
+
 static void request_capacity(config_world *world, doorman_server *server, double wants) {
     doorman_response response;
     doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
@@ -173,6 +193,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     doorman_error error = {""};
     doorman_status status = doorman_json_config(&world.config, (const char *)data, bytes, &error);
     must(status == DOORMAN_OK || error.text[0]);
+    check_problems((const char *)data, bytes, status, &error);
     if (status != DOORMAN_OK) return 0;
     doorman_config_options read;
     doorman_config_read(world.config, &read);
