@@ -28,7 +28,8 @@
  *    use has a line of its own. Only 8 ids have one at the same time, and all further ids share one
  *    line. No thread waits for the log. A line that cannot be written at once is lost and counted.
  * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
- *    error says what is wrong and what to do.
+ *    error says what is wrong and what to do. For a configuration, the lines before it list at most
+ *    20 errors, each with its line and column.
  *
  * This file has these sections, in this order: flags, log, configuration, state, request, parent
  * link, sockets, signals, main. A function that can end the process returns an enum exit_status,
@@ -510,49 +511,44 @@ void server_log(const struct settings *settings, enum log_level level, const cha
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
 
-/* Reads at most one byte more than the maximum size, so that doorman_json_config refuses a larger
- * file. */
-static doorman_status config_parse(doorman_config **out, FILE *file, doorman_error *error) {
+/* Reads at most one byte more than the maximum size, so that doorman.h refuses a larger file. */
+static doorman_status config_parse(doorman_config **out, FILE *file,
+                                   struct config_problems *problems) {
     doorman_status status = DOORMAN_OUT_OF_MEMORY;
     char *text = (char *)malloc(DOORMAN_MESSAGE_BYTES_MAX + 1);
     size_t bytes = text ? fread(text, 1, DOORMAN_MESSAGE_BYTES_MAX + 1, file) : 0;
     if (ferror(file)) {
-        snprintf(error->text, sizeof error->text, "cannot be read: %s", strerror(errno));
+        server_set_problem(problems, "cannot be read: ", strerror(errno));
         status = DOORMAN_UNAVAILABLE;
     } else if (text) {
-        status = doorman_json_config(out, text, bytes, error);
+        status = doorman_json_check_config(out, text, bytes, problems->items, PROBLEM_MAX,
+                                           &problems->count);
     }
     free(text);
     return status;
 }
 
-/* Loads a configuration from a file. On failure, returns false and writes a text to `error`. On
- * success, `error` has a warning or is empty. */
-static bool config_load(doorman_config **out, const char *path, doorman_error *error) {
+/* Loads a configuration from a file. On failure, returns false. */
+static bool config_load(doorman_config **out, const char *path, struct config_problems *problems) {
     doorman_status status = DOORMAN_UNAVAILABLE;
     FILE *file = fopen(path, "rb");
-    error->text[0] = 0;
+    problems->count = 0;
     if (file) {
-        status = config_parse(out, file, error);
+        status = config_parse(out, file, problems);
         fclose(file);
     } else {
-        snprintf(error->text, sizeof error->text, "cannot be opened: %s", strerror(errno));
+        server_set_problem(problems, "cannot be opened: ", strerror(errno));
     }
-    if (status != DOORMAN_OK && !error->text[0]) {
-        snprintf(error->text, sizeof error->text, "%s", server_status_text(status));
+    if (status != DOORMAN_OK && problems->count == 0) {
+        server_set_problem(problems, "", server_status_text(status));
     }
     return status == DOORMAN_OK;
 }
 
-bool server_fetch_config(struct service *service, doorman_error *error) {
+bool server_fetch_config(struct service *service, struct config_problems *problems) {
     const struct settings *settings = service->settings;
-    return settings->config_key ? server_election_fetch_config(service, &service->config, error)
-                                : config_load(&service->config, settings->config, error);
-}
-
-enum exit_status server_config_error(const char *path, const doorman_error *error) {
-    return server_fatal_error(EXIT_ERROR, "%s: %s; correct it, or give another --config", path,
-                              error->text);
+    return settings->config_key ? server_election_fetch_config(service, &service->config, problems)
+                                : config_load(&service->config, settings->config, problems);
 }
 
 /* ---- >>state -------------------------------------------------------------------------------- */
@@ -577,36 +573,36 @@ enum exit_status server_config_error(const char *path, const doorman_error *erro
 #define CLOSE_TIMEOUT_SECONDS 2
 
 void server_apply_config(struct service *service, doorman_config *config,
-                         const doorman_error *error) {
-    const char *why = error->text;
-    bool loaded = config != NULL;
-    if (loaded) {
+                         const struct config_problems *problems) {
+    const struct settings *settings = service->settings;
+    char error[PROBLEM_TEXT] = "";
+    bool valid = config != NULL;
+    doorman_status status = DOORMAN_INVALID_ARGUMENT;
+    if (valid) {
         pthread_mutex_lock(&service->lock);
-        doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
-        loaded = status == DOORMAN_OK;
-        why = server_status_text(status);
-        if (loaded) {
+        status = doorman_server_configure(service->server, config, doorman_clock());
+        if (status == DOORMAN_OK) {
             doorman_config *last = service->config;
             service->config = config;
             config = last;
         }
         pthread_mutex_unlock(&service->lock);
     }
+    bool loaded = status == DOORMAN_OK;
+    if (!valid) server_problems_text(problems, error);
+    if (valid && !loaded) snprintf(error, sizeof error, "%s", server_status_text(status));
     pthread_mutex_lock(&service->config_lock);
     doorman_config_destroy(config);
     pthread_mutex_unlock(&service->config_lock);
     pthread_mutex_lock(&service->lock);
     if (loaded) service->last_load.loaded_at = time(NULL);
-    snprintf(service->last_load.error, sizeof service->last_load.error, "%s", loaded ? "" : why);
+    snprintf(service->last_load.error, sizeof service->last_load.error, "%s", error);
     pthread_mutex_unlock(&service->lock);
-    if (loaded) {
-        server_log(service->settings, LEVEL_INFO, "configuration loaded", "file",
-                   service->settings->config, LOG_END);
-    } else {
-        server_log(service->settings, LEVEL_ERROR,
-                   "configuration refused; the last one stays in force", "file",
-                   service->settings->config, "error", why, LOG_END);
-    }
+    server_log(settings, loaded ? LEVEL_INFO : LEVEL_ERROR,
+               loaded ? "configuration loaded"
+                      : "configuration refused; the last one stays in force",
+               "file", settings->config, loaded ? LOG_END : "error", error, LOG_END);
+    server_log_problems(settings, problems, valid);
 }
 
 /* Condition variables cannot use the clock of doorman_clock. Their clock stops while the machine is
@@ -1015,13 +1011,13 @@ static void service_log_started(const struct service *service) {
                parents->count > 0 ? "parent" : "resources", source, LOG_END);
 }
 
-static enum exit_status service_load_config(struct service *service) {
+static enum exit_status service_load_config(struct service *service,
+                                            struct config_problems *problems) {
     const struct settings *settings = service->settings;
-    doorman_error error;
     enum exit_status exit_status = server_election_create(service);
     server_watch_start(service);
-    if (exit_status == CONTINUE && settings->config && !server_fetch_config(service, &error)) {
-        exit_status = server_config_error(settings->config, &error);
+    if (exit_status == CONTINUE && settings->config && !server_fetch_config(service, problems)) {
+        exit_status = server_config_error(settings->config, problems);
     }
     service->last_load.loaded_at = time(NULL);
     return exit_status;
@@ -1029,7 +1025,8 @@ static enum exit_status service_load_config(struct service *service) {
 
 static enum exit_status service_start(struct service *service) {
     const struct addresses *parents = &service->settings->parents;
-    enum exit_status exit_status = service_load_config(service);
+    struct config_problems warnings = {.count = 0};
+    enum exit_status exit_status = service_load_config(service, &warnings);
     if (exit_status == CONTINUE) {
         raise_file_limit();
         service->started_at = doorman_clock();
@@ -1046,7 +1043,10 @@ static enum exit_status service_start(struct service *service) {
     if (exit_status == CONTINUE && server_http_is_on(service->settings)) {
         exit_status = server_http_start(service);
     }
-    if (exit_status == CONTINUE) service_log_started(service);
+    if (exit_status == CONTINUE) {
+        service_log_started(service);
+        server_log_problems(service->settings, &warnings, true);
+    }
     if (exit_status == CONTINUE && service->settings->etcd.count > 0) {
         exit_status = server_election_start(service);
     }
@@ -1092,13 +1092,13 @@ static void block_signals(sigset_t *signals) {
  * configuration is in etcd, the thread of the election loads the configuration. */
 static void service_reload_config(struct service *service) {
     doorman_config *config = NULL;
-    doorman_error error;
+    struct config_problems problems;
     if (service->settings->config_key) {
         server_election_reload_config(service);
     } else {
         server_watch_start(service);
-        config_load(&config, service->settings->config, &error);
-        server_apply_config(service, config, &error);
+        config_load(&config, service->settings->config, &problems);
+        server_apply_config(service, config, &problems);
     }
 }
 

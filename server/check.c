@@ -1,22 +1,67 @@
 /* doorman_server, part CHECK: what a process checks before it serves, and --check-config. This file
- * only reads the settings and prints what is wrong. A server without this part finds a wrong
- * address later, when it uses the address. */
+ * only reads the settings and prints or logs what is wrong. A server without this part shows only
+ * the first error of a configuration. It finds a wrong address later, when it uses the address. */
 #include "server.h"
 
 #include <nng/protocol/reqrep0/req.h>
 
+static size_t problems_listed(const struct config_problems *problems) {
+    return problems->count < PROBLEM_MAX ? problems->count : PROBLEM_MAX;
+}
+
+/* Prints a line for each problem that has a position, in the form in which compilers report errors.
+ * Editors can jump to the position. */
+static void print_problems(const char *path, const struct config_problems *problems,
+                           const char *kind) {
+    for (size_t i = 0; i < problems_listed(problems); i++) {
+        const doorman_config_problem *problem = &problems->items[i];
+        if (problem->line == 0) continue;
+        fprintf(stderr, "%s:%zu:%zu: %s: %s\n", path, problem->line, problem->column, kind,
+                problem->error.text);
+    }
+}
+
+enum exit_status server_config_error(const char *path, const struct config_problems *problems) {
+    const size_t count = problems->count;
+    char what[sizeof problems->items[0].error.text];
+    print_problems(path, problems, "error");
+    if (problems->items[0].line == 0) {
+        snprintf(what, sizeof what, "%s", problems->items[0].error.text);
+    } else {
+        snprintf(what, sizeof what, "%zu error%s%s", count, count > 1 ? "s" : "",
+                 count > PROBLEM_MAX ? ", of which the first 20 are listed" : "");
+    }
+    return server_fatal_error(EXIT_ERROR, "%s: %s; correct %s, or give another --config", path,
+                              what, count > 1 ? "them" : "it");
+}
+
+void server_log_problems(const struct settings *settings, const struct config_problems *problems,
+                         bool valid) {
+    char text[PROBLEM_TEXT];
+    for (size_t i = valid ? 0 : 1; i < problems_listed(problems); i++) {
+        server_problem_text(&problems->items[i], text);
+        if (valid) {
+            server_log(settings, LEVEL_WARNING, "warning about the configuration", "file",
+                       settings->config, "warning", text, LOG_END);
+        } else {
+            server_log(settings, LEVEL_ERROR, "another error of the configuration", "file",
+                       settings->config, "error", text, LOG_END);
+        }
+    }
+}
+
 enum exit_status server_check_config(const struct settings *settings) {
     struct service service = {.settings = settings};
-    doorman_error error;
+    struct config_problems problems = {.count = 0};
     enum exit_status exit_status = server_election_create(&service);
-    if (exit_status == CONTINUE && server_fetch_config(&service, &error)) {
+    if (exit_status == CONTINUE && server_fetch_config(&service, &problems)) {
         doorman_config_options read;
         doorman_config_read(service.config, &read);
-        if (error.text[0]) fprintf(stderr, "%s: warning: %s\n", settings->config, error.text);
+        print_problems(settings->config, &problems, "warning");
         printf("%s: ok, %zu resources\n", settings->config, read.template_count);
         exit_status = EXIT_OK;
     } else if (exit_status == CONTINUE) {
-        exit_status = server_config_error(settings->config, &error);
+        exit_status = server_config_error(settings->config, &problems);
     }
     server_election_stop(&service);
     doorman_config_destroy(service.config);

@@ -201,11 +201,11 @@ static void election_step(struct service *service, const doorman_election_call *
 static void election_load_config(struct service *service) {
     struct election *election = service->election;
     doorman_config *config = NULL;
-    doorman_error error;
+    struct config_problems problems;
     election->config_due = doorman_clock() + election_period(service);
     bool reachable = server_etcd_load_config(&election->etcd, service->settings->config_key,
-                                             election->revision, &config, &error);
-    if (config || error.text[0]) server_apply_config(service, config, &error);
+                                             election->revision, &config, &problems);
+    if (config || problems.count > 0) server_apply_config(service, config, &problems);
     pthread_mutex_lock(&service->lock);
     election_log_etcd(service, reachable);
     pthread_mutex_unlock(&service->lock);
@@ -314,11 +314,11 @@ enum exit_status server_election_create(struct service *service) {
 }
 
 bool server_election_fetch_config(struct service *service, doorman_config **out,
-                                  doorman_error *error) {
+                                  struct config_problems *problems) {
     struct election *election = service->election;
     if (!server_etcd_load_config(&election->etcd, service->settings->config_key, election->revision,
-                                 out, error)) {
-        *error = election->etcd.error;
+                                 out, problems)) {
+        server_set_problem(problems, "", election->etcd.error.text);
     }
     return *out != NULL;
 }

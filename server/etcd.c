@@ -321,33 +321,34 @@ bool server_etcd_read_value(const cJSON *entry, char *bytes, size_t room, size_t
 }
 
 static doorman_status etcd_parse_config(const cJSON *entry, doorman_config **out,
-                                        doorman_error *error) {
+                                        struct config_problems *problems) {
     doorman_status status = DOORMAN_OUT_OF_MEMORY;
     size_t bytes = 0, room = DOORMAN_MESSAGE_BYTES_MAX + 2;
     char *text = (char *)malloc(room);
     if (text) {
         server_etcd_read_value(entry, text, room, &bytes);
-        status = doorman_json_config(out, text, bytes, error);
+        status = doorman_json_check_config(out, text, bytes, problems->items, PROBLEM_MAX,
+                                           &problems->count);
     }
     free(text);
     return status;
 }
 
 bool server_etcd_load_config(struct etcd *etcd, const char *key, char revision[ETCD_REVISION],
-                             doorman_config **out, doorman_error *error) {
+                             doorman_config **out, struct config_problems *problems) {
     const cJSON *entry = NULL;
     cJSON *response = server_etcd_get(etcd, key, &entry);
     const char *now = server_etcd_number(entry, "mod_revision");
     bool changed = response && strcmp(now, revision) != 0;
     *out = NULL;
-    error->text[0] = 0;
+    problems->count = 0;
     if (changed) {
         snprintf(revision, ETCD_REVISION, "%s", now);
         doorman_status status = DOORMAN_NOT_FOUND;
-        if (entry) status = etcd_parse_config(entry, out, error);
-        if (!entry) snprintf(error->text, sizeof error->text, "the key does not exist");
-        if (status != DOORMAN_OK && !error->text[0]) {
-            snprintf(error->text, sizeof error->text, "%s", server_status_text(status));
+        if (entry) status = etcd_parse_config(entry, out, problems);
+        if (!entry) server_set_problem(problems, "", "the key does not exist");
+        if (status != DOORMAN_OK && problems->count == 0) {
+            server_set_problem(problems, "", server_status_text(status));
         }
         if (status == DOORMAN_OUT_OF_MEMORY) revision[0] = 0; /* try again next time */
     }

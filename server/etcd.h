@@ -55,10 +55,10 @@ bool server_etcd_read_value(const cJSON *entry, char *bytes, size_t room, size_t
 /* Loads the configuration from a key, if the key has changed.
  *   revision   in/out: the revision that was loaded last; "": none
  *   out        NULL: the key has not changed, or its value is invalid
- *   error      why the value is invalid; "": it is valid or unchanged
+ *   problems   written in full: why the value is invalid, or warnings about it
  *   returns    false: etcd does not answer */
 bool server_etcd_load_config(struct etcd *etcd, const char *key, char revision[ETCD_REVISION],
-                             doorman_config **out, doorman_error *error);
+                             doorman_config **out, struct config_problems *problems);
 
 /* ---- >>etcd transport ----------------------------------------------------------------------- */
 

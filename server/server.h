@@ -197,10 +197,51 @@ struct file_version {
     int64_t bytes, seconds, nanoseconds;
 };
 
+#define PROBLEM_MAX 20
+
+/* Why a configuration cannot be loaded; or the warnings about one that was loaded. */
+struct config_problems {
+    size_t count; /* how many there are; `items` has at most PROBLEM_MAX of them */
+    doorman_config_problem items[PROBLEM_MAX];
+};
+
+#define PROBLEM_TEXT (sizeof(doorman_error) + 64) /* room for an error and its position */
+
+/* Sets a single error that has no position. The text consists of `what` and `why`. */
+static inline void server_set_problem(struct config_problems *problems, const char *what,
+                                      const char *why) {
+    doorman_config_problem *only = &problems->items[0];
+    problems->count = 1;
+    only->line = only->column = 0;
+    snprintf(only->error.text, sizeof only->error.text, "%s%s", what, why);
+}
+
+/* Writes a problem with its position. */
+static inline void server_problem_text(const doorman_config_problem *problem,
+                                       char text[PROBLEM_TEXT]) {
+    int bytes = 0;
+    text[0] = 0;
+    if (problem->line > 0) {
+        bytes =
+            snprintf(text, PROBLEM_TEXT, "line %zu, column %zu: ", problem->line, problem->column);
+    }
+    snprintf(text + bytes, PROBLEM_TEXT - (size_t)bytes, "%s", problem->error.text);
+}
+
+/* Writes the first problem, and how many more there are. */
+static inline void server_problems_text(const struct config_problems *problems,
+                                        char text[PROBLEM_TEXT]) {
+    server_problem_text(&problems->items[0], text);
+    size_t bytes = strlen(text);
+    if (problems->count > 1) {
+        snprintf(text + bytes, PROBLEM_TEXT - bytes, " (and %zu more)", problems->count - 1);
+    }
+}
+
 /* The result of the last load of the configuration. */
 struct config_load {
     time_t loaded_at;                 /* when the configuration in force was loaded */
-    char error[512];                  /* why the last load failed; "": it succeeded */
+    char error[PROBLEM_TEXT];         /* why the last load failed; "": it succeeded */
     struct file_version file_version; /* used only by the main thread */
 };
 
@@ -256,19 +297,14 @@ struct service {
     struct notify *notify; /* NULL: systemd does not ask for notifications */
 };
 
-/* Loads the configuration from the source that --config names. On failure, returns false and writes
- * a text to `error`. On success, `error` has a warning or is empty. */
-bool server_fetch_config(struct service *service, doorman_error *error);
+/* Loads the configuration from the source that --config names. On failure, returns false. */
+bool server_fetch_config(struct service *service, struct config_problems *problems);
 
-/* Prints why a configuration cannot be loaded, and returns EXIT_ERROR. */
-enum exit_status server_config_error(const char *path, const doorman_error *error);
-
-/* Puts a configuration into force and logs this change. If the configuration is invalid, only logs
- * the reason (V1).
- *   config   the function takes ownership; NULL: the configuration could not be loaded
- *   error    why the configuration could not be loaded; only read if config is NULL */
+/* Puts a configuration into force, and logs this change and the warnings. If the configuration is
+ * invalid, only logs the errors (V1).
+ *   config   the function takes ownership; NULL: the configuration could not be loaded */
 void server_apply_config(struct service *service, doorman_config *config,
-                         const doorman_error *error);
+                         const struct config_problems *problems);
 
 /* Handles a message from nng or HTTP. The response is in exchange->reply. The reply is empty if
  * memory runs out.
@@ -300,6 +336,13 @@ bool server_host_is_http_address(const char *text);
 /* Checks the configuration and prints the result (--check-config). */
 enum exit_status server_check_config(const struct settings *settings);
 
+/* Prints why a configuration cannot be loaded, and returns EXIT_ERROR (V7). */
+enum exit_status server_config_error(const char *path, const struct config_problems *problems);
+
+/* Logs the warnings about a valid configuration, or the errors of another one except the first. */
+void server_log_problems(const struct settings *settings, const struct config_problems *problems,
+                         bool valid);
+
 /* Checks an address of --parent. */
 enum exit_status server_check_parent(const struct service *service, const char *url);
 
@@ -309,6 +352,16 @@ void server_check_listener(const struct service *service, const char *url);
 static inline enum exit_status server_check_config(const struct settings *settings) {
     (void)settings;
     return EXIT_USAGE; /* not reached: the flag is refused */
+}
+static inline enum exit_status server_config_error(const char *path,
+                                                   const struct config_problems *problems) {
+    char text[PROBLEM_TEXT];
+    server_problems_text(problems, text);
+    return server_fatal_error(EXIT_ERROR, "%s: %s", path, text);
+}
+static inline void server_log_problems(const struct settings *settings,
+                                       const struct config_problems *problems, bool valid) {
+    (void)settings, (void)problems, (void)valid;
 }
 static inline enum exit_status server_check_parent(const struct service *service, const char *url) {
     (void)service, (void)url;
@@ -443,7 +496,7 @@ enum exit_status server_election_create(struct service *service);
 /* Loads the configuration of --config etcd:KEY for the first time. Precondition: the thread of the
  * election has not started. */
 bool server_election_fetch_config(struct service *service, doorman_config **out,
-                                  doorman_error *error);
+                                  struct config_problems *problems);
 
 /* Checks that clients can reach the address of a process that takes part in an election. */
 enum exit_status server_election_check_address(const struct service *service);
@@ -465,8 +518,8 @@ static inline enum exit_status server_election_create(struct service *service) {
     return CONTINUE;
 }
 static inline bool server_election_fetch_config(struct service *service, doorman_config **out,
-                                                doorman_error *error) {
-    (void)service, (void)out, (void)error;
+                                                struct config_problems *problems) {
+    (void)service, (void)out, (void)problems;
     return false;
 }
 static inline enum exit_status server_election_check_address(const struct service *service) {

@@ -353,7 +353,8 @@ static void a_configuration_in_etcd_is_watched_and_an_invalid_one_is_logged_once
     for (int i = 0; i < MEMBERS; i++) {
         const struct process *process = servers.members[i].server.process;
         assert_int_equal(process_logged(process, "refused; the last one stays"), 1);
-        assert_int_equal(process_logged(process, "\"resources[0]: must be an object\""), 1);
+        assert_int_equal(
+            process_logged(process, "\"line 1, column 15: resources[0]: must be an object\""), 1);
     }
     process_signal(servers.members[0].server.process, SIGHUP);
     process_await(servers.members[0].server.process, "refused; the last one stays", 2);
@@ -375,7 +376,10 @@ static void a_configuration_in_etcd_is_checked_like_one_in_a_file(void **state) 
     assert_int_equal(process_logged(process, "etcd:doorman/config: the key does not exist"), 1);
     etcd_put(&etcd, CONFIG_KEY, "{\"resources\":[1]}");
     assert_int_equal(process_run(process, arguments, NULL), 1);
-    assert_int_equal(process_logged(process, "resources[0]: must be an object"), 1);
+    assert_int_equal(
+        process_logged(process,
+                       "etcd:doorman/config:1:15: error: resources[0]: must be an object\n"),
+        1);
     etcd_put(&etcd, CONFIG_KEY, CONFIG("120", ""));
     assert_int_equal(process_run(process, arguments, NULL), 0);
     etcd_stop(&etcd);

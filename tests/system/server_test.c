@@ -171,7 +171,7 @@ static void an_unmatched_resource_is_logged_once_a_minute(void **state) {
         assert_true(capacity_of(&server, CAPACITY_REQUEST("a", "no", "9")) == 9);
     }
     server_stop(&server);
-    assert_logged_each_minute(&server, "level=warning", from);
+    assert_logged_each_minute(&server, "level=warning msg=\"a request names a resource", from);
     assert_int_equal(process_logged(server.process, "count=1 resource=no holder=a"), 1);
 }
 
@@ -542,6 +542,36 @@ static void an_invalid_configuration_at_sighup_leaves_the_last_one_in_force(void
     server_stop(&server);
 }
 
+/* Replaces the configuration at once, so that the server never reads a part of it. */
+static void config_replace(const struct process *process, const char *config) {
+    char next[96];
+    snprintf(next, sizeof next, "%s/next", process->folder);
+    file_write(next, config);
+    assert_int_equal(rename(next, process->config), 0);
+}
+
+/* V1. Each error of a refused configuration has a line in the log, and each warning too. */
+static void the_log_has_all_errors_and_warnings_of_a_configuration(void **state) {
+    (void)state;
+    struct server server = server_start("{\"resources\": []}", NULL);
+    const struct process *process = server.process;
+    assert_int_equal(process_logged(process, "warning=\"line 1, column 2: resources: is empty"), 1);
+    config_replace(process, "{\"resources\": [\n7,\n{\"identifier_glob\": \"a\"}, 8]}");
+    process_await(process, "resources[2]: must be an object", 1);
+    assert_int_equal(process_logged(process, "configuration refused"), 1);
+    assert_int_equal(process_logged(process, "error=\"line 2, column 1: resources[0]: must be an "
+                                             "object (and 2 more)\""),
+                     1);
+    assert_int_equal(process_logged(process, "another error of the configuration"), 2);
+    assert_int_equal(
+        process_logged(process, "error=\"line 3, column 1: resources[1].capacity: is missing\""),
+        1);
+    config_replace(process, "{\"resources\":[{\"identifier_glob\":\"[\",\"capacity\":5}]}");
+    process_await(process, "warning=\"line 1, column 16: resources[0].identifier_glob: a [", 1);
+    assert_int_equal(process_logged(process, "configuration loaded"), 1);
+    server_stop(&server);
+}
+
 static void sigterm_and_sigint_end_the_server_with_success(void **state) {
     (void)state;
     static const int signals[] = {SIGTERM, SIGINT};
@@ -617,19 +647,52 @@ static void an_address_in_use_is_an_error_that_names_it(void **state) {
     server_stop(&server);
 }
 
-static void an_unusable_configuration_is_an_error_that_says_why(void **state) {
+/* Checks that a process prints these lines to standard error, and nothing to standard output. Each
+ * `%` of the lines stands for the path of the configuration. */
+static void assert_printed(const struct process *process, const char *lines) {
+    char expected[4096];
+    size_t bytes = 0;
+    for (const char *at = lines; *at; at++) {
+        char one[2] = {*at, 0};
+        bytes += (size_t)snprintf(expected + bytes, sizeof expected - bytes, "%s",
+                                  *at == '%' ? process->config : one);
+        assert_in_range(bytes, 0, sizeof expected - 1);
+    }
+    char *err = file_read(process->err), *out = file_read(process->out);
+    assert_string_equal(err, expected);
+    assert_string_equal(out, "");
+    free(err);
+    free(out);
+}
+
+#define ONE_ERROR "doorman_server: %: 1 error; correct it, or give another --config\n"
+
+/* V7. The same lines are printed at the start and by --check-config. */
+static void an_unusable_configuration_is_an_error_that_says_why_and_where(void **state) {
     (void)state;
     static const struct {
-        const char *config, *error_text;
+        const char *config, *lines;
     } cases[] = {
-        {NULL, "No such file"},
-        {"", "JSON"},
-        {"{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":-1}]}", "resources[0].capacity"},
-        {"{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":1,\"colour\":\"red\"}]}",
-         "resources[0].colour"},
-        {"{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":1},"
-         "{\"identifier_glob\":\"b\",\"capacity\":1,\"algorithm\":{\"kind\":\"FAIREST\"}}]}",
-         "resources[1].algorithm.kind"},
+        {NULL, "doorman_server: %: cannot be opened: No such file or directory; correct it, or "
+               "give another --config\n"},
+        {"", "%:1:1: error: not JSON: expected a value\n" ONE_ERROR},
+        {"{\n  \"resources\": [\n    {\"identifier_glob\": \"a\" \"capacity\": 1}\n  ]\n}\n",
+         "%:3:29: error: not JSON: expected a comma or }\n" ONE_ERROR},
+        {"{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":-1}]}",
+         "%:1:38: error: resources[0].capacity: must be a finite number from 0 to "
+         "1e15\n" ONE_ERROR},
+        {"{\"resources\": [\n"
+         "  {\"identifier_glob\": \"a\", \"capacity\": 1, \"colour\": \"red\"},\n"
+         "  {\"identifier_glob\": \"b\", \"capacity\": 1,\n"
+         "   \"algorithm\": {\"kind\": \"FAIREST\"}},\n"
+         "  {\"capacity\": -1}\n"
+         "]}",
+         "%:2:43: error: resources[0].colour: is not known\n"
+         "%:4:18: error: resources[1].algorithm.kind: must be one of FAIR_SHARE, "
+         "PROPORTIONAL_SHARE, PRIORITY_SHARE, STATIC, NO_ALGORITHM\n"
+         "%:5:3: error: resources[2].identifier_glob: is missing\n"
+         "%:5:4: error: resources[2].capacity: must be a finite number from 0 to 1e15\n"
+         "doorman_server: %: 4 errors; correct them, or give another --config\n"},
     };
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         struct process *process = process_new();
@@ -637,9 +700,23 @@ static void an_unusable_configuration_is_an_error_that_says_why(void **state) {
                                          i % 2 ? "--check-config" : NULL, NULL};
         if (cases[i / 2].config) file_write(process->config, cases[i / 2].config);
         assert_int_equal(process_run(process, arguments, NULL), 1);
-        assert_refused(process, cases[i / 2].error_text);
-        assert_refused(process, process->config);
+        assert_printed(process, cases[i / 2].lines);
     }
+}
+
+static void the_first_20_errors_of_a_configuration_are_listed(void **state) {
+    (void)state;
+    struct process *process = process_new();
+    const char *const arguments[] = {"--check-config", "--config", process->config, NULL};
+    char config[1024] = "{\"resources\": [";
+    for (int i = 0; i < 25; i++) strcat(config, i ? ",\n7" : "\n7");
+    strcat(config, "]}");
+    file_write(process->config, config);
+    assert_int_equal(process_run(process, arguments, NULL), 1);
+    assert_int_equal(process_logged(process, "\n"), 21);
+    assert_int_equal(process_logged(process, ":21:1: error: resources[19]: must be an object\n"),
+                     1);
+    assert_int_equal(process_logged(process, ": 25 errors, of which the first 20 are listed; "), 1);
 }
 
 /* The path names a folder, so it can be opened but not read. */
@@ -852,6 +929,32 @@ static void check_config_accepts_a_valid_configuration(void **state) {
     assert_int_equal(process_logged(process, "\n"), 0);
 }
 
+/* G9 */
+static void check_config_prints_a_line_for_each_warning(void **state) {
+    (void)state;
+    struct process *process = process_new();
+    char expected[2][256];
+    snprintf(expected[0], sizeof expected[0],
+             "%s:2:2: warning: resources[0].identifier_glob: a [ has no ],", process->config);
+    snprintf(expected[1], sizeof expected[1],
+             "%s:3:63: warning: resources[0].algorithm.refresh_interval: equals the lease_length",
+             process->config);
+    assert_int_equal(check(process,
+                           "{\"resources\": [\n"
+                           "{\"identifier_glob\": \"a[1-3\", \"capacity\": 1, \"algorithm\":\n"
+                           "                   {\"kind\": \"FAIR_SHARE\", \"lease_length\": 60,"
+                           " \"refresh_interval\": 60}}]}"),
+                     0);
+    assert_int_equal(process_logged(process, "\n"), 2);
+    assert_int_equal(process_logged(process, expected[0]), 1);
+    assert_int_equal(process_logged(process, expected[1]), 1);
+    assert_int_equal(check(process, "{\"resources\": []}"), 0);
+    assert_int_equal(process_logged(process, ":1:2: warning: resources: is empty,"), 1);
+    char *out = file_read(process->out);
+    assert_non_null(strstr(out, ": ok, 0 resources\n"));
+    free(out);
+}
+
 /* G6: the limit is the lease length with drift, 60 s * 1.05. Immediate handover does not promise
  * T7, so it causes no warning. */
 static void learning_for_less_than_a_lease_causes_a_warning(void **state) {
@@ -912,7 +1015,7 @@ static void control_characters_are_escaped_in_the_log(void **state) {
     struct process *process = process_new();
     snprintf(config, sizeof config, "%s/a\nb\033c", process->folder);
     const char *const arguments[] = {"--config", config, "--listen=tcp://127.0.0.1:0", NULL};
-    file_write(config, CONFIG_120);
+    file_write(config, "{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":1}]}");
     process_start(process, arguments, NULL);
     process_await(process, "msg=serving", 1);
     process_signal(process, SIGHUP);
@@ -969,10 +1072,12 @@ int main(int argc, char **argv) {
         TEST(a_peer_that_vanishes_does_not_block_the_shutdown),
         TEST(a_changed_configuration_takes_effect_at_sighup),
         TEST(an_invalid_configuration_at_sighup_leaves_the_last_one_in_force),
+        TEST(the_log_has_all_errors_and_warnings_of_a_configuration),
         TEST(sigterm_and_sigint_end_the_server_with_success),
         TEST(a_stopping_server_answers_unavailable),
         TEST(an_address_in_use_is_an_error_that_names_it),
-        TEST(an_unusable_configuration_is_an_error_that_says_why),
+        TEST(an_unusable_configuration_is_an_error_that_says_why_and_where),
+        TEST(the_first_20_errors_of_a_configuration_are_listed),
         TEST(a_configuration_that_cannot_be_read_is_an_error),
         TEST(a_usage_error_is_one_line_that_mentions_help),
         TEST(an_invalid_address_or_name_is_a_usage_error),
@@ -982,6 +1087,7 @@ int main(int argc, char **argv) {
         TEST(every_flag_can_be_set_in_the_environment),
         TEST(flags_take_precedence_over_the_environment),
         TEST(check_config_accepts_a_valid_configuration),
+        TEST(check_config_prints_a_line_for_each_warning),
         TEST(learning_for_less_than_a_lease_causes_a_warning),
         TEST(every_line_of_the_log_is_logfmt),
         TEST(control_characters_are_escaped_in_the_log),
