@@ -148,6 +148,7 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 
 $(TESTS): LIBRARIES += -lcmocka -lm
 $(filter %/unit/warnings_test,$(TESTS)): server/warnings.c
+$(filter %/unit/watch_test,$(TESTS)): $(addprefix server/,watch.c server.h flags.h)
 $(filter %/unit/notify_test,$(TESTS)): server/notify.c
 $(filter %/unit/warnings_test %/unit/notify_test,$(TESTS)): $(addprefix server/,server.h flags.h) \
     doorman_server.c

@@ -15,8 +15,9 @@
  *    once (T4). All processes of a node use the name of the node in requests to the parent (T5).
  * V1 The server reloads the configuration on SIGHUP, when the file changes or is replaced, and when
  *    the etcd key changes. If the new configuration is invalid, the server refuses it and keeps the
- *    last one. On SIGTERM or SIGINT, the server finishes the requests in progress, gives up
- *    mastership, and ends with exit code 0.
+ *    last one. If the file is deleted, the server logs a warning and keeps the last configuration.
+ *    On SIGTERM or SIGINT, the server finishes the requests in progress, gives up mastership, and
+ *    ends with exit code 0.
  *    With an election, >>election of doorman.h decides which server is master (V2).
  * V3 HTTP has a status page for people, metrics for Prometheus and JSON for programs. It also takes
  *    the messages of the protocol.
@@ -1146,7 +1147,7 @@ static void service_run(struct service *service, const sigset_t *signals) {
     while (got != SIGTERM && got != SIGINT) {
         got = sigtimedwait(signals, NULL, &second);
         if (got == SIGHUP) service_reload(service);
-        if (server_watch_has_changed(service)) service_reload_config(service);
+        if (server_watch_poll(service)) service_reload_config(service);
         service_update(service);
         server_history_update(service, doorman_clock());
         server_memory_update(service, doorman_clock());

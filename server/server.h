@@ -197,6 +197,14 @@ struct file_version {
     int64_t bytes, seconds, nanoseconds;
 };
 
+#define MISSING_MAX 2 /* a file that is missing so many times in a row is reported */
+
+/* What is known about the configuration file. Only the main thread uses it. */
+struct file_watch {
+    struct file_version loaded; /* the version that was loaded last */
+    unsigned missing_count; /* how many times in a row the file was missing, up to MISSING_MAX */
+};
+
 #define PROBLEM_MAX 20
 
 /* Why a configuration cannot be loaded; or the warnings about one that was loaded. */
@@ -240,9 +248,8 @@ static inline void server_problems_text(const struct config_problems *problems,
 
 /* The result of the last load of the configuration. */
 struct config_load {
-    time_t loaded_at;                 /* when the configuration in force was loaded */
-    char error[PROBLEM_TEXT];         /* why the last load failed; "": it succeeded */
-    struct file_version file_version; /* used only by the main thread */
+    time_t loaded_at;         /* when the configuration in force was loaded */
+    char error[PROBLEM_TEXT]; /* why the last load failed; "": it succeeded */
 };
 
 /* The contents of the files that the flags --tls-... name. NULL: the flag is not given. */
@@ -271,6 +278,7 @@ struct service {
     char http_advertise[DOORMAN_ID_BYTES_MAX + 1]; /* "": others cannot reach HTTP */
     struct history *history;                       /* NULL: HTTP is off */
     struct counters counters;
+    struct file_watch watch;
     size_t connection_count; /* nng connections; atomic */
     nng_socket socket;
     char *urls[ADDRESS_MAX]; /* the bound addresses, with real ports instead of 0 */
@@ -378,12 +386,13 @@ static inline void server_check_listener(const struct service *service, const ch
 /* Stores the version of the configuration file. */
 void server_watch_start(struct service *service);
 
-/* Returns whether the configuration file has another version than the stored one. If the file is
- * missing, a program may be replacing it. So a missing file counts as unchanged. */
-bool server_watch_has_changed(const struct service *service);
+/* Returns whether the configuration file has another version than the stored one. A missing file
+ * counts as unchanged. The caller calls this function once a second. If the file is missing in two
+ * calls in a row, the second call logs a warning. */
+bool server_watch_poll(struct service *service);
 #else
 static inline void server_watch_start(struct service *service) { (void)service; }
-static inline bool server_watch_has_changed(const struct service *service) {
+static inline bool server_watch_poll(struct service *service) {
     (void)service;
     return false;
 }

@@ -572,6 +572,35 @@ static void the_log_has_all_errors_and_warnings_of_a_configuration(void **state)
     server_stop(&server);
 }
 
+/* V1. The file may be missing for a moment while it is replaced, so the report takes two seconds.
+ * It is made once. */
+static void a_deleted_configuration_is_reported_and_stays_in_force(void **state) {
+    (void)state;
+    static const char missing[] = "level=warning msg=\"the configuration file is missing; the last "
+                                  "configuration stays in force\"";
+    struct server server = server_start(CONFIG_120, NULL);
+    char kept[96];
+    snprintf(kept, sizeof kept, "%s/kept", server.process->folder);
+    assert_int_equal(rename(server.process->config, kept), 0);
+    process_await(server.process, missing, 1);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("a", "db/one", "1000")) == 120);
+    sleep_ms(2500);
+    assert_int_equal(process_logged(server.process, missing), 1);
+    assert_int_equal(rename(kept, server.process->config), 0);
+    process_await(server.process, "the configuration file is there again", 1);
+    assert_int_equal(process_logged(server.process, "configuration loaded"), 0);
+    unlink(server.process->config);
+    process_await(server.process, missing, 2);
+    process_signal(server.process, SIGHUP);
+    process_await(server.process, "cannot be opened: No such file or directory", 1);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("b", "db/two", "1000")) == 120);
+    config_replace(server.process, CONFIG("50"));
+    process_await(server.process, "configuration loaded", 1);
+    assert_true(capacity_of(&server, CAPACITY_REQUEST("c", "db/three", "1000")) == 50);
+    assert_int_equal(process_logged(server.process, missing), 2);
+    server_stop(&server);
+}
+
 static void sigterm_and_sigint_end_the_server_with_success(void **state) {
     (void)state;
     static const int signals[] = {SIGTERM, SIGINT};
@@ -1073,6 +1102,7 @@ int main(int argc, char **argv) {
         TEST(a_changed_configuration_takes_effect_at_sighup),
         TEST(an_invalid_configuration_at_sighup_leaves_the_last_one_in_force),
         TEST(the_log_has_all_errors_and_warnings_of_a_configuration),
+        TEST(a_deleted_configuration_is_reported_and_stays_in_force),
         TEST(sigterm_and_sigint_end_the_server_with_success),
         TEST(a_stopping_server_answers_unavailable),
         TEST(an_address_in_use_is_an_error_that_names_it),
