@@ -759,6 +759,7 @@ typedef struct doorman_server_resource {
     double wants;                     /* sum of what the holders want */
     double subclients;                /* sum of the subclients of the holders */
     size_t holder_count;
+    size_t unconfirmed_count; /* holders that do not confirm their leases: see S11 */
     uint64_t expired_count;  /* leases that have expired since the first request for the resource */
     bool divides_capacity;   /* true: the leases are parts of the capacity; false: the kind is
                                 STATIC or NO_ALGORITHM */
@@ -778,6 +779,7 @@ typedef struct doorman_server_lease {
     const char *holder_id;
     bool is_server;
     bool shared;      /* true: two processes seem to use the id: see DOORMAN_EVENT_SHARED_ID */
+    bool unconfirmed; /* true: the holder does not confirm its leases: see S11 */
     double has;       /* the amount of the lease, in the resource's units */
     double committed; /* the committed amount of the holder, at least has */
     double wants;
@@ -787,11 +789,12 @@ typedef struct doorman_server_lease {
     doorman_time expires_at; /* the server keeps `committed` for the holder until this time */
 } doorman_server_lease;
 
-/* The position of an iteration. The caller initialises the cursor with {0}, and need not free it.
- * The fields are private. */
+/* The position of an iteration. The caller initialises the cursor with {0}, and need not free it. A
+ * caller may store `position`, and later continue the iteration with a cursor {position, false}.
+ * The position is only valid for the same server object. */
 typedef struct doorman_cursor {
-    uint64_t position;
-    bool at_end;
+    uint64_t position; /* a number without a meaning for the caller */
+    bool at_end;       /* private */
 } doorman_cursor;
 
 /* These functions iterate over the resources, or over the leases of one resource. Expired leases
@@ -3916,6 +3919,8 @@ typedef struct doorman__lease_entry {
     unsigned other_continued : 1; /* 1: the other chain has been continued */
     unsigned other_lease : 10;    /* the lowest 10 bits of the id of the last lease of the other
                                      chain */
+    unsigned unconfirmed : 2;     /* the number of requests in a row that did not confirm the last
+                                     lease, at most 3 (S11) */
     char holder_id[];
 } doorman__lease_entry;
 
@@ -3949,6 +3954,7 @@ typedef struct doorman__lease_table {
     doorman_time end_by; /* no lease may end later than this */
     bool whole;          /* leases are whole units */
     doorman__table entries;
+    size_t unconfirmed_count; /* entries whose holders do not confirm their leases (S11) */
     doorman__lease_entry *oldest, *newest;
     doorman__lease_entry *draining; /* the oldest entry of the old list: see "expiry" */
     doorman__index index;
@@ -4046,6 +4052,31 @@ static bool doorman__entry_note_request(doorman__lease_entry *entry, uint64_t na
     entry->suspicion =
         (suspicion < DOORMAN__SUSPICION_MAX ? suspicion : DOORMAN__SUSPICION_MAX) & 15U;
     return doorman__entry_shared(entry);
+}
+
+#define DOORMAN__UNCONFIRMED_MAX 3U
+
+static bool doorman__entry_unconfirmed(const doorman__lease_entry *entry) {
+    return entry->unconfirmed == DOORMAN__UNCONFIRMED_MAX;
+}
+
+/* S11: records whether a request confirms the last lease of the holder. Called before the claim of
+ * the request lowers the amount of that lease.
+ *   claim   what the request says that the holder has; less than 0: the request does not name the
+ *           last lease. A holder may round the amount of its lease */
+static void doorman__leases_note_claim(doorman__lease_table *leases, doorman__lease_entry *entry,
+                                       double claim, doorman_time now) {
+    bool confirms = claim >= 0 && claim <= entry->has * (1 + 1e-9);
+    bool was = doorman__entry_unconfirmed(entry);
+    if (confirms) {
+        entry->unconfirmed = 0;
+    } else if (!was && entry->lease_id && now < entry->lease_end) {
+        entry->unconfirmed = (entry->unconfirmed + 1U) & DOORMAN__UNCONFIRMED_MAX;
+    }
+    assert(!was || leases->unconfirmed_count > 0);
+    leases->unconfirmed_count -= was;
+    leases->unconfirmed_count += doorman__entry_unconfirmed(entry);
+    assert(leases->unconfirmed_count <= leases->entries.count);
 }
 
 static void doorman__leases_unlist(doorman__lease_table *leases, doorman__lease_entry *entry) {
@@ -4571,12 +4602,14 @@ static void doorman__leases_remove(doorman__lease_table *leases, doorman__lease_
     }
     doorman__rotation_end(leases, entry);
     doorman__leases_set_amounts(leases, entry, 0, 0);
+    leases->unconfirmed_count -= doorman__entry_unconfirmed(entry);
     doorman__table_remove(&leases->entries, &entry->link);
     doorman__leases_unlist(leases, entry);
     doorman__child_destroy(child);
     DOORMAN_FREE(entry);
     leases->terms_count = 0;
     assert(leases->entries.count > 0 || (!leases->oldest && !leases->draining));
+    assert(leases->unconfirmed_count <= leases->entries.count);
     /* C9: without entries the committed sum is exactly 0. */
     assert(leases->entries.count > 0 || (leases->committed.high | leases->committed.low) == 0);
 }
@@ -5853,6 +5886,12 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * S10 The server counts signs that two processes use one id (see "shared ids" in >>leases).
  *    on_event reports the third sign and each further sign. doorman_server_next_lease then shows
  *    the lease of that id as `shared`. Nothing else changes for this lease.
+ * S11 The server counts requests that do not confirm the holder's last lease, although this lease
+ *    is in force. A request confirms the lease if it names the lease and claims no larger `has`. A
+ *    request that confirms sets the count back to 0. After three such requests in a row,
+ *    doorman_server_next_lease shows the lease as `unconfirmed`. After a cut, the larger amount
+ *    stays committed for such a holder (R4). A restart, a lost response or a late copy of a request
+ *    adds only 1 to the count. Nothing else changes for the lease.
  * R8 Learning ends when all leases of a predecessor must have ended. A root learns for the longest
  *    lease length plus the drift. This time starts when the predecessor was known to be gone. T6 is
  *    the rule for a node with a parent. If learning_mode_duration is shorter than this time, T7
@@ -7405,6 +7444,10 @@ static void doorman__context_enter(doorman__request_context *context) {
     } else {
         doorman__leases_set_demands(leases, entry, item_request->wants, item_request->wants_count);
     }
+    if (!context->learns) {
+        double claim = context->names_last_lease ? item_request->has.capacity : -1;
+        doorman__leases_note_claim(leases, entry, claim, context->now);
+    }
     if (context->names_last_lease && !context->learns) {
         doorman__leases_confirm(leases, entry, context->claim);
     }
@@ -7591,6 +7634,7 @@ static bool doorman__resource_describe(doorman_server *server,
                                      .wants = doorman__leases_wants(leases),
                                      .subclients = doorman__leases_subclients(leases),
                                      .holder_count = leases->entries.count,
+                                     .unconfirmed_count = leases->unconfirmed_count,
                                      .expired_count = resource->expired_count,
                                      .divides_capacity = kind->divides_capacity,
                                      .is_learning = doorman__leases_learning(leases, now),
@@ -7635,6 +7679,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
     *out = (doorman_server_lease){.holder_id = entry->holder_id,
                                   .is_server = entry->is_server,
                                   .shared = doorman__entry_shared(entry),
+                                  .unconfirmed = doorman__entry_unconfirmed(entry),
                                   .has = entry->has,
                                   .committed = entry->committed,
                                   .wants = doorman__entry_wants(entry),

@@ -752,6 +752,126 @@ static void one_process_on_a_bad_network_is_not_reported_as_two(void **state) {
     }
 }
 
+/* ---- S11: holders that do not confirm ---- */
+
+/* Returns the lease of an existing holder. */
+static doorman_server_lease lease_of(world *w, const char *holder_id) {
+    doorman_cursor cursor = {0};
+    doorman_server_lease lease = {.holder_id = ""};
+    do {
+        assert_true(doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now));
+    } while (strcmp(lease.holder_id, holder_id) != 0);
+    return lease;
+}
+
+/* Fails unless a holder has this mark. No other holder may be marked. */
+static void assert_unconfirmed(world *w, const char *holder_id, bool is_marked) {
+    assert_int_equal(lease_of(w, holder_id).unconfirmed, is_marked);
+    assert_int_equal(read_resource(w).unconfirmed_count, is_marked);
+}
+
+/* A client that sends no `has` keeps its first lease committed. */
+static void a_holder_that_never_confirms_is_marked(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
+    (void)request(w, &a);
+    (void)request(w, &b);
+    for (int i = 0; i < 3; i++) {
+        assert_unconfirmed(w, "a", false);
+        w->now += 6 * SECOND;
+        a.has.id = 0;
+        assert_about(request_capacity(w, &a), 50);
+        assert_about(request_capacity(w, &b), 0);
+    }
+    assert_unconfirmed(w, "a", true);
+    assert_about(lease_of(w, "a").committed, 100);
+    w->now += 6 * SECOND;
+    assert_about(request_capacity(w, &a), 50); /* it names its last lease */
+    assert_unconfirmed(w, "a", false);
+    assert_about(lease_of(w, "a").committed, 50);
+    world_stop(w);
+}
+
+/* A client that names its last lease, but claims more than that lease, does not confirm it. Units
+ * in use may exceed the lease, so a client that reports them does confirm. */
+static void a_holder_that_claims_more_than_its_lease_is_marked(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
+    (void)request(w, &a);
+    (void)request(w, &b);
+    for (int i = 0; i < 4; i++) {
+        assert_unconfirmed(w, "a", false);
+        a.has.capacity = 100;
+        w->now += 6 * SECOND;
+        (void)request(w, &a);
+    }
+    assert_unconfirmed(w, "a", true); /* the first of the four requests had a lease of 100 */
+    a.outstanding = 100;
+    w->now += 6 * SECOND;
+    (void)request(w, &a);
+    assert_unconfirmed(w, "a", false);
+    assert_about(lease_of(w, "a").committed, 100);
+    world_stop(w);
+}
+
+/* A restart, a lost response and a late copy each add 1 to the count. */
+static void a_restart_and_lost_messages_do_not_mark_a_holder(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 100};
+    (void)request(w, &a);
+    for (int i = 0; i < 20; i++) {
+        holder copy = a;
+        if (i % 2 == 0) a.has.id = 0; /* the process restarts */
+        w->now += 6 * SECOND;
+        (void)request(w, &copy); /* this response is lost, or this is a late copy */
+        (void)request(w, &a);
+        assert_unconfirmed(w, "a", false);
+        w->now += 6 * SECOND;
+        (void)request(w, &a);
+    }
+    world_stop(w);
+}
+
+/* A client whose lease has ended names no lease. Its entry lasts longer than the lease. */
+static void requests_after_the_end_of_the_lease_need_no_confirmation(void **state) {
+    (void)state;
+    for (int early = 0; early < 2; early++) {
+        world *w = world_start(100, NULL);
+        holder a = {.id = "a", .wants = 100};
+        doorman_time end = w->now + request(w, &a).gets.expires_in;
+        for (int i = 0; i < 3; i++) {
+            w->now = end - early;
+            a.has.id = 0;
+            end = w->now + request(w, &a).gets.expires_in;
+        }
+        assert_unconfirmed(w, "a", early == 1);
+        world_stop(w);
+    }
+}
+
+static void a_marked_holder_that_leaves_is_no_longer_counted(void **state) {
+    (void)state;
+    for (int expires = 0; expires < 2; expires++) {
+        world *w = world_start(100, NULL);
+        holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 1};
+        for (int i = 0; i < 4; i++) {
+            a.has.id = 0;
+            (void)request(w, &a);
+        }
+        assert_unconfirmed(w, "a", true);
+        w->now += 30 * SECOND;
+        (void)request(w, &b);
+        if (!expires) release(w, &a, a.has.id);
+        if (expires) w->now += 40 * SECOND;
+        assert_unconfirmed(w, "b", false);
+        assert_int_equal(read_resource(w).holder_count, 1);
+        world_stop(w);
+    }
+}
+
 /* R4: a claim under an older lease does not lower the committed amount. */
 static void a_delayed_duplicate_of_a_request_frees_nothing(void **state) {
     (void)state;
@@ -1723,6 +1843,11 @@ int main(void) {
         cmocka_unit_test(two_processes_with_one_id_are_detected),
         cmocka_unit_test(two_processes_with_one_id_are_detected_at_different_request_rates),
         cmocka_unit_test(one_process_on_a_bad_network_is_not_reported_as_two),
+        cmocka_unit_test(a_holder_that_never_confirms_is_marked),
+        cmocka_unit_test(a_holder_that_claims_more_than_its_lease_is_marked),
+        cmocka_unit_test(a_restart_and_lost_messages_do_not_mark_a_holder),
+        cmocka_unit_test(requests_after_the_end_of_the_lease_need_no_confirmation),
+        cmocka_unit_test(a_marked_holder_that_leaves_is_no_longer_counted),
         cmocka_unit_test(a_delayed_duplicate_of_a_request_frees_nothing),
         cmocka_unit_test(units_in_flight_stay_committed),
         cmocka_unit_test(a_release_names_its_lease),
