@@ -150,6 +150,7 @@ $(TESTS): LIBRARIES += -lcmocka -lm
 $(filter %/unit/warnings_test,$(TESTS)): server/warnings.c
 $(filter %/unit/watch_test,$(TESTS)): $(addprefix server/,watch.c server.h flags.h)
 $(filter %/unit/notify_test,$(TESTS)): server/notify.c
+$(filter %/unit/text_test,$(TESTS)): server/text.c server/server.h server/flags.h
 $(filter %/unit/warnings_test %/unit/notify_test,$(TESTS)): $(addprefix server/,server.h flags.h) \
     doorman_server.c
 build/plain/%: tests/%.c $(TEST_SOURCES) | test_deps

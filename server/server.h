@@ -613,6 +613,15 @@ void server_text_add(struct text *text, const char *plain);
 __attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, const char *format,
                                                             ...);
 
+/* Adds a number without the digits that only come from rounding: an integer with all its digits,
+ * and any other number with at most 12 significant digits. */
+void server_text_add_number(struct text *text, double value);
+
+/* Adds an amount of a lease, or a sum of such amounts, in the same form. The text is never larger
+ * than the amount. So if leases fit into a capacity, their texts fit too.
+ *   amount   at least 0 */
+void server_text_add_lease(struct text *text, double amount);
+
 /* A rule that escapes characters for a language. Returns the text that replaces a character, or
  * NULL if the character needs no escape. The function may write the result to `room`. */
 typedef const char *(*escape_rule)(char character, char room[8]);

@@ -39,6 +39,38 @@ __attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, c
     server_text_add(text, formatted);
 }
 
+/* Writes a number as text. An integer has all its digits, and any other number has at most 12
+ * significant digits. */
+static void number_format(char out[40], double value) {
+    bool is_integer = value > -9e15 && value < 9e15 && (double)(int64_t)value == value;
+    snprintf(out, 40, is_integer ? "%.0f" : "%.12g", value);
+}
+
+void server_text_add_number(struct text *text, double value) {
+    char out[40];
+    number_format(out, value);
+    server_text_add(text, out);
+}
+
+/* If the text is larger than the amount, writes the next smaller number with 12 digits. The digits
+ * of "3.33333333333e+01" without the point are 333333333333, and its exponent is 1. */
+void server_text_add_lease(struct text *text, double amount) {
+    char out[40], digits[64];
+    number_format(out, amount);
+    if (amount > 0 && strtod(out, NULL) > amount) {
+        snprintf(digits, sizeof digits, "%.11e", amount);
+        digits[1] = digits[0]; /* moves the first digit to where the point was */
+        char *end = NULL;
+        long long number = strtoll(digits + 1, &end, 10);
+        long exponent = strtol(end + 1, NULL, 10);
+        bool is_power = number == 100000000000; /* the smaller number has a digit less */
+        number = is_power ? 999999999999 : number - 1;
+        snprintf(digits, sizeof digits, "%llde%ld", number, exponent - 11 - is_power);
+        number_format(out, strtod(digits, NULL));
+    }
+    server_text_add(text, out);
+}
+
 const char *server_escape_html(char character, char room[8]) {
     (void)room;
     switch (character) {
