@@ -1,6 +1,10 @@
 /* doorman_server, part HTTP: JSON for programs. This file reads snapshots and the configuration,
  * and passes messages to the server object through server_handle_message.
  *
+ * The status has the numbers that people and monitoring read. Its amounts have at most 12
+ * significant digits, and are never larger than the amounts themselves. Messages of the protocol
+ * have all digits, because both sides calculate with them: see >>json in doorman.h.
+ *
  * Programs can read the state and the configuration in force, and can call the methods of the
  * protocol. The path names the method. So a request or response is only the object inside
  * {"METHOD": ...}. */
@@ -12,40 +16,40 @@ static void json_text(struct text *text, const char *value) {
     server_text_add(text, "\"");
 }
 
-/* Writes a number with 15 digits if they read back as the same number. Otherwise writes 17 digits,
- * which always read back as the same number. */
-static void json_number(struct text *text, double value) {
-    char formatted[40];
-    snprintf(formatted, sizeof formatted, "%.15g", value);
-    if (strtod(formatted, NULL) < value || strtod(formatted, NULL) > value) {
-        snprintf(formatted, sizeof formatted, "%.17g", value);
-    }
-    server_text_add(text, formatted);
-}
-
 /* Writes a duration in seconds. `before` is the text in front of the number. */
 static void json_seconds(struct text *text, const char *before, doorman_time time) {
     server_text_add(text, before);
-    json_number(text, (double)time / (double)DOORMAN_SECOND);
+    server_text_add_number(text, (double)time / (double)DOORMAN_SECOND);
 }
 
-static void json_resource(struct text *text, const struct row *row, doorman_time now) {
+/* Writes a field whose value is an amount that holders have, or may have. */
+static void json_lease(struct text *text, const char *name, double amount) {
+    server_text_addf(text, ",\"%s\":", name);
+    server_text_add_lease(text, amount);
+}
+
+static void json_number(struct text *text, const char *name, double value) {
+    server_text_addf(text, ",\"%s\":", name);
+    server_text_add_number(text, value);
+}
+
+/* `clients` is the number of holders. Its name is older than the word. */
+static void json_resource(struct text *text, const struct row *row, const char *id,
+                          doorman_time now) {
     const doorman_server_resource *info = &row->info;
     server_text_add(text, "{\"resource_id\":");
-    json_text(text, row->id);
-    server_text_add(text, ",\"capacity\":");
-    json_number(text, info->capacity);
-    server_text_add(text, ",\"has\":");
-    json_number(text, info->has);
-    server_text_add(text, ",\"wants\":");
-    json_number(text, info->wants);
-    server_text_addf(text, ",\"clients\":%zu,\"subclients\":", info->holder_count);
-    json_number(text, info->subclients);
-    server_text_add(text, ",\"safe_capacity\":");
+    json_text(text, id);
+    json_lease(text, "capacity", info->capacity);
+    json_lease(text, "has", info->has);
+    json_lease(text, "committed", info->committed);
+    json_number(text, "wants", info->wants);
+    server_text_addf(text, ",\"holders\":%zu,\"clients\":%zu,\"unconfirmed_holders\":%zu",
+                     info->holder_count, info->holder_count, info->unconfirmed_count);
+    json_number(text, "subclients", info->subclients);
     if (info->has_safe_capacity) {
-        json_number(text, info->safe_capacity);
+        json_lease(text, "safe_capacity", info->safe_capacity);
     } else {
-        server_text_add(text, "null");
+        server_text_add(text, ",\"safe_capacity\":null");
     }
     server_text_addf(text, ",\"learning\":%s,\"algorithm\":\"%s\"",
                      info->is_learning ? "true" : "false", server_kind_name(row->kind));
@@ -53,35 +57,155 @@ static void json_resource(struct text *text, const struct row *row, doorman_time
     server_text_add(text, "}");
 }
 
-void server_handle_status(struct service *service, const struct http_request *request,
-                          struct http_response *response) {
-    struct text *text = &response->text;
-    struct snapshot snapshot = {.now = 0};
-    char filter[DOORMAN_ID_BYTES_MAX + 1] = "";
-    server_query_read(request->query, "filter", filter, sizeof filter);
-    snapshot.abandoned = response->abandoned;
-    server_snapshot_take(&snapshot, service, filter, ROWS_MAX);
-    response->type = "application/json";
+/* Starts the object of a status with the fields about this process. */
+static void json_start_status(struct text *text, const struct service *service,
+                              const struct snapshot *snapshot) {
     server_text_add(text, "{\"node\":");
     json_text(text, service->node);
     server_text_add(text, ",\"id\":");
     json_text(text, service->id);
     server_text_addf(text,
                      ",\"version\":\"%s\",\"is_master\":%s,\"master_address\":", DOORMAN_VERSION,
-                     snapshot.is_master ? "true" : "false");
-    if (snapshot.master[0]) {
-        json_text(text, snapshot.master);
+                     snapshot->is_master ? "true" : "false");
+    if (snapshot->master[0]) {
+        json_text(text, snapshot->master);
     } else {
         server_text_add(text, "null");
     }
+}
+
+static void status_write_resources(struct service *service, const struct http_request *request,
+                                   struct http_response *response) {
+    struct text *text = &response->text;
+    struct snapshot snapshot = {.now = 0};
+    char filter[DOORMAN_ID_BYTES_MAX + 1] = "";
+    server_query_read(request->query, "filter", filter, sizeof filter);
+    snapshot.abandoned = response->abandoned;
+    server_snapshot_take(&snapshot, service, filter, ROWS_MAX);
+    json_start_status(text, service, &snapshot);
     server_text_add(text, ",\"resources\":[");
     for (size_t i = 0; i < snapshot.row_count && !server_is_abandoned(response->abandoned); i++) {
         if (i) server_text_add(text, ",\n");
-        json_resource(text, &snapshot.rows[i], snapshot.now);
+        json_resource(text, &snapshot.rows[i], snapshot.rows[i].id, snapshot.now);
     }
     server_text_add(text, "]}\n");
     text->failed = text->failed || snapshot.failed;
     server_snapshot_uninit(&snapshot);
+}
+
+#define LEASES_DEFAULT 1000 /* leases of a page, without `limit` */
+#define LEASES_MAX 5000
+
+/* Reads a positive number. Returns 0 if the text is not a number of at most 16 digits. */
+static uint64_t number_read(const char *text, int base, const char **end) {
+    size_t digits = strspn(text, base == 16 ? "0123456789abcdef" : "0123456789");
+    *end = text + digits;
+    return digits > 0 && digits <= 16 ? strtoull(text, NULL, base) : 0;
+}
+
+/* A position in the leases of a resource is "POSITION-PROCESS", in hexadecimal digits. Each process
+ * has an order of its own, so the second number names the process. It is the time of its start.
+ * Returns false if the query has a position that is not from this process. */
+static bool leases_read_position(const char *query, const struct service *service,
+                                 doorman_cursor *out) {
+    char value[48];
+    const char *end;
+    if (!server_query_read(query, "after", value, sizeof value)) return true;
+    out->position = number_read(value, 16, &end);
+    bool valid = out->position > 0 && *end == '-';
+    return valid && number_read(end + 1, 16, &end) == (uint64_t)service->started_at && !*end;
+}
+
+/* Reads which leases a page has. If the query is not valid, returns false and writes an error. */
+static bool leases_read_query(const char *query, const struct service *service,
+                              struct lease_list *leases, struct http_response *response) {
+    char value[16];
+    const char *end = "";
+    const char *message = NULL;
+    leases->limit = LEASES_DEFAULT;
+    if (server_query_read(query, "limit", value, sizeof value)) {
+        leases->limit = (size_t)number_read(value, 10, &end);
+    }
+    if (*end || leases->limit < 1 || leases->limit > LEASES_MAX) {
+        message = "limit: must be an integer from 1 to 5000";
+    } else if (!leases_read_position(query, service, &leases->cursor)) {
+        message = "after: is not a position of this process; start again without `after`";
+    }
+    if (message) server_http_response_set_error(response, 400, "INVALID_ARGUMENT", message);
+    return !message;
+}
+
+static void json_holder(struct text *text, const struct lease_row *row, doorman_time now) {
+    const doorman_server_lease *info = &row->info;
+    server_text_add(text, "{\"holder_id\":");
+    json_text(text, row->id);
+    server_text_addf(text, ",\"is_server\":%s", info->is_server ? "true" : "false");
+    json_lease(text, "has", info->has);
+    json_lease(text, "committed", info->committed);
+    json_number(text, "wants", info->wants);
+    json_number(text, "subclients", info->subclients);
+    server_text_addf(text, ",\"priority\":%d,\"shared\":%s,\"unconfirmed\":%s", info->priority,
+                     info->shared ? "true" : "false", info->unconfirmed ? "true" : "false");
+    json_seconds(text, ",\"expires_in\":", info->expires_at - now);
+    if (info->granted_at > 0) json_seconds(text, ",\"renewed_ago\":", now - info->granted_at);
+    server_text_add(text, "}");
+}
+
+static void json_leases(struct text *text, const struct service *service,
+                        const struct lease_list *leases) {
+    server_text_add(text, ",\"resource\":");
+    json_resource(text, &leases->resource, leases->resource_id, leases->now);
+    server_text_add(text, ",\"leases\":[");
+    for (size_t i = 0; i < leases->row_count && !server_is_abandoned(leases->abandoned); i++) {
+        if (i) server_text_add(text, ",\n");
+        json_holder(text, &leases->rows[i], leases->now);
+    }
+    server_text_add(text, "]");
+    if (leases->has_more) {
+        server_text_addf(text, ",\"next\":\"%" PRIx64 "-%" PRIx64 "\"", leases->cursor.position,
+                         (uint64_t)service->started_at);
+    }
+    server_text_add(text, "}\n");
+}
+
+/* Writes a page of the leases of one resource. A page costs only its own leases, whatever the
+ * number of holders is. So the leases come in the order of the lease table, and not in the order of
+ * their ids. Leases that last while a program reads all pages appear exactly once. */
+static void status_write_leases(struct service *service, const struct http_request *request,
+                                struct http_response *response, const char *id) {
+    struct text *text = &response->text;
+    struct snapshot snapshot = {.now = 0};
+    char filter[DOORMAN_ID_BYTES_MAX + 1] = "";
+    struct lease_list leases = {
+        .resource_id = id, .filter = filter, .abandoned = response->abandoned};
+    server_query_read(request->query, "filter", filter, sizeof filter);
+    if (!leases_read_query(request->query, service, &leases, response)) return;
+    pthread_mutex_lock(&service->lock);
+    server_snapshot_find_master(&snapshot, service);
+    pthread_mutex_unlock(&service->lock);
+    server_lease_list_take(&leases, service);
+    if (leases.found) {
+        json_start_status(text, service, &snapshot);
+        json_leases(text, service, &leases);
+    } else {
+        server_http_response_set_error(response, 404, "NOT_FOUND",
+                                       snapshot.is_master
+                                           ? "the resource has no holders"
+                                           : "this process is not the master, so it has no leases");
+    }
+    text->failed = text->failed || leases.failed;
+    server_lease_list_uninit(&leases);
+}
+
+void server_handle_status(struct service *service, const struct http_request *request,
+                          struct http_response *response) {
+    char id[DOORMAN_ID_BYTES_MAX + 1];
+    response->type = "application/json";
+    if (server_query_read(request->query, "resource", id, sizeof id)) {
+        status_write_leases(service, request, response, id);
+    } else {
+        status_write_resources(service, request, response);
+    }
 }
 
 /* The resources of a node with a parent, as templates. */

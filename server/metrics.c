@@ -35,7 +35,9 @@ static void metrics_header(struct text *text, const char *name, const char *type
 
 static void metrics_gauge(struct text *text, const char *name, const char *help, double value) {
     metrics_header(text, name, "gauge", help);
-    server_text_addf(text, "doorman_%s %.17g\n", name, value);
+    server_text_addf(text, "doorman_%s ", name);
+    server_text_add_number(text, value);
+    server_text_add(text, "\n");
 }
 
 static uint64_t counter_read(const counter *count) {
@@ -99,8 +101,10 @@ static void metrics_parent(struct text *text, const struct counters *counters) {
 enum resource_metric {
     METRIC_CAPACITY,
     METRIC_HAS,
+    METRIC_COMMITTED,
     METRIC_WANTS,
     METRIC_CLIENTS,
+    METRIC_UNCONFIRMED,
     METRIC_SUBCLIENTS,
     METRIC_SAFE_CAPACITY,
     METRIC_LEARNING,
@@ -114,9 +118,13 @@ static const struct {
 } resource_metrics[METRIC_COUNT] = {
     {"resource_capacity", "gauge", "Capacity that can be granted, in the resource's units."},
     {"resource_has", "gauge", "Sum of the leases, in the resource's units."},
+    {"resource_committed", "gauge",
+     "Sum of what the server still counts as used by the holders, at least the leases."},
     {"resource_wants", "gauge", "Sum of what the holders want, in the resource's units."},
     {"resource_clients", "gauge",
      "Holders: clients and child servers with an entry at this server."},
+    {"resource_unconfirmed_holders", "gauge",
+     "Holders that do not confirm their leases, and so hold back capacity after a cut."},
     {"resource_subclients", "gauge", "Clients, including those of child servers."},
     {"resource_safe_capacity", "gauge", "What a client may use without a lease; -1 is unlimited."},
     {"resource_learning", "gauge", "1 while holders are granted only what they claim, else 0."},
@@ -134,8 +142,10 @@ static bool metric_value(const struct snapshot *snapshot, const struct row *row,
     switch (metric) {
     case METRIC_CAPACITY: *out = info->capacity; break;
     case METRIC_HAS: *out = info->has; break;
+    case METRIC_COMMITTED: *out = info->committed; break;
     case METRIC_WANTS: *out = info->wants; break;
     case METRIC_CLIENTS: *out = (double)info->holder_count; break;
+    case METRIC_UNCONFIRMED: *out = (double)info->unconfirmed_count; break;
     case METRIC_SUBCLIENTS: *out = info->subclients; break;
     case METRIC_SAFE_CAPACITY: *out = info->safe_capacity; return info->has_safe_capacity;
     case METRIC_LEARNING: *out = info->is_learning; break;
@@ -148,13 +158,21 @@ static bool metric_value(const struct snapshot *snapshot, const struct row *row,
     return true;
 }
 
+/* Returns whether the value is an amount that holders have, or may have. */
+static bool metric_is_lease(enum resource_metric metric) {
+    return metric == METRIC_CAPACITY || metric == METRIC_HAS || metric == METRIC_COMMITTED ||
+           metric == METRIC_SAFE_CAPACITY;
+}
+
 static void metrics_resource(struct text *text, const struct snapshot *snapshot,
                              const struct row *row, enum resource_metric metric, bool has_parent) {
     double value = 0;
     if (!metric_value(snapshot, row, metric, has_parent, &value)) return;
     server_text_addf(text, "doorman_%s{resource=\"", resource_metrics[metric].name);
     server_text_add_escaped(text, row->id ? row->id : "other", server_escape_label);
-    server_text_addf(text, "\"} %.17g\n", value);
+    server_text_add(text, "\"} ");
+    (metric_is_lease(metric) ? server_text_add_lease : server_text_add_number)(text, value);
+    server_text_add(text, "\n");
 }
 
 /* Adds a resource with the id "other" to the sum of the remaining resources. Otherwise the series

@@ -272,6 +272,11 @@ static void page_warnings(struct text *text, struct service *service, const stru
         server_text_add(text, "</span>");
     }
     if (row->info.overshoot > 0) server_text_add(text, " <span class=bad>over its capacity</span>");
+    if (row->info.unconfirmed_count > 0) {
+        server_text_addf(text, " <span class=bad>%zu holder%s not confirm</span>",
+                         row->info.unconfirmed_count,
+                         row->info.unconfirmed_count == 1 ? " does" : "s do");
+    }
     if (service->settings->parents.count == 0) return;
     if (row->info.leased) {
         server_text_add(text, " lease of ");
@@ -298,7 +303,8 @@ static void page_numbers(struct text *text, const struct row *row) {
     server_text_addf(text, "%zu holder%s, ", info->holder_count,
                      info->holder_count == 1 ? "" : "s");
     page_amount(text, info->subclients);
-    server_text_addf(text, " client%s", info->subclients <= 1 ? "" : "s");
+    server_text_addf(text, " subclient%s &middot; committed ", info->subclients <= 1 ? "" : "s");
+    page_amount(text, info->committed);
     if (info->has_safe_capacity) {
         server_text_add(text, " &middot; safe ");
         page_amount(text, info->safe_capacity);
@@ -344,7 +350,8 @@ ORDER_OF(compare_row_capacity, row, info.capacity)
 ORDER_OF(compare_row_holders, row, info.holder_count)
 ORDER_OF(compare_lease_has, lease_row, info.has)
 ORDER_OF(compare_lease_wants, lease_row, info.wants)
-ORDER_OF(compare_lease_weight, lease_row, info.subclients)
+ORDER_OF(compare_lease_committed, lease_row, info.committed)
+ORDER_OF(compare_lease_subclients, lease_row, info.subclients)
 ORDER_OF(compare_lease_priority, lease_row, info.priority)
 ORDER_OF(compare_lease_expiry, lease_row, info.expires_at)
 ORDER_OF(compare_lease_age, lease_row, info.granted_at)
@@ -357,11 +364,15 @@ static const struct order row_orders[] = {
     {"id", "name", server_compare_row_ids},      {"has", "has", compare_row_has},
     {"wants", "wants", compare_row_wants},       {"capacity", "capacity", compare_row_capacity},
     {"holders", "holders", compare_row_holders}, {NULL, NULL, NULL}};
-static const struct order lease_orders[] = {
-    {"holder", "holder", compare_lease_ids},          {"has", "has", compare_lease_has},
-    {"wants", "wants", compare_lease_wants},          {"weight", "weight", compare_lease_weight},
-    {"priority", "priority", compare_lease_priority}, {"expiry", "ends in", compare_lease_expiry},
-    {"seen", "last renewal", compare_lease_age},      {NULL, NULL, NULL}};
+static const struct order lease_orders[] = {{"holder", "holder", compare_lease_ids},
+                                            {"has", "has", compare_lease_has},
+                                            {"committed", "committed", compare_lease_committed},
+                                            {"wants", "wants", compare_lease_wants},
+                                            {"subclients", "subclients", compare_lease_subclients},
+                                            {"priority", "priority", compare_lease_priority},
+                                            {"expiry", "ends in", compare_lease_expiry},
+                                            {"seen", "last renewal", compare_lease_age},
+                                            {NULL, NULL, NULL}};
 
 /* The part of a list that a page shows, and its order. */
 struct view {
@@ -470,11 +481,14 @@ static void page_lease(struct text *text, const struct lease_row *row, doorman_t
     server_text_add_escaped(text, row->id, server_escape_html);
     if (info->is_server) server_text_add(text, " <span class=soft>(a server)</span>");
     if (info->shared) server_text_add(text, " <span class=bad>used by two processes</span>");
+    if (info->unconfirmed) server_text_add(text, " <span class=bad>does not confirm</span>");
     server_text_add(text, "</td><td data-name=has>");
     page_amount(text, info->has);
+    server_text_add(text, "</td><td data-name=committed>");
+    page_amount(text, info->committed);
     server_text_add(text, "</td><td data-name=wants>");
     page_amount(text, info->wants);
-    server_text_add(text, "</td><td data-name=weight>");
+    server_text_add(text, "</td><td data-name=subclients>");
     page_amount(text, info->subclients);
     server_text_addf(text, "</td><td data-name=priority>%d</td><td data-name='ends in'>",
                      info->priority);
@@ -535,10 +549,10 @@ static void page_leases(struct text *text, struct service *service, struct lease
 void server_handle_leases(struct service *service, const struct http_request *request,
                           struct http_response *response) {
     struct view view = view_read(request, lease_orders);
-    struct lease_list leases = {.found = false};
+    struct lease_list leases = {.resource_id = view.resource, .filter = "", .limit = ROWS_MAX};
     struct text *text = &response->text;
     leases.abandoned = response->abandoned;
-    server_lease_list_take(&leases, service, view.resource);
+    server_lease_list_take(&leases, service);
     lease_list_arrange(&leases, &view);
     view_set_count(&view, leases.row_count);
     page_start(service, request, response, view.filter);

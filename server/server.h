@@ -815,10 +815,15 @@ struct lease_row {
     doorman_server_lease info; /* its id pointer is not valid */
 };
 
-/* One resource and its leases. */
+/* One resource, and some of its leases. */
 struct lease_list {
     const char *resource_id;
+    const char *filter;    /* only leases whose holder ids contain this text become rows */
+    size_t limit;          /* maximum number of rows */
     const bool *abandoned; /* see struct http_response */
+    doorman_cursor cursor; /* in: where the list starts; {0}: with the first lease. out: where the
+                              next list starts */
+    bool has_more;         /* there are more leases than `limit` */
     doorman_time now;
     bool found;
     struct row resource;
@@ -862,8 +867,9 @@ bool server_snapshot_reserve(void *snapshot); /* for server_for_each_resource */
 const char *server_kind_name(doorman_kind kind);
 
 int server_compare_row_ids(const void *left, const void *right);
-void server_lease_list_take(struct lease_list *leases, struct service *service,
-                            const char *resource_id);
+
+/* Copies a resource and its leases. The caller sets the fields from resource_id to cursor. */
+void server_lease_list_take(struct lease_list *leases, struct service *service);
 void server_lease_list_uninit(struct lease_list *leases);
 struct config_load server_last_load(struct service *service);
 

@@ -123,6 +123,7 @@ void server_snapshot_add_other(struct snapshot *snapshot, const struct row *row)
     others->wants += info->wants;
     others->subclients += info->subclients;
     others->holder_count += info->holder_count;
+    others->unconfirmed_count += info->unconfirmed_count;
     others->expired_count += info->expired_count;
     others->is_learning |= info->is_learning;
     if (later) others->learned_at = info->learned_at;
@@ -200,19 +201,33 @@ static bool lease_list_reserve(struct lease_list *leases) {
     return rows != NULL;
 }
 
-/* Adds a lease. Returns whether the list needs more of them. */
+/* Adds a lease. Returns false if there is no memory. */
 static bool lease_list_add(struct lease_list *leases, const doorman_server_lease *info) {
     char *id = strdup(info->holder_id);
     assert(leases->row_count < leases->row_capacity);
     leases->failed = leases->failed || !id;
     if (id) leases->rows[leases->row_count++] = (struct lease_row){id, *info};
     /* cppcheck-suppress memleak ; the row owns the memory */
-    return id && leases->row_count < ROWS_MAX && !server_is_abandoned(leases->abandoned);
+    return id != NULL;
+}
+
+/* Visits the next lease. The cursor moves only past leases that are in the list, or that do not
+ * match the filter. Returns whether the list needs more leases. Precondition: the lock is held. */
+static bool lease_list_step(struct lease_list *leases, struct service *service, doorman_time now) {
+    doorman_cursor next = leases->cursor;
+    doorman_server_lease info;
+    bool found = doorman_server_next_lease(service->server, leases->resource_id, &next, &info, now);
+    bool matches = found && strstr(info.holder_id, leases->filter);
+    leases->has_more = matches && leases->row_count == leases->limit;
+    bool visited = found && !leases->has_more && (!matches || lease_list_add(leases, &info));
+    if (visited) leases->cursor = next;
+    return visited && !server_is_abandoned(leases->abandoned);
 }
 
 static void lease_list_find_resource(struct lease_list *leases, struct service *service) {
     doorman_server_resource info;
     leases->now = doorman_clock();
+    assert(leases->resource_id && leases->filter && leases->limit > 0);
     leases->found = doorman_server_find(service->server, leases->resource_id, &info, leases->now);
     if (!leases->found) return;
     const char *description = info.settings->description;
@@ -220,11 +235,7 @@ static void lease_list_find_resource(struct lease_list *leases, struct service *
     if (description) leases->description = strdup(description);
 }
 
-void server_lease_list_take(struct lease_list *leases, struct service *service,
-                            const char *resource_id) {
-    doorman_cursor cursor = {0};
-    doorman_server_lease lease;
-    leases->resource_id = resource_id;
+void server_lease_list_take(struct lease_list *leases, struct service *service) {
     pthread_mutex_lock(&service->lock);
     lease_list_find_resource(leases, service);
     pthread_mutex_unlock(&service->lock);
@@ -232,9 +243,7 @@ void server_lease_list_take(struct lease_list *leases, struct service *service,
     while (more && lease_list_reserve(leases)) {
         struct slice slice = slice_start(service);
         do {
-            more = doorman_server_next_lease(service->server, resource_id, &cursor, &lease,
-                                             slice.started_at) &&
-                   lease_list_add(leases, &lease);
+            more = lease_list_step(leases, service, slice.started_at);
         } while (more && !slice_step(&slice));
         slice_end(&slice, service);
     }

@@ -1,0 +1,197 @@
+/* The leases of a resource, and what is committed for each holder: as JSON, on the page and in the
+ * metrics. */
+#define _GNU_SOURCE
+#include "http.h"
+
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#include "doorman.h"
+
+static void request_for(const struct fixture *fixture, int client, const char *wants) {
+    char body[256];
+    snprintf(body, sizeof body, CAPACITY_REQUEST("c%03d", "db", "%s"), client, wants);
+    request_capacity(fixture, body);
+}
+
+/* Reads a status that is expected to succeed; the caller deletes it. */
+static cJSON *read_status(const struct fixture *fixture, const char *query) {
+    char path[512];
+    snprintf(path, sizeof path, "/v1/status?%s", query);
+    char *response = get(fixture, path, HOST);
+    if (code_of(response) != 200) fail_msg("%s: %s", path, response);
+    cJSON *tree = cJSON_Parse(body_of(response));
+    assert_non_null(tree);
+    free(response);
+    return tree;
+}
+
+enum { CLIENTS = 250 };
+
+/* The leases that a program has read from several pages. */
+struct leases {
+    int visits[CLIENTS], count, page_count;
+    double committed;
+    char next[64]; /* "": there are no more pages */
+};
+
+static void read_page(struct leases *leases, const struct fixture *fixture, const char *query) {
+    cJSON *tree = read_status(fixture, query);
+    const cJSON *lease;
+    cJSON_ArrayForEach(lease, find(tree, "leases")) {
+        int client = atoi(text(lease, "holder_id") + 1);
+        assert_in_range(client, 0, CLIENTS - 1);
+        leases->visits[client]++;
+        leases->count++;
+        leases->committed += number(lease, "committed");
+    }
+    leases->page_count++;
+    snprintf(leases->next, sizeof leases->next, "%s", find(tree, "next") ? text(tree, "next") : "");
+    cJSON_Delete(tree);
+}
+
+/* Each lease appears on exactly one page, even if holders come and go between two pages. */
+static void the_leases_of_a_resource_are_listed_in_pages(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(CONFIG("1000000", ""), NULL);
+    for (int i = 0; i < 200; i++) request_for(&fixture, i, "3");
+    struct leases leases = {.count = 0};
+    read_page(&leases, &fixture, "resource=db&limit=60");
+    assert_int_equal(leases.count, 60);
+    for (int i = 200; i < CLIENTS; i++) request_for(&fixture, i, "3");
+    while (leases.next[0] && leases.page_count < 10) {
+        char query[128];
+        snprintf(query, sizeof query, "resource=db&limit=60&after=%s", leases.next);
+        read_page(&leases, &fixture, query);
+    }
+    assert_int_equal(leases.next[0], 0);
+    for (int i = 0; i < CLIENTS; i++) assert_true(leases.visits[i] == 1 || i >= 200);
+    for (int i = 200; i < CLIENTS; i++) assert_true(leases.visits[i] <= 1);
+    assert_true(leases.committed == 3 * leases.count);
+    server_stop(&fixture.server);
+}
+
+/* The last page has no `next`, even if it is full. Without `limit` a page has 1,000 leases. */
+static void a_page_that_has_all_leases_is_the_last(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(CONFIG("1000000", ""), NULL);
+    for (int i = 0; i < CLIENTS; i++) request_for(&fixture, i, "3");
+    const char *const queries[] = {"resource=db", "resource=db&limit=250", "resource=db&limit=5000",
+                                   "resource=db&limit=10&filter=c24"};
+    for (size_t i = 0; i < sizeof queries / sizeof *queries; i++) {
+        struct leases leases = {.count = 0};
+        read_page(&leases, &fixture, queries[i]);
+        assert_int_equal(leases.count, i < 3 ? CLIENTS : 10);
+        assert_int_equal(leases.next[0], 0);
+    }
+    struct leases nine = {.count = 0};
+    read_page(&nine, &fixture, "resource=db&limit=9&filter=c24");
+    assert_true(nine.count == 9 && nine.next[0]);
+    server_stop(&fixture.server);
+}
+
+/* Each process lists the leases in an order of its own. So a position of another process would skip
+ * leases. */
+static void a_position_of_another_process_is_refused(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    for (int i = 0; i < 3; i++) request_for(&fixture, i, "3");
+    struct leases leases = {.count = 0};
+    read_page(&leases, &fixture, "resource=db&limit=1");
+    struct fixture other = fixture_start(CONFIG("100", ""), NULL);
+    for (int i = 0; i < 3; i++) request_for(&other, i, "3");
+    char path[256];
+    snprintf(path, sizeof path, "/v1/status?resource=db&after=%s", leases.next);
+    expect(&fixture, path, HOST, 200, "\"holder_id\"");
+    expect(&other, path, HOST, 400, "after: is not a position of this process");
+    const char *const wrong[] = {"after=",   "after=0-0", "after=1",
+                                 "after=1-", "after=x-1", "after=11111111111111111-1"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(path, sizeof path, "/v1/status?resource=db&%s", wrong[i]);
+        expect(&fixture, path, HOST, 400, "after: is not a position of this process");
+    }
+    const char *const limits[] = {"limit=", "limit=0", "limit=5001", "limit=-1", "limit=1x"};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        snprintf(path, sizeof path, "/v1/status?resource=db&%s", limits[i]);
+        expect(&fixture, path, HOST, 400, "limit: must be an integer from 1 to 5000");
+    }
+    expect(&fixture, "/v1/status?resource=none", HOST, 404, "the resource has no holders");
+    server_stop(&other.server);
+    server_stop(&fixture.server);
+}
+
+static void a_process_that_is_not_master_has_no_leases(void **state) {
+    (void)state;
+    const char *const more[] = {"--etcd", "http://127.0.0.1:1", "--election-key", "/k", NULL};
+    struct fixture fixture = fixture_start(CONFIG("100", ""), more);
+    expect(&fixture, "/v1/status?resource=db", HOST, 404, "this process is not the master");
+    server_stop(&fixture.server);
+}
+
+/* A client that never names its last lease keeps the capacity of its first lease. */
+static void a_holder_that_never_confirms_is_shown(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    request_for(&fixture, 1, "100");
+    request_for(&fixture, 2, "50");
+    cJSON *tree = read_status(&fixture, "resource=db&filter=c001");
+    assert_true(cJSON_IsFalse(find(tree, "leases[0].unconfirmed")));
+    cJSON_Delete(tree);
+    for (int i = 0; i < 3; i++) request_for(&fixture, 1, "100");
+    tree = read_status(&fixture, "resource=db&filter=c001");
+    assert_true(cJSON_IsTrue(find(tree, "leases[0].unconfirmed")));
+    assert_true(number(tree, "leases[0].has") == 50);
+    assert_true(number(tree, "leases[0].committed") == 100);
+    assert_true(number(tree, "leases[0].wants") == 100);
+    assert_true(number(tree, "leases[0].subclients") == 1);
+    assert_true(number(tree, "leases[0].expires_in") > 0);
+    assert_true(number(tree, "leases[0].renewed_ago") >= 0);
+    assert_true(number(tree, "resource.committed") == 100);
+    assert_true(number(tree, "resource.unconfirmed_holders") == 1);
+    assert_true(number(tree, "resource.holders") == 2);
+    cJSON_Delete(tree);
+    expect(&fixture, "/v1/status", HOST, 200, "\"committed\":100");
+    assert_true(metric(&fixture, "doorman_resource_committed{resource=\"db\"}") == 100);
+    assert_true(metric(&fixture, "doorman_resource_unconfirmed_holders{resource=\"db\"}") == 1);
+    expect(&fixture, "/", HOST, 200, "1 holder does not confirm");
+    expect(&fixture, "/", HOST, 200, "2 holders, 2 subclients &middot; committed 100");
+    expect(&fixture, "/resources?resource=db&filter=c001", HOST, 200, "does not confirm</span>");
+    expect(&fixture, "/resources?resource=db", HOST, 200, "data-name=committed>100<");
+    char *page = get(&fixture, "/resources?resource=db&filter=c002", HOST);
+    assert_null(strstr(page, "does not confirm</span></td>"));
+    free(page);
+    server_stop(&fixture.server);
+}
+
+/* A third of 100 units is printed with 12 digits. The sum of the printed leases is at most 100. */
+static void the_status_has_no_digits_that_come_from_rounding(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(CONFIG("200", ""), NULL);
+    for (int i = 0; i < 3; i++) request_for(&fixture, i, "0");
+    for (int i = 0; i < 3; i++) request_for(&fixture, i, "150.1");
+    for (int i = 0; i < 3; i++) request_for(&fixture, i, "150.1");
+    char *response = get(&fixture, "/v1/status?resource=db", HOST);
+    const char *list = strstr(response, "\"leases\"");
+    assert_non_null(list);
+    assert_non_null(strstr(list, "\"has\":66.6666666666,"));
+    assert_null(strstr(list, "66.66666666666"));
+    assert_non_null(strstr(list, "\"wants\":150.1,"));
+    free(response);
+    expect(&fixture, "/v1/status", HOST, 200, "\"wants\":450.3,");
+    expect(&fixture, "/metrics", HOST, 200, "doorman_resource_wants{resource=\"db\"} 450.3\n");
+    server_stop(&fixture.server);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(the_leases_of_a_resource_are_listed_in_pages),
+        TEST(a_page_that_has_all_leases_is_the_last),
+        TEST(a_position_of_another_process_is_refused),
+        TEST(a_process_that_is_not_master_has_no_leases),
+        TEST(a_holder_that_never_confirms_is_shown),
+        TEST(the_status_has_no_digits_that_come_from_rounding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
