@@ -127,8 +127,8 @@ static cJSON *election_create_key(struct service *service, const doorman_electio
     return response;
 }
 
-/* Reads the two lines of a value, and splits it in place. Further lines are ignored. An HTTP address
- * that is not valid is not known. The election checks the first line. */
+/* Reads the two lines of a value, and splits it in place. Further lines are ignored. An HTTP
+ * address that is not valid is not known. The election checks the first line. */
 static void election_read_value(struct election *election, char value[ELECTION_VALUE]) {
     char *line = strchr(value, '\n');
     if (line) *line++ = 0;

@@ -53,12 +53,12 @@ FLAG(HTTP, "http", "HOST:PORT|off", "DOORMAN_HTTP", WITHOUT_HTTP, PLACE(http),
      "        " HTTP_DEFAULT "); beyond loopback it needs --http-token or --tls-ca")
 FLAG(HTTP_ADVERTISE, "http-advertise", "URL", "DOORMAN_HTTP_ADVERTISE", WITHOUT_HTTP,
      PLACE(http_advertise),
-     "the address at which others reach --http, such as http://10.0.0.1:15050 (default --http, with\n"
-     "        the host of --advertise if it listens on all addresses; none if it is loopback and\n"
-     "        --advertise is not)")
+     "the address at which others reach --http, such as http://10.0.0.1:15050 (default --http,\n"
+     "        with the host of --advertise if it listens on all addresses; none if it is loopback\n"
+     "        and --advertise is not)")
 FLAG(HTTP_TOKEN, "http-token", "FILE", "DOORMAN_HTTP_TOKEN", WITHOUT_HTTP, PLACE(http_token),
-     "a file with a line ROLE NAME TOKEN for each token, where ROLE is read, write or admin; every\n"
-     "        HTTP request must send a token, as 'Authorization: Bearer TOKEN' or as a password, "
+     "a file with a line ROLE NAME TOKEN for each token, where ROLE is read, write or admin;\n"
+     "        every HTTP request must send a token, as 'Authorization: Bearer TOKEN' or as a password, "
      "except\n"
      "        for /healthz and /readyz (default none)")
 FLAG(TLS_CERT, "tls-cert", "FILE", "DOORMAN_TLS_CERT", WITHOUT_TLS, PLACE(tls_cert),

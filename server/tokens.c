@@ -11,8 +11,8 @@
  *     write   do that, and send messages of the protocol: POST
  *     admin   do that, and whatever else changes the server. There is no such request yet
  *
- * Instead, a file can have a single word. The word is then a token with the role admin. Before there
- * were roles, every file was such a file.
+ * Instead, a file can have a single word. The word is then a token with the role admin. Before
+ * there were roles, every file was such a file.
  *
  * The log has the name of a token, never the token. So an error names the line, and quotes nothing
  * from the file.

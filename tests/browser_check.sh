@@ -42,8 +42,8 @@ send_requests() {
     curl --config "$folder/requests" || echo "curl failed"
 }
 
-# Runs the browser until the script of the page has run for 5 s of virtual time. The script loads the
-# page again at least once in this time. The log gets what the page writes to the console.
+# Runs the browser until the script of the page has run for 5 s of virtual time. The script loads
+# the page again at least once in this time. The log gets what the page writes to the console.
 browse() {
     timeout 300 chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars \
         --user-data-dir="$folder/profile" --virtual-time-budget=5000 --enable-logging=stderr \

@@ -45,6 +45,8 @@ paths_exist() { # page
     [ -s "$folder/paths" ] && ! grep . "$folder/unknown"
 }
 
-for page in CONTRIBUTING.md README.md; do check "the targets of $page exist" targets_exist $page; done
+for page in CONTRIBUTING.md README.md; do
+    check "the targets of $page exist" targets_exist $page
+done
 check 'the files that CONTRIBUTING.md names exist' paths_exist CONTRIBUTING.md
 check_end

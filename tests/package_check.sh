@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes the Debian package, checks its contents, and runs the server from it. Then installs, upgrades
-# and removes it in a copy of this system, whose changes are lost at the end: an overlay over /, in
-# a mount namespace. Nothing is installed on the system itself.
+# Makes the Debian package, checks its contents, and runs the server from it. Then installs,
+# upgrades and removes it in a copy of this system, whose changes are lost at the end: an overlay
+# over /, in a mount namespace. Nothing is installed on the system itself.
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
@@ -41,7 +41,8 @@ has_right_fields() {
     version=$(dpkg-deb --field "$folder/server.deb" Version)
     "$files/usr/bin/doorman_server" --version | grep -x -F "doorman_server $version" &&
         dpkg-deb --field "$folder/server.deb" Depends | grep libnng1 | grep libcjson1 |
-        grep libcurl4 | grep 'libc6 (>=' && cmp LICENSE "$files/usr/share/doc/doorman-server/copyright"
+        grep libcurl4 | grep 'libc6 (>=' &&
+        cmp LICENSE "$files/usr/share/doc/doorman-server/copyright"
 }
 
 unit_is_right() {

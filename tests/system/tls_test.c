@@ -1,5 +1,5 @@
-/* TLS of the server: the files of certificates, and which peers get in. A test that needs openssl or
- * curl says so and is skipped if one of them is missing. */
+/* TLS of the server: the files of certificates, and which peers get in. A test that needs openssl
+ * or curl says so and is skipped if one of them is missing. */
 #define _GNU_SOURCE
 #include "http.h"
 
