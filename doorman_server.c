@@ -14,10 +14,10 @@
  *    When a node gets the first request for a resource, it requests the resource from its parent at
  *    once (T4). All processes of a node use the name of the node in requests to the parent (T5).
  * V1 The server reloads the configuration on SIGHUP, when the file changes or is replaced, and when
- *    the etcd key changes. If the new configuration is invalid, the server refuses it and keeps the
- *    last one. If the file is deleted, the server logs a warning and keeps the last configuration.
- *    On SIGTERM or SIGINT, the server finishes the requests in progress, gives up mastership, and
- *    ends with exit code 0.
+ *    the etcd key changes. It reloads certificates and tokens in the same way. If something new is
+ *    invalid, the server refuses it and keeps the last one. If the configuration file is deleted,
+ *    the server logs a warning and keeps the last configuration. On SIGTERM or SIGINT, the server
+ *    finishes the requests in progress, gives up mastership, and ends with exit code 0.
  *    With an election, >>election of doorman.h decides which server is master (V2).
  * V3 HTTP has a status page for people, metrics for Prometheus and JSON for programs. It also takes
  *    the messages of the protocol.
@@ -134,8 +134,8 @@ static enum exit_status print_help(void) {
         printf("\n        %s\n", flag->help);
     }
     puts("\n"
-         "Signals: SIGHUP reloads the configuration; an invalid one is refused, and the last one\n"
-         "stays in force. SIGTERM and SIGINT end the server.\n"
+         "Signals: SIGHUP reloads the configuration, the certificates and the tokens; an invalid\n"
+         "file is refused, and the last one stays in force. SIGTERM and SIGINT end the server.\n"
          "Exit codes: 0 done, 1 failure, 2 usage error.");
     return EXIT_OK;
 }
@@ -350,19 +350,6 @@ static enum exit_status settings_check_source(const struct settings *settings) {
         exit_status = server_usage_error("no configuration to check: give --config FILE");
     }
     return exit_status;
-}
-
-/* Returns whether an address has a scheme of nng that uses TLS. */
-static bool url_wants_tls(const char *url) {
-    return strncmp(url, "tls+", 4) == 0 || strncmp(url, "wss", 3) == 0;
-}
-
-bool server_addresses_want_tls(const struct addresses *addresses) {
-    bool wanted = false;
-    for (size_t i = 0; i < addresses->count; i++) {
-        wanted = wanted || url_wants_tls(addresses->items[i]);
-    }
-    return wanted;
 }
 
 static enum exit_status settings_read(struct settings *settings, int argc, char **argv) {
@@ -866,7 +853,7 @@ static int service_start_listener(struct service *service, nng_listener listener
         char **url = &service->urls[service->url_count];
         error = nng_listener_get_string(listener, NNG_OPT_URL, url);
     }
-    if (error == 0) service->url_count++;
+    if (error == 0) service->listeners[service->url_count++] = listener;
     return error;
 }
 
@@ -874,7 +861,7 @@ static enum exit_status service_listen_at(struct service *service, const char *u
     enum exit_status exit_status = CONTINUE;
     nng_listener listener = NNG_LISTENER_INITIALIZER;
     int error = nng_listener_create(&listener, service->socket, url);
-    bool tls = url_wants_tls(url);
+    bool tls = server_url_wants_tls(url);
     if (error == 0 && tls) {
         error = nng_listener_set_ptr(listener, NNG_OPT_TLS_CONFIG, service->tls);
     }
@@ -1031,6 +1018,7 @@ static enum exit_status service_start(struct service *service) {
     if (exit_status == CONTINUE) {
         raise_file_limit();
         service->started_at = doorman_clock();
+        server_reload_start(service);
         exit_status = server_tls_start(service);
     }
     if (exit_status == CONTINUE) exit_status = service_listen(service);
@@ -1105,6 +1093,7 @@ static void service_reload_config(struct service *service) {
 
 static void service_reload(struct service *service) {
     server_notify_reloading(service);
+    server_reload_now(service);
     if (service->settings->config) {
         service_reload_config(service);
     } else {
@@ -1148,6 +1137,7 @@ static void service_run(struct service *service, const sigset_t *signals) {
         got = sigtimedwait(signals, NULL, &second);
         if (got == SIGHUP) service_reload(service);
         if (server_watch_poll(service)) service_reload_config(service);
+        server_reload_update(service);
         service_update(service);
         server_history_update(service, doorman_clock());
         server_memory_update(service, doorman_clock());

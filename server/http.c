@@ -641,7 +641,7 @@ static void http_step(void *argument) {
     } else {
         pthread_mutex_lock(&http->lock);
         http->accepting = false;
-        http->stopping = http->stopping || result == NNG_ECLOSED || result == NNG_ECANCELED;
+        http->stopping = http->stopping || result == NNG_ECLOSED;
         pthread_mutex_unlock(&http->lock);
         nng_msleep(10);
     }
@@ -761,6 +761,20 @@ void server_http_stop(struct service *service) {
     server_history_destroy(service);
     server_tokens_stop(service);
     free(http);
+}
+
+/* The accept in progress would still use the last configuration, so it starts again. */
+void server_http_set_tls(struct service *service) {
+    struct http *http = service->http;
+    if (!http || !http->listener || !service->tls) return;
+    int error = nng_stream_listener_set_ptr(http->listener, NNG_OPT_TLS_CONFIG, service->tls);
+    if (error == 0) {
+        nng_aio_cancel(http->aio);
+    } else {
+        server_log(service->settings, LEVEL_WARNING,
+                   "HTTP keeps its certificate until the server starts again", "error",
+                   nng_strerror(error), LOG_END);
+    }
 }
 
 const char *server_http_address(const struct service *service) {

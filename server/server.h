@@ -252,6 +252,15 @@ struct config_load {
     char error[PROBLEM_TEXT]; /* why the last load failed; "": it succeeded */
 };
 
+/* The files that are loaded again when they change, besides the configuration. The first ones are
+ * those of TLS. */
+enum { FILE_TLS_CERT, FILE_TLS_KEY, FILE_TLS_CA, FILE_TOKENS, RELOAD_FILE_COUNT };
+
+struct reload {
+    struct file_version loaded[RELOAD_FILE_COUNT]; /* when the files were loaded */
+    struct file_version seen[RELOAD_FILE_COUNT];   /* at the last look */
+};
+
 /* The contents of the files that the flags --tls-... name. NULL: the flag is not given. */
 struct pem {
     char *certificate, *key, *authority;
@@ -272,7 +281,8 @@ struct service {
     const char *id, *node, *advertise;
     doorman_time started_at;
     struct pem pem;
-    nng_tls_config *tls;                           /* NULL: none */
+    nng_tls_config *tls;                           /* NULL: none; used only by the main thread */
+    nng_tls_config *last_tls;                      /* the one before `tls`; NULL: none */
     struct http *http;                             /* NULL: off */
     struct tokens *tokens;                         /* NULL: HTTP needs no token */
     char http_advertise[DOORMAN_ID_BYTES_MAX + 1]; /* "": others cannot reach HTTP */
@@ -281,7 +291,8 @@ struct service {
     struct file_watch watch;
     size_t connection_count; /* nng connections; atomic */
     nng_socket socket;
-    char *urls[ADDRESS_MAX]; /* the bound addresses, with real ports instead of 0 */
+    char *urls[ADDRESS_MAX];             /* the bound addresses, with real ports instead of 0 */
+    nng_listener listeners[ADDRESS_MAX]; /* those of `urls` */
     size_t url_count;
     struct worker workers[WORKER_COUNT];
     unsigned sending_count; /* workers that are sending; atomic */
@@ -297,6 +308,7 @@ struct service {
     bool trim_again;            /* return memory once more, even if no more leases end */
     bool stopping;
     struct config_load last_load;
+    struct reload reload;          /* used only by the main thread */
     struct lock_hold longest_hold; /* of pages and of the history */
     struct parent_link parent_link;
     struct election *election; /* NULL: no etcd */
@@ -390,12 +402,24 @@ void server_watch_start(struct service *service);
  * counts as unchanged. The caller calls this function once a second. If the file is missing in two
  * calls in a row, the second call logs a warning. */
 bool server_watch_poll(struct service *service);
+
+/* Stores the versions of the files with certificates and tokens. */
+void server_reload_start(struct service *service);
+
+/* Loads the certificates and the tokens again. */
+void server_reload_now(struct service *service);
+
+/* Does the same if their files have changed. The caller calls this function once a second. */
+void server_reload_update(struct service *service);
 #else
 static inline void server_watch_start(struct service *service) { (void)service; }
 static inline bool server_watch_poll(struct service *service) {
     (void)service;
     return false;
 }
+static inline void server_reload_start(struct service *service) { (void)service; }
+static inline void server_reload_now(struct service *service) { (void)service; }
+static inline void server_reload_update(struct service *service) { (void)service; }
 #endif
 
 /* ---- >>notify ------------------------------------------------------------------------------- */
@@ -469,8 +493,18 @@ static inline void server_memory_update(struct service *service, doorman_time no
 
 /* ---- >>tls ---------------------------------------------------------------------------------- */
 
-/* Returns whether one of the addresses needs TLS. */
-bool server_addresses_want_tls(const struct addresses *addresses);
+/* Returns whether an address has a scheme of nng that uses TLS. */
+static inline bool server_url_wants_tls(const char *url) {
+    return strncmp(url, "tls+", 4) == 0 || strncmp(url, "wss", 3) == 0;
+}
+
+static inline bool server_addresses_want_tls(const struct addresses *addresses) {
+    bool wanted = false;
+    for (size_t i = 0; i < addresses->count; i++) {
+        wanted = wanted || server_url_wants_tls(addresses->items[i]);
+    }
+    return wanted;
+}
 
 #ifdef DOORMAN_SERVER_TLS
 /* Checks that the flags for TLS fit together, and that each TLS address has the files it needs. */
@@ -479,6 +513,10 @@ enum exit_status server_tls_check_settings(const struct settings *settings);
 /* Sets service->pem and service->tls. */
 enum exit_status server_tls_start(struct service *service);
 void server_tls_stop(struct service *service);
+
+/* Loads the files again, and gives the listeners the new certificate. If a file is invalid, only
+ * logs the reason. The main thread calls this function. */
+void server_tls_reload(struct service *service);
 #else
 static inline enum exit_status server_tls_check_settings(const struct settings *settings) {
     bool wanted = server_addresses_want_tls(&settings->listen) ||
@@ -492,6 +530,7 @@ static inline enum exit_status server_tls_start(struct service *service) {
     return CONTINUE;
 }
 static inline void server_tls_stop(struct service *service) { (void)service; }
+static inline void server_tls_reload(struct service *service) { (void)service; }
 #endif
 
 /* ---- >>etcd --------------------------------------------------------------------------------- */
@@ -576,6 +615,12 @@ void server_history_update(struct service *service, doorman_time now);
  *   request   NULL: the message could not be read */
 void server_metrics_count_message(struct counters *counters, const doorman_request *request,
                                   doorman_status status, doorman_time duration);
+
+/* Lets new connections use service->tls. */
+void server_http_set_tls(struct service *service);
+
+/* Loads the tokens again. If the file is invalid, only logs the reason. */
+void server_tokens_reload(struct service *service);
 #else
 static inline bool server_http_is_on(const struct settings *settings) {
     (void)settings;
@@ -598,6 +643,8 @@ static inline void server_metrics_count_message(struct counters *counters,
                                                 doorman_status status, doorman_time duration) {
     (void)counters, (void)request, (void)status, (void)duration;
 }
+static inline void server_http_set_tls(struct service *service) { (void)service; }
+static inline void server_tokens_reload(struct service *service) { (void)service; }
 #endif
 
 /* Text that grows. If memory runs out, `failed` is true and further text is ignored. */

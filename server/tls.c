@@ -251,8 +251,54 @@ enum exit_status server_tls_start(struct service *service) {
     return exit_status;
 }
 
+/* ---- reload --------------------------------------------------------------------------------- */
+
+/* Gives the nng listeners the new configuration. Each of them has already prepared its next
+ * connection, so this one connection still uses the last configuration. */
+static void tls_set_listeners(struct service *service) {
+    for (size_t i = 0; i < service->url_count; i++) {
+        if (!server_url_wants_tls(service->urls[i])) continue;
+        int error = nng_listener_set_ptr(service->listeners[i], NNG_OPT_TLS_CONFIG, service->tls);
+        if (error != 0) {
+            server_log(service->settings, LEVEL_WARNING,
+                       "this listener keeps its certificate until the server starts again",
+                       "listen", service->urls[i], "error", nng_strerror(error), LOG_END);
+        }
+    }
+}
+
+/* Puts a new configuration into force. A thread of nng may be about to use the last one, which it
+ * has not referenced yet. So the last one stays until the next reload. */
+static void tls_replace(struct service *service, nng_tls_config *tls) {
+    if (service->last_tls) nng_tls_config_free(service->last_tls);
+    service->last_tls = service->tls;
+    service->tls = tls;
+    tls_set_listeners(service);
+    server_http_set_tls(service);
+}
+
+/* service->pem stays, because the link to the parent uses the files of the start. */
+void server_tls_reload(struct service *service) {
+    const struct settings *settings = service->settings;
+    struct pem pem = {NULL};
+    nng_tls_config *tls = NULL;
+    doorman_error error;
+    if (!service->tls) return;
+    if (tls_load(&pem, &tls, settings, &error)) {
+        tls_replace(service, tls);
+        server_log(settings, LEVEL_INFO, "certificate loaded", "tls_cert", settings->tls_cert,
+                   LOG_END);
+    } else {
+        if (tls) nng_tls_config_free(tls);
+        server_log(settings, LEVEL_ERROR, "certificate refused; the last one stays in force",
+                   "error", error.text, LOG_END);
+    }
+    pem_uninit(&pem);
+}
+
 void server_tls_stop(struct service *service) {
     if (service->tls) nng_tls_config_free(service->tls);
+    if (service->last_tls) nng_tls_config_free(service->last_tls);
     pem_uninit(&service->pem);
 }
 

@@ -250,6 +250,28 @@ enum exit_status server_tokens_start(struct service *service) {
                         : server_fatal_error(EXIT_ERROR, "--http-token %s: %s", path, error.text);
 }
 
+void server_tokens_reload(struct service *service) {
+    const char *path = service->settings->http_token;
+    struct tokens *tokens = service->tokens;
+    doorman_error error;
+    char count[24];
+    if (!tokens) return;
+    struct token_list *list = tokens_load(path, &error);
+    if (!list) {
+        server_log(service->settings, LEVEL_ERROR, "tokens refused; the last ones stay in force",
+                   "file", path, "error", error.text, LOG_END);
+        return;
+    }
+    snprintf(count, sizeof count, "%zu", list->count);
+    pthread_mutex_lock(&tokens->lock);
+    struct token_list *last = tokens->list;
+    tokens->list = list;
+    pthread_mutex_unlock(&tokens->lock);
+    free(last);
+    server_log(service->settings, LEVEL_INFO, "tokens loaded", "file", path, "count", count,
+               LOG_END);
+}
+
 void server_tokens_stop(struct service *service) {
     if (!service->tokens) return;
     pthread_mutex_destroy(&service->tokens->lock);

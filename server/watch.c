@@ -1,5 +1,6 @@
 /* doorman_server, part WATCH: notices that the configuration file has changed, was replaced or was
- * deleted (V1). Only the main thread calls these functions.
+ * deleted (V1). It also loads changed certificates and tokens. Only the main thread calls these
+ * functions.
  *
  * A program that replaces the file may delete it first. So a file that is missing once is not
  * reported. A file that is missing a second time is reported, once. A missing file never changes
@@ -55,4 +56,51 @@ bool server_watch_poll(struct service *service) {
                 now.seconds == last->seconds && now.nanoseconds == last->nanoseconds;
     if (has_file) watch_missing(service, now.file == 0);
     return now.file != 0 && !same;
+}
+
+/* ---- certificates and tokens ---------------------------------------------------------------- */
+/* Several files belong together, such as a certificate and its key. A program may replace them one
+ * after the other. So the files are loaded when one of them has changed and all of them were the
+ * same in two looks. If a file is missing, a program may be replacing it, and nothing is loaded. */
+
+/* Reads the versions of the files. Returns false if one of them is missing. */
+static bool reload_look(const struct service *service,
+                        struct file_version versions[RELOAD_FILE_COUNT]) {
+    const struct settings *settings = service->settings;
+    const char *const paths[RELOAD_FILE_COUNT] = {[FILE_TLS_CERT] = settings->tls_cert,
+                                                  [FILE_TLS_KEY] = settings->tls_key,
+                                                  [FILE_TLS_CA] = settings->tls_ca,
+                                                  [FILE_TOKENS] = settings->http_token};
+    bool complete = true;
+    for (int i = 0; i < RELOAD_FILE_COUNT; i++) {
+        versions[i] = file_version_read(paths[i]);
+        complete = complete && (!paths[i] || versions[i].file != 0);
+    }
+    return complete;
+}
+
+void server_reload_start(struct service *service) {
+    struct reload *reload = &service->reload;
+    (void)reload_look(service, reload->loaded);
+    memcpy(reload->seen, reload->loaded, sizeof reload->seen);
+}
+
+void server_reload_now(struct service *service) {
+    server_reload_start(service);
+    server_tls_reload(service);
+    server_tokens_reload(service);
+}
+
+void server_reload_update(struct service *service) {
+    struct reload *reload = &service->reload;
+    struct file_version now[RELOAD_FILE_COUNT];
+    bool complete = reload_look(service, now);
+    bool stable = complete && memcmp(now, reload->seen, sizeof now) == 0;
+    bool tls = memcmp(now, reload->loaded, FILE_TOKENS * sizeof *now) != 0;
+    bool tokens = memcmp(&now[FILE_TOKENS], &reload->loaded[FILE_TOKENS], sizeof *now) != 0;
+    memcpy(reload->seen, now, sizeof now);
+    if (!stable) return;
+    memcpy(reload->loaded, now, sizeof now);
+    if (tls) server_tls_reload(service);
+    if (tokens) server_tokens_reload(service);
 }

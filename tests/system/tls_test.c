@@ -285,6 +285,50 @@ static void with_an_authority_only_its_certificates_are_accepted(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+/* Replaces a file of a folder with a file of another folder, as a program for certificates does. */
+static void replace(const char *to_folder, const char *to, const char *from_folder,
+                    const char *from) {
+    char command[512];
+    snprintf(command, sizeof command, "cp %s/%s %s/next && mv %s/next %s/%s", from_folder, from,
+             to_folder, to_folder, to_folder, to);
+    assert_int_equal(system(command), 0);
+}
+
+/* V1: the folder `used` starts with the certificate of one CA, and then gets that of another. */
+static void a_changed_certificate_is_used_without_a_restart(void **state) {
+    (void)state;
+    struct process *used = process_new(), *old = process_new(), *other = process_new();
+    char cert[128], key[128], url[64];
+    require_program("openssl");
+    require_program("curl");
+    assert_true(make_certificates(old->folder) && make_certificates(other->folder));
+    replace(used->folder, "own.pem", old->folder, "own.pem");
+    replace(used->folder, "own.key", old->folder, "own.key");
+    snprintf(cert, sizeof cert, "%s/own.pem", used->folder);
+    snprintf(key, sizeof key, "%s/own.key", used->folder);
+    struct fixture fixture = fixture_start(
+        CONFIG("100", ""), (const char *[]){"--listen", "tls+tcp://127.0.0.1:0", "--tls-cert", cert,
+                                            "--tls-key", key, NULL});
+    struct process *server = fixture.server.process;
+    read_listener(&fixture, "tls+tcp://127.0.0.1:", url);
+    expect_https(&fixture, old->folder, NULL, true);
+    replace(used->folder, "own.key", old->folder, "ca.key");
+    process_await(server, "certificate refused; the last one stays in force", 1);
+    expect_https(&fixture, old->folder, NULL, true);
+    expect_nng(url, old->folder, NULL, true);
+    replace(used->folder, "own.key", other->folder, "own.key");
+    replace(used->folder, "own.pem", other->folder, "own.pem");
+    process_await(server, "certificate loaded", 1);
+    expect_https(&fixture, other->folder, NULL, true);
+    expect_https(&fixture, old->folder, NULL, false);
+    expect_nng(url, other->folder, NULL, true);
+    expect_nng(url, old->folder, NULL, false);
+    process_signal(server, SIGHUP);
+    process_await(server, "certificate loaded", 2);
+    expect_https(&fixture, other->folder, NULL, true);
+    server_stop(&fixture.server);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
 int main(int argc, char **argv) {
@@ -292,6 +336,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(files_that_are_no_certificates_are_refused_at_the_start),
         TEST(a_key_of_another_certificate_is_refused_at_the_start),
+        TEST(a_changed_certificate_is_used_without_a_restart),
         TEST(with_an_authority_only_its_certificates_are_accepted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -139,6 +139,30 @@ static void the_file_of_tokens_has_limits(void **state) {
     }
 }
 
+/* V1: an invalid file changes nothing. */
+static void a_changed_file_of_tokens_is_loaded(void **state) {
+    (void)state;
+    struct process *files = process_new();
+    file_write(files->config, "read a first\n");
+    struct fixture fixture =
+        fixture_start(CONFIG("100", ""), (const char *[]){"--http-token", files->config, NULL});
+    expect(&fixture, "/metrics", HOST BEARER("first"), 200, "doorman");
+    file_write(files->config, "read a second\nwrong b third\n");
+    process_await(fixture.server.process, "tokens refused; the last ones stay in force", 1);
+    process_await(fixture.server.process, "line 2: the first word must be a role", 1);
+    expect(&fixture, "/metrics", HOST BEARER("first"), 200, "doorman");
+    expect(&fixture, "/metrics", HOST BEARER("second"), 401, "UNAUTHENTICATED");
+    file_write(files->config, "write a second\nread b third\n");
+    process_await(fixture.server.process, "tokens loaded", 1);
+    expect(&fixture, "/metrics", HOST BEARER("first"), 401, "UNAUTHENTICATED");
+    expect(&fixture, "/metrics", HOST BEARER("third"), 200, "doorman");
+    expect_post(&fixture, "/v1/get_capacity", HOST JSON BEARER("second"),
+                CAPACITY_REQUEST("a", "db", "1"), 200, "\"response\"");
+    process_signal(fixture.server.process, SIGHUP);
+    process_await(fixture.server.process, "tokens loaded", 2);
+    server_stop(&fixture.server);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
 int main(int argc, char **argv) {
@@ -148,6 +172,7 @@ int main(int argc, char **argv) {
         TEST(a_token_that_is_not_in_the_file_is_refused),
         TEST(an_error_in_the_file_of_tokens_names_the_line),
         TEST(the_file_of_tokens_has_limits),
+        TEST(a_changed_file_of_tokens_is_loaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
