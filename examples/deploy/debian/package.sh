@@ -13,11 +13,17 @@ version=$(sed -n 's/^#define DOORMAN_VERSION "\(.*\)"$/\1/p' doorman.h)
 architecture=$(dpkg --print-architecture)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
+maintainer="${DEBFULLNAME:-The Doorman authors} <${DEBEMAIL:-root@localhost}>"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 umask 022
 root=$work/root
 doc=$root/usr/share/doc/doorman-server
+
+write_changelog() {
+    printf 'doorman-server (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n' "$version"
+    printf ' -- %s  %s\n' "$maintainer" "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
+}
 
 # The comment at the top of the unit is about an installation without a package.
 install_files() {
@@ -28,8 +34,8 @@ install_files() {
     install -D -m 644 config.example.json "$root/etc/doorman/config.json"
     install -m 644 "$here/environment" "$root/etc/doorman"
     install -D -m 644 LICENSE "$doc/copyright"
-    gzip -9 -n <CHANGELOG.md >"$doc/changelog.gz"
-    install -m 644 README.md examples/protocol.md "$doc"
+    write_changelog | gzip -9 -n >"$doc/changelog.gz"
+    install -m 644 README.md CHANGELOG.md examples/protocol.md "$doc"
     install -d "$doc/examples"
     install -m 644 examples/deploy/prometheus.yml examples/deploy/doorman.rules.yml \
         examples/deploy/grafana.json "$doc/examples"
@@ -47,7 +53,6 @@ write_control() {
     install -d "$root/DEBIAN"
     depends=$(dependencies)
     size=$(du -s -k --exclude DEBIAN "$root" | cut -f 1)
-    maintainer="${DEBFULLNAME:-The Doorman authors} <${DEBEMAIL:-root@localhost}>"
     sed -e "s|@VERSION@|$version|" -e "s|@ARCHITECTURE@|$architecture|" \
         -e "s|@MAINTAINER@|$maintainer|" -e "s|@SIZE@|$size|" -e "s|@DEPENDS@|$depends|" \
         "$here/control.in" >"$root/DEBIAN/control"
