@@ -58,9 +58,8 @@ FLAG(HTTP_ADVERTISE, "http-advertise", "URL", "DOORMAN_HTTP_ADVERTISE", WITHOUT_
      "        and --advertise is not)")
 FLAG(HTTP_TOKEN, "http-token", "FILE", "DOORMAN_HTTP_TOKEN", WITHOUT_HTTP, PLACE(http_token),
      "a file with a line ROLE NAME TOKEN for each token, where ROLE is read, write or admin;\n"
-     "        every HTTP request must send a token, as 'Authorization: Bearer TOKEN' or as a password, "
-     "except\n"
-     "        for /healthz and /readyz (default none)")
+     "        every HTTP request must send a token, as 'Authorization: Bearer TOKEN' or as a\n"
+     "        password, except for /healthz and /readyz (default none)")
 FLAG(TLS_CERT, "tls-cert", "FILE", "DOORMAN_TLS_CERT", WITHOUT_TLS, PLACE(tls_cert),
      "the certificate of this server, in PEM, for --listen tls+tcp://... and for HTTP, which "
      "then\n"
