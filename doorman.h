@@ -11401,7 +11401,7 @@ doorman_status doorman_json_check_config(doorman_config **out, const char *text,
 
 doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
                                    doorman_error *error) {
-    doorman_config_problem first;
+    doorman_config_problem first = {0, 0, {""}};
     size_t count = 0;
     doorman_status status =
         doorman_json_check_config(out, text, bytes, &first, error ? 1 : 0, &count);

@@ -237,7 +237,7 @@ bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
 
 enum exit_status server_tokens_start(struct service *service) {
     const char *path = service->settings->http_token;
-    doorman_error error;
+    doorman_error error = {""};
     if (!path) return CONTINUE;
     struct tokens *tokens = (struct tokens *)calloc(1, sizeof *tokens);
     if (!tokens || pthread_mutex_init(&tokens->lock, NULL) != 0) {
@@ -253,7 +253,7 @@ enum exit_status server_tokens_start(struct service *service) {
 void server_tokens_reload(struct service *service) {
     const char *path = service->settings->http_token;
     struct tokens *tokens = service->tokens;
-    doorman_error error;
+    doorman_error error = {""};
     char count[24];
     if (!tokens) return;
     struct token_list *list = tokens_load(path, &error);
