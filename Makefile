@@ -117,8 +117,9 @@ build/examples/gauge_guard: examples/gauge_guard.cpp build/doorman.o
 
 # Tests are built in three flavors. Each flavor has a folder in build/, with a server of the same
 # flavor. All tests run in the flavors plain and asan (ASan and UBSan). Tests with threads also run
-# in the flavor tsan, except abuse_test, which takes 90 s there. Warnings are errors in the flavor
-# plain only, because with a sanitizer gcc warns of truncations that cannot happen.
+# in the flavor tsan, except abuse_test, which takes 90 s there, and clients_test, which tests the
+# programs in examples/clients. Warnings are errors in the flavor plain only, because with a
+# sanitizer gcc warns of truncations that cannot happen.
 FLAVORS = plain asan tsan
 SANITIZED = -O1 -g -fno-omit-frame-pointer -Wno-unknown-warning-option -Wno-format-truncation
 build/plain/%: CFLAGS = -O2 -g -Werror
@@ -126,7 +127,8 @@ build/asan/%: CFLAGS = $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-r
 build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 
 PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/system/*_test.c tests/unit/*_test.c))
-THREADED = $(filter-out system/abuse_test,$(filter unit/limiters_test system/%,$(PROGRAMS)))
+THREADED = $(filter-out system/abuse_test system/clients_test, \
+    $(filter unit/limiters_test system/%,$(PROGRAMS)))
 TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(PROGRAMS:%=build/plain/%)
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
