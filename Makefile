@@ -67,7 +67,7 @@ FILES_CHECK = check host
 FILES_WARNINGS = warnings
 FILES_WATCH = watch
 FILES_NOTIFY = notify
-FILES_HTTP = http http_request http_response tokens text snapshot history metrics page json \
+FILES_HTTP = http http_request http_response tokens health text snapshot history metrics page json \
     base64 host
 FILES_ETCD = etcd etcd_http election base64 host
 FILES_TLS = tls

@@ -59,6 +59,7 @@
  *     server/http_request.c HTTP     requests: which are allowed, and bodies that come in chunks
  *     server/http_response.c HTTP    responses: errors, and the lines of the head
  *     server/tokens.c      HTTP      tokens, their roles, and the file that has them
+ *     server/health.c      HTTP      probes of a process, at an address without TLS or a token
  *     server/text.c        HTTP      text that grows, escapes, and the query of a URL
  *     server/snapshot.c    HTTP      copies of the state
  *     server/history.c     HTTP      the last ten minutes of the resources, for graphs
@@ -1032,6 +1033,7 @@ static enum exit_status service_start(struct service *service) {
     if (exit_status == CONTINUE && server_http_is_on(service->settings)) {
         exit_status = server_http_start(service);
     }
+    if (exit_status == CONTINUE) exit_status = server_health_start(service);
     if (exit_status == CONTINUE) {
         service_log_started(service);
         server_log_problems(service->settings, &warnings, true);
@@ -1050,6 +1052,7 @@ static enum exit_status service_start(struct service *service) {
  * 19 of 200 processes with each of them, and 9 of 200 with nng 1.5.2. */
 static void service_stop(struct service *service) {
     server_notify_stop(service);
+    server_health_stop(service);
     server_http_stop(service);
     nng_close(service->socket);
     for (size_t i = 0; i < WORKER_COUNT; i++) {

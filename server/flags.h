@@ -60,6 +60,10 @@ FLAG(HTTP_TOKEN, "http-token", "FILE", "DOORMAN_HTTP_TOKEN", WITHOUT_HTTP, PLACE
      "a file with a line ROLE NAME TOKEN for each token, where ROLE is read, write or admin;\n"
      "        every HTTP request must send a token, as 'Authorization: Bearer TOKEN' or as a\n"
      "        password, except for /healthz and /readyz (default none)")
+FLAG(HTTP_HEALTH, "http-health", "HOST:PORT", "DOORMAN_HTTP_HEALTH", WITHOUT_HTTP,
+     PLACE(http_health),
+     "an address that answers only /healthz and /readyz, without TLS and without a token, for\n"
+     "        programs that watch this process (default none)")
 FLAG(TLS_CERT, "tls-cert", "FILE", "DOORMAN_TLS_CERT", WITHOUT_TLS, PLACE(tls_cert),
      "the certificate of this server, in PEM, for --listen tls+tcp://... and for HTTP, which "
      "then\n"

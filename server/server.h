@@ -100,6 +100,7 @@ struct settings {
     const char *etcd_user, *etcd_password_file;
     int election_ttl;                               /* seconds */
     const char *http, *http_advertise, *http_token; /* http "off": no HTTP */
+    const char *http_health;                        /* NULL: none */
     const char *tls_cert, *tls_key, *tls_ca;
     size_t resource_max, holder_max, message_max, connection_max; /* 0: the default */
     struct addresses listen, parents, etcd;
@@ -284,6 +285,7 @@ struct service {
     nng_tls_config *tls;                           /* NULL: none; used only by the main thread */
     nng_tls_config *last_tls;                      /* the one before `tls`; NULL: none */
     struct http *http;                             /* NULL: off */
+    struct health *health;                         /* NULL: none */
     struct tokens *tokens;                         /* NULL: HTTP needs no token */
     char http_advertise[DOORMAN_ID_BYTES_MAX + 1]; /* "": others cannot reach HTTP */
     struct history *history;                       /* NULL: HTTP is off */
@@ -616,6 +618,10 @@ void server_history_update(struct service *service, doorman_time now);
 void server_metrics_count_message(struct counters *counters, const doorman_request *request,
                                   doorman_status status, doorman_time duration);
 
+/* Answers probes at the address of --http-health. The functions work without HTTP too. */
+enum exit_status server_health_start(struct service *service);
+void server_health_stop(struct service *service); /* works after an incomplete start too */
+
 /* Lets new connections use service->tls. */
 void server_http_set_tls(struct service *service);
 
@@ -643,6 +649,11 @@ static inline void server_metrics_count_message(struct counters *counters,
                                                 doorman_status status, doorman_time duration) {
     (void)counters, (void)request, (void)status, (void)duration;
 }
+static inline enum exit_status server_health_start(struct service *service) {
+    (void)service;
+    return CONTINUE;
+}
+static inline void server_health_stop(struct service *service) { (void)service; }
 static inline void server_http_set_tls(struct service *service) { (void)service; }
 static inline void server_tokens_reload(struct service *service) { (void)service; }
 #endif
