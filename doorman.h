@@ -116,7 +116,7 @@
  *     messages       doorman_method_name
  *     upstream       doorman_upstream_due  _request  _response  _failed
  *     server         doorman_server_create  _destroy  _configure  _set_master  _handle
- *                    _upstream  _next_resource  _next_lease  _find
+ *                    _upstream  _next_resource  _next_lease  _find  _learns_until
  *     election       doorman_election_init  _next  _answered  _mastership  _resign
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants  _read
  *                    _try  _release
@@ -821,6 +821,14 @@ DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *r
 DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resource_id,
                                      doorman_server_resource *out, doorman_time now);
 
+/* Returns when the server stops learning (R8). This is the latest time at which the learning of a
+ * resource ends. For a root, this includes resources for which no holder has asked yet. A node with
+ * a parent knows the time of a resource when its parent has answered for this resource.
+ *   returns   a time after `now`; or 0: the server does not learn, or is not master
+ *   cost      O(templates) for a root; O(1) for a node with a parent */
+DOORMAN_API doorman_time doorman_server_learns_until(const doorman_server *server,
+                                                     doorman_time now);
+
 /* ---- election, the public part -------------------------------------------------------------- */
 
 /* An election decides which process of a node is master (V2). It needs a store that all these
@@ -1461,11 +1469,11 @@ typedef struct doorman_json_exchange {
     doorman_buffer reply;    /* valid from _write to the next _read */
     doorman_response response; /* if _decide has returned OK: the response. The caller may set its
                                   http_address before _write, to at most 256 bytes of a URL */
+    doorman_error error;       /* if a step has failed, and memory did not run out: what is wrong */
 
     /* Private. */
     doorman__exchange_state state;
     doorman_status status;
-    doorman_error error;
     struct cJSON *tree;
     void *room, *kept;
     size_t kept_bytes;
@@ -6070,6 +6078,8 @@ struct doorman_server {
     const doorman_config *config; /* NULL: a node with a parent */
     doorman_time *learned_at;     /* for each template: when the learning of a new resource ends */
     doorman_time drains_at;       /* when all leases from earlier configurations have ended */
+    doorman_time learns_until;    /* a node with a parent: the latest learned_at that followed from
+                                     an answer of the parent during this mastership */
     doorman__table resources, usages;
     doorman__timers dues;   /* of the resources */
     doorman_time update_at; /* no update is due before this time, unless the mastership ends */
@@ -6220,6 +6230,7 @@ static void doorman__server_resign(doorman_server *server) {
     assert(server->resources.count == 0 && server->usages.count == 0);
     server->is_master = false;
     server->master[0] = 0;
+    server->learns_until = 0;
 }
 
 /* Ends the mastership if its time has passed. */
@@ -6432,6 +6443,18 @@ doorman_status doorman_server_set_master(doorman_server *server,
     }
     server->is_master = is_master;
     return DOORMAN_OK;
+}
+
+doorman_time doorman_server_learns_until(const doorman_server *server, doorman_time now) {
+    doorman_time last = server->learns_until;
+    now = doorman__later(server->now, now);
+    for (size_t i = 0; server->config && i < server->config->template_count; i++) {
+        doorman_kind kind = server->config->templates[i].algorithm.kind;
+        if (doorman__kinds[kind].divides_capacity) {
+            last = doorman__later(last, server->learned_at[i]);
+        }
+    }
+    return server->is_master && now < server->master_until && now < last ? last : 0;
 }
 
 /* ---- server: checking a request */
@@ -6980,6 +7003,9 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
         learned_at = doorman__earlier(learned_at, configured);
     }
     leases->learned_at = doorman__earlier(leases->learned_at, learned_at);
+    if (doorman__kinds[algorithm->kind].divides_capacity) {
+        server->learns_until = doorman__later(server->learns_until, leases->learned_at);
+    }
     doorman__resource_update_by(server, upward->resource, leases->learned_at);
     if (learn_for == 0) return; /* the parent did not know this node, so no old lease exists */
     doorman_time request_at = doorman__earlier(held->request_at, leases->learned_at);

@@ -1503,6 +1503,22 @@ static void each_step_of_an_exchange_is_defined_in_each_state(void **state) {
     world_stop(w);
 }
 
+/* The error of an exchange has the same text as the reply, and names the field. The next message
+ * clears it. */
+static void an_exchange_says_why_a_message_was_refused(void **state) {
+    (void)state;
+    world *w = world_start();
+    doorman_json_exchange exchange = {.reply = {0}};
+    assert_int_equal(exchange_read(&exchange, DB("\"wants\":-1")), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_INVALID_ARGUMENT);
+    assert_non_null(strstr(exchange.error.text, "get_capacity.resource[0].wants: "));
+    assert_non_null(strstr(exchange.reply.text, exchange.error.text));
+    assert_int_equal(exchange_read(&exchange, DB("\"wants\":1")), DOORMAN_OK);
+    assert_string_equal(exchange.error.text, "");
+    doorman_json_exchange_uninit(&exchange);
+    world_stop(w);
+}
+
 /* V5. A transport that stops receiving a large message has no text to pass on. */
 static void a_message_that_is_too_large_is_refused_unread(void **state) {
     (void)state;
@@ -2445,6 +2461,7 @@ int main(void) {
         cmocka_unit_test(a_reply_to_a_server_can_be_written_after_it_has_changed),
         cmocka_unit_test(an_exchange_is_decided_at_most_once_and_never_after_an_error),
         cmocka_unit_test(each_step_of_an_exchange_is_defined_in_each_state),
+        cmocka_unit_test(an_exchange_says_why_a_message_was_refused),
         cmocka_unit_test(a_message_that_is_too_large_is_refused_unread),
         cmocka_unit_test(an_exchange_frees_its_memory_and_can_be_used_again),
         cmocka_unit_test(a_client_and_a_server_understand_each_other),

@@ -1548,6 +1548,29 @@ static void a_resource_shows_whether_it_learns(void **state) {
     }
 }
 
+/* R8: a root knows how long it learns before any holder asks. A server that is not master, or whose
+ * mastership has ended, does not learn. */
+static void a_root_says_when_it_stops_learning(void **state) {
+    (void)state;
+    for (int is_static = 0; is_static < 2; is_static++) {
+        const doorman_algorithm algorithm = {.kind = is_static ? DOORMAN_STATIC_SHARE
+                                                               : DOORMAN_FAIR_SHARE};
+        world *w = world_start(100, &algorithm);
+        doorman_time ends = w->now + 63 * SECOND, expected = is_static ? 0 : ends;
+        assert_int_equal(doorman_server_learns_until(w->server, w->now), expected);
+        assert_int_equal(doorman_server_learns_until(w->server, ends - 1), expected);
+        assert_int_equal(doorman_server_learns_until(w->server, ends), 0);
+        doorman_mastership mastership = {.address = "tcp://here:1", .until = ends - 1};
+        assert_int_equal(doorman_server_set_master(w->server, &mastership, w->now), DOORMAN_OK);
+        assert_int_equal(doorman_server_learns_until(w->server, ends - 2), expected);
+        assert_int_equal(doorman_server_learns_until(w->server, ends - 1), 0);
+        mastership.until = 0;
+        assert_int_equal(doorman_server_set_master(w->server, &mastership, w->now), DOORMAN_OK);
+        assert_int_equal(doorman_server_learns_until(w->server, w->now), 0);
+        world_stop(w);
+    }
+}
+
 /* Returns the overshoot that the iterator shows. It must equal the one that a look-up shows. */
 static double overshoot(world *w) {
     doorman_server_resource resource = {.overshoot = -1};
@@ -1875,6 +1898,7 @@ int main(void) {
         cmocka_unit_test(update_frees_expired_leases),
         cmocka_unit_test(a_server_without_a_seed_is_refused),
         cmocka_unit_test(a_resource_shows_whether_it_learns),
+        cmocka_unit_test(a_root_says_when_it_stops_learning),
         cmocka_unit_test(a_resource_shows_by_how_much_its_leases_exceed_the_capacity),
         cmocka_unit_test(a_shared_id_or_an_undivided_amount_is_no_overshoot),
         cmocka_unit_test(an_update_removes_all_resources_that_have_ended),

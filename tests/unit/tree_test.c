@@ -402,6 +402,30 @@ static void no_holder_grows_while_a_leaf_learns(void **state) {
     forest_stop(f);
 }
 
+/* R8: a leaf knows when it stops learning, once its parent has answered. A leaf that restarts
+ * without a lease at its parent does not learn. */
+static void a_leaf_says_when_it_stops_learning(void **state) {
+    (void)state;
+    forest *f = forest_start_one(100, fair);
+    int leaf = add_node(f, 0);
+    add_client(f, leaf, 60, 1);
+    run_for(f, 30, 100);
+    assert_int_equal(doorman_server_learns_until(f->nodes[leaf].server, f->now), 0);
+    restart_node(f, leaf);
+    assert_int_equal(doorman_server_learns_until(f->nodes[leaf].server, f->now), 0);
+    run_for(f, 20, 100);
+    doorman_time ends = doorman_server_learns_until(f->nodes[leaf].server, f->now);
+    doorman_server_resource resource;
+    assert_true(resource_of(f, leaf, &resource));
+    assert_true(resource.is_learning);
+    assert_int_equal(ends, resource.learned_at);
+    assert_int_equal(doorman_server_learns_until(f->nodes[leaf].server, ends - 1), ends);
+    assert_int_equal(doorman_server_learns_until(f->nodes[leaf].server, ends), 0);
+    run_for(f, 60, 100);
+    assert_int_equal(doorman_server_learns_until(f->nodes[leaf].server, f->now), 0);
+    forest_stop(f);
+}
+
 /* R6: a root that restarts grants its children what they claim, and does not treat them as new
  * holders without a lease. */
 static void a_root_that_restarts_learns_from_its_children(void **state) {
@@ -1708,6 +1732,7 @@ int main(void) {
         cmocka_unit_test(a_leaf_that_restarts_keeps_the_leases_of_its_clients),
         cmocka_unit_test(a_leaf_that_was_away_grants_the_old_leases_again),
         cmocka_unit_test(no_holder_grows_while_a_leaf_learns),
+        cmocka_unit_test(a_leaf_says_when_it_stops_learning),
         cmocka_unit_test(a_root_that_restarts_learns_from_its_children),
         cmocka_unit_test(clients_below_a_learning_root_are_answered_try_later),
         cmocka_unit_test(a_leaf_that_restarts_below_a_learning_root_answers_try_later_and_never_0),
