@@ -60,10 +60,11 @@ endef
 HTTP = 1
 ETCD = 1
 TLS = 1
-PARTS = MEMORY CHECK WARNINGS WATCH NOTIFY \
+PARTS = MEMORY CHECK REPORTS WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS,$(if $(filter-out 0,$($(part))),$(part)))
 FILES_MEMORY = memory
 FILES_CHECK = check host
+FILES_REPORTS = reports
 FILES_WARNINGS = warnings
 FILES_WATCH = watch
 FILES_NOTIFY = notify
@@ -149,12 +150,13 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    tests/comment_check.sh tests/contributing_check.sh
 
 $(TESTS): LIBRARIES += -lcmocka -lm
-$(filter %/unit/warnings_test,$(TESTS)): server/warnings.c
+$(filter %/unit/warnings_test %/unit/reports_test,$(TESTS)): server/warnings.c
+$(filter %/unit/reports_test,$(TESTS)): server/reports.c
 $(filter %/unit/watch_test,$(TESTS)): $(addprefix server/,watch.c server.h flags.h)
 $(filter %/unit/notify_test,$(TESTS)): server/notify.c
 $(filter %/unit/text_test,$(TESTS)): server/text.c server/server.h server/flags.h
-$(filter %/unit/warnings_test %/unit/notify_test,$(TESTS)): $(addprefix server/,server.h flags.h) \
-    doorman_server.c
+$(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test,$(TESTS)): doorman_server.c \
+    $(addprefix server/,server.h flags.h)
 build/plain/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
 build/asan/%: tests/%.c $(TEST_SOURCES) | test_deps

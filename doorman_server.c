@@ -38,12 +38,13 @@
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
  * other files are in server/. The build adds them as parts. `make HTTP=0 ETCD=0` leaves out the
- * parts HTTP and ETCD. `make` always adds the parts CHECK, MEMORY, NOTIFY, WARNINGS, WATCH.
+ * parts HTTP and ETCD. `make` always adds CHECK, MEMORY, NOTIFY, REPORTS, WARNINGS and WATCH.
  *
  *     file                 part      purpose
  *     server/server.h                what the files share: structs, and the functions of each file
  *     server/flags.h                 the table of the flags, with the texts of --help
  *     server/warnings.c    WARNINGS  events that peers can cause at any rate, as log lines (V6)
+ *     server/reports.c     REPORTS   log lines about messages, configurations and learning
  *     server/check.c       CHECK     --check-config, and checks of addresses before the start
  *     server/watch.c       WATCH     notices that the configuration file has changed (V1)
  *     server/notify.c      NOTIFY    readiness and the watchdog of systemd
@@ -444,11 +445,13 @@ static void log_line_start(struct log_line *line, enum log_level level, const ch
     log_line_add_pair(line, "msg", message);
 }
 
-/* The number of lines that could not be written and have not been reported yet. */
+/* The lines that could not be written. */
 static struct lost_lines {
-    pthread_mutex_t lock; /* held from poll to write, so that only one thread does both */
-    uint64_t count;
+    pthread_mutex_t lock;    /* held from poll to write, so that only one thread does both */
+    counter total, reported; /* since the start; a line of the log has said `reported` */
 } lost_lines = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+const counter *server_lost_line_count(void) { return &lost_lines.total; }
 
 /* Writes a line with one system call, so that lines of two threads or two processes do not mix.
  *
@@ -473,14 +476,15 @@ static void log_line_send(struct log_line *line) {
     struct log_line before;
     char count[24];
     pthread_mutex_lock(&lost_lines.lock);
-    if (lost_lines.count > 0) {
-        snprintf(count, sizeof count, "%" PRIu64, lost_lines.count);
+    uint64_t lost = lost_lines.total - lost_lines.reported;
+    if (lost > 0) {
+        snprintf(count, sizeof count, "%" PRIu64, lost);
         log_line_start(&before, LEVEL_WARNING,
                        "log lines were lost: standard error did not accept them");
         log_line_add_pair(&before, "count", count);
-        if (log_line_write(&before)) lost_lines.count = 0;
+        if (log_line_write(&before)) lost_lines.reported += lost, lost = 0;
     }
-    if (lost_lines.count > 0 || !log_line_write(line)) lost_lines.count++;
+    if (lost > 0 || !log_line_write(line)) server_counter_add(&lost_lines.total, 1);
     pthread_mutex_unlock(&lost_lines.lock);
 }
 
@@ -563,35 +567,30 @@ bool server_fetch_config(struct service *service, struct config_problems *proble
 
 void server_apply_config(struct service *service, doorman_config *config,
                          const struct config_problems *problems) {
-    const struct settings *settings = service->settings;
-    char error[PROBLEM_TEXT] = "";
-    bool valid = config != NULL;
-    doorman_status status = DOORMAN_INVALID_ARGUMENT;
-    if (valid) {
-        pthread_mutex_lock(&service->lock);
-        status = doorman_server_configure(service->server, config, doorman_clock());
-        if (status == DOORMAN_OK) {
-            doorman_config *last = service->config;
-            service->config = config;
-            config = last;
-        }
-        pthread_mutex_unlock(&service->lock);
-    }
-    bool loaded = status == DOORMAN_OK;
+    doorman_config *last = config; /* not in force; destroyed at the end */
+    bool valid = config != NULL, loaded = false;
+    char error[PROBLEM_TEXT] = "", hash[CONFIG_HASH_BYTES];
+    server_config_hash(config, hash);
     if (!valid) server_problems_text(problems, error);
-    if (valid && !loaded) snprintf(error, sizeof error, "%s", server_status_text(status));
-    pthread_mutex_lock(&service->config_lock);
-    doorman_config_destroy(config);
-    pthread_mutex_unlock(&service->config_lock);
     pthread_mutex_lock(&service->lock);
-    if (loaded) service->last_load.loaded_at = time(NULL);
-    snprintf(service->last_load.error, sizeof service->last_load.error, "%s", error);
+    if (valid) {
+        doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
+        loaded = status == DOORMAN_OK;
+        if (!loaded) snprintf(error, sizeof error, "%s", server_status_text(status));
+    }
+    if (loaded) {
+        last = service->config;
+        service->config = config;
+        service->last_load.loaded_at = time(NULL);
+        memcpy(service->last_load.hash, hash, sizeof hash);
+    }
+    memcpy(service->last_load.error, error, sizeof error);
     pthread_mutex_unlock(&service->lock);
-    server_log(settings, loaded ? LEVEL_INFO : LEVEL_ERROR,
-               loaded ? "configuration loaded"
-                      : "configuration refused; the last one stays in force",
-               "file", settings->config, loaded ? LOG_END : "error", error, LOG_END);
-    server_log_problems(settings, problems, valid);
+    server_report_config(service, last);
+    server_log_problems(service->settings, problems, valid);
+    pthread_mutex_lock(&service->config_lock);
+    doorman_config_destroy(last);
+    pthread_mutex_unlock(&service->config_lock);
 }
 
 /* Condition variables cannot use the clock of doorman_clock. Their clock stops while the machine is
@@ -652,7 +651,7 @@ static void response_add_http_address(doorman_response *response, const struct s
 /* Reads the clock while it holds the lock. So the time never decreases from one call of the server
  * object to the next call. */
 doorman_status server_handle_message(struct service *service, doorman_json_exchange *exchange,
-                                     const char *text, size_t bytes,
+                                     const struct peer *peer, const char *text, size_t bytes,
                                      char http_address[DOORMAN_ID_BYTES_MAX + 1]) {
     doorman_time started_at = doorman_clock();
     doorman_status read = doorman_json_exchange_read(exchange, text, bytes);
@@ -669,15 +668,10 @@ doorman_status server_handle_message(struct service *service, doorman_json_excha
     }
     pthread_mutex_unlock(&service->lock);
     doorman_status status = doorman_json_exchange_write(exchange, (int64_t)time(NULL));
-    if (status != DOORMAN_OK && status != DOORMAN_UNAVAILABLE) {
-        pthread_mutex_lock(&service->lock);
-        service->warnings[WARNING_MESSAGE_REFUSED].unlogged_count++;
-        server_log_warning(service, WARNING_MESSAGE_REFUSED, "code", doorman_status_name(status),
-                           NULL, now);
-        pthread_mutex_unlock(&service->lock);
-    }
-    server_metrics_count_message(&service->counters, read == DOORMAN_OK ? &exchange->request : NULL,
-                                 status, doorman_clock() - started_at);
+    const struct message_report report = {exchange, peer, read == DOORMAN_OK, status,
+                                          doorman_clock() - started_at};
+    server_report_message(service, &report);
+    server_metrics_count_message(&service->counters, &report);
     return status;
 }
 
@@ -686,7 +680,8 @@ doorman_status server_handle_message(struct service *service, doorman_json_excha
 static bool worker_handle(struct worker *worker, nng_msg *message) {
     doorman_json_exchange *exchange = &worker->exchange;
     const doorman_buffer *response = &exchange->reply;
-    server_handle_message(worker->service, exchange, (const char *)nng_msg_body(message),
+    const struct peer peer = {.pipe = nng_msg_get_pipe(message)};
+    server_handle_message(worker->service, exchange, &peer, (const char *)nng_msg_body(message),
                           nng_msg_len(message), NULL);
     nng_msg_clear(message);
     bool answered =
@@ -753,7 +748,6 @@ static void parent_link_log_failure(struct service *service, const doorman_trans
     int kind = unreachable ? WARNING_PARENT_UNREACHABLE : WARNING_PARENT_RESPONSE;
     const char *why =
         result->error.text[0] ? result->error.text : server_status_text(result->status);
-    service->warnings[kind].unlogged_count++;
     server_log_warning(service, kind, "parent", result->address, why, now);
 }
 
@@ -1009,6 +1003,7 @@ static enum exit_status service_load_config(struct service *service,
         exit_status = server_config_error(settings->config, problems);
     }
     service->last_load.loaded_at = time(NULL);
+    server_config_hash(service->config, service->last_load.hash);
     return exit_status;
 }
 
@@ -1118,6 +1113,7 @@ static void service_update(struct service *service) {
         if (doorman_upstream_due(upstream) <= now) service_yield(service);
     }
     server_warnings_update(service, now);
+    server_report_learning(service, now);
     pthread_mutex_unlock(&service->lock);
 }
 
@@ -1136,6 +1132,7 @@ static void on_shutdown_timeout(int signal_number) {
 static void service_run(struct service *service, const sigset_t *signals) {
     const struct timespec second = {.tv_sec = 1};
     int got = 0;
+    service_update(service);
     while (got != SIGTERM && got != SIGINT) {
         got = sigtimedwait(signals, NULL, &second);
         if (got == SIGHUP) service_reload(service);

@@ -56,9 +56,28 @@ static void election_log(const struct service *service) {
                election->address, LOG_END);
 }
 
+/* Logs why this process has lost its mastership.
+ *   expired     the time of the mastership has passed
+ *   reachable   etcd has answered the last call */
+static void election_log_loss(const struct service *service, bool expired, bool reachable) {
+    const struct election *election = service->election;
+    const char *reason = "the election key is gone, or its etcd lease has ended";
+    if (expired && reachable) {
+        reason = "this process did not run in time, or etcd answered too late";
+    } else if (expired) {
+        reason = "etcd did not answer in time";
+    } else if (election->state == DOORMAN_STANDBY) {
+        reason = "another server owns the election key";
+    }
+    server_log(service->settings, LEVEL_WARNING, "this server is no longer the master", "key",
+               service->settings->election_key, "reason", reason,
+               expired && !reachable ? "error" : LOG_END, election->etcd.error.text, LOG_END);
+}
+
 /* Passes the mastership on to the server object, and logs a change. Precondition: the lock is
- * held. */
-static void election_apply(struct service *service) {
+ * held.
+ *   reachable   etcd has answered the last call */
+static void election_apply(struct service *service, bool reachable) {
     struct election *election = service->election;
     doorman_mastership mastership;
     doorman_time now = doorman_clock();
@@ -77,7 +96,14 @@ static void election_apply(struct service *service) {
     snprintf(election->address, sizeof election->address, "%s", address);
     snprintf(service->master_http, sizeof service->master_http, "%s",
              state == DOORMAN_STANDBY && address[0] ? election->http_read : "");
-    if (changed) election_log(service);
+    if (was_master && (expired || state != DOORMAN_MASTER) && state != DOORMAN_RESIGNED) {
+        election_log_loss(service, expired, reachable);
+    }
+    if (changed) {
+        server_counter_add(&service->counters.master_changes[state], 1);
+        election_log(service);
+    }
+    server_report_learning(service, now);
 }
 
 /* Logs whether etcd answers, if that has changed. Precondition: the lock is held. */
@@ -85,7 +111,6 @@ static void election_log_etcd(struct service *service, bool reachable) {
     struct election *election = service->election;
     const char *member = election->etcd.members->items[election->etcd.at];
     if (!reachable && !service->stopping) {
-        service->warnings[WARNING_ETCD_UNREACHABLE].unlogged_count++;
         server_log_warning(service, WARNING_ETCD_UNREACHABLE, "key",
                            service->settings->election_key ? service->settings->election_key
                                                            : service->settings->config_key,
@@ -191,7 +216,7 @@ static void election_step(struct service *service, const doorman_election_call *
     doorman_election_answered(&election->core, call->sequence, reachable ? &answer : NULL,
                               doorman_clock());
     pthread_mutex_lock(&service->lock);
-    election_apply(service);
+    election_apply(service, reachable);
     election_log_etcd(service, reachable);
     pthread_mutex_unlock(&service->lock);
 }
@@ -240,7 +265,7 @@ static void election_resign(struct service *service) {
     char value[ELECTION_VALUE];
     pthread_mutex_lock(&service->lock);
     doorman_election_resign(&election->core, doorman_clock());
-    election_apply(service);
+    election_apply(service, true);
     pthread_mutex_unlock(&service->lock);
     if (doorman_election_next(&election->core, &call, doorman_clock())) {
         election->etcd.tries = 1;
@@ -306,6 +331,7 @@ enum exit_status server_election_create(struct service *service) {
         service->election = (struct election *)calloc(1, sizeof *service->election);
         if (service->election) {
             exit_status = server_etcd_init(&service->election->etcd, service->settings);
+            service->election->etcd.errors = service->counters.etcd_errors;
         } else {
             exit_status = server_fatal_error(EXIT_ERROR, "out of memory");
         }

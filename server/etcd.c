@@ -284,6 +284,14 @@ static cJSON *etcd_try(struct etcd *etcd, const char *path, const char *body) {
     return tree;
 }
 
+/* Counts a failed try, and lets the next try use the next member. A try that was cancelled is not an
+ * error of the member. */
+static void etcd_skip_member(struct etcd *etcd) {
+    bool cancelled = server_etcd_transport_is_cancelled(etcd->transport);
+    if (etcd->errors && !cancelled) server_counter_add(&etcd->errors[etcd->at], 1);
+    etcd->at = (etcd->at + 1) % etcd->members->count;
+}
+
 __attribute__((format(printf, 3, 4))) cJSON *server_etcd_call(struct etcd *etcd, const char *path,
                                                               const char *format, ...) {
     char body[ETCD_REQUEST];
@@ -296,7 +304,7 @@ __attribute__((format(printf, 3, 4))) cJSON *server_etcd_call(struct etcd *etcd,
          !response && tries < etcd->tries && !server_etcd_transport_is_cancelled(etcd->transport);
          tries++) {
         response = etcd_try(etcd, path, body);
-        if (!response) etcd->at = (etcd->at + 1) % etcd->members->count;
+        if (!response) etcd_skip_member(etcd);
     }
     return response;
 }

@@ -23,6 +23,7 @@ struct etcd {
     doorman_time refused_until;       /* no authentication before this time */
     char token[ETCD_TOKEN];           /* for --etcd-user; "": none */
     doorman_error error;              /* why the last call failed: "MEMBER: reason" */
+    counter *errors;                  /* for each member: failed tries; NULL: not counted */
 };
 
 /* Reads the files that the flags name, to check them. Precondition: there is only one thread. */

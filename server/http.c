@@ -493,7 +493,7 @@ static void connection_take_head(struct http_connection *connection, size_t byte
     char *head = (char *)malloc(bytes);
     connection->head = head;
     connection->head_bytes = bytes;
-    connection->request = (struct http_request){.verb = NULL};
+    connection->request = (struct http_request){.stream = connection->stream};
     connection->chunks = (struct chunk_reader){.left = 0};
     if (!head) {
         connection_close(connection);
@@ -779,4 +779,15 @@ void server_http_set_tls(struct service *service) {
 
 const char *server_http_address(const struct service *service) {
     return service->http && service->http->address[0] ? service->http->address : "off";
+}
+
+size_t server_http_connection_count(const struct service *service) {
+    struct http *http = service->http;
+    size_t count = 0;
+    pthread_mutex_lock(&http->lock);
+    for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
+        count += http->connections[i].state != CONNECTION_FREE;
+    }
+    pthread_mutex_unlock(&http->lock);
+    return count;
 }

@@ -1,6 +1,6 @@
 /* doorman_server, part HTTP: requests. This file reads the head of a request, and checks whether
  * the request is allowed. It also checks the settings that decide this, and reads the chunks of a
- * body. It changes only its arguments.
+ * body. It changes its arguments, and counts requests without the token.
  *
  * The server checks a request as soon as its head is complete, before its body arrives (V3).
  *
@@ -265,7 +265,7 @@ static void request_check_path(const struct http_request *request, struct http_r
 
 /* Checks the Host and the token. With a token, a GET may have any Host, because the token already
  * protects the data. Proxies and Prometheus may use other names for the server. */
-static void request_check_access(const struct service *service, struct http_request *request,
+static void request_check_access(struct service *service, struct http_request *request,
                                  struct http_response *response) {
     struct tokens *tokens = service->tokens;
     bool open = request->route && request->route->is_open;
@@ -277,6 +277,10 @@ static void request_check_access(const struct service *service, struct http_requ
             "the Host is unknown: use a loopback name, or the host of --http, --http-advertise or "
             "--advertise");
     } else if (tokens && !request_find_token(tokens, request->fields, &request->token)) {
+        char value[8];
+        bool given = field_read(request->fields, "Authorization", value, sizeof value) > 0;
+        server_counter_add(&service->counters.token_failures[given ? TOKEN_WRONG : TOKEN_MISSING],
+                           1);
         server_http_response_set_error(response, 401, "UNAUTHENTICATED",
                                        "the token is missing or wrong");
         response->more = "WWW-Authenticate: Basic realm=\"doorman\", charset=\"UTF-8\"\r\n";
@@ -333,7 +337,7 @@ static void request_check_body(const struct service *service, struct http_reques
     request->expects_continue = known && !request->is_old && request->length > 0;
 }
 
-bool server_http_request_check(const struct service *service, struct http_request *request,
+bool server_http_request_check(struct service *service, struct http_request *request,
                                struct http_response *response) {
     request->route = route_find(request->path);
     request_check_access(service, request, response);

@@ -380,14 +380,15 @@ void server_handle_method(struct service *service, const struct http_request *re
     struct text wrapped = {.failed = false};
     doorman_json_exchange exchange = {.reply = {.text = NULL}};
     char http_address[DOORMAN_ID_BYTES_MAX + 1];
+    const struct peer peer = {.stream = request->stream};
     if (method) server_text_addf(&wrapped, "{\"%s\":", method);
     server_text_add_bytes(&wrapped, request->body, request->body_bytes);
     if (method) server_text_add(&wrapped, "}");
     if (wrapped.failed) {
         response->text.failed = true;
     } else {
-        doorman_status status = server_handle_message(service, &exchange, wrapped.buffer.text,
-                                                      wrapped.buffer.bytes, http_address);
+        doorman_status status = server_handle_message(
+            service, &exchange, &peer, wrapped.buffer.text, wrapped.buffer.bytes, http_address);
         response->code = status_code(status);
         if (status == DOORMAN_OK) response_redirect(response, request, &exchange.response);
         response->type = "application/json";

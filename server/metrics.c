@@ -15,17 +15,17 @@ const char *const server_message_names[MESSAGE_KIND_COUNT] = {
 static const double bucket_bounds[BUCKET_COUNT] = {
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.5, 2.5};
 
-void server_metrics_count_message(struct counters *counters, const doorman_request *request,
-                                  doorman_status status, doorman_time duration) {
+void server_metrics_count_message(struct counters *counters, const struct message_report *report) {
     static const int kinds[DOORMAN_METHOD_COUNT] = {MESSAGE_DISCOVERY, MESSAGE_GET_CAPACITY,
                                                     MESSAGE_RELEASE_CAPACITY};
-    int kind = request ? kinds[request->method] : MESSAGE_UNKNOWN, bucket = 0;
+    const doorman_request *request = &report->exchange->request;
+    int kind = report->was_read ? kinds[request->method] : MESSAGE_UNKNOWN, bucket = 0;
     if (kind == MESSAGE_GET_CAPACITY && request->is_server) kind = MESSAGE_GET_SERVER_CAPACITY;
-    double seconds = (double)duration / (double)DOORMAN_SECOND;
+    double seconds = (double)report->duration / (double)DOORMAN_SECOND;
     while (bucket < BUCKET_COUNT && seconds > bucket_bounds[bucket]) bucket++;
-    server_counter_add(&counters->requests[kind][status], 1);
+    server_counter_add(&counters->requests[kind][report->status], 1);
     server_counter_add(&counters->buckets[kind][bucket], 1);
-    server_counter_add(&counters->nanoseconds[kind], (uint64_t)duration);
+    server_counter_add(&counters->nanoseconds[kind], (uint64_t)report->duration);
 }
 
 static void metrics_header(struct text *text, const char *name, const char *type,

@@ -3,10 +3,10 @@
  *
  * A part is left out unless its macro is defined: DOORMAN_SERVER_HTTP, DOORMAN_SERVER_ETCD,
  * DOORMAN_SERVER_TLS, DOORMAN_SERVER_CHECK, DOORMAN_SERVER_MEMORY, DOORMAN_SERVER_NOTIFY,
- * DOORMAN_SERVER_WARNINGS, DOORMAN_SERVER_WATCH. doorman_server.c calls only a few functions of
- * each part. These functions are the head of the part. If a part is left out, the functions of its
- * head are inline functions in this file that do nothing or little. Flags that need the part are
- * then usage errors.
+ * DOORMAN_SERVER_REPORTS, DOORMAN_SERVER_WARNINGS, DOORMAN_SERVER_WATCH. doorman_server.c calls
+ * only a few functions of each part. These functions are the head of the part. If a part is left
+ * out, the functions of its head are inline functions in this file that do nothing or little. Flags
+ * that need the part are then usage errors.
  *
  * Functions that several files use start with server_. */
 
@@ -116,6 +116,16 @@ struct settings {
 __attribute__((sentinel)) void server_log(const struct settings *settings, enum log_level level,
                                           const char *message, ...);
 
+/* A counter that all threads share. Atomic access needs an alignment of 8 bytes, which 32-bit x86
+ * does not have by default. */
+typedef uint64_t counter __attribute__((aligned(8)));
+
+static inline void server_counter_add(counter *count, uint64_t more) {
+    __atomic_fetch_add(count, more, __ATOMIC_RELAXED);
+}
+
+const counter *server_lost_line_count(void); /* log lines that could not be written */
+
 /* ---- >>state -------------------------------------------------------------------------------- */
 
 /* A worker receives a request, handles it, sends the response, and receives the next request. There
@@ -135,24 +145,55 @@ struct worker {
 
 #define SHARED_ID_MAX 8 /* ids that have warnings of their own at the same time (V6) */
 
-/* Repeated warnings are for events that peers can cause at any rate. The kinds of doorman_event
- * come first. The kinds of the server follow. The last kinds are warnings about one shared id each.
- * The kind DOORMAN_EVENT_SHARED_ID is for further shared ids. */
+/* The kinds of messages, for metrics and warnings. */
 enum {
-    WARNING_MESSAGE_REFUSED = DOORMAN_EVENT_COUNT,
-    WARNING_PARENT_UNREACHABLE,
+    MESSAGE_DISCOVERY,
+    MESSAGE_GET_CAPACITY,
+    MESSAGE_GET_SERVER_CAPACITY,
+    MESSAGE_RELEASE_CAPACITY,
+    MESSAGE_UNKNOWN, /* a message that could not be read */
+    MESSAGE_KIND_COUNT
+};
+
+/* Repeated warnings are for events that peers can cause at any rate. The kinds of doorman_event
+ * come first. The kinds of the server follow. A refused message has one kind of warning for each
+ * kind of message. The last kinds are warnings about one shared id each. The kind
+ * DOORMAN_EVENT_SHARED_ID is for further shared ids. */
+enum {
+    WARNING_MESSAGE_REFUSED = DOORMAN_EVENT_COUNT, /* the first of MESSAGE_KIND_COUNT kinds */
+    WARNING_PARENT_UNREACHABLE = WARNING_MESSAGE_REFUSED + MESSAGE_KIND_COUNT,
     WARNING_PARENT_RESPONSE,
     WARNING_ETCD_UNREACHABLE,
     WARNING_SHARED_ID, /* the first of SHARED_ID_MAX kinds */
     WARNING_COUNT = WARNING_SHARED_ID + SHARED_ID_MAX
 };
 
+#define WARNING_PAIR_MAX 5
+
+struct warning_pair {
+    const char *key; /* a constant string, for example "resource"; NULL: no pair */
+    char value[sizeof(doorman_error)];
+};
+
 struct repeated_warning {
     uint64_t unlogged_count;
-    doorman_time quiet_until;             /* no line of this kind is logged before this time */
-    const char *key;                      /* what `value` is, for example "resource" */
-    char value[DOORMAN_ID_BYTES_MAX + 1]; /* what the last event is about */
-    char cause[sizeof(doorman_error)];    /* the holder or the error of the last event; "": none */
+    doorman_time quiet_until;                    /* no line of this kind before this time */
+    struct warning_pair pairs[WARNING_PAIR_MAX]; /* they describe the last event */
+};
+
+/* The sender of a message. */
+struct peer {
+    nng_pipe pipe;      /* for a message over nng */
+    nng_stream *stream; /* for a message over HTTP; NULL: the message came over nng */
+};
+
+/* A message that the server has answered. */
+struct message_report {
+    const doorman_json_exchange *exchange; /* after its last step */
+    const struct peer *peer;
+    bool was_read; /* the message could be read, so exchange->request has its method */
+    doorman_status status;
+    doorman_time duration; /* from the arrival of the message to its response */
 };
 
 /* The link to the parent. The lock of the service guards all members except the transport. Only the
@@ -166,30 +207,23 @@ struct parent_link {
     bool reachable;        /* the last request to the parent succeeded */
 };
 
+#define BUCKET_COUNT 12 /* of the histogram of durations */
+
+enum { TOKEN_MISSING, TOKEN_WRONG, TOKEN_FAILURE_COUNT };
+
 /* Counters for the metrics. They count messages by method and status, and measure the duration of
  * messages. Each counter is atomic. Two counters that are read together may differ by requests in
  * progress. */
-enum {
-    MESSAGE_DISCOVERY,
-    MESSAGE_GET_CAPACITY,
-    MESSAGE_GET_SERVER_CAPACITY,
-    MESSAGE_RELEASE_CAPACITY,
-    MESSAGE_UNKNOWN, /* a message that could not be read */
-    MESSAGE_KIND_COUNT
-};
-
-/* A counter that all threads share. Atomic access needs an alignment of 8 bytes, which 32-bit x86
- * does not have by default. */
-typedef uint64_t counter __attribute__((aligned(8)));
-
-#define BUCKET_COUNT 12 /* of the histogram of durations */
-
 struct counters {
     counter requests[MESSAGE_KIND_COUNT][DOORMAN_STATUS_COUNT];
     counter buckets[MESSAGE_KIND_COUNT][BUCKET_COUNT + 1]; /* the last one has no upper bound */
     counter nanoseconds[MESSAGE_KIND_COUNT];
     counter parent[DOORMAN_STATUS_COUNT];
     counter unmatched, shared_id;
+    counter token_failures[TOKEN_FAILURE_COUNT];          /* HTTP requests without the token */
+    counter etcd_errors[ADDRESS_MAX];                     /* failed tries, by member of etcd */
+    counter master_changes[DOORMAN_ELECTION_STATE_COUNT]; /* changes of the master, by the new
+                                                              state of this process */
 };
 
 /* The identity and version of a file. */
@@ -247,10 +281,13 @@ static inline void server_problems_text(const struct config_problems *problems,
     }
 }
 
+#define CONFIG_HASH_BYTES 17 /* 16 hexadecimal digits and the final 0 */
+
 /* The result of the last load of the configuration. */
 struct config_load {
-    time_t loaded_at;         /* when the configuration in force was loaded */
-    char error[PROBLEM_TEXT]; /* why the last load failed; "": it succeeded */
+    time_t loaded_at;             /* when the configuration in force was loaded */
+    char hash[CONFIG_HASH_BYTES]; /* of the configuration in force; "": not known */
+    char error[PROBLEM_TEXT];     /* why the last load failed; "": it succeeded */
 };
 
 /* The files that are loaded again when they change, besides the configuration. The first ones are
@@ -267,14 +304,16 @@ struct pem {
     char *certificate, *key, *authority;
 };
 
-static inline void server_counter_add(counter *count, uint64_t more) {
-    __atomic_fetch_add(count, more, __ATOMIC_RELAXED);
-}
-
 /* How long a thread held the lock of the service. */
 struct lock_hold {
     doorman_time duration,
         cpu_time; /* cpu_time: without the time in which the thread did not run */
+};
+
+/* What the log has said about learning. */
+struct learning {
+    bool is_logged; /* the log says that the server learns */
+    doorman_time started_at, until;
 };
 
 struct service {
@@ -305,6 +344,7 @@ struct service {
     doorman_config *config;
     doorman_server *server;
     struct repeated_warning warnings[WARNING_COUNT];
+    struct learning learning;
     uint64_t ended_lease_count; /* leases that ended since memory was last returned */
     doorman_time trim_due;      /* the earliest time to return memory to the system */
     bool trim_again;            /* return memory once more, even if no more leases end */
@@ -333,7 +373,7 @@ void server_apply_config(struct service *service, doorman_config *config,
  *   http_address   room for the HTTP address of the master, which is then in exchange->response;
  *                  NULL: the message is from nng */
 doorman_status server_handle_message(struct service *service, doorman_json_exchange *exchange,
-                                     const char *text, size_t bytes,
+                                     const struct peer *peer, const char *text, size_t bytes,
                                      char http_address[DOORMAN_ID_BYTES_MAX + 1]);
 
 bool server_condition_init(pthread_cond_t *condition);
@@ -448,13 +488,19 @@ static inline void server_notify_stop(struct service *service) { (void)service; 
 /* ---- >>warnings ----------------------------------------------------------------------------- */
 
 #ifdef DOORMAN_SERVER_WARNINGS
-/* Logs a repeated warning at most once a minute, with the number of events since the last line
- * (V6). The caller has counted the new event. Precondition: the lock is held.
+/* Counts an event, and logs its warning at most once a minute, with the number of events since the
+ * last line (V6). Precondition: the lock is held.
  *   key     a constant string
  *   value   what the new event is about
  *   cause   the holder or the error of the new event; may be NULL */
 void server_log_warning(struct service *service, int kind, const char *key, const char *value,
                         const char *cause, doorman_time now);
+
+/* Works like server_log_warning, for an event with other pairs.
+ *   pairs   WARNING_PAIR_MAX keys, each followed by its value. The keys are constant strings. A
+ *           pair whose value is NULL is left out */
+void server_log_warning_pairs(struct service *service, int kind,
+                              const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now);
 
 /* Logs the warnings that are due. The main thread calls this once a second. */
 void server_warnings_update(struct service *service, doorman_time now);
@@ -470,11 +516,60 @@ static inline void server_log_warning(struct service *service, int kind, const c
     server_log(service->settings, LEVEL_WARNING, "a request to another server has failed", key,
                value, "error", cause, LOG_END);
 }
+static inline void server_log_warning_pairs(struct service *service, int kind,
+                                            const char *const pairs[WARNING_PAIR_MAX][2],
+                                            doorman_time now) {
+    (void)service, (void)kind, (void)pairs, (void)now;
+}
 static inline void server_warnings_update(struct service *service, doorman_time now) {
     (void)service, (void)now;
 }
 static inline void server_on_event(void *context, const doorman_event *event) {
     (void)context, (void)event;
+}
+#endif
+
+/* ---- >>reports ------------------------------------------------------------------------------ */
+
+#define CONFIG_LOADED "configuration loaded"
+#define CONFIG_REFUSED "configuration refused; the last one stays in force"
+
+#ifdef DOORMAN_SERVER_REPORTS
+/* Logs a refused message, at most once a minute for each kind of message (V6). With --log-level
+ * debug, logs every message. Precondition: the lock is not held. */
+void server_report_message(struct service *service, const struct message_report *report);
+
+/* Writes a hash of a configuration. Equal configurations have equal hashes, in files with different
+ * layouts too. Writes "" if memory runs out, or if there is no configuration.
+ *   config   NULL: none */
+void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]);
+
+/* Logs the result of the last load of the configuration, which is in service->last_load. After a
+ * success, logs how the configuration in force differs from `last`. Only the thread that loads
+ * configurations calls this function, so it needs no lock. */
+void server_report_config(const struct service *service, const doorman_config *last);
+
+/* Logs when learning starts and when it ends. The main thread calls this once a second.
+ * Precondition: the lock is held. */
+void server_report_learning(struct service *service, doorman_time now);
+#else
+static inline void server_report_message(struct service *service,
+                                         const struct message_report *report) {
+    (void)service, (void)report;
+}
+static inline void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]) {
+    (void)config;
+    hash[0] = 0;
+}
+static inline void server_report_config(const struct service *service, const doorman_config *last) {
+    const char *error = service->last_load.error;
+    (void)last;
+    server_log(service->settings, error[0] ? LEVEL_ERROR : LEVEL_INFO,
+               error[0] ? CONFIG_REFUSED : CONFIG_LOADED, "file", service->settings->config,
+               error[0] ? "error" : LOG_END, error, LOG_END);
+}
+static inline void server_report_learning(struct service *service, doorman_time now) {
+    (void)service, (void)now;
 }
 #endif
 
@@ -613,10 +708,8 @@ const char *server_http_address(const struct service *service);
 /* Adds a point to the history of the resources, when one is due. */
 void server_history_update(struct service *service, doorman_time now);
 
-/* Counts a message and its response.
- *   request   NULL: the message could not be read */
-void server_metrics_count_message(struct counters *counters, const doorman_request *request,
-                                  doorman_status status, doorman_time duration);
+/* Counts a message and its response. */
+void server_metrics_count_message(struct counters *counters, const struct message_report *report);
 
 /* Answers probes at the address of --http-health. The functions work without HTTP too. */
 enum exit_status server_health_start(struct service *service);
@@ -645,9 +738,8 @@ static inline void server_history_update(struct service *service, doorman_time n
     (void)service, (void)now;
 }
 static inline void server_metrics_count_message(struct counters *counters,
-                                                const doorman_request *request,
-                                                doorman_status status, doorman_time duration) {
-    (void)counters, (void)request, (void)status, (void)duration;
+                                                const struct message_report *report) {
+    (void)counters, (void)report;
 }
 static inline enum exit_status server_health_start(struct service *service) {
     (void)service;
@@ -720,6 +812,7 @@ struct http_request {
     const char *fields;  /* the lines of the head after the first line */
     char authority[256]; /* the host of the target, and its port; "": the target is a path */
     struct token_identity token;    /* of the sender */
+    nng_stream *stream;             /* the connection, which tells the address of the peer */
     const struct http_route *route; /* NULL: unknown path, or a method of the protocol */
     size_t length;                  /* bytes of the body; SIZE_MAX: not known */
     int coding_count;               /* how often Transfer-Encoding occurs */
@@ -786,7 +879,7 @@ bool server_http_request_read(struct http_request *request, char *head, size_t b
 
 /* Checks a request whose body may be missing. Sets request->route. If the request is refused,
  * returns false and writes an error to the response. */
-bool server_http_request_check(const struct service *service, struct http_request *request,
+bool server_http_request_check(struct service *service, struct http_request *request,
                                struct http_response *response);
 
 /* Checks that an address that is not loopback has a token or client certificates, and that
@@ -828,6 +921,11 @@ struct chunk_reader {
  *             belongs to the next request; any other value is the status of a refusal */
 int server_http_read_chunks(struct chunk_reader *reader, char *body, size_t *count,
                             size_t message_max);
+
+size_t server_http_connection_count(const struct service *service);
+
+/* Adds the metrics of the process: its CPU time, memory, file descriptors and start. */
+void server_process_metrics(struct text *text);
 
 /* ---- >>tokens ------------------------------------------------------------------------------- */
 

@@ -3,7 +3,8 @@
  *
  * A kind of warning is logged at once, and then at most once a minute with the number of events.
  * The line describes the last event. Each of the first ids that two processes use has a kind of its
- * own. Further ids share one kind. */
+ * own. Further ids share one kind. Refused messages have a kind for each method, so that many bad
+ * messages of one method do not hide those of another. */
 #include "server.h"
 
 #define WARNING_INTERVAL                                                                           \
@@ -24,32 +25,54 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [WARNING_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
 };
 
+/* Returns the text of a kind. Kinds that differ only in what they count have the same text. */
+static const char *warning_text(int kind) {
+    bool is_refusal = kind >= WARNING_MESSAGE_REFUSED && kind < WARNING_PARENT_UNREACHABLE;
+    if (is_refusal) kind = WARNING_MESSAGE_REFUSED;
+    if (kind > WARNING_SHARED_ID) kind = WARNING_SHARED_ID;
+    assert(warning_texts[kind]);
+    return warning_texts[kind];
+}
+
 /* Logs a repeated warning if it is due. The line describes the last event. */
 static void warning_update(struct service *service, int kind, doorman_time now) {
     struct repeated_warning *warning = &service->warnings[kind];
-    bool has_holder = kind < DOORMAN_EVENT_COUNT || kind >= WARNING_SHARED_ID;
-    const char *text = warning_texts[kind < WARNING_SHARED_ID ? kind : WARNING_SHARED_ID];
+    const struct warning_pair *pairs = warning->pairs;
     if (warning->unlogged_count > 0 && now >= warning->quiet_until) {
         char count[24];
         snprintf(count, sizeof count, "%" PRIu64, warning->unlogged_count);
-        server_log(service->settings, LEVEL_WARNING, text, "count", count, warning->key,
-                   warning->value,
-                   !warning->cause[0] ? LOG_END
-                   : has_holder       ? "holder"
-                                      : "error",
-                   warning->cause, LOG_END);
+        server_log(service->settings, LEVEL_WARNING, warning_text(kind), "count", count,
+                   pairs[0].key, pairs[0].value, pairs[1].key, pairs[1].value, pairs[2].key,
+                   pairs[2].value, pairs[3].key, pairs[3].value, pairs[4].key, pairs[4].value,
+                   LOG_END);
         warning->unlogged_count = 0;
         warning->quiet_until = now + WARNING_INTERVAL;
     }
 }
 
+/* Stores the pairs without gaps, because a key that is NULL ends the line. */
+void server_log_warning_pairs(struct service *service, int kind,
+                              const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now) {
+    struct repeated_warning *warning = &service->warnings[kind];
+    size_t count = 0;
+    for (size_t i = 0; i < WARNING_PAIR_MAX; i++) {
+        struct warning_pair *pair = &warning->pairs[count];
+        if (!pairs[i][1]) continue;
+        pair->key = pairs[i][0];
+        snprintf(pair->value, sizeof pair->value, "%s", pairs[i][1]);
+        count++;
+    }
+    if (count < WARNING_PAIR_MAX) warning->pairs[count].key = NULL;
+    warning->unlogged_count++;
+    warning_update(service, kind, now);
+}
+
 void server_log_warning(struct service *service, int kind, const char *key, const char *value,
                         const char *cause, doorman_time now) {
-    struct repeated_warning *warning = &service->warnings[kind];
-    warning->key = key;
-    snprintf(warning->value, sizeof warning->value, "%s", value);
-    snprintf(warning->cause, sizeof warning->cause, "%s", cause ? cause : "");
-    warning_update(service, kind, now);
+    bool has_holder = kind < DOORMAN_EVENT_COUNT || kind >= WARNING_SHARED_ID;
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{key, value},
+                                                    {has_holder ? "holder" : "error", cause}};
+    server_log_warning_pairs(service, kind, pairs, now);
 }
 
 /* Returns the kind of warning for a shared id: the kind that has this id, or else a kind whose last
@@ -59,7 +82,7 @@ static int warning_find_shared_id(const struct service *service, const char *hol
     int found = DOORMAN_EVENT_SHARED_ID;
     for (int kind = WARNING_SHARED_ID; kind < WARNING_COUNT; kind++) {
         const struct repeated_warning *warning = &service->warnings[kind];
-        bool is_same = strcmp(warning->cause, holder_id) == 0;
+        bool is_same = strcmp(warning->pairs[1].value, holder_id) == 0;
         bool is_free = warning->unlogged_count == 0 && now >= warning->quiet_until;
         if (is_same || (is_free && found == DOORMAN_EVENT_SHARED_ID)) found = kind;
         if (is_same) break;
@@ -74,7 +97,6 @@ static void warning_add_event(struct service *service, const doorman_event *even
     if (event->kind == DOORMAN_EVENT_SHARED_ID) {
         kind = warning_find_shared_id(service, event->holder_id, now);
     }
-    service->warnings[kind].unlogged_count++;
     server_log_warning(service, kind, "resource", event->resource_id, event->holder_id, now);
 }
 

@@ -194,7 +194,8 @@ server_alone() { # a compiler
 }
 
 server_sources() { # a compiler of C
-    parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY TLS WARNINGS WATCH)
+    parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REPORTS TLS WARNINGS \
+        WATCH)
     for source in doorman_server.c server/*.c; do
         each_level "source_c '$1' c11 -D_DEFAULT_SOURCE -idirafter $folder $parts $source"
     done

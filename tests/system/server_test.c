@@ -345,7 +345,15 @@ static void an_invalid_message_gets_an_error_and_has_no_effect(void **state) {
     /* If "bad" were a holder now, it would have a share. */
     assert_true(capacity_of(&server, CAPACITY_REQUEST("good", "db/orders", "1000")) == 120);
     server_stop(&server);
-    assert_logged_each_minute(&server, "a message was refused", from);
+    static const char *const methods[] = {"unknown", "discovery", "get_capacity",
+                                          "release_capacity"};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        char line[64];
+        snprintf(line, sizeof line, " method=%s code=", methods[i]);
+        assert_logged_each_minute(&server, line, from);
+    }
+    assert_int_equal(process_logged(server.process, "a message was refused\" count=1 peer=127."),
+                     4);
 }
 
 /* V5. */

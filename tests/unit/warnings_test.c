@@ -6,39 +6,7 @@ int server_main(int argc, char **argv);
 #undef main
 #include "../../server/warnings.c"
 
-#include <setjmp.h>
-#include <cmocka.h>
-
-#define SECOND DOORMAN_SECOND
-
-/* A service that logs to a file. It has no server object. */
-struct world {
-    struct settings settings;
-    struct service service;
-    FILE *log;
-    int standard_error; /* a copy of the descriptor, for the end of the test */
-};
-
-static int setup(void **state) {
-    struct world *w = (struct world *)calloc(1, sizeof *w);
-    assert_non_null(w);
-    w->service.settings = &w->settings;
-    w->log = tmpfile();
-    assert_non_null(w->log);
-    w->standard_error = dup(STDERR_FILENO);
-    assert_true(dup2(fileno(w->log), STDERR_FILENO) == STDERR_FILENO);
-    *state = w;
-    return 0;
-}
-
-static int teardown(void **state) {
-    struct world *w = (struct world *)*state;
-    dup2(w->standard_error, STDERR_FILENO);
-    close(w->standard_error);
-    fclose(w->log);
-    free(w);
-    return 0;
-}
+#include "server_log.h"
 
 static void shared(struct world *w, const char *holder_id, doorman_time now) {
     const doorman_event event = {DOORMAN_EVENT_SHARED_ID, "db", holder_id, 1};
@@ -47,17 +15,6 @@ static void shared(struct world *w, const char *holder_id, doorman_time now) {
 
 /* What the main thread does every second. */
 static void update(struct world *w, doorman_time now) { server_warnings_update(&w->service, now); }
-
-/* Returns how many lines contain a text, and empties the log. */
-static int logged(struct world *w, const char *text) {
-    char line[PIPE_BUF + 1];
-    int count = 0;
-    rewind(w->log);
-    while (fgets(line, sizeof line, w->log)) count += strstr(line, text) != NULL;
-    assert_int_equal(ftruncate(fileno(w->log), 0), 0);
-    rewind(w->log);
-    return count;
-}
 
 static void each_shared_id_is_named_at_once_and_then_once_a_minute(void **state) {
     struct world *w = (struct world *)*state;
@@ -119,7 +76,6 @@ static void a_line_about_several_events_describes_the_last(void **state) {
     warning_add_event(&w->service, &event, 101 * SECOND);
     event = (doorman_event){DOORMAN_EVENT_UNMATCHED, "two", "b", 1};
     warning_add_event(&w->service, &event, 102 * SECOND);
-    w->service.warnings[WARNING_MESSAGE_REFUSED].unlogged_count++;
     server_log_warning(&w->service, WARNING_MESSAGE_REFUSED, "code", "NOT_FOUND", NULL,
                        103 * SECOND);
     assert_int_equal(logged(w, "a message was refused\" count=1 code=NOT_FOUND\n"), 1);
@@ -127,7 +83,7 @@ static void a_line_about_several_events_describes_the_last(void **state) {
     assert_int_equal(logged(w, " count=2 resource=two holder=b\n"), 1);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, log_setup, log_teardown)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

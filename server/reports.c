@@ -1,0 +1,318 @@
+/* doorman_server, part REPORTS: log lines for a person who looks for a cause (V6). They tell which
+ * messages are refused, how a new configuration differs from the last one, and how long the server
+ * learns. This file changes service->learning, and logs warnings through server/warnings.c. */
+#include "server.h"
+
+#include <arpa/inet.h>
+
+/* ---- messages ------------------------------------------------------------------------------- */
+
+#define PEER_BYTES 64
+
+static const struct message_method {
+    doorman_method method;
+    bool is_server;
+} message_methods[MESSAGE_UNKNOWN] = {
+    [MESSAGE_DISCOVERY] = {DOORMAN_DISCOVERY, false},
+    [MESSAGE_GET_CAPACITY] = {DOORMAN_GET_CAPACITY, false},
+    [MESSAGE_GET_SERVER_CAPACITY] = {DOORMAN_GET_CAPACITY, true},
+    [MESSAGE_RELEASE_CAPACITY] = {DOORMAN_RELEASE_CAPACITY, false},
+};
+
+static const char *message_name(int kind) {
+    if (kind == MESSAGE_UNKNOWN) return "unknown";
+    return doorman_method_name(message_methods[kind].method, message_methods[kind].is_server);
+}
+
+/* Finds the kind of a message. If the message could not be read, its kind is the method at the
+ * start of the error, for example "get_capacity.client_id: is required".
+ *   bytes   the length of the name of the method */
+static int message_find_kind(const struct message_report *report, size_t *bytes) {
+    const doorman_request *request = &report->exchange->request;
+    const char *method = report->exchange->error.text;
+    *bytes = strcspn(method, ".:");
+    if (report->was_read) {
+        method = doorman_method_name(request->method, request->is_server);
+        *bytes = strlen(method);
+    }
+    int kind = 0;
+    for (; kind < MESSAGE_UNKNOWN; kind++) {
+        const char *name = message_name(kind);
+        if (strlen(name) == *bytes && strncmp(name, method, *bytes) == 0) break;
+    }
+    return kind;
+}
+
+/* Writes the address of a peer. A peer over IPC has no address, so its process is named. */
+static void peer_write(const struct peer *peer, char text[PEER_BYTES]) {
+    nng_sockaddr address = {.s_family = NNG_AF_UNSPEC};
+    char host[INET6_ADDRSTRLEN] = "";
+    uint64_t process = 0;
+    int error = peer->stream ? nng_stream_get_addr(peer->stream, NNG_OPT_REMADDR, &address)
+                             : nng_pipe_get_addr(peer->pipe, NNG_OPT_REMADDR, &address);
+    if (error == 0 && address.s_family == NNG_AF_INET) {
+        inet_ntop(AF_INET, &address.s_in.sa_addr, host, sizeof host);
+        snprintf(text, PEER_BYTES, "%s:%u", host, (unsigned)ntohs(address.s_in.sa_port));
+    } else if (error == 0 && address.s_family == NNG_AF_INET6) {
+        inet_ntop(AF_INET6, address.s_in6.sa_addr, host, sizeof host);
+        snprintf(text, PEER_BYTES, "[%s]:%u", host, (unsigned)ntohs(address.s_in6.sa_port));
+    } else if (!peer->stream &&
+               nng_pipe_get_uint64(peer->pipe, NNG_OPT_IPC_PEER_PID, &process) == 0) {
+        snprintf(text, PEER_BYTES, "ipc:pid:%" PRIu64, process);
+    } else {
+        snprintf(text, PEER_BYTES, "unknown");
+    }
+}
+
+/* Logs a refused message. Its error is "METHOD.FIELD: RULE", or a text without a field.
+ *   kind     of the message
+ *   bytes    the length of the name of the method */
+static void message_log_refusal(struct service *service, const struct message_report *report,
+                                const char *peer, int kind, size_t bytes) {
+    const char *error = report->exchange->error.text, *rule = error;
+    char field[sizeof(doorman_error)] = "";
+    if (!error[0]) rule = server_status_text(report->status);
+    if (kind != MESSAGE_UNKNOWN && strncmp(error, message_name(kind), bytes) == 0 &&
+        (error[bytes] == '.' || error[bytes] == ':')) {
+        const char *start = error + bytes + 1, *colon = strstr(error + bytes, ": ");
+        if (colon && colon > start) {
+            snprintf(field, sizeof field, "%.*s", (int)(colon - start), start);
+        }
+        rule = colon ? colon + 2 : start;
+    }
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{"peer", peer},
+                                                    {"method", message_name(kind)},
+                                                    {"code", doorman_status_name(report->status)},
+                                                    {"field", field[0] ? field : NULL},
+                                                    {"error", rule}};
+    pthread_mutex_lock(&service->lock);
+    server_log_warning_pairs(service, WARNING_MESSAGE_REFUSED + kind, pairs, doorman_clock());
+    pthread_mutex_unlock(&service->lock);
+}
+
+static void message_log(const struct service *service, const struct message_report *report,
+                        const char *peer, int kind) {
+    char items[24], duration[32];
+    size_t item_count = report->was_read ? report->exchange->request.item_count : 0;
+    snprintf(items, sizeof items, "%zu", item_count);
+    snprintf(duration, sizeof duration, "%.3f", (double)report->duration / 1e6);
+    server_log(service->settings, LEVEL_DEBUG, "request", "peer", peer, "method",
+               message_name(kind), "items", items, "code", doorman_status_name(report->status),
+               "duration_ms", duration, LOG_END);
+}
+
+void server_report_message(struct service *service, const struct message_report *report) {
+    bool is_refused = report->status != DOORMAN_OK && report->status != DOORMAN_UNAVAILABLE;
+    bool is_debug = service->settings->log_level == LEVEL_DEBUG;
+    char peer[PEER_BYTES];
+    size_t bytes = 0;
+    if (!is_refused && !is_debug) return;
+    int kind = message_find_kind(report, &bytes);
+    peer_write(report->peer, peer);
+    if (is_refused) message_log_refusal(service, report, peer, kind, bytes);
+    if (is_debug) message_log(service, report, peer, kind);
+}
+
+/* ---- configurations ------------------------------------------------------------------------- */
+/* Two configurations are compared by their globs. The templates of both are sorted by glob, and
+ * the sorted lists are merged. A template has changed if its JSON text has. So a new field needs no
+ * change here. The order of the templates counts too, because the first glob that matches a
+ * resource decides. */
+
+#define NAMES_MAX 3 /* names in one list; the line says how many more there are */
+
+struct name_list {
+    char text[NAMES_MAX * (DOORMAN_ID_BYTES_MAX + 2) + 32];
+    size_t bytes, count;
+};
+
+static void name_list_add(struct name_list *list, const char *name) {
+    if (list->count++ >= NAMES_MAX) return;
+    int added = snprintf(list->text + list->bytes, sizeof list->text - list->bytes, "%s%s",
+                         list->bytes ? ", " : "", name);
+    list->bytes += (size_t)added;
+    assert(list->bytes < sizeof list->text);
+}
+
+/* Returns the text of a list, or NULL if the list is empty. */
+static const char *name_list_end(struct name_list *list) {
+    if (list->count > NAMES_MAX) {
+        snprintf(list->text + list->bytes, sizeof list->text - list->bytes, " and %zu more",
+                 list->count - NAMES_MAX);
+    }
+    return list->count > 0 ? list->text : NULL;
+}
+
+static int compare_globs(const void *left, const void *right) {
+    const doorman_template *one = *(const doorman_template *const *)left;
+    const doorman_template *other = *(const doorman_template *const *)right;
+    return strcmp(one->identifier_glob, other->identifier_glob);
+}
+
+/* Returns pointers to the templates, sorted by glob, or NULL if memory runs out. The caller frees
+ * the list. */
+static const doorman_template **templates_sort(const doorman_config_options *options) {
+    size_t count = options->template_count;
+    const doorman_template **list = (const doorman_template **)calloc(count + 1, sizeof *list);
+    for (size_t i = 0; list && i < count; i++) list[i] = &options->templates[i];
+    if (list) qsort(list, count, sizeof *list, compare_globs);
+    return list;
+}
+
+/* Returns whether two templates have the same JSON text. Returns false if memory runs out. */
+static bool templates_equal(const doorman_template *one, const doorman_template *other) {
+    const doorman_config_options left = {.templates = one, .template_count = 1};
+    const doorman_config_options right = {.templates = other, .template_count = 1};
+    doorman_buffer left_text = {.text = NULL}, right_text = {.text = NULL};
+    bool equal = doorman_json_write_config(&left, &left_text) == DOORMAN_OK &&
+                 doorman_json_write_config(&right, &right_text) == DOORMAN_OK &&
+                 left_text.bytes == right_text.bytes &&
+                 memcmp(left_text.text, right_text.text, left_text.bytes) == 0;
+    doorman_buffer_uninit(&left_text);
+    doorman_buffer_uninit(&right_text);
+    return equal;
+}
+
+struct config_changes {
+    doorman_config_options last, now;
+    struct name_list added, removed, changed;
+    bool reordered;
+};
+
+/* Returns whether the templates that both configurations have come in another order.
+ *   places   for each template of the last configuration: its new place plus 1; 0: removed */
+static bool places_are_reordered(const size_t *places, size_t count) {
+    size_t highest = 0;
+    bool reordered = false;
+    for (size_t i = 0; i < count; i++) {
+        if (places[i] == 0) continue;
+        reordered = reordered || places[i] < highest;
+        highest = places[i];
+    }
+    return reordered;
+}
+
+/* Merges the sorted lists.
+ *   places   out, see places_are_reordered */
+static void changes_merge(struct config_changes *changes, const doorman_template **last,
+                          const doorman_template **now, size_t *places) {
+    size_t i = 0, j = 0;
+    while (i < changes->last.template_count || j < changes->now.template_count) {
+        int order = j == changes->now.template_count    ? -1
+                    : i == changes->last.template_count ? 1
+                                                        : compare_globs(&last[i], &now[j]);
+        if (order < 0) {
+            name_list_add(&changes->removed, last[i++]->identifier_glob);
+        } else if (order > 0) {
+            name_list_add(&changes->added, now[j++]->identifier_glob);
+        } else {
+            places[last[i] - changes->last.templates] =
+                (size_t)(now[j] - changes->now.templates) + 1;
+            if (!templates_equal(last[i], now[j])) {
+                name_list_add(&changes->changed, now[j]->identifier_glob);
+            }
+            i++;
+            j++;
+        }
+    }
+}
+
+/* Returns false if memory runs out. */
+static bool changes_find(struct config_changes *changes) {
+    const doorman_template **last = templates_sort(&changes->last);
+    const doorman_template **now = templates_sort(&changes->now);
+    size_t *places = (size_t *)calloc(changes->last.template_count + 1, sizeof *places);
+    bool found = last && now && places;
+    if (found) {
+        changes_merge(changes, last, now, places);
+        changes->reordered = places_are_reordered(places, changes->last.template_count);
+    }
+    free(places);
+    free((void *)now);
+    free((void *)last);
+    return found;
+}
+
+/* An FNV-1a hash of the configuration's JSON text, which has all fields and no layout. */
+void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]) {
+    doorman_config_options options;
+    doorman_buffer text = {.text = NULL};
+    uint64_t value = 14695981039346656037U;
+    hash[0] = 0;
+    if (!config) return;
+    doorman_config_read(config, &options);
+    if (doorman_json_write_config(&options, &text) == DOORMAN_OK) {
+        for (size_t i = 0; i < text.bytes; i++) {
+            value = (value ^ (unsigned char)text.text[i]) * 1099511628211U;
+        }
+        snprintf(hash, CONFIG_HASH_BYTES, "%016" PRIx64, value);
+    }
+    doorman_buffer_uninit(&text);
+}
+
+/* Adds a pair, unless its value is NULL. Returns the number of pairs. */
+static size_t pairs_add(const char *pairs[][2], size_t count, const char *key, const char *value) {
+    pairs[count][0] = value ? key : NULL;
+    pairs[count][1] = value;
+    return count + (value != NULL);
+}
+
+static void config_log_changes(const struct service *service, const doorman_config *last) {
+    struct config_changes changes = {.reordered = false};
+    const struct config_load *load = &service->last_load;
+    const char *pairs[7][2] = {{NULL}};
+    doorman_config_read(last, &changes.last);
+    doorman_config_read(service->config, &changes.now);
+    bool found = changes_find(&changes), rejects = changes.now.reject_unmatched;
+    bool switched = changes.last.reject_unmatched != rejects;
+    size_t first = pairs_add(pairs, 0, "hash", load->hash[0] ? load->hash : NULL);
+    size_t count = pairs_add(pairs, first, "added", name_list_end(&changes.added));
+    count = pairs_add(pairs, count, "removed", name_list_end(&changes.removed));
+    count = pairs_add(pairs, count, "changed", name_list_end(&changes.changed));
+    count = pairs_add(pairs, count, "order", changes.reordered ? "changed" : NULL);
+    count = pairs_add(pairs, count, "unmatched", !switched ? NULL : rejects ? "reject" : "allow");
+    if (found && count == first) pairs_add(pairs, count, "changes", "none");
+    server_log(service->settings, LEVEL_INFO, CONFIG_LOADED, "file", service->settings->config,
+               pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1], pairs[2][0], pairs[2][1],
+               pairs[3][0], pairs[3][1], pairs[4][0], pairs[4][1], pairs[5][0], pairs[5][1],
+               LOG_END);
+}
+
+void server_report_config(const struct service *service, const doorman_config *last) {
+    const char *error = service->last_load.error;
+    if (error[0]) {
+        server_log(service->settings, LEVEL_ERROR, CONFIG_REFUSED, "file",
+                   service->settings->config, "error", error, LOG_END);
+    } else {
+        config_log_changes(service, last);
+    }
+}
+
+/* ---- learning ------------------------------------------------------------------------------- */
+
+/* Logs a line about learning, with a duration in seconds. */
+static void learning_log(const struct service *service, const char *text, doorman_time duration) {
+    char seconds[32];
+    snprintf(seconds, sizeof seconds, "%.1f", (double)duration / (double)DOORMAN_SECOND);
+    server_log(service->settings, LEVEL_INFO, text, "seconds", seconds, LOG_END);
+}
+
+/* If a node with a parent gets further resources while it learns, the end may move. The last line
+ * then has the whole time. A server that loses its mastership logs only this loss. */
+void server_report_learning(struct service *service, doorman_time now) {
+    struct learning *learning = &service->learning;
+    doorman_time until = doorman_server_learns_until(service->server, now);
+    if (until && !learning->is_logged) {
+        *learning = (struct learning){.is_logged = true, .started_at = now};
+        learning_log(service, "learning starts: holders keep what they have, and get no more",
+                     until - now);
+    }
+    if (until) {
+        learning->until = until;
+    } else if (learning->is_logged) {
+        learning->is_logged = false;
+        if (now >= learning->until) {
+            learning_log(service, "learning has ended", learning->until - learning->started_at);
+        }
+    }
+}
