@@ -68,8 +68,8 @@ FILES_REPORTS = reports
 FILES_WARNINGS = warnings
 FILES_WATCH = watch
 FILES_NOTIFY = notify
-FILES_HTTP = http http_request http_response tokens health text snapshot history metrics page json \
-    base64 host
+FILES_HTTP = http http_request http_response tokens health text snapshot history metrics process \
+    page json base64 host
 FILES_ETCD = etcd etcd_http election base64 host
 FILES_TLS = tls
 SERVER_SOURCES = doorman_server.c \

@@ -65,6 +65,7 @@
  *     server/snapshot.c    HTTP      copies of the state
  *     server/history.c     HTTP      the last ten minutes of the resources, for graphs
  *     server/metrics.c     HTTP      metrics for Prometheus
+ *     server/process.c     HTTP      metrics of the process, as other exporters have them
  *     server/page.c        HTTP      the status page and the page of a resource
  *     server/page.css      HTTP      the style of these pages, which the build embeds
  *     server/page.js       HTTP      the script of these pages, which the build embeds

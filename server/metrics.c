@@ -97,6 +97,82 @@ static void metrics_parent(struct text *text, const struct counters *counters) {
     }
 }
 
+/* Connections by kind. Prometheus itself uses a connection of the kind http. */
+static void metrics_connections(struct text *text, struct service *service, bool has_parent) {
+    size_t nng = __atomic_load_n(&service->connection_count, __ATOMIC_RELAXED);
+    metrics_header(text, "server_connections", "gauge",
+                   "Open connections: of peers over nng, of peers over HTTP, and 1 to the parent "
+                   "while it answers.");
+    server_text_addf(text, "doorman_server_connections{kind=\"nng\"} %zu\n", nng);
+    server_text_addf(text, "doorman_server_connections{kind=\"http\"} %zu\n",
+                     server_http_connection_count(service));
+    if (has_parent) {
+        pthread_mutex_lock(&service->lock);
+        int reachable = service->parent_link.reachable;
+        pthread_mutex_unlock(&service->lock);
+        server_text_addf(text, "doorman_server_connections{kind=\"parent\"} %d\n", reachable);
+    }
+}
+
+/* A server without an election has only one master, itself. So it has no such metrics. */
+static void metrics_election(struct text *text, const struct service *service) {
+    static const char *const masters[DOORMAN_ELECTION_STATE_COUNT] = {
+        [DOORMAN_NO_MASTER] = "none", [DOORMAN_STANDBY] = "other", [DOORMAN_MASTER] = "self"};
+    const struct settings *settings = service->settings;
+    if (settings->election_key) {
+        metrics_header(text, "server_master_changes_total", "counter",
+                       "Changes of the master that this process has seen, by the new master.");
+    }
+    for (int i = 0; settings->election_key && i < DOORMAN_RESIGNED; i++) {
+        server_text_addf(text, "doorman_server_master_changes_total{to=\"%s\"} %" PRIu64 "\n",
+                         masters[i], counter_read(&service->counters.master_changes[i]));
+    }
+    if (settings->etcd.count > 0) {
+        metrics_header(text, "server_etcd_errors_total", "counter",
+                       "Calls to a member of etcd that failed.");
+    }
+    for (size_t i = 0; i < settings->etcd.count; i++) {
+        server_text_add(text, "doorman_server_etcd_errors_total{member=\"");
+        server_text_add_escaped(text, settings->etcd.items[i], server_escape_label);
+        server_text_addf(text, "\"} %" PRIu64 "\n",
+                         counter_read(&service->counters.etcd_errors[i]));
+    }
+}
+
+/* A node with a parent has no configuration of its own, so it has no hash. */
+static void metrics_config(struct text *text, const struct config_load *last_load) {
+    metrics_gauge(text, "server_config_last_reload_successful",
+                  "1 if the last load of the configuration succeeded, 0 if it was refused.",
+                  !last_load->error[0]);
+    metrics_gauge(text, "server_config_last_reload_success_timestamp_seconds",
+                  "When the configuration in force was loaded, in Unix seconds.",
+                  (double)last_load->loaded_at);
+    if (last_load->hash[0]) {
+        metrics_header(text, "server_config_info", "gauge",
+                       "Always 1; the label is a hash of the configuration in force.");
+        server_text_addf(text, "doorman_server_config_info{hash=\"%s\"} 1\n", last_load->hash);
+    }
+}
+
+/* Events of the whole process. */
+static void metrics_events(struct text *text, const struct counters *counters) {
+    static const char *const reasons[TOKEN_FAILURE_COUNT] = {
+        [TOKEN_MISSING] = "missing", [TOKEN_WRONG] = "wrong"};
+    metrics_counter(text, "server_unmatched_requests_total",
+                    "Requests for a resource that no template matches.", &counters->unmatched);
+    metrics_counter(text, "server_shared_id_requests_total",
+                    "Requests that show that two processes use one id.", &counters->shared_id);
+    metrics_counter(text, "server_log_lines_lost_total",
+                    "Log lines that standard error did not accept.", server_lost_line_count());
+    metrics_header(text, "server_authentication_failures_total", "counter",
+                   "HTTP requests that were refused because their token is missing or wrong.");
+    for (int i = 0; i < TOKEN_FAILURE_COUNT; i++) {
+        server_text_addf(
+            text, "doorman_server_authentication_failures_total{reason=\"%s\"} %" PRIu64 "\n",
+            reasons[i], counter_read(&counters->token_failures[i]));
+    }
+}
+
 /* The metrics of each resource. */
 enum resource_metric {
     METRIC_CAPACITY,
@@ -218,18 +294,11 @@ void server_handle_metrics(struct service *service, const struct http_request *r
     server_text_add(text, "doorman_build_info{version=\"" DOORMAN_VERSION "\"} 1\n");
     metrics_gauge(text, "server_is_master", "1 if this process is the master of its node, else 0.",
                   snapshot.is_master);
-    metrics_gauge(text, "server_config_last_reload_successful",
-                  "1 if the last load of the configuration succeeded, 0 if it was refused.",
-                  !last_load.error[0]);
-    metrics_gauge(text, "server_config_last_reload_success_timestamp_seconds",
-                  "When the configuration in force was loaded, in Unix seconds.",
-                  (double)last_load.loaded_at);
-    metrics_counter(text, "server_unmatched_requests_total",
-                    "Requests for a resource that no template matches.",
-                    &service->counters.unmatched);
-    metrics_counter(text, "server_shared_id_requests_total",
-                    "Requests that show that two processes use one id.",
-                    &service->counters.shared_id);
+    metrics_config(text, &last_load);
+    metrics_connections(text, service, has_parent);
+    metrics_election(text, service);
+    metrics_events(text, &service->counters);
+    server_process_metrics(text);
     metrics_requests(text, &service->counters);
     metrics_durations(text, &service->counters);
     if (has_parent) metrics_parent(text, &service->counters);

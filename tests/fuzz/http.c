@@ -44,6 +44,7 @@ int server_main(int argc, char **argv);
 #include "server/json.c"
 #include "server/metrics.c"
 #include "server/page.c"
+#include "server/process.c"
 #include "server/snapshot.c"
 #include "server/text.c"
 #include "server/tokens.c"
