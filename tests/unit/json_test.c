@@ -2333,6 +2333,54 @@ static void a_list_of_errors_fits_the_room_that_is_given(void **state) {
                                     "(and 21 more)");
 }
 
+/* An object with more than 16 keys is checked in another way than a small one. */
+static void each_key_that_appears_twice_is_listed(void **state) {
+    (void)state;
+    static const char text[] =
+        "{\"resources\":[],\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,"
+        "\"k\":1,\"l\":1,\"m\":1,\"n\":1,\"o\":1,\"p\":1,\"b\":1,\"q\":1,\"c\":1,\"b\":1}";
+    doorman_config_problem problems[40];
+    size_t count = 0, twice = 0;
+    (void)doorman_json_check_config(NULL, text, sizeof text - 1, problems, 40, &count);
+    assert_in_range(count, 0, 40);
+    for (size_t i = 0; i < count; i++) {
+        if (!strstr(problems[i].error.text, "appears twice")) continue;
+        char key = text[problems[i].column];
+        assert_true(key == problems[i].error.text[0] && (key == 'b' || key == 'c'));
+        twice++;
+    }
+    assert_int_equal(twice, 3);
+    assert_int_equal(count, 3 + 19); /* 19 keys are not known */
+}
+
+/* After an allocation has failed, the list of errors would be incomplete. */
+static void without_memory_the_only_error_says_so(void **state) {
+    (void)state;
+    static const char text[] = MANY;
+    size_t blocks = memory_blocks(), n = 0, failures = 0;
+    bool works = false;
+    do {
+        doorman_config_problem problems[4];
+        size_t count = 0;
+        memory_fails_at(++n);
+        doorman_status status =
+            doorman_json_check_config(NULL, text, sizeof text - 1, problems, 4, &count);
+        works = memory_works();
+        if (status == DOORMAN_OUT_OF_MEMORY) {
+            failures++;
+            assert_int_equal(count, 1);
+            assert_int_equal(problems[0].line, 0);
+            assert_string_equal(problems[0].error.text, "out of memory");
+        } else {
+            assert_int_equal(status, DOORMAN_INVALID_ARGUMENT);
+            assert_int_equal(count, COUNT(many_errors));
+        }
+        assert_int_equal(memory_blocks(), blocks);
+    } while (!works && n < 1000);
+    assert_true(works);
+    assert_int_equal(failures, n - 1);
+}
+
 /* C7, V5 */
 static void a_configuration_that_is_too_large_has_one_error(void **state) {
     (void)state;
@@ -2479,6 +2527,8 @@ int main(void) {
         cmocka_unit_test(the_line_and_column_of_a_syntax_error_are_those_of_its_byte),
         cmocka_unit_test(all_errors_of_a_configuration_are_listed),
         cmocka_unit_test(a_list_of_errors_fits_the_room_that_is_given),
+        cmocka_unit_test(each_key_that_appears_twice_is_listed),
+        cmocka_unit_test(without_memory_the_only_error_says_so),
         cmocka_unit_test(a_configuration_that_is_too_large_has_one_error),
         cmocka_unit_test(warnings_about_a_configuration_have_a_position),
         cmocka_unit_test(a_long_key_does_not_hide_the_error_text),
