@@ -69,7 +69,7 @@ FILES_WARNINGS = warnings
 FILES_WATCH = watch
 FILES_NOTIFY = notify
 FILES_HTTP = http http_request http_response tokens health text snapshot history metrics process \
-    page json base64 host
+    page graph json base64 host
 FILES_ETCD = etcd etcd_http election base64 host
 FILES_TLS = tls
 SERVER_SOURCES = doorman_server.c \
@@ -155,8 +155,9 @@ $(filter %/unit/reports_test,$(TESTS)): server/reports.c
 $(filter %/unit/watch_test,$(TESTS)): $(addprefix server/,watch.c server.h flags.h)
 $(filter %/unit/notify_test,$(TESTS)): server/notify.c
 $(filter %/unit/text_test,$(TESTS)): server/text.c server/server.h server/flags.h
-$(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test,$(TESTS)): doorman_server.c \
-    $(addprefix server/,server.h flags.h)
+$(filter %/unit/graph_test,$(TESTS)): $(addprefix server/,graph.c history.c snapshot.c text.c)
+$(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/graph_test,$(TESTS)): \
+    doorman_server.c $(addprefix server/,server.h flags.h)
 build/plain/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
 build/asan/%: tests/%.c $(TEST_SOURCES) | test_deps

@@ -67,6 +67,7 @@
  *     server/metrics.c     HTTP      metrics for Prometheus
  *     server/process.c     HTTP      metrics of the process, as other exporters have them
  *     server/page.c        HTTP      the status page and the page of a resource
+ *     server/graph.c       HTTP      the bars and the trends of these pages
  *     server/page.css      HTTP      the style of these pages, which the build embeds
  *     server/page.js       HTTP      the script of these pages, which the build embeds
  *     server/json.c        HTTP      the state, the configuration and the protocol as JSON */

@@ -1,12 +1,11 @@
 /* doorman_server, part HTTP: the history of the resources. This file changes service->history, and
  * reads the state through snapshots.
  *
- * The history is what resources had and wanted in the last ten minutes. The graphs of the status
- * page show it. It has a point every ten seconds, for at most 10,000 resources (5 MB). The main
- * thread adds the points. It merges the last list with a new snapshot. Both are sorted by id. */
+ * The history is what resources had, wanted and could give in the last ten minutes. The graphs of the
+ * status page show it. It has a point every ten seconds, for at most 10,000 resources (7 MB). The
+ * main thread adds the points. It merges the last list with a new snapshot. Both are sorted by id. */
 #include "server.h"
 
-#define HISTORY_INTERVAL (10 * DOORMAN_SECOND)
 #define HISTORY_MAX 10000
 
 struct history {
@@ -20,12 +19,16 @@ static int compare_trend_id(const void *id, const void *trend) {
     return strcmp((const char *)id, ((const struct trend *)trend)->id);
 }
 
-static void trend_add(struct trend *trend, float has, float wants) {
+static void points_add(float points[HISTORY_POINTS], double value) {
+    memmove(points, points + 1, (HISTORY_POINTS - 1) * sizeof *points);
+    points[HISTORY_POINTS - 1] = (float)value;
+}
+
+static void trend_add(struct trend *trend, const doorman_server_resource *info) {
     if (trend->count < HISTORY_POINTS) trend->count++;
-    memmove(trend->has, trend->has + 1, sizeof trend->has - sizeof *trend->has);
-    memmove(trend->wants, trend->wants + 1, sizeof trend->wants - sizeof *trend->wants);
-    trend->has[HISTORY_POINTS - 1] = has;
-    trend->wants[HISTORY_POINTS - 1] = wants;
+    points_add(trend->has, info->has);
+    points_add(trend->wants, info->wants);
+    points_add(trend->capacity, info->divides_capacity ? info->capacity : -1);
 }
 
 /* Copies the first HISTORY_MAX resources, and ignores the other resources. */
@@ -51,7 +54,7 @@ static struct trend *history_merge(const struct history *history, struct snapsho
         }
         trends[i].id = row->id;
         row->id = NULL;
-        trend_add(&trends[i], (float)row->info.has, (float)row->info.wants);
+        trend_add(&trends[i], &row->info);
     }
     return trends;
 }

@@ -11,25 +11,6 @@
 
 #define PAGE_ROWS 100
 
-/* Returns an amount as text. It has at most two decimals, or two significant digits below 0.01. */
-static const char *amount_text(double amount, char room[32]) {
-    if (amount < 0) return "unlimited";
-    snprintf(room, 32, amount > 0 && amount < 0.01 ? "%.2g" : "%.2f", amount);
-    char *point = strchr(room, '.');
-    size_t bytes = strlen(room);
-    while (point && !strchr(room, 'e') && (room[bytes - 1] == '0' || room[bytes - 1] == '.')) {
-        bool end = room[--bytes] == '.';
-        room[bytes] = 0;
-        if (end) break;
-    }
-    return room;
-}
-
-static void page_amount(struct text *text, double amount) {
-    char room[32];
-    server_text_add(text, amount_text(amount, room));
-}
-
 /* Writes a duration in its two largest units, such as "3 d 4 h". */
 static void page_duration(struct text *text, doorman_time time) {
     long long seconds = (long long)(time / DOORMAN_SECOND);
@@ -204,65 +185,6 @@ static void page_facts(struct text *text, struct service *service,
     server_text_add(text, "</dl>");
 }
 
-/* Adds a bar that shows what the holders have and want. If the holders share one capacity, an edge
- * marks the capacity. The bar ends at twice the capacity, because the wants may be a thousand times
- * larger. */
-static void page_bar(struct text *text, const struct row *row) {
-    const doorman_server_resource *info = &row->info;
-    double capacity = info->divides_capacity ? info->capacity : 0, maximum = capacity;
-    if (info->wants > maximum) maximum = info->wants;
-    if (capacity > 0 && maximum > 2 * capacity) maximum = 2 * capacity;
-    if (info->has > maximum) maximum = info->has;
-    double scale = maximum > 0 ? 1000 / maximum : 0;
-    double wants = info->wants * scale < 1000 ? info->wants * scale : 1000;
-    server_text_addf(
-        text,
-        "<svg class=bar viewBox='0 0 1000 10' preserveAspectRatio=none role=img>"
-        "<title>has %.6g, wants %.6g, capacity %.6g</title>"
-        "<rect class=track width=1000 height=10 /><rect class=wants width=%.1f height=10 />"
-        "<rect class=has width=%.1f height=10 />",
-        info->has, info->wants, info->capacity, wants, info->has * scale);
-    if (capacity > 0) {
-        server_text_addf(text, "<rect class=edge x=%.1f width=3 height=10 />",
-                         capacity * scale - 3);
-    }
-    server_text_add(text, "</svg>");
-}
-
-static void page_line(struct text *text, const struct trend *trend, const float *values,
-                      double scale, const char *class) {
-    server_text_addf(text, "<polyline class=%s points='", class);
-    for (unsigned i = HISTORY_POINTS - trend->count; i < HISTORY_POINTS; i++) {
-        double y = 38 - (double)values[i] * scale;
-        server_text_addf(text, "%u,%.1f ", i, y > 1 ? y : 1);
-    }
-    server_text_add(text, "'/>");
-}
-
-/* Adds a graph of the last ten minutes. A dashed line shows the current capacity. Wants above the
- * upper end of the graph are cut off. */
-static void page_trend(struct text *text, struct service *service, const struct row *row,
-                       const char *id) {
-    struct trend trend = server_history_find(service, id);
-    double capacity = row->info.divides_capacity ? row->info.capacity : 0, maximum = capacity;
-    for (unsigned i = HISTORY_POINTS - trend.count; i < HISTORY_POINTS; i++) {
-        if ((double)trend.has[i] > maximum) maximum = (double)trend.has[i];
-    }
-    double scale = maximum > 0 ? 30 / maximum : 0, y = 38 - capacity * scale;
-    server_text_addf(text,
-                     "<svg class=trend viewBox='0 0 %d 40' preserveAspectRatio=none role=img>"
-                     "<title>the last ten minutes</title>",
-                     HISTORY_POINTS - 1);
-    if (capacity > 0) {
-        server_text_addf(text, "<line x1=0 x2=%d y1=%.1f y2=%.1f />", HISTORY_POINTS - 1, y, y);
-    }
-    if (trend.count > 1) {
-        page_line(text, &trend, trend.wants, scale, "wanted");
-        page_line(text, &trend, trend.has, scale, "given");
-    }
-    server_text_add(text, "</svg>");
-}
-
 /* Adds warnings about conditions that an operator should know. */
 static void page_warnings(struct text *text, struct service *service, const struct row *row,
                           doorman_time now) {
@@ -289,25 +211,25 @@ static void page_warnings(struct text *text, struct service *service, const stru
 static void page_numbers(struct text *text, const struct row *row) {
     const doorman_server_resource *info = &row->info;
     server_text_add(text, "<p><span>has <b>");
-    page_amount(text, info->has);
+    server_text_add_amount(text, info->has);
     if (row->kind == DOORMAN_NO_ALGORITHM) {
         server_text_add(text, "</b>, not limited");
     } else {
         server_text_add(text, row->info.divides_capacity ? "</b> of <b>" : "</b>, each up to <b>");
-        page_amount(text, info->capacity);
+        server_text_add_amount(text, info->capacity);
         server_text_add(text, "</b>");
     }
     server_text_add(text, "</span><span>wants <b>");
-    page_amount(text, info->wants);
+    server_text_add_amount(text, info->wants);
     server_text_add(text, "</b></span></p><small>");
     server_text_addf(text, "%zu holder%s, ", info->holder_count,
                      info->holder_count == 1 ? "" : "s");
-    page_amount(text, info->subclients);
+    server_text_add_amount(text, info->subclients);
     server_text_addf(text, " subclient%s &middot; committed ", info->subclients <= 1 ? "" : "s");
-    page_amount(text, info->committed);
+    server_text_add_amount(text, info->committed);
     if (info->has_safe_capacity) {
         server_text_add(text, " &middot; safe ");
-        page_amount(text, info->safe_capacity);
+        server_text_add_amount(text, info->safe_capacity);
     }
     server_text_add(text, "</small>");
 }
@@ -321,10 +243,10 @@ static void page_resource(struct text *text, struct service *service, const stru
     server_text_addf(text, "</a><small>%s", server_kind_name(row->kind));
     page_warnings(text, service, row, now);
     server_text_add(text, "</small></div><div class=numbers>");
-    page_bar(text, row);
+    server_graph_add_bar(text, row);
     page_numbers(text, row);
     server_text_add(text, "</div>");
-    page_trend(text, service, row, row->id);
+    server_graph_add_trend(text, service, row->id);
     server_text_add(text, "</li>");
 }
 
@@ -483,13 +405,13 @@ static void page_lease(struct text *text, const struct lease_row *row, doorman_t
     if (info->shared) server_text_add(text, " <span class=bad>used by two processes</span>");
     if (info->unconfirmed) server_text_add(text, " <span class=bad>does not confirm</span>");
     server_text_add(text, "</td><td data-name=has>");
-    page_amount(text, info->has);
+    server_text_add_amount(text, info->has);
     server_text_add(text, "</td><td data-name=committed>");
-    page_amount(text, info->committed);
+    server_text_add_amount(text, info->committed);
     server_text_add(text, "</td><td data-name=wants>");
-    page_amount(text, info->wants);
+    server_text_add_amount(text, info->wants);
     server_text_add(text, "</td><td data-name=subclients>");
-    page_amount(text, info->subclients);
+    server_text_add_amount(text, info->subclients);
     server_text_addf(text, "</td><td data-name=priority>%d</td><td data-name='ends in'>",
                      info->priority);
     page_duration(text, info->expires_at - now);
@@ -524,10 +446,10 @@ static void page_leases(struct text *text, struct service *service, struct lease
     server_text_add(text, "</p><p class=soft>");
     if (leases->description) server_text_add_escaped(text, leases->description, server_escape_html);
     server_text_add(text, "</p><div class=big><div class=numbers>");
-    page_bar(text, row);
+    server_graph_add_bar(text, row);
     page_numbers(text, row);
     server_text_add(text, "</div>");
-    page_trend(text, service, row, view->resource);
+    server_graph_add_trend(text, service, view->resource);
     server_text_add(text, "</div>");
     view_add_bars(text, view, "leases");
     server_text_add(text, "<table><thead><tr>");

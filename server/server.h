@@ -1032,11 +1032,13 @@ struct config_load server_last_load(struct service *service);
 /* ---- >>history ------------------------------------------------------------------------------ */
 
 #define HISTORY_POINTS 60
+#define HISTORY_INTERVAL (10 * DOORMAN_SECOND)
 
 struct trend {
     char *id;
     unsigned count; /* the number of valid points, which are at the end; the newest is last */
     float has[HISTORY_POINTS], wants[HISTORY_POINTS];
+    float capacity[HISTORY_POINTS]; /* below 0: the holders did not share a capacity */
 };
 
 /* Returns a copy of the history of a resource. The copy is empty if the resource is not found. */
@@ -1044,5 +1046,18 @@ struct trend server_history_find(struct service *service, const char *id);
 
 bool server_history_create(struct service *service);
 void server_history_destroy(struct service *service);
+
+/* ---- >>graphs ------------------------------------------------------------------------------- */
+
+/* Returns an amount as text. It has at most two decimals, or two significant digits below 0.01. */
+const char *server_amount_text(double amount, char room[32]);
+void server_text_add_amount(struct text *text, double amount);
+
+/* Adds a bar that shows what the holders have and want. Its length is the largest of what they have,
+ * what they want, and the capacity. If the holders share one capacity, an edge marks it. */
+void server_graph_add_bar(struct text *text, const struct row *row);
+
+/* Adds a graph of the last ten minutes, with its axes. A dashed line is the capacity of then. */
+void server_graph_add_trend(struct text *text, struct service *service, const char *id);
 
 #endif

@@ -36,6 +36,7 @@ int server_main(int argc, char **argv);
 #include "doorman_server.c"
 #undef main
 #include "server/base64.c"
+#include "server/graph.c"
 #include "server/history.c"
 #include "server/host.c"
 #include "server/http.c"

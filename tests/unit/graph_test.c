@@ -1,0 +1,217 @@
+/* The graphs of the status page and their history. The time of the history is a variable. The time
+ * of the leases is the clock of the process, and the leases outlive the test. */
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_SERVER_HTTP
+#include "../../server/server.h"
+
+#include "../../server/graph.c"
+#include "../../server/history.c"
+#include "../../server/snapshot.c"
+#include "../../server/text.c"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+/* A service with one resource, "db", whose clients want a total. */
+struct world {
+    struct service service;
+    doorman_config *config;
+    struct text text;
+    doorman_time now; /* of the history */
+};
+
+static void configure(struct world *w, double capacity) {
+    const doorman_template all = {
+        .identifier_glob = "*",
+        .capacity = capacity,
+        .has_algorithm = true,
+        .algorithm = {.lease_length = 3600 * DOORMAN_SECOND, .has_learning_mode_duration = true}};
+    const doorman_config_options options = {.templates = &all, .template_count = 1};
+    doorman_config *config = NULL;
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    if (w->service.server) {
+        assert_int_equal(doorman_server_configure(w->service.server, config, doorman_clock()),
+                         DOORMAN_OK);
+    }
+    doorman_config_destroy(w->config);
+    w->config = config;
+}
+
+static int setup(void **state) {
+    struct world *w = (struct world *)calloc(1, sizeof *w);
+    const doorman_mastership mastership = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
+    doorman_time now = doorman_clock();
+    assert_non_null(w);
+    configure(w, 100);
+    const doorman_server_options options = {.node = "node", .config = w->config, .seed = {7, 7}};
+    assert_int_equal(doorman_server_create(&w->service.server, &options, NULL, now), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(w->service.server, &mastership, now), DOORMAN_OK);
+    assert_int_equal(pthread_mutex_init(&w->service.lock, NULL), 0);
+    assert_true(server_history_create(&w->service));
+    w->now = 1;
+    *state = w;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct world *w = (struct world *)*state;
+    server_history_destroy(&w->service);
+    pthread_mutex_destroy(&w->service.lock);
+    doorman_server_destroy(w->service.server);
+    doorman_config_destroy(w->config);
+    doorman_buffer_uninit(&w->text.buffer);
+    free(w);
+    return 0;
+}
+
+static void request(struct world *w, const char *client, double wants) {
+    const doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
+    const doorman_capacity_request item = {.resource_id = "db", .wants = &demand, .wants_count = 1};
+    const doorman_request request = {
+        .method = DOORMAN_GET_CAPACITY, .holder_id = client, .items = &item, .item_count = 1};
+    doorman_response response;
+    assert_int_equal(
+        doorman_server_handle(w->service.server, &request, &response, NULL, doorman_clock()),
+        DOORMAN_OK);
+}
+
+static void add_point(struct world *w) {
+    server_history_update(&w->service, w->now);
+    w->now += HISTORY_INTERVAL;
+}
+
+/* Returns the graph of "db"; valid until the next call. */
+static const char *draw_trend(struct world *w) {
+    w->text.buffer.bytes = 0;
+    server_graph_add_trend(&w->text, &w->service, "db");
+    return w->text.buffer.text;
+}
+
+static const char *draw_bar(struct world *w, double capacity, double has, double wants) {
+    const struct row row = {
+        .info = {.capacity = capacity, .has = has, .wants = wants, .divides_capacity = true}};
+    w->text.buffer.bytes = 0;
+    server_graph_add_bar(&w->text, &row);
+    return w->text.buffer.text;
+}
+
+static void assert_contains(const char *text, const char *part) {
+    if (!strstr(text, part)) fail_msg("expected '%s' in: %s", part, text);
+}
+
+/* ---- bars ----------------------------------------------------------------------------------- */
+
+static void a_bar_is_as_long_as_the_wants(void **state) {
+    const char *bar = draw_bar((struct world *)*state, 100, 100, 400);
+    assert_contains(bar, "<rect class=wants width=1000.0 ");
+    assert_contains(bar, "<rect class=has width=250.0 ");
+    assert_contains(bar, "<rect class=edge x=247.0 ");
+    assert_contains(bar, "<title>has 100, wants 400, capacity 100</title>");
+}
+
+static void a_small_part_of_a_bar_stays_visible(void **state) {
+    const char *bar = draw_bar((struct world *)*state, 1, 1, 1e9);
+    assert_contains(bar, "<rect class=has width=4.0 ");
+    assert_contains(bar, "<rect class=edge x=1.0 ");
+}
+
+static void a_bar_of_nothing_is_empty(void **state) {
+    const char *bar = draw_bar((struct world *)*state, 0, 0, 0);
+    assert_contains(bar, "<rect class=wants width=0.0 ");
+    assert_contains(bar, "<rect class=has width=0.0 ");
+    assert_null(strstr(bar, "edge"));
+}
+
+/* ---- trends --------------------------------------------------------------------------------- */
+
+/* The capacity falls from 100 to 40 after two points. */
+static void a_trend_shows_the_capacity_of_then(void **state) {
+    struct world *w = (struct world *)*state;
+    request(w, "a", 50);
+    add_point(w);
+    add_point(w);
+    configure(w, 40);
+    add_point(w);
+    const char *trend = draw_trend(w);
+    assert_contains(trend, "<path class=limit d='M57,2.0H58V2.0H59V23.6'/>");
+    assert_contains(trend, "<polyline class=given points='57,20.0 58,20.0 59,20.0 '/>");
+    assert_contains(trend, "<span class=top>100</span>");
+    assert_contains(trend, "the last 20 s: has at most 50, wants at most 50, capacity at most 100");
+}
+
+static void an_axis_ends_at_four_times_the_capacity_and_says_what_is_wanted(void **state) {
+    struct world *w = (struct world *)*state;
+    request(w, "a", 12500);
+    add_point(w);
+    add_point(w);
+    const char *trend = draw_trend(w);
+    assert_contains(trend, "<span class=top>400</span>");
+    assert_contains(trend, "<span class=cut>wants to 12.5k</span>");
+    assert_contains(trend, "<polyline class=wanted points='58,2.0 59,2.0 '/>");
+}
+
+static void a_trend_without_two_points_has_only_axes(void **state) {
+    struct world *w = (struct world *)*state;
+    assert_contains(draw_trend(w), "<title>no history yet</title>");
+    request(w, "a", 10);
+    add_point(w);
+    assert_contains(draw_trend(w), "<title>no history yet</title>");
+    assert_null(strstr(draw_trend(w), "polyline"));
+}
+
+static void a_trend_keeps_its_last_ten_minutes(void **state) {
+    struct world *w = (struct world *)*state;
+    request(w, "a", 90);
+    add_point(w);
+    request(w, "b", 1);
+    for (int i = 0; i < HISTORY_POINTS; i++) add_point(w);
+    struct trend trend = server_history_find(&w->service, "db");
+    assert_int_equal(trend.count, HISTORY_POINTS);
+    assert_true(trend.wants[0] == 91);
+    assert_contains(draw_trend(w), "the last 590 s: ");
+}
+
+static void an_axis_ends_at_a_round_number(void **state) {
+    static const struct {
+        double amount, expected;
+    } rows[] = {{1, 1},   {1.1, 1.5},  {2.5, 3},    {7, 8},
+                {10, 10}, {999, 1000}, {0.45, 0.5}, {45e19, 5e20}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        double rounded = round_up(rows[i].amount) / rows[i].expected;
+        assert_true(rounded > 1 - 1e-9 && rounded < 1 + 1e-9);
+    }
+}
+
+static void a_short_amount_has_at_most_three_digits(void **state) {
+    static const struct {
+        double amount;
+        const char *expected;
+    } rows[] = {{0, "0"},       {12.345, "12.3"}, {999, "999"},   {999.7, "1k"},
+                {1500, "1.5k"}, {12345, "12.3k"}, {2e6, "2M"},    {3e9, "3G"},
+                {5e12, "5T"},   {1e18, "1e+18"},  {999999, "1M"}, {0.5, "0.5"}};
+    struct world *w = (struct world *)*state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        w->text.buffer.bytes = 0;
+        add_short_amount(&w->text, rows[i].amount);
+        assert_string_equal(w->text.buffer.text, rows[i].expected);
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_bar_is_as_long_as_the_wants),
+        TEST(a_small_part_of_a_bar_stays_visible),
+        TEST(a_bar_of_nothing_is_empty),
+        TEST(a_trend_shows_the_capacity_of_then),
+        TEST(an_axis_ends_at_four_times_the_capacity_and_says_what_is_wanted),
+        TEST(a_trend_without_two_points_has_only_axes),
+        TEST(a_trend_keeps_its_last_ten_minutes),
+        TEST(an_axis_ends_at_a_round_number),
+        TEST(a_short_amount_has_at_most_three_digits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
