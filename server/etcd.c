@@ -284,7 +284,7 @@ static cJSON *etcd_try(struct etcd *etcd, const char *path, const char *body) {
     return tree;
 }
 
-/* Counts a failed try, and lets the next try use the next member. A try that was cancelled is not an
+/* Counts a failed try, and lets the next try use the next member. A try that was cancelled is no
  * error of the member. */
 static void etcd_skip_member(struct etcd *etcd) {
     bool cancelled = server_etcd_transport_is_cancelled(etcd->transport);
