@@ -10618,6 +10618,12 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  *    the end. So this section checks each text against RFC 8259, and passes only valid text to
  *    cJSON. This section has its own writer, because cJSON does not write numbers exact to the last
  *    bit.
+ *
+ * Numbers in messages read back as the same double, so a lease has up to 17 digits. Fewer digits
+ * would need a direction of rounding for each field: a lease down, what a holder reports as
+ * outstanding up, and `has` exactly as the lease. A sum of leases that is exact in one process (C9)
+ * would differ from the sum in another. So only texts for people and monitoring have fewer digits:
+ * the status page, the status and the metrics of doorman_server (see server/text.c).
  */
 
 #define DOORMAN__JSON_DEPTH_MAX 32

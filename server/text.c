@@ -4,7 +4,11 @@
  * HTTP bodies are built in a buffer that grows. If memory runs out, the buffer sets `failed` and
  * ignores all further text. So a caller checks for failure only once, at the end. Text from
  * outside, such as ids, is added only by server_text_add_escaped, with the rule of the language
- * around the text. */
+ * around the text.
+ *
+ * Numbers have at most 12 significant digits, because further digits often come from rounding. An
+ * amount that holders have is rounded down, so printed leases fit into a printed capacity. Integers
+ * have all digits. Messages of the protocol do not use these functions: see >>json in doorman.h. */
 #include "server.h"
 
 #include <stdarg.h>
