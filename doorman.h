@@ -11451,6 +11451,36 @@ doorman_status doorman_json_config(doorman_config **out, const char *text, size_
 /* The names of all values of doorman_outcome except the first one, GRANTED. */
 static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
 
+/* A client may send the content of a method without the method, because that is the body of a POST
+ * to /v1/METHOD. If the message has a key that only such content has, returns true, and sets an
+ * error that explains the two forms. */
+static bool doorman__read_content(const doorman__field *root) {
+    bool found = doorman__field_of(root, "client_id", 9).value ||
+                 doorman__field_of(root, "server_id", 9).value ||
+                 doorman__field_of(root, "resource", 8).value;
+    if (found) {
+        doorman__read_fail(root, "must be an object with one key, the method, such as "
+                                 "{\"get_capacity\": {...}}. Only POST /v1/METHOD takes a body "
+                                 "without the method");
+    }
+    return found;
+}
+
+/* Sets an error if the content of a method has a method in it. The client has probably sent a whole
+ * message to /v1/METHOD. Called only if the content lacks a required field, because unknown fields
+ * of a valid message are ignored. */
+static void doorman__read_nested(const doorman__field *body) {
+    for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
+        bool is_server = i == DOORMAN_METHOD_COUNT;
+        doorman_method method = is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i;
+        const char *name = doorman_method_name(method, is_server);
+        doorman__field inner = doorman__field_of(body, name, strlen(name));
+        if (!inner.value) continue;
+        doorman__read_fail(&inner, "is a method inside a method. POST /v1/METHOD takes only the "
+                                   "content of the method. POST /v1 takes the whole message");
+    }
+}
+
 /* Returns the method of a message, and sets *body to the object of the method. */
 static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
                                            doorman__field *body) {
@@ -11458,6 +11488,7 @@ static doorman_method doorman__read_method(const doorman__field *root, bool *is_
     const cJSON *only = cJSON_IsObject(root->value) ? root->value->child : NULL;
     *body = *root;
     *is_server = false;
+    if (doorman__read_content(root)) return DOORMAN_DISCOVERY;
     if (!only || only->next) {
         doorman__read_fail(root, "must be an object with one key, the method");
         return DOORMAN_DISCOVERY;
@@ -11522,6 +11553,9 @@ static void doorman__read_holder(const doorman__field *body, doorman_request *ou
         if (server.value && client.value) {
             doorman__read_fail(&client, "must not be given with server_id");
         }
+    }
+    if (!doorman__field_of(body, out->is_server ? "server_id" : "client_id", 9).value) {
+        doorman__read_nested(body);
     }
     doorman__read(body, out->is_server ? "server_id:s" : "client_id:s", &out->holder_id);
 }

@@ -449,6 +449,10 @@ static void a_whole_message_can_be_posted(void **state) {
     expect_post(&fixture, "/v1", HOST JSON, wants, 200, "{\"get_capacity\":{\"response\"");
     expect_post(&fixture, "/v1", HOST JSON, "{\"get_capacity\": {}}", 400,
                 "get_capacity.client_id");
+    expect_post(&fixture, "/v1/get_capacity", HOST JSON, wants, 400,
+                "POST /v1 takes the whole message");
+    expect_post(&fixture, "/v1", HOST JSON, CAPACITY_REQUEST("a", "db", "30"), 400,
+                "Only POST /v1/METHOD takes a body without the method");
     expect_post(&fixture, "/v1", HOST JSON, "{\"nothing\": {}}", 404, "NOT_FOUND");
     expect_post(&fixture, "/v1", HOST JSON, "", 400, "INVALID_ARGUMENT");
     expect_post(&fixture, "/v1", HOST, wants, 415, "UNSUPPORTED_MEDIA_TYPE");

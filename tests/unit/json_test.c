@@ -210,6 +210,12 @@ static void a_released_lease_frees_its_capacity(void **state) {
     world_stop(w);
 }
 
+/* The errors of a message in the wrong one of the two forms of the protocol. */
+#define CONTENT_ALONE                                                                              \
+    "must be an object with one key, the method, such as {\\\"get_capacity\\\": {...}}. Only "     \
+    "POST "
+#define METHOD_TWICE "is a method inside a method. POST /v1/METHOD takes only the content"
+
 #define INVALID "INVALID_ARGUMENT"
 #define AT(path) "get_capacity.resource[0]." path
 #define SERVER_AT(path) "get_server_capacity.resource[0]." path
@@ -264,6 +270,15 @@ static const struct {
     {"{\"get_server\":{}}", "NOT_FOUND", "no such method: get_server"},
     {"{\"a\\n\\\"b\":{}}", "NOT_FOUND", "no such method: a\\u000a\\\"b"},
     {"{\"get_capacity\":{}}", INVALID, "get_capacity.client_id: is missing"},
+    {"{\"client_id\":\"c\",\"resource\":[]}", INVALID, CONTENT_ALONE},
+    {"{\"server_id\":\"s\"}", INVALID, CONTENT_ALONE},
+    {"{\"resource\":[]}", INVALID, CONTENT_ALONE},
+    {"{\"get_capacity\":{\"get_capacity\":{\"client_id\":\"c\",\"resource\":[]}}}", INVALID,
+     "get_capacity.get_capacity: " METHOD_TWICE},
+    {"{\"get_server_capacity\":{\"get_server_capacity\":{}}}", INVALID,
+     "get_server_capacity.get_server_capacity: " METHOD_TWICE},
+    {"{\"release_capacity\":{\"discovery\":{}}}", INVALID,
+     "release_capacity.discovery: " METHOD_TWICE},
     {"{\"get_capacity\":{\"client_id\":\"c\"}}", INVALID, "get_capacity.resource: is missing"},
     {"{\"get_capacity\":{\"client_id\":\"c\",\"resource\":{}}}", INVALID,
      "get_capacity.resource: must be a list"},
