@@ -52,7 +52,7 @@ endef
 
 define build
 $(announce)
-@$(C) $(CFLAGS) $< -o $@ $(LDFLAGS) $(LIBRARIES)
+@$(C) $(CFLAGS) $< $(filter %.o,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
 endef
 
 # doorman_server.c alone makes a node of a tree. The other parts of the server are optional, for
@@ -117,10 +117,11 @@ build/examples/gauge_guard: examples/gauge_guard.cpp build/doorman.o
 	@$(CXX11) $(CXXFLAGS) $^ -o $@ $(LDFLAGS) $(LIBRARIES)
 
 # Tests are built in three flavors. Each flavor has a folder in build/, with a server of the same
-# flavor. All tests run in the flavors plain and asan (ASan and UBSan). Tests with threads also run
-# in the flavor tsan, except abuse_test, which takes 90 s there, and clients_test, which tests the
-# programs in examples/clients. Warnings are errors in the flavor plain only, because with a
-# sanitizer gcc warns of truncations that cannot happen.
+# flavor. All tests run in the flavor asan (ASan and UBSan). Tests with threads also run in the
+# flavor tsan, except abuse_test, which takes 90 s there, and clients_test, which tests the programs
+# in examples/clients. Unit tests, and system tests that check speed or memory, also run in the
+# flavor plain. Warnings are errors in the flavor plain only, because with a sanitizer gcc warns of
+# truncations that cannot happen. tests/compile_check.sh looks for warnings in the other tests.
 FLAVORS = plain asan tsan
 SANITIZED = -O1 -g -fno-omit-frame-pointer -Wno-unknown-warning-option -Wno-format-truncation
 build/plain/%: CFLAGS = -O2 -g -Werror
@@ -130,7 +131,10 @@ build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/system/*_test.c tests/unit/*_test.c))
 THREADED = $(filter-out system/abuse_test system/clients_test, \
     $(filter unit/limiters_test system/%,$(PROGRAMS)))
-TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(PROGRAMS:%=build/plain/%)
+MEASURING = $(addprefix system/,abuse_test agent_test http_request_test http_test pages_test)
+PLAIN = $(filter unit/% $(MEASURING),$(PROGRAMS))
+TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(PLAIN:%=build/plain/%)
+ALL_FLAVORS = $(foreach flavor,$(FLAVORS),$(PROGRAMS:%=build/$(flavor)/%))
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
 TEST_LOOP = build/asan/examples/event_loop
@@ -149,15 +153,24 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    tests/install_check.sh tests/package_check.sh tests/fuzz/replay.sh tests/text_check.sh \
 	    tests/comment_check.sh tests/contributing_check.sh
 
-$(TESTS): LIBRARIES += -lcmocka -lm
-$(filter %/unit/warnings_test %/unit/reports_test,$(TESTS)): server/warnings.c
-$(filter %/unit/reports_test,$(TESTS)): server/reports.c
-$(filter %/unit/watch_test,$(TESTS)): $(addprefix server/,watch.c server.h flags.h)
-$(filter %/unit/notify_test,$(TESTS)): server/notify.c
-$(filter %/unit/text_test,$(TESTS)): server/text.c server/server.h server/flags.h
-$(filter %/unit/graph_test,$(TESTS)): $(addprefix server/,graph.c history.c snapshot.c text.c)
-$(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/graph_test,$(TESTS)): \
-    doorman_server.c $(addprefix server/,server.h flags.h)
+$(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
+$(filter %/unit/warnings_test %/unit/reports_test,$(ALL_FLAVORS)): server/warnings.c
+$(filter %/unit/reports_test,$(ALL_FLAVORS)): server/reports.c
+$(filter %/unit/watch_test,$(ALL_FLAVORS)): $(addprefix server/,watch.c server.h flags.h)
+$(filter %/unit/notify_test,$(ALL_FLAVORS)): server/notify.c
+$(filter %/unit/text_test,$(ALL_FLAVORS)): server/text.c server/server.h server/flags.h
+$(filter %/unit/graph_test,$(ALL_FLAVORS)): $(addprefix server/,graph.c history.c snapshot.c text.c)
+$(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/graph_test, \
+    $(ALL_FLAVORS)): doorman_server.c $(addprefix server/,server.h flags.h)
+
+# These programs call no private function, so each flavor compiles the header for them once.
+LINKED = $(addprefix system/,abuse_test etcd_test tls_test tree_test)
+$(foreach flavor,$(FLAVORS) coverage,\
+    $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))
+build/plain/doorman.o build/asan/doorman.o build/tsan/doorman.o build/coverage/doorman.o: \
+    doorman.h | test_deps
+	$(announce)
+	@$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c -c $< -o $@
 build/plain/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
 build/asan/%: tests/%.c $(TEST_SOURCES) | test_deps

@@ -8,7 +8,6 @@
 
 #include "harness.h"
 
-#define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #define DOORMAN_NNG
 #include "../../doorman.h"

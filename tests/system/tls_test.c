@@ -3,7 +3,8 @@
 #define _GNU_SOURCE
 #include "http.h"
 
-#define DOORMAN_IMPLEMENTATION
+#include <nng/supplemental/tls/tls.h>
+
 #define DOORMAN_JSON
 #define DOORMAN_NNG
 #include "doorman.h"
