@@ -237,8 +237,9 @@ for_windows() {
 }
 
 table() {
-    for source in $(grep -L DOORMAN_IMPLEMENTATION tests/system/*_test.c); do
-        echo "source_c '$CC' c11 -D_DEFAULT_SOURCE -O2 $source"
+    for source in tests/system/*_test.c; do
+        grep -q DOORMAN_IMPLEMENTATION "$source" ||
+            echo "source_c '$CC' c11 -D_DEFAULT_SOURCE -O2 $source"
     done
     for c in "$CC" $clang; do
         if [ "$c" = clang ]; then cxx='clang++'; else cxx=$CXX; fi
