@@ -179,7 +179,7 @@ void server_graph_add_trend(struct text *text, struct service *service, const ch
         add_capacity(text, &trend, &axis);
     }
     server_text_add(text, "</svg><span class=from>10 min ago</span><span class=cut>");
-    if (axis.wants > axis.top) {
+    if (trend.count > 1 && axis.wants > axis.top) {
         server_text_add(text, "wants to ");
         add_short_amount(text, axis.wants);
     }

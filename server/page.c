@@ -11,6 +11,47 @@
 
 #define PAGE_ROWS 100
 
+/* What the words on the pages mean. The pages show the meaning on hover. A page also has the whole
+ * list at its end, for devices without a pointer. */
+static const struct term {
+    const char *word, *meaning;
+} terms[] = {
+    {"master", "the process of a node that grants leases"},
+    {"parent", "the server from which this node gets its leases"},
+    {"learning", "a new master does not know the leases of its predecessor; until they have ended, "
+                 "it grants only what holders say they have"},
+    {"lease", "an amount of capacity that a holder may use until a point in time"},
+    {"capacity", "how much there is of a resource"},
+    {"holder", "a client, or a server on behalf of its clients"},
+    {"has", "how much the holders hold: the sum of their leases"},
+    {"wants", "how much the holders ask for"},
+    {"committed", "what the server must still reckon with for a holder: at least what it has"},
+    {"subclients", "the clients that a holder stands for; a client stands for itself"},
+    {"safe", "the safe capacity: what a client may use without a lease"},
+    {"priority", "a higher number is more important"},
+    {"ends in", "the time until the lease ends, unless the holder renews it"},
+    {"last renewal", "the time since the holder was last granted a lease"},
+};
+
+/* Starts an element whose meaning the page shows on hover, such as "<th title='...'>". */
+static void page_start_term(struct text *text, const char *element, const char *word) {
+    server_text_addf(text, "<%s", element);
+    for (size_t i = 0; i < sizeof terms / sizeof *terms; i++) {
+        if (strcmp(terms[i].word, word) != 0) continue;
+        server_text_addf(text, " title='%s'", terms[i].meaning);
+    }
+    server_text_add(text, ">");
+}
+
+/* Lists the words. The list is outside <main>, so it stays open when the script replaces <main>. */
+static void page_terms(struct text *text) {
+    server_text_add(text, "<details><summary>what the words mean</summary><dl>");
+    for (size_t i = 0; i < sizeof terms / sizeof *terms; i++) {
+        server_text_addf(text, "<dt>%s</dt><dd>%s</dd>", terms[i].word, terms[i].meaning);
+    }
+    server_text_add(text, "</dl></details>");
+}
+
 /* Writes a duration in its two largest units, such as "3 d 4 h". */
 static void page_duration(struct text *text, doorman_time time) {
     long long seconds = (long long)(time / DOORMAN_SECOND);
@@ -88,7 +129,9 @@ static void page_end(struct http_response *response) {
     server_text_add(text,
                     "</main><footer>doorman_server " DOORMAN_VERSION
                     " &middot; <a href='/metrics'>metrics</a> &middot; <a href='/v1/status'>status "
-                    "as JSON</a> &middot; <a href='/v1/config'>configuration</a></footer>");
+                    "as JSON</a> &middot; <a href='/v1/config'>configuration</a>");
+    page_terms(text);
+    server_text_add(text, "</footer>");
     server_text_addf(text, "<script nonce='%s'>", response->nonce);
     server_text_add(text, page_js);
     server_text_add(text, "</script></body></html>\n");
@@ -96,8 +139,9 @@ static void page_end(struct http_response *response) {
 
 /* Starts one entry of the box at the top. The caller adds the value and the end tags. */
 static void page_fact(struct text *text, const char *name, const char *class) {
-    server_text_addf(text, "<div%s><dt>%s</dt><dd class='%s'>",
-                     strcmp(class, "wide") == 0 ? " class=wide" : "", name, class);
+    server_text_addf(text, "<div%s>", strcmp(class, "wide") == 0 ? " class=wide" : "");
+    page_start_term(text, "dt", name);
+    server_text_addf(text, "%s</dt><dd class='%s'>", name, class);
 }
 
 static void page_fact_text(struct text *text, const char *name, const char *value,
@@ -107,13 +151,18 @@ static void page_fact_text(struct text *text, const char *name, const char *valu
     server_text_add(text, "</dd></div>");
 }
 
+/* If the HTTP address of the master is known, its address is a link to its page. */
 static void page_master(struct text *text, const struct snapshot *snapshot) {
     page_fact(text, "master", snapshot->is_master ? "good" : snapshot->master[0] ? "warn" : "bad");
     if (snapshot->is_master) {
         server_text_add(text, "this process");
     } else if (snapshot->master[0]) {
-        server_text_add(text, "another: ");
+        bool has_link = snapshot->master_http[0] != 0;
+        server_text_add(text, has_link ? "another: <a href=\"" : "another: ");
+        server_text_add_escaped(text, snapshot->master_http, server_escape_html);
+        server_text_add(text, has_link ? "/\">" : "");
         server_text_add_escaped(text, snapshot->master, server_escape_html);
+        server_text_add(text, has_link ? "</a>" : "");
     } else {
         server_text_add(text, "not known");
     }
@@ -210,7 +259,9 @@ static void page_warnings(struct text *text, struct service *service, const stru
 
 static void page_numbers(struct text *text, const struct row *row) {
     const doorman_server_resource *info = &row->info;
-    server_text_add(text, "<p><span>has <b>");
+    server_text_add(text, "<p>");
+    page_start_term(text, "span", "has");
+    server_text_add(text, "has <b>");
     server_text_add_amount(text, info->has);
     if (row->kind == DOORMAN_NO_ALGORITHM) {
         server_text_add(text, "</b>, not limited");
@@ -219,17 +270,26 @@ static void page_numbers(struct text *text, const struct row *row) {
         server_text_add_amount(text, info->capacity);
         server_text_add(text, "</b>");
     }
-    server_text_add(text, "</span><span>wants <b>");
+    server_text_add(text, "</span>");
+    page_start_term(text, "span", "wants");
+    server_text_add(text, "wants <b>");
     server_text_add_amount(text, info->wants);
     server_text_add(text, "</b></span></p><small>");
-    server_text_addf(text, "%zu holder%s, ", info->holder_count,
+    page_start_term(text, "span", "holder");
+    server_text_addf(text, "%zu holder%s</span>, ", info->holder_count,
                      info->holder_count == 1 ? "" : "s");
     server_text_add_amount(text, info->subclients);
-    server_text_addf(text, " subclient%s &middot; committed ", info->subclients <= 1 ? "" : "s");
+    server_text_addf(text, " subclient%s &middot; ", info->subclients <= 1 ? "" : "s");
+    page_start_term(text, "span", "committed");
+    server_text_add(text, "committed ");
     server_text_add_amount(text, info->committed);
+    server_text_add(text, "</span>");
     if (info->has_safe_capacity) {
-        server_text_add(text, " &middot; safe ");
+        server_text_add(text, " &middot; ");
+        page_start_term(text, "span", "safe");
+        server_text_add(text, "safe ");
         server_text_add_amount(text, info->safe_capacity);
+        server_text_add(text, "</span>");
     }
     server_text_add(text, "</small>");
 }
@@ -454,7 +514,8 @@ static void page_leases(struct text *text, struct service *service, struct lease
     view_add_bars(text, view, "leases");
     server_text_add(text, "<table><thead><tr>");
     for (const struct order *order = view->orders; order->name; order++) {
-        server_text_addf(text, "<th>%s</th>", order->title);
+        page_start_term(text, "th", order->title);
+        server_text_addf(text, "%s</th>", order->title);
     }
     server_text_add(text, "</tr></thead><tbody>");
     for (size_t i = view->first; i < view->end; i++) {

@@ -957,7 +957,8 @@ struct snapshot {
     const bool *abandoned; /* see struct http_response */
     doorman_time now;
     bool is_master, stopping, has_others;
-    char master[DOORMAN_ID_BYTES_MAX + 1]; /* "": not known */
+    char master[DOORMAN_ID_BYTES_MAX + 1];      /* "": not known */
+    char master_http[DOORMAN_ID_BYTES_MAX + 1]; /* of another process; "": not known */
     size_t resource_count, leased_count, learning_count, holder_count, match_count;
     doorman_time learned_at, lease_end; /* latest end of learning; earliest lease end */
     struct row *rows;

@@ -150,6 +150,7 @@ void server_snapshot_find_master(struct snapshot *snapshot, struct service *serv
     snapshot->is_master = response.is_master;
     const char *master = response.master_address ? response.master_address : "";
     snprintf(snapshot->master, sizeof snapshot->master, "%s", master);
+    snprintf(snapshot->master_http, sizeof snapshot->master_http, "%s", service->master_http);
 }
 
 static bool snapshot_add(void *context, const doorman_server_resource *info) {

@@ -26,6 +26,9 @@ static void the_page_shows_every_resource_and_escapes_ids(void **state) {
     assert_non_null(strstr(page, "wants <b>250</b>"));
     assert_non_null(strstr(page, "FAIR_SHARE"));
     assert_non_null(strstr(page, "this process"));
+    assert_non_null(strstr(page, "<span title='how much the holders ask for'>wants <b>"));
+    assert_non_null(strstr(page, "<dt title='the process of a node that grants leases'>master<"));
+    assert_non_null(strstr(page, "<summary>what the words mean</summary>"));
     free(page);
     page = get(&fixture, "/resources?resource=%3Cscript%3Ealert(1)%3C/script%3E", HOST);
     assert_non_null(strstr(page, "&lt;img src=x onerror=alert(1)&gt;"));

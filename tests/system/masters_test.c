@@ -220,6 +220,9 @@ static void a_standby_sends_clients_to_the_master(void **state) {
     expect(standby, "/readyz?master=1", "", 503, "another process is the master");
     expect(standby, "/readyz?master=0", "", 200, "ready");
     expect_post(standby, "/v1/get_capacity", HOST JSON, REQUEST, 200, address);
+    snprintf(line, sizeof line, "another: <a href=\"%s/\">", address);
+    expect(standby, "/", HOST, 200, line);
+    expect(standby, "/", HOST, 200, "<span id=live class=warn>not the master</span>");
     snprintf(line, sizeof line, "\r\nLocation: %s/v1/get_capacity?redirect=1\r\n", address);
     expect_redirect(standby, "/v1/get_capacity?x=%0d%0aSet-Cookie:&redirect=1&y", line);
     expect_post(standby, "/v1/get_capacity?redirect=1", HOST JSON, "{}", 400, "INVALID_ARGUMENT");
