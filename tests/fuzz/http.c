@@ -37,6 +37,7 @@ int server_main(int argc, char **argv);
 #undef main
 #include "server/base64.c"
 #include "server/graph.c"
+#include "server/health.c"
 #include "server/history.c"
 #include "server/host.c"
 #include "server/http.c"
