@@ -76,6 +76,7 @@ enum http_connection_state {
 struct http_connection {
     struct service *service;
     nng_stream *stream;
+    nng_sockaddr peer; /* read when the connection opens, because a failure can remove it */
     nng_aio *aio;
     enum http_connection_state state; /* the lock of HTTP guards state and deadline */
     doorman_time deadline;
@@ -474,7 +475,11 @@ static void connection_check(struct http_connection *connection) {
     bool known = request->length != SIZE_MAX;
     connection->last = request->is_last;
     connection->is_head = request->is_head;
-    if (!server_http_request_check(connection->service, request, &response)) {
+    bool allowed = server_http_request_check(connection->service, request, &response);
+    if (request->has_wrong_token) {
+        server_log_peer(connection->service, WARNING_TOKEN, &connection->peer);
+    }
+    if (!allowed) {
         connection->last = true;
         connection->body_left = !known                       ? SIZE_MAX
                                 : request->length > received ? request->length - received
@@ -557,6 +562,14 @@ static void connection_on_received(struct http_connection *connection, size_t co
     }
 }
 
+/* Logs a failed handshake. nng reports it as an error of the first operation. */
+static void connection_log_failure(const struct http_connection *connection) {
+    if (connection->state == CONNECTION_HEAD && connection->in_bytes + connection->sent == 0) {
+        server_log_handshake(connection->service, nng_aio_result(connection->aio),
+                             &connection->peer);
+    }
+}
+
 /* nng calls this function when bytes were received or sent, and after an error or a timeout. */
 static void connection_step(void *argument) {
     struct http_connection *connection = (struct http_connection *)argument;
@@ -567,6 +580,7 @@ static void connection_step(void *argument) {
     if (connection->state == CONNECTION_ANSWERING) {
         connection_on_watched(connection, failed, failed ? 0 : count);
     } else if (failed) {
+        connection_log_failure(connection);
         connection_close(connection);
     } else if (!sends) {
         connection_on_received(connection, count);
@@ -620,6 +634,8 @@ static struct http_connection *http_open_connection(struct http *http, nng_strea
     pthread_mutex_lock(&http->lock);
     while (connection->state != CONNECTION_FREE) connection++;
     connection->stream = stream;
+    connection->peer.s_family = NNG_AF_UNSPEC;
+    if (stream) nng_stream_get_addr(stream, NNG_OPT_REMADDR, &connection->peer);
     connection_move(connection, CONNECTION_HEAD);
     connection->last = connection->is_head = false;
     connection->sent = connection->used = connection->body_left = 0;
@@ -669,27 +685,6 @@ static int http_listen(struct service *service) {
     return error;
 }
 
-/* If the default address is in use, the server continues without HTTP and logs a warning. So a
- * second server on the same machine starts without extra flags. */
-static enum exit_status http_listen_error(struct service *service, int error) {
-    const struct settings *settings = service->settings;
-    enum exit_status exit_status = CONTINUE;
-    if (error == NNG_EADDRINUSE && !settings->given[FLAG_HTTP]) {
-        server_log(settings, LEVEL_WARNING,
-                   "HTTP is off, because its address is in use; give --http, or --http off", "http",
-                   settings->http, LOG_END);
-    } else if (error == NNG_EADDRINVAL || error == NNG_EINVAL) {
-        exit_status = server_fatal_error(
-            EXIT_USAGE, "cannot listen on --http '%s': %s; an address is, for example, %s",
-            settings->http, nng_strerror(error), HTTP_DEFAULT);
-    } else {
-        exit_status = server_fatal_error(
-            EXIT_ERROR, "cannot listen on --http %s: %s; give another address, or --http off",
-            settings->http, nng_strerror(error));
-    }
-    return exit_status;
-}
-
 static enum exit_status http_start_connections(struct service *service) {
     struct http *http = service->http;
     int error = nng_aio_alloc(&http->aio, http_step, http);
@@ -720,7 +715,7 @@ enum exit_status server_http_start(struct service *service) {
         int error = http_listen(service);
         if (error == 0) server_http_set_advertised(service);
         exit_status =
-            error == 0 ? http_start_connections(service) : http_listen_error(service, error);
+            error == 0 ? http_start_connections(service) : server_http_listen_error(service, error);
     }
     return exit_status;
 }

@@ -1,6 +1,7 @@
 /* doorman_server, part HTTP: requests. This file reads the head of a request, and checks whether
  * the request is allowed. It also checks the settings that decide this, and reads the chunks of a
- * body. It changes its arguments, and counts requests without the token.
+ * body. It changes its arguments, counts requests without a valid token, and logs the names of
+ * tokens.
  *
  * The server checks a request as soon as its head is complete, before its body arrives (V3).
  *
@@ -277,8 +278,9 @@ static void request_check_access(struct service *service, struct http_request *r
             "the Host is unknown: use a loopback name, or the host of --http, --http-advertise or "
             "--advertise");
     } else if (tokens && !request_find_token(tokens, request->fields, &request->token)) {
-        char value[8];
+        char value[8]; /* a browser first sends no token */
         bool given = field_read(request->fields, "Authorization", value, sizeof value) > 0;
+        request->has_wrong_token = given;
         server_counter_add(&service->counters.token_failures[given ? TOKEN_WRONG : TOKEN_MISSING],
                            1);
         server_http_response_set_error(response, 401, "UNAUTHENTICATED",
@@ -337,6 +339,19 @@ static void request_check_body(const struct service *service, struct http_reques
     request->expects_continue = known && !request->is_old && request->length > 0;
 }
 
+/* Logs who has sent a request, if the server has tokens. */
+static void request_log(const struct service *service, const struct http_request *request,
+                        int code) {
+    char status[16];
+    bool open = request->route && request->route->is_open;
+    if (!service->tokens || open || service->settings->log_level > LEVEL_DEBUG) return;
+    snprintf(status, sizeof status, "%d", code);
+    server_log(service->settings, LEVEL_DEBUG,
+               code == 200 ? "HTTP request allowed" : "HTTP request refused", "token",
+               request->token.name, "verb", request->verb, "path", request->path, "status", status,
+               LOG_END);
+}
+
 bool server_http_request_check(struct service *service, struct http_request *request,
                                struct http_response *response) {
     request->route = route_find(request->path);
@@ -345,6 +360,7 @@ bool server_http_request_check(struct service *service, struct http_request *req
     if (response->code == 200) request_check_role(service, request, response);
     if (response->code == 200) request_check_framing(request, response);
     if (response->code == 200) request_check_body(service, request, response);
+    request_log(service, request, response->code);
     return response->code == 200;
 }
 
@@ -404,6 +420,25 @@ enum exit_status server_http_check_settings(const struct service *service) {
     } else if (is_remote && !service->tls) {
         server_log(settings, LEVEL_WARNING, "the HTTP token travels in plain text: give --tls-cert",
                    "http", settings->http, LOG_END);
+    }
+    return exit_status;
+}
+
+enum exit_status server_http_listen_error(const struct service *service, int error) {
+    const struct settings *settings = service->settings;
+    enum exit_status exit_status = CONTINUE;
+    if (error == NNG_EADDRINUSE && !settings->given[FLAG_HTTP]) {
+        server_log(settings, LEVEL_WARNING,
+                   "HTTP is off, because its address is in use; give --http, or --http off", "http",
+                   settings->http, LOG_END);
+    } else if (error == NNG_EADDRINVAL || error == NNG_EINVAL) {
+        exit_status = server_fatal_error(
+            EXIT_USAGE, "cannot listen on --http '%s': %s; an address is, for example, %s",
+            settings->http, nng_strerror(error), HTTP_DEFAULT);
+    } else {
+        exit_status = server_fatal_error(
+            EXIT_ERROR, "cannot listen on --http %s: %s; give another address, or --http off",
+            settings->http, nng_strerror(error));
     }
     return exit_status;
 }

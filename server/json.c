@@ -380,7 +380,7 @@ void server_handle_method(struct service *service, const struct http_request *re
     struct text wrapped = {.failed = false};
     doorman_json_exchange exchange = {.reply = {.text = NULL}};
     char http_address[DOORMAN_ID_BYTES_MAX + 1];
-    const struct peer peer = {.stream = request->stream};
+    const struct peer peer = {.stream = request->stream, .token = request->token.name};
     if (method) server_text_addf(&wrapped, "{\"%s\":", method);
     server_text_add_bytes(&wrapped, request->body, request->body_bytes);
     if (method) server_text_add(&wrapped, "}");

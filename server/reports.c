@@ -70,6 +70,7 @@ static void peer_write(const struct peer *peer, char text[PEER_BYTES]) {
 static void message_log_refusal(struct service *service, const struct message_report *report,
                                 const char *peer, int kind, size_t bytes) {
     const char *error = report->exchange->error.text, *rule = error;
+    const char *token = report->peer->token;
     char field[sizeof(doorman_error)] = "";
     if (!error[0]) rule = server_status_text(report->status);
     if (kind != MESSAGE_UNKNOWN && strncmp(error, message_name(kind), bytes) == 0 &&
@@ -81,6 +82,7 @@ static void message_log_refusal(struct service *service, const struct message_re
         rule = colon ? colon + 2 : start;
     }
     const char *const pairs[WARNING_PAIR_MAX][2] = {{"peer", peer},
+                                                    {"token", token && *token ? token : NULL},
                                                     {"method", message_name(kind)},
                                                     {"code", doorman_status_name(report->status)},
                                                     {"field", field[0] ? field : NULL},
@@ -92,13 +94,14 @@ static void message_log_refusal(struct service *service, const struct message_re
 
 static void message_log(const struct service *service, const struct message_report *report,
                         const char *peer, int kind) {
+    const char *token = report->peer->token;
     char items[24], duration[32];
     size_t item_count = report->was_read ? report->exchange->request.item_count : 0;
     snprintf(items, sizeof items, "%zu", item_count);
     snprintf(duration, sizeof duration, "%.3f", (double)report->duration / 1e6);
     server_log(service->settings, LEVEL_DEBUG, "request", "peer", peer, "method",
                message_name(kind), "items", items, "code", doorman_status_name(report->status),
-               "duration_ms", duration, LOG_END);
+               "duration_ms", duration, token && *token ? "token" : LOG_END, token, LOG_END);
 }
 
 void server_report_message(struct service *service, const struct message_report *report) {

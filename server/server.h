@@ -164,11 +164,14 @@ enum {
     WARNING_PARENT_UNREACHABLE = WARNING_MESSAGE_REFUSED + MESSAGE_KIND_COUNT,
     WARNING_PARENT_RESPONSE,
     WARNING_ETCD_UNREACHABLE,
+    WARNING_HANDSHAKE,
+    WARNING_PEER_CERTIFICATE,
+    WARNING_TOKEN,
     WARNING_SHARED_ID, /* the first of SHARED_ID_MAX kinds */
     WARNING_COUNT = WARNING_SHARED_ID + SHARED_ID_MAX
 };
 
-#define WARNING_PAIR_MAX 5
+#define WARNING_PAIR_MAX 6
 
 struct warning_pair {
     const char *key; /* a constant string, for example "resource"; NULL: no pair */
@@ -185,6 +188,7 @@ struct repeated_warning {
 struct peer {
     nng_pipe pipe;      /* for a message over nng */
     nng_stream *stream; /* for a message over HTTP; NULL: the message came over nng */
+    const char *token;  /* the name of its token; "" or NULL: none */
 };
 
 /* A message that the server has answered. */
@@ -502,6 +506,12 @@ void server_log_warning(struct service *service, int kind, const char *key, cons
 void server_log_warning_pairs(struct service *service, int kind,
                               const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now);
 
+/* Counts a refused peer, and logs it as a repeated warning. Precondition: the lock is not held. */
+void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer);
+
+/* Logs the error of a handshake, if the error is one of TLS. */
+void server_log_handshake(struct service *service, int error, const nng_sockaddr *peer);
+
 /* Logs the warnings that are due. The main thread calls this once a second. */
 void server_warnings_update(struct service *service, doorman_time now);
 
@@ -520,6 +530,13 @@ static inline void server_log_warning_pairs(struct service *service, int kind,
                                             const char *const pairs[WARNING_PAIR_MAX][2],
                                             doorman_time now) {
     (void)service, (void)kind, (void)pairs, (void)now;
+}
+static inline void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer) {
+    (void)service, (void)kind, (void)peer;
+}
+static inline void server_log_handshake(struct service *service, int error,
+                                        const nng_sockaddr *peer) {
+    (void)service, (void)error, (void)peer;
 }
 static inline void server_warnings_update(struct service *service, doorman_time now) {
     (void)service, (void)now;
@@ -813,6 +830,7 @@ struct http_request {
     char authority[256]; /* the host of the target, and its port; "": the target is a path */
     struct token_identity token;    /* of the sender */
     nng_stream *stream;             /* the connection, which tells the address of the peer */
+    bool has_wrong_token;           /* the sender has given a token that is not valid */
     const struct http_route *route; /* NULL: unknown path, or a method of the protocol */
     size_t length;                  /* bytes of the body; SIZE_MAX: not known */
     int coding_count;               /* how often Transfer-Encoding occurs */
@@ -885,6 +903,10 @@ bool server_http_request_check(struct service *service, struct http_request *req
 /* Checks that an address that is not loopback has a token or client certificates, and that
  * --http-advertise is an address. */
 enum exit_status server_http_check_settings(const struct service *service);
+
+/* Handles an error of the listener. If the default address is in use, the server continues without
+ * HTTP and logs a warning. So a second server on the same machine starts without extra flags. */
+enum exit_status server_http_listen_error(const struct service *service, int error);
 
 /* Sets service->http_advertise. Precondition: HTTP listens. */
 void server_http_set_advertised(struct service *service);

@@ -1,11 +1,14 @@
 /* doorman_server, part WARNINGS: warnings about events that peers can cause at any rate (V6). This
- * file changes service->warnings and two counters. All functions are called with the lock held.
+ * file changes service->warnings and two counters. All functions except server_log_peer and
+ * server_log_handshake are called with the lock held.
  *
  * A kind of warning is logged at once, and then at most once a minute with the number of events.
  * The line describes the last event. Each of the first ids that two processes use has a kind of its
  * own. Further ids share one kind. Refused messages have a kind for each method, so that many bad
  * messages of one method do not hide those of another. */
 #include "server.h"
+
+#include <arpa/inet.h>
 
 #define WARNING_INTERVAL                                                                           \
     (60 * DOORMAN_SECOND) /* between two lines of the same repeated warning (V6) */
@@ -22,6 +25,9 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
     [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
     [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached, or refuses the call",
+    [WARNING_HANDSHAKE] = "a TLS handshake has failed",
+    [WARNING_PEER_CERTIFICATE] = "a peer has no certificate that --tls-ca has signed",
+    [WARNING_TOKEN] = "a request has a wrong token",
     [WARNING_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
 };
 
@@ -44,7 +50,7 @@ static void warning_update(struct service *service, int kind, doorman_time now) 
         server_log(service->settings, LEVEL_WARNING, warning_text(kind), "count", count,
                    pairs[0].key, pairs[0].value, pairs[1].key, pairs[1].value, pairs[2].key,
                    pairs[2].value, pairs[3].key, pairs[3].value, pairs[4].key, pairs[4].value,
-                   LOG_END);
+                   pairs[5].key, pairs[5].value, LOG_END);
         warning->unlogged_count = 0;
         warning->quiet_until = now + WARNING_INTERVAL;
     }
@@ -73,6 +79,25 @@ void server_log_warning(struct service *service, int kind, const char *key, cons
     const char *const pairs[WARNING_PAIR_MAX][2] = {{key, value},
                                                     {has_holder ? "holder" : "error", cause}};
     server_log_warning_pairs(service, kind, pairs, now);
+}
+
+void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer) {
+    char host[INET6_ADDRSTRLEN] = "", text[INET6_ADDRSTRLEN + 16] = "unknown";
+    if (peer->s_family == NNG_AF_INET) {
+        inet_ntop(AF_INET, &peer->s_in.sa_addr, host, sizeof host);
+        snprintf(text, sizeof text, "%s:%u", host, (unsigned)ntohs(peer->s_in.sa_port));
+    } else if (peer->s_family == NNG_AF_INET6) {
+        inet_ntop(AF_INET6, peer->s_in6.sa_addr, host, sizeof host);
+        snprintf(text, sizeof text, "[%s]:%u", host, (unsigned)ntohs(peer->s_in6.sa_port));
+    }
+    pthread_mutex_lock(&service->lock);
+    server_log_warning(service, kind, "peer", text, NULL, doorman_clock());
+    pthread_mutex_unlock(&service->lock);
+}
+
+void server_log_handshake(struct service *service, int error, const nng_sockaddr *peer) {
+    if (error == NNG_EPEERAUTH) server_log_peer(service, WARNING_PEER_CERTIFICATE, peer);
+    if (error == NNG_ECRYPTO) server_log_peer(service, WARNING_HANDSHAKE, peer);
 }
 
 /* Returns the kind of warning for a shared id: the kind that has this id, or else a kind whose last

@@ -286,6 +286,30 @@ static void with_an_authority_only_its_certificates_are_accepted(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+/* V6: a line names the address. The next events of a kind are only counted for a minute. */
+static void a_refused_peer_is_logged(void **state) {
+    (void)state;
+    struct process *files = process_new();
+    char cert[128], key[128], ca[128];
+    require_program("openssl");
+    require_program("curl");
+    assert_true(make_certificates(files->folder));
+    snprintf(cert, sizeof cert, "%s/own.pem", files->folder);
+    snprintf(key, sizeof key, "%s/own.key", files->folder);
+    snprintf(ca, sizeof ca, "%s/ca.pem", files->folder);
+    struct fixture fixture =
+        fixture_start(CONFIG("100", ""),
+                      (const char *[]){"--tls-cert", cert, "--tls-key", key, "--tls-ca", ca, NULL});
+    struct process *server = fixture.server.process;
+    expect_https(&fixture, files->folder, files->folder, true);
+    for (int i = 0; i < 3; i++) expect_https(&fixture, files->folder, NULL, false);
+    process_await(server, "no certificate that --tls-ca has signed\" count=1 peer=127.0.0.1:", 1);
+    for (int i = 0; i < 3; i++) free(exchange(&fixture, "GET /healthz HTTP/1.1\r\n\r\n"));
+    process_await(server, "a TLS handshake has failed\" count=1 peer=127.0.0.1:", 1);
+    expect_https(&fixture, files->folder, files->folder, true);
+    server_stop(&fixture.server);
+}
+
 /* Replaces a file of a folder with a file of another folder, as a program for certificates does. */
 static void replace(const char *to_folder, const char *to, const char *from_folder,
                     const char *from) {
@@ -337,6 +361,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(files_that_are_no_certificates_are_refused_at_the_start),
         TEST(a_key_of_another_certificate_is_refused_at_the_start),
+        TEST(a_refused_peer_is_logged),
         TEST(a_changed_certificate_is_used_without_a_restart),
         TEST(with_an_authority_only_its_certificates_are_accepted),
     };

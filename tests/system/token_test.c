@@ -72,6 +72,42 @@ static void a_token_that_is_not_in_the_file_is_refused(void **state) {
     server_stop(&fixture.server);
 }
 
+/* V6: a browser first sends no token, so only wrong tokens are logged. */
+static void a_wrong_token_is_logged(void **state) {
+    (void)state;
+    struct fixture fixture = start_with_tokens(TOKENS);
+    expect(&fixture, "/metrics", HOST, 401, "");
+    expect(&fixture, "/metrics", HOST BEARER("scrape-1"), 200, "");
+    assert_int_equal(process_logged(fixture.server.process, "wrong token"), 0);
+    for (int i = 0; i < 3; i++) expect(&fixture, "/metrics", HOST BEARER("guess"), 401, "");
+    process_await(fixture.server.process,
+                  "\"a request has a wrong token\" count=1 peer=127.0.0.1:", 1);
+    assert_int_equal(process_logged(fixture.server.process, "guess"), 0);
+    server_stop(&fixture.server);
+}
+
+/* V6: the log says who has sent a request. */
+static void the_name_of_a_token_is_logged(void **state) {
+    (void)state;
+    struct process *files = process_new();
+    file_write(files->config, TOKENS);
+    struct fixture fixture =
+        fixture_start(CONFIG("100", ""), (const char *[]){"--http-token", files->config,
+                                                          "--log-level", "debug", NULL});
+    expect_post(&fixture, "/v1/get_capacity", HOST JSON BEARER("lease-2"),
+                CAPACITY_REQUEST("a", "db", "1"), 200, "\"response\"");
+    process_await(fixture.server.process,
+                  "\"HTTP request allowed\" token=billing verb=POST path=/v1/get_capacity", 1);
+    expect_post(&fixture, "/v1/get_capacity", HOST JSON BEARER("scrape-1"), "{}", 403, "");
+    process_await(fixture.server.process,
+                  "\"HTTP request refused\" token=prometheus verb=POST path=/v1/get_capacity "
+                  "status=403",
+                  1);
+    expect_post(&fixture, "/v1/get_capacity", HOST JSON BEARER("lease-2"), "{}", 400, "");
+    process_await(fixture.server.process, " token=billing method=get_capacity code=INVALID", 1);
+    server_stop(&fixture.server);
+}
+
 /* V7: the error names the line, and has no part of a token. */
 static void an_error_in_the_file_of_tokens_names_the_line(void **state) {
     (void)state;
@@ -170,6 +206,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(a_role_decides_what_a_token_allows),
         TEST(a_token_that_is_not_in_the_file_is_refused),
+        TEST(a_wrong_token_is_logged),
+        TEST(the_name_of_a_token_is_logged),
         TEST(an_error_in_the_file_of_tokens_names_the_line),
         TEST(the_file_of_tokens_has_limits),
         TEST(a_changed_file_of_tokens_is_loaded),
