@@ -76,8 +76,8 @@ SERVER_SOURCES = doorman_server.c \
     $(patsubst %,server/%.c,$(sort $(foreach part,$(PARTS),$(FILES_$(part)))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
-SERVER_INPUTS = $(SERVER_SOURCES) server/server.h server/flags.h server/etcd.h build/page_files.h \
-    build/server_parts doorman.h
+SERVER_INPUTS = $(SERVER_SOURCES) $(addprefix server/,server.h flags.h etcd.h http.h) \
+    build/page_files.h build/server_parts doorman.h
 
 define build_server
 $(announce)
@@ -158,8 +158,8 @@ $(filter %/unit/warnings_test %/unit/reports_test,$(ALL_FLAVORS)): server/warnin
 $(filter %/unit/reports_test,$(ALL_FLAVORS)): server/reports.c
 $(filter %/unit/watch_test,$(ALL_FLAVORS)): $(addprefix server/,watch.c server.h flags.h)
 $(filter %/unit/notify_test,$(ALL_FLAVORS)): server/notify.c
-$(filter %/unit/text_test,$(ALL_FLAVORS)): server/text.c server/server.h server/flags.h
-$(filter %/unit/graph_test,$(ALL_FLAVORS)): $(addprefix server/,graph.c history.c snapshot.c text.c)
+$(filter %/unit/text_test,$(ALL_FLAVORS)): $(addprefix server/,text.c http.h server.h flags.h)
+$(filter %/unit/graph_test,$(ALL_FLAVORS)): $(addprefix server/,graph.c history.c snapshot.c text.c http.h)
 $(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/graph_test, \
     $(ALL_FLAVORS)): doorman_server.c $(addprefix server/,server.h flags.h)
 

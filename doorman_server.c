@@ -57,6 +57,7 @@
  *     server/etcd_http.c   ETCD      requests to a member of etcd, over libcurl
  *     server/election.c    ETCD      the election of the master, and the watch on the configuration
  *     server/base64.c                base64, for etcd and for passwords over HTTP
+ *     server/http.h        HTTP      what the files of this part share
  *     server/http.c        HTTP      connections: their states, limits and timeouts
  *     server/http_request.c HTTP     requests: which are allowed, and bodies that come in chunks
  *     server/http_response.c HTTP    responses: errors, and the lines of the head

@@ -5,7 +5,7 @@
  * The Content-Security-Policy forbids style attributes, so the sizes are attributes of SVG. An SVG
  * is stretched to the width of the page, which would stretch text too. So the numbers at the axes
  * are HTML beside the SVG. */
-#include "server.h"
+#include "http.h"
 
 #define BAR_WIDTH 1000.0
 #define BAR_MINIMUM 4.0 /* the width of an amount above 0 that is too small for the scale */

@@ -6,7 +6,7 @@
  * so a probe never waits behind pages. A connection has one request. The response fits in the
  * buffer of the socket, so the thread never waits for a peer. A request must arrive within
  * HEALTH_SECONDS. When all connections are in use, a new one replaces the oldest one. */
-#include "server.h"
+#include "http.h"
 
 #include <fcntl.h>
 #include <netdb.h>

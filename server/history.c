@@ -4,7 +4,7 @@
  * The history is what resources had, wanted and could give in the last ten minutes. The graphs of the
  * status page show it. It has a point every ten seconds, for at most 10,000 resources (7 MB). The
  * main thread adds the points. It merges the last list with a new snapshot. Both are sorted by id. */
-#include "server.h"
+#include "http.h"
 
 #define HISTORY_MAX 10000
 

@@ -50,7 +50,7 @@
  * When all connections are in use (V5), the server closes the one that has waited longest for its
  *    request. A request must arrive within HTTP_TIMEOUT_SECONDS, from its first byte to its last
  *    byte. A response must leave within HTTP_TIMEOUT_SECONDS after it is made. */
-#include "server.h"
+#include "http.h"
 
 #include <nng/supplemental/util/platform.h>
 

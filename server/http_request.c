@@ -22,7 +22,7 @@
  *
  * A target can be a path, or a whole URL such as http://HOST/path. With a URL, the host of the URL
  * counts instead of the field Host (RFC 9112, 3.2.2). */
-#include "server.h"
+#include "http.h"
 
 #include <strings.h>
 

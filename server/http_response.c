@@ -1,6 +1,6 @@
 /* doorman_server, part HTTP: responses. This file makes empty responses and errors, and formats the
  * head of a response. The functions use only their arguments. */
-#include "server.h"
+#include "http.h"
 
 #include <sys/random.h>
 

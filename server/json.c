@@ -8,7 +8,7 @@
  * Programs can read the state and the configuration in force, and can call the methods of the
  * protocol. The path names the method. So a request or response is only the object inside
  * {"METHOD": ...}. */
-#include "server.h"
+#include "http.h"
 
 static void json_text(struct text *text, const char *value) {
     server_text_add(text, "\"");

@@ -4,7 +4,7 @@
  * The metrics follow the conventions of Prometheus. At most SERIES_MAX resources have series of
  * their own, because every series costs memory in Prometheus. The series `other` is the sum of the
  * remaining resources. */
-#include "server.h"
+#include "http.h"
 
 #define SERIES_MAX 1000
 

@@ -5,7 +5,7 @@
  * leases. The pages work without JavaScript. With JavaScript, a short script fetches the page again
  * every two seconds and replaces <main>. The Content-Security-Policy lets a page load only itself.
  * It also forbids style attributes, so bars and lines are SVG. */
-#include "server.h"
+#include "http.h"
 
 #include "build/page_files.h" /* page_css and page_js, made from page.css and page.js */
 

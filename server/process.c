@@ -4,7 +4,7 @@
  *
  * A metric is left out if the system does not provide its value. Systems without /proc, such as
  * FreeBSD, provide only the CPU time and the limit of file descriptors. */
-#include "server.h"
+#include "http.h"
 
 #include <dirent.h>
 #include <sys/resource.h>

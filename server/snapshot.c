@@ -11,7 +11,7 @@
  * sleep, a thread that waits for the lock wakes up too late to get it. Rows get their memory
  * between the slices, because moving them can take milliseconds. The service notes the longest
  * slice. */
-#include "server.h"
+#include "http.h"
 
 #include <nng/supplemental/util/platform.h>
 

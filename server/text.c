@@ -9,7 +9,7 @@
  * Numbers have at most 12 significant digits, because further digits often come from rounding. An
  * amount that holders have is rounded down, so printed leases fit into a printed capacity. Integers
  * have all digits. Messages of the protocol do not use these functions: see >>json in doorman.h. */
-#include "server.h"
+#include "http.h"
 
 #include <stdarg.h>
 

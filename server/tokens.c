@@ -20,7 +20,7 @@
  * A comparison takes the same time for any wrong token. It compares all bytes of all tokens, with
  * zeros behind the end of a token. So neither the first wrong byte, nor the length of a token, nor
  * its position in the file changes the time. */
-#include "server.h"
+#include "http.h"
 
 #include <stdarg.h>
 

@@ -2,7 +2,7 @@
  * of the leases is the clock of the process, and the leases outlive the test. */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_SERVER_HTTP
-#include "../../server/server.h"
+#include "../../server/http.h"
 
 #include "../../server/graph.c"
 #include "../../server/history.c"

@@ -1,0 +1,326 @@
+/* doorman_server, part HTTP: what the files of this part share. Only these files include it, and
+ * their tests. The rest of the server calls the functions in >>http of server.h. */
+#ifndef DOORMAN_SERVER_HTTP_H
+#define DOORMAN_SERVER_HTTP_H
+
+#include "server.h"
+
+/* ---- >>text --------------------------------------------------------------------------------- */
+
+/* Text that grows. If memory runs out, `failed` is true and further text is ignored. */
+struct text {
+    doorman_buffer buffer;
+    bool failed;
+};
+
+void server_text_add_bytes(struct text *text, const char *bytes, size_t count);
+void server_text_add(struct text *text, const char *plain);
+
+/* Adds formatted numbers and constant names. The result is cut off after 1,023 bytes. */
+__attribute__((format(printf, 2, 3))) void server_text_addf(struct text *text, const char *format,
+                                                            ...);
+
+/* Adds a number without the digits that only come from rounding: an integer with all its digits,
+ * and any other number with at most 12 significant digits. */
+void server_text_add_number(struct text *text, double value);
+
+/* Adds an amount of a lease, or a sum of such amounts, in the same form. The text is never larger
+ * than the amount. So if leases fit into a capacity, their texts fit too.
+ *   amount   at least 0 */
+void server_text_add_lease(struct text *text, double amount);
+
+/* A rule that escapes characters for a language. Returns the text that replaces a character, or
+ * NULL if the character needs no escape. The function may write the result to `room`. */
+typedef const char *(*escape_rule)(char character, char room[8]);
+
+const char *server_escape_html(char character, char room[8]);
+const char *server_escape_json(char character, char room[8]);
+const char *server_escape_label(char character, char room[8]);
+
+/* Escapes a character for the query part of a URL. */
+const char *server_escape_query(char character, char room[8]);
+
+void server_text_add_escaped(struct text *text, const char *from, escape_rule rule);
+
+/* Reads and decodes the value of `name` in "name=value&name=value". A value that does not fit is
+ * cut off. Returns false if there is no such value, or if the value contains a 0 byte. */
+bool server_query_read(const char *query, const char *name, char *out, size_t room);
+
+/* Returns the value of a hexadecimal digit, or -1 for any other character. */
+int server_hex_value(char digit);
+
+extern const char *const server_message_names[MESSAGE_KIND_COUNT];
+
+#define HTTP_TOKEN_MAX 512           /* bytes of a token */
+#define TOKEN_NAME_MAX 64            /* bytes of its name */
+#define TOKEN_NAME_DEFAULT "default" /* the name of a token without a name */
+
+/* What a token allows. A role allows all that the roles before it allow. */
+enum role { ROLE_READ, ROLE_WRITE, ROLE_ADMIN };
+
+struct token_identity {
+    char name[TOKEN_NAME_MAX + 1]; /* "": none */
+    enum role role;
+};
+
+/* The parts of an HTTP request. The strings point into its head. */
+struct http_request {
+    const char *verb, *path, *query;
+    const char *fields;  /* the lines of the head after the first line */
+    char authority[256]; /* the host of the target, and its port; "": the target is a path */
+    struct token_identity token;    /* of the sender */
+    nng_stream *stream;             /* the connection, which tells the address of the peer */
+    bool has_wrong_token;           /* the sender has given a token that is not valid */
+    const struct http_route *route; /* NULL: unknown path, or a method of the protocol */
+    size_t length;                  /* bytes of the body; SIZE_MAX: not known */
+    int coding_count;               /* how often Transfer-Encoding occurs */
+    bool has_length, is_chunked;    /* Content-Length occurs; the body comes in chunks */
+    bool is_old, is_head;           /* the version is HTTP/1.0; the verb is HEAD */
+    bool is_last;                   /* the peer wants the connection to close after the response */
+    bool expects_continue; /* the peer may wait for an interim response before it sends the body */
+    const char *body;
+    size_t body_bytes;
+};
+
+/* The response to an HTTP request. */
+struct http_response {
+    int code;
+    const char *type, *more; /* Content-Type; further lines of the head */
+    char nonce[33];          /* marks our styles and scripts, see Content-Security-Policy */
+    char location[DOORMAN_ID_BYTES_MAX + 64]; /* the URL of a redirect; "": none */
+    struct text text;                         /* the body */
+    const bool *abandoned;                    /* atomic; true: the peer has left; NULL: it stays */
+};
+
+/* Each path of HTTP has a function of this type, which makes the response. */
+typedef void server_handler(struct service *service, const struct http_request *request,
+                            struct http_response *response);
+server_handler server_handle_page, server_handle_leases, server_handle_metrics,
+    server_handle_health, server_handle_ready, server_handle_status, server_handle_config,
+    server_handle_method;
+
+struct http_response server_http_response_init(const bool *abandoned);
+
+/* Returns whether the peer has left. A function that makes a response then returns early. */
+static inline bool server_is_abandoned(const bool *abandoned) {
+    return abandoned && __atomic_load_n(abandoned, __ATOMIC_RELAXED);
+}
+
+/* Writes the head and the body of a response to `out`, and frees the body.
+ *   last      the connection closes after the response
+ *   is_head   leaves out the body */
+void server_http_response_write(struct text *out, struct http_response *response, bool last,
+                                bool is_head);
+
+/* Turns the response into an error. `name` is an error code of the protocol. `code` is an HTTP
+ * status. */
+void server_http_response_set_error(struct http_response *response, int code, const char *name,
+                                    const char *message);
+
+/* ---- >>http requests ------------------------------------------------------------------------ */
+
+#define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for the trailers of a body */
+
+struct http_route {
+    const char *path;
+    bool is_open;      /* needs no token or Host, for health checks */
+    bool is_immediate; /* needs few steps, so any thread may make the response */
+    server_handler *handle;
+};
+
+/* Reads a head.
+ *   request   out
+ *   head      in/out: lines that end with CR LF, and a final 0. The function splits it in place
+ *   bytes     the length of the head without the final 0
+ *   returns   false: the head is invalid */
+bool server_http_request_read(struct http_request *request, char *head, size_t bytes);
+
+/* Checks a request whose body may be missing. Sets request->route. If the request is refused,
+ * returns false and writes an error to the response. */
+bool server_http_request_check(struct service *service, struct http_request *request,
+                               struct http_response *response);
+
+/* Checks that an address that is not loopback has a token or client certificates, and that
+ * --http-advertise is an address. */
+enum exit_status server_http_check_settings(const struct service *service);
+
+/* Handles an error of the listener. If the default address is in use, the server continues without
+ * HTTP and logs a warning. So a second server on the same machine starts without extra flags. */
+enum exit_status server_http_listen_error(const struct service *service, int error);
+
+/* Sets service->http_advertise. Precondition: HTTP listens. */
+void server_http_set_advertised(struct service *service);
+
+enum chunk_state {
+    CHUNK_SIZE,
+    CHUNK_SPACE,
+    CHUNK_EXTENSION,
+    CHUNK_SIZE_LF,
+    CHUNK_DATA,
+    CHUNK_DATA_CR,
+    CHUNK_DATA_LF,
+    CHUNK_TRAILER_START,
+    CHUNK_TRAILER,
+    CHUNK_TRAILER_LF,
+    CHUNK_END_LF,
+    CHUNK_COMPLETE,
+    CHUNK_INVALID
+};
+
+/* The position in a body that comes in chunks. {0} is the start. */
+struct chunk_reader {
+    enum chunk_state state;
+    uint64_t left; /* the size of the current chunk, without the bytes that have been read */
+    unsigned digits;
+    size_t body_bytes;    /* bytes of the body that have been read */
+    size_t ignored_bytes; /* bytes of extensions and trailers */
+};
+
+/* Reads chunks in place. The body so far is at the start of `body`. The bytes that follow the body
+ * have not been read yet.
+ *   count     in/out: the bytes at `body`. Without sizes and trailers there are fewer
+ *   returns   100: more bytes are needed; 200: the body is complete, and the rest of the bytes
+ *             belongs to the next request; any other value is the status of a refusal */
+int server_http_read_chunks(struct chunk_reader *reader, char *body, size_t *count,
+                            size_t message_max);
+
+size_t server_http_connection_count(const struct service *service);
+
+/* Adds the metrics of the process: its CPU time, memory, file descriptors and start. */
+void server_process_metrics(struct text *text);
+
+/* ---- >>tokens ------------------------------------------------------------------------------- */
+
+/* Loads the tokens, if --http-token is given. */
+enum exit_status server_tokens_start(struct service *service);
+void server_tokens_stop(struct service *service); /* works after an incomplete start too */
+
+/* Finds a token. Takes the same time for any wrong token.
+ *   out       written only if the token is found
+ *   returns   false: there is no such token */
+bool server_tokens_find(struct tokens *tokens, const char *given, size_t bytes,
+                        struct token_identity *out);
+
+const char *server_role_name(enum role role);
+
+/* ---- >>snapshot ----------------------------------------------------------------------------- */
+
+#define ROWS_MAX 100000 /* resources or leases of a snapshot */
+
+struct row {
+    char *id;
+    doorman_server_resource info; /* its id and settings pointers are not valid */
+    doorman_kind kind;
+};
+
+struct snapshot {
+    const char *filter;    /* only resources whose ids contain this text become rows */
+    size_t limit;          /* maximum number of rows */
+    const bool *abandoned; /* see struct http_response */
+    doorman_time now;
+    bool is_master, stopping, has_others;
+    char master[DOORMAN_ID_BYTES_MAX + 1];      /* "": not known */
+    char master_http[DOORMAN_ID_BYTES_MAX + 1]; /* of another process; "": not known */
+    size_t resource_count, leased_count, learning_count, holder_count, match_count;
+    doorman_time learned_at, lease_end; /* latest end of learning; earliest lease end */
+    struct row *rows;
+    size_t row_count, row_capacity;
+    struct row others; /* the sum of the resources beyond `limit` */
+    bool failed;       /* out of memory */
+};
+
+struct lease_row {
+    char *id;
+    doorman_server_lease info; /* its id pointer is not valid */
+};
+
+/* One resource, and some of its leases. */
+struct lease_list {
+    const char *resource_id;
+    const char *filter;    /* only leases whose holder ids contain this text become rows */
+    size_t limit;          /* maximum number of rows */
+    const bool *abandoned; /* see struct http_response */
+    doorman_cursor cursor; /* in: where the list starts; {0}: with the first lease. out: where the
+                              next list starts */
+    bool has_more;         /* there are more leases than `limit` */
+    doorman_time now;
+    bool found;
+    struct row resource;
+    char *description; /* NULL: none */
+    struct lease_row *rows;
+    size_t row_count, row_capacity;
+    bool failed;
+};
+
+/* Takes a snapshot.
+ *   filter   only resources whose ids contain this text become rows
+ *   limit    maximum number of rows; the other matching resources are added up
+ *   cost     O(resources) */
+void server_snapshot_take(struct snapshot *snapshot, struct service *service, const char *filter,
+                          size_t limit);
+void server_snapshot_uninit(struct snapshot *snapshot);
+
+/* Finds the master with a discovery request, as a client does. Precondition: the lock is held. */
+void server_snapshot_find_master(struct snapshot *snapshot, struct service *service);
+void server_snapshot_add_row(struct snapshot *snapshot, const doorman_server_resource *info);
+void server_snapshot_add_other(struct snapshot *snapshot, const struct row *row);
+
+#define SLICE_STEPS_MAX 4096 /* elements that are visited while the lock is held */
+
+/* Calls `callback` for each resource until it returns false. The lock is held during these calls,
+ * and is released for a moment after at most SLICE_STEPS_MAX of them.
+ *   reserve   called without the lock. It makes room for SLICE_STEPS_MAX elements. If it returns
+ *             false, the iteration ends */
+void server_for_each_resource(struct service *service, bool (*reserve)(void *context),
+                              bool (*callback)(void *context, const doorman_server_resource *info),
+                              void *context);
+
+/* Makes room for SLICE_STEPS_MAX more items; may move the items.
+ *   capacity   in/out
+ *   bytes      the size of an item
+ *   returns    the items; NULL if memory runs out, and the items stay where they are */
+void *server_reserve(void *items, size_t count, size_t *capacity, size_t bytes);
+bool server_snapshot_reserve(void *snapshot); /* for server_for_each_resource */
+
+/* Returns the name of a kind of algorithm, as in a configuration. */
+const char *server_kind_name(doorman_kind kind);
+
+int server_compare_row_ids(const void *left, const void *right);
+
+/* Copies a resource and its leases. The caller sets the fields from resource_id to cursor. */
+void server_lease_list_take(struct lease_list *leases, struct service *service);
+void server_lease_list_uninit(struct lease_list *leases);
+struct config_load server_last_load(struct service *service);
+
+/* ---- >>history ------------------------------------------------------------------------------ */
+
+#define HISTORY_POINTS 60
+#define HISTORY_INTERVAL (10 * DOORMAN_SECOND)
+
+struct trend {
+    char *id;
+    unsigned count; /* the number of valid points, which are at the end; the newest is last */
+    float has[HISTORY_POINTS], wants[HISTORY_POINTS];
+    float capacity[HISTORY_POINTS]; /* below 0: the holders did not share a capacity */
+};
+
+/* Returns a copy of the history of a resource. The copy is empty if the resource is not found. */
+struct trend server_history_find(struct service *service, const char *id);
+
+bool server_history_create(struct service *service);
+void server_history_destroy(struct service *service);
+
+/* ---- >>graphs ------------------------------------------------------------------------------- */
+
+/* Returns an amount as text. It has at most two decimals, or two significant digits below 0.01. */
+const char *server_amount_text(double amount, char room[32]);
+void server_text_add_amount(struct text *text, double amount);
+
+/* Adds a bar that shows what the holders have and want. Its length is the largest of what they have,
+ * what they want, and the capacity. If the holders share one capacity, an edge marks it. */
+void server_graph_add_bar(struct text *text, const struct row *row);
+
+/* Adds a graph of the last ten minutes, with its axes. A dashed line is the capacity of then. */
+void server_graph_add_trend(struct text *text, struct service *service, const char *id);
+
+#endif
