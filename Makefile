@@ -159,7 +159,8 @@ $(filter %/unit/reports_test,$(ALL_FLAVORS)): server/reports.c
 $(filter %/unit/watch_test,$(ALL_FLAVORS)): $(addprefix server/,watch.c server.h flags.h)
 $(filter %/unit/notify_test,$(ALL_FLAVORS)): server/notify.c
 $(filter %/unit/text_test,$(ALL_FLAVORS)): $(addprefix server/,text.c http.h server.h flags.h)
-$(filter %/unit/graph_test,$(ALL_FLAVORS)): $(addprefix server/,graph.c history.c snapshot.c text.c http.h)
+$(filter %/unit/graph_test,$(ALL_FLAVORS)): \
+    $(addprefix server/,graph.c history.c snapshot.c text.c http.h)
 $(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/graph_test, \
     $(ALL_FLAVORS)): doorman_server.c $(addprefix server/,server.h flags.h)
 

@@ -1,10 +1,10 @@
-/* doorman_server, part HTTP: the graphs of the status page, as SVG. This file reads the history, and
- * otherwise uses only its arguments.
+/* doorman_server, part HTTP: the graphs of the status page, as SVG. This file reads the history,
+ * and otherwise uses only its arguments.
  *
- * A bar shows what the holders of a resource have and want now. A trend shows the last ten minutes.
- * The Content-Security-Policy forbids style attributes, so the sizes are attributes of SVG. An SVG
- * is stretched to the width of the page, which would stretch text too. So the numbers at the axes
- * are HTML beside the SVG. */
+ * A bar shows what the holders of a resource have and want now. A trend shows the last ten
+ * minutes. The Content-Security-Policy forbids style attributes, so the sizes are attributes of
+ * SVG. An SVG is stretched to the width of the page, which would stretch text too. So the numbers
+ * at the axes are HTML beside the SVG. */
 #include "http.h"
 
 #define BAR_WIDTH 1000.0
@@ -86,8 +86,8 @@ struct axis {
     double top, scale;           /* scale: units of the SVG for 1 */
 };
 
-/* Returns the smallest product of a step and a power of ten that is at least `amount`. Precondition:
- * the amount is from AMOUNT_MIN to AMOUNT_MAX, which bounds the loops. */
+/* Returns the smallest product of a step and a power of ten that is at least `amount`.
+ * Precondition: the amount is from AMOUNT_MIN to AMOUNT_MAX, which bounds the loops. */
 #define AMOUNT_MIN 1e-30
 #define AMOUNT_MAX 1e30
 static double round_up(double amount) {
@@ -101,8 +101,8 @@ static double round_up(double amount) {
     return steps[step] * power;
 }
 
-/* The axis ends above everything that the resource had and could give. Wants can be a thousand times
- * larger. Then the other lines would be flat, so wants above the axis are cut off. */
+/* The axis ends above everything that the resource had and could give. Wants can be a thousand
+ * times larger. Then the other lines would be flat, so wants above the axis are cut off. */
 static struct axis axis_make(const struct trend *trend) {
     struct axis axis = {.has = 0};
     for (unsigned i = HISTORY_POINTS - trend->count; i < HISTORY_POINTS; i++) {

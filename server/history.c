@@ -1,9 +1,10 @@
 /* doorman_server, part HTTP: the history of the resources. This file changes service->history, and
  * reads the state through snapshots.
  *
- * The history is what resources had, wanted and could give in the last ten minutes. The graphs of the
- * status page show it. It has a point every ten seconds, for at most 10,000 resources (7 MB). The
- * main thread adds the points. It merges the last list with a new snapshot. Both are sorted by id. */
+ * The history is what resources had, wanted and could give in the last ten minutes. The graphs of
+ * the status page show it. It has a point every ten seconds, for at most 10,000 resources (7 MB).
+ * The main thread adds the points. It merges the last list with a new snapshot. Both are sorted by
+ * id. */
 #include "http.h"
 
 #define HISTORY_MAX 10000
