@@ -41,7 +41,11 @@ static void add_short_amount(struct text *text, double amount) {
         server_text_addf(text, "%.3g", amount);
     } else {
         size_t unit = 0;
-        for (amount /= 1000; amount >= 999.5; amount /= 1000) unit++;
+        amount /= 1000;
+        while (amount >= 999.5) {
+            amount /= 1000;
+            unit++;
+        }
         server_text_addf(text, "%.3g%c", amount, units[unit]);
     }
 }

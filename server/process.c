@@ -59,8 +59,13 @@ static bool process_read_state(struct process_state *out) {
     fclose(file);
     const char *at = strrchr(line, ')');
     for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
-    return at &&
-           sscanf(at, "%lf %lf %lf", &out->started, &out->virtual_bytes, &out->resident_pages) == 3;
+    double *const fields[] = {&out->started, &out->virtual_bytes, &out->resident_pages};
+    for (size_t i = 0; at && i < sizeof fields / sizeof *fields; i++) {
+        char *end = NULL;
+        *fields[i] = strtod(at, &end);
+        at = end > at ? end : NULL;
+    }
+    return at != NULL;
 }
 
 #ifdef CLOCK_BOOTTIME

@@ -62,8 +62,9 @@ static void stop(message_world *world) {
 /* Checks that a reply is JSON. Returns whether it is an error. */
 static bool is_error(const doorman_buffer *reply) {
     cJSON *tree = NULL;
+    doorman__scan scan;
     must(reply->bytes == strlen(reply->text) && reply->bytes <= DOORMAN_MESSAGE_BYTES_MAX);
-    must(doorman__json_parse(&tree, reply->text, reply->bytes, NULL) == DOORMAN_OK);
+    must(doorman__json_parse(&tree, &scan, reply->text, reply->bytes) == DOORMAN_OK);
     bool error = cJSON_GetObjectItemCaseSensitive(tree, "error") != NULL;
     cJSON_Delete(tree);
     return error;
