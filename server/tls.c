@@ -6,7 +6,7 @@
  * the parent uses the same files, and the authority must have signed the parent's certificate.
  *
  * nng accepts a certificate and a key that do not belong together: nng_tls_config_own_cert returns
- * 0 with nng 1.5.2, 1.10.1 and 1.12.4. Only a handshake shows the difference. So the server first
+ * 0 with nng 1.5.2 and 1.10.1. Only a handshake shows the difference. So the server first
  * connects to itself, with a socket of its own on loopback. The server signs this handshake with
  * its key. The client verifies the signature with the certificate of the server, but accepts any
  * issuer and any name. A certificate that mbedTLS does not offer as a server fails too. An example
