@@ -25,7 +25,7 @@ static const struct term {
     {"holder", "a client, or a server on behalf of its clients"},
     {"has", "how much the holders hold: the sum of their leases"},
     {"wants", "how much the holders ask for"},
-    {"committed", "what the server must still reckon with for a holder: at least what it has"},
+    {"committed", "what the server still counts as used by a holder, at least what it has"},
     {"subclients", "the clients that a holder stands for; a client stands for itself"},
     {"safe", "the safe capacity: what a client may use without a lease"},
     {"priority", "a higher number is more important"},

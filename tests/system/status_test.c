@@ -154,7 +154,8 @@ static void a_holder_that_never_confirms_is_shown(void **state) {
     assert_true(metric(&fixture, "doorman_resource_committed{resource=\"db\"}") == 100);
     assert_true(metric(&fixture, "doorman_resource_unconfirmed_holders{resource=\"db\"}") == 1);
     expect(&fixture, "/", HOST, 200, "1 holder does not confirm");
-    expect(&fixture, "/", HOST, 200, "2 holders, 2 subclients &middot; committed 100");
+    expect(&fixture, "/", HOST, 200, "2 holders</span>, 2 subclients &middot; ");
+    expect(&fixture, "/", HOST, 200, ">committed 100</span>");
     expect(&fixture, "/resources?resource=db&filter=c001", HOST, 200, "does not confirm</span>");
     expect(&fixture, "/resources?resource=db", HOST, 200, "data-name=committed>100<");
     char *page = get(&fixture, "/resources?resource=db&filter=c002", HOST);
