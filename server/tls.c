@@ -280,7 +280,7 @@ static void tls_replace(struct service *service, nng_tls_config *tls) {
 /* service->pem stays, because the link to the parent uses the files of the start. */
 void server_tls_reload(struct service *service) {
     const struct settings *settings = service->settings;
-    struct pem pem = {NULL};
+    struct pem pem = {.certificate = NULL};
     nng_tls_config *tls = NULL;
     doorman_error error;
     if (!service->tls) return;
