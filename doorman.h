@@ -13209,9 +13209,10 @@ static int doorman__transport_dial(doorman_transport *transport) {
     return error;
 }
 
-/* Opens the socket. The transport keeps it until it is destroyed, because nng_close can take long
- * while connections end. nng must not resend a request. If it did, a server could grant a request
- * that the upstream has given up.
+/* Opens the socket. The transport keeps it until it is destroyed. A close for each failed request
+ * could block the thread of the agent, because nng_close waits until all connections have ended.
+ * With nng 1.5.2 this wait may last for ever. nng must not resend a request. If it did, a server
+ * could grant a request that the upstream has given up.
  *   returns   nng's error, or 0 */
 static int doorman__transport_open(doorman_transport *transport) {
     /* a message also has nng's request id */

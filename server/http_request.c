@@ -339,7 +339,8 @@ static void request_check_body(const struct service *service, struct http_reques
     request->expects_continue = known && !request->is_old && request->length > 0;
 }
 
-/* Logs who has sent a request, if the server has tokens. */
+/* At level debug, logs the token of each request, so that an operator can find the sender. Nothing
+ * is logged if the server has no tokens. */
 static void request_log(const struct service *service, const struct http_request *request,
                         int code) {
     char status[16];

@@ -66,8 +66,8 @@ static void page_duration(struct text *text, doorman_time time) {
     }
 }
 
-/* Writes for how long the learning goes on. A node with a parent does not know this until the
- * parent has said it. */
+/* Adds the time that is left until the server stops learning. A node with a parent does not know
+ * this time until the parent has answered. */
 static void page_learning_time(struct text *text, doorman_time learned_at, doorman_time now) {
     if (learned_at == DOORMAN_NEVER) {
         server_text_add(text, "until the parent answers");

@@ -236,7 +236,9 @@ struct file_version {
     int64_t bytes, seconds, nanoseconds;
 };
 
-#define MISSING_MAX 2 /* a file that is missing so many times in a row is reported */
+/* A missing file is reported after this many looks in a row, because some programs delete a file
+ * before they write the new one. */
+#define MISSING_MAX 2
 
 /* What is known about the configuration file. Only the main thread uses it. */
 struct file_watch {

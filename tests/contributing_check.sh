@@ -24,7 +24,7 @@ targets_exist() { # page
     [ -s "$folder/targets" ] && ! grep . "$folder/unknown"
 }
 
-# Whether a path exists. A capital NAME stands for any name.
+# Succeeds if a path exists. A word in capitals, such as NAME, matches any name.
 path_exists() { # path
     case $1 in
     *NAME* | *...*) return 0 ;;

@@ -685,7 +685,7 @@ static void an_address_in_use_is_an_error_that_names_it(void **state) {
 }
 
 /* Checks that a process prints these lines to standard error, and nothing to standard output. Each
- * `%` of the lines stands for the path of the configuration. */
+ * `%` in `lines` is replaced by the path of the configuration. */
 static void assert_printed(const struct process *process, const char *lines) {
     char expected[4096];
     size_t bytes = 0;

@@ -86,7 +86,7 @@ static void a_wrong_token_is_logged(void **state) {
     server_stop(&fixture.server);
 }
 
-/* V6: the log says who has sent a request. */
+/* V6: the log has the name of the token that a request used. */
 static void the_name_of_a_token_is_logged(void **state) {
     (void)state;
     struct process *files = process_new();
@@ -142,7 +142,7 @@ static void an_error_in_the_file_of_tokens_names_the_line(void **state) {
     }
 }
 
-/* Writes a file of tokens with this many lines, and a token of so many bytes. */
+/* Writes a file with `count` tokens of `bytes` bytes each. */
 static void write_tokens(const char *path, int count, int bytes) {
     FILE *file = fopen(path, "w");
     assert_non_null(file);
