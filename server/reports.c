@@ -3,11 +3,7 @@
  * learns. This file changes service->learning, and logs warnings through server/warnings.c. */
 #include "server.h"
 
-#include <arpa/inet.h>
-
 /* ---- messages ------------------------------------------------------------------------------- */
-
-#define PEER_BYTES 64
 
 static const struct message_method {
     doorman_method method;
@@ -46,18 +42,13 @@ static int message_find_kind(const struct message_report *report, size_t *bytes)
 /* Writes the address of a peer. A peer over IPC has no address, so its process is named. */
 static void peer_write(const struct peer *peer, char text[PEER_BYTES]) {
     nng_sockaddr address = {.s_family = NNG_AF_UNSPEC};
-    char host[INET6_ADDRSTRLEN] = "";
     uint64_t process = 0;
     int error = peer->stream ? nng_stream_get_addr(peer->stream, NNG_OPT_REMADDR, &address)
                              : nng_pipe_get_addr(peer->pipe, NNG_OPT_REMADDR, &address);
-    if (error == 0 && address.s_family == NNG_AF_INET) {
-        inet_ntop(AF_INET, &address.s_in.sa_addr, host, sizeof host);
-        snprintf(text, PEER_BYTES, "%s:%u", host, (unsigned)ntohs(address.s_in.sa_port));
-    } else if (error == 0 && address.s_family == NNG_AF_INET6) {
-        inet_ntop(AF_INET6, address.s_in6.sa_addr, host, sizeof host);
-        snprintf(text, PEER_BYTES, "[%s]:%u", host, (unsigned)ntohs(address.s_in6.sa_port));
-    } else if (!peer->stream &&
-               nng_pipe_get_uint64(peer->pipe, NNG_OPT_IPC_PEER_PID, &process) == 0) {
+    if (error == 0 && server_peer_format(&address, text)) return;
+    bool is_ipc =
+        !peer->stream && nng_pipe_get_uint64(peer->pipe, NNG_OPT_IPC_PEER_PID, &process) == 0;
+    if (is_ipc) {
         snprintf(text, PEER_BYTES, "ipc:pid:%" PRIu64, process);
     } else {
         snprintf(text, PEER_BYTES, "unknown");

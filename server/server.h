@@ -493,6 +493,8 @@ static inline void server_notify_stop(struct service *service) { (void)service; 
 
 /* ---- >>warnings ----------------------------------------------------------------------------- */
 
+#define PEER_BYTES 64 /* the address of a peer as text */
+
 #ifdef DOORMAN_SERVER_WARNINGS
 /* Counts an event, and logs its warning at most once a minute, with the number of events since the
  * last line (V6). Precondition: the lock is held.
@@ -507,6 +509,10 @@ void server_log_warning(struct service *service, int kind, const char *key, cons
  *           pair whose value is NULL is left out */
 void server_log_warning_pairs(struct service *service, int kind,
                               const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now);
+
+/* Writes the address and the port of a peer. Returns false for a peer that is not at an IP address,
+ * and leaves `text` unchanged. */
+bool server_peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]);
 
 /* Counts a refused peer, and logs it as a repeated warning. Precondition: the lock is not held. */
 void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer);
@@ -532,6 +538,10 @@ static inline void server_log_warning_pairs(struct service *service, int kind,
                                             const char *const pairs[WARNING_PAIR_MAX][2],
                                             doorman_time now) {
     (void)service, (void)kind, (void)pairs, (void)now;
+}
+static inline bool server_peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]) {
+    (void)peer, (void)text;
+    return false;
 }
 static inline void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer) {
     (void)service, (void)kind, (void)peer;

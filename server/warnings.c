@@ -81,15 +81,22 @@ void server_log_warning(struct service *service, int kind, const char *key, cons
     server_log_warning_pairs(service, kind, pairs, now);
 }
 
-void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer) {
-    char host[INET6_ADDRSTRLEN] = "", text[INET6_ADDRSTRLEN + 16] = "unknown";
-    if (peer->s_family == NNG_AF_INET) {
+bool server_peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]) {
+    char host[INET6_ADDRSTRLEN] = "";
+    bool is_4 = peer->s_family == NNG_AF_INET, is_6 = peer->s_family == NNG_AF_INET6;
+    if (is_4) {
         inet_ntop(AF_INET, &peer->s_in.sa_addr, host, sizeof host);
-        snprintf(text, sizeof text, "%s:%u", host, (unsigned)ntohs(peer->s_in.sa_port));
-    } else if (peer->s_family == NNG_AF_INET6) {
+        snprintf(text, PEER_BYTES, "%s:%u", host, (unsigned)ntohs(peer->s_in.sa_port));
+    } else if (is_6) {
         inet_ntop(AF_INET6, peer->s_in6.sa_addr, host, sizeof host);
-        snprintf(text, sizeof text, "[%s]:%u", host, (unsigned)ntohs(peer->s_in6.sa_port));
+        snprintf(text, PEER_BYTES, "[%s]:%u", host, (unsigned)ntohs(peer->s_in6.sa_port));
     }
+    return is_4 || is_6;
+}
+
+void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer) {
+    char text[PEER_BYTES] = "unknown";
+    (void)server_peer_format(peer, text);
     pthread_mutex_lock(&service->lock);
     server_log_warning(service, kind, "peer", text, NULL, doorman_clock());
     pthread_mutex_unlock(&service->lock);
