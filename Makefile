@@ -77,7 +77,7 @@ SERVER_SOURCES = doorman_server.c \
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
 SERVER_INPUTS = $(SERVER_SOURCES) $(addprefix server/,server.h flags.h etcd.h http.h) \
-    build/page_files.h build/server_parts doorman.h
+    build/http_files.h build/server_parts doorman.h
 
 define build_server
 $(announce)
@@ -89,15 +89,16 @@ build/server_parts: always
 	@mkdir -p $(@D)
 	@echo '$(PARTS)' | cmp -s - $@ || echo '$(PARTS)' >$@
 
-# The style and the script of the status page as arrays of C, without comments and indentation.
-build/page_files.h: server/page.css server/page.js
+# Files of the part HTTP as arrays of C, without comments and indentation: page.css as page_css.
+build/http_files.h: $(addprefix server/,page.css page.js openapi.json)
 	@mkdir -p $(@D)
-	@for name in css js; do \
-	    echo "static const char page_$$name[] = {" && \
-	    sed -e '/^\/\*/,/\*\/$$/d' -e 's/^ *//' server/page.$$name | od -A n -v -t u1 | \
+	@echo '#pragma once' >$@
+	@for file in $^; do \
+	    echo "static const char $$(basename $$file | tr . _)[] = {" && \
+	    sed -e '/^\/\*/,/\*\/$$/d' -e 's/^ *//' $$file | od -A n -v -t u1 | \
 	        sed 's/[0-9][0-9]*/&,/g' && \
 	    echo '0};'; \
-	done >$@
+	done >>$@
 
 build/doorman_server: $(SERVER_INPUTS) | build_deps
 	$(build_server)
@@ -230,7 +231,7 @@ $(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 	@$(C) $(CFLAGS) $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
 
 # Compiles with every compiler at every level of optimization. `make test` runs a part of it.
-matrix: build/sim/sim build/page_files.h | test_deps ## compile in all supported ways; some minutes
+matrix: build/sim/sim build/http_files.h | test_deps ## compile in all supported ways; some minutes
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/compile_check.sh --all
 
@@ -330,7 +331,7 @@ TIDY_RUNS = "doorman.h $(TIDY) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN
     $(foreach source,$(SERVER_SOURCES),"$(source) $(TIDY) $(SERVER_MACROS)") \
     "--checks=-clang-analyzer-* $(wildcard examples/*.c) $(TIDY)"
 
-lint: build/page_files.h ## run clang-tidy, cppcheck and others, if they are installed
+lint: build/http_files.h ## run clang-tidy, cppcheck and others, if they are installed
 	@awk 'length > 100 { print FILENAME ":" FNR ": more than 100 columns"; bad = 1 } \
 	    END { exit bad }' $(C_SOURCES) $(SCRIPTS) server/page.css server/page.js Makefile
 	@$(call lint,clang-format,--dry-run -Werror $(C_SOURCES))

@@ -72,7 +72,8 @@
  *     server/graph.c       HTTP      the bars and the trends of these pages
  *     server/page.css      HTTP      the style of these pages, which the build embeds
  *     server/page.js       HTTP      the script of these pages, which the build embeds
- *     server/json.c        HTTP      the state, the configuration and the protocol as JSON */
+ *     server/json.c        HTTP      the state, the configuration and the protocol as JSON
+ *     server/openapi.json  HTTP      the description of all paths, which the build embeds */
 
 #define DOORMAN_IMPLEMENTATION /* in this file only */
 #include "server/server.h"

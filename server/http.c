@@ -32,9 +32,9 @@
  *
  * The thread of pages makes all responses that need a copy of the state, one after the other. They
  *    are pages, metrics, the status and the configuration. Health checks and messages of the
- *    protocol need few steps under the lock of the leases. So nng's threads answer them at once,
- *    even while many pages wait. At most HTTP_QUEUE_MAX responses wait, and a further request is
- *    refused with the status 503.
+ *    protocol need few steps under the lock of the leases, and the description of the API needs
+ *    none. So nng's threads answer them at once, even while many pages wait. At most
+ *    HTTP_QUEUE_MAX responses wait, and a further request is refused with the status 503.
  * In ANSWERING, the connection receives, so that it notices a disconnect. A peer that has shut down
  *    only its sending side counts as disconnected too, because the server cannot tell the
  *    difference. The bytes belong to the next requests. When HTTP_BUFFER_MAX bytes have arrived,

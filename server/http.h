@@ -97,7 +97,7 @@ typedef void server_handler(struct service *service, const struct http_request *
                             struct http_response *response);
 server_handler server_handle_page, server_handle_leases, server_handle_metrics,
     server_handle_health, server_handle_ready, server_handle_status, server_handle_config,
-    server_handle_method;
+    server_handle_description, server_handle_method;
 
 struct http_response server_http_response_init(const bool *abandoned);
 

@@ -216,6 +216,7 @@ static const struct http_route routes[] = {
     {"/readyz", true, true, server_handle_ready},
     {"/v1/status", .handle = server_handle_status},
     {"/v1/config", .handle = server_handle_config},
+    {"/v1/openapi.json", .is_immediate = true, .handle = server_handle_description},
 };
 
 static const struct http_route *route_find(const char *path) {

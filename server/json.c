@@ -7,8 +7,10 @@
  *
  * Programs can read the state and the configuration in force, and can call the methods of the
  * protocol. The path names the method. So a request or response is only the object inside
- * {"METHOD": ...}. */
+ * {"METHOD": ...}. openapi.json describes all paths. */
 #include "http.h"
+
+#include "build/http_files.h" /* openapi_json, made from openapi.json */
 
 static void json_text(struct text *text, const char *value) {
     server_text_add(text, "\"");
@@ -295,6 +297,16 @@ void server_handle_config(struct service *service, const struct http_request *re
     text->failed = is_root ? !json_write_config(service, &text->buffer)
                            : !json_write_resources(service, response->abandoned, &text->buffer);
     server_text_add(text, "\n");
+}
+
+/* The description of the API is the same for all servers of a version. It needs a token, because
+ * only probes need none. */
+void server_handle_description(struct service *service, const struct http_request *request,
+                               struct http_response *response) {
+    (void)service;
+    (void)request;
+    response->type = "application/json";
+    server_text_add_bytes(&response->text, openapi_json, sizeof openapi_json - 1);
 }
 
 void server_handle_health(struct service *service, const struct http_request *request,

@@ -592,8 +592,8 @@ static void a_configured_token_is_required_everywhere(void **state) {
                                         HOST "Authorization: Basic bWU6czNjcmV0OnRva2Vu\r\n",
                                         "Authorization: Bearer s3cret:token\r\n"};
     static const char *const paths[] = {
-        "/",          "/resources?resource=a", "/metrics",  "/v1/status",
-        "/v1/config", "/v1/discovery",         "/not/there"};
+        "/",          "/resources?resource=a", "/metrics",      "/v1/status",
+        "/v1/config", "/v1/openapi.json",      "/v1/discovery", "/not/there"};
     for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
         for (size_t j = 0; j < sizeof paths / sizeof *paths; j++) {
             expect(&fixture, paths[j], invalid[i], 401, "WWW-Authenticate: Basic");

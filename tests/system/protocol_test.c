@@ -1,6 +1,7 @@
 /* The reference of the wire protocol, examples/protocol.md. Its examples are sent to a server in
  * their order, and each response must equal the one on the page. Lease ids differ each time. So the
- * test replaces each lease id of the page by the id from the server. */
+ * test replaces each lease id of the page by the id from the server. Another test reads the
+ * description of the API from a server. */
 #define _GNU_SOURCE
 #include "http.h"
 
@@ -188,8 +189,27 @@ static void the_examples_of_the_reference_hold_over_http(void **state) {
     try_examples(send_by_http);
 }
 
+/* tests/openapi_check.sh compares the description with the reference and with servers. */
+static void the_server_has_its_description(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    char *file = file_read("server/openapi.json");
+    char *response = get(&fixture, "/v1/openapi.json", HOST);
+    cJSON *written = cJSON_Parse(file), *served = cJSON_Parse(body_of(response));
+    assert_int_equal(code_of(response), 200);
+    assert_non_null(strstr(response, "\r\nContent-Type: application/json\r\n"));
+    assert_non_null(written);
+    assert_true(cJSON_Compare(written, served, true));
+    cJSON_Delete(served);
+    cJSON_Delete(written);
+    free(response);
+    free(file);
+    server_stop(&fixture.server);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(the_server_has_its_description, harness_clean),
         cmocka_unit_test_teardown(the_examples_of_the_reference_hold_over_nng, harness_clean),
         cmocka_unit_test_teardown(the_examples_of_the_reference_hold_over_http, harness_clean),
     };

@@ -28,7 +28,8 @@ static void a_role_decides_what_a_token_allows(void **state) {
                  {BEARER("lease-2"), true},
                  {BEARER("lease-3"), true},
                  {BEARER("top-4"), true}};
-    static const char *const pages[] = {"/", "/metrics", "/v1/status", "/v1/config"};
+    static const char *const pages[] = {"/", "/metrics", "/v1/status", "/v1/config",
+                                        "/v1/openapi.json"};
     struct fixture fixture = start_with_tokens(TOKENS);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char lines[256];
