@@ -1,0 +1,284 @@
+// Holds server/openapi.json against running servers: each response must be one of the responses of
+// its operation, and fit its schema. Each response of the description must also have been seen,
+// except those in UNSEEN.
+//
+//     node tests/openapi/server.mjs MASTER STANDBY CHILD GUARDED
+//
+// The arguments are HTTP addresses. STANDBY is not the master, and knows no master. CHILD has the
+// parent MASTER. GUARDED has the tokens "read-1" and "write-1", and accepts messages of 2,000
+// bytes.
+
+import { readFileSync } from 'node:fs';
+import { connect } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { isDeepStrictEqual } from 'node:util';
+import { checker, description, fault, fieldsNotSeen, finish, noteFields, operations, resolve }
+  from './description.mjs';
+
+const [master, standby, child, guarded] = process.argv.slice(2);
+const TIMEOUT = 60; // seconds
+
+// These responses need a second process that is master, a lack of memory, a server that stops at
+// this moment, or many requests at the same moment. Other tests have them.
+const UNSEEN = /^(post .* (307|500|503)|get (?!.readyz).* (500|503)|get .readyz 500)$/;
+const FIELDS_UNSEEN = ['NotMaster.is_master', 'NotMaster.mastership'];
+
+// ---- requests
+
+const RULES = { Host: 'localhost', Connection: 'close' };
+
+const header = (response, name) =>
+  response.head.match(new RegExp(`^${name}: (.*?)\r?$`, 'mi'))?.[1];
+
+// Returns the status, the head and the body of a response, or null if it is not complete.
+function readResponse(text, verb) {
+  const [head, ...rest] = text.split('\r\n\r\n');
+  const response = { status: head.split(' ')[1], head, body: rest.join('\r\n\r\n') };
+  if (rest.length === 0) return null;
+  const missing = Number(header(response, 'Content-Length')) - Buffer.byteLength(response.body);
+  return verb === 'HEAD' || missing <= 0 ? response : null;
+}
+
+// Sends a request on a connection of its own, and returns the response. It does not wait until the
+// server closes the connection, because a server first waits for the rest of a refused body.
+function send(address, verb, path, { headers = {}, body = '', line = '' } = {}) {
+  const { hostname, port } = new URL(address);
+  const all = { ...RULES, ...(body ? { 'Content-Length': body.length } : {}), ...headers };
+  const lines = Object.entries(all).map(([key, value]) => `${key}: ${value}\r\n`).join('');
+  return new Promise((done, fail) => {
+    let text = '';
+    const socket = connect(Number(port), hostname);
+    socket.setTimeout(TIMEOUT * 1000, () => socket.destroy(new Error(`${verb} ${path}: time-out`)));
+    socket.setEncoding('utf8');
+    socket.on('error', fail);
+    socket.on('close', () => fail(new Error(`${verb} ${path}: no response, but "${text}"`)));
+    socket.on('data', (part) => {
+      text += part;
+      const response = readResponse(text, verb);
+      if (!response) return;
+      done(response);
+      socket.destroy();
+    });
+    socket.write(`${verb} ${path} HTTP/1.1\r\n${lines}${line}\r\n${body}`);
+  });
+}
+
+const seen = new Set();
+const all = operations();
+const operationAt = (path, verb) => all.find((each) => each[0] === path && each[1] === verb);
+
+// Fails unless a response is one of the responses of its operation. Returns the body, which is
+// parsed if it is JSON.
+function checkResponse(path, verb, response, query = '') {
+  const [, , , responses] = operationAt(path, verb);
+  const where = `${verb} ${path}${query} ${response.status}`;
+  const expected = responses[response.status];
+  if (!expected) return fault(where, 'is not in the description:', response.body.slice(0, 500));
+  seen.add(`${verb} ${path} ${response.status}`);
+  const type = header(response, 'Content-Type');
+  const media = expected.content[type];
+  if (!media) return fault(where, 'has another type:', type);
+  const body = type === 'application/json' ? JSON.parse(response.body) : response.body;
+  const errors = checker(media.schema)(body);
+  if (errors) fault(where, errors, JSON.stringify(body).slice(0, 2000));
+  else if (type === 'application/json') noteFields(media.schema, body);
+  for (const [name, { required }] of Object.entries(expected.headers ?? {})) {
+    if (required && !header(response, name)) fault(where, 'does not have the header', name);
+  }
+  return body;
+}
+
+const JSON_TYPE = { 'Content-Type': 'application/json' };
+
+async function get(address, path, query = '', more = {}) {
+  return checkResponse(path, 'get', await send(address, 'GET', path + query, more), query);
+}
+
+async function post(address, path, value, more = {}) {
+  const body = JSON.stringify(value);
+  const response = await send(address, 'POST', path, { headers: JSON_TYPE, body, ...more });
+  return checkResponse(path, 'post', response);
+}
+
+// ---- what the servers answer
+
+// Returns a value for each parameter that an operation needs.
+function queryOf(operation) {
+  const needed = (operation.parameters ?? []).filter(({ required }) => required);
+  return needed.map(({ name }) => `?${name}=db/orders`).join('');
+}
+
+const ask = (resource, wants, more = {}) =>
+  ({ client_id: 'web-7', resource: [{ resource_id: resource, wants, ...more }] });
+
+// Gets leases of all kinds, so that all fields of the responses occur.
+async function getLeases() {
+  const path = '/v1/get_capacity';
+  const first = await post(master, path, ask('db/orders', 120));
+  const { gets } = first.response[0];
+  await post(master, path, { ...ask('db/orders', 80), client_id: 'web-8' });
+  await post(master, path, ask('db/orders', 120, { has: gets, priority: 3, outstanding: 90 }));
+  await post(master, path, ask('pool/db', 2.5));
+  await post(master, path, ask('mail/send', 5));
+  await post(master, path, ask('unknown', 1));
+  await post(master, path, { client_id: 'web-7', resource: [] });
+  const resource = ['db/users', 'mail/send', 'pool/db', 'unknown']
+    .map((id) => ({ resource_id: id, learning: true, wants: [{ num_clients: 4, wants: 60 }] }));
+  await post(master, '/v1/get_server_capacity', { server_id: 'eu-1', path: ['eu-1'], resource });
+}
+
+// A server below another one gets a lease within some seconds. Then its status has more fields.
+async function waitForChild() {
+  for (let tries = 0; tries < 10 * TIMEOUT; tries++) {
+    await post(child, '/v1/get_capacity', ask('db/orders', 5));
+    const { resources } = await get(child, '/v1/status');
+    if (resources[0]?.lease_expires_in !== undefined) return;
+    await sleep(100);
+  }
+  fault('the child gets no lease');
+}
+
+async function getState() {
+  const { next } = await get(master, '/v1/status', '?resource=db/orders&limit=1');
+  await get(master, '/v1/status', `?resource=db/orders&limit=5000&filter=web&after=${next}`);
+  await get(master, '/v1/status', '?filter=db');
+  await get(master, '/v1/status', '?resource=none');
+  await get(master, '/v1/status', '?resource=db/orders&limit=0');
+  await get(master, '/resources', '?resource=none');
+  await get(standby, '/readyz');
+  await get(standby, '/readyz', '?master=1');
+  await get(master, '/readyz', '?master=1');
+}
+
+// Sends each example of the description, and a GET to each path, to all servers.
+async function sendAll() {
+  for (const address of [master, standby, child]) {
+    for (const [path, verb, operation] of all) {
+      if (verb === 'get') await get(address, path, queryOf(operation));
+      const examples = operation.requestBody?.content['application/json'].examples ?? {};
+      for (const { value } of Object.values(examples)) {
+        await post(address, path, value);
+        if (path !== '/v1') await post(address, '/v1', { [path.slice('/v1/'.length)]: value });
+      }
+    }
+  }
+  await post(master, '/v1', { lend: {} });
+  for (const [path, verb] of all) if (verb === 'post') await post(master, path, []);
+}
+
+// ---- what the servers refuse
+
+// Requests that most operations refuse, and the status of the refusal. The probes refuse fewer.
+const EMPTY = { ...JSON_TYPE, 'Content-Length': 0 };
+const REFUSED = [
+  [master, { headers: EMPTY, line: 'no field\r\n' }], // 400
+  [guarded, { headers: EMPTY }], // 401
+  [master, { headers: { ...EMPTY, Host: 'other.example' } }], // 403
+  [guarded, { headers: {
+    ...JSON_TYPE, 'Content-Length': 100000, Authorization: 'Bearer write-1' } }], // 413
+  [master, { headers: { ...EMPTY, Expect: 'more' } }], // 417
+  [master, { headers: { ...EMPTY, Long: 'x'.repeat(17000) } }], // 431
+  [master, { headers: { ...JSON_TYPE, 'Transfer-Encoding': 'gzip' } }], // 501
+];
+
+// Requests that only a POST refuses.
+const REFUSED_POSTS = [
+  [guarded, { headers: { ...EMPTY, Authorization: 'Bearer read-1' } }], // 403
+  [master, { headers: JSON_TYPE }], // 411
+  [master, { headers: { 'Content-Length': 0 } }], // 415
+];
+
+async function refuse(path, verb, operation) {
+  for (const [address, more] of [...REFUSED, ...(verb === 'post' ? REFUSED_POSTS : [])]) {
+    const url = path + queryOf(operation);
+    checkResponse(path, verb, await send(address, verb.toUpperCase(), url, more));
+  }
+}
+
+// A GET needs a token exactly if the description says so, and a token to read is enough.
+async function checkToken(path, verb, operation) {
+  if (verb !== 'get') return;
+  const schemes = (operation.security ?? description.security).flatMap(Object.keys);
+  const without = await send(guarded, 'GET', path + queryOf(operation));
+  const needs = schemes.includes('token');
+  if (needs !== (without.status === '401')) fault(path, 'without a token:', without.status);
+  const given = await send(guarded, 'GET', path + queryOf(operation),
+    { headers: { Authorization: 'Bearer read-1' } });
+  if (['401', '403'].includes(given.status)) fault(path, 'with a token:', given.status);
+}
+
+// Other verbs are refused. HEAD is the same as GET, without the body.
+async function checkVerbs(path, verb, operation) {
+  const url = path + queryOf(operation);
+  const allowed = verb === 'post' ? 'POST' : 'GET, HEAD';
+  for (const other of [verb === 'post' ? 'GET' : 'POST', 'PUT', 'DELETE', 'OPTIONS']) {
+    const response = await send(master, other, url, { headers: EMPTY });
+    if (response.status !== '405' || header(response, 'Allow') !== allowed) {
+      fault(other, path, response.head);
+    }
+  }
+  if (verb === 'post') return;
+  const [head, body] = [await send(master, 'HEAD', url), await send(master, 'GET', url)];
+  if (head.status !== body.status || head.body !== '') fault('HEAD', path, head.head, head.body);
+}
+
+// ---- paths
+
+// The paths in the source of the server.
+function pathsOfServer() {
+  const routes = readFileSync('server/http_request.c', 'utf8')
+    .match(/http_route routes\[\] = \{([^]*?)\n\};/)[1].matchAll(/^ +\{"([^"]*)"/gm);
+  const methods = readFileSync('server/metrics.c', 'utf8')
+    .match(/server_message_names\[MESSAGE_KIND_COUNT\] = \{([^}]*)\}/)[1].matchAll(/"([^"]*)"/g);
+  const names = [...methods].map(([, name]) => name).filter((name) => name !== 'unknown');
+  return ['/v1', ...[...routes].map(([, path]) => path), ...names.map((name) => `/v1/${name}`)];
+}
+
+// The names of the parameters that the source of the server reads.
+function parametersOfServer() {
+  const source = readFileSync('server/json.c', 'utf8') + readFileSync('server/page.c', 'utf8');
+  const reads = source.matchAll(/(?:_query_read\([\w>-]+, |query_has\(request, )"(\w+)"/g);
+  return [...new Set([...reads].map(([, name]) => name))];
+}
+
+async function checkPaths() {
+  const read = parametersOfServer().sort();
+  const parameters = [...new Set(Object.values(description.paths)
+    .flatMap((item) => [item, item.get ?? {}]).flatMap((item) => item.parameters ?? [])
+    .map((parameter) => resolve(parameter).name))].sort();
+  if (!isDeepStrictEqual(read, parameters)) fault('other parameters:', read, parameters);
+  const inServer = pathsOfServer().sort();
+  const described = Object.keys(description.paths).sort();
+  if (!isDeepStrictEqual(inServer, described)) fault('other paths:', inServer, described);
+  for (const path of ['/v1/', '/v1/nothing', '/metrics/', '/openapi.json']) {
+    const { status } = await send(master, 'GET', path);
+    if (status !== '404') fault(path, status);
+  }
+  const served = await get(master, '/v1/openapi.json');
+  if (!isDeepStrictEqual(served, description)) fault('the server has another description');
+}
+
+// ---- all
+
+await checkPaths();
+await getLeases();
+await waitForChild();
+await sendAll();
+await getState();
+for (const [path, verb, operation] of all) {
+  await refuse(path, verb, operation);
+  await checkToken(path, verb, operation);
+  await checkVerbs(path, verb, operation);
+}
+
+for (const [path, verb, , responses] of all) {
+  for (const status of Object.keys(responses)) {
+    const name = `${verb} ${path} ${status}`;
+    if (!seen.has(name) && !UNSEEN.test(name)) fault('no response was', name);
+  }
+}
+const schemas = all.flatMap(([, , , responses]) => Object.values(responses))
+  .flatMap(({ content }) => Object.values(content)).map(({ schema }) => schema);
+const fields = [...new Set(schemas.flatMap((schema) => fieldsNotSeen(schema)))].sort();
+if (!isDeepStrictEqual(fields, FIELDS_UNSEEN)) fault('no response had', fields);
+finish();

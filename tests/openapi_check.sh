@@ -1,0 +1,66 @@
+#!/bin/sh
+# Tests the description of the API, server/openapi.json. A public validator accepts it. It agrees
+# with the reference of the protocol, and with the responses of running servers. Without the
+# validator or Node.js the test is skipped.
+#
+#   tests/openapi_check.sh [doorman_server]
+set -u
+# shellcheck source=tests/check.sh
+. tests/check.sh
+server=${1:-build/plain/doorman_server}
+pids=''
+
+finish() {
+    for pid in $pids; do kill "$pid" && wait "$pid"; done
+    rm -rf "$folder"
+}
+trap finish EXIT
+
+require node
+if ! sh .ci/deps --look openapi; then
+    skip openapi
+    check_end
+    exit
+fi
+
+cat >"$folder/config.json" <<END
+{"unmatched": "reject", "resources": [
+  {"identifier_glob": "db/*", "description": "queries", "capacity": 100, "safe_capacity": 10,
+   "algorithm": {
+    "kind": "FAIR_SHARE", "lease_length": 3600, "refresh_interval": 5, "learning_mode_duration": 0,
+    "parameters": [{"name": "minimum_interval", "value": 0},
+                   {"name": "minimum_refresh_interval", "value": 2},
+                   {"name": "decay_factor", "value": 0.75}]}},
+  {"identifier_glob": "pool/*", "capacity": 7, "safe_capacity": -1, "whole": true, "algorithm": {
+    "kind": "PRIORITY_SHARE", "lease_length": 60, "refresh_interval": 15,
+    "learning_mode_duration": 0, "parameters": [{"name": "reserve", "value": 0.2}]}},
+  {"identifier_glob": "mail/*", "capacity": 50, "algorithm": {
+    "kind": "FAIR_SHARE", "parameters": [{"name": "handover", "value": "immediate"}]}}]}
+END
+printf 'read reader read-1\nwrite writer write-1\n' >"$folder/tokens"
+
+# Starts a server, and sets $url to its HTTP address.
+start() { # name, flags...
+    name=$1
+    shift
+    : >"$folder/$name.log"
+    "$server" --listen "ipc://$folder/$name" --http 127.0.0.1:0 "$@" 2>"$folder/$name.log" &
+    pids="$pids $!"
+    await ' http=' "$folder/$name.log"
+    url=$(sed -n 's/.* http=\(http:[^ ,]*\).*/\1/p' "$folder/$name.log")
+}
+
+start master --config "$folder/config.json" --node eu
+master=$url
+start standby --config "$folder/config.json" --etcd http://127.0.0.1:1 --election-key key
+standby=$url
+start child --parent "ipc://$folder/master" --node eu-2
+child=$url
+start guarded --config "$folder/config.json" --http-token "$folder/tokens" --max-message 2000
+guarded=$url
+
+check 'a validator accepts the description' node tests/openapi/validate.mjs
+check 'it agrees with the reference of the protocol' node tests/openapi/reference.mjs
+check 'it agrees with the servers' \
+    node tests/openapi/server.mjs "$master" "$standby" "$child" "$guarded"
+check_end
