@@ -176,15 +176,21 @@ static inline int process_wait(struct process *process) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+/* Prints the log of a process, for the reader of a failed test. */
+static inline void process_show(const struct process *process) {
+    char *log_text = file_read(process->err);
+    print_error("the log of process %s:\n", process->folder);
+    fputs(log_text, stderr); /* cmocka prints at most 1 KiB at once */
+    free(log_text);
+}
+
 /* Waits for a process, which must exit with this code; otherwise the test fails and shows its
  * log. */
 static inline void process_end(struct process *process, int expected) {
     int code = process_wait(process);
     if (code == expected) return;
-    char *log_text = file_read(process->err);
-    print_error("exited with %d, not with %d; its log:\n", code, expected);
-    fputs(log_text, stderr); /* cmocka prints at most 1 KiB at once */
-    free(log_text);
+    print_error("exited with %d, not with %d\n", code, expected);
+    process_show(process);
     fail();
 }
 
@@ -209,10 +215,8 @@ static inline void process_await(const struct process *process, const char *text
     int waited = 0;
     for (; waited < TIMEOUT_MS && process_logged(process, text) < times; waited += 10) sleep_ms(10);
     if (waited >= TIMEOUT_MS) {
-        char *log_text = file_read(process->err);
-        print_error("waited for '%s'; the log:\n", text);
-        fputs(log_text, stderr);
-        free(log_text);
+        print_error("waited for '%s'\n", text);
+        process_show(process);
         fail();
     }
 }

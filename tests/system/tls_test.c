@@ -212,8 +212,14 @@ static void expect_leaf(const char *url, const char *authority, const char *fold
         sleep_ms(20);
         leased = process_logged(leaf, "the parent answers") > 0;
     }
+    doorman_time began = doorman_clock();
     process_signal(leaf, SIGTERM);
     process_end(leaf, 0);
+    if (leased != expected) {
+        print_error("the leaf took %.1f s to stop\n",
+                    (double)(doorman_clock() - began) / DOORMAN_SECOND);
+        process_show(leaf);
+    }
     assert_int_equal(leased, expected);
 }
 
