@@ -94,13 +94,20 @@ static void make_response(struct http *http) {
     must(!wire.waits);
 }
 
+/* Makes room for more bytes of output. The library frees the buffer with free. */
+static void reserve_output(size_t more) {
+    char *text = (char *)realloc(wire.output.text, wire.output.bytes + more);
+    must(text != NULL);
+    wire.output.text = text;
+}
+
 /* Completes the operation that the server waits for, with at most `most` bytes. */
 static void move_bytes(size_t most) {
     size_t count = wire.iov.iov_len < most ? wire.iov.iov_len : most;
     wire.waits = false;
     wire.result = 0;
     if (wire.sends) {
-        must(doorman__buffer_reserve(&wire.output, wire.output.bytes + count));
+        reserve_output(count);
         memcpy(wire.output.text + wire.output.bytes, wire.iov.iov_buf, count);
         wire.output.bytes += count;
     } else if (wire.input.bytes) {
@@ -164,7 +171,7 @@ static const char *check_response(const char *at) {
 
 static void check_output(void) {
     if (!wire.output.bytes) return;
-    must(doorman__buffer_reserve(&wire.output, wire.output.bytes + 1));
+    reserve_output(1);
     wire.output.text[wire.output.bytes] = 0;
     must(strlen(wire.output.text) == wire.output.bytes);
     const char *at = wire.output.text;

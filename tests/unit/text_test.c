@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "unit.h"
 
+#define DOORMAN_IMPLEMENTATION
 #include "../../server/text.c"
 
 #define DIGITS_MAX 12

@@ -38,6 +38,10 @@
 #ifndef UNIT_H
 #define UNIT_H
 
+/* The compiler drops the static functions that a test does not reach, before it spends time on
+ * them. Most tests reach a small part of the header, so they compile in a fraction of the time. */
+#define DOORMAN_STATIC
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
