@@ -1,12 +1,12 @@
 #!/bin/sh
 # Compiles and links doorman.h in all supported ways, without warnings (C6): C99, C++11 and C11,
-# with and without the optional sections, with gcc and clang, for 64 and 32 bits, and for Windows
-# (without the section that needs nng). A compiler that is not installed is one skipped check.
-# Programs that need no library also run. Those for 32 bits must print the same as those for 64
-# bits.
+# with and without the optional sections. Programs that need no library also run. With --all it does
+# so with gcc and clang, for 64 and 32 bits, and for Windows (without the section that needs nng).
+# A compiler that is not installed is one skipped check. Programs for 32 bits must print the same as
+# those for 64 bits.
 #
-#   tests/compile_check.sh         each way once, at one level of optimization or another
-#   tests/compile_check.sh --all   all of them at all levels: `make matrix`
+#   tests/compile_check.sh         the default compiler, at one level of optimization or another
+#   tests/compile_check.sh --all   all compilers at all levels: `make matrix`
 #
 # `table` prints one line per check: a command that uses the functions below. The lines run in
 # parallel, each in a process of this script with `--line`.
@@ -222,7 +222,6 @@ for_32_bits() { # a compiler of C, a compiler of C++, both for 64 bits
     each_level "example_is_the_same examples/library_only.c '$1' '-m32 $sse'"
     each_level "example_is_the_same examples/local_limiters.c '$1' '-m32 $sse'"
     echo "sim_is_the_same '$1 -m32 $sse' $runs"
-    if [ ! "$all" ]; then return; fi
     echo "sim '$1 -m32' $runs"
     server_sources "$1 -m32"
 }
@@ -237,19 +236,19 @@ for_windows() {
 }
 
 table() {
-    for source in tests/system/*_test.c; do
-        grep -q DOORMAN_IMPLEMENTATION "$source" ||
-            echo "source_c '$CC' c11 -D_DEFAULT_SOURCE -O2 $source"
-    done
     for c in "$CC" $clang; do
         if [ "$c" = clang ]; then cxx='clang++'; else cxx=$CXX; fi
         sections "$c" "$cxx" '' -DDOORMAN_JSON "$nng"
         programs "$c" "$cxx"
         macros "$c"
         handles "$c"
-        for_32_bits "$c" "$cxx"
+        if [ "$all" ]; then for_32_bits "$c" "$cxx"; fi
     done
+    if [ ! "$all" ]; then return; fi
     for_windows
+    for source in tests/system/*_test.c; do
+        echo "source_c '$CC' c11 -D_DEFAULT_SOURCE -O2 $source"
+    done
 }
 
 # Returns whether a compiler of C and a compiler of C++ are installed and can build programs. If
@@ -275,11 +274,11 @@ if [ "${1:-}" = --line ]; then
     exit
 fi
 
-CC=${CC:-cc} CXX=${CXX:-g++} all='' runs=60 clang='' skipped=0
-if [ "${1:-}" = --all ]; then all=yes runs=200; fi
+CC=${CC:-cc} CXX=${CXX:-g++} all='' runs=200 clang='' skipped=0
+if [ "${1:-}" = --all ]; then all=yes; fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-if [ "$CC" != clang ] && can_build clang clang clang++; then clang=clang; fi
+if [ "$all" ] && [ "$CC" != clang ] && can_build clang clang clang++; then clang=clang; fi
 
 # The compilers for Windows do not search the system's folders, so they need a copy of cJSON's
 # header, which is the same on Windows. The compilers for 32 bits need a copy of libcurl's headers,
