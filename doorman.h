@@ -128,7 +128,7 @@
  *     agent          doorman_agent_start  _shutdown  _stop  _read_info  _kill_switch
  *                    doorman_resource_open  _close  _try  _wait  _release  _delay  _set_wants
  *                    _read    doorman_clock
- *     transport      doorman_transport_create  _destroy  _update  _send
+ *     transport      doorman_transport_create  _destroy  _set_tls  _update  _send
  *
  *     There are three ways to use the library:
  *     an application  calls doorman_agent_start and doorman_resource_open. It calls
@@ -1750,6 +1750,16 @@ DOORMAN_API doorman_status doorman_transport_create(doorman_transport **out,
 /* Ends the connection, and waits until a call of on_wakeup in progress has returned. The caller
  * must not hold the lock. NULL has no effect. */
 DOORMAN_API void doorman_transport_destroy(doorman_transport *transport);
+
+/* Replaces the certificates, for example when a program has renewed their files. A request in
+ * progress keeps its connection. The next request to an address that needs TLS opens a new
+ * connection with the new certificates. Only the thread that calls doorman_transport_send may call
+ * this function.
+ *   tls       the texts are used only during the call. The function does not check them: if they
+ *             are invalid, requests fail
+ *   returns   OK | OUT_OF_MEMORY (the last certificates stay in force) */
+DOORMAN_API doorman_status doorman_transport_set_tls(doorman_transport *transport,
+                                                     const doorman_tls *tls);
 
 /* How a request ended. */
 typedef struct doorman_transport_result {
@@ -12905,8 +12915,10 @@ typedef enum doorman__transport_state {
 struct doorman_transport {
     doorman_transport_options options;
     doorman__transport_state state; /* atomic */
-    /* the texts of authority, certificate and key; NULL: not given */
+    /* The texts of authority, certificate and key; NULL: not given. Only the caller's thread uses
+     * them, also while nng owns the other fields. */
     char *pem[3];
+    bool has_new_tls; /* the connection does not use these texts yet; used by the caller's thread */
 
     /* The connection. */
     nng_socket socket;
@@ -13115,16 +13127,26 @@ static void doorman__transport_on_aio(void *context) {
                               nng_error == 0 ? nng_aio_get_msg(transport->aio) : NULL);
 }
 
-/* Copies the texts, because each new connection needs them. The caller's texts are valid only
- * during the call. */
-static bool doorman__transport_copy_tls(doorman_transport *transport, const doorman_tls *tls) {
-    const char *texts[3] = {tls->authority, tls->certificate, tls->key};
+static void doorman__tls_uninit(char *pem[3]) {
     for (int i = 0; i < 3; i++) {
-        if (!texts[i]) continue;
-        transport->pem[i] = doorman__copy(texts[i]);
-        if (!transport->pem[i]) return false;
+        DOORMAN_FREE(pem[i]);
+        pem[i] = NULL;
     }
-    return true;
+}
+
+/* Copies the texts, because each new connection needs them. The caller's texts are valid only
+ * during the call.
+ *   pem       out: NULL for each text that is not given
+ *   returns   false: memory has run out, and nothing is copied */
+static bool doorman__tls_copy(char *pem[3], const doorman_tls *tls) {
+    const char *texts[3] = {tls->authority, tls->certificate, tls->key};
+    bool done = true;
+    for (int i = 0; i < 3; i++) {
+        pem[i] = texts[i] ? doorman__copy(texts[i]) : NULL;
+        done = done && !pem[i] == !texts[i];
+    }
+    if (!done) doorman__tls_uninit(pem);
+    return done;
 }
 
 doorman_status doorman_transport_create(doorman_transport **out,
@@ -13133,7 +13155,7 @@ doorman_status doorman_transport_create(doorman_transport **out,
     if (status != DOORMAN_OK) return status;
     doorman_transport *transport = (doorman_transport *)doorman__zalloc(sizeof *transport);
     if (!transport || nng_aio_alloc(&transport->aio, doorman__transport_on_aio, transport) != 0 ||
-        (options->tls && !doorman__transport_copy_tls(transport, options->tls))) {
+        (options->tls && !doorman__tls_copy(transport->pem, options->tls))) {
         doorman_transport_destroy(transport);
         return DOORMAN_OUT_OF_MEMORY;
     }
@@ -13159,8 +13181,18 @@ void doorman_transport_destroy(doorman_transport *transport) {
     }
     if (transport->reply) nng_msg_free(transport->reply);
     doorman_buffer_uninit(&transport->text);
-    for (int i = 0; i < 3; i++) DOORMAN_FREE(transport->pem[i]);
+    doorman__tls_uninit(transport->pem);
     DOORMAN_FREE(transport);
+}
+
+doorman_status doorman_transport_set_tls(doorman_transport *transport, const doorman_tls *tls) {
+    char *pem[3];
+    assert(tls->authority && !tls->certificate == !tls->key);
+    if (!doorman__tls_copy(pem, tls)) return DOORMAN_OUT_OF_MEMORY;
+    doorman__tls_uninit(transport->pem);
+    memcpy(transport->pem, pem, sizeof pem);
+    transport->has_new_tls = true;
+    return DOORMAN_OK;
 }
 
 /* Makes the TLS configuration of a connection. nng checks the peer's certificate, and needs the
@@ -13200,6 +13232,7 @@ static int doorman__transport_dial(doorman_transport *transport) {
     nng_tls_config *tls = NULL;
     int error = nng_dialer_create(&dialer, transport->socket, transport->address);
     if (error == 0 && transport->pem[0] && doorman__tls(transport->address)) {
+        transport->has_new_tls = false;
         error = doorman__transport_create_tls(transport, &tls);
         if (error == 0) error = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
     }
@@ -13268,7 +13301,10 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
         doorman_upstream_failed(upstream, request.sequence, now);
         return false;
     }
-    if (strcmp(transport->address, request.address) != 0) doorman__transport_disconnect(transport);
+    bool renews_tls = transport->has_new_tls && doorman__tls(request.address);
+    if (renews_tls || strcmp(transport->address, request.address) != 0) {
+        doorman__transport_disconnect(transport);
+    }
     memcpy(transport->address, request.address, strlen(request.address) + 1);
     transport->sequence = request.sequence;
     transport->deadline = doorman__upstream_due(upstream);

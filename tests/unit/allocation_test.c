@@ -773,6 +773,18 @@ static doorman_status create_transport(fixture *s) {
     return status;
 }
 
+static void prepare_transport(fixture *s) { assert_int_equal(create_transport(s), DOORMAN_OK); }
+
+static doorman_status set_tls(fixture *s) {
+    const doorman_tls tls = {.authority = "D", .certificate = "E", .key = "F"};
+    doorman_status status = doorman_transport_set_tls(s->transport, &tls);
+    const char *const expected[2][3] = {{"A", "B", "C"}, {"D", "E", "F"}};
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(s->transport->pem[i], expected[status == DOORMAN_OK][i]);
+    }
+    return status;
+}
+
 static const test_case test_cases[] = {
     {"doorman_config_create", "no configuration is made", NULL, create_config, 3},
     {"doorman_shares", "nothing is shared", NULL, compute_shares, 20},
@@ -808,6 +820,7 @@ static const test_case test_cases[] = {
     {"doorman_agent_start", "no agent starts", NULL, start_agent, 4},
     {"doorman_resource_open", "an agent opens nothing", prepare_agent, open_agent_resource, 4},
     {"doorman_transport_create", "no transport is created", NULL, create_transport, 4},
+    {"doorman_transport_set_tls", "the last certificates stay", prepare_transport, set_tls, 3},
 };
 
 /* ---- calls that need no memory -------------------------------------------------------------- */
