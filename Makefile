@@ -79,7 +79,7 @@ SERVER_SOURCES = doorman_server.c \
     $(patsubst %,server/%.c,$(sort $(foreach part,$(PARTS),$(FILES_$(part)))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
-SERVER_INPUTS = $(SERVER_SOURCES) $(addprefix server/,server.h flags.h etcd.h http.h) \
+SERVER_INPUTS = $(SERVER_SOURCES) $(addprefix server/,server.h flags.h etcd.h http.h tls.h) \
     build/http_files.h build/server_parts doorman.h
 
 define build_server
@@ -160,13 +160,13 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 $(filter %/unit/warnings_test %/unit/reports_test,$(ALL_FLAVORS)): server/warnings.c
 $(filter %/unit/reports_test,$(ALL_FLAVORS)): server/reports.c
-$(filter %/unit/watch_test,$(ALL_FLAVORS)): $(addprefix server/,watch.c server.h flags.h)
+$(filter %/unit/watch_test,$(ALL_FLAVORS)): $(addprefix server/,watch.c server.h flags.h tls.h)
 $(filter %/unit/notify_test,$(ALL_FLAVORS)): server/notify.c
 $(filter %/unit/text_test,$(ALL_FLAVORS)): $(addprefix server/,text.c http.h server.h flags.h)
 $(filter %/unit/graph_test,$(ALL_FLAVORS)): \
     $(addprefix server/,graph.c history.c snapshot.c text.c http.h)
 $(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/graph_test, \
-    $(ALL_FLAVORS)): doorman_server.c $(addprefix server/,server.h flags.h)
+    $(ALL_FLAVORS)): doorman_server.c $(addprefix server/,server.h flags.h tls.h)
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # header for them once.

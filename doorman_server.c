@@ -51,6 +51,7 @@
  *     server/notify.c      NOTIFY    readiness and the watchdog of systemd
  *     server/host.c                  the host in an address, and whether other machines reach it
  *     server/memory.c      MEMORY    an allocator for cJSON; free memory goes back to the system
+ *     server/tls.h         TLS       the head of this part, which server.h includes
  *     server/tls.c         TLS       certificates, and the flags that name them
  *     server/etcd.h        ETCD      what the files of this part share
  *     server/etcd.c        ETCD      calls to etcd, its token, and the configuration in a key
@@ -791,6 +792,7 @@ static void *parent_link_main(void *argument) {
     while (!service->stopping) {
         doorman_time now = doorman_clock();
         doorman_transport_result result;
+        server_tls_update_parent_link(service);
         bool made = doorman_transport_update(link->transport, &result, now);
         if (result.has_ended) parent_link_note_result(service, &result, now);
         if (made) {
@@ -807,11 +809,10 @@ static void *parent_link_main(void *argument) {
 
 static bool parent_link_init(struct service *service) {
     struct parent_link *link = &service->parent_link;
-    const doorman_tls tls = {service->pem.authority, service->pem.certificate, service->pem.key};
     doorman_transport_options options = {.upstream = doorman_server_upstream(service->server),
                                          .on_wakeup = parent_link_on_wakeup,
-                                         .context = service,
-                                         .tls = tls.authority ? &tls : NULL};
+                                         .context = service};
+    link->has_new_tls = true; /* the thread of the link then sets the certificates */
     return server_condition_init(&link->wake) &&
            doorman_transport_create(&link->transport, &options) == DOORMAN_OK;
 }

@@ -209,6 +209,7 @@ struct parent_link {
     doorman_transport *transport;
     doorman_time wakes_at; /* when the thread wakes up to do what is due; 0: it is awake */
     bool reachable;        /* the last request to the parent succeeded */
+    bool has_new_tls;      /* service->pem has changed since the transport copied it */
 };
 
 #define BUCKET_COUNT 12 /* of the histogram of durations */
@@ -326,7 +327,7 @@ struct service {
     const struct settings *settings;
     const char *id, *node, *advertise;
     doorman_time started_at;
-    struct pem pem;
+    struct pem pem;                                /* `lock` guards it while workers run */
     nng_tls_config *tls;                           /* NULL: none; used only by the main thread */
     nng_tls_config *last_tls;                      /* the one before `tls`; NULL: none */
     struct http *http;                             /* NULL: off */
@@ -619,45 +620,7 @@ static inline void server_memory_update(struct service *service, doorman_time no
 
 /* ---- >>tls ---------------------------------------------------------------------------------- */
 
-/* Returns whether an address has a scheme of nng that uses TLS. */
-static inline bool server_url_wants_tls(const char *url) {
-    return strncmp(url, "tls+", 4) == 0 || strncmp(url, "wss", 3) == 0;
-}
-
-static inline bool server_addresses_want_tls(const struct addresses *addresses) {
-    bool wanted = false;
-    for (size_t i = 0; i < addresses->count; i++) {
-        wanted = wanted || server_url_wants_tls(addresses->items[i]);
-    }
-    return wanted;
-}
-
-#ifdef DOORMAN_SERVER_TLS
-/* Checks that the flags for TLS fit together, and that each TLS address has the files it needs. */
-enum exit_status server_tls_check_settings(const struct settings *settings);
-
-/* Sets service->pem and service->tls. */
-enum exit_status server_tls_start(struct service *service);
-void server_tls_stop(struct service *service);
-
-/* Loads the files again, and gives the listeners the new certificate. If a file is invalid, only
- * logs the reason. The main thread calls this function. */
-void server_tls_reload(struct service *service);
-#else
-static inline enum exit_status server_tls_check_settings(const struct settings *settings) {
-    bool wanted = server_addresses_want_tls(&settings->listen) ||
-                  server_addresses_want_tls(&settings->parents);
-    return wanted ? server_fatal_error(EXIT_USAGE, "an address starts with tls+ or wss: this "
-                                                   "server was built without TLS")
-                  : CONTINUE;
-}
-static inline enum exit_status server_tls_start(struct service *service) {
-    (void)service;
-    return CONTINUE;
-}
-static inline void server_tls_stop(struct service *service) { (void)service; }
-static inline void server_tls_reload(struct service *service) { (void)service; }
-#endif
+#include "tls.h"
 
 /* ---- >>etcd --------------------------------------------------------------------------------- */
 

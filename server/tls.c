@@ -5,6 +5,11 @@
  * authority has signed. nng checks the certificate before it reports the connection. The link to
  * the parent uses the same files, and the authority must have signed the parent's certificate.
  *
+ * When the files change, the listeners use the new ones for new connections. The link to the parent
+ * makes a new connection for its next request. So a parent that refuses the new certificate is
+ * noticed at once, while the node still has its leases. With the old connection, it would be
+ * noticed when that connection breaks, perhaps months later.
+ *
  * nng accepts a certificate and a key that do not belong together: nng_tls_config_own_cert returns
  * 0 with nng 1.5.2 and 1.10.1. Only a handshake shows the difference. So the server first
  * connects to itself, with a socket of its own on loopback. The server signs this handshake with
@@ -279,23 +284,52 @@ static void tls_replace(struct service *service, nng_tls_config *tls) {
     server_http_set_tls(service);
 }
 
-/* service->pem stays, because the link to the parent uses the files of the start. */
+static bool text_equals(const char *one, const char *other) {
+    return one && other ? strcmp(one, other) == 0 : one == other;
+}
+
+/* Puts new files into force for the link to the parent. Takes ownership of them. If they have the
+ * same texts as the last ones, the link keeps its connection. */
+static void pem_replace(struct service *service, struct pem *pem) {
+    pthread_mutex_lock(&service->lock);
+    struct pem last = service->pem;
+    bool is_same = text_equals(pem->certificate, last.certificate) &&
+                   text_equals(pem->key, last.key) && text_equals(pem->authority, last.authority);
+    service->pem = *pem;
+    if (!is_same) service->parent_link.has_new_tls = true;
+    pthread_mutex_unlock(&service->lock);
+    pem_uninit(&last);
+}
+
 void server_tls_reload(struct service *service) {
     const struct settings *settings = service->settings;
     struct pem pem = {.certificate = NULL};
     nng_tls_config *tls = NULL;
     doorman_error error;
-    if (!service->tls) return;
+    if (!settings->tls_cert && !settings->tls_ca) return;
     if (tls_load(&pem, &tls, settings, &error)) {
-        tls_replace(service, tls);
-        server_log(settings, LEVEL_INFO, "certificate loaded", "tls_cert", settings->tls_cert,
-                   LOG_END);
+        assert(!tls == !service->tls);
+        if (tls) tls_replace(service, tls);
+        pem_replace(service, &pem);
+        server_log(settings, LEVEL_INFO, "certificate loaded",
+                   settings->tls_cert ? "tls_cert" : "tls_ca",
+                   settings->tls_cert ? settings->tls_cert : settings->tls_ca, LOG_END);
     } else {
         if (tls) nng_tls_config_free(tls);
+        pem_uninit(&pem);
         server_log(settings, LEVEL_ERROR, "certificate refused; the last one stays in force",
                    "error", error.text, LOG_END);
     }
-    pem_uninit(&pem);
+}
+
+/* If memory runs out, the next call tries again. Only nodes with a parent have a transport. */
+void server_tls_update_parent_link(struct service *service) {
+    struct parent_link *link = &service->parent_link;
+    const struct pem *pem = &service->pem;
+    const doorman_tls tls = {pem->authority, pem->certificate, pem->key};
+    if (!link->has_new_tls) return;
+    link->has_new_tls =
+        pem->authority && doorman_transport_set_tls(link->transport, &tls) != DOORMAN_OK;
 }
 
 void server_tls_stop(struct service *service) {
@@ -303,6 +337,8 @@ void server_tls_stop(struct service *service) {
     if (service->last_tls) nng_tls_config_free(service->last_tls);
     pem_uninit(&service->pem);
 }
+
+/* ---- flags ---------------------------------------------------------------------------------- */
 
 enum exit_status server_tls_check_settings(const struct settings *settings) {
     enum exit_status exit_status = CONTINUE;

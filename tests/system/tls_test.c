@@ -360,6 +360,143 @@ static void a_changed_certificate_is_used_without_a_restart(void **state) {
     server_stop(&fixture.server);
 }
 
+/* ---- the link to the parent ----------------------------------------------------------------- */
+
+/* Two processes, and the files of their certificates. The leaf has no TLS of its own. */
+struct tls_tree {
+    struct process *root, *leaf;
+    struct process *first, *second; /* the folders of two authorities */
+    char url[64], listen[64];       /* of the root, and of the leaf */
+};
+
+/* Copies all files of an authority to a process, without the key of the authority. */
+static void use_authority(const struct process *process, const struct process *from) {
+    static const char *const names[] = {"ca.pem", "own.key", "own.pem"};
+    for (int i = 0; i < 3; i++) replace(process->folder, names[i], from->folder, names[i]);
+}
+
+/* Reads the only address of a process from its log. */
+static void read_listen(const struct process *process, char url[64]) {
+    process_await(process, " listen=", 1);
+    char *log_text = file_read(process->err);
+    assert_int_equal(sscanf(strstr(log_text, " listen="), " listen=%63[^ \n]", url), 1);
+    free(log_text);
+}
+
+/* Starts a process with the files in its folder.
+ *   own    it has a certificate
+ *   ca     it checks the certificates of others */
+static void start_with_files(struct process *process, const char *const *flags, bool own, bool ca) {
+    const char *arguments[ARGUMENT_MAX] = {NULL};
+    char files[3][96];
+    size_t count = 0;
+    for (; flags[count]; count++) arguments[count] = flags[count];
+    snprintf(files[0], sizeof files[0], "%s/own.pem", process->folder);
+    snprintf(files[1], sizeof files[1], "%s/own.key", process->folder);
+    snprintf(files[2], sizeof files[2], "%s/ca.pem", process->folder);
+    if (own) {
+        arguments[count++] = "--tls-cert";
+        arguments[count++] = files[0];
+        arguments[count++] = "--tls-key";
+        arguments[count++] = files[1];
+    }
+    if (ca) {
+        arguments[count++] = "--tls-ca";
+        arguments[count++] = files[2];
+    }
+    process_start(process, arguments, NULL);
+}
+
+/* Waits until the leaf grants a client a lease. For a new resource, the leaf needs its parent. */
+static void expect_lease(const struct tls_tree *tree, const char *resource) {
+    char request[256];
+    bool leased = false;
+    snprintf(request, sizeof request,
+             "{\"get_capacity\": {\"client_id\": \"a\", \"resource\": [{\"resource_id\": \"%s\", "
+             "\"wants\": 1}]}}",
+             resource);
+    for (int waited = 0; !leased && waited < TIMEOUT_MS; waited += 50) {
+        char *reply = send_bytes(tree->listen, request, strlen(request));
+        leased = reply && strstr(reply, "\"gets\"");
+        free(reply);
+        sleep_ms(50);
+    }
+    assert_true(leased);
+}
+
+/* Starts a root and a leaf with certificates of the first authority. The leaf renews its leases
+ * every second.
+ *   mutual   both check the certificate of the other one. Otherwise the leaf has no certificate */
+static struct tls_tree tls_tree_start(bool mutual) {
+    struct tls_tree tree = {.root = process_new(), .leaf = process_new()};
+    tree.first = process_new();
+    tree.second = process_new();
+    assert_true(make_certificates(tree.first->folder) && make_certificates(tree.second->folder));
+    use_authority(tree.root, tree.first);
+    use_authority(tree.leaf, tree.first);
+    file_write(tree.root->config,
+               "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 100, \"algorithm\": "
+               "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 600, \"refresh_interval\": 1, "
+               "\"learning_mode_duration\": 0}}]}");
+    start_with_files(
+        tree.root,
+        (const char *[]){"--config", tree.root->config, "--listen", "tls+tcp://localhost:0", NULL},
+        true, mutual);
+    read_listen(tree.root, tree.url);
+    start_with_files(tree.leaf,
+                     (const char *[]){"--parent", tree.url, "--listen", "tcp://127.0.0.1:0",
+                                      "--node", "leaf", NULL},
+                     mutual, true);
+    read_listen(tree.leaf, tree.listen);
+    expect_lease(&tree, "one");
+    assert_int_equal(process_logged(tree.leaf, "the parent answers"), 1);
+    return tree;
+}
+
+static void tls_tree_stop(struct tls_tree *tree) {
+    process_signal(tree->leaf, SIGTERM);
+    process_end(tree->leaf, 0);
+    process_signal(tree->root, SIGTERM);
+    process_end(tree->root, 0);
+}
+
+/* V1: the root refuses the new certificate of the leaf until it has the new authority. Then the
+ * root changes its certificate too. */
+static void a_leaf_renews_with_a_changed_certificate(void **state) {
+    (void)state;
+    require_program("openssl");
+    struct tls_tree tree = tls_tree_start(true);
+    replace(tree.leaf->folder, "own.key", tree.second->folder, "own.key");
+    replace(tree.leaf->folder, "own.pem", tree.second->folder, "own.pem");
+    process_await(tree.leaf, "certificate loaded", 1);
+    process_await(tree.leaf, "the parent cannot be reached", 1);
+    replace(tree.root->folder, "ca.pem", tree.second->folder, "ca.pem");
+    process_await(tree.leaf, "the parent answers", 2);
+    expect_lease(&tree, "two");
+    int loaded = process_logged(tree.leaf, "certificate loaded");
+    int root_loaded = process_logged(tree.root, "certificate loaded");
+    use_authority(tree.root, tree.second);
+    replace(tree.leaf->folder, "ca.pem", tree.second->folder, "ca.pem");
+    process_await(tree.leaf, "certificate loaded", loaded + 1);
+    process_await(tree.root, "certificate loaded", root_loaded + 1);
+    expect_lease(&tree, "three");
+    tls_tree_stop(&tree);
+}
+
+/* V1: this leaf has no certificate of its own. */
+static void a_leaf_renews_with_a_changed_authority(void **state) {
+    (void)state;
+    require_program("openssl");
+    struct tls_tree tree = tls_tree_start(false);
+    replace(tree.leaf->folder, "ca.pem", tree.second->folder, "ca.pem");
+    process_await(tree.leaf, "certificate loaded\" tls_ca=", 1);
+    process_await(tree.leaf, "the parent cannot be reached", 1);
+    replace(tree.leaf->folder, "ca.pem", tree.first->folder, "ca.pem");
+    process_await(tree.leaf, "the parent answers", 2);
+    expect_lease(&tree, "two");
+    tls_tree_stop(&tree);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
 int main(int argc, char **argv) {
@@ -369,6 +506,8 @@ int main(int argc, char **argv) {
         TEST(a_key_of_another_certificate_is_refused_at_the_start),
         TEST(a_refused_peer_is_logged),
         TEST(a_changed_certificate_is_used_without_a_restart),
+        TEST(a_leaf_renews_with_a_changed_certificate),
+        TEST(a_leaf_renews_with_a_changed_authority),
         TEST(with_an_authority_only_its_certificates_are_accepted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

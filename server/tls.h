@@ -1,0 +1,52 @@
+/* doorman_server, part TLS: the head of the part, and which addresses need it. Only server.h
+ * includes this file. */
+#ifndef DOORMAN_SERVER_TLS_H
+#define DOORMAN_SERVER_TLS_H
+
+/* Returns whether an address has a scheme of nng that uses TLS. */
+static inline bool server_url_wants_tls(const char *url) {
+    return strncmp(url, "tls+", 4) == 0 || strncmp(url, "wss", 3) == 0;
+}
+
+static inline bool server_addresses_want_tls(const struct addresses *addresses) {
+    bool wanted = false;
+    for (size_t i = 0; i < addresses->count; i++) {
+        wanted = wanted || server_url_wants_tls(addresses->items[i]);
+    }
+    return wanted;
+}
+
+#ifdef DOORMAN_SERVER_TLS
+/* Checks that the flags for TLS fit together, and that each TLS address has the files it needs. */
+enum exit_status server_tls_check_settings(const struct settings *settings);
+
+/* Sets service->pem and service->tls. */
+enum exit_status server_tls_start(struct service *service);
+void server_tls_stop(struct service *service);
+
+/* Loads the files again, and gives them to the listeners and to the link to the parent. If a file
+ * is invalid, only logs the reason. The main thread calls this function. */
+void server_tls_reload(struct service *service);
+
+/* Gives the transport of the link to the parent the files that were loaded last. The thread of the
+ * link calls this function. Precondition: the lock is held. */
+void server_tls_update_parent_link(struct service *service);
+
+#else
+static inline enum exit_status server_tls_check_settings(const struct settings *settings) {
+    bool wanted = server_addresses_want_tls(&settings->listen) ||
+                  server_addresses_want_tls(&settings->parents);
+    return wanted ? server_fatal_error(EXIT_USAGE, "an address starts with tls+ or wss: this "
+                                                   "server was built without TLS")
+                  : CONTINUE;
+}
+static inline enum exit_status server_tls_start(struct service *service) {
+    (void)service;
+    return CONTINUE;
+}
+static inline void server_tls_stop(struct service *service) { (void)service; }
+static inline void server_tls_reload(struct service *service) { (void)service; }
+static inline void server_tls_update_parent_link(struct service *service) { (void)service; }
+#endif
+
+#endif
