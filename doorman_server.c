@@ -1144,6 +1144,7 @@ static void service_run(struct service *service, const sigset_t *signals) {
         if (got == SIGHUP) service_reload(service);
         if (server_watch_poll(service)) service_reload_config(service);
         server_reload_update(service);
+        server_tls_update(service, doorman_clock());
         service_update(service);
         server_history_update(service, doorman_clock());
         server_memory_update(service, doorman_clock());

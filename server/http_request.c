@@ -282,8 +282,8 @@ static void request_check_access(struct service *service, struct http_request *r
         char value[8]; /* a browser first sends no token */
         bool given = field_read(request->fields, "Authorization", value, sizeof value) > 0;
         request->has_wrong_token = given;
-        server_counter_add(&service->counters.token_failures[given ? TOKEN_WRONG : TOKEN_MISSING],
-                           1);
+        int kind = given ? FAILED_TOKEN_WRONG : FAILED_TOKEN_MISSING;
+        server_counter_add(&service->counters.authentication_failures[kind], 1);
         server_http_response_set_error(response, 401, "UNAUTHENTICATED",
                                        "the token is missing or wrong");
         response->more = "WWW-Authenticate: Basic realm=\"doorman\", charset=\"UTF-8\"\r\n";

@@ -154,23 +154,32 @@ static void metrics_config(struct text *text, const struct config_load *last_loa
     }
 }
 
+/* Tokens belong to requests, and the other failures to connections. */
+static void metrics_authentication(struct text *text, const struct counters *counters) {
+    static const char *const labels[FAILED_COUNT] = {
+        [FAILED_TOKEN_MISSING] = "kind=\"http\",reason=\"token_missing\"",
+        [FAILED_TOKEN_WRONG] = "kind=\"http\",reason=\"token_wrong\"",
+        [FAILED_CERTIFICATE] = "kind=\"http\",reason=\"certificate\"",
+        [FAILED_HANDSHAKE] = "kind=\"http\",reason=\"handshake\"",
+        [FAILED_NNG_HANDSHAKE] = "kind=\"nng\",reason=\"handshake\""};
+    metrics_header(text, "server_authentication_failures_total", "counter",
+                   "Refused peers: no token or a wrong one, no certificate of --tls-ca, or another "
+                   "failed TLS handshake. Over nng, handshake stands for both.");
+    for (int i = 0; i < FAILED_COUNT; i++) {
+        server_text_addf(text, "doorman_server_authentication_failures_total{%s} %" PRIu64 "\n",
+                         labels[i], counter_read(&counters->authentication_failures[i]));
+    }
+}
+
 /* Events of the whole process. */
 static void metrics_events(struct text *text, const struct counters *counters) {
-    static const char *const reasons[TOKEN_FAILURE_COUNT] = {
-        [TOKEN_MISSING] = "missing", [TOKEN_WRONG] = "wrong"};
     metrics_counter(text, "server_unmatched_requests_total",
                     "Requests for a resource that no template matches.", &counters->unmatched);
     metrics_counter(text, "server_shared_id_requests_total",
                     "Requests that show that two processes use one id.", &counters->shared_id);
     metrics_counter(text, "server_log_lines_lost_total",
                     "Log lines that standard error did not accept.", server_lost_line_count());
-    metrics_header(text, "server_authentication_failures_total", "counter",
-                   "HTTP requests that were refused because their token is missing or wrong.");
-    for (int i = 0; i < TOKEN_FAILURE_COUNT; i++) {
-        server_text_addf(
-            text, "doorman_server_authentication_failures_total{reason=\"%s\"} %" PRIu64 "\n",
-            reasons[i], counter_read(&counters->token_failures[i]));
-    }
+    metrics_authentication(text, counters);
 }
 
 /* The metrics of each resource. */

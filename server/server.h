@@ -165,6 +165,7 @@ enum {
     WARNING_PARENT_RESPONSE,
     WARNING_ETCD_UNREACHABLE,
     WARNING_HANDSHAKE,
+    WARNING_NNG_HANDSHAKE,
     WARNING_PEER_CERTIFICATE,
     WARNING_TOKEN,
     WARNING_SHARED_ID, /* the first of SHARED_ID_MAX kinds */
@@ -214,7 +215,16 @@ struct parent_link {
 
 #define BUCKET_COUNT 12 /* of the histogram of durations */
 
-enum { TOKEN_MISSING, TOKEN_WRONG, TOKEN_FAILURE_COUNT };
+/* The kinds of failed authentications: requests over HTTP, connections over HTTPS, and connections
+ * over nng. */
+enum {
+    FAILED_TOKEN_MISSING,
+    FAILED_TOKEN_WRONG,
+    FAILED_CERTIFICATE, /* the peer has no certificate that --tls-ca has signed */
+    FAILED_HANDSHAKE,
+    FAILED_NNG_HANDSHAKE, /* nng does not say whether the certificate was the reason */
+    FAILED_COUNT
+};
 
 /* Counters for the metrics. They count messages by method and status, and measure the duration of
  * messages. Each counter is atomic. Two counters that are read together may differ by requests in
@@ -225,7 +235,7 @@ struct counters {
     counter nanoseconds[MESSAGE_KIND_COUNT];
     counter parent[DOORMAN_STATUS_COUNT];
     counter unmatched, shared_id;
-    counter token_failures[TOKEN_FAILURE_COUNT];          /* HTTP requests without the token */
+    counter authentication_failures[FAILED_COUNT];
     counter etcd_errors[ADDRESS_MAX];                     /* failed tries, by member of etcd */
     counter master_changes[DOORMAN_ELECTION_STATE_COUNT]; /* changes of the master, by the new
                                                               state of this process */
@@ -311,6 +321,12 @@ struct pem {
     char *certificate, *key, *authority;
 };
 
+/* The failed handshakes that nng counts. Only the main thread uses them. */
+struct handshake_watch {
+    uint64_t count;       /* at the last look */
+    doorman_time look_at; /* when to look next */
+};
+
 /* How long a thread held the lock of the service. */
 struct lock_hold {
     doorman_time duration,
@@ -337,6 +353,7 @@ struct service {
     struct history *history;                       /* NULL: HTTP is off */
     struct counters counters;
     struct file_watch watch;
+    struct handshake_watch handshake_watch;
     size_t connection_count; /* nng connections; atomic */
     nng_socket socket;
     char *urls[ADDRESS_MAX];             /* the bound addresses, with real ports instead of 0 */
@@ -515,11 +532,15 @@ void server_log_warning_pairs(struct service *service, int kind,
  * and leaves `text` unchanged. */
 bool server_peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]);
 
-/* Counts a refused peer, and logs it as a repeated warning. Precondition: the lock is not held. */
+/* Logs a refused peer as a repeated warning. Precondition: the lock is not held. */
 void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer);
 
-/* Logs the error of a handshake, if the error is one of TLS. */
+/* Counts and logs the error of a handshake over HTTPS, if the error is one of TLS. */
 void server_log_handshake(struct service *service, int error, const nng_sockaddr *peer);
+
+/* Counts and logs failed handshakes over nng, which does not say who the peers are.
+ *   count   of new failures; at least 1 */
+void server_log_nng_handshakes(struct service *service, uint64_t count);
 
 /* Logs the warnings that are due. The main thread calls this once a second. */
 void server_warnings_update(struct service *service, doorman_time now);
@@ -550,6 +571,9 @@ static inline void server_log_peer(struct service *service, int kind, const nng_
 static inline void server_log_handshake(struct service *service, int error,
                                         const nng_sockaddr *peer) {
     (void)service, (void)error, (void)peer;
+}
+static inline void server_log_nng_handshakes(struct service *service, uint64_t count) {
+    (void)service, (void)count;
 }
 static inline void server_warnings_update(struct service *service, doorman_time now) {
     (void)service, (void)now;

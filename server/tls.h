@@ -32,6 +32,9 @@ void server_tls_reload(struct service *service);
  * link calls this function. Precondition: the lock is held. */
 void server_tls_update_parent_link(struct service *service);
 
+/* Counts and logs the handshakes over nng that have failed. The main thread calls this function
+ * once a second. */
+void server_tls_update(struct service *service, doorman_time now);
 #else
 static inline enum exit_status server_tls_check_settings(const struct settings *settings) {
     bool wanted = server_addresses_want_tls(&settings->listen) ||
@@ -47,6 +50,9 @@ static inline enum exit_status server_tls_start(struct service *service) {
 static inline void server_tls_stop(struct service *service) { (void)service; }
 static inline void server_tls_reload(struct service *service) { (void)service; }
 static inline void server_tls_update_parent_link(struct service *service) { (void)service; }
+static inline void server_tls_update(struct service *service, doorman_time now) {
+    (void)service, (void)now;
+}
 #endif
 
 #endif

@@ -1,6 +1,6 @@
 /* doorman_server, part WARNINGS: warnings about events that peers can cause at any rate (V6). This
- * file changes service->warnings and two counters. All functions except server_log_peer and
- * server_log_handshake are called with the lock held.
+ * file changes service->warnings and some counters. All functions are called with the lock held,
+ * except those about peers.
  *
  * A kind of warning is logged at once, and then at most once a minute with the number of events.
  * The line describes the last event. Each of the first ids that two processes use has a kind of its
@@ -26,6 +26,8 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
     [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached, or refuses the call",
     [WARNING_HANDSHAKE] = "a TLS handshake has failed",
+    [WARNING_NNG_HANDSHAKE] =
+        "TLS handshakes at --listen have failed; nng does not report the peers",
     [WARNING_PEER_CERTIFICATE] = "a peer has no certificate that --tls-ca has signed",
     [WARNING_TOKEN] = "a request has a wrong token",
     [WARNING_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
@@ -103,8 +105,24 @@ void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer
 }
 
 void server_log_handshake(struct service *service, int error, const nng_sockaddr *peer) {
-    if (error == NNG_EPEERAUTH) server_log_peer(service, WARNING_PEER_CERTIFICATE, peer);
-    if (error == NNG_ECRYPTO) server_log_peer(service, WARNING_HANDSHAKE, peer);
+    counter *failures = service->counters.authentication_failures;
+    if (error == NNG_EPEERAUTH) {
+        server_counter_add(&failures[FAILED_CERTIFICATE], 1);
+        server_log_peer(service, WARNING_PEER_CERTIFICATE, peer);
+    } else if (error == NNG_ECRYPTO) {
+        server_counter_add(&failures[FAILED_HANDSHAKE], 1);
+        server_log_peer(service, WARNING_HANDSHAKE, peer);
+    }
+}
+
+void server_log_nng_handshakes(struct service *service, uint64_t count) {
+    struct repeated_warning *warning = &service->warnings[WARNING_NNG_HANDSHAKE];
+    assert(count > 0);
+    server_counter_add(&service->counters.authentication_failures[FAILED_NNG_HANDSHAKE], count);
+    pthread_mutex_lock(&service->lock);
+    warning->unlogged_count += count;
+    warning_update(service, WARNING_NNG_HANDSHAKE, doorman_clock());
+    pthread_mutex_unlock(&service->lock);
 }
 
 /* Returns the kind of warning for a shared id: the kind that has this id, or else a kind whose last

@@ -175,9 +175,9 @@ static void requests_without_the_right_token_are_counted(void **state) {
     char *page = get(&fixture, "/metrics", HOST "Authorization: Bearer secret\r\n");
     static const char *const name = "\ndoorman_server_authentication_failures_total";
     char line[128];
-    snprintf(line, sizeof line, "%s{reason=\"missing\"} 3\n", name);
+    snprintf(line, sizeof line, "%s{kind=\"http\",reason=\"token_missing\"} 3\n", name);
     assert_non_null(strstr(page, line));
-    snprintf(line, sizeof line, "%s{reason=\"wrong\"} 2\n", name);
+    snprintf(line, sizeof line, "%s{kind=\"http\",reason=\"token_wrong\"} 2\n", name);
     assert_non_null(strstr(page, line));
     free(page);
     server_stop(&fixture.server);

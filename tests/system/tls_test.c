@@ -360,6 +360,77 @@ static void a_changed_certificate_is_used_without_a_restart(void **state) {
     server_stop(&fixture.server);
 }
 
+/* ---- counts --------------------------------------------------------------------------------- */
+
+/* Returns the value of a series. The server has TLS with the certificates of a folder. */
+static int metric_over_tls(const struct fixture *fixture, const char *folder, const char *series) {
+    const char *port = strrchr(fixture->http.url, ':') + 1;
+    char command[512], path[128];
+    int value = -1;
+    snprintf(path, sizeof path, "%s/metrics", folder);
+    snprintf(command, sizeof command,
+             "cd %s && curl -sS -f --max-time 60 --cacert ca.pem --cert own.pem --key own.key "
+             "--resolve localhost:%s:127.0.0.1 https://localhost:%s/metrics >metrics",
+             folder, port, port);
+    assert_int_equal(system(command), 0);
+    char *page = file_read(path);
+    const char *at = strstr(page, series);
+    assert_non_null(at);
+    assert_int_equal(sscanf(at + strlen(series), " %d\n", &value), 1);
+    free(page);
+    return value;
+}
+
+#define FAILURES "\ndoorman_server_authentication_failures_total"
+
+/* Connects, and sends something that is not TLS. Waits until the server closes the connection.
+ *   url   tcp://127.0.0.1:PORT or tls+tcp://127.0.0.1:PORT */
+static void connect_without_tls(const char *url) {
+    static const char request[] = "GET / HTTP/1.1\r\n\r\n";
+    struct server server = {.process = NULL};
+    snprintf(server.url, sizeof server.url, "%s", strstr(url, "tcp://"));
+    int fd = raw_connect(&server);
+    (void)raw_send(fd, request, strlen(request));
+    free(drain(fd));
+}
+
+/* V4, V6. The server looks every ten seconds at what nng counts. nng counts at most one failed
+ * handshake in a tenth of a second, so there is only one. */
+static void refused_peers_are_counted(void **state) {
+    (void)state;
+    struct process *files = process_new();
+    char cert[128], key[128], ca[128], url[64];
+    int count = 0;
+    require_program("openssl");
+    require_program("curl");
+    assert_true(make_certificates(files->folder));
+    snprintf(cert, sizeof cert, "%s/own.pem", files->folder);
+    snprintf(key, sizeof key, "%s/own.key", files->folder);
+    snprintf(ca, sizeof ca, "%s/ca.pem", files->folder);
+    struct fixture fixture = fixture_start(
+        CONFIG("100", ""), (const char *[]){"--listen", "tls+tcp://127.0.0.1:0", "--tls-cert", cert,
+                                            "--tls-key", key, "--tls-ca", ca, NULL});
+    read_listener(&fixture, "tls+tcp://127.0.0.1:", url);
+    for (int i = 0; i < 3; i++) expect_https(&fixture, files->folder, NULL, false);
+    for (int i = 0; i < 2; i++) connect_without_tls(fixture.http.url);
+    connect_without_tls(url);
+    static const char *const series[] = {FAILURES "{kind=\"http\",reason=\"certificate\"}",
+                                         FAILURES "{kind=\"http\",reason=\"handshake\"}",
+                                         FAILURES "{kind=\"nng\",reason=\"handshake\"}"};
+    static const int expected[] = {3, 2, 1};
+    for (int i = 0; i < 3; i++) {
+        for (int waited = 0; waited < TIMEOUT_MS && count != expected[i]; waited += 100) {
+            sleep_ms(100);
+            count = metric_over_tls(&fixture, files->folder, series[i]);
+            assert_in_range(count, 0, expected[i]);
+        }
+        assert_int_equal(count, expected[i]);
+        count = 0;
+    }
+    process_await(fixture.server.process, "TLS handshakes at --listen have failed", 1);
+    server_stop(&fixture.server);
+}
+
 /* ---- the link to the parent ----------------------------------------------------------------- */
 
 /* Two processes, and the files of their certificates. The leaf has no TLS of its own. */
@@ -470,6 +541,7 @@ static void a_leaf_renews_with_a_changed_certificate(void **state) {
     replace(tree.leaf->folder, "own.pem", tree.second->folder, "own.pem");
     process_await(tree.leaf, "certificate loaded", 1);
     process_await(tree.leaf, "the parent cannot be reached", 1);
+    process_await(tree.root, "TLS handshakes at --listen have failed", 1);
     replace(tree.root->folder, "ca.pem", tree.second->folder, "ca.pem");
     process_await(tree.leaf, "the parent answers", 2);
     expect_lease(&tree, "two");
@@ -506,6 +578,7 @@ int main(int argc, char **argv) {
         TEST(a_key_of_another_certificate_is_refused_at_the_start),
         TEST(a_refused_peer_is_logged),
         TEST(a_changed_certificate_is_used_without_a_restart),
+        TEST(refused_peers_are_counted),
         TEST(a_leaf_renews_with_a_changed_certificate),
         TEST(a_leaf_renews_with_a_changed_authority),
         TEST(with_an_authority_only_its_certificates_are_accepted),

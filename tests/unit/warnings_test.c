@@ -83,6 +83,20 @@ static void a_line_about_several_events_describes_the_last(void **state) {
     assert_int_equal(logged(w, " count=2 resource=two holder=b\n"), 1);
 }
 
+/* nng reports no peers, and the server looks at its counters from time to time. */
+static void failed_handshakes_over_nng_are_counted_and_logged_once_a_minute(void **state) {
+    struct world *w = (struct world *)*state;
+    const counter *count = &w->service.counters.authentication_failures[FAILED_NNG_HANDSHAKE];
+    server_log_nng_handshakes(&w->service, 3);
+    assert_int_equal(logged(w, "nng does not report the peers\" count=3\n"), 1);
+    server_log_nng_handshakes(&w->service, 1);
+    server_log_nng_handshakes(&w->service, 4);
+    assert_int_equal(logged(w, ""), 0);
+    update(w, doorman_clock() + 60 * SECOND);
+    assert_int_equal(logged(w, "nng does not report the peers\" count=5\n"), 1);
+    assert_int_equal(*count, 8);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, log_setup, log_teardown)
 
 int main(void) {
@@ -91,6 +105,7 @@ int main(void) {
         TEST(further_shared_ids_have_one_line_that_names_the_last),
         TEST(an_id_that_is_no_longer_shared_makes_room_for_another),
         TEST(a_line_about_several_events_describes_the_last),
+        TEST(failed_handshakes_over_nng_are_counted_and_logged_once_a_minute),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
