@@ -307,13 +307,24 @@ struct config_load {
     char error[PROBLEM_TEXT];     /* why the last load failed; "": it succeeded */
 };
 
-/* The files that are loaded again when they change, besides the configuration. The first ones are
- * those of TLS. */
-enum { FILE_TLS_CERT, FILE_TLS_KEY, FILE_TLS_CA, FILE_TOKENS, RELOAD_FILE_COUNT };
+/* The files of certificates, tokens and passwords. Those of TLS and of the tokens are loaded again
+ * when they change. Those of etcd are read for each connection to etcd. */
+enum {
+    FILE_TLS_CERT,
+    FILE_TLS_KEY,
+    FILE_TLS_CA,
+    FILE_TOKENS,
+    FILE_ETCD_CA,
+    FILE_ETCD_CERT,
+    FILE_ETCD_KEY,
+    FILE_ETCD_PASSWORD,
+    RELOAD_FILE_COUNT
+};
 
 struct reload {
     struct file_version loaded[RELOAD_FILE_COUNT]; /* when the files were loaded */
     struct file_version seen[RELOAD_FILE_COUNT];   /* at the last look */
+    unsigned missing_count[RELOAD_FILE_COUNT]; /* looks in a row without the file, as file_watch */
 };
 
 /* The contents of the files that the flags --tls-... name. NULL: the flag is not given. */
@@ -475,7 +486,8 @@ void server_reload_start(struct service *service);
 /* Loads the certificates and the tokens again. */
 void server_reload_now(struct service *service);
 
-/* Does the same if their files have changed. The caller calls this function once a second. */
+/* Does the same if their files have changed. If a file cannot be read in two calls in a row, the
+ * second call logs a warning. The caller calls this function once a second. */
 void server_reload_update(struct service *service);
 #else
 static inline void server_watch_start(struct service *service) { (void)service; }

@@ -2,12 +2,14 @@
  * deleted (V1). It also loads changed certificates and tokens. Only the main thread calls these
  * functions.
  *
- * A program that replaces the file may delete it first. So a file that is missing once is not
- * reported. A file that is missing a second time is reported, once. A missing file never changes
- * the configuration in force. */
+ * A program that replaces a file may delete it first. So a file that is missing once is not
+ * reported. A file that is missing a second time is reported, once. What was loaded from a missing
+ * file stays in force. */
 #include "server.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Returns the identity and version of a file. Follows symbolic links. So a path also counts as
  * changed if a rename or a changed link makes it name another file. */
@@ -30,21 +32,31 @@ void server_watch_start(struct service *service) {
     service->watch.missing_count = missing ? MISSING_MAX : 0;
 }
 
-/* Logs that the file is missing, or that it is there again. */
+enum missing_change { MISSING_NO_CHANGE, MISSING_STARTS, MISSING_ENDS };
+
+/* Counts one look at a file. Returns what has to be reported.
+ *   count   in/out: how many times in a row the file was missing */
+static enum missing_change missing_count(unsigned *count, bool missing) {
+    enum missing_change change = MISSING_NO_CHANGE;
+    assert(*count <= MISSING_MAX);
+    if (!missing && *count == MISSING_MAX) change = MISSING_ENDS;
+    if (missing && *count == MISSING_MAX - 1) change = MISSING_STARTS;
+    *count = !missing ? 0 : *count < MISSING_MAX ? *count + 1 : MISSING_MAX;
+    return change;
+}
+
+/* Logs that the configuration file is missing, or that it is there again. */
 static void watch_missing(struct service *service, bool missing) {
     const struct settings *settings = service->settings;
-    unsigned *count = &service->watch.missing_count;
-    assert(*count <= MISSING_MAX);
-    if (!missing && *count == MISSING_MAX) {
+    enum missing_change change = missing_count(&service->watch.missing_count, missing);
+    if (change == MISSING_ENDS) {
         server_log(settings, LEVEL_INFO, "the configuration file is there again", "file",
                    settings->config, LOG_END);
-    }
-    if (missing && *count == MISSING_MAX - 1) {
+    } else if (change == MISSING_STARTS) {
         server_log(settings, LEVEL_WARNING,
                    "the configuration file is missing; the last configuration stays in force",
                    "file", settings->config, LOG_END);
     }
-    *count = !missing ? 0 : *count < MISSING_MAX ? *count + 1 : MISSING_MAX;
 }
 
 bool server_watch_poll(struct service *service) {
@@ -59,29 +71,96 @@ bool server_watch_poll(struct service *service) {
 }
 
 /* ---- certificates and tokens ---------------------------------------------------------------- */
-/* Several files belong together, such as a certificate and its key. A program may replace them one
- * after the other. So the files are loaded when one of them has changed and all of them were the
- * same in two looks. If a file is missing, a program may be replacing it, and nothing is loaded. */
+/* The certificate, its key and the authority belong together. A program may replace them one after
+ * the other. So these files are loaded when one of them has changed and all of them were the same
+ * in two looks. The file of the tokens is a group of its own. If a file of a group is missing or
+ * cannot be read, a program may be replacing it, and nothing of this group is loaded.
+ *
+ * libcurl reads the certificates for etcd again for each connection. So those are not loaded here.
+ * They are only reported if they are missing, because the next connection to etcd would fail. */
 
-/* Reads the versions of the files. Returns false if one of them is missing. */
-static bool reload_look(const struct service *service,
-                        struct file_version versions[RELOAD_FILE_COUNT]) {
-    const struct settings *settings = service->settings;
-    const char *const paths[RELOAD_FILE_COUNT] = {[FILE_TLS_CERT] = settings->tls_cert,
-                                                  [FILE_TLS_KEY] = settings->tls_key,
-                                                  [FILE_TLS_CA] = settings->tls_ca,
-                                                  [FILE_TOKENS] = settings->http_token};
-    bool complete = true;
-    for (int i = 0; i < RELOAD_FILE_COUNT; i++) {
-        versions[i] = file_version_read(paths[i]);
-        complete = complete && (!paths[i] || versions[i].file != 0);
-    }
-    return complete;
+static const int reload_flags[RELOAD_FILE_COUNT] = {
+    [FILE_TLS_CERT] = FLAG_TLS_CERT, [FILE_TLS_KEY] = FLAG_TLS_KEY,
+    [FILE_TLS_CA] = FLAG_TLS_CA,     [FILE_TOKENS] = FLAG_HTTP_TOKEN,
+    [FILE_ETCD_CA] = FLAG_ETCD_CA,   [FILE_ETCD_CERT] = FLAG_ETCD_CERT,
+    [FILE_ETCD_KEY] = FLAG_ETCD_KEY, [FILE_ETCD_PASSWORD] = FLAG_ETCD_PASSWORD_FILE};
+
+/* Returns the path of a file, or NULL if its flag is not given. */
+static const char *reload_path(const struct settings *settings, int file) {
+    const char *const paths[RELOAD_FILE_COUNT] = {
+        [FILE_TLS_CERT] = settings->tls_cert, [FILE_TLS_KEY] = settings->tls_key,
+        [FILE_TLS_CA] = settings->tls_ca,     [FILE_TOKENS] = settings->http_token,
+        [FILE_ETCD_CA] = settings->etcd_ca,   [FILE_ETCD_CERT] = settings->etcd_cert,
+        [FILE_ETCD_KEY] = settings->etcd_key, [FILE_ETCD_PASSWORD] = settings->etcd_password_file};
+    return paths[file];
 }
 
+/* Returns the version of a file that can be read. Otherwise returns the version of a missing file,
+ * and errno says why. A server that has no file descriptor left says nothing about the file. */
+static struct file_version readable_version_read(const char *path) {
+    struct file_version version = file_version_read(path);
+    int fd = version.file != 0 ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    if (fd >= 0) {
+        close(fd);
+    } else if (errno != EMFILE && errno != ENFILE) {
+        version = (struct file_version){.device = 0};
+    }
+    return version;
+}
+
+/* Logs that a file cannot be read, or that it can be read again. errno says why it cannot. */
+static void reload_report(struct service *service, int file, bool missing) {
+    const struct settings *settings = service->settings;
+    const char *why = strerror(errno), *flag = server_flag_name(reload_flags[file]);
+    const char *path = reload_path(settings, file);
+    enum missing_change change = missing_count(&service->reload.missing_count[file], missing);
+    if (change == MISSING_ENDS) {
+        server_log(settings, LEVEL_INFO, "a file can be read again", "flag", flag, "file", path,
+                   LOG_END);
+    } else if (change == MISSING_STARTS && file > FILE_TOKENS) {
+        server_log(settings, LEVEL_WARNING,
+                   "a file cannot be read; the next connection to etcd needs it", "flag", flag,
+                   "file", path, "error", why, LOG_END);
+    } else if (change == MISSING_STARTS) {
+        server_log(settings, LEVEL_WARNING,
+                   "a file cannot be read; what was loaded from it stays in force", "flag", flag,
+                   "file", path, "error", why, LOG_END);
+    }
+}
+
+/* Looks at all files, and reports those that cannot be read. */
+static void reload_look(struct service *service, struct file_version versions[RELOAD_FILE_COUNT]) {
+    for (int i = 0; i < RELOAD_FILE_COUNT; i++) {
+        const char *path = reload_path(service->settings, i);
+        versions[i] = (struct file_version){.device = 0};
+        if (!path) continue;
+        versions[i] = readable_version_read(path);
+        reload_report(service, i, versions[i].file == 0);
+    }
+}
+
+/* Returns whether the files `from` to `to` must be loaded.
+ *   now   their versions at this look */
+static bool reload_is_due(const struct service *service, int from, int to,
+                          const struct file_version now[RELOAD_FILE_COUNT]) {
+    const struct reload *reload = &service->reload;
+    size_t bytes = (size_t)(to - from + 1) * sizeof *now;
+    bool complete = true;
+    for (int i = from; i <= to; i++) {
+        complete = complete && (now[i].file != 0 || !reload_path(service->settings, i));
+    }
+    return complete && memcmp(&now[from], &reload->seen[from], bytes) == 0 &&
+           memcmp(&now[from], &reload->loaded[from], bytes) != 0;
+}
+
+/* The load that follows reports a missing file. The files of etcd are not loaded. */
 void server_reload_start(struct service *service) {
     struct reload *reload = &service->reload;
-    (void)reload_look(service, reload->loaded);
+    for (int i = FILE_TLS_CERT; i <= FILE_TOKENS; i++) {
+        const char *path = reload_path(service->settings, i);
+        reload->loaded[i] = path ? readable_version_read(path) : (struct file_version){.device = 0};
+        reload->missing_count[i] = path && reload->loaded[i].file == 0 ? MISSING_MAX : 0;
+    }
     memcpy(reload->seen, reload->loaded, sizeof reload->seen);
 }
 
@@ -94,13 +173,16 @@ void server_reload_now(struct service *service) {
 void server_reload_update(struct service *service) {
     struct reload *reload = &service->reload;
     struct file_version now[RELOAD_FILE_COUNT];
-    bool complete = reload_look(service, now);
-    bool stable = complete && memcmp(now, reload->seen, sizeof now) == 0;
-    bool tls = memcmp(now, reload->loaded, FILE_TOKENS * sizeof *now) != 0;
-    bool tokens = memcmp(&now[FILE_TOKENS], &reload->loaded[FILE_TOKENS], sizeof *now) != 0;
+    reload_look(service, now);
+    bool tls = reload_is_due(service, FILE_TLS_CERT, FILE_TLS_CA, now);
+    bool tokens = reload_is_due(service, FILE_TOKENS, FILE_TOKENS, now);
     memcpy(reload->seen, now, sizeof now);
-    if (!stable) return;
-    memcpy(reload->loaded, now, sizeof now);
-    if (tls) server_tls_reload(service);
-    if (tokens) server_tokens_reload(service);
+    if (tls) {
+        memcpy(reload->loaded, now, FILE_TOKENS * sizeof *now);
+        server_tls_reload(service);
+    }
+    if (tokens) {
+        reload->loaded[FILE_TOKENS] = now[FILE_TOKENS];
+        server_tokens_reload(service);
+    }
 }

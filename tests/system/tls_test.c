@@ -569,6 +569,24 @@ static void a_leaf_renews_with_a_changed_authority(void **state) {
     tls_tree_stop(&tree);
 }
 
+/* V1: what was loaded from the file stays in force. */
+static void a_certificate_that_vanishes_is_reported_and_stays_in_force(void **state) {
+    (void)state;
+    require_program("openssl");
+    char from[128], to[128];
+    struct tls_tree tree = tls_tree_start(true);
+    snprintf(from, sizeof from, "%s/ca.pem", tree.root->folder);
+    snprintf(to, sizeof to, "%s/away", tree.root->folder);
+    assert_int_equal(rename(from, to), 0);
+    process_await(tree.root, "stays in force\" flag=tls-ca file=", 1);
+    expect_lease(&tree, "two");
+    assert_int_equal(rename(to, from), 0);
+    process_await(tree.root, "a file can be read again\" flag=tls-ca", 1);
+    assert_int_equal(process_logged(tree.root, "certificate loaded"), 0);
+    assert_int_equal(process_logged(tree.root, "stays in force"), 1);
+    tls_tree_stop(&tree);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
 int main(int argc, char **argv) {
@@ -581,6 +599,7 @@ int main(int argc, char **argv) {
         TEST(refused_peers_are_counted),
         TEST(a_leaf_renews_with_a_changed_certificate),
         TEST(a_leaf_renews_with_a_changed_authority),
+        TEST(a_certificate_that_vanishes_is_reported_and_stays_in_force),
         TEST(with_an_authority_only_its_certificates_are_accepted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,35 +1,62 @@
-/* How doorman_server notices changes of its configuration file (V1). Each call of server_watch_poll
- * is one second of the main thread. */
+/* How doorman_server notices changes of its configuration file, of certificates and of tokens (V1).
+ * Each call of server_watch_poll or server_reload_update is one second of the main thread. */
+#define DOORMAN_SERVER_HTTP
+#define DOORMAN_SERVER_TLS
 #define DOORMAN_SERVER_WATCH
 #include "../../server/watch.c"
 
 #include <setjmp.h>
 #include <stdarg.h>
-#include <unistd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <cmocka.h>
 
-/* The configuration file, and a service that has loaded it. */
+/* A file that the server loads, and a service that has loaded it. */
 struct world {
     struct settings settings;
     struct service service;
     char folder[32], path[48], kept[48];
+    char own[RELOAD_FILE_COUNT][48]; /* the files of certificates and tokens; "": none */
 };
 
-static int missing_count, again_count;
+static int missing_lines, again_lines; /* of the log, since the last look */
+static int tls_loads, token_loads;
+static char last_flag[32]; /* in the last line of the log that has a flag */
 
 /* Counts the lines that the watch logs. */
 void server_log(const struct settings *settings, enum log_level level, const char *message, ...) {
+    va_list pairs;
     (void)settings;
-    missing_count += level == LEVEL_WARNING && strstr(message, " is missing;") != NULL;
-    again_count += level == LEVEL_INFO && strstr(message, " is there again") != NULL;
+    missing_lines += level == LEVEL_WARNING &&
+                     (strstr(message, " is missing;") || strstr(message, " cannot be read;"));
+    again_lines += level == LEVEL_INFO &&
+                   (strstr(message, " is there again") || strstr(message, " read again"));
+    va_start(pairs, message);
+    const char *key = va_arg(pairs, const char *), *value = va_arg(pairs, const char *);
+    if (strcmp(key, "flag") == 0) snprintf(last_flag, sizeof last_flag, "%s", value);
+    va_end(pairs);
 }
 
-static void write_file(const struct world *w, const char *text) {
-    FILE *file = fopen(w->path, "wb");
+const char *server_flag_name(int flag) {
+    return flag == FLAG_TLS_KEY ? "tls-key" : flag == FLAG_ETCD_CA ? "etcd-ca" : "other";
+}
+void server_tls_reload(struct service *service) {
+    (void)service;
+    tls_loads++;
+}
+void server_tokens_reload(struct service *service) {
+    (void)service;
+    token_loads++;
+}
+
+static void write_text(const char *path, const char *text) {
+    FILE *file = fopen(path, "wb");
     assert_non_null(file);
     assert_true(fputs(text, file) >= 0);
     assert_int_equal(fclose(file), 0);
 }
+
+static void write_file(const struct world *w, const char *text) { write_text(w->path, text); }
 
 static int setup(void **state) {
     struct world *w = (struct world *)calloc(1, sizeof *w);
@@ -42,7 +69,7 @@ static int setup(void **state) {
     w->settings.config = w->path;
     w->service.settings = &w->settings;
     server_watch_start(&w->service);
-    missing_count = again_count = 0;
+    missing_lines = again_lines = tls_loads = token_loads = 0;
     *state = w;
     return 0;
 }
@@ -51,14 +78,15 @@ static int teardown(void **state) {
     struct world *w = (struct world *)*state;
     (void)unlink(w->path);
     (void)unlink(w->kept);
+    for (int i = 0; i < RELOAD_FILE_COUNT; i++) (void)unlink(w->own[i]);
     assert_int_equal(rmdir(w->folder), 0);
     free(w);
     return 0;
 }
 
 static void assert_logged(int missing, int again) {
-    assert_int_equal(missing_count, missing);
-    assert_int_equal(again_count, again);
+    assert_int_equal(missing_lines, missing);
+    assert_int_equal(again_lines, again);
 }
 
 static void a_changed_file_is_noticed_until_it_is_loaded(void **state) {
@@ -133,6 +161,119 @@ static void without_a_file_nothing_is_reported(void **state) {
     assert_logged(0, 0);
 }
 
+/* ---- certificates and tokens ---------------------------------------------------------------- */
+
+/* Gives the service a certificate, its key, tokens, and an authority for etcd. */
+static void use_own_files(struct world *w) {
+    static const int files[] = {FILE_TLS_CERT, FILE_TLS_KEY, FILE_TOKENS, FILE_ETCD_CA};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *path = w->own[files[i]];
+        snprintf(path, sizeof w->own[0], "%s/%d", w->folder, files[i]);
+        write_text(path, "one");
+    }
+    w->settings.tls_cert = w->own[FILE_TLS_CERT];
+    w->settings.tls_key = w->own[FILE_TLS_KEY];
+    w->settings.http_token = w->own[FILE_TOKENS];
+    w->settings.etcd_ca = w->own[FILE_ETCD_CA];
+    server_reload_start(&w->service);
+}
+
+/* Does the work of some seconds, and compares how often each group was loaded in them. */
+static void expect_loads(struct world *w, int seconds, int tls, int tokens) {
+    tls_loads = token_loads = 0;
+    for (int i = 0; i < seconds; i++) server_reload_update(&w->service);
+    assert_int_equal(tls_loads, tls);
+    assert_int_equal(token_loads, tokens);
+}
+
+static void changed_files_are_loaded_once_when_two_looks_agree(void **state) {
+    struct world *w = (struct world *)*state;
+    use_own_files(w);
+    expect_loads(w, 3, 0, 0);
+    write_text(w->own[FILE_TLS_CERT], "a longer text");
+    expect_loads(w, 1, 0, 0);
+    write_text(w->own[FILE_TLS_KEY], "a longer text too");
+    expect_loads(w, 1, 0, 0);
+    expect_loads(w, 1, 1, 0);
+    write_text(w->own[FILE_TOKENS], "a longer text");
+    expect_loads(w, 1, 0, 0);
+    expect_loads(w, 5, 0, 1);
+    write_text(w->own[FILE_ETCD_CA], "a longer text");
+    expect_loads(w, 5, 0, 0);
+    assert_logged(0, 0);
+}
+
+static void a_missing_key_is_reported_once_and_nothing_is_loaded(void **state) {
+    struct world *w = (struct world *)*state;
+    use_own_files(w);
+    for (int i = 1; i <= 3; i++) {
+        assert_int_equal(rename(w->own[FILE_TLS_KEY], w->kept), 0);
+        expect_loads(w, 1, 0, 0);
+        assert_logged(i - 1, i - 1);
+        expect_loads(w, 10, 0, 0);
+        assert_logged(i, i - 1);
+        assert_string_equal(last_flag, "tls-key");
+        assert_int_equal(rename(w->kept, w->own[FILE_TLS_KEY]), 0);
+        expect_loads(w, 10, 0, 0);
+        assert_logged(i, i);
+    }
+}
+
+/* The tokens do not need the key. */
+static void tokens_are_loaded_while_a_key_is_missing(void **state) {
+    struct world *w = (struct world *)*state;
+    use_own_files(w);
+    assert_int_equal(unlink(w->own[FILE_TLS_KEY]), 0);
+    write_text(w->own[FILE_TLS_CERT], "a longer text");
+    write_text(w->own[FILE_TOKENS], "a longer text");
+    expect_loads(w, 5, 0, 1);
+    write_text(w->own[FILE_TLS_KEY], "another text");
+    expect_loads(w, 5, 1, 0);
+    assert_logged(1, 1);
+}
+
+/* A socket can be seen but not be opened, also by root. */
+static void a_file_that_cannot_be_opened_counts_as_missing(void **state) {
+    struct world *w = (struct world *)*state;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    use_own_files(w);
+    assert_int_equal(unlink(w->own[FILE_TLS_KEY]), 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_true(fd >= 0);
+    memcpy(address.sun_path, w->own[FILE_TLS_KEY], sizeof w->own[0]);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    expect_loads(w, 5, 0, 0);
+    assert_logged(1, 0);
+    close(fd);
+}
+
+/* The server does not load this file itself. */
+static void a_missing_file_for_etcd_is_reported(void **state) {
+    struct world *w = (struct world *)*state;
+    use_own_files(w);
+    assert_int_equal(unlink(w->own[FILE_ETCD_CA]), 0);
+    expect_loads(w, 5, 0, 0);
+    assert_logged(1, 0);
+    assert_string_equal(last_flag, "etcd-ca");
+    server_reload_now(&w->service); /* SIGHUP */
+    expect_loads(w, 5, 0, 0);
+    assert_logged(1, 0);
+}
+
+/* The load logs that the file cannot be read. */
+static void a_key_that_is_missing_at_a_reload_is_not_reported_again(void **state) {
+    struct world *w = (struct world *)*state;
+    use_own_files(w);
+    assert_int_equal(unlink(w->own[FILE_TLS_KEY]), 0);
+    server_reload_now(&w->service);
+    assert_int_equal(tls_loads, 1);
+    expect_loads(w, 5, 0, 0);
+    assert_logged(0, 0);
+    write_text(w->own[FILE_TLS_KEY], "another text");
+    expect_loads(w, 5, 1, 0);
+    assert_logged(0, 1);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void) {
@@ -143,6 +284,12 @@ int main(void) {
         TEST(another_file_in_place_of_a_deleted_one_is_a_change),
         TEST(a_file_that_is_missing_at_a_reload_is_not_reported_again),
         TEST(without_a_file_nothing_is_reported),
+        TEST(changed_files_are_loaded_once_when_two_looks_agree),
+        TEST(a_missing_key_is_reported_once_and_nothing_is_loaded),
+        TEST(tokens_are_loaded_while_a_key_is_missing),
+        TEST(a_file_that_cannot_be_opened_counts_as_missing),
+        TEST(a_missing_file_for_etcd_is_reported),
+        TEST(a_key_that_is_missing_at_a_reload_is_not_reported_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
