@@ -78,15 +78,22 @@ image_can_be_built() {
         grep -w libcurl4 $deploy/Dockerfile && grep -w libcurl4-openssl-dev $deploy/Dockerfile
 }
 
+# The check of the metrics also writes the expressions of the dashboard as rules.
+check_dashboard() {
+    check 'the dashboard is JSON' python3 -m json.tool $deploy/grafana.json
+    check 'running servers have every metric' python3 tests/deploy/metrics_check.py \
+        build/doorman_server "$folder" $deploy/grafana.json $deploy/doorman.rules.yml
+    check_with promtool 'the expressions of the dashboard are valid' \
+        promtool check rules "$folder/dashboard.yml"
+}
+
 if is_installed promtool; then
     check 'Prometheus reads its configuration' promtool check config $deploy/prometheus.yml
     check 'the rules are valid' promtool check rules $deploy/doorman.rules.yml
     check 'the alerts fire when they should' promtool test rules tests/deploy/rules_test.yml
 fi
 if is_installed systemd-analyze; then check 'systemd reads the unit' unit_is_right; fi
-if is_installed python3; then
-    check 'the dashboard is JSON' python3 -m json.tool $deploy/grafana.json
-fi
+if is_installed python3; then check_dashboard; fi
 if python3 -c 'import yaml' 2>/dev/null; then
     check 'the objects of Kubernetes fit together' \
         python3 tests/deploy/kubernetes_check.py $deploy/kubernetes*.yml
