@@ -716,6 +716,58 @@ static void a_user_can_have_a_certificate_too(void **state) {
     etcd_stop(&etcd);
 }
 
+/* Replaces the files that a server uses with those of another folder. */
+static void certificates_replace(const char *used, const char *from) {
+    char command[512];
+    snprintf(command, sizeof command,
+             "for name in ca.pem own.key own.pem; do "
+             "cp %s/$name %s/next && mv %s/next %s/$name || exit 1; done",
+             from, used, used, used);
+    assert_int_equal(system(command), 0);
+}
+
+/* V1: etcd starts again with certificates of another authority. */
+static void changed_certificates_are_used_for_the_next_connection(void **state) {
+    (void)state;
+    struct certificates paths;
+    struct etcd etcd;
+    char ca[96], cert[96], key[96];
+    certificates_create(&paths);
+    etcd_require_with(&etcd, &(struct etcd){.certificates = paths.own, .asks_clients = true});
+    struct process *server = process_new();
+    certificates_replace(server->folder, paths.own);
+    snprintf(ca, sizeof ca, "%s/ca.pem", server->folder);
+    snprintf(cert, sizeof cert, "%s/own.pem", server->folder);
+    snprintf(key, sizeof key, "%s/own.key", server->folder);
+    file_write(server->config, CONFIG);
+    const char *const arguments[] = {"--config",
+                                     server->config,
+                                     "--listen",
+                                     "tcp://127.0.0.1:0",
+                                     "--etcd",
+                                     etcd.url,
+                                     "--election-key",
+                                     "doorman/test",
+                                     "--etcd-ca",
+                                     ca,
+                                     "--etcd-cert",
+                                     cert,
+                                     "--etcd-key",
+                                     key,
+                                     NULL};
+    process_start(server, arguments, NULL);
+    process_await(server, IS_MASTER, 1);
+    etcd_stop(&etcd);
+    etcd.certificates = paths.others;
+    etcd_start(&etcd);
+    process_await(server, "etcd cannot be reached", 1);
+    certificates_replace(server->folder, paths.others);
+    process_await(server, "etcd answers", 1);
+    process_signal(server, SIGTERM);
+    process_end(server, 0);
+    etcd_stop(&etcd);
+}
+
 /* The first member accepts connections and never answers, not even to TLS. */
 static void a_member_that_hangs_in_tls_is_skipped(void **state) {
     (void)state;
@@ -795,6 +847,7 @@ int main(int argc, char **argv) {
         TEST(a_member_must_have_the_right_certificate),
         TEST(a_member_can_require_a_certificate),
         TEST(a_user_can_have_a_certificate_too),
+        TEST(changed_certificates_are_used_for_the_next_connection),
         TEST(a_member_that_hangs_in_tls_is_skipped),
         TEST(calls_share_a_connection),
     };
