@@ -148,10 +148,14 @@ HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuz
 REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
 TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_LOOP) $(REPLAYS) build/sim/sim \
     build/doorman_server
-# The longest tests come first, because they run in parallel.
+# The longest programs come first, because they run in parallel. The first two use a core all the
+# time, and the others mostly wait.
+LONG = $(addprefix %/system/,abuse_test agent_test clients_test etcd_test etcd_transport_test \
+    http_test tree_test)
 test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
-	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh $(TESTS) \
+	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh \
+	    $(filter $(LONG),$(TESTS)) $(filter-out $(LONG),$(TESTS)) \
 	    tests/shell_check.sh tests/event_loop_check.sh tests/deploy_check.sh \
 	    tests/browser_check.sh tests/openapi_check.sh \
 	    tests/install_check.sh tests/package_check.sh tests/fuzz/replay.sh tests/text_check.sh \
