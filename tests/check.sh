@@ -46,10 +46,10 @@ require() { # tools
     done
 }
 
-# Waits up to 60 s for a text in a file, such as the log of a server.
+# Waits up to three minutes for a text in a file, such as the log of a server.
 await() { # text, file
     tries=0
-    until grep -q -e "$1" "$2" || [ $tries = 600 ]; do
+    until grep -q -e "$1" "$2" || [ $tries = 1800 ]; do
         sleep 0.1
         tries=$((tries + 1))
     done

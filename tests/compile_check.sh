@@ -174,7 +174,7 @@ handles() { # a compiler of C
 # Returns whether a server starts, and whether SIGTERM ends it with success.
 server_works() { # its program
     "$1" --config config.example.json --http off --listen tcp://127.0.0.1:0 2>"$own/log" &
-    for _ in $(seq 600); do
+    for _ in $(seq 1800); do
         if grep -q 'msg=serving' "$own/log"; then break; fi
         sleep 0.1
     done

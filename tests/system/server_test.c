@@ -44,6 +44,7 @@ static void a_request_over_nng_gets_a_lease(void **state) {
     (void)state;
     const char *const more[] = {"--node", "leaf-eu-1", NULL};
     struct server server = server_start(CONFIG_120, more);
+    double before = (double)time(NULL);
     cJSON *reply = send_request(&server, CAPACITY_REQUEST("a", "db/orders", "50"));
     assert_string_equal(text(reply, "get_capacity.response[0].resource_id"), "db/orders");
     assert_true(number(reply, GETS "capacity") == 50);
@@ -52,7 +53,7 @@ static void a_request_over_nng_gets_a_lease(void **state) {
     assert_true(number(reply, GETS "expires_in") == 60);
     assert_true(number(reply, GETS "refresh_interval") == 16);
     double now = (double)time(NULL);
-    assert_true(number(reply, GETS "expiry_time") >= now + 60 - 2 * TIMEOUT_MS / 1000.0);
+    assert_true(number(reply, GETS "expiry_time") >= before + 60 - 1);
     assert_true(number(reply, GETS "expiry_time") <= now + 60 + 1);
     assert_true(number(reply, "get_capacity.response[0].safe_capacity") == 120);
     cJSON_Delete(reply);
@@ -449,7 +450,7 @@ static void a_peer_that_stops_in_a_message_does_not_affect_others(void **state) 
 static bool is_disconnected_if_it_does_not_read(const struct server *server, const char *request,
                                                 size_t bytes) {
     enum { REQUESTS = 20000 };
-    const struct timeval soon = {0, 200000}, late = {TIMEOUT_MS / 4000, 0};
+    const struct timeval soon = {0, 200000}, late = {TIMEOUT_MS / 12000, 0};
     int fd = raw_greet(server);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon);
     int sent = 0;
@@ -462,7 +463,7 @@ static bool is_disconnected_if_it_does_not_read(const struct server *server, con
     while (sent < REQUESTS && raw_send(fd, request, bytes)) sent++;
     assert_in_range(sent, 1, REQUESTS - 1);
     struct pollfd cut = {.fd = fd, .events = 0};
-    bool is_cut = poll(&cut, 1, TIMEOUT_MS / 4) == 1 && cut.revents & (POLLHUP | POLLERR);
+    bool is_cut = poll(&cut, 1, TIMEOUT_MS / 12) == 1 && cut.revents & (POLLHUP | POLLERR);
     close(fd);
     assert_true(capacity_of(server, CAPACITY_REQUEST("good", "other", "1")) == 1);
     return is_cut;

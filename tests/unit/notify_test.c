@@ -14,7 +14,7 @@ int server_main(int argc, char **argv);
 #define CONFIG "{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":100}]}"
 #define PING "WATCHDOG=1"
 #define PINGS_MISSED 20   /* how many intervals a hang lasts in the tests */
-#define TIMEOUT_MS 60000  /* long, because machines can be slow */
+#define TIMEOUT_MS 180000 /* long, because machines can be slow */
 #define BLOCKER_COUNT 256 /* more than nng has threads */
 
 /* A service with a server object and without sockets. Its probes are due every 5 ms. */
