@@ -79,8 +79,9 @@ SERVER_SOURCES = doorman_server.c \
     $(patsubst %,server/%.c,$(sort $(foreach part,$(PARTS),$(FILES_$(part)))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
+HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_INPUTS = $(SERVER_SOURCES) $(addprefix server/,server.h flags.h etcd.h http.h tls.h) \
-    build/http_files.h build/server_parts doorman.h
+    $(HTTP_FILES) build/server_parts doorman.h
 
 define build_server
 $(announce)
@@ -92,16 +93,22 @@ build/server_parts: always
 	@mkdir -p $(@D)
 	@echo '$(PARTS)' | cmp -s - $@ || echo '$(PARTS)' >$@
 
-# Files of the part HTTP as arrays of C, without comments and indentation: page.css as page_css.
-build/http_files.h: $(addprefix server/,page.css page.js openapi.json)
+# The style and the script of the status page as arrays of C, without comments and indentation.
+build/page_files.h: server/page.css server/page.js
 	@mkdir -p $(@D)
-	@echo '#pragma once' >$@
-	@for file in $^; do \
-	    echo "static const char $$(basename $$file | tr . _)[] = {" && \
-	    sed -e '/^\/\*/,/\*\/$$/d' -e 's/^ *//' $$file | od -A n -v -t u1 | \
+	@for name in css js; do \
+	    echo "static const char page_$$name[] = {" && \
+	    sed -e '/^\/\*/,/\*\/$$/d' -e 's/^ *//' server/page.$$name | od -A n -v -t u1 | \
 	        sed 's/[0-9][0-9]*/&,/g' && \
 	    echo '0};'; \
-	done >>$@
+	done >$@
+
+# The description of the API as an array of its lines, without indentation. It is large, so cppcheck
+# would need minutes for an array of its characters.
+build/openapi.h: server/openapi.json
+	@mkdir -p $(@D)
+	@{ echo 'static const char *const openapi_lines[] = {' && \
+	    sed -e 's/^ *//' -e 's/[\\"]/\\&/g' -e 's/.*/"&\\n",/' $< && echo '};'; } >$@
 
 build/doorman_server: $(SERVER_INPUTS) | build_deps
 	$(build_server)
@@ -243,7 +250,7 @@ $(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
 # Compiles with every compiler at every level of optimization. `make test` runs a part of it. Also
 # runs the unit tests as they are without a sanitizer.
 PLAIN_UNITS = $(patsubst %,build/plain/%,$(filter unit/%,$(PROGRAMS)))
-matrix: $(PLAIN_UNITS) build/sim/sim build/http_files.h | test_deps ## compile in all supported ways
+matrix: $(PLAIN_UNITS) build/sim/sim $(HTTP_FILES) | test_deps ## compile in all supported ways
 	@sh tests/run.sh $(PLAIN_UNITS)
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/compile_check.sh --all
@@ -345,7 +352,7 @@ TIDY_RUNS = "doorman.h $(TIDY) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN
     $(foreach source,$(SERVER_SOURCES),"$(source) $(TIDY) $(SERVER_MACROS)") \
     "--checks=-clang-analyzer-* $(wildcard examples/*.c) $(TIDY)"
 
-lint: build/http_files.h ## run clang-tidy, cppcheck and others, if they are installed
+lint: $(HTTP_FILES) ## run clang-tidy, cppcheck and others, if they are installed
 	@awk 'length > 100 { print FILENAME ":" FNR ": more than 100 columns"; bad = 1 } \
 	    END { exit bad }' $(C_SOURCES) $(SCRIPTS) server/page.css server/page.js Makefile
 	@$(call lint,clang-format,--dry-run -Werror $(C_SOURCES))

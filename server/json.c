@@ -10,7 +10,7 @@
  * {"METHOD": ...}. openapi.json describes all paths. */
 #include "http.h"
 
-#include "build/http_files.h" /* openapi_json, made from openapi.json */
+#include "build/openapi.h" /* openapi_lines, made from openapi.json */
 
 static void json_text(struct text *text, const char *value) {
     server_text_add(text, "\"");
@@ -306,7 +306,9 @@ void server_handle_description(struct service *service, const struct http_reques
     (void)service;
     (void)request;
     response->type = "application/json";
-    server_text_add_bytes(&response->text, openapi_json, sizeof openapi_json - 1);
+    for (size_t i = 0; i < sizeof openapi_lines / sizeof *openapi_lines; i++) {
+        server_text_add(&response->text, openapi_lines[i]);
+    }
 }
 
 void server_handle_health(struct service *service, const struct http_request *request,

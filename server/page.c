@@ -7,7 +7,7 @@
  * It also forbids style attributes, so bars and lines are SVG. */
 #include "http.h"
 
-#include "build/http_files.h" /* page_css and page_js, made from page.css and page.js */
+#include "build/page_files.h" /* page_css and page_js, made from page.css and page.js */
 
 #define PAGE_ROWS 100
 
