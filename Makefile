@@ -130,9 +130,9 @@ build/examples/gauge_guard: examples/gauge_guard.cpp build/doorman.o
 # Tests are built in three flavors. Each flavor has a folder in build/, with a server of the same
 # flavor. All tests run in the flavor asan (ASan and UBSan). Tests with threads also run in the
 # flavor tsan, except abuse_test, which takes 90 s there, and clients_test, which tests the programs
-# in examples/clients. System tests that check speed or memory also run in the flavor plain.
-# `make matrix` runs the unit tests in that flavor. Warnings are errors, except two kinds that gcc
-# reports wrongly with a sanitizer.
+# in examples/clients. Tests that check speed or memory also run in the flavor plain, and so does
+# limiters_test, because its threads meet more often there. `make matrix` runs all unit tests so.
+# Warnings are errors, except two kinds that gcc reports wrongly with a sanitizer.
 FLAVORS = plain asan tsan
 SANITIZED = -O1 -g1 -Werror -fno-omit-frame-pointer -Wno-unknown-warning-option \
     -Wno-format-truncation -Wno-error=maybe-uninitialized
@@ -143,7 +143,8 @@ build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/system/*_test.c tests/unit/*_test.c))
 THREADED = $(filter-out system/abuse_test system/clients_test, \
     $(filter unit/limiters_test system/%,$(PROGRAMS)))
-MEASURING = $(addprefix system/,abuse_test agent_test http_request_test http_test pages_test)
+MEASURING = unit/limiters_test \
+    $(addprefix system/,abuse_test agent_test http_request_test http_test pages_test)
 TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(MEASURING:%=build/plain/%)
 ALL_FLAVORS = $(foreach flavor,$(FLAVORS),$(PROGRAMS:%=build/$(flavor)/%))
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
@@ -158,7 +159,7 @@ TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_LOOP) $(REPLAYS) build/sim/sim
 # The longest programs come first, because they run in parallel. The first two use a core all the
 # time, and the others mostly wait.
 LONG = $(addprefix %/system/,abuse_test agent_test clients_test etcd_test etcd_transport_test \
-    http_test tree_test)
+    http_test tls_test tree_test)
 test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh \
