@@ -765,11 +765,14 @@ typedef struct doorman_server_resource {
                                 STATIC or NO_ALGORITHM */
     bool is_learning;        /* true: the server learns what the holders have */
     doorman_time learned_at; /* when the server stops learning; DOORMAN_NEVER: not known yet */
-    /* By how much `has` exceeds the capacity, in the resource's units. 0 if the leases fit, or if
-     * divides_capacity is false. After a cut in capacity the overshoot is more than 0, until
-     * holders have renewed their leases. The overshoot includes only what this server has granted,
-     * not what clients use without a lease. If two processes use one id, each of them uses the
-     * whole lease, but the overshoot includes the lease once. */
+    /* By how much `has` exceeds what the node may have in force at this moment, in the resource's
+     * units. 0 if the leases fit, or if divides_capacity is false. S12 says what the node may have.
+     * After a cut this includes the older, larger capacity until its leases have ended. So a cut
+     * alone causes no overshoot. With `immediate` handover the parent of a node does not wait for
+     * that end, so a cut of the node's lease causes an overshoot. The overshoot includes only what
+     * this server has granted. So it includes neither what clients use without a lease, nor leases
+     * of an earlier master that no holder has claimed. If two processes use one id, each of them
+     * uses the whole lease, but the overshoot includes the lease once. */
     double overshoot;
     bool has_safe_capacity;
     double safe_capacity;
@@ -3990,6 +3993,8 @@ typedef struct doorman__lease_table {
     unsigned step;            /* counts the steps, modulo 4: see "age" */
     doorman_time older_end;   /* when all leases from before the present step have ended */
     doorman_time last_end;    /* when all leases have ended */
+    doorman_time late_end;    /* the latest end of an entry that lasts longer than its last lease
+                                 needs: see "expiry" */
     doorman__table rotations; /* one for each holder if leases are whole units */
     doorman__total rotation_shares, rotation_committed; /* the sums of `share` and of `committed`
                                                            over the holders with turns */
@@ -5910,6 +5915,8 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    doorman_server_next_lease shows the lease as `unconfirmed`. After a cut, the larger amount
  *    stays committed for such a holder (R4). A restart, a lost response or a late copy of a request
  *    adds only 1 to the count. Nothing else changes for the lease.
+ * S12 The overshoot of a resource is the amount by which its leases exceed the maximum. The maximum
+ *    is the amount that the node may have in force at this moment. See "the maximum".
  * R8 Learning ends when all leases of a predecessor must have ended. A root learns for the longest
  *    lease length plus the drift. This time starts when the predecessor was known to be gone. T6 is
  *    the rule for a node with a parent. If learning_mode_duration is shorter than this time, T7
@@ -5928,6 +5935,47 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * C7 Three numbers are limited: the resources, the holders of one resource, and the resources of
  *    one holder. An item of a request that would exceed a limit is refused (FULL). No holder loses
  *    a lease because of a limit.
+ *
+ * The maximum (S12). The maximum of a resource is the largest of these amounts:
+ *
+ *   amount              counts
+ *   the capacity        in a root: always
+ *   K                   in a node with a parent: until the node's own lease has ended, with the
+ *                       drift. K is what the parent has committed for the node, at least C. After a
+ *                       cut, K stays above C until the node has claimed less (R3)
+ *   an older capacity   in a root: until all leases from before the cut have ended
+ *   an older K          in a node whose parent has committed less than the node has claimed: until
+ *                       the older lease of the node has ended, with the drift
+ *
+ * The cases in detail:
+ *
+ *   a smaller lease     The parent keeps K for the node until the node has confirmed the smaller
+ *                       lease, or until the older lease has ended (R4). The node confirms after its
+ *                       holders (R12). So the leases always fit into K.
+ *   a lost lease        The leases end with the node's own lease (S6). Their entries last longer by
+ *                       the drift (S8), and so does the parent's entry for the node. After that
+ *                       time the maximum is 0.
+ *   the node learns     The node grants at most C (R6). It does not know the leases of its
+ *                       predecessor that no holder has claimed.
+ *   the parent learns   The parent commits only what it grants (R6). This is less than the claim of
+ *                       the node if other holders have claimed the rest. The older lease of the
+ *                       node is still in force.
+ *   a cut at a root     T7 holds for the largest capacity of the last lease length. So the older
+ *                       capacity counts.
+ *   a child learns      The child gets its last lease again, even after a cut (R7). So older amounts
+ *                       count until this lease has ended too.
+ *   late entries        An entry may last longer than its lease needs (see "expiry" in >>leases). Its
+ *                       amount is a part of `has` until then. So K and an older K count at least
+ *                       until these entries have ended.
+ *   the kind changes    The leases of STATIC and NO_ALGORITHM have no bound. So the older amount has
+ *                       no bound.
+ *   `immediate`         The parent commits only the last lease, and grants the rest to other holders
+ *                       at once. So an older K does not count.
+ *
+ * A resource stores two older amounts. If a third one comes while both count, it is merged with the
+ * one that ends later. The result has the larger amount and the later end. So an amount may count
+ * for up to one lease length too long, but only after three cuts within a lease length. The maximum
+ * is only shown. No decision depends on it.
  *
  * Expiry. Every function removes expired leases first (S2), so doorman__server_update frees memory,
  * and removes what other calls have left. A heap orders all resources by the time at which an
@@ -6008,6 +6056,12 @@ typedef struct doorman__holder_usage {
     size_t count;
 } doorman__holder_usage;
 
+/* An amount of the maximum: an amount that the node may have in force until a time (S12). */
+typedef struct doorman__maximum {
+    double amount;
+    doorman_time until; /* `now` or earlier: the amount no longer counts */
+} doorman__maximum;
+
 /* A resource of the server, with its lease table. A node with a parent also has its own lease of
  * the resource. */
 typedef struct doorman__server_resource_entry {
@@ -6016,6 +6070,7 @@ typedef struct doorman__server_resource_entry {
     const doorman_template *settings;
     struct doorman__upward *upward; /* NULL: the server is a root */
     uint64_t expired_count;
+    doorman__maximum older[2]; /* older amounts of the maximum (S12), in any order */
     doorman__lease_table leases;
     char resource_id[];
 } doorman__server_resource_entry;
@@ -6248,6 +6303,68 @@ static void doorman__server_check_mastership(doorman_server *server) {
     if (server->is_master && server->now >= server->master_until) doorman__server_resign(server);
 }
 
+/* ---- server: the maximum */
+
+/* Returns the present amount of the maximum: the capacity of a root, or K. */
+static doorman__maximum doorman__resource_maximum(const doorman_server *server,
+                                                  const doorman__server_resource_entry *resource) {
+    const doorman__lease_table *leases = &resource->leases;
+    const doorman__held_lease *held = resource->upward ? &resource->upward->held : NULL;
+    doorman__maximum maximum = {leases->capacity, DOORMAN_NEVER};
+    if (held) {
+        maximum.amount = held->lease_id ? held->committed : 0;
+        doorman_time drift = doorman__scale(leases->lease_length, server->options.drift);
+        maximum.until = doorman__later(doorman__after(held->end, drift), leases->late_end);
+    }
+    if (!doorman__kinds[leases->algorithm->kind].divides_capacity) maximum.amount = DBL_MAX;
+    return maximum;
+}
+
+/* Stores `before`, the present amount before a change, as an older amount. Does nothing if the
+ * amount and its end have not fallen. */
+static void doorman__resource_add_older(const doorman_server *server,
+                                        doorman__server_resource_entry *resource,
+                                        doorman__maximum before) {
+    doorman__maximum *older = resource->older, *latest = &older[older[1].until > older[0].until];
+    doorman__maximum present = doorman__resource_maximum(server, resource);
+    bool covered = before.amount <= present.amount && before.until <= present.until;
+    assert(before.amount >= 0);
+    if (covered || server->now >= before.until) return;
+    if (server->now >= older[0].until) {
+        older[0] = before;
+    } else if (server->now >= older[1].until) {
+        older[1] = before;
+    } else {
+        latest->amount = doorman__max(latest->amount, before.amount);
+        latest->until = doorman__later(latest->until, before.until);
+    }
+}
+
+/* Makes the older amounts count at least until a time. */
+static void doorman__resource_keep_older(const doorman_server *server,
+                                         doorman__server_resource_entry *resource,
+                                         doorman_time until) {
+    for (size_t i = 0; i < 2; i++) {
+        doorman__maximum *older = &resource->older[i];
+        if (server->now < older->until) older->until = doorman__later(older->until, until);
+    }
+}
+
+/* S12: returns the overshoot. If very many leases have ended together, some of them are not removed
+ * yet (S2). They are still a part of `has`. In this case the function returns 0. */
+static double doorman__resource_overshoot(const doorman_server *server,
+                                          const doorman__server_resource_entry *resource) {
+    const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
+    doorman__maximum maximum = doorman__resource_maximum(server, resource);
+    double most = server->now < maximum.until ? maximum.amount : 0;
+    if (first && server->now >= first->end) return 0;
+    for (size_t i = 0; i < 2; i++) {
+        const doorman__maximum *older = &resource->older[i];
+        if (server->now < older->until) most = doorman__max(most, older->amount);
+    }
+    return doorman__max(0, doorman__total_value(resource->leases.has) - most);
+}
+
 static doorman_status doorman__server_check_options(const doorman_server_options *options,
                                                     doorman_error *error) {
     const char *wrong = NULL;
@@ -6384,14 +6501,18 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
 
 /* Sets the template of a root's resource, from a new configuration.
  *   learned_at   when the learning of a new resource of the template ends */
-static void doorman__resource_set_template(doorman__server_resource_entry *resource,
-                                           const doorman_template *settings, doorman_time now,
+static void doorman__resource_set_template(const doorman_server *server,
+                                           doorman__server_resource_entry *resource,
+                                           const doorman_template *settings,
                                            doorman_time learned_at) {
     doorman__lease_table *leases = &resource->leases;
+    doorman__maximum before = doorman__resource_maximum(server, resource);
+    before.until = leases->last_end;
     resource->settings = settings;
     doorman__leases_set_algorithm(leases, &settings->algorithm, settings->whole);
     doorman__leases_set_capacity(leases, settings->capacity, DBL_MAX, DOORMAN_NEVER);
-    if (now < leases->learned_at) {
+    doorman__resource_add_older(server, resource, before);
+    if (server->now < leases->learned_at) {
         leases->learned_at = doorman__later(leases->learned_at, learned_at);
     }
 }
@@ -6420,7 +6541,7 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
         doorman__server_resource_entry *resource = (doorman__server_resource_entry *)(void *)link;
         const doorman_template *settings = doorman__config_find(config, resource->resource_id);
         if (settings) {
-            doorman__resource_set_template(resource, settings, now,
+            doorman__resource_set_template(server, resource, settings,
                                            learned_at[settings - config->templates]);
         } else {
             doorman__server_free_resource(server, resource);
@@ -7022,11 +7143,24 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
     doorman__held_request_at(&server->upstream, held, request_at);
 }
 
+/* Returns the present amount of the maximum before the last response. The lease table still has the
+ * K of an earlier time. Since then the node may have claimed less (R3). */
+static doorman__maximum doorman__upward_maximum_before(const doorman__upward *upward) {
+    const doorman_server *server = upward->server;
+    const doorman__lease_table *leases = &upward->resource->leases;
+    doorman_time drift = doorman__scale(leases->lease_length, server->options.drift);
+    double amount = doorman__min(leases->may_commit, upward->held.claimed);
+    if (!doorman__kinds[leases->algorithm->kind].divides_capacity) amount = DBL_MAX;
+    doorman_time until = doorman__later(doorman__after(leases->end_by, drift), leases->late_end);
+    return (doorman__maximum){amount, until};
+}
+
 /* Processes the parent's response for one resource. */
 static void doorman__upward_changed(doorman__upward *upward,
                                     const doorman_capacity_response *item_response) {
     doorman__held_lease *held = &upward->held;
     doorman__lease_table *leases = &upward->resource->leases;
+    doorman__maximum before = doorman__upward_maximum_before(upward);
     if (item_response->outcome == DOORMAN_GRANTED) {
         memcpy(upward->server->parent, held->node, strlen(held->node) + 1);
         if (item_response->algorithm) {
@@ -7048,6 +7182,9 @@ static void doorman__upward_changed(doorman__upward *upward,
         upward->settings.safe_capacity = item_response->safe_capacity;
     }
     doorman__upward_apply_lease(upward);
+    if (leases->algorithm->handover == DOORMAN_CONFIRMED) {
+        doorman__resource_add_older(upward->server, upward->resource, before);
+    }
     leases->terms_count = 0;
     /* R12: the node confirms a cut only when its committed amounts fit into the lease. */
     doorman__held_confirm_at(&upward->server->upstream, held, DOORMAN_NEVER);
@@ -7241,8 +7378,14 @@ static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
  * the length of a lease. So if such a holder is gone, its wants soon stop taking capacity from
  * others. */
 static void doorman__context_set_end(const doorman__request_context *context, doorman_time length) {
-    doorman_time end = doorman__server_bound(context->server, length);
-    doorman__leases_set_end(context->leases, context->entry, doorman__after(context->now, end));
+    doorman__lease_table *leases = context->leases;
+    const doorman__lease_entry *entry = context->entry;
+    doorman_time bound = doorman__server_bound(context->server, length);
+    doorman_time end = doorman__after(context->now, bound);
+    doorman__leases_set_end(leases, context->entry, end);
+    if (entry->has > 0 && entry->end > end) {
+        leases->late_end = doorman__later(leases->late_end, entry->end);
+    }
     doorman__resource_update_by(context->server, context->resource, context->entry->end);
 }
 
@@ -7464,6 +7607,9 @@ static void doorman__context_decide(const doorman__request_context *context, boo
     } else {
         item_response->gets = doorman__context_new_lease(context, target, committed);
     }
+    if (item->state == DOORMAN__ITEM_RESTORE) {
+        doorman__resource_keep_older(context->server, context->resource, context->entry->end);
+    }
 }
 
 /* Records the wants of the holder in the lease table, and lowers u if the request confirms a lease
@@ -7675,7 +7821,7 @@ static bool doorman__resource_describe(doorman_server *server,
                                      .divides_capacity = kind->divides_capacity,
                                      .is_learning = doorman__leases_learning(leases, now),
                                      .learned_at = leases->learned_at};
-    if (kind->divides_capacity) out->overshoot = doorman__max(0, out->has - out->capacity);
+    if (kind->divides_capacity) out->overshoot = doorman__resource_overshoot(server, resource);
     out->has_safe_capacity = doorman__resource_safe_capacity(resource, now, &out->safe_capacity);
     return true;
 }

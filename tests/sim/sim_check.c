@@ -402,6 +402,15 @@ static void check_holders(sim_world *world, const sim_process *process,
              resource->resource_id, process->address);
 }
 
+/* S12: no node reports an overshoot where the leases never exceed the capacity (T7). */
+static void check_overshoot(sim_world *world, const sim_process *process,
+                            const doorman_server_resource *resource) {
+    size_t index = sim_resource_index(world, resource->resource_id);
+    if (resource->overshoot <= 0 || isinf(capacity_limit(world, index))) return;
+    sim_fail(world, "%s reports that the leases of %s, %.9g, exceed what it may have by %.9g",
+             process->address, resource->resource_id, resource->has, resource->overshoot);
+}
+
 void sim_check_resources(sim_world *world, size_t index) {
     const sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);
@@ -412,6 +421,7 @@ void sim_check_resources(sim_world *world, size_t index) {
         sim_committed_amounts amounts = {.clients = {0}};
         check_resource(world, process, &resource, local, &amounts);
         check_holders(world, process, &resource, local, &amounts);
+        check_overshoot(world, process, &resource);
     }
 }
 

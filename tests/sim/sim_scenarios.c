@@ -14,6 +14,7 @@
 #include "sim.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,6 +212,87 @@ static void sample(sim_world *world, sim_timeline *timeline, size_t second) {
     }
 }
 
+/* ---- overshoots (S12) */
+
+/* What one node reports of the resource. */
+typedef struct sim_report {
+    bool known; /* false: the node has no master, or its master does not know the resource */
+    bool learns;
+    doorman_server_resource resource;
+} sim_report;
+
+static sim_report read_report(sim_world *world, size_t node) {
+    size_t master = sim_key_holder(world, node);
+    sim_report report = {.known = false};
+    if (master == SIM_NONE) return report;
+    const sim_process *process = &world->processes[master];
+    doorman_time local = sim_local(&process->machine.clock, world->now);
+    report.known =
+        doorman_server_find(process->server, world->resources[0], &report.resource, local);
+    report.learns = report.known && local < report.resource.learned_at;
+    return report;
+}
+
+/* Returns what the master of a node has committed for one of its holders. */
+static double committed_for(sim_world *world, size_t node, const char *holder) {
+    const sim_process *process = &world->processes[sim_key_holder(world, node)];
+    doorman_time local = sim_local(&process->machine.clock, world->now);
+    doorman_cursor cursor = {0};
+    doorman_server_lease lease;
+    while (doorman_server_next_lease(process->server, world->resources[0], &cursor, &lease, local))
+        if (strcmp(lease.holder_id, holder) == 0) return lease.committed;
+    return 0;
+}
+
+/* Returns the sum of the leases in force of a node's holders. Each client and each child node says
+ * what it has. A child without a master has what the node has committed for it. */
+static double leases_in_force(sim_world *world, size_t node) {
+    double sum = 0;
+    bool leaf = true;
+    for (size_t i = node + 1; i < world->node_count; i++) {
+        if (world->nodes[i].parent != node) continue;
+        sim_report child = read_report(world, i);
+        sum += child.known ? child.resource.capacity
+                           : committed_for(world, node, world->nodes[i].name);
+        leaf = false;
+    }
+    return leaf ? world->nodes[node].leases[0] : sum;
+}
+
+/* Returns by how much a node is truly over: by how much the leases of its holders exceed the
+ * capacity of the root, or what the parent has committed for the node. With confirmed handover no
+ * node is ever over. If the parent does not know all its holders, the result is INFINITY. */
+static double true_overshoot(sim_world *world, size_t node, doorman_handover handover) {
+    size_t parent = world->nodes[node].parent;
+    if (handover == DOORMAN_CONFIRMED) return 0;
+    double in_force = leases_in_force(world, node);
+    if (parent == SIM_NONE) return in_force - CAPACITY;
+    sim_report report = read_report(world, parent);
+    if (!report.known || report.learns) return INFINITY;
+    return in_force - committed_for(world, parent, world->nodes[node].name);
+}
+
+/* No node reports a larger overshoot than it truly has. If all clients together have more than the
+ * capacity, some node reports an overshoot. A node that learns may not know all leases, so the
+ * second check needs nodes that have all learned. */
+static void check_overshoots(sim_world *world, doorman_handover handover, double leased) {
+    bool reported = false, all_know = true;
+    for (size_t i = 0; i < world->node_count; i++) {
+        sim_report report = read_report(world, i);
+        double overshoot = report.known ? report.resource.overshoot : 0;
+        all_know = all_know && report.known && !report.learns;
+        if (overshoot <= 0) continue;
+        reported = true;
+        double truth = true_overshoot(world, i, handover);
+        if (overshoot <= truth + 1e-6) continue;
+        sim_fail(world, "%s reports an overshoot of %.9g, but it is over by %.9g",
+                 world->nodes[i].name, overshoot, truth);
+    }
+    if (all_know && !reported && leased > CAPACITY * (1 + 1e-9)) {
+        sim_fail(world, "the clients have %.9g, but no node reports an overshoot", leased);
+    }
+}
+
 static bool well_used(const sim_timeline *timeline, size_t second) {
     double maximum = timeline->wanted[second] < CAPACITY ? timeline->wanted[second] : CAPACITY;
     return timeline->leased[second] >= 0.95 * maximum;
@@ -269,6 +351,7 @@ static void run(const sim_scenario *scenario, doorman_handover handover, uint64_
     for (size_t second = 0; second <= scenario->seconds; second++) {
         sim_run(world, (doorman_time)second * DOORMAN_SECOND);
         sample(world, timeline, second);
+        check_overshoots(world, handover, timeline->leased[second]);
     }
     out->result = evaluate(timeline, scenario);
     out->result.hash = world->hash;
