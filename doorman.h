@@ -6350,8 +6350,9 @@ static void doorman__resource_keep_older(const doorman_server *server,
     }
 }
 
-/* S12: returns the overshoot. If very many leases have ended together, some of them are not removed
- * yet (S2). They are still a part of `has`. In this case the function returns 0. */
+/* S12: returns the overshoot. An excess of one part in 10^9 is a rounding error (A1), and no
+ * overshoot. If very many leases have ended together, some of them are not removed yet (S2). They
+ * are still a part of `has`. In this case the function returns 0. */
 static double doorman__resource_overshoot(const doorman_server *server,
                                           const doorman__server_resource_entry *resource) {
     const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
@@ -6362,7 +6363,8 @@ static double doorman__resource_overshoot(const doorman_server *server,
         const doorman__maximum *older = &resource->older[i];
         if (server->now < older->until) most = doorman__max(most, older->amount);
     }
-    return doorman__max(0, doorman__total_value(resource->leases.has) - most);
+    double overshoot = doorman__total_value(resource->leases.has) - most;
+    return overshoot > most * 1e-9 ? overshoot : 0;
 }
 
 static doorman_status doorman__server_check_options(const doorman_server_options *options,

@@ -1580,24 +1580,156 @@ static double overshoot(world *w) {
     return resource.overshoot;
 }
 
-/* After a cut in capacity the leases exceed it until the holders have renewed. */
-static void a_resource_shows_by_how_much_its_leases_exceed_the_capacity(void **state) {
+/* Sets what a holder has, as a faulty server would. */
+static void force_lease(world *w, const char *holder_id, double has) {
+    uint64_t hash = doorman__hash(w->server->options.seed, "db");
+    doorman__lease_table *leases = &doorman__server_find(w->server, hash, "db")->leases;
+    hash = doorman__holder_hash(w->server, holder_id, false);
+    doorman__leases_set_amounts(leases, doorman__leases_find(leases, hash, holder_id, false), has,
+                                has);
+}
+
+/* S12: T7 holds for the older capacity until the leases from before the cut have ended. */
+static void a_cut_is_no_overshoot_until_the_older_leases_have_ended(void **state) {
     (void)state;
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 60}, b = {.id = "b", .wants = 40};
+    doorman_time ended = w->now + 63 * SECOND;
     assert_about(request_capacity(w, &a), 60);
     assert_about(request_capacity(w, &b), 40);
     assert_exact(overshoot(w), 0);
     reload(w, config_of(30, &quick));
-    assert_about(overshoot(w), 70);
+    assert_about(read_resource(w).has - read_resource(w).capacity, 70);
+    assert_exact(overshoot(w), 0);
     w->now += 16 * SECOND;
     assert_about(request_capacity(w, &a), 15);
-    assert_about(overshoot(w), 25);
-    w->now += 45 * SECOND;
-    (void)request(w, &a);
-    w->now += SECOND;
+    assert_exact(overshoot(w), 0);
+    force_lease(w, "a", 80);
+    assert_about(overshoot(w), 20); /* the sum is 120, more than the older capacity */
+    force_lease(w, "a", 50);
+    w->now = ended - 1;
+    assert_exact(overshoot(w), 0);
+    w->now = ended; /* holder b is gone; holder a has a lease from after the cut */
+    assert_about(overshoot(w), 20);
+    force_lease(w, "a", 30);
+    assert_exact(overshoot(w), 0);
+    world_stop(w);
+}
+
+/* S12: after two cuts, each older capacity counts for its own time. After a third cut the second
+ * capacity counts for the time of the third. A raise ends what it covers. */
+static void each_older_capacity_counts_until_its_own_leases_have_ended(void **state) {
+    (void)state;
+    const double capacities[] = {80, 50, 20};
+    const doorman_algorithm quick = {.has_learning_mode_duration = true};
+    for (size_t cuts = 1; cuts <= 3; cuts++) {
+        world *w = world_start(100, NULL);
+        doorman_time start = w->now;
+        holder a = {.id = "a", .wants = 10};
+        for (size_t i = 0; i < cuts; i++, w->now += 10 * SECOND) {
+            assert_about(request_capacity(w, &a), 10);
+            reload(w, config_of(capacities[i], &quick));
+        }
+        assert_about(request_capacity(w, &a), 10);
+        force_lease(w, "a", 200);
+        for (size_t i = 0; i < cuts; i++) {
+            double most = i == 0 ? 100 : cuts == 3 && i == 2 ? 80 : capacities[i - 1];
+            w->now = start + (doorman_time)i * 10 * SECOND + 63 * SECOND - 1;
+            assert_about(overshoot(w), 200 - most);
+        }
+        w->now++;
+        assert_about(overshoot(w), 200 - capacities[cuts - 1]);
+        reload(w, config_of(200, &quick));
+        assert_exact(overshoot(w), 0);
+        world_stop(w);
+    }
+}
+
+/* S12: leases may be from a configuration with longer leases than the one before the cut. */
+static void an_older_capacity_counts_until_its_longest_lease_has_ended(void **state) {
+    (void)state;
+    const doorman_algorithm quick = {.lease_length = 20 * SECOND,
+                                     .refresh_interval = 5 * SECOND,
+                                     .has_learning_mode_duration = true};
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 100};
+    assert_about(request_capacity(w, &a), 100);
+    reload(w, config_of(100, &quick));
+    reload(w, config_of(30, &quick));
+    w->now += 63 * SECOND - 1;
+    assert_about(read_resource(w).has, 100);
+    assert_exact(overshoot(w), 0);
+    world_stop(w);
+}
+
+/* S12: leases that no capacity bounded are no overshoot of a capacity that comes later. */
+static void a_new_kind_is_no_overshoot_until_the_older_leases_have_ended(void **state) {
+    (void)state;
+    const doorman_algorithm none = {.kind = DOORMAN_NO_ALGORITHM},
+                            quick = {.has_learning_mode_duration = true};
+    world *w = world_start(100, &none);
+    doorman_time ended = w->now + 63 * SECOND;
+    holder a = {.id = "a", .wants = 1000}, b = {.id = "b", .wants = 10};
+    assert_about(request_capacity(w, &a), 1000);
+    reload(w, config_of(100, &quick));
+    w->now += 20 * SECOND;
     (void)request(w, &b);
+    assert_true(read_resource(w).has > 100);
+    assert_exact(overshoot(w), 0);
+    force_lease(w, "b", 110);
+    w->now = ended - 1;
+    assert_exact(overshoot(w), 0);
+    w->now = ended;
+    assert_about(overshoot(w), 10);
+    world_stop(w);
+}
+
+/* S2, S12: one call removes only a part of very many leases that end together. */
+static void leases_that_have_ended_together_are_no_overshoot(void **state) {
+    (void)state;
+    enum { HOLDERS = 2500 };
+    const doorman_algorithm quick = {.has_learning_mode_duration = true};
+    world *w = world_start(HOLDERS, NULL);
+    doorman_time ended = w->now + 63 * SECOND;
+    for (int i = 0; i < HOLDERS; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "h%d", i);
+        assert_about(request_capacity(w, &(holder){.id = id, .wants = 1}), 1);
+    }
+    reload(w, config_of(10, &quick));
+    for (w->now = ended - 1; w->now < ended + 3; w->now++) {
+        doorman_server_resource resource = read_resource(w);
+        assert_true(resource.has > 10 || w->now == ended + 2);
+        assert_exact(resource.overshoot, 0);
+    }
+    world_stop(w);
+}
+
+/* R7, S12: a child that learns gets its last lease again, even after a cut. */
+static void the_lease_of_a_child_that_learns_is_no_overshoot(void **state) {
+    (void)state;
+    const doorman_algorithm quick = {.has_learning_mode_duration = true};
+    world *w = world_start(100, NULL);
+    const doorman_demand demand = {60, 1, 1};
+    doorman_capacity_request item = {.resource_id = "db", .wants = &demand, .wants_count = 1};
+    const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                     .is_server = true,
+                                     .holder_id = "child",
+                                     .items = &item,
+                                     .item_count = 1};
+    doorman_response response;
+    for (int i = 0; i < 3; i++, w->now += 30 * SECOND) {
+        assert_int_equal(doorman_server_handle(w->server, &request, &response, NULL, w->now),
+                         DOORMAN_OK);
+        assert_about(response.items[0].gets.capacity, 60);
+        if (i == 0) reload(w, config_of(30, &quick));
+        item.learning = true;
+    }
+    w->now -= 30 * SECOND; /* the child got its lease again 30 and 60 s after the cut */
+    assert_exact(overshoot(w), 0);
+    w->now += 63 * SECOND - 1;
+    assert_about(read_resource(w).has, 60);
     assert_exact(overshoot(w), 0);
     world_stop(w);
 }
@@ -1899,7 +2031,12 @@ int main(void) {
         cmocka_unit_test(a_server_without_a_seed_is_refused),
         cmocka_unit_test(a_resource_shows_whether_it_learns),
         cmocka_unit_test(a_root_says_when_it_stops_learning),
-        cmocka_unit_test(a_resource_shows_by_how_much_its_leases_exceed_the_capacity),
+        cmocka_unit_test(a_cut_is_no_overshoot_until_the_older_leases_have_ended),
+        cmocka_unit_test(each_older_capacity_counts_until_its_own_leases_have_ended),
+        cmocka_unit_test(an_older_capacity_counts_until_its_longest_lease_has_ended),
+        cmocka_unit_test(a_new_kind_is_no_overshoot_until_the_older_leases_have_ended),
+        cmocka_unit_test(leases_that_have_ended_together_are_no_overshoot),
+        cmocka_unit_test(the_lease_of_a_child_that_learns_is_no_overshoot),
         cmocka_unit_test(a_shared_id_or_an_undivided_amount_is_no_overshoot),
         cmocka_unit_test(an_update_removes_all_resources_that_have_ended),
         cmocka_unit_test(an_update_is_due_at_once_when_the_last_holder_releases),

@@ -1731,6 +1731,206 @@ static void a_fractional_lease_from_the_parent_is_rounded_down(void **state) {
     forest_stop(f);
 }
 
+/* ---- overshoots (S12) */
+
+/* Lets time pass until a node has granted more than its lease. Checks that no node reports an
+ * overshoot until then. Returns the excess at that time. */
+static double run_until_cut(forest *f, int at) {
+    doorman_server_resource resource = {.overshoot = 0};
+    for (int step = 0; step < 200; step++) {
+        f->now += SECOND / 10;
+        handle_due(f);
+        assert_true(resource_of(f, at, &resource));
+        if (resource.has > resource.capacity + 1) return resource.has - resource.capacity;
+        assert_exact(resource.overshoot, 0);
+    }
+    fail_msg("the node never has more than its lease");
+    return 0;
+}
+
+static double overshoot_of(const forest *f, int at) {
+    doorman_server_resource resource = {.overshoot = -1};
+    assert_true(resource_of(f, at, &resource));
+    return resource.overshoot;
+}
+
+/* A second leaf asks for half of what the first leaf has, so the lease of the first leaf shrinks.
+ * Its client has the older lease until the next renewal. With `confirmed` handover the root keeps
+ * the older lease committed. With `immediate` handover the root grants the difference at once. */
+static void a_smaller_lease_is_an_overshoot_only_if_the_rest_is_granted_at_once(void **state) {
+    (void)state;
+    for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
+        doorman_algorithm algorithm = fair;
+        algorithm.handover = (doorman_handover)handover;
+        forest *f = forest_start_one(100, algorithm);
+        int one = add_node(f, 0), two = add_node(f, 0);
+        add_client(f, one, 100, 1);
+        for (int step = 0; step < 100; step++, f->now += SECOND / 10) handle_due(f);
+        set_stalled(f, 0, true);
+        add_client(f, two, 100, 1);
+        double excess = run_until_cut(f, one);
+        assert_near(excess, 50, 1e-6);
+        assert_near(overshoot_of(f, one), handover == DOORMAN_IMMEDIATE ? excess : 0, 1e-9);
+        assert_exact(overshoot_of(f, two), 0);
+        set_stalled(f, 0, false);
+        for (int step = 0; step < 100; step++, f->now += SECOND / 10) handle_due(f);
+        assert_exact(overshoot_of(f, one), 0);
+        forest_stop(f);
+    }
+}
+
+/* A node whose parent is the test. */
+typedef struct lone_node {
+    doorman_server *server;
+    doorman_time now;
+    uint64_t lease_count;
+} lone_node;
+
+/* The parent grants a lease of 60 s. */
+static void grant_to_node(lone_node *n, double capacity, double committed,
+                          doorman_handover handover) {
+    doorman_algorithm algorithm = fair;
+    doorman_request request;
+    algorithm.handover = handover;
+    assert_true(doorman_upstream_request(doorman_server_upstream(n->server), &request, n->now));
+    const doorman_capacity_response item = {.resource_id = "db",
+                                            .gets = {.id = ++n->lease_count,
+                                                     .node = "parent",
+                                                     .capacity = capacity,
+                                                     .committed = committed,
+                                                     .expires_in = 60 * SECOND,
+                                                     .refresh_interval = 8 * SECOND},
+                                            .algorithm = &algorithm,
+                                            .has_learn_for = request.items[0].learning};
+    const doorman_response response = {.method = DOORMAN_GET_CAPACITY,
+                                       .is_server = true,
+                                       .is_master = true,
+                                       .items = &item,
+                                       .item_count = 1};
+    assert_int_equal(doorman_upstream_response(doorman_server_upstream(n->server), request.sequence,
+                                               &response, n->now),
+                     DOORMAN_OK);
+}
+
+static double ask_node(lone_node *n, double wants) {
+    const doorman_demand demand = {wants, 1, 1};
+    const doorman_capacity_request item = {.resource_id = "db", .wants = &demand, .wants_count = 1};
+    const doorman_request request = {
+        .method = DOORMAN_GET_CAPACITY, .holder_id = "a", .items = &item, .item_count = 1};
+    doorman_response response;
+    assert_int_equal(doorman_server_handle(n->server, &request, &response, NULL, n->now),
+                     DOORMAN_OK);
+    return response.items[0].gets.capacity;
+}
+
+/* Starts a node with a lease of 100 from now on, all of which its only client has. */
+static lone_node start_lone_node(doorman_handover handover) {
+    static const char *const parents[] = {"parent"};
+    const doorman_server_options options = {
+        .node = "node", .parents = parents, .parent_count = 1, .seed = {1, 2}};
+    const doorman_mastership mastership = {.address = "node", .until = DOORMAN_NEVER};
+    lone_node n = {.now = 1000 * SECOND};
+    assert_int_equal(doorman_server_create(&n.server, &options, NULL, n.now), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(n.server, &mastership, n.now), DOORMAN_OK);
+    assert_exact(ask_node(&n, 100), 0);
+    grant_to_node(&n, 100, 100, handover);
+    assert_exact(ask_node(&n, 100), 100);
+    return n;
+}
+
+/* Makes the entry of the client last longer than any lease may, as a faulty server would. */
+static void keep_entry(lone_node *n) {
+    uint64_t hash = doorman__hash(n->server->options.seed, "db");
+    doorman__lease_table *leases = &doorman__server_find(n->server, hash, "db")->leases;
+    doorman__leases_set_end(leases, leases->oldest, n->now + 500 * SECOND);
+}
+
+static doorman_server_resource read_node(const lone_node *n) {
+    doorman_server_resource resource = {.overshoot = -1};
+    assert_true(doorman_server_find(n->server, "db", &resource, n->now));
+    return resource;
+}
+
+/* A parent that learns commits less than the node has claimed. The node's older lease is in force
+ * until it ends, and a slow clock of a client may add the drift. What is in force after that time
+ * is an overshoot. With `immediate` handover the older lease does not count. */
+static void an_older_lease_of_a_node_counts_until_it_has_ended(void **state) {
+    (void)state;
+    for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
+        lone_node n = start_lone_node((doorman_handover)handover);
+        bool immediate = handover == DOORMAN_IMMEDIATE;
+        doorman_time ends = n.now + 63 * SECOND;
+        keep_entry(&n);
+        n.now += 10 * SECOND;
+        grant_to_node(&n, 40, 40, (doorman_handover)handover);
+        assert_exact(read_node(&n).capacity, 40);
+        assert_exact(read_node(&n).overshoot, immediate ? 60 : 0);
+        n.now = ends - 1;
+        assert_exact(read_node(&n).overshoot, immediate ? 60 : 0);
+        n.now = ends;
+        assert_exact(read_node(&n).overshoot, 60);
+        doorman_server_destroy(n.server);
+    }
+}
+
+/* R5: what the parent keeps committed for the node counts, even after the older lease has ended. */
+static void what_the_parent_keeps_committed_is_no_overshoot(void **state) {
+    (void)state;
+    lone_node n = start_lone_node(DOORMAN_CONFIRMED);
+    doorman_time ends = n.now + 63 * SECOND;
+    keep_entry(&n);
+    n.now += 10 * SECOND;
+    grant_to_node(&n, 40, 100, DOORMAN_CONFIRMED);
+    n.now = ends;
+    assert_exact(read_node(&n).capacity, 40);
+    assert_exact(read_node(&n).has, 100);
+    assert_exact(read_node(&n).overshoot, 0);
+    n.now += 10 * SECOND;
+    assert_exact(read_node(&n).overshoot, 100); /* the smaller lease has ended too */
+    doorman_server_destroy(n.server);
+}
+
+/* R3: a node limits itself to what it claims, so the older lease does not count after a claim. */
+static void a_claim_of_a_node_ends_its_older_lease(void **state) {
+    (void)state;
+    lone_node n = start_lone_node(DOORMAN_CONFIRMED);
+    uint64_t hash = doorman__hash(n.server->options.seed, "db");
+    doorman__lease_table *leases = &doorman__server_find(n.server, hash, "db")->leases;
+    doorman__leases_set_demands(leases, leases->oldest, &(doorman_demand){40, 1, 1}, 1);
+    doorman__leases_set_amounts(leases, leases->oldest, 40, 40);
+    n.now += 10 * SECOND;
+    grant_to_node(&n, 40, 40, DOORMAN_CONFIRMED);
+    assert_exact(read_node(&n).overshoot, 0);
+    doorman__leases_set_amounts(leases, leases->oldest, 100, 100);
+    assert_exact(read_node(&n).overshoot, 60);
+    doorman_server_destroy(n.server);
+}
+
+/* S6, S8: a node that has lost its lease reports no overshoot while entries of its clients last, and
+ * reports leases that outlast its own. */
+static void a_lost_lease_counts_until_the_drift_has_passed(void **state) {
+    (void)state;
+    for (int faulty = 0; faulty < 2; faulty++) {
+        lone_node n = start_lone_node(DOORMAN_CONFIRMED);
+        doorman_time start = n.now;
+        if (faulty) keep_entry(&n);
+        n.now = start + 60 * SECOND;
+        assert_false(read_node(&n).leased);
+        assert_exact(read_node(&n).capacity, 0);
+        assert_exact(read_node(&n).has, 100);
+        assert_exact(read_node(&n).overshoot, 0);
+        n.now = start + 63 * SECOND - 1;
+        assert_exact(read_node(&n).has, 100);
+        assert_exact(read_node(&n).overshoot, 0);
+        n.now = start + 63 * SECOND;
+        doorman_server_resource resource = {.overshoot = -1};
+        bool found = doorman_server_find(n.server, "db", &resource, n.now);
+        if (faulty) assert_exact(resource.overshoot, 100);
+        if (found && !faulty) assert_exact(resource.overshoot, 0);
+        doorman_server_destroy(n.server);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_first_request_through_a_node_gets_its_share_within_seconds),
@@ -1786,6 +1986,11 @@ int main(void) {
         cmocka_unit_test(the_rotation_continues_when_holders_leave),
         cmocka_unit_test(whole_units_can_be_switched_on_and_off),
         cmocka_unit_test(a_fractional_lease_from_the_parent_is_rounded_down),
+        cmocka_unit_test(a_smaller_lease_is_an_overshoot_only_if_the_rest_is_granted_at_once),
+        cmocka_unit_test(an_older_lease_of_a_node_counts_until_it_has_ended),
+        cmocka_unit_test(what_the_parent_keeps_committed_is_no_overshoot),
+        cmocka_unit_test(a_claim_of_a_node_ends_its_older_lease),
+        cmocka_unit_test(a_lost_lease_counts_until_the_drift_has_passed),
     };
     return run_all(tests);
 }
