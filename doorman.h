@@ -5962,15 +5962,15 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *                       node is still in force.
  *   a cut at a root     T7 holds for the largest capacity of the last lease length. So the older
  *                       capacity counts.
- *   a child learns      The child gets its last lease again, even after a cut (R7). So older amounts
- *                       count until this lease has ended too.
- *   late entries        An entry may last longer than its lease needs (see "expiry" in >>leases). Its
- *                       amount is a part of `has` until then. So K and an older K count at least
- *                       until these entries have ended.
- *   the kind changes    The leases of STATIC and NO_ALGORITHM have no bound. So the older amount has
- *                       no bound.
- *   `immediate`         The parent commits only the last lease, and grants the rest to other holders
- *                       at once. So an older K does not count.
+ *   a child learns      The child gets its last lease again, even after a cut (R7). So older
+ *                       amounts count until this lease has ended too.
+ *   late entries        An entry may last longer than its lease needs (see "expiry" in >>leases).
+ *                       Its amount is a part of `has` until then. So K and an older K count at
+ *                       least until these entries have ended.
+ *   the kind changes    The leases of STATIC and NO_ALGORITHM have no bound. So the older amount
+ *                       has no bound.
+ *   `immediate`         The parent commits only the last lease, and grants the rest to other
+ *                       holders at once. So an older K does not count.
  *
  * A resource stores two older amounts. If a third one comes while both count, it is merged with the
  * one that ends later. The result has the larger amount and the later end. So an amount may count

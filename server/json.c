@@ -44,6 +44,7 @@ static void json_resource(struct text *text, const struct row *row, const char *
     json_lease(text, "capacity", info->capacity);
     json_lease(text, "has", info->has);
     json_lease(text, "committed", info->committed);
+    json_number(text, "overshoot", info->overshoot);
     json_number(text, "wants", info->wants);
     server_text_addf(text, ",\"holders\":%zu,\"clients\":%zu,\"unconfirmed_holders\":%zu",
                      info->holder_count, info->holder_count, info->unconfirmed_count);

@@ -26,6 +26,8 @@ static const struct term {
     {"has", "how much the holders hold: the sum of their leases"},
     {"wants", "how much the holders ask for"},
     {"committed", "what the server still counts as used by a holder, at least what it has"},
+    {"over its capacity", "the leases exceed what the node may have in force at this moment; after "
+                          "a cut, the older capacity counts until its leases have ended"},
     {"subclients", "the clients that a holder stands for; a client stands for itself"},
     {"safe", "the safe capacity: what a client may use without a lease"},
     {"priority", "a higher number is more important"},
@@ -242,7 +244,11 @@ static void page_warnings(struct text *text, struct service *service, const stru
         page_learning_time(text, row->info.learned_at, now);
         server_text_add(text, "</span>");
     }
-    if (row->info.overshoot > 0) server_text_add(text, " <span class=bad>over its capacity</span>");
+    if (row->info.overshoot > 0) {
+        server_text_add(text, " <span class=bad>");
+        page_start_term(text, "span", "over its capacity");
+        server_text_add(text, "over its capacity</span></span>");
+    }
     if (row->info.unconfirmed_count > 0) {
         server_text_addf(text, " <span class=bad>%zu holder%s not confirm</span>",
                          row->info.unconfirmed_count,

@@ -35,6 +35,23 @@ static inline struct fixture fixture_start(const char *config, const char *const
     return fixture;
 }
 
+/* Starts a node with a parent. */
+static inline struct fixture leaf_start(const char *parent) {
+    struct fixture leaf = {.server = {process_new(), ""}};
+    process_start(leaf.server.process,
+                  (const char *[]){"--parent", parent, "--node", "leaf", "--listen",
+                                   "tcp://127.0.0.1:0", "--http", "127.0.0.1:0", NULL},
+                  NULL);
+    process_await(leaf.server.process, " http=http", 1);
+    char *log_text = file_read(leaf.server.process->err);
+    unsigned port = 0;
+    assert_int_equal(sscanf(strstr(log_text, " http="), " http=http://127.0.0.1:%u", &port), 1);
+    snprintf(leaf.http.url, sizeof leaf.http.url, "tcp://127.0.0.1:%u", port);
+    free(log_text);
+    leaf.http.process = leaf.server.process;
+    return leaf;
+}
+
 /* Returns everything that arrives on a connection until the peer closes it; the caller frees it. */
 static inline char *drain(int fd) {
     size_t bytes = 0, capacity = (size_t)64 << 10;

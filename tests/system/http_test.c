@@ -139,23 +139,6 @@ static void leases_are_sorted_paged_and_filtered(void **state) {
     server_stop(&fixture.server);
 }
 
-/* Starts a node with a parent. */
-static struct fixture leaf_start(const char *parent) {
-    struct fixture leaf = {.server = {process_new(), ""}};
-    process_start(leaf.server.process,
-                  (const char *[]){"--parent", parent, "--node", "leaf", "--listen",
-                                   "tcp://127.0.0.1:0", "--http", "127.0.0.1:0", NULL},
-                  NULL);
-    process_await(leaf.server.process, " http=http", 1);
-    char *log_text = file_read(leaf.server.process->err);
-    unsigned port = 0;
-    assert_int_equal(sscanf(strstr(log_text, " http="), " http=http://127.0.0.1:%u", &port), 1);
-    snprintf(leaf.http.url, sizeof leaf.http.url, "tcp://127.0.0.1:%u", port);
-    free(log_text);
-    leaf.http.process = leaf.server.process;
-    return leaf;
-}
-
 /* ---- JSON and metrics ----------------------------------------------------------------------- */
 
 /* V3: the state as JSON. */

@@ -183,6 +183,54 @@ static void the_status_has_no_digits_that_come_from_rounding(void **state) {
     server_stop(&fixture.server);
 }
 
+/* Waits until a series has a value. */
+static void await_metric(const struct fixture *fixture, const char *series, double value) {
+    double now = -1;
+    for (int waited = 0; waited < TIMEOUT_MS; waited += 50) {
+        now = metric(fixture, series);
+        if (now <= value && now >= value) return;
+        sleep_ms(50);
+    }
+    fail_msg("%s is %g, expected %g", series, now, value);
+}
+
+/* A client of a leaf has 100. Then another client asks the root for 100, so the lease of the leaf
+ * shrinks to 50. The first client does not renew, so the leaf has granted more than its lease. With
+ * `confirmed` handover the root keeps the older lease committed for the leaf. */
+static void a_leaf_whose_lease_shrinks(const char *handover, double overshoot) {
+    char config[512], expected[64];
+    snprintf(config, sizeof config,
+             "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 100, \"algorithm\": "
+             "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 600, \"refresh_interval\": 2, "
+             "\"learning_mode_duration\": 0, \"parameters\": [{\"name\": \"handover\", "
+             "\"value\": \"%s\"}]}}]}",
+             handover);
+    struct fixture root = fixture_start(config, (const char *[]){"--node", "root", NULL});
+    struct fixture leaf = leaf_start(root.server.url);
+    request_for(&leaf, 1, "100");
+    await_metric(&leaf, "doorman_resource_capacity{resource=\"db\"}", 100);
+    request_for(&leaf, 1, "100");
+    assert_true(metric(&leaf, "doorman_resource_has{resource=\"db\"}") == 100);
+    request_for(&root, 2, "100");
+    await_metric(&leaf, "doorman_resource_capacity{resource=\"db\"}", 50);
+    assert_true(metric(&leaf, "doorman_resource_has{resource=\"db\"}") == 100);
+    assert_true(metric(&leaf, "doorman_resource_overshoot{resource=\"db\"}") == overshoot);
+    snprintf(expected, sizeof expected, "\"overshoot\":%g,", overshoot);
+    expect(&leaf, "/v1/status", HOST, 200, expected);
+    char *page = get(&leaf, "/", HOST);
+    bool marked = strstr(page, "'>over its capacity</span></span>") != NULL;
+    assert_int_equal(marked, overshoot > 0);
+    free(page);
+    server_stop(&leaf.server);
+    server_stop(&root.server);
+}
+
+static void a_leaf_reports_what_it_granted_beyond_what_it_may_have(void **state) {
+    (void)state;
+    a_leaf_whose_lease_shrinks("confirmed", 0);
+    a_leaf_whose_lease_shrinks("immediate", 50);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
 int main(void) {
@@ -193,6 +241,7 @@ int main(void) {
         TEST(a_process_that_is_not_master_has_no_leases),
         TEST(a_holder_that_never_confirms_is_shown),
         TEST(the_status_has_no_digits_that_come_from_rounding),
+        TEST(a_leaf_reports_what_it_granted_beyond_what_it_may_have),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

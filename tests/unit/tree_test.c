@@ -1906,7 +1906,7 @@ static void a_claim_of_a_node_ends_its_older_lease(void **state) {
     doorman_server_destroy(n.server);
 }
 
-/* S6, S8: a node that has lost its lease reports no overshoot while entries of its clients last, and
+/* S6, S8: a node that has lost its lease reports no overshoot while entries of its clients last. It
  * reports leases that outlast its own. */
 static void a_lost_lease_counts_until_the_drift_has_passed(void **state) {
     (void)state;
