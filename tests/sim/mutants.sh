@@ -198,6 +198,14 @@ mutant no-floor 'G5: after a cut, the free capacity is negative' \
 mutant no-expiry 'S2: leases do not expire at the server' \
     'if (server->now < entry->end) break;' \
     'if (server->now >= 0) break;'
+mutant over-older 'S12: an older capacity does not count, although its leases are in force' \
+    'if (covered || server->now >= before.until) return;' \
+    'if (!covered || server->now >= before.until) return;'
+mutant over-late 'S12: the older lease of a node does not count until late entries have ended' \
+    'if (entry->has > 0 && entry->end > end) {' 'if (0) {'
+mutant over-kept 'S12: an older capacity ends before the repeated lease of a learning child' \
+    'if (server->now < older->until) older->until = doorman__later(older->until, until);' \
+    '(void)older, (void)until;'
 mutant rate-fast 'L1: a rate allows 10 % more' \
     'n * quota->unit_time, quota->most);' \
     'n * quota->unit_time * 0.9, quota->most);'
