@@ -295,6 +295,7 @@ typedef int64_t doorman_time;
 #define DOORMAN_UNLIMITED (-1.0)                                   /* no limit */
 #define DOORMAN_AMOUNT_MAX 1e15
 #define DOORMAN_ID_BYTES_MAX 256
+#define DOORMAN_UNIT_BYTES_MAX 32
 #define DOORMAN_PRIORITY_MAX 15
 #define DOORMAN_SUBCLIENTS_MAX 1e9
 #define DOORMAN_MESSAGE_BYTES_MAX ((size_t)4 << 20)
@@ -382,6 +383,8 @@ typedef struct doorman_algorithm {
 typedef struct doorman_template {
     const char *identifier_glob; /* required: a shell glob, 1 to 256 bytes of UTF-8 */
     const char *description;     /* a text for people; default "" */
+    const char *unit;            /* for people: what the capacity counts, for example "queries/s";
+                                    up to 32 bytes of UTF-8; default "" */
     double capacity;             /* in the resource's units, [0, 1e15] */
     bool has_safe_capacity;      /* false: the safe capacity is the capacity divided by the number
                                     of known subclients */
@@ -519,7 +522,9 @@ typedef struct doorman_capacity_response {
     const doorman_terms *terms;         /* only for a holder that is a node: the terms of all shares
                                            of this resource */
     size_t terms_count;
-    bool has_learn_for;     /* true: the holder is a node that learns */
+    const char *description, *unit; /* only for a holder that is a node: the texts for people;
+                                           NULL: none */
+    bool has_learn_for;             /* true: the holder is a node that learns */
     doorman_time learn_for; /* if has_learn_for is true: how long the node must still learn */
 } doorman_capacity_response;
 
@@ -545,8 +550,11 @@ typedef struct doorman_request {
     const doorman_capacity_request *items; /* of a RELEASE_CAPACITY, only resource_id and has.id are
                                               used */
     size_t item_count;
-    const char *address; /* not on the wire: the address to which the request must be sent */
-    uint64_t sequence;   /* not on the wire: matches a response to its request */
+    const char *address;      /* not on the wire: the address to which the request must be sent */
+    uint64_t sequence;        /* not on the wire: matches a response to its request */
+    const char *http_address; /* only if the holder is a node: the address of its status page over
+                                 HTTP, not checked; NULL: not known. An upstream leaves it NULL. The
+                                 sender of the request may set it, to at most 256 bytes */
 } doorman_request;
 
 typedef struct doorman_response {
@@ -555,8 +563,8 @@ typedef struct doorman_response {
     bool is_master;                         /* false: the request had no effect, and there are no
                                                items */
     const char *master_address;             /* the address of the master; NULL: not known */
-    const char *http_address;               /* the address of the master over HTTP. Only a server
-                                               that answers over HTTP sets it; NULL: not known */
+    const char *http_address;               /* the address of the master over HTTP, not checked;
+                                               NULL: not known. A doorman_server leaves it NULL */
     const doorman_capacity_response *items; /* only for GET_CAPACITY: the responses, in the order of
                                                the items of the request */
     size_t item_count;
@@ -1741,11 +1749,15 @@ typedef struct doorman_transport_options {
     void (*on_wakeup)(void *context);
     void *context;
     const doorman_tls *tls; /* required if an address needs TLS */
+    /* The address of this node's status page over HTTP, which its requests tell the parent. NULL or
+     * "": not known. Only doorman_transport_update reads the text, so the text may change while the
+     * lock is held. The text must outlive the transport. */
+    const char *http_address;
 } doorman_transport_options;
 
 /* Creates a transport. The transport connects when there is a request to send.
  *   out       written only on OK; the caller destroys it
- *   options   the options and the texts of tls are used only during the call
+ *   options   used only during the call, like the texts of tls
  *   returns   OK | OUT_OF_MEMORY | UNAVAILABLE (after a fork, see doorman_agent_start) */
 DOORMAN_API doorman_status doorman_transport_create(doorman_transport **out,
                                                     const doorman_transport_options *options);
@@ -1771,8 +1783,10 @@ typedef struct doorman_transport_result {
     /* OK | UNAVAILABLE (no connection, or no response in time) | another status of
      * doorman_json_response (the response was invalid) */
     doorman_status status;
-    doorman_error error;                    /* why the request failed; "": it did not fail */
-    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address to which the request was sent */
+    doorman_error error;                         /* why the request failed; "": it did not fail */
+    char address[DOORMAN_ID_BYTES_MAX + 1];      /* the address to which the request was sent */
+    char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of a parent's status page over HTTP, from its
+                                                    response; not checked; "": not known */
 } doorman_transport_result;
 
 /* If a request has ended, passes its response or its failure to the upstream. If no request is in
@@ -1994,6 +2008,33 @@ static bool doorman__id_valid(const char *id) {
 }
 #define DOORMAN__ID_RULE "must be 1 to 256 bytes of UTF-8 without control characters"
 #define DOORMAN__AMOUNT_RULE "must be a finite number from 0 to 1e15"
+
+/* Copies a text for people into `room` bytes. A text that does not fit is cut off between two
+ * characters. A control character, and a byte that is not UTF-8, becomes a space. So JSON needs at
+ * most two bytes for each byte of the copy. NULL is copied as an empty text. */
+static void doorman__text_copy(char *to, size_t room, const char *text) {
+    size_t bytes = 0;
+    if (!text) text = "";
+    const char *end = (const char *)memchr(text, 0, room + 3);
+    if (!end) end = text + room + 3; /* the rest cannot fit */
+    while (text < end) {
+        const char *from = text;
+        uint32_t code = 0;
+        bool word =
+            end - text >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)text));
+        bool plain = word || doorman__utf8_next(&text, end, &code);
+        if (word) text += 8;
+        if (!plain) text++;
+        plain = word || (plain && code >= 0x20 && (code < 0x7f || code >= 0xa0));
+        size_t count = plain ? (size_t)(text - from) : 1;
+        if (word && bytes + count >= room) count = room - 1 - bytes;
+        if (bytes + count >= room) break;
+        memcpy(to + bytes, plain ? from : " ", count);
+        bytes += count;
+    }
+    assert(bytes < room);
+    to[bytes] = 0;
+}
 
 /* SipHash-1-3 (Aumasson and Bernstein 2012). An attacker who does not know the key cannot choose
  * ids with equal hashes. Therefore hash tables of ids from the network stay fast (C8). */
@@ -2557,6 +2598,11 @@ static bool doorman__template_hides_algorithm(const doorman_template *template_)
 /* Returns whether an amount is not an integer. DOORMAN_UNLIMITED counts as an integer. */
 static bool doorman__divides(double amount) { return amount > (double)(int64_t)amount; }
 
+/* Checks a unit. NULL is no unit. */
+static bool doorman__unit_valid(const char *unit) {
+    return !unit || !*unit || (doorman__id_valid(unit) && strlen(unit) <= DOORMAN_UNIT_BYTES_MAX);
+}
+
 #define DOORMAN__WHOLE_RULE "must be an integer, since \"whole\" is true"
 
 /* Goes through the rules that a template breaks. Does not check its algorithm. */
@@ -2577,6 +2623,8 @@ static const char *doorman__template_wrong(const doorman_template *template_, bo
         {whole && has_safe && safe_valid && doorman__divides(safe),
          "safe_capacity: " DOORMAN__WHOLE_RULE},
         {!has_safe && !doorman__equal(safe, 0), "safe_capacity: needs has_safe_capacity"},
+        {!doorman__unit_valid(template_->unit),
+         "unit: must be at most 32 bytes of UTF-8 without control characters"},
         {doorman__template_hides_algorithm(template_), "algorithm: needs has_algorithm"},
     };
     return DOORMAN__RULE_NEXT(rules, next);
@@ -2755,7 +2803,7 @@ static void doorman__config_warn(const doorman_config_options *options,
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
-    char *strings; /* all globs and descriptions, each ended by a NUL */
+    char *strings; /* all globs, descriptions and units, each ended by a NUL */
     bool reject_unmatched;
     doorman__link *links; /* two links for each template: one for its glob, and one for its literal
                              start */
@@ -2793,9 +2841,10 @@ static void doorman__config_index(doorman_config *config) {
 static size_t doorman__config_string_bytes(const doorman_config_options *options) {
     size_t bytes = 0;
     for (size_t i = 0; i < options->template_count; i++) {
-        const char *description = options->templates[i].description;
-        bytes += strlen(options->templates[i].identifier_glob) + 1;
-        bytes += strlen(description ? description : "") + 1;
+        const doorman_template *template_ = &options->templates[i];
+        bytes += strlen(template_->identifier_glob) + 1;
+        bytes += strlen(template_->description ? template_->description : "") + 1;
+        bytes += strlen(template_->unit ? template_->unit : "") + 1;
     }
     return bytes;
 }
@@ -2818,6 +2867,7 @@ static void doorman__config_copy(doorman_config *config, const doorman_config_op
         *copy = options->templates[i];
         copy->identifier_glob = doorman__config_string(&at, copy->identifier_glob);
         copy->description = doorman__config_string(&at, copy->description);
+        copy->unit = doorman__config_string(&at, copy->unit);
         copy->algorithm =
             doorman__algorithm_resolve(copy->has_algorithm ? &copy->algorithm : &common);
         copy->has_algorithm = true;
@@ -6026,6 +6076,9 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * T8 A request to a parent names the node that sends it, and the nodes on the longest path below
  *    that node. A server refuses a request that names its own node or its parent, because there is
  *    a loop. No request to a parent may name more than 16 nodes.
+ * T9 A parent sends the description and the unit of a resource with each lease that it grants to a
+ *    node. They are texts for people. The node shows them, and sends them to its own children. The
+ *    first 256 bytes of a description are sent.
  *
  * Why T7 holds in the whole tree. Let b(h) be what the parent of h has committed for h. While that
  * parent is gone or learns, b(h) is the amount in the last complete lease table of that parent. The
@@ -6124,6 +6177,7 @@ typedef struct doorman__upward {
     doorman_server *server;
     doorman__server_resource_entry *resource;
     doorman_template settings; /* of the resource, from the last response of the parent */
+    char *texts; /* the description and the unit, each ended by a NUL; NULL: both are empty */
     doorman_terms terms[DOORMAN_TERMS_MAX];
 } doorman__upward;
 
@@ -6219,6 +6273,7 @@ static void doorman__server_free_resource(doorman_server *server,
     doorman__timer_clear(&server->dues, &resource->due);
     doorman__table_remove(&server->resources, &resource->link);
     doorman__leases_uninit(leases);
+    if (resource->upward) DOORMAN_FREE(resource->upward->texts);
     DOORMAN_FREE(resource->upward);
     DOORMAN_FREE(resource);
 }
@@ -6799,8 +6854,10 @@ static bool doorman__upward_create(doorman_server *server,
     if (!upward) return false;
     upward->server = server;
     upward->resource = resource;
-    upward->settings = (doorman_template){
-        .identifier_glob = resource->resource_id, .description = "", .has_algorithm = true};
+    upward->settings = (doorman_template){.identifier_glob = resource->resource_id,
+                                          .description = "",
+                                          .unit = "",
+                                          .has_algorithm = true};
     upward->settings.algorithm = doorman__algorithm_resolve(&upward->settings.algorithm);
     upward->held.resource_id = resource->resource_id;
     doorman__upstream_add(&server->upstream, &upward->held, server->now);
@@ -7157,6 +7214,40 @@ static doorman__maximum doorman__upward_maximum_before(const doorman__upward *up
     return (doorman__maximum){amount, until};
 }
 
+#define DOORMAN__DESCRIPTION_BYTES_MAX 256 /* on the wire; a configuration has no limit */
+#define DOORMAN__TEXTS_BYTES_MAX (DOORMAN__DESCRIPTION_BYTES_MAX + 1 + DOORMAN_UNIT_BYTES_MAX + 1)
+
+/* Copies the description and the unit to `texts`, and makes both pointers point to the copies.
+ * Returns the bytes of both copies. */
+static size_t doorman__texts_copy(char texts[DOORMAN__TEXTS_BYTES_MAX], const char **description,
+                                  const char **unit) {
+    doorman__text_copy(texts, DOORMAN__DESCRIPTION_BYTES_MAX + 1, *description);
+    size_t bytes = strlen(texts) + 1;
+    doorman__text_copy(texts + bytes, DOORMAN_UNIT_BYTES_MAX + 1, *unit);
+    *description = texts;
+    *unit = texts + bytes;
+    return bytes + strlen(*unit) + 1;
+}
+
+/* T9: stores the description and the unit. They rarely change. If memory runs out, the last ones
+ * stay until the next response. */
+static void doorman__upward_set_texts(doorman__upward *upward,
+                                      const doorman_capacity_response *item_response) {
+    char texts[DOORMAN__TEXTS_BYTES_MAX], *copy = NULL;
+    const char *description = item_response->description, *unit = item_response->unit;
+    doorman_template *settings = &upward->settings;
+    size_t bytes = doorman__texts_copy(texts, &description, &unit);
+    bool same =
+        strcmp(settings->description, description) == 0 && strcmp(settings->unit, unit) == 0;
+    if (!same) copy = (char *)doorman__zalloc(bytes);
+    if (!copy) return;
+    memcpy(copy, texts, bytes);
+    DOORMAN_FREE(upward->texts);
+    upward->texts = copy;
+    settings->description = copy;
+    settings->unit = copy + (unit - description);
+}
+
 /* Processes the parent's response for one resource. */
 static void doorman__upward_changed(doorman__upward *upward,
                                     const doorman_capacity_response *item_response) {
@@ -7173,6 +7264,7 @@ static void doorman__upward_changed(doorman__upward *upward,
                                   held->capacity);
         }
         if (item_response->has_learn_for) doorman__upward_learn(upward, item_response->learn_for);
+        doorman__upward_set_texts(upward, item_response);
         upward->settings.whole = item_response->whole;
         doorman__leases_set_algorithm(leases, &upward->settings.algorithm, item_response->whole);
         for (size_t i = 0; i < item_response->terms_count; i++)
@@ -7638,6 +7730,14 @@ static void doorman__context_enter(doorman__request_context *context) {
     context->target = doorman__leases_target(leases, entry);
 }
 
+/* T9: sets the texts for people. */
+static void doorman__context_write_texts(const doorman__request_context *context,
+                                         doorman_capacity_response *item_response) {
+    const doorman_template *settings = context->resource->settings;
+    if (settings->description[0]) item_response->description = settings->description;
+    if (settings->unit[0]) item_response->unit = settings->unit;
+}
+
 static void doorman__server_respond(doorman_server *server, const doorman_request *request,
                                     doorman__request_item *item,
                                     doorman_capacity_response *item_response) {
@@ -7658,6 +7758,7 @@ static void doorman__server_respond(doorman_server *server, const doorman_reques
     if (request->is_server && item_response->outcome == DOORMAN_GRANTED) {
         size_t place = item->index * DOORMAN_TERMS_MAX;
         doorman__context_write_terms(&context, &server->terms[place], item_response);
+        doorman__context_write_texts(&context, item_response);
     }
     item_response->whole = leases->whole;
     item_response->has_safe_capacity =
@@ -11503,9 +11604,10 @@ static bool doorman__read_algorithm(const doorman__field *field, bool strict,
 static void doorman__read_template(const doorman__field *field, doorman_template *out) {
     doorman__field algorithm;
     doorman__read(field,
-                  "!identifier_glob:s description?s capacity:a safe_capacity?N whole?b algorithm?o",
-                  &out->identifier_glob, &out->description, &out->capacity, &out->has_safe_capacity,
-                  &out->safe_capacity, &out->whole, &algorithm);
+                  "!identifier_glob:s description?s unit?s capacity:a safe_capacity?N whole?b "
+                  "algorithm?o",
+                  &out->identifier_glob, &out->description, &out->unit, &out->capacity,
+                  &out->has_safe_capacity, &out->safe_capacity, &out->whole, &algorithm);
     out->has_algorithm = algorithm.value != NULL;
     if (out->has_algorithm) (void)doorman__read_algorithm(&algorithm, true, &out->algorithm);
 }
@@ -11737,7 +11839,10 @@ static void doorman__read_request(const doorman__field *root, doorman_request *o
     if (out->method == DOORMAN_DISCOVERY) return;
     bool groups = out->is_server;
     doorman__read_holder(&body, out);
-    if (groups) path = doorman__read_path(&body, out);
+    if (groups) {
+        path = doorman__read_path(&body, out);
+        doorman__read(&body, "http_address?s", &out->http_address);
+    }
     doorman__read(&body, "resource:o", &list);
     out->item_count = doorman__list_count(&list);
     size_t demand_count =
@@ -11764,8 +11869,8 @@ static void doorman__read_request(const doorman__field *root, doorman_request *o
 static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
                                  doorman_terms **terms, doorman_capacity_response *out) {
     doorman__field settings, list, priority;
-    doorman__read(field, "algorithm?o terms?o learn_for?T", &settings, &list, &out->has_learn_for,
-                  &out->learn_for);
+    doorman__read(field, "algorithm?o terms?o learn_for?T description?s unit?s", &settings, &list,
+                  &out->has_learn_for, &out->learn_for, &out->description, &out->unit);
     if (settings.value) doorman__read(&settings, "whole?b", &out->whole);
     if (settings.value && doorman__read_algorithm(&settings, false, algorithm)) {
         *algorithm = doorman__algorithm_resolve(algorithm);
@@ -11840,6 +11945,7 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
     out->is_master = !mastership.value;
     if (out->method == DOORMAN_DISCOVERY) doorman__read(&body, "is_master:b", &out->is_master);
     if (out->method != DOORMAN_GET_CAPACITY || !out->is_master) return;
+    if (out->is_server) doorman__read(&body, "http_address?s", &out->http_address);
     if (!list.value) doorman__read_fail(&list, "is missing");
     doorman__read_capacity_responses(&list, out);
 }
@@ -12106,8 +12212,10 @@ static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm
 /* Writes one template. Without has_algorithm the template takes the algorithm of `*` (G3). */
 static void doorman__put_template(doorman__writer *out, const doorman_template *template_) {
     const char *description = template_->description ? template_->description : "";
+    const char *unit = template_->unit ? template_->unit : "";
     doorman__put(out, "%,\n{'identifier_glob':%s", template_->identifier_glob);
     if (*description) doorman__put(out, ",'description':%s", description);
+    if (*unit) doorman__put(out, ",'unit':%s", unit);
     doorman__put(out, ",'capacity':%x", template_->capacity);
     if (template_->has_safe_capacity) {
         doorman__put(out, ",'safe_capacity':%x", template_->safe_capacity);
@@ -12130,8 +12238,8 @@ doorman_status doorman_json_write_config(const doorman_config_options *options,
     return doorman__put_end(&out);
 }
 
-/* Writes the fields that only a response to a server has: the algorithm, the terms and
- * learn_for. */
+/* Writes the fields that only a response to a server has: the algorithm, the terms, learn_for, and
+ * the texts for people (T9). */
 static void doorman__put_policy(doorman__writer *out,
                                 const doorman_capacity_response *item_response) {
     if (item_response->algorithm)
@@ -12148,6 +12256,9 @@ static void doorman__put_policy(doorman__writer *out,
     if (item_response->terms_count) doorman__put(out, "]");
     if (item_response->has_learn_for)
         doorman__put(out, ",'learn_for':%t", item_response->learn_for);
+    const char *description = item_response->description, *unit = item_response->unit;
+    if (description && *description) doorman__put(out, ",'description':%s", description);
+    if (unit && *unit) doorman__put(out, ",'unit':%s", unit);
 }
 
 static void doorman__put_response(doorman__writer *out, const doorman_response *response,
@@ -12162,6 +12273,7 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
         if (http) doorman__put(out, "%,'http_address':%s", http);
         doorman__put(out, "}");
     } else if (response->method == DOORMAN_GET_CAPACITY) {
+        if (response->is_server && http) doorman__put(out, "'http_address':%s,", http);
         doorman__put(out, "'response':[");
         for (size_t i = 0; i < response->item_count; i++) {
             doorman__put(out, "%,");
@@ -12231,6 +12343,7 @@ static void doorman__put_holder(doorman__writer *out, const doorman_request *req
     doorman__put(out, ",'path':[");
     for (size_t i = 0; i < request->path_count; i++) doorman__put(out, "%,%s", request->path[i]);
     doorman__put(out, "]");
+    if (request->http_address) doorman__put(out, ",'http_address':%s", request->http_address);
 }
 
 doorman_status doorman_json_request(const doorman_request *request, doorman_buffer *text) {
@@ -12257,10 +12370,13 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
  * reply could be too large, the message is refused and changes nothing (C4). An id takes up to
  * twice its bytes, because each byte may need an escape. The rest of an item, with the node's name,
  * takes at most 820 bytes. In a reply to a server, the algorithm of an item takes at most 520
- * bytes, and each of 16 terms takes at most 80 bytes. */
+ * bytes, and each of 16 terms takes at most 80 bytes. The texts for people take up to twice their
+ * bytes, and 32 bytes for their names. So the reply to a request of DOORMAN__ITEMS_MAX items
+ * fits. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
-    size_t bytes = 1024, rest = request->is_server ? 820 + 520 + 16 * 80 : 820;
+    size_t bytes = 1024, rest = 820;
+    if (request->is_server) rest += 520 + 16 * 80 + 2 * DOORMAN__TEXTS_BYTES_MAX + 32;
     for (size_t i = 0; i < request->item_count; i++) {
         size_t id_bytes = strlen(request->items[i].resource_id);
         bytes += rest + 2 * (id_bytes < DOORMAN_ID_BYTES_MAX ? id_bytes : DOORMAN_ID_BYTES_MAX);
@@ -12344,12 +12460,14 @@ void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
 }
 
 /* Allocates memory for the server's response. The memory begins with the items. If the response is
- * for a server, the items are followed by an algorithm and terms for each item. */
+ * for a server, the items are followed by the algorithms of all items, by all terms, and by the
+ * texts for people. */
 static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange) {
     const doorman_request *request = &exchange->request;
     size_t each = sizeof(doorman_capacity_response);
     if (request->is_server) {
-        each += sizeof(doorman_algorithm) + DOORMAN_TERMS_MAX * sizeof(doorman_terms);
+        each += sizeof(doorman_algorithm) + DOORMAN_TERMS_MAX * sizeof(doorman_terms) +
+                DOORMAN__TEXTS_BYTES_MAX;
     }
     doorman_status status = doorman__reply_reserve(&exchange->reply, request, &exchange->error);
     if (status != DOORMAN_OK) return status;
@@ -12383,6 +12501,7 @@ static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_
                               *item_response = &items[index];
     doorman_algorithm *algorithms = (doorman_algorithm *)(void *)(items + count);
     doorman_terms *terms = (doorman_terms *)(void *)(algorithms + count);
+    char *texts = (char *)(terms + count * DOORMAN_TERMS_MAX) + index * DOORMAN__TEXTS_BYTES_MAX;
     terms += index * DOORMAN_TERMS_MAX;
     if (item_response->algorithm) {
         algorithms[index] = *item_response->algorithm;
@@ -12392,6 +12511,7 @@ static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_
     if (item_response->terms_count)
         memcpy(terms, item_response->terms, item_response->terms_count * sizeof *terms);
     item_response->terms = terms;
+    (void)doorman__texts_copy(texts, &item_response->description, &item_response->unit);
 }
 
 /* Copies the response. The response of the server is only valid until the next call on the server.
@@ -13445,6 +13565,8 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
         return false;
     }
     if (!doorman_upstream_request(upstream, &request, now)) return false;
+    const char *http = transport->options.http_address;
+    if (upstream->is_server && http && *http) request.http_address = http;
     if (doorman_json_request(&request, &transport->text) != DOORMAN_OK) {
         doorman_upstream_failed(upstream, request.sequence, now);
         return false;
@@ -13513,6 +13635,8 @@ static void doorman__transport_process_result(doorman_transport *transport,
     out->status = DOORMAN_UNAVAILABLE;
     memcpy(out->address, transport->address, sizeof out->address);
     if (parsed) {
+        const char *http = transport->incoming.response.http_address;
+        if (doorman__id_valid(http)) memcpy(out->http_address, http, strlen(http) + 1);
         out->status =
             doorman__incoming_give(&transport->incoming, upstream, transport->sequence, now);
         nng_msg_free(transport->reply);

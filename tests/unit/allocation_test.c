@@ -91,6 +91,7 @@ typedef struct fixture {
 static const doorman_template templates[] = {
     {.identifier_glob = "db/*",
      .description = "queries a second",
+     .unit = "queries/s",
      .capacity = 100,
      .has_safe_capacity = true,
      .safe_capacity = 3,
@@ -338,8 +339,8 @@ static void dump_config(text *outcome, const doorman_config *config) {
     doorman_config_read(config, &read);
     const doorman_template *all = read.templates;
     for (size_t i = 0; i < read.template_count; i++) {
-        add(outcome, "%s (%s) %.17g %d %.17g\n", all[i].identifier_glob, all[i].description,
-            all[i].capacity, (int)all[i].algorithm.kind, all[i].algorithm.reserve);
+        add(outcome, "%s (%s) %s %.17g %d %.17g\n", all[i].identifier_glob, all[i].description,
+            all[i].unit, all[i].capacity, (int)all[i].algorithm.kind, all[i].algorithm.reserve);
     }
 }
 

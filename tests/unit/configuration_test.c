@@ -363,10 +363,11 @@ static void the_default_refresh_interval_is_a_third_of_a_short_lease(void **stat
 /* C3 */
 static void a_configuration_copies_everything_it_is_given(void **state) {
     (void)state;
-    char glob[] = "db/[0-9]*", description[] = "queries a second";
+    char glob[] = "db/[0-9]*", description[] = "queries a second", unit[] = "queries/s";
     doorman_template template_ = {
         .identifier_glob = glob,
         .description = description,
+        .unit = unit,
         .capacity = DOORMAN_AMOUNT_MAX,
         .whole = true,
         .has_safe_capacity = true, /* 0 is meaningful in this field and the next two has_ fields */
@@ -385,6 +386,7 @@ static void a_configuration_copies_everything_it_is_given(void **state) {
     doorman_config *config = config_of(&template_, 1);
     memset(glob, 'x', sizeof glob - 1);
     memset(description, 'x', sizeof description - 1);
+    memset(unit, 'x', sizeof unit - 1);
     memset(&template_, 0, sizeof template_);
 
     doorman_config_options read;
@@ -395,6 +397,7 @@ static void a_configuration_copies_everything_it_is_given(void **state) {
     assert_ptr_equal(doorman__config_find(config, "db/7"), kept);
     assert_string_equal(kept->identifier_glob, "db/[0-9]*");
     assert_string_equal(kept->description, "queries a second");
+    assert_string_equal(kept->unit, "queries/s");
     assert_exact(kept->capacity, DOORMAN_AMOUNT_MAX);
     assert_true(kept->whole);
     assert_true(kept->has_safe_capacity);
@@ -455,6 +458,10 @@ static const struct {
     {{.identifier_glob = "b", .has_safe_capacity = true, .safe_capacity = (double)NAN},
      "safe_capacity: must be"},
     {{.identifier_glob = "b", .safe_capacity = 1}, "safe_capacity: needs has_safe_capacity"},
+    {{.identifier_glob = "b", .unit = "123456789012345678901234567890123"},
+     "unit: must be at most 32 bytes"},
+    {{.identifier_glob = "b", .unit = "\xff"}, "unit: must be at most 32 bytes"},
+    {{.identifier_glob = "b", .unit = "a\x7f"}, "unit: must be at most 32 bytes"},
     {{.identifier_glob = "b", .algorithm = {.kind = DOORMAN_STATIC_SHARE}},
      "algorithm: needs has_algorithm"},
     {{.identifier_glob = "b", .algorithm = {.handover = DOORMAN_IMMEDIATE}},

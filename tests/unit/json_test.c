@@ -758,10 +758,17 @@ static doorman_status write_response(doorman_buffer *text, const doorman_respons
     return doorman__put_end(&out);
 }
 
+/* Both texts may be missing. */
+static void assert_same_text(const char *a, const char *b) {
+    assert_int_equal(a == NULL, b == NULL);
+    if (a) assert_string_equal(a, b);
+}
+
 static void assert_same_request(const doorman_request *a, const doorman_request *b) {
     assert_int_equal(a->method, b->method);
     assert_int_equal(a->is_server, b->is_server);
     assert_string_equal(a->holder_id, b->holder_id);
+    assert_same_text(a->http_address, b->http_address);
     assert_int_equal(a->path_count, b->path_count);
     for (size_t i = 0; i < a->path_count; i++) assert_string_equal(a->path[i], b->path[i]);
     assert_int_equal(a->item_count, b->item_count);
@@ -820,6 +827,8 @@ static void assert_same_item(const doorman_capacity_response *a,
     }
     assert_int_equal(a->has_learn_for, b->has_learn_for);
     assert_true(a->learn_for == b->learn_for);
+    assert_same_text(a->description, b->description);
+    assert_same_text(a->unit, b->unit);
 }
 
 static void a_server_sends_the_demand_of_its_clients_in_groups(void **state) {
@@ -977,6 +986,7 @@ static doorman_request random_request(random_message *d) {
         request.path = d->path;
         request.path_count = 1 + random_below(DOORMAN__PATH_MAX);
         for (size_t i = 0; i < request.path_count; i++) d->path[i] = random_name();
+        if (random_below(2)) request.http_address = random_name();
     }
     for (size_t i = 0; i < request.item_count; i++) {
         doorman_capacity_request *item_request = &d->item_requests[i];
@@ -1048,6 +1058,8 @@ static void random_item(random_message *d, size_t i) {
     item_response->has_learn_for = random_below(2);
     if (item_response->has_learn_for && random_below(2))
         item_response->learn_for = random_duration();
+    if (random_below(2)) item_response->description = random_name();
+    if (random_below(2)) item_response->unit = random_name();
 }
 
 static void random_messages_survive_a_round_trip(void **state) {
@@ -1067,10 +1079,12 @@ static void random_messages_survive_a_round_trip(void **state) {
                                      .is_master = true,
                                      .items = d->item_responses,
                                      .item_count = random_below(ITEMS + 1)};
+        if (random_below(2)) response.http_address = random_name();
         for (size_t i = 0; i < response.item_count; i++) random_item(d, i);
         assert_int_equal(write_response(&text, &response), DOORMAN_OK);
         assert_int_equal(read_response(&r, text.text, text.bytes), DOORMAN_OK);
         assert_true(r.response.is_server);
+        assert_same_text(r.response.http_address, response.http_address);
         assert_int_equal(r.response.item_count, response.item_count);
         for (size_t i = 0; i < response.item_count; i++) {
             assert_same_item(&r.response.items[i], &d->item_responses[i]);
@@ -1159,6 +1173,10 @@ static const struct {
      AT("terms[1].priority: must be an integer from 0 to 15")},
     {SERVER_RESPONSE("\"learn_for\":-1"), AT("learn_for: must be from 0 to 1e8 seconds")},
     {SERVER_RESPONSE("\"learn_for\":true"), AT("learn_for: must be a number")},
+    {SERVER_RESPONSE("\"description\":1"), AT("description: must be a string")},
+    {SERVER_RESPONSE("\"unit\":[]"), AT("unit: must be a string")},
+    {"{\"get_server_capacity\":{\"http_address\":{},\"response\":[]}}",
+     "get_server_capacity.http_address: must be a string"},
 };
 #undef POLICY
 #undef TERMS
@@ -1235,7 +1253,9 @@ static void the_longest_response_fits_the_reserved_memory(void **state) {
             .terms = terms,
             .terms_count = DOORMAN_TERMS_MAX,
             .has_learn_for = true,
-            .learn_for = duration};
+            .learn_for = duration,
+            .description = id,
+            .unit = id + DOORMAN_ID_BYTES_MAX - DOORMAN_UNIT_BYTES_MAX};
     }
     for (int is_server = 0; is_server <= 1; is_server++) {
         const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
@@ -1245,6 +1265,7 @@ static void the_longest_response_fits_the_reserved_memory(void **state) {
         const doorman_response response = {.method = DOORMAN_GET_CAPACITY,
                                            .is_server = is_server,
                                            .is_master = true,
+                                           .http_address = id,
                                            .items = item_responses,
                                            .item_count = COUNT_OF_ANSWERS};
         doorman_buffer text = {0};
@@ -1256,6 +1277,53 @@ static void the_longest_response_fits_the_reserved_memory(void **state) {
         assert_true(memory_works());
         doorman_buffer_uninit(&text);
     }
+}
+
+/* A node may ask for DOORMAN__ITEMS_MAX resources with the longest ids. */
+static void the_reply_to_the_largest_request_of_a_node_fits(void **state) {
+    (void)state;
+    char id[DOORMAN_ID_BYTES_MAX + 1];
+    doorman_capacity_request *items = calloc(DOORMAN__ITEMS_MAX, sizeof *items);
+    assert_non_null(items);
+    memset(id, '"', DOORMAN_ID_BYTES_MAX);
+    id[DOORMAN_ID_BYTES_MAX] = '\0';
+    for (size_t i = 0; i < DOORMAN__ITEMS_MAX; i++) items[i].resource_id = id;
+    const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                     .is_server = true,
+                                     .items = items,
+                                     .item_count = DOORMAN__ITEMS_MAX};
+    doorman_buffer text = {0};
+    assert_int_equal(doorman__reply_reserve(&text, &request, NULL), DOORMAN_OK);
+    doorman_buffer_uninit(&text);
+    free(items);
+}
+
+static void expect_copy(const char *text, size_t room, const char *expected) {
+    char copy[512];
+    memset(copy, 'x', sizeof copy);
+    doorman__text_copy(copy, room, text);
+    assert_string_equal(copy, expected);
+    assert_int_equal(copy[room], 'x');
+}
+
+/* T9: a text for people needs at most twice its bytes in JSON. */
+static void
+a_text_for_people_is_cut_between_characters_and_has_no_control_characters(void **state) {
+    (void)state;
+    expect_copy(NULL, 8, "");
+    expect_copy("", 1, "");
+    expect_copy("abc", 1, "");
+    expect_copy("abc", 4, "abc");
+    expect_copy("abc", 3, "ab");
+    expect_copy("0123456789abcdef", 33, "0123456789abcdef");
+    expect_copy("0123456789abcdef", 17, "0123456789abcdef");
+    expect_copy("0123456789abcdef", 16, "0123456789abcde");
+    expect_copy("0123456789abcdef", 9, "01234567");
+    expect_copy("a\xc3\xa9\xc3\xa9", 6, "a\xc3\xa9\xc3\xa9");
+    expect_copy("a\xc3\xa9\xc3\xa9", 5, "a\xc3\xa9");
+    expect_copy("\xf0\x9f\x98\x80", 4, "");
+    expect_copy("line\none\ttwo\x7f\xc2\x85.", 32, "line one two  .");
+    expect_copy("bad \xff\xc3", 32, "bad   ");
 }
 
 /* Delivers a node's request to its parent, and the response, as text. Leaves the request's text in
@@ -1368,6 +1436,31 @@ static void a_caller_can_add_the_http_address_of_the_master(void **state) {
     assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_OK);
     assert_int_equal(exchange.reply.capacity, room);
     assert_non_null(strstr(exchange.reply.text, http));
+    doorman_json_exchange_uninit(&exchange);
+    world_stop(w);
+}
+
+/* A node tells its parent the address of its status page, and learns that of its parent. A client
+ * learns nothing about the parent. */
+static void a_node_and_its_parent_tell_each_other_their_http_addresses(void **state) {
+    (void)state;
+    world *w = world_start();
+    doorman_json_exchange exchange = {.reply = {0}};
+    parsed_message r;
+    static const char node[] = "{\"get_server_capacity\":{\"server_id\":\"leaf\",\"path\":"
+                               "[\"leaf\"],\"http_address\":\"http://leaf:2\",\"resource\":[]}}";
+    static const char *const messages[] = {node, DB("\"wants\":1")};
+    for (int is_client = 0; is_client <= 1; is_client++) {
+        assert_int_equal(exchange_read(&exchange, messages[is_client]), DOORMAN_OK);
+        assert_same_text(exchange.request.http_address, is_client ? NULL : "http://leaf:2");
+        assert_int_equal(doorman_json_exchange_decide(&exchange, w->server, w->now), DOORMAN_OK);
+        assert_null(exchange.response.http_address);
+        exchange.response.http_address = "http://root:1";
+        assert_int_equal(doorman_json_exchange_write(&exchange, 0), DOORMAN_OK);
+        assert_int_equal(read_response(&r, exchange.reply.text, exchange.reply.bytes), DOORMAN_OK);
+        assert_same_text(r.response.http_address, is_client ? NULL : "http://root:1");
+        doorman__read_end(&r.reader);
+    }
     doorman_json_exchange_uninit(&exchange);
     world_stop(w);
 }
@@ -1782,6 +1875,7 @@ static void a_configuration_can_set_every_field(void **state) {
     static const char text[] =
         "{\"unmatched\":\"allow\",\"resources\":["
         "{\"identifier_glob\":\"a\",\"capacity\":10.5,\"safe_capacity\":-1,\"description\":\"d\","
+        "\"unit\":\"u/s\","
         "\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"lease_length\":30.5,\"refresh_interval\":2,"
         "\"learning_mode_duration\":0,\"parameters\":["
         "{\"name\":\"minimum_interval\",\"value\":0},"
@@ -1802,6 +1896,8 @@ static void a_configuration_can_set_every_field(void **state) {
     const doorman_template *all = read.templates;
     assert_string_equal(all[0].identifier_glob, "a");
     assert_string_equal(all[0].description, "d");
+    assert_string_equal(all[0].unit, "u/s");
+    assert_string_equal(all[1].unit, "");
     assert_exact(all[0].capacity, 10.5);
     assert_true(all[0].has_safe_capacity);
     assert_exact(all[0].safe_capacity, DOORMAN_UNLIMITED);
@@ -1867,6 +1963,7 @@ static doorman_template random_template(random_strings *strings, size_t index, s
     random_string(strings->description, count, count);
     if (index + 1 == count && random_below(2)) made.identifier_glob = "*";
     if (random_below(2)) made.description = strings->description;
+    if (random_below(2)) made.unit = random_name();
     if (made.has_safe_capacity) made.safe_capacity = whole ? -1 : random_amount();
     if (made.has_algorithm) made.algorithm = random_valid_algorithm();
     return made;
@@ -1876,6 +1973,7 @@ static void expect_equal_templates(const doorman_template *one, const doorman_te
     const doorman_algorithm *first = &one->algorithm, *second = &two->algorithm;
     assert_string_equal(one->identifier_glob, two->identifier_glob);
     assert_string_equal(one->description, two->description);
+    assert_string_equal(one->unit, two->unit);
     assert_exact(one->capacity, two->capacity);
     assert_int_equal(one->has_safe_capacity, two->has_safe_capacity);
     assert_exact(one->safe_capacity, two->safe_capacity);
@@ -1946,6 +2044,7 @@ static void a_written_configuration_is_short_and_has_a_line_for_each_template(vo
         {.identifier_glob = "a", .capacity = 0.1},
         {.identifier_glob = "b*",
          .description = "\"b\"",
+         .unit = "q/s",
          .capacity = 10,
          .has_safe_capacity = true,
          .safe_capacity = DOORMAN_UNLIMITED,
@@ -1966,7 +2065,8 @@ static void a_written_configuration_is_short_and_has_a_line_for_each_template(vo
     assert_string_equal(
         text.text, "{\"unmatched\":\"reject\",\"resources\":[\n"
                    "{\"identifier_glob\":\"a\",\"capacity\":0.1},\n"
-                   "{\"identifier_glob\":\"b*\",\"description\":\"\\\"b\\\"\",\"capacity\":10,"
+                   "{\"identifier_glob\":\"b*\",\"description\":\"\\\"b\\\"\","
+                   "\"unit\":\"q/s\",\"capacity\":10,"
                    "\"safe_capacity\":-1,\"whole\":true,\"algorithm\":{\"kind\":\"PRIORITY_SHARE\","
                    "\"lease_length\":30,\"refresh_interval\":10,\"learning_mode_duration\":0,"
                    "\"parameters\":[{\"name\":\"minimum_interval\",\"value\":0},"
@@ -2044,6 +2144,10 @@ static const struct {
     {CONFIG(",\"color\":1"), AT "color: is not known"},
     {CONFIG(",\"capacity\":1"), AT "capacity: appears twice"},
     {CONFIG(",\"description\":1"), AT "description: must be a string"},
+    {CONFIG(",\"unit\":1"), AT "unit: must be a string"},
+    {CONFIG(",\"unit\":\"123456789012345678901234567890123\""),
+     AT "unit: must be at most 32 bytes of UTF-8 without control characters"},
+    {CONFIG(",\"unit\":\"a\\n\""), AT "unit: must be at most 32 bytes"},
     {CONFIG(",\"safe_capacity\":-2"), AT "safe_capacity: must be -1"},
     {CONFIG(",\"whole\":1"), AT "whole: must be a boolean"},
     {CONFIG(",\"whole\":true,\"safe_capacity\":2.5"), AT "safe_capacity: must be an integer"},
@@ -2521,6 +2625,9 @@ int main(void) {
         cmocka_unit_test(a_node_and_its_parent_understand_each_other),
         cmocka_unit_test(a_reply_can_be_written_after_the_server_has_changed),
         cmocka_unit_test(a_caller_can_add_the_http_address_of_the_master),
+        cmocka_unit_test(a_node_and_its_parent_tell_each_other_their_http_addresses),
+        cmocka_unit_test(the_reply_to_the_largest_request_of_a_node_fits),
+        cmocka_unit_test(a_text_for_people_is_cut_between_characters_and_has_no_control_characters),
         cmocka_unit_test(a_reply_to_a_server_can_be_written_after_it_has_changed),
         cmocka_unit_test(an_exchange_is_decided_at_most_once_and_never_after_an_error),
         cmocka_unit_test(each_step_of_an_exchange_is_defined_in_each_state),

@@ -1,4 +1,4 @@
-/* Tests trees of servers, as section >>server of doorman.h promises them (T1 to T8, R7, R8). Nodes
+/* Tests trees of servers, as section >>server of doorman.h promises them (T1 to T9, R7, R8). Nodes
  * and clients are in one process, the test delivers their messages, and time is a variable. */
 #include "unit.h"
 
@@ -1303,7 +1303,7 @@ static void many_groups_are_split_into_several_messages(void **state) {
             .resource_id = ids[i], .wants = wants, .wants_count = DOORMAN__GROUPS_MAX};
     }
     doorman_request request = {DOORMAN_GET_CAPACITY, true,  "child", path, 1,
-                               item_requests,        COUNT, NULL,    0};
+                               item_requests,        COUNT, NULL,    0,    NULL};
     doorman_response response;
     doorman_server *server = f->nodes[leaf].server;
     assert_int_equal(doorman_server_handle(server, &request, &response, NULL, f->now), DOORMAN_OK);
@@ -1931,6 +1931,69 @@ static void a_lost_lease_counts_until_the_drift_has_passed(void **state) {
     }
 }
 
+/* ---- texts for people ---- */
+
+static void configure_texts(forest *f, const char *description, const char *unit) {
+    const doorman_template all = {
+        .identifier_glob = "*", .description = description, .unit = unit, .capacity = 100};
+    const doorman_config_options options = {.templates = &all, .template_count = 1};
+    doorman_config *last = f->config;
+    assert_int_equal(doorman_config_create(&f->config, &options, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_server_configure(f->nodes[0].server, f->config, f->now), DOORMAN_OK);
+    doorman_config_destroy(last);
+}
+
+static void expect_texts(const forest *f, int at, const char *description, const char *unit) {
+    doorman_server_resource info;
+    assert_true(resource_of(f, at, &info));
+    assert_string_equal(info.settings->description, description);
+    assert_string_equal(info.settings->unit, unit);
+}
+
+/* T9: at every level. The root shows the whole description, and its nodes show 256 bytes. */
+static void nodes_show_the_description_and_the_unit_of_the_root(void **state) {
+    (void)state;
+    forest *f = forest_start_one(100, fair);
+    char description[401] = "", sent[257] = "";
+    int leaf = add_node(f, add_node(f, 0));
+    add_client(f, leaf, 5, 1);
+    run_for(f, 30, 100);
+    for (int at = 0; at <= leaf; at++) expect_texts(f, at, "", "");
+    configure_texts(f, "queries of \"orders\"", "queries/s");
+    run_for(f, 60, 100);
+    for (int at = 0; at <= leaf; at++) expect_texts(f, at, "queries of \"orders\"", "queries/s");
+    memset(description, 'd', 400);
+    memset(sent, 'd', 256);
+    configure_texts(f, description, "");
+    run_for(f, 60, 100);
+    expect_texts(f, 0, description, "");
+    for (int at = 1; at <= leaf; at++) expect_texts(f, at, sent, "");
+    configure_texts(f, NULL, NULL);
+    run_for(f, 60, 100);
+    for (int at = 0; at <= leaf; at++) expect_texts(f, at, "", "");
+    forest_stop(f);
+}
+
+/* C4: the node still takes its lease. It takes the texts from a later response. */
+static void a_node_without_memory_keeps_the_last_texts(void **state) {
+    (void)state;
+    forest *f = forest_start_one(100, fair);
+    int leaf = add_node(f, 0);
+    add_client(f, leaf, 5, 1);
+    configure_texts(f, "first", "a");
+    run_for(f, 30, 100);
+    expect_texts(f, leaf, "first", "a");
+    configure_texts(f, "second", "b");
+    memory_fails_from(1);
+    run_for(f, 60, 100);
+    assert_true(!memory_works());
+    expect_texts(f, leaf, "first", "a");
+    assert_exact(leased(f, &f->clients[0]), 5);
+    run_for(f, 30, 100);
+    expect_texts(f, leaf, "second", "b");
+    forest_stop(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_first_request_through_a_node_gets_its_share_within_seconds),
@@ -1991,6 +2054,8 @@ int main(void) {
         cmocka_unit_test(what_the_parent_keeps_committed_is_no_overshoot),
         cmocka_unit_test(a_claim_of_a_node_ends_its_older_lease),
         cmocka_unit_test(a_lost_lease_counts_until_the_drift_has_passed),
+        cmocka_unit_test(nodes_show_the_description_and_the_unit_of_the_root),
+        cmocka_unit_test(a_node_without_memory_keeps_the_last_texts),
     };
     return run_all(tests);
 }
