@@ -72,7 +72,7 @@ FILES_WARNINGS = warnings
 FILES_WATCH = watch
 FILES_NOTIFY = notify
 FILES_HTTP = http http_request http_response tokens health text snapshot history metrics process \
-    page graph json base64 host
+    page graph json children base64 host
 FILES_ETCD = etcd etcd_http election base64 host
 FILES_TLS = tls
 SERVER_SOURCES = doorman_server.c \
@@ -176,7 +176,7 @@ $(filter %/unit/watch_test,$(ALL_FLAVORS)): $(addprefix server/,watch.c server.h
 $(filter %/unit/notify_test,$(ALL_FLAVORS)): server/notify.c
 $(filter %/unit/text_test,$(ALL_FLAVORS)): $(addprefix server/,text.c http.h server.h flags.h)
 $(filter %/unit/graph_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,graph.c history.c snapshot.c text.c http.h)
+    $(addprefix server/,graph.c history.c host.c snapshot.c text.c http.h)
 $(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/graph_test, \
     $(ALL_FLAVORS)): doorman_server.c $(addprefix server/,server.h flags.h tls.h)
 

@@ -71,6 +71,7 @@
  *     server/process.c     HTTP      metrics of the process, as other exporters have them
  *     server/page.c        HTTP      the status page and the page of a resource
  *     server/graph.c       HTTP      the bars and the trends of these pages
+ *     server/children.c    HTTP      the child nodes, for links to their pages
  *     server/page.css      HTTP      the style of these pages, which the build embeds
  *     server/page.js       HTTP      the script of these pages, which the build embeds
  *     server/json.c        HTTP      the state, the configuration and the protocol as JSON
@@ -664,7 +665,8 @@ doorman_status server_handle_message(struct service *service, doorman_json_excha
     pthread_mutex_lock(&service->lock);
     doorman_time now = doorman_clock();
     if (!service->stopping) {
-        doorman_json_exchange_decide(exchange, service->server, now);
+        doorman_status decided = doorman_json_exchange_decide(exchange, service->server, now);
+        if (decided == DOORMAN_OK) server_children_note(service, exchange, now);
         if (http_address) response_add_http_address(&exchange->response, service, http_address);
         bool releases = exchange->request.method == DOORMAN_RELEASE_CAPACITY;
         if (read == DOORMAN_OK && releases) {
@@ -770,6 +772,7 @@ static void parent_link_note_result(struct service *service, doorman_transport_r
                    LOG_END);
     }
     link->reachable = result->status == DOORMAN_OK;
+    if (link->reachable) memcpy(link->http_address, result->http_address, DOORMAN_ID_BYTES_MAX + 1);
 }
 
 /* Sleeps until work is due, or until the transport signals. The sleep lasts at least 10 ms, so that
@@ -811,7 +814,8 @@ static bool parent_link_init(struct service *service) {
     struct parent_link *link = &service->parent_link;
     doorman_transport_options options = {.upstream = doorman_server_upstream(service->server),
                                          .on_wakeup = parent_link_on_wakeup,
-                                         .context = service};
+                                         .context = service,
+                                         .http_address = service->http_advertise};
     link->has_new_tls = true; /* the thread of the link then sets the certificates */
     return server_condition_init(&link->wake) &&
            doorman_transport_create(&link->transport, &options) == DOORMAN_OK;
@@ -1065,6 +1069,7 @@ static void service_stop(struct service *service) {
     server_election_stop(service);
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
+    free(service->children);
     server_tls_stop(service);
 }
 

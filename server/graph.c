@@ -72,6 +72,8 @@ void server_graph_add_bar(struct text *text, const struct row *row) {
         server_text_add(text, ", capacity ");
         server_text_add_amount(text, capacity);
     }
+    if (row->unit[0]) server_text_add(text, ", in ");
+    server_text_add_escaped(text, row->unit, server_escape_html);
     server_text_addf(text,
                      "</title><rect class=track width=1000 height=10 />"
                      "<rect class=wants width=%.1f height=10 />"

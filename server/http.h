@@ -95,9 +95,9 @@ struct http_response {
 /* Each path of HTTP has a function of this type, which makes the response. */
 typedef void server_handler(struct service *service, const struct http_request *request,
                             struct http_response *response);
-server_handler server_handle_page, server_handle_leases, server_handle_metrics,
-    server_handle_health, server_handle_ready, server_handle_status, server_handle_config,
-    server_handle_description, server_handle_method;
+server_handler server_handle_page, server_handle_leases, server_handle_clients,
+    server_handle_metrics, server_handle_health, server_handle_ready, server_handle_status,
+    server_handle_config, server_handle_description, server_handle_method;
 
 struct http_response server_http_response_init(const bool *abandoned);
 
@@ -211,6 +211,7 @@ struct row {
     char *id;
     doorman_server_resource info; /* its id and settings pointers are not valid */
     doorman_kind kind;
+    char unit[DOORMAN_UNIT_BYTES_MAX + 1]; /* "": none */
 };
 
 struct snapshot {
@@ -221,6 +222,7 @@ struct snapshot {
     bool is_master, stopping, has_others;
     char master[DOORMAN_ID_BYTES_MAX + 1];      /* "": not known */
     char master_http[DOORMAN_ID_BYTES_MAX + 1]; /* of another process; "": not known */
+    char parent_http[DOORMAN_ID_BYTES_MAX + 1]; /* of the parent's pages; "": not known */
     size_t resource_count, leased_count, learning_count, holder_count, match_count;
     doorman_time learned_at, lease_end; /* latest end of learning; earliest lease end */
     struct row *rows;
@@ -260,7 +262,8 @@ void server_snapshot_take(struct snapshot *snapshot, struct service *service, co
                           size_t limit);
 void server_snapshot_uninit(struct snapshot *snapshot);
 
-/* Finds the master with a discovery request, as a client does. Precondition: the lock is held. */
+/* Finds the master with a discovery request, as a client does, and copies the addresses of other
+ * processes. Precondition: the lock is held. */
 void server_snapshot_find_master(struct snapshot *snapshot, struct service *service);
 void server_snapshot_add_row(struct snapshot *snapshot, const doorman_server_resource *info);
 void server_snapshot_add_other(struct snapshot *snapshot, const struct row *row);
@@ -290,7 +293,79 @@ int server_compare_row_ids(const void *left, const void *right);
 /* Copies a resource and its leases. The caller sets the fields from resource_id to cursor. */
 void server_lease_list_take(struct lease_list *leases, struct service *service);
 void server_lease_list_uninit(struct lease_list *leases);
+
+/* The leases of holders over all resources. */
+
+#define SEARCH_ROWS 100      /* the default of `limit` */
+#define SEARCH_ROWS_MAX 1000 /* the largest `limit` */
+
+/* A position in the leases of all resources. {0} is the start. */
+struct search_position {
+    uint64_t before;   /* of a cursor before the current resource */
+    uint64_t resource; /* of the same cursor behind the current resource; another value: the current
+                          resource is gone, so `lease` is not valid */
+    uint64_t lease;    /* of a cursor in the leases of the current resource */
+};
+
+struct found_lease {
+    char *resource_id;
+    char unit[DOORMAN_UNIT_BYTES_MAX + 1];
+    struct lease_row lease;
+};
+
+struct lease_search {
+    const char *prefix;              /* the ids of the holders start with this text */
+    size_t limit;                    /* maximum number of rows */
+    const bool *abandoned;           /* see struct http_response */
+    struct search_position position; /* in: where the search starts. out: where the next one does */
+    bool has_more;                   /* the search has not come to the end of all leases */
+    doorman_time now;
+    size_t step_count; /* resources and leases that the search has visited */
+    struct found_lease *rows;
+    size_t row_count, row_capacity;
+    bool failed;
+};
+
+/* Finds leases. The caller sets the fields from prefix to position.
+ *   cost   O(visited resources and leases). There is no index of holders, because it would take
+ *          memory for each lease. One call visits at most 5,000 elements for each row of `limit`,
+ *          and at most 500,000 in all. This takes about 0.2 s, or some seconds if their data is not
+ *          in the CPU's caches. The call holds the lock for slices of about 1 ms. So it delays
+ *          other pages, but no requests for leases */
+void server_search_take(struct lease_search *search, struct service *service);
+void server_search_uninit(struct lease_search *search);
+
+/* Reads a number of at most 16 digits. Returns 0 if there is no such number.
+ *   end   out: the first character behind the number */
+uint64_t server_number_read(const char *text, int base, const char **end);
+
+/* Reads the position of a search from the field "after" of a query. Returns false if the query has
+ * a position that is not from this process. */
+bool server_search_read_position(const char *query, const struct service *service,
+                                 struct search_position *out);
+void server_search_add_position(struct text *text, const struct service *service,
+                                const struct search_position *position);
 struct config_load server_last_load(struct service *service);
+
+/* ---- >>children ----------------------------------------------------------------------------- */
+
+struct child {
+    char node[DOORMAN_ID_BYTES_MAX + 1];
+    char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of its pages; "": not known */
+    doorman_time seen_at;                        /* the time of its last request */
+};
+
+struct child_list {
+    struct child *items; /* in the order of their names */
+    size_t count;
+    doorman_time now;
+};
+
+/* Copies the child nodes that have sent requests in the last hour. If memory runs out, the list is
+ * empty. */
+void server_children_take(struct child_list *list, struct service *service);
+void server_children_free(struct child_list *list);
+const struct child *server_children_find(const struct child_list *list, const char *node);
 
 /* ---- >>history ------------------------------------------------------------------------------ */
 

@@ -211,6 +211,7 @@ static bool request_find_token(struct tokens *tokens, const char *fields,
 static const struct http_route routes[] = {
     {"/", .handle = server_handle_page},
     {"/resources", .handle = server_handle_leases},
+    {"/clients", .handle = server_handle_clients},
     {"/metrics", .handle = server_handle_metrics},
     {"/healthz", true, true, server_handle_health},
     {"/readyz", true, true, server_handle_ready},
@@ -397,7 +398,9 @@ void server_http_set_advertised(struct service *service) {
         text[0] = 0;
     }
     if (!http_can_advertise(text)) text[0] = 0;
+    pthread_mutex_lock(&service->lock);
     snprintf(service->http_advertise, sizeof service->http_advertise, "%.256s", text);
+    pthread_mutex_unlock(&service->lock);
 }
 
 enum exit_status server_http_check_settings(const struct service *service) {

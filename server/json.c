@@ -30,17 +30,27 @@ static void json_lease(struct text *text, const char *name, double amount) {
     server_text_add_lease(text, amount);
 }
 
+/* Writes a field whose value is a text. An empty text is left out. */
+static void json_field(struct text *text, const char *name, const char *value) {
+    if (!value || !*value) return;
+    server_text_addf(text, ",\"%s\":", name);
+    json_text(text, value);
+}
+
 static void json_number(struct text *text, const char *name, double value) {
     server_text_addf(text, ",\"%s\":", name);
     server_text_add_number(text, value);
 }
 
-/* `clients` is the number of holders. Its name is older than the word. */
+/* `clients` is the number of holders. Its name is older than the word.
+ *   description   NULL: none */
 static void json_resource(struct text *text, const struct row *row, const char *id,
-                          doorman_time now) {
+                          const char *description, doorman_time now) {
     const doorman_server_resource *info = &row->info;
     server_text_add(text, "{\"resource_id\":");
     json_text(text, id);
+    json_field(text, "description", description);
+    json_field(text, "unit", row->unit);
     json_lease(text, "capacity", info->capacity);
     json_lease(text, "has", info->has);
     json_lease(text, "committed", info->committed);
@@ -75,6 +85,24 @@ static void json_start_status(struct text *text, const struct service *service,
     } else {
         server_text_add(text, "null");
     }
+    json_field(text, "parent_http_address", snapshot->parent_http);
+}
+
+/* Writes the child nodes, if there are any. */
+static void json_children(struct text *text, struct service *service) {
+    struct child_list children;
+    server_children_take(&children, service);
+    for (size_t i = 0; i < children.count; i++) {
+        const struct child *child = &children.items[i];
+        server_text_add(text, i ? ",\n" : ",\"children\":[");
+        server_text_add(text, "{\"node\":");
+        json_text(text, child->node);
+        json_field(text, "http_address", child->http_address);
+        json_seconds(text, ",\"last_request_ago\":", children.now - child->seen_at);
+        server_text_add(text, "}");
+    }
+    if (children.count > 0) server_text_add(text, "]");
+    server_children_free(&children);
 }
 
 static void status_write_resources(struct service *service, const struct http_request *request,
@@ -86,10 +114,11 @@ static void status_write_resources(struct service *service, const struct http_re
     snapshot.abandoned = response->abandoned;
     server_snapshot_take(&snapshot, service, filter, ROWS_MAX);
     json_start_status(text, service, &snapshot);
+    if (snapshot.is_master) json_children(text, service);
     server_text_add(text, ",\"resources\":[");
     for (size_t i = 0; i < snapshot.row_count && !server_is_abandoned(response->abandoned); i++) {
         if (i) server_text_add(text, ",\n");
-        json_resource(text, &snapshot.rows[i], snapshot.rows[i].id, snapshot.now);
+        json_resource(text, &snapshot.rows[i], snapshot.rows[i].id, NULL, snapshot.now);
     }
     server_text_add(text, "]}\n");
     text->failed = text->failed || snapshot.failed;
@@ -99,8 +128,7 @@ static void status_write_resources(struct service *service, const struct http_re
 #define LEASES_DEFAULT 1000 /* leases of a page, without `limit` */
 #define LEASES_MAX 5000
 
-/* Reads a positive number. Returns 0 if the text is not a number of at most 16 digits. */
-static uint64_t number_read(const char *text, int base, const char **end) {
+uint64_t server_number_read(const char *text, int base, const char **end) {
     size_t digits = strspn(text, base == 16 ? "0123456789abcdef" : "0123456789");
     *end = text + digits;
     return digits > 0 && digits <= 16 ? strtoull(text, NULL, base) : 0;
@@ -114,9 +142,9 @@ static bool leases_read_position(const char *query, const struct service *servic
     char value[48];
     const char *end;
     if (!server_query_read(query, "after", value, sizeof value)) return true;
-    out->position = number_read(value, 16, &end);
+    out->position = server_number_read(value, 16, &end);
     bool valid = out->position > 0 && *end == '-';
-    return valid && number_read(end + 1, 16, &end) == (uint64_t)service->started_at && !*end;
+    return valid && server_number_read(end + 1, 16, &end) == (uint64_t)service->started_at && !*end;
 }
 
 /* Reads which leases a page has. If the query is not valid, returns false and writes an error. */
@@ -127,7 +155,7 @@ static bool leases_read_query(const char *query, const struct service *service,
     const char *message = NULL;
     leases->limit = LEASES_DEFAULT;
     if (server_query_read(query, "limit", value, sizeof value)) {
-        leases->limit = (size_t)number_read(value, 10, &end);
+        leases->limit = (size_t)server_number_read(value, 10, &end);
     }
     if (*end || leases->limit < 1 || leases->limit > LEASES_MAX) {
         message = "limit: must be an integer from 1 to 5000";
@@ -138,9 +166,10 @@ static bool leases_read_query(const char *query, const struct service *service,
     return !message;
 }
 
+/* Writes the fields of a lease, after the start of its object. */
 static void json_holder(struct text *text, const struct lease_row *row, doorman_time now) {
     const doorman_server_lease *info = &row->info;
-    server_text_add(text, "{\"holder_id\":");
+    server_text_add(text, "\"holder_id\":");
     json_text(text, row->id);
     server_text_addf(text, ",\"is_server\":%s", info->is_server ? "true" : "false");
     json_lease(text, "has", info->has);
@@ -157,10 +186,10 @@ static void json_holder(struct text *text, const struct lease_row *row, doorman_
 static void json_leases(struct text *text, const struct service *service,
                         const struct lease_list *leases) {
     server_text_add(text, ",\"resource\":");
-    json_resource(text, &leases->resource, leases->resource_id, leases->now);
+    json_resource(text, &leases->resource, leases->resource_id, leases->description, leases->now);
     server_text_add(text, ",\"leases\":[");
     for (size_t i = 0; i < leases->row_count && !server_is_abandoned(leases->abandoned); i++) {
-        if (i) server_text_add(text, ",\n");
+        server_text_add(text, i ? ",\n{" : "{");
         json_holder(text, &leases->rows[i], leases->now);
     }
     server_text_add(text, "]");
@@ -200,18 +229,95 @@ static void status_write_leases(struct service *service, const struct http_reque
     server_lease_list_uninit(&leases);
 }
 
+/* The position of a search is "BEFORE-RESOURCE-LEASE-PROCESS", in hexadecimal digits. */
+bool server_search_read_position(const char *query, const struct service *service,
+                                 struct search_position *out) {
+    char value[96];
+    uint64_t numbers[3] = {0};
+    const char *at = value;
+    if (!server_query_read(query, "after", value, sizeof value)) return true;
+    for (size_t i = 0; i < 3; i++) {
+        numbers[i] = server_number_read(at, 16, &at);
+        if (*at++ != '-') return false;
+    }
+    *out = (struct search_position){numbers[0], numbers[1], numbers[2]};
+    return server_number_read(at, 16, &at) == (uint64_t)service->started_at && !*at;
+}
+
+void server_search_add_position(struct text *text, const struct service *service,
+                                const struct search_position *position) {
+    server_text_addf(text, "%" PRIx64 "-%" PRIx64 "-%" PRIx64 "-%" PRIx64, position->before,
+                     position->resource, position->lease, (uint64_t)service->started_at);
+}
+
+/* Reads where a search starts and how many leases it returns. If the query is not valid, returns
+ * false and writes an error. */
+static bool search_read_query(const char *query, const struct service *service,
+                              struct lease_search *search, struct http_response *response) {
+    char value[16];
+    const char *end = "", *message = NULL;
+    search->limit = SEARCH_ROWS;
+    if (server_query_read(query, "limit", value, sizeof value)) {
+        search->limit = (size_t)server_number_read(value, 10, &end);
+    }
+    if (!search->prefix[0]) {
+        message = "client: must be the start of a holder's id";
+    } else if (*end || search->limit < 1 || search->limit > SEARCH_ROWS_MAX) {
+        message = "limit: must be an integer from 1 to 1000";
+    } else if (!server_search_read_position(query, service, &search->position)) {
+        message = "after: is not a position of this process; start again without `after`";
+    }
+    if (message) server_http_response_set_error(response, 400, "INVALID_ARGUMENT", message);
+    return !message;
+}
+
+/* Writes the leases of the holders whose ids start with a text, over all resources. A page can have
+ * few leases and still a `next`, because a search stops after a number of steps too. */
+static void status_write_search(struct service *service, const struct http_request *request,
+                                struct http_response *response, const char *prefix) {
+    struct text *text = &response->text;
+    struct snapshot snapshot = {.now = 0};
+    struct lease_search search = {.prefix = prefix, .abandoned = response->abandoned};
+    if (!search_read_query(request->query, service, &search, response)) return;
+    pthread_mutex_lock(&service->lock);
+    server_snapshot_find_master(&snapshot, service);
+    pthread_mutex_unlock(&service->lock);
+    server_search_take(&search, service);
+    json_start_status(text, service, &snapshot);
+    server_text_add(text, ",\"leases\":[");
+    for (size_t i = 0; i < search.row_count; i++) {
+        const struct found_lease *found = &search.rows[i];
+        server_text_add(text, i ? ",\n{\"resource_id\":" : "{\"resource_id\":");
+        json_text(text, found->resource_id);
+        json_field(text, "unit", found->unit);
+        server_text_add(text, ",");
+        json_holder(text, &found->lease, search.now);
+    }
+    server_text_add(text, "]");
+    if (search.has_more) {
+        server_text_add(text, ",\"next\":\"");
+        server_search_add_position(text, service, &search.position);
+        server_text_add(text, "\"");
+    }
+    server_text_add(text, "}\n");
+    text->failed = text->failed || search.failed;
+    server_search_uninit(&search);
+}
+
 void server_handle_status(struct service *service, const struct http_request *request,
                           struct http_response *response) {
     char id[DOORMAN_ID_BYTES_MAX + 1];
     response->type = "application/json";
-    if (server_query_read(request->query, "resource", id, sizeof id)) {
+    if (server_query_read(request->query, "client", id, sizeof id)) {
+        status_write_search(service, request, response, id);
+    } else if (server_query_read(request->query, "resource", id, sizeof id)) {
         status_write_leases(service, request, response, id);
     } else {
         status_write_resources(service, request, response);
     }
 }
 
-/* The resources of a node with a parent, as templates. */
+/* The resources of a node with a parent, as templates. The list owns the strings of its items. */
 struct template_list {
     doorman_template *items;
     size_t count, capacity;
@@ -247,19 +353,26 @@ static bool template_list_add(void *context, const doorman_server_resource *info
     assert(list->count < list->capacity);
     doorman_template *item = &list->items[list->count];
     *item = *info->settings;
-    item->description = NULL; /* the parent sends none */
     item->identifier_glob = glob_of_id(info->resource_id);
-    list->failed = !item->identifier_glob;
-    if (!list->failed) list->count++;
+    item->description = strdup(item->description);
+    item->unit = strdup(item->unit);
+    list->failed = !item->identifier_glob || !item->description || !item->unit;
+    list->count++; /* even after a failure, because the list owns the other strings */
     return !list->failed && !server_is_abandoned(list->abandoned);
 }
 
-/* The list owns its globs, which doorman_template has as constant text. */
+/* Frees a string that doorman_template has as constant text. */
+static void free_constant(const char *text) {
+    char *own = NULL;
+    memcpy(&own, &text, sizeof own);
+    free(own);
+}
+
 static void template_list_free(struct template_list *list) {
     for (size_t i = 0; i < list->count; i++) {
-        char *glob = NULL;
-        memcpy(&glob, &list->items[i].identifier_glob, sizeof glob);
-        free(glob);
+        free_constant(list->items[i].identifier_glob);
+        free_constant(list->items[i].description);
+        free_constant(list->items[i].unit);
     }
     free(list->items);
 }

@@ -18,6 +18,7 @@ static const struct term {
 } terms[] = {
     {"master", "the process of a node that grants leases"},
     {"parent", "the server from which this node gets its leases"},
+    {"children", "the nodes that get their leases from this node"},
     {"learning", "a new master does not know the leases of its predecessor; until they have ended, "
                  "it grants only what holders say they have"},
     {"lease", "an amount of capacity that a holder may use until a point in time"},
@@ -95,23 +96,9 @@ static struct page_state page_state_read(struct service *service) {
                               : (struct page_state){"bad", "no master"};
 }
 
-static void page_start(struct service *service, const struct http_request *request,
-                       struct http_response *response, const char *filter) {
-    struct text *text = &response->text;
-    struct page_state state = page_state_read(service);
-    response->type = "text/html; charset=utf-8";
-    server_text_add(text, "<!doctype html><html lang=en><head><meta charset=utf-8>"
-                          "<meta name=viewport content='width=device-width,initial-scale=1'>"
-                          "<link rel=icon href='data:,'><title>");
-    server_text_add_escaped(text, service->node, server_escape_html);
-    server_text_add(text,
-                    " - Doorman</title><noscript><meta http-equiv=refresh content=30></noscript>");
-    server_text_addf(text, "<style nonce='%s'>", response->nonce);
-    server_text_add(text, page_css);
-    server_text_add(text, "</style></head><body><header><h1><a href='/'>Doorman</a> ");
-    server_text_add_escaped(text, service->node, server_escape_html);
-    server_text_addf(text, "</h1><span id=live class=%s>%s</span><form action='%s' role=search>",
-                     state.class, state.text, request->path);
+/* Adds the field that filters a list by a part of a name. */
+static void page_filter(struct text *text, const struct http_request *request, const char *filter) {
+    server_text_addf(text, "<form action='%s' role=search>", request->path);
     char id[DOORMAN_ID_BYTES_MAX + 1];
     if (server_query_read(request->query, "resource", id, sizeof id)) {
         server_text_add(text, "<input type=hidden name=resource value=\"");
@@ -122,11 +109,49 @@ static void page_start(struct service *service, const struct http_request *reque
                     "<input name=filter aria-label='part of a name' placeholder='part of a name' "
                     "value=\"");
     server_text_add_escaped(text, filter, server_escape_html);
-    server_text_add(text, "\"><button>filter</button></form></header>");
+    server_text_add(text, "\"><button>filter</button></form>");
+}
+
+/* Adds the field that searches for a client. */
+static void page_search(struct text *text, const char *client) {
+    server_text_add(text, "<form action='/clients' role=search><input name=client required "
+                          "aria-label='start of a client id' placeholder='start of a client id' "
+                          "value=\"");
+    server_text_add_escaped(text, client, server_escape_html);
+    server_text_add(text, "\"><button>find client</button></form>");
+}
+
+/* Starts a page.
+ *   filter   the filter of the list on the page; NULL: the page has no filter. It is not loaded
+ *            again every two seconds either, because it can be expensive
+ *   client   the text in the search for a client */
+static void page_start(struct service *service, const struct http_request *request,
+                       struct http_response *response, const char *filter, const char *client) {
+    struct text *text = &response->text;
+    struct page_state state = page_state_read(service);
+    response->type = "text/html; charset=utf-8";
+    server_text_add(text, "<!doctype html><html lang=en><head><meta charset=utf-8>"
+                          "<meta name=viewport content='width=device-width,initial-scale=1'>"
+                          "<link rel=icon href='data:,'><title>");
+    server_text_add_escaped(text, service->node, server_escape_html);
+    server_text_add(text, " - Doorman</title>");
+    if (filter) {
+        server_text_add(text, "<noscript><meta http-equiv=refresh content=30></noscript>");
+    }
+    server_text_addf(text, "<style nonce='%s'>", response->nonce);
+    server_text_add(text, page_css);
+    server_text_add(text, "</style></head><body><header><h1><a href='/'>Doorman</a> ");
+    server_text_add_escaped(text, service->node, server_escape_html);
+    server_text_addf(text, "</h1><span id=live class=%s>%s</span>", state.class, state.text);
+    if (filter) page_filter(text, request, filter);
+    page_search(text, client);
+    server_text_add(text, "</header>");
     server_text_addf(text, "<main data-state=%s data-text='%s'>", state.class, state.text);
 }
 
-static void page_end(struct http_response *response) {
+/* Ends a page.
+ *   is_live   the script loads the page again every two seconds */
+static void page_end(struct http_response *response, bool is_live) {
     struct text *text = &response->text;
     server_text_add(text,
                     "</main><footer>doorman_server " DOORMAN_VERSION
@@ -134,9 +159,12 @@ static void page_end(struct http_response *response) {
                     "as JSON</a> &middot; <a href='/v1/config'>configuration</a>");
     page_terms(text);
     server_text_add(text, "</footer>");
-    server_text_addf(text, "<script nonce='%s'>", response->nonce);
-    server_text_add(text, page_js);
-    server_text_add(text, "</script></body></html>\n");
+    if (is_live) {
+        server_text_addf(text, "<script nonce='%s'>", response->nonce);
+        server_text_add(text, page_js);
+        server_text_add(text, "</script>");
+    }
+    server_text_add(text, "</body></html>\n");
 }
 
 /* Starts one entry of the box at the top. The caller adds the value and the end tags. */
@@ -153,18 +181,30 @@ static void page_fact_text(struct text *text, const char *name, const char *valu
     server_text_add(text, "</dd></div>");
 }
 
+/* Adds a text that links to the page of another process.
+ *   http       the HTTP address of that process; "": not known, so there is no link
+ *   resource   the link is to the page of this resource; NULL: to the list of resources */
+static void page_link(struct text *text, const char *http, const char *resource,
+                      const char *title) {
+    if (http[0]) {
+        server_text_add(text, "<a href=\"");
+        server_text_add_escaped(text, http, server_escape_html);
+        server_text_add(text, resource ? "/resources?resource=" : "/");
+        server_text_add_escaped(text, resource ? resource : "", server_escape_query);
+        server_text_add(text, "\">");
+    }
+    server_text_add_escaped(text, title, server_escape_html);
+    if (http[0]) server_text_add(text, "</a>");
+}
+
 /* If the HTTP address of the master is known, its address is a link to its page. */
 static void page_master(struct text *text, const struct snapshot *snapshot) {
     page_fact(text, "master", snapshot->is_master ? "good" : snapshot->master[0] ? "warn" : "bad");
     if (snapshot->is_master) {
         server_text_add(text, "this process");
     } else if (snapshot->master[0]) {
-        bool has_link = snapshot->master_http[0] != 0;
-        server_text_add(text, has_link ? "another: <a href=\"" : "another: ");
-        server_text_add_escaped(text, snapshot->master_http, server_escape_html);
-        server_text_add(text, has_link ? "/\">" : "");
-        server_text_add_escaped(text, snapshot->master, server_escape_html);
-        server_text_add(text, has_link ? "</a>" : "");
+        server_text_add(text, "another: ");
+        page_link(text, snapshot->master_http, NULL, snapshot->master);
     } else {
         server_text_add(text, "not known");
     }
@@ -181,6 +221,10 @@ static void page_parent(struct text *text, struct service *service,
         server_text_add(text, i ? ", " : "");
         server_text_add_escaped(text, parents->items[i], server_escape_html);
     }
+    if (snapshot->parent_http[0]) {
+        server_text_add(text, " &middot; ");
+        page_link(text, snapshot->parent_http, NULL, "page");
+    }
     server_text_add(text, "</dd></div>");
     page_fact(text, "leases from the parent", all ? "" : "bad");
     server_text_addf(text, "%zu of %zu resources", snapshot->leased_count,
@@ -190,6 +234,30 @@ static void page_parent(struct text *text, struct service *service,
         page_duration(text, snapshot->lease_end - snapshot->now);
     }
     server_text_add(text, "</dd></div>");
+}
+
+#define CHILDREN_SHOWN 50
+#define CHILD_SILENT (60 * DOORMAN_SECOND) /* the page marks a node that is silent for longer */
+
+/* Adds the child nodes, with links to their pages. */
+static void page_children(struct text *text, struct service *service) {
+    struct child_list children;
+    server_children_take(&children, service);
+    if (children.count > 0) page_fact(text, "children", "wide");
+    for (size_t i = 0; i < children.count && i < CHILDREN_SHOWN; i++) {
+        const struct child *child = &children.items[i];
+        server_text_add(text, i ? ", " : "");
+        page_link(text, child->http_address, NULL, child->node);
+        if (children.now - child->seen_at <= CHILD_SILENT) continue;
+        server_text_add(text, " <span class=warn>(silent for ");
+        page_duration(text, children.now - child->seen_at);
+        server_text_add(text, ")</span>");
+    }
+    if (children.count > CHILDREN_SHOWN) {
+        server_text_addf(text, " and %zu more", children.count - CHILDREN_SHOWN);
+    }
+    if (children.count > 0) server_text_add(text, "</dd></div>");
+    server_children_free(&children);
 }
 
 static void page_configuration(struct text *text, struct service *service) {
@@ -233,6 +301,7 @@ static void page_facts(struct text *text, struct service *service,
     server_text_add(text, "</dd></div>");
     page_fact_text(text, "version", DOORMAN_VERSION, "");
     page_configuration(text, service);
+    if (snapshot->is_master) page_children(text, service);
     server_text_add(text, "</dl>");
 }
 
@@ -263,6 +332,12 @@ static void page_warnings(struct text *text, struct service *service, const stru
     }
 }
 
+/* Adds the unit of a resource behind an amount. */
+static void page_unit(struct text *text, const char *unit) {
+    if (unit[0]) server_text_add(text, " ");
+    server_text_add_escaped(text, unit, server_escape_html);
+}
+
 static void page_numbers(struct text *text, const struct row *row) {
     const doorman_server_resource *info = &row->info;
     server_text_add(text, "<p>");
@@ -270,11 +345,14 @@ static void page_numbers(struct text *text, const struct row *row) {
     server_text_add(text, "has <b>");
     server_text_add_amount(text, info->has);
     if (row->kind == DOORMAN_NO_ALGORITHM) {
-        server_text_add(text, "</b>, not limited");
+        server_text_add(text, "</b>");
+        page_unit(text, row->unit);
+        server_text_add(text, ", not limited");
     } else {
         server_text_add(text, row->info.divides_capacity ? "</b> of <b>" : "</b>, each up to <b>");
         server_text_add_amount(text, info->capacity);
         server_text_add(text, "</b>");
+        page_unit(text, row->unit);
     }
     server_text_add(text, "</span>");
     page_start_term(text, "span", "wants");
@@ -438,7 +516,7 @@ void server_handle_page(struct service *service, const struct http_request *requ
     if (snapshot.row_count > 1) {
         qsort(snapshot.rows, snapshot.row_count, sizeof *snapshot.rows, view.order->compare);
     }
-    page_start(service, request, response, view.filter);
+    page_start(service, request, response, view.filter, "");
     page_facts(text, service, &snapshot);
     view_add_bars(text, &view, "resources");
     server_text_add(text, "<ol>");
@@ -458,18 +536,26 @@ void server_handle_page(struct service *service, const struct http_request *requ
                         "<p class='soft key'><span class=k1>has</span><span class=k2>wants</span>"
                         "<span class=k3>free</span>the edge marks the capacity</p>");
     }
-    page_end(response);
+    page_end(response, true);
     text->failed = text->failed || snapshot.failed;
     server_snapshot_uninit(&snapshot);
 }
 
-static void page_lease(struct text *text, const struct lease_row *row, doorman_time now) {
+/* Adds the name of a holder, and what an operator should know about it.
+ *   child   the holder, if it is a child node whose page is known; NULL: no link */
+static void page_holder(struct text *text, const struct lease_row *row, const struct child *child,
+                        const char *resource) {
     const doorman_server_lease *info = &row->info;
-    server_text_add(text, "<tr><td>");
-    server_text_add_escaped(text, row->id, server_escape_html);
+    bool has_link = info->is_server && child;
+    page_link(text, has_link ? child->http_address : "", resource, row->id);
     if (info->is_server) server_text_add(text, " <span class=soft>(a server)</span>");
     if (info->shared) server_text_add(text, " <span class=bad>used by two processes</span>");
     if (info->unconfirmed) server_text_add(text, " <span class=bad>does not confirm</span>");
+}
+
+/* Adds the columns of a lease behind the name of the holder, and ends the row. */
+static void page_lease(struct text *text, const struct lease_row *row, doorman_time now) {
+    const doorman_server_lease *info = &row->info;
     server_text_add(text, "</td><td data-name=has>");
     server_text_add_amount(text, info->has);
     server_text_add(text, "</td><td data-name=committed>");
@@ -504,29 +590,55 @@ static void lease_list_arrange(struct lease_list *leases, const struct view *vie
     if (kept > 1) qsort(leases->rows, kept, sizeof *leases->rows, view->order->compare);
 }
 
+/* Starts a table of leases. */
+static void page_start_table(struct text *text, const struct order *columns) {
+    server_text_add(text, "<table><thead><tr>");
+    for (const struct order *column = columns; column->name; column++) {
+        page_start_term(text, "th", column->title);
+        server_text_addf(text, "%s</th>", column->title);
+    }
+    server_text_add(text, "</tr></thead><tbody>");
+}
+
+/* Adds what people should know about a resource, and a link to the same resource at the parent. */
+static void page_about(struct text *text, struct service *service,
+                       const struct lease_list *leases) {
+    struct snapshot snapshot = {.now = 0};
+    server_text_addf(text, "<p class=soft>%s ", server_kind_name(leases->resource.kind));
+    page_warnings(text, service, &leases->resource, leases->now);
+    pthread_mutex_lock(&service->lock);
+    server_snapshot_find_master(&snapshot, service);
+    pthread_mutex_unlock(&service->lock);
+    if (snapshot.parent_http[0]) {
+        server_text_add(text, " &middot; ");
+        page_link(text, snapshot.parent_http, leases->resource_id, "this resource at the parent");
+    }
+    server_text_add(text, "</p><p class=soft>");
+    if (leases->description) server_text_add_escaped(text, leases->description, server_escape_html);
+    server_text_add(text, "</p>");
+}
+
 static void page_leases(struct text *text, struct service *service, struct lease_list *leases,
                         const struct view *view) {
     const struct row *row = &leases->resource;
-    server_text_addf(text, "<p class=soft>%s ", server_kind_name(row->kind));
-    page_warnings(text, service, row, leases->now);
-    server_text_add(text, "</p><p class=soft>");
-    if (leases->description) server_text_add_escaped(text, leases->description, server_escape_html);
-    server_text_add(text, "</p><div class=big><div class=numbers>");
+    struct child_list children;
+    server_children_take(&children, service);
+    page_about(text, service, leases);
+    server_text_add(text, "<div class=big><div class=numbers>");
     server_graph_add_bar(text, row);
     page_numbers(text, row);
     server_text_add(text, "</div>");
     server_graph_add_trend(text, service, view->resource);
     server_text_add(text, "</div>");
     view_add_bars(text, view, "leases");
-    server_text_add(text, "<table><thead><tr>");
-    for (const struct order *order = view->orders; order->name; order++) {
-        page_start_term(text, "th", order->title);
-        server_text_addf(text, "%s</th>", order->title);
-    }
-    server_text_add(text, "</tr></thead><tbody>");
+    page_start_table(text, view->orders);
     for (size_t i = view->first; i < view->end; i++) {
-        page_lease(text, &leases->rows[i], leases->now);
+        const struct lease_row *lease = &leases->rows[i];
+        server_text_add(text, "<tr><td>");
+        page_holder(text, lease, server_children_find(&children, lease->id), leases->resource_id);
+        page_lease(text, lease, leases->now);
     }
+    server_children_free(&children);
     server_text_add(text, "</tbody></table>");
     if (row->info.holder_count > ROWS_MAX) {
         server_text_addf(text,
@@ -544,7 +656,7 @@ void server_handle_leases(struct service *service, const struct http_request *re
     server_lease_list_take(&leases, service);
     lease_list_arrange(&leases, &view);
     view_set_count(&view, leases.row_count);
-    page_start(service, request, response, view.filter);
+    page_start(service, request, response, view.filter, "");
     server_text_add(text, "<h2>");
     server_text_add_escaped(text, view.resource, server_escape_html);
     server_text_add(text, "</h2>");
@@ -554,7 +666,87 @@ void server_handle_leases(struct service *service, const struct http_request *re
         response->code = 404;
         server_text_add(text, "<p>This resource has no leases. <a href='/'>All resources</a></p>");
     }
-    page_end(response);
+    page_end(response, true);
     text->failed = text->failed || leases.failed;
     server_lease_list_uninit(&leases);
+}
+
+/* ---- a search for clients ---- */
+
+/* The columns of the list. The first cell has the resource and the holder. */
+static const struct order search_columns[] = {{"id", "resource, holder", NULL},
+                                              {"has", "has", NULL},
+                                              {"committed", "committed", NULL},
+                                              {"wants", "wants", NULL},
+                                              {"subclients", "subclients", NULL},
+                                              {"priority", "priority", NULL},
+                                              {"expiry", "ends in", NULL},
+                                              {"seen", "last renewal", NULL},
+                                              {NULL, NULL, NULL}};
+
+/* Adds a row. The link leads to the page of the resource, which then shows only this holder. */
+static void page_found(struct text *text, const struct found_lease *found, doorman_time now) {
+    server_text_add(text, "<tr><td><a href=\"/resources?resource=");
+    server_text_add_escaped(text, found->resource_id, server_escape_query);
+    server_text_add(text, "&amp;filter=");
+    server_text_add_escaped(text, found->lease.id, server_escape_query);
+    server_text_add(text, "\">");
+    server_text_add_escaped(text, found->resource_id, server_escape_html);
+    server_text_add(text, "</a><span class=holder>");
+    if (found->unit[0]) server_text_add(text, " in");
+    page_unit(text, found->unit);
+    server_text_add(text, "</span><div class=holder>");
+    page_holder(text, &found->lease, NULL, NULL);
+    server_text_add(text, "</div>");
+    page_lease(text, &found->lease, now);
+}
+
+/* Says what the list has, and how to go on. */
+static void page_search_end(struct text *text, const struct service *service,
+                            const struct lease_search *search) {
+    server_text_addf(text,
+                     "<p class=soft>%zu lease%s%s. The search distinguishes upper and lower "
+                     "case.",
+                     search->row_count, search->row_count == 1 ? "" : "s",
+                     search->has_more ? " in this part of the search" : "");
+    if (search->has_more) {
+        server_text_add(text, " <a href=\"/clients?client=");
+        server_text_add_escaped(text, search->prefix, server_escape_query);
+        server_text_add(text, "&amp;after=");
+        server_search_add_position(text, service, &search->position);
+        server_text_add(text, "\">continue &rarr;</a>");
+    }
+    server_text_add(text, "</p>");
+}
+
+/* Lists the leases of the clients whose ids start with a text, over all resources. */
+void server_handle_clients(struct service *service, const struct http_request *request,
+                           struct http_response *response) {
+    char client[DOORMAN_ID_BYTES_MAX + 1] = "";
+    struct lease_search search = {
+        .prefix = client, .limit = SEARCH_ROWS, .abandoned = response->abandoned};
+    struct text *text = &response->text;
+    server_query_read(request->query, "client", client, sizeof client);
+    bool valid = server_search_read_position(request->query, service, &search.position);
+    if (client[0] && valid) server_search_take(&search, service);
+    page_start(service, request, response, NULL, client);
+    server_text_add(text, "<h2>Leases of clients whose id starts with ");
+    server_text_add_escaped(text, client[0] ? client : "...", server_escape_html);
+    server_text_add(text, "</h2>");
+    if (!valid) {
+        response->code = 404;
+        server_text_add(text, "<p class=bad>This link is not from the running process. Search "
+                              "again.</p>");
+    } else if (client[0]) {
+        if (search.row_count > 0) page_start_table(text, search_columns);
+        for (size_t i = 0; i < search.row_count; i++) page_found(text, &search.rows[i], search.now);
+        if (search.row_count > 0) server_text_add(text, "</tbody></table>");
+        page_search_end(text, service, &search);
+    } else {
+        server_text_add(text,
+                        "<p>Give the start of a client id, such as the name of its host.</p>");
+    }
+    page_end(response, false);
+    text->failed = text->failed || search.failed;
+    server_search_uninit(&search);
 }

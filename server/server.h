@@ -211,6 +211,8 @@ struct parent_link {
     doorman_time wakes_at; /* when the thread wakes up to do what is due; 0: it is awake */
     bool reachable;        /* the last request to the parent succeeded */
     bool has_new_tls;      /* service->pem has changed since the transport copied it */
+    char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of the parent's pages; not checked; "": not
+                                                    known */
 };
 
 #define BUCKET_COUNT 12 /* of the histogram of durations */
@@ -360,7 +362,8 @@ struct service {
     struct http *http;                             /* NULL: off */
     struct health *health;                         /* NULL: none */
     struct tokens *tokens;                         /* NULL: HTTP needs no token */
-    char http_advertise[DOORMAN_ID_BYTES_MAX + 1]; /* "": others cannot reach HTTP */
+    char http_advertise[DOORMAN_ID_BYTES_MAX + 1]; /* "": others cannot reach HTTP. Set once, with
+                                                      the lock held */
     struct history *history;                       /* NULL: HTTP is off */
     struct counters counters;
     struct file_watch watch;
@@ -388,6 +391,7 @@ struct service {
     struct reload reload;          /* used only by the main thread */
     struct lock_hold longest_hold; /* of pages and of the history */
     struct parent_link parent_link;
+    struct children *children; /* NULL: none */
     struct election *election; /* NULL: no etcd */
     char master_http[DOORMAN_ID_BYTES_MAX +
                      1];   /* of another process that is master; "": not known */
@@ -736,6 +740,11 @@ const char *server_http_address(const struct service *service);
 /* Adds a point to the history of the resources, when one is due. */
 void server_history_update(struct service *service, doorman_time now);
 
+/* If a child node has sent the message, notes the node, and adds the address of this process's
+ * pages to the response. Preconditions: the lock is held, and the message is decided. */
+void server_children_note(struct service *service, doorman_json_exchange *exchange,
+                          doorman_time now);
+
 /* Counts a message and its response. */
 void server_metrics_count_message(struct counters *counters, const struct message_report *report);
 
@@ -764,6 +773,10 @@ static inline const char *server_http_address(const struct service *service) {
 }
 static inline void server_history_update(struct service *service, doorman_time now) {
     (void)service, (void)now;
+}
+static inline void server_children_note(struct service *service, doorman_json_exchange *exchange,
+                                        doorman_time now) {
+    (void)service, (void)exchange, (void)now;
 }
 static inline void server_metrics_count_message(struct counters *counters,
                                                 const struct message_report *report) {

@@ -98,7 +98,9 @@ bool server_snapshot_reserve(void *context) {
 
 /* Makes a row without an id. The caller sets the id. */
 static struct row row_make(const doorman_server_resource *info) {
-    return (struct row){.info = *info, .kind = info->settings->algorithm.kind};
+    struct row row = {.info = *info, .kind = info->settings->algorithm.kind};
+    snprintf(row.unit, sizeof row.unit, "%s", info->settings->unit);
+    return row;
 }
 
 void server_snapshot_add_row(struct snapshot *snapshot, const doorman_server_resource *info) {
@@ -151,6 +153,9 @@ void server_snapshot_find_master(struct snapshot *snapshot, struct service *serv
     const char *master = response.master_address ? response.master_address : "";
     snprintf(snapshot->master, sizeof snapshot->master, "%s", master);
     snprintf(snapshot->master_http, sizeof snapshot->master_http, "%s", service->master_http);
+    const char *parent = service->parent_link.http_address;
+    snprintf(snapshot->parent_http, sizeof snapshot->parent_http, "%s",
+             server_host_is_http_address(parent) ? parent : "");
 }
 
 static bool snapshot_add(void *context, const doorman_server_resource *info) {
@@ -254,4 +259,111 @@ void server_lease_list_uninit(struct lease_list *leases) {
     for (size_t i = 0; i < leases->row_count; i++) free(leases->rows[i].id);
     free(leases->rows);
     free(leases->description);
+}
+
+/* ---- a search ---- */
+
+#define SEARCH_STEPS_PER_ROW 5000 /* a small limit makes a short search */
+#define SEARCH_STEPS_MAX ((size_t)500000)
+
+/* The current resource of a search. */
+struct search_walk {
+    bool inside; /* false: there is no current resource */
+    doorman_cursor before, after;
+    doorman_cursor lease; /* in the leases of the resource */
+    char resource_id[DOORMAN_ID_BYTES_MAX + 1];
+    char unit[DOORMAN_UNIT_BYTES_MAX + 1];
+};
+
+static bool search_reserve(struct lease_search *search) {
+    void *rows = server_reserve(search->rows, search->row_count, &search->row_capacity,
+                                sizeof *search->rows);
+    if (rows) search->rows = (struct found_lease *)rows;
+    search->failed = search->failed || !rows;
+    return rows != NULL;
+}
+
+/* Moves to the next resource. If it is the resource at which the last search stopped, continues
+ * with the lease behind the last one. Returns false if there are no more resources. */
+static bool search_enter(struct lease_search *search, struct search_walk *walk,
+                         struct service *service, doorman_time now) {
+    doorman_server_resource info;
+    walk->after = walk->before;
+    walk->inside = doorman_server_next_resource(service->server, &walk->after, &info, now);
+    if (!walk->inside) return false;
+    bool same = walk->after.position == search->position.resource;
+    walk->lease = (doorman_cursor){.position = same ? search->position.lease : 0};
+    snprintf(walk->resource_id, sizeof walk->resource_id, "%s", info.resource_id);
+    snprintf(walk->unit, sizeof walk->unit, "%s", info.settings->unit);
+    search->position =
+        (struct search_position){walk->before.position, walk->after.position, walk->lease.position};
+    return true;
+}
+
+/* Leaves the current resource. */
+static void search_leave(struct lease_search *search, struct search_walk *walk) {
+    walk->inside = false;
+    walk->before = walk->after;
+    search->position = (struct search_position){.before = walk->before.position};
+}
+
+static bool search_add(struct lease_search *search, const struct search_walk *walk,
+                       const doorman_server_lease *info) {
+    char *resource = strdup(walk->resource_id), *holder = strdup(info->holder_id);
+    assert(search->row_count < search->row_capacity);
+    if (!resource || !holder) {
+        free(resource);
+        free(holder);
+        search->failed = true;
+        return false;
+    }
+    struct found_lease *row = &search->rows[search->row_count++];
+    *row = (struct found_lease){.resource_id = resource, .lease = {holder, *info}};
+    memcpy(row->unit, walk->unit, sizeof row->unit);
+    return true;
+}
+
+/* Visits one resource or one lease. The position moves only past leases that are in the list, or
+ * that do not match. Returns whether the search continues. Precondition: the lock is held. */
+static bool search_step(struct lease_search *search, struct search_walk *walk,
+                        struct service *service, doorman_time now) {
+    doorman_cursor next = walk->lease;
+    doorman_server_lease info;
+    if (!walk->inside) return search_enter(search, walk, service, now);
+    if (!doorman_server_next_lease(service->server, walk->resource_id, &next, &info, now)) {
+        search_leave(search, walk);
+        return true;
+    }
+    bool matches = strncmp(info.holder_id, search->prefix, strlen(search->prefix)) == 0;
+    search->has_more = matches && search->row_count == search->limit;
+    if (search->has_more || (matches && !search_add(search, walk, &info))) return false;
+    walk->lease = next;
+    search->position.lease = next.position;
+    return !server_is_abandoned(search->abandoned);
+}
+
+void server_search_take(struct lease_search *search, struct service *service) {
+    struct search_walk walk = {.before = {.position = search->position.before}};
+    size_t most = search->limit * SEARCH_STEPS_PER_ROW;
+    bool more = true;
+    assert(search->prefix && search->limit > 0 && search->limit <= SEARCH_ROWS_MAX);
+    if (most > SEARCH_STEPS_MAX) most = SEARCH_STEPS_MAX;
+    search->now = doorman_clock();
+    while (more && search_reserve(search)) {
+        struct slice slice = slice_start(service);
+        do {
+            more = search_step(search, &walk, service, slice.started_at);
+            if (++search->step_count == most) search->has_more = search->has_more || more;
+        } while (more && search->step_count < most && !slice_step(&slice));
+        slice_end(&slice, service);
+        more = more && search->step_count < most;
+    }
+}
+
+void server_search_uninit(struct lease_search *search) {
+    for (size_t i = 0; i < search->row_count; i++) {
+        free(search->rows[i].resource_id);
+        free(search->rows[i].lease.id);
+    }
+    free(search->rows);
 }

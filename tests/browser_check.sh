@@ -1,7 +1,8 @@
 #!/bin/sh
-# Tests the status page in a headless Chromium (Debian: chromium). A server with 300 clients runs.
-# The browser loads the page, follows the link to a resource, and filters. It takes screenshots in
-# both themes and at both widths: build/browser/*.png. Without Chromium or curl the test is skipped.
+# Tests the status page in a headless Chromium (Debian: chromium). A tree of three servers runs, and
+# the root has 300 clients. The browser loads the page, follows links to a resource and through the
+# tree, filters, and searches for a client. It takes screenshots in both themes and at both widths:
+# build/browser/*.png. Without Chromium or curl the test is skipped.
 #
 #   tests/browser_check.sh [doorman_server]
 set -u
@@ -16,17 +17,48 @@ mkdir -p "$screenshots"
 rm -f "$screenshots"/*.png
 cat >"$folder/config.json" <<END
 {"resources": [
-  {"identifier_glob": "*", "capacity": 1000, "safe_capacity": 2, "algorithm":
+  {"identifier_glob": "*", "capacity": 1000, "safe_capacity": 2, "unit": "\"><b>queries/s",
+   "description": "\"><script>alert(1)</script>", "algorithm":
     {"kind": "FAIR_SHARE", "lease_length": 3600, "refresh_interval": 5, "learning_mode_duration": 0,
      "parameters": [{"name": "minimum_interval", "value": 0}]}}]}
 END
 "$server" --config "$folder/config.json" --node shop-eu --listen tcp://127.0.0.1:0 \
     --http 127.0.0.1:0 2>"$folder/log" &
-pid=$!
-trap 'kill $pid; wait $pid; rm -rf "$folder"' EXIT
+pids=$!
+trap 'kill $pids; wait $pids; rm -rf "$folder"' EXIT
+
+# Prints the value that a server has logged behind a key.
+logged() { # key, log
+    sed -n "s/.* $1=\([^ ]*\).*/\1/p" "$2" | head -n 1
+}
 
 await 'msg=serving' "$folder/log"
-url=$(sed -n 's/.* http=\(http:[^ ]*\).*/\1/p' "$folder/log")
+url=$(logged http "$folder/log")
+
+# Starts a child node of the server with this log.
+start_child() { # name, log of its parent
+    : >"$folder/log_$1"
+    "$server" --parent "$(logged listen "$2")" --node "$1" --listen tcp://127.0.0.1:0 \
+        --http 127.0.0.1:0 2>"$folder/log_$1" &
+    pids="$pids $!"
+    await 'msg=serving' "$folder/log_$1"
+}
+
+start_child region "$folder/log"
+start_child leaf "$folder/log_region"
+region=$(logged http "$folder/log_region")
+leaf=$(logged http "$folder/log_leaf")
+
+# Asks the leaf for a lease until it has one from its parent.
+request_at_leaf() {
+    for _ in $(seq 300); do
+        curl -s -H 'Content-Type: application/json' -d '{"client_id": "far-1", "resource": [
+            {"resource_id": "db/orders", "wants": 3}]}' "$leaf/v1/get_capacity" |
+            grep -q '"gets"' && return 0
+        sleep 0.2
+    done
+    return 1
+}
 
 # Sends one request for each of 300 clients, one after the other over one connection.
 send_requests() {
@@ -74,6 +106,18 @@ check 'the link to a resource' grep -F '1 to 100 of 300 leases' "$folder/leases"
 browse --dump-dom "$url/?filter=mail" >"$folder/filtered"
 check 'the filter' grep -F '1 to 1 of 1 resources' "$folder/filtered"
 
+browse --dump-dom "$url/clients?client=web-7:" >"$folder/clients"
+check 'the search for a client' grep -F '>24 leases.' "$folder/clients"
+
+check 'a lease of the leaf' request_at_leaf
+browse --dump-dom "$region/resources?resource=db/orders" >"$folder/region"
+check 'a link up' grep -F "<a href=\"$url/resources?resource=db/orders\">" "$folder/region"
+check 'a link down' grep -F "<a href=\"$leaf/resources?resource=db/orders\">" "$folder/region"
+check 'the description is text' grep -F '&lt;script&gt;alert(1)' "$folder/region"
+check 'the unit is text' grep -F '&lt;b&gt;queries/s' "$folder/region"
+browse --dump-dom "$url/" >"$folder/page"
+check 'the children' grep -F "<a href=\"$region/\">region</a>" "$folder/page"
+
 check 'nothing in the console' console_is_empty
 
 for theme in 0 1; do
@@ -81,6 +125,8 @@ for theme in 0 1; do
     for width in 400 1400; do
         screenshot "resources_${name}_$width" $width 900 $theme "$url/"
         screenshot "leases_${name}_$width" $width 900 $theme "$url$link"
+        screenshot "clients_${name}_$width" $width 900 $theme "$url/clients?client=web-7:"
+        screenshot "region_${name}_$width" $width 900 $theme "$region/"
     done
 done
 check_end

@@ -25,8 +25,8 @@ fi
 
 cat >"$folder/config.json" <<END
 {"unmatched": "reject", "resources": [
-  {"identifier_glob": "db/*", "description": "queries", "capacity": 100, "safe_capacity": 10,
-   "algorithm": {
+  {"identifier_glob": "db/*", "description": "queries", "unit": "queries/s",
+   "capacity": 100, "safe_capacity": 10, "algorithm": {
     "kind": "FAIR_SHARE", "lease_length": 3600, "refresh_interval": 5, "learning_mode_duration": 0,
     "parameters": [{"name": "minimum_interval", "value": 0},
                    {"name": "minimum_refresh_interval", "value": 2},

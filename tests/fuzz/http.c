@@ -36,6 +36,7 @@ int server_main(int argc, char **argv);
 #include "doorman_server.c"
 #undef main
 #include "server/base64.c"
+#include "server/children.c"
 #include "server/graph.c"
 #include "server/health.c"
 #include "server/history.c"
@@ -211,6 +212,7 @@ static void start_tokens(struct service *service) {
 static void start(struct service *service, bool has_tokens) {
     static const char config[] =
         "{\"resources\":[{\"identifier_glob\":\"db\",\"description\":\"<b>\\\"'&\","
+        "\"unit\":\"</b>\\\"'&\","
         "\"capacity\":10,\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"learning_mode_duration\":0}},"
         "{\"identifier_glob\":\"*\",\"capacity\":5}]}";
     must(doorman_json_config(&service->config, config, sizeof config - 1, NULL) == DOORMAN_OK);
@@ -239,13 +241,14 @@ static void stop(struct service *service) {
     free(service->history);
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
+    free(service->children);
     doorman_buffer_uninit(&wire.output);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static const size_t sizes[] = {1, 7, 100, 100000};
     if (!bytes) return 0;
-    struct settings settings = {.log_level = LEVEL_ERROR, .message_max = 2000};
+    struct settings settings = {.http = "", .log_level = LEVEL_ERROR, .message_max = 2000};
     struct service *service = (struct service *)calloc(1, sizeof *service);
     must(service != NULL);
     service->settings = &settings;

@@ -144,6 +144,13 @@ async function getState() {
   await get(master, '/v1/status', '?filter=db');
   await get(master, '/v1/status', '?resource=none');
   await get(master, '/v1/status', '?resource=db/orders&limit=0');
+  const part = await get(master, '/v1/status', '?client=web&limit=1');
+  await get(master, '/v1/status', `?client=web&limit=1000&after=${part.next}`);
+  await get(master, '/v1/status', '?client=');
+  await get(child, '/v1/status', '?resource=db/orders');
+  await get(child, '/v1/status', '?client=web-7');
+  await get(master, '/clients', '?client=web');
+  await get(master, '/clients', '?client=web&after=1-2-3-4');
   await get(master, '/resources', '?resource=none');
   await get(standby, '/readyz');
   await get(standby, '/readyz', '?master=1');

@@ -86,12 +86,14 @@ static void expect_equal(const cJSON *page, const cJSON *real, struct ids *ids) 
 }
 
 /* Replaces the addresses of the master on the page with the addresses of the server. Only responses
- * over HTTP have its HTTP address. */
+ * over HTTP have its HTTP address, and all responses to nodes. */
 static void put_real_addresses(cJSON *page, const struct fixture *fixture, bool by_http) {
     char http[NNG_MAXADDRLEN + 8];
     cJSON *mastership = (cJSON *)(uintptr_t)find(page, "discovery.mastership");
-    if (!mastership) return;
+    cJSON *to_node = (cJSON *)(uintptr_t)find(page, "get_server_capacity.http_address");
     snprintf(http, sizeof http, "http%s", strchr(fixture->http.url, ':'));
+    if (to_node) cJSON_SetValuestring(to_node, http);
+    if (!mastership) return;
     cJSON_SetValuestring(cJSON_GetObjectItem(mastership, "master_address"), fixture->server.url);
     cJSON_SetValuestring(cJSON_GetObjectItem(mastership, "http_address"), http);
     if (!by_http) cJSON_DeleteItemFromObject(mastership, "http_address");

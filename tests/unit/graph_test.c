@@ -6,6 +6,7 @@
 
 #include "../../server/graph.c"
 #include "../../server/history.c"
+#include "../../server/host.c"
 #include "../../server/snapshot.c"
 #include "../../server/text.c"
 
@@ -110,6 +111,14 @@ static void a_bar_is_as_long_as_the_wants(void **state) {
     assert_contains(bar, "<title>has 100, wants 400, capacity 100</title>");
 }
 
+static void a_bar_names_the_unit(void **state) {
+    struct world *w = (struct world *)*state;
+    const struct row row = {.info = {.has = 2, .wants = 3}, .unit = "\"><b>q/s"};
+    server_graph_add_bar(&w->text, &row);
+    assert_contains(w->text.buffer.text,
+                    "<title>has 2, wants 3, in &quot;&gt;&lt;b&gt;q/s</title>");
+}
+
 static void a_small_part_of_a_bar_stays_visible(void **state) {
     const char *bar = draw_bar((struct world *)*state, 1, 1, 1e9);
     assert_contains(bar, "<rect class=has width=4.0 ");
@@ -204,6 +213,7 @@ static void a_short_amount_has_at_most_three_digits(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_bar_is_as_long_as_the_wants),
+        TEST(a_bar_names_the_unit),
         TEST(a_small_part_of_a_bar_stays_visible),
         TEST(a_bar_of_nothing_is_empty),
         TEST(a_trend_shows_the_capacity_of_then),

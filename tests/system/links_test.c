@@ -1,0 +1,466 @@
+/* What a page says about other processes and other resources: links to the parent and to the child
+ * nodes, the description and the unit of a resource on all nodes, and the search for a client over
+ * all resources. Hostile texts stay texts. */
+#define _GNU_SOURCE
+#include "http.h"
+
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#include "doorman.h"
+
+#define TEMPLATE(more)                                                                             \
+    "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 1000, " more "\"algorithm\": "    \
+    "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 600, \"refresh_interval\": 5, "                  \
+    "\"learning_mode_duration\": 0}}]}"
+#define HOSTILE "\\\"><script>alert(1)</script>"
+#define HOSTILE_HTML "&quot;&gt;&lt;script&gt;alert(1)&lt;/script&gt;"
+
+/* ---- a tree --------------------------------------------------------------------------------- */
+
+enum { ROOT, MIDDLE, LEAF, NODES };
+
+struct tree {
+    struct fixture nodes[NODES];
+    char urls[NODES][160]; /* the addresses of their pages */
+};
+
+/* Reads the address that a server logs behind a key such as " listen=". */
+static void read_logged(const struct process *process, const char *key, char out[128]) {
+    char *log_text = file_read(process->err);
+    const char *at = strstr(log_text, key);
+    assert_non_null(at);
+    assert_int_equal(sscanf(at + strlen(key), "%127[^ ,\n]", out), 1);
+    free(log_text);
+}
+
+static struct fixture child_start(const struct fixture *parent, const char *name) {
+    struct process *process = process_new();
+    struct fixture child = {.server = {process, ""}, .http = {process, ""}};
+    const char *const arguments[] = {"--parent", parent->server.url, "--node",
+                                     name,       "--listen",         "tcp://127.0.0.1:0",
+                                     "--http",   "127.0.0.1:0",      NULL};
+    char url[128];
+    process_start(process, arguments, NULL);
+    process_await(process, "msg=serving", 1);
+    read_logged(process, " listen=", url);
+    snprintf(child.server.url, sizeof child.server.url, "%s", url);
+    read_logged(process, " http=", url);
+    snprintf(child.http.url, sizeof child.http.url, "tcp%s", strchr(url, ':'));
+    return child;
+}
+
+/* Waits until a GET is answered with this text. */
+static void await_text(const struct fixture *fixture, const char *path, const char *expected) {
+    for (int ms = 0; ms < TIMEOUT_MS; ms += 20) {
+        char *response = get(fixture, path, HOST);
+        bool found = strstr(response, expected) != NULL;
+        if (!found && ms + 20 >= TIMEOUT_MS)
+            fail_msg("%s: no '%s' in:\n%s", path, expected, response);
+        free(response);
+        if (found) return;
+        sleep_ms(20);
+    }
+}
+
+/* Starts a tree with a client of the leaf, which has a lease of the resource db/a. */
+static void tree_start(struct tree *tree, const char *config) {
+    const char *const more[] = {"--node", "root", NULL};
+    tree->nodes[ROOT] = fixture_start(config, more);
+    tree->nodes[MIDDLE] = child_start(&tree->nodes[ROOT], "middle");
+    tree->nodes[LEAF] = child_start(&tree->nodes[MIDDLE], "leaf");
+    for (int i = 0; i < NODES; i++) {
+        snprintf(tree->urls[i], sizeof tree->urls[i], "http%s",
+                 strchr(tree->nodes[i].http.url, ':'));
+    }
+    bool granted = false;
+    for (int ms = 0; ms < TIMEOUT_MS && !granted; ms += 20) {
+        char *response = post(&tree->nodes[LEAF], "/v1/get_capacity", HOST JSON,
+                              CAPACITY_REQUEST("c", "db/a", "5"));
+        granted = strstr(response, "\"gets\"") != NULL;
+        free(response);
+        if (!granted) sleep_ms(20);
+    }
+    assert_true(granted);
+}
+
+static void tree_stop(struct tree *tree) {
+    for (int i = NODES - 1; i >= 0; i--) server_stop(&tree->nodes[i].server);
+}
+
+static void await_link(const struct tree *tree, int from, const char *page, int to,
+                       const char *format) {
+    char link[512];
+    snprintf(link, sizeof link, format, tree->urls[to]);
+    await_text(&tree->nodes[from], page, link);
+}
+
+static void pages_link_up_and_down_the_tree(void **state) {
+    (void)state;
+    struct tree tree;
+    tree_start(&tree, TEMPLATE(""));
+    for (int i = ROOT; i < LEAF; i++) {
+        const char *child = i == ROOT ? "middle" : "leaf";
+        char format[128];
+        snprintf(format, sizeof format, "<a href=\"%%s/\">%s</a>", child);
+        await_link(&tree, i, "/", i + 1, format);
+        snprintf(format, sizeof format, "<a href=\"%%s/resources?resource=db/a\">%s</a>", child);
+        await_link(&tree, i, "/resources?resource=db/a", i + 1, format);
+        await_link(&tree, i + 1, "/", i, "<a href=\"%s/\">page</a>");
+        await_link(&tree, i + 1, "/resources?resource=db/a", i,
+                   "<a href=\"%s/resources?resource=db/a\">this resource at the parent</a>");
+        await_link(&tree, i + 1, "/v1/status", i, "\"parent_http_address\":\"%s\"");
+        snprintf(format, sizeof format, "{\"node\":\"%s\",\"http_address\":\"%%s\",", child);
+        await_link(&tree, i, "/v1/status", i + 1, format);
+    }
+    expect(&tree.nodes[LEAF], "/v1/status", HOST, 200, "\"node\":\"leaf\"");
+    char *page = get(&tree.nodes[ROOT], "/", HOST);
+    assert_null(strstr(page, ">page<"));
+    free(page);
+    tree_stop(&tree);
+}
+
+/* The page of a node shows them, and so do /v1/status and /v1/config. */
+static void nodes_below_show_the_description_and_the_unit(void **state) {
+    (void)state;
+    struct tree tree;
+    tree_start(&tree, TEMPLATE("\"description\": \"all orders\", \"unit\": \"queries/s\", "));
+    for (int i = 0; i < NODES; i++) {
+        const struct fixture *node = &tree.nodes[i];
+        await_text(node, "/", "</b> queries/s</span>");
+        await_text(node, "/resources?resource=db/a", "all orders</p>");
+        await_text(node, "/v1/status", "\"unit\":\"queries/s\"");
+        await_text(node, "/v1/status?resource=db/a",
+                   "\"description\":\"all orders\",\"unit\":\"queries/s\"");
+        await_text(node, "/v1/config", "\"description\":\"all orders\",\"unit\":\"queries/s\"");
+    }
+    tree_stop(&tree);
+}
+
+static void expect_no_script(const struct fixture *fixture, const char *path) {
+    char *response = get(fixture, path, HOST);
+    if (strstr(response, "<script>")) fail_msg("%s:\n%s", path, response);
+    free(response);
+}
+
+static void hostile_texts_of_a_configuration_stay_texts(void **state) {
+    (void)state;
+    struct tree tree;
+    tree_start(&tree, TEMPLATE("\"description\": \"" HOSTILE "\", \"unit\": \"" HOSTILE "\", "));
+    const char *const pages[] = {"/", "/resources?resource=db/a", "/clients?client=c"};
+    for (int i = 0; i < NODES; i++) {
+        await_text(&tree.nodes[i], "/resources?resource=db/a", "</b> " HOSTILE_HTML "</span>");
+        await_text(&tree.nodes[i], "/resources?resource=db/a", HOSTILE_HTML "</p>");
+        for (size_t k = 0; k < 3; k++) expect_no_script(&tree.nodes[i], pages[k]);
+    }
+    await_text(&tree.nodes[LEAF], "/clients?client=c", " in " HOSTILE_HTML "</span>");
+    tree_stop(&tree);
+}
+
+/* ---- children ------------------------------------------------------------------------------- */
+
+#define NODE_REQUEST(node, more)                                                                   \
+    "{\"server_id\": \"" node "\", \"path\": [\"node\"], " more "\"resource\": []}"
+
+static void request_as_node(const struct fixture *fixture, const char *node, const char *more,
+                            int code, const char *expected) {
+    char body[1024];
+    snprintf(body, sizeof body, NODE_REQUEST("%s", "%s"), node, more);
+    expect_post(fixture, "/v1/get_server_capacity", HOST JSON, body, code, expected);
+}
+
+/* A node of an older version sends no address. An address that is not valid is not known. */
+static void a_node_without_a_valid_address_has_no_link(void **state) {
+    (void)state;
+    char long_address[400] = "";
+    static const char *const addresses[] = {"",
+                                            "javascript:alert(1)",
+                                            "http://a/\\\"onclick=x",
+                                            "http://a" HOSTILE,
+                                            "http://a/path",
+                                            "http://user@a",
+                                            "//a",
+                                            "ftp://a",
+                                            "http://a b",
+                                            "http://"};
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    request_as_node(&fixture, "old", "", 200, "\"response\":[]");
+    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
+        char more[512], node[32];
+        snprintf(more, sizeof more, "\"http_address\": \"%s\", ", addresses[i]);
+        snprintf(node, sizeof node, "n%zu", i);
+        request_as_node(&fixture, node, more, 200, "\"response\":[]");
+    }
+    snprintf(long_address, sizeof long_address, "\"http_address\": \"http://%0300d\", ", 0);
+    request_as_node(&fixture, "long", long_address, 200, "\"response\":[]");
+    request_as_node(&fixture, HOSTILE, "", 200, "\"response\":[]");
+    request_as_node(&fixture, "number", "\"http_address\": 1, ", 400,
+                    "get_server_capacity.http_address: must be a string");
+    expect(&fixture, "/", HOST, 200,
+           HOSTILE_HTML ", long, n0, n1, n2, n3, n4, n5, n6, n7, n8, n9, old<");
+    expect_no_script(&fixture, "/");
+    char *response = get(&fixture, "/v1/status", HOST);
+    cJSON *tree = cJSON_Parse(body_of(response));
+    const cJSON *child;
+    free(response);
+    cJSON_ArrayForEach(child, find(tree, "children")) assert_null(find(child, "http_address"));
+    assert_int_equal(cJSON_GetArraySize(find(tree, "children")), 13);
+    cJSON_Delete(tree);
+    server_stop(&fixture.server);
+}
+
+/* The last request of a node counts: another process of the node may have become master. */
+static void a_node_that_moves_has_its_new_address(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    char own[160];
+    snprintf(own, sizeof own, "{\"http_address\":\"http%s\",\"response\":[]}",
+             strchr(fixture.http.url, ':'));
+    request_as_node(&fixture, "eu", "\"http_address\": \"http://one:1\", ", 200, own);
+    expect(&fixture, "/", HOST, 200, "<a href=\"http://one:1/\">eu</a>");
+    request_as_node(&fixture, "eu", "\"http_address\": \"https://two.example\", ", 200, own);
+    expect(&fixture, "/", HOST, 200, "<a href=\"https://two.example/\">eu</a>");
+    request_as_node(&fixture, "eu", "", 200, own);
+    expect(&fixture, "/", HOST, 200, ">eu</dd>");
+    server_stop(&fixture.server);
+}
+
+/* Any peer can invent names, so the table is bounded. A node that stays keeps its place. */
+static void names_of_nodes_take_a_bounded_memory(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    for (int i = 0; i < 300; i++) {
+        char node[32];
+        snprintf(node, sizeof node, "n%03d", i);
+        request_as_node(&fixture, node, "", 200, "\"response\":[]");
+        if (i % 100 == 0) request_as_node(&fixture, "stays", "", 200, "\"response\":[]");
+    }
+    char *response = get(&fixture, "/v1/status", HOST);
+    cJSON *tree = cJSON_Parse(body_of(response));
+    assert_int_equal(cJSON_GetArraySize(find(tree, "children")), 256);
+    assert_null(strstr(response, "\"n044\""));
+    assert_non_null(strstr(response, "\"n045\""));
+    assert_non_null(strstr(response, "\"n299\""));
+    assert_non_null(strstr(response, "\"stays\""));
+    cJSON_Delete(tree);
+    free(response);
+    expect(&fixture, "/", HOST, 200, "n094 and 206 more</dd>");
+    server_stop(&fixture.server);
+}
+
+/* ---- the search ----------------------------------------------------------------------------- */
+
+enum { RESOURCES = 6, CLIENTS = 3 };
+
+/* Returns the id of the lease. */
+static double request_one(const struct fixture *fixture, int resource, int client) {
+    char body[256];
+    snprintf(body, sizeof body, CAPACITY_REQUEST("web-%d", "r%d", "3"), client, resource);
+    char *response = post(fixture, "/v1/get_capacity", HOST JSON, body);
+    cJSON *tree = cJSON_Parse(body_of(response));
+    double id = number(tree, "response[0].gets.id");
+    cJSON_Delete(tree);
+    free(response);
+    return id;
+}
+
+static void request_all(const struct fixture *fixture) {
+    for (int resource = 0; resource < RESOURCES; resource++) {
+        for (int client = 0; client < CLIENTS; client++) request_one(fixture, resource, client);
+    }
+    request_capacity(fixture, CAPACITY_REQUEST("api-1", "r0", "3"));
+    request_capacity(fixture, CAPACITY_REQUEST(HOSTILE, HOSTILE, "3"));
+}
+
+/* What a program has found in several parts of a search. */
+struct found {
+    int visits[RESOURCES][CLIENTS], count, part_count, last_resource;
+    char next[128]; /* "": the search is complete */
+};
+
+static void search(struct found *found, const struct fixture *fixture, const char *query) {
+    char path[512];
+    snprintf(path, sizeof path, "/v1/status?%s%s%s", query, found->next[0] ? "&after=" : "",
+             found->next);
+    char *response = get(fixture, path, HOST);
+    assert_int_equal(code_of(response), 200);
+    cJSON *tree = cJSON_Parse(body_of(response));
+    const cJSON *lease;
+    cJSON_ArrayForEach(lease, find(tree, "leases")) {
+        int resource = atoi(text(lease, "resource_id") + 1);
+        int client = atoi(text(lease, "holder_id") + 4);
+        assert_in_range(resource, 0, RESOURCES - 1);
+        assert_in_range(client, 0, CLIENTS - 1);
+        assert_true(number(lease, "has") == 3 && number(lease, "wants") == 3);
+        assert_true(number(lease, "committed") == 3 && number(lease, "expires_in") > 0);
+        found->visits[resource][client]++;
+        found->count++;
+        found->last_resource = resource;
+    }
+    found->part_count++;
+    snprintf(found->next, sizeof found->next, "%s", find(tree, "next") ? text(tree, "next") : "");
+    cJSON_Delete(tree);
+    free(response);
+}
+
+/* Fails unless each lease was found once, except those of one resource. */
+static void expect_one_visit(const struct found *found, int except) {
+    for (int resource = 0; resource < RESOURCES; resource++) {
+        for (int client = 0; client < CLIENTS && resource != except; client++) {
+            assert_int_equal(found->visits[resource][client], 1);
+        }
+    }
+}
+
+static void a_client_is_found_over_all_resources(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(TEMPLATE(""), NULL);
+    request_all(&fixture);
+    static const struct {
+        const char *query;
+        int count;
+    } rows[] = {{"client=web-", RESOURCES * CLIENTS},
+                {"client=web-2", RESOURCES},
+                {"client=web-22", 0},
+                {"client=Web-", 0},
+                {"client=eb-", 0},
+                {"client=web-&limit=1000", RESOURCES * CLIENTS}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct found found = {.count = 0};
+        search(&found, &fixture, rows[i].query);
+        assert_int_equal(found.count, rows[i].count);
+        assert_int_equal(found.next[0], 0);
+    }
+    for (int limit = 1; limit <= 7; limit++) {
+        struct found found = {.count = 0};
+        char query[64];
+        snprintf(query, sizeof query, "client=web-&limit=%d", limit);
+        do {
+            search(&found, &fixture, query);
+            assert_true(found.count <= limit * found.part_count && found.part_count <= 100);
+        } while (found.next[0]);
+        assert_int_equal(found.count, RESOURCES * CLIENTS);
+        expect_one_visit(&found, -1);
+    }
+    server_stop(&fixture.server);
+}
+
+/* The search stops within a resource. Then all holders of this resource leave. */
+static void a_search_skips_no_lease_when_a_resource_disappears(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(TEMPLATE(""), NULL);
+    request_all(&fixture);
+    struct found found = {.count = 0};
+    search(&found, &fixture, "client=web-&limit=1");
+    int gone = found.last_resource;
+    for (int client = 0; client < CLIENTS; client++) {
+        char body[256];
+        snprintf(body, sizeof body,
+                 "{\"client_id\": \"web-%d\", \"resource\": [{\"resource_id\": \"r%d\", \"id\": "
+                 "%.0f}]}",
+                 client, gone, request_one(&fixture, gone, client));
+        expect_post(&fixture, "/v1/release_capacity", HOST JSON, body, 200, "{}");
+    }
+    for (int part = 0; found.next[0] && part < 100; part++) {
+        search(&found, &fixture, "client=web-&limit=1");
+    }
+    assert_int_equal(found.next[0], 0);
+    expect_one_visit(&found, gone);
+    assert_int_equal(found.count, 1 + (RESOURCES - 1) * CLIENTS);
+    server_stop(&fixture.server);
+}
+
+static void a_wrong_search_says_what_is_wrong(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(TEMPLATE(""), NULL);
+    struct fixture other = fixture_start(TEMPLATE(""), NULL);
+    struct found found = {.count = 0};
+    char path[512];
+    request_all(&fixture);
+    search(&found, &fixture, "client=web-&limit=1");
+    snprintf(path, sizeof path, "/v1/status?client=web-&after=%s", found.next);
+    expect(&other, path, HOST, 400, "after: is not a position of this process");
+    snprintf(path, sizeof path, "/clients?client=web-&after=%s", found.next);
+    expect(&fixture, path, HOST, 200, "17 leases.");
+    expect(&other, path, HOST, 404, "not from the running process");
+    const char *const wrong[] = {"", "1", "1-2-3", "1-2-3-", "1-2-3-4", "x-2-3-4", "-----"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(path, sizeof path, "/v1/status?client=web-&after=%s", wrong[i]);
+        expect(&fixture, path, HOST, 400, "after: is not a position of this process");
+    }
+    const char *const limits[] = {"", "0", "1001", "-1", "1x"};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        snprintf(path, sizeof path, "/v1/status?client=web-&limit=%s", limits[i]);
+        expect(&fixture, path, HOST, 400, "limit: must be an integer from 1 to 1000");
+    }
+    expect(&fixture, "/v1/status?client=", HOST, 400, "client: must be the start of");
+    server_stop(&other.server);
+    server_stop(&fixture.server);
+}
+
+static void the_page_finds_a_client(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(TEMPLATE(""), NULL);
+    request_all(&fixture);
+    expect(&fixture, "/", HOST, 200, "<form action='/clients' role=search><input name=client ");
+    expect(&fixture, "/clients", HOST, 200, "Give the start of a client id");
+    expect(&fixture, "/clients?client=web-2", HOST, 200, "value=\"web-2\"");
+    expect(&fixture, "/clients?client=web-2", HOST, 200,
+           "<a href=\"/resources?resource=r5&amp;filter=web-2\">r5</a>");
+    expect(&fixture, "/clients?client=web-2", HOST, 200, ">6 leases.");
+    expect(&fixture, "/clients?client=none", HOST, 200, ">0 leases.");
+    const char *const hostile = "/clients?client=%22%3E%3Cscript%3Ealert(1)%3C/script%3E";
+    expect(&fixture, hostile, HOST, 200, "value=\"" HOSTILE_HTML "\"");
+    expect(&fixture, hostile, HOST, 200, ">" HOSTILE_HTML "</a>");
+    expect(&fixture, hostile, HOST, 200, "<div class=holder>" HOSTILE_HTML "</div>");
+    expect_no_script(&fixture, hostile);
+    server_stop(&fixture.server);
+}
+
+/* A search with the limit 1 visits 5,000 elements. So it finds the only match of 6,000 leases in
+ * two or more parts, and one of these parts has no lease. */
+static void a_search_visits_a_bounded_number_of_leases(void **state) {
+    (void)state;
+    enum { EACH = 500, LEASES = 6000 };
+    struct fixture fixture = fixture_start(TEMPLATE(""), NULL);
+    char *body = (char *)malloc((size_t)EACH * 64 + 256);
+    assert_non_null(body);
+    for (int i = 0; i < LEASES; i += EACH) {
+        int bytes = sprintf(body, "{\"client_id\": \"other\", \"resource\": [");
+        for (int k = i; k < i + EACH; k++) {
+            bytes += sprintf(body + bytes, "%s{\"resource_id\": \"x%05d\", \"wants\": 0}",
+                             k > i ? "," : "", k);
+        }
+        sprintf(body + bytes, "]}");
+        request_capacity(&fixture, body);
+    }
+    free(body);
+    request_capacity(&fixture, CAPACITY_REQUEST("web-1", "r1", "3"));
+    struct found found = {.count = 0};
+    do {
+        search(&found, &fixture, "client=web-&limit=1");
+    } while (found.next[0] && found.part_count < 100);
+    assert_int_equal(found.count, 1);
+    assert_int_equal(found.next[0], 0);
+    assert_in_range(found.part_count, 3, 4);
+    server_stop(&fixture.server);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(pages_link_up_and_down_the_tree),
+        TEST(nodes_below_show_the_description_and_the_unit),
+        TEST(hostile_texts_of_a_configuration_stay_texts),
+        TEST(a_node_without_a_valid_address_has_no_link),
+        TEST(a_node_that_moves_has_its_new_address),
+        TEST(names_of_nodes_take_a_bounded_memory),
+        TEST(a_client_is_found_over_all_resources),
+        TEST(a_search_skips_no_lease_when_a_resource_disappears),
+        TEST(a_wrong_search_says_what_is_wrong),
+        TEST(the_page_finds_a_client),
+        TEST(a_search_visits_a_bounded_number_of_leases),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
