@@ -201,7 +201,7 @@ static void member_start(const struct leaf *leaf, int index) {
     process_await(process, "msg=serving", 1);
 }
 
-static void leaf_start(struct leaf *leaf, const char *parent, const char *etcd) {
+static void leaf_members_start(struct leaf *leaf, const char *parent, const char *etcd) {
     *leaf = (struct leaf){.parent = parent, .etcd = etcd, .member_count = etcd ? MEMBERS : 1};
     size_t bytes = (size_t)snprintf(leaf->urls, sizeof leaf->urls, "http://127.0.0.1:1");
     for (int i = 0; i < leaf->member_count; i++) {
@@ -287,7 +287,7 @@ static void clients_share_the_capacity_and_follow_the_master(void **state) {
     if (has_etcd) etcd_require(&etcd);
     if (!has_etcd) print_message("etcd is not installed: the leaf has one process\n");
     struct server root = server_start(TREE_CONFIG, NULL);
-    leaf_start(&leaf, root.url, has_etcd ? etcd.url : NULL);
+    leaf_members_start(&leaf, root.url, has_etcd ? etcd.url : NULL);
     double started_at = seconds_now();
     int count = clients_start(clients, leaf.urls);
     require(count > 0, "python3, node or go");

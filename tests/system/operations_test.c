@@ -88,29 +88,13 @@ static void connections_are_counted_by_kind(void **state) {
     server_stop(&root.server);
 }
 
-/* Starts a node below a root. */
-static struct fixture leaf_start(const struct fixture *root) {
-    struct fixture leaf = {.server = {process_new(), ""}};
-    unsigned port = 0;
-    const char *const arguments[] = {"--parent", root->server.url, "--node",
-                                     "leaf",     "--listen",       "tcp://127.0.0.1:0",
-                                     "--http",   "127.0.0.1:0",    NULL};
-    process_start(leaf.server.process, arguments, NULL);
-    process_await(leaf.server.process, " http=http", 1);
-    char *log_text = file_read(leaf.server.process->err);
-    assert_int_equal(sscanf(strstr(log_text, " http="), " http=http://127.0.0.1:%u", &port), 1);
-    free(log_text);
-    snprintf(leaf.http.url, sizeof leaf.http.url, "tcp://127.0.0.1:%u", port);
-    return leaf;
-}
-
 /* V4: a node has no configuration of its own, but a link to its parent. */
 static void a_node_shows_whether_its_parent_answers(void **state) {
     (void)state;
     const char *const series = "doorman_server_connections{kind=\"parent\"}";
     struct fixture root =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
-    struct fixture leaf = leaf_start(&root);
+    struct fixture leaf = leaf_start(root.server.url);
     assert_true(metric(&leaf, series) == 0);
     request_capacity(&leaf, CAPACITY_REQUEST("a", "db", "30"));
     metric_await(&leaf, series, 1);
