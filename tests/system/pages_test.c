@@ -201,12 +201,14 @@ static void eight_readers_of_large_pages_do_not_delay_requests(void **state) {
     (void)state;
     enum { READERS = 8 };
     int count = sanitized() ? 4000 : 100000, page_count = 0;
+    static const char *const paths[] = {"/?sort=has", "/resources?resource=shared&sort=wants",
+                                        "/clients?client=none"};
     struct reader readers[READERS] = {{.page_count = 0}};
     struct fixture fixture = start_with(count, count), idle = start_with(0, 0);
     __atomic_store_n(&readers_stop, false, __ATOMIC_RELAXED);
     for (int i = 0; i < READERS; i++) {
         readers[i].fixture = &fixture;
-        readers[i].path = i % 2 ? "/resources?resource=shared&sort=wants" : "/?sort=has";
+        readers[i].path = paths[i % 3];
         assert_int_equal(pthread_create(&readers[i].thread, NULL, reader_main, &readers[i]), 0);
     }
     struct latencies beside = measure_requests(&fixture, "requests beside eight readers");
