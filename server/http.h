@@ -329,7 +329,7 @@ struct lease_search {
 /* Finds leases. The caller sets the fields from prefix to position.
  *   cost   O(visited resources and leases). There is no index of holders, because it would take
  *          memory for each lease. One call visits at most 5,000 elements for each row of `limit`,
- *          and at most 500,000 in all. This takes about 0.2 s, or some seconds if their data is not
+ *          and at most 500,000 in all. This takes about 0.4 s, or some seconds if their data is not
  *          in the CPU's caches. The call holds the lock for slices of about 1 ms. So it delays
  *          other pages, but no requests for leases */
 void server_search_take(struct lease_search *search, struct service *service);
