@@ -320,6 +320,7 @@ static bool search_add(struct lease_search *search, const struct search_walk *wa
     struct found_lease *row = &search->rows[search->row_count++];
     *row = (struct found_lease){.resource_id = resource, .lease = {holder, *info}};
     memcpy(row->unit, walk->unit, sizeof row->unit);
+    /* cppcheck-suppress memleak ; the row owns the memory */
     return true;
 }
 
