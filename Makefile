@@ -71,8 +71,8 @@ FILES_REPORTS = reports
 FILES_WARNINGS = warnings
 FILES_WATCH = watch
 FILES_NOTIFY = notify
-FILES_HTTP = http http_request http_response tokens health text snapshot history metrics process \
-    page graph json children base64 host
+FILES_HTTP = http http_listen http_request http_response tokens health text snapshot history \
+    metrics process page graph json children base64 host
 FILES_ETCD = etcd etcd_http election base64 host
 FILES_TLS = tls
 SERVER_SOURCES = doorman_server.c \
@@ -81,7 +81,7 @@ SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
 HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_INPUTS = $(SERVER_SOURCES) $(addprefix server/,server.h flags.h etcd.h http.h tls.h) \
-    $(HTTP_FILES) build/server_parts doorman.h
+    server/http_connection.h $(HTTP_FILES) build/server_parts doorman.h
 
 define build_server
 $(announce)

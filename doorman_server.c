@@ -58,8 +58,9 @@
  *     server/etcd_http.c   ETCD      requests to a member of etcd, over libcurl
  *     server/election.c    ETCD      the election of the master, and the watch on the configuration
  *     server/base64.c                base64, for etcd and for passwords over HTTP
- *     server/http.h        HTTP      what the files of this part share
+ *     server/http.h        HTTP      what the files of this part share; also http_connection.h
  *     server/http.c        HTTP      connections: their states, limits and timeouts
+ *     server/http_listen.c HTTP      accepting connections, and the limit of their number
  *     server/http_request.c HTTP     requests: which are allowed, and bodies that come in chunks
  *     server/http_response.c HTTP    responses: errors, and the lines of the head
  *     server/tokens.c      HTTP      tokens, their roles, and the file that has them
@@ -72,8 +73,7 @@
  *     server/page.c        HTTP      the status page and the page of a resource
  *     server/graph.c       HTTP      the bars and the trends of these pages
  *     server/children.c    HTTP      the child nodes, for links to their pages
- *     server/page.css      HTTP      the style of these pages, which the build embeds
- *     server/page.js       HTTP      the script of these pages, which the build embeds
+ *     server/page.css, .js HTTP      the style and the script of these pages, which the build embeds
  *     server/json.c        HTTP      the state, the configuration and the protocol as JSON
  *     server/openapi.json  HTTP      the description of all paths, which the build embeds */
 

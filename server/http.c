@@ -9,6 +9,8 @@
  *
  *     state      meaning                      event                           next state
  *     FREE       not in use                   the server accepts a connection HEAD
+ *     IDLE       a response was sent, and     the first byte comes in         HEAD
+ *                the next request may come    timeout, or a disconnect        FREE
  *     HEAD       the head of a request        it is complete, and the peer    CONTINUING
  *                comes in                     waits before it sends the body
  *                                             it is complete                  BODY
@@ -25,7 +27,9 @@
  *                thread makes it              a disconnect while it is made   ABANDONED
  *     ABANDONED  the thread of pages makes a  the thread has stopped making   FREE
  *                response for nobody          the response
- *     SENDING    the response goes out        it is sent                      HEAD, DRAINING, FREE
+ *     SENDING    the response goes out        it is sent                      IDLE, DRAINING, FREE
+ *                                             it is sent, and bytes of the    HEAD
+ *                                             next request have arrived
  *                                             timeout, or a disconnect        FREE
  *     DRAINING   the rest of the body of a    it has been read, timeout, or   FREE
  *                refused request comes in     a disconnect
@@ -47,75 +51,20 @@
  *    operation then sends the response. Without a receive operation, the thread of pages itself
  *    sends the response. In ABANDONED, no operation is in progress, and only the thread of pages
  *    uses the connection.
- * When all connections are in use (V5), the server closes the one that has waited longest for its
- *    request. A request must arrive within HTTP_TIMEOUT_SECONDS, from its first byte to its last
- *    byte. A response must leave within HTTP_TIMEOUT_SECONDS after it is made. */
-#include "http.h"
+ * When few connections are free (V5), a connection closes after its next response, and the response
+ *    says so with `Connection: close`. So a client never loses a response. http_listen.c closes
+ *    connections when none is free.
+ * A request must arrive within HTTP_TIMEOUT_SECONDS, from its first byte to its last byte. A
+ *    response must leave within HTTP_TIMEOUT_SECONDS after it is made. */
+#include "http_connection.h"
 
-#include <nng/supplemental/util/platform.h>
-
-#define HTTP_TIMEOUT_SECONDS 30
 #define HTTP_DRAIN_SECONDS 2
 #define READ_BYTES ((size_t)16 << 10) /* for one read */
 #define HTTP_BUFFER_MAX ((size_t)64 << 10)
-
-#define HTTP_CONNECTION_MAX 256
 #define HTTP_QUEUE_MAX 32 /* responses that wait for the thread of pages */
 
-enum http_connection_state {
-    CONNECTION_FREE,
-    CONNECTION_HEAD,
-    CONNECTION_CONTINUING,
-    CONNECTION_BODY,
-    CONNECTION_ANSWERING,
-    CONNECTION_ABANDONED,
-    CONNECTION_SENDING,
-    CONNECTION_DRAINING
-};
-
-struct http_connection {
-    struct service *service;
-    nng_stream *stream;
-    nng_sockaddr peer; /* read when the connection opens, because a failure can remove it */
-    nng_aio *aio;
-    enum http_connection_state state; /* the lock of HTTP guards state and deadline */
-    doorman_time deadline;
-    char *in;                     /* bytes received */
-    size_t in_bytes, in_capacity; /* in_bytes: bytes of `in` that have been received */
-    char *head;                   /* a copy of the head; NULL: the head is not complete */
-    size_t head_bytes, used;      /* bytes of `in`: of the head, and of the whole request */
-    struct http_request request;  /* its strings point into `head` */
-    struct chunk_reader chunks;   /* the position in a body that comes in chunks */
-    struct text out;              /* bytes to send */
-    size_t sent;                  /* bytes of `out` that have been sent */
-    bool last, is_head;           /* last: close after the response; is_head: send no body */
-    size_t body_left;             /* bytes of a refused body to read before closing, so that
-                                     the peer can read the response; SIZE_MAX: not known */
-    /* These members are for ANSWERING. The lock of HTTP guards them, except `abandoned`. */
-    bool is_answered, receives;   /* the response is made; a receive operation is in progress */
-    bool abandoned;               /* atomic; true: nobody waits for the response */
-    struct http_connection *next; /* in the queue */
-};
-
-struct http {
-    pthread_mutex_t lock;
-    char address[320]; /* "http://HOST:PORT"; "": HTTP does not listen */
-    nng_stream_listener *listener;
-    nng_aio *aio;                     /* for accepting connections */
-    bool accepting, stopping, ending; /* ending: the thread of pages ends */
-    pthread_t thread;                 /* makes pages */
-    bool has_thread;
-    pthread_cond_t wake;                     /* wakes the thread of pages */
-    struct http_connection *queue, *current; /* current: the thread makes its response */
-    size_t queue_count;
-    uint64_t made_count, abandoned_count; /* responses that the thread made; that it stopped */
-    struct http_connection connections[HTTP_CONNECTION_MAX];
-};
-
-static void http_accept(struct http *http);
-
-/* Starts to send or to receive. nng calls connection_step at the end. So the caller must not use
- * the connection after this call. */
+/* Starts to send or to receive. nng calls server_connection_step at the end. So the caller must not
+ * use the connection after this call. */
 static void connection_start_io(struct http_connection *connection, bool sending) {
     doorman_time left = connection->deadline - doorman_clock();
     nng_duration timeout = left > 0 ? (nng_duration)(left / 1000000 + 1) : 1;
@@ -134,12 +83,12 @@ static void connection_start_io(struct http_connection *connection, bool sending
     }
 }
 
-/* Moves a connection to its next state, and sets the deadline of this state. A request has one
- * deadline, so CONTINUING and BODY keep the deadline of HEAD. In ANSWERING the peer has nothing to
- * do, so there is no deadline. Precondition: the lock of HTTP is held. */
-static void connection_move(struct http_connection *connection, enum http_connection_state state) {
+/* A request has one deadline, so CONTINUING and BODY keep the deadline of HEAD. In ANSWERING the
+ * peer has nothing to do, so there is no deadline. */
+void server_connection_move(struct http_connection *connection, enum http_connection_state state) {
     static const unsigned moves[] = {
         [CONNECTION_FREE] = 1U << CONNECTION_HEAD,
+        [CONNECTION_IDLE] = 1U << CONNECTION_HEAD | 1U << CONNECTION_FREE,
         [CONNECTION_HEAD] = 1U << CONNECTION_CONTINUING | 1U << CONNECTION_BODY |
                             1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
         [CONNECTION_CONTINUING] = 1U << CONNECTION_BODY | 1U << CONNECTION_FREE,
@@ -148,24 +97,29 @@ static void connection_move(struct http_connection *connection, enum http_connec
         [CONNECTION_ANSWERING] =
             1U << CONNECTION_SENDING | 1U << CONNECTION_ABANDONED | 1U << CONNECTION_FREE,
         [CONNECTION_ABANDONED] = 1U << CONNECTION_FREE,
-        [CONNECTION_SENDING] =
-            1U << CONNECTION_HEAD | 1U << CONNECTION_DRAINING | 1U << CONNECTION_FREE,
+        [CONNECTION_SENDING] = 1U << CONNECTION_IDLE | 1U << CONNECTION_HEAD |
+                               1U << CONNECTION_DRAINING | 1U << CONNECTION_FREE,
         [CONNECTION_DRAINING] = 1U << CONNECTION_FREE};
+    struct http *http = connection->service->http;
     (void)moves; /* without assertions */
     assert(moves[connection->state] >> state & 1U);
+    if (connection->state == CONNECTION_FREE) http->used_count++;
+    if (state == CONNECTION_FREE) http->used_count--;
+    assert(http->used_count <= http->limit);
     int seconds = state == CONNECTION_DRAINING ? HTTP_DRAIN_SECONDS : HTTP_TIMEOUT_SECONDS;
     if (state != CONNECTION_CONTINUING && state != CONNECTION_BODY) {
         connection->deadline = doorman_clock() + seconds * DOORMAN_SECOND;
     }
     if (state == CONNECTION_ANSWERING) connection->deadline = DOORMAN_NEVER;
     connection->state = state;
+    connection->is_evicted = connection->is_probed = false;
 }
 
 static void connection_set_state(struct http_connection *connection,
                                  enum http_connection_state state) {
     struct http *http = connection->service->http;
     pthread_mutex_lock(&http->lock);
-    connection_move(connection, state);
+    server_connection_move(connection, state);
     pthread_mutex_unlock(&http->lock);
 }
 
@@ -184,8 +138,7 @@ static void connection_shrink(struct http_connection *connection) {
     /* cppcheck-suppress memleak ; the connection owns the memory */
 }
 
-/* Frees the buffers of a request and its response. */
-static void connection_free_buffers(struct http_connection *connection) {
+void server_connection_free_buffers(struct http_connection *connection) {
     doorman_buffer_uninit(&connection->out.buffer);
     connection->out.failed = false;
     free(connection->head);
@@ -193,14 +146,19 @@ static void connection_free_buffers(struct http_connection *connection) {
     connection_shrink(connection);
 }
 
+/* The lock is taken before the stream is freed, because a thread that holds the lock may cancel the
+ * operation that has just ended. nng 1.5.2 then still uses the stream. */
 static void connection_close(struct http_connection *connection) {
     struct http *http = connection->service->http;
-    nng_stream_free(connection->stream);
+    pthread_mutex_lock(&http->lock);
+    nng_stream *stream = connection->stream;
     connection->stream = NULL;
+    pthread_mutex_unlock(&http->lock);
+    nng_stream_free(stream);
     connection->in_bytes = 0;
-    connection_free_buffers(connection);
+    server_connection_free_buffers(connection);
     connection_set_state(connection, CONNECTION_FREE);
-    http_accept(http);
+    server_http_accept(http);
 }
 
 /* Makes room for the next read. Memory grows with the bytes received, not with Content-Length. */
@@ -217,7 +175,7 @@ static bool connection_reserve(struct http_connection *connection) {
     return done;
 }
 
-static void connection_receive(struct http_connection *connection) {
+void server_connection_receive(struct http_connection *connection) {
     if (connection_reserve(connection)) {
         connection_start_io(connection, false);
     } else {
@@ -236,8 +194,20 @@ static void connection_send(struct http_connection *connection) {
     }
 }
 
+/* Lets a connection close after its response, if few connections are free. A connection with bytes
+ * of the next request stays open, because closing it could destroy the response on its way: the
+ * peer's system drops a response when it learns that bytes were not read (RFC 9112, 9.6). */
+static void connection_yield(struct http_connection *connection) {
+    struct http *http = connection->service->http;
+    bool has_next = connection->in_bytes > connection->used;
+    pthread_mutex_lock(&http->lock);
+    if (!has_next && server_http_is_crowded(http)) connection->last = true;
+    pthread_mutex_unlock(&http->lock);
+}
+
 /* Sends a response, and frees its memory. */
 static void connection_respond(struct http_connection *connection, struct http_response *response) {
+    connection_yield(connection);
     server_http_response_write(&connection->out, response, connection->last, connection->is_head);
     connection_send(connection);
 }
@@ -329,7 +299,7 @@ static void connection_answer_later(struct http_connection *connection) {
     pthread_mutex_lock(&http->lock);
     bool accepted = http_enqueue(http, connection);
     if (accepted) {
-        connection_move(connection, CONNECTION_ANSWERING);
+        server_connection_move(connection, CONNECTION_ANSWERING);
         connection->is_answered = connection->abandoned = false;
         connection->receives = receives;
     }
@@ -372,7 +342,7 @@ static void connection_on_watched(struct http_connection *connection, bool has_l
     connection->receives = receives;
     if (!answered && has_left && !closes) {
         __atomic_store_n(&connection->abandoned, true, __ATOMIC_RELAXED);
-        connection_move(connection, CONNECTION_ABANDONED);
+        server_connection_move(connection, CONNECTION_ABANDONED);
     }
     pthread_mutex_unlock(&http->lock);
     if (answered) {
@@ -423,8 +393,12 @@ static void *http_main(void *argument) {
     return NULL;
 }
 
-/* Ends the thread of pages. A response that it makes is abandoned. */
-static void http_stop_thread(struct http *http) {
+bool server_http_start_thread(struct http *http) {
+    http->has_thread = pthread_create(&http->thread, NULL, http_main, http) == 0;
+    return http->has_thread;
+}
+
+void server_http_stop_thread(struct http *http) {
     pthread_mutex_lock(&http->lock);
     http->stopping = http->ending = true;
     if (http->current) __atomic_store_n(&http->current->abandoned, true, __ATOMIC_RELAXED);
@@ -440,7 +414,7 @@ static void connection_read_chunks(struct http_connection *connection) {
                                        &count, connection->service->settings->message_max);
     connection->in_bytes = connection->head_bytes + count;
     if (code == 100) {
-        connection_receive(connection);
+        server_connection_receive(connection);
     } else if (code == 200) {
         connection_answer(connection, connection->chunks.body_bytes);
     } else if (code == 413) {
@@ -459,7 +433,7 @@ static void connection_read_body(struct http_connection *connection) {
     if (request->is_chunked) {
         connection_read_chunks(connection);
     } else if (connection->in_bytes - connection->head_bytes < request->length) {
-        connection_receive(connection);
+        server_connection_receive(connection);
     } else {
         connection_answer(connection, request->length);
     }
@@ -522,7 +496,7 @@ static void connection_read_head(struct http_connection *connection) {
     if (bytes > HTTP_HEAD_MAX) {
         connection_refuse(connection, 431, "RESOURCE_EXHAUSTED", "the head is longer than 16 KiB");
     } else if (!end) {
-        connection_receive(connection);
+        server_connection_receive(connection);
     } else {
         connection_take_head(connection, bytes);
     }
@@ -533,23 +507,25 @@ static void connection_on_sent(struct http_connection *connection) {
     if (connection->body_left > 0) {
         connection->in_bytes = 0;
         connection_set_state(connection, CONNECTION_DRAINING);
-        connection_receive(connection);
+        server_connection_receive(connection);
     } else if (connection->last) {
         connection_close(connection);
     } else {
         connection_consume(connection);
-        connection_free_buffers(connection);
-        connection_set_state(connection, CONNECTION_HEAD);
+        server_connection_free_buffers(connection);
+        connection_set_state(connection,
+                             connection->in_bytes > 0 ? CONNECTION_HEAD : CONNECTION_IDLE);
         if (connection->in_bytes > 0) {
             connection_read_head(connection);
         } else {
-            connection_receive(connection);
+            server_connection_receive(connection);
         }
     }
 }
 
 /* Handles bytes that were received. */
 static void connection_on_received(struct http_connection *connection, size_t count) {
+    if (connection->state == CONNECTION_IDLE) connection_set_state(connection, CONNECTION_HEAD);
     if (connection->state != CONNECTION_DRAINING) {
         connection->in_bytes += count;
         (connection->state == CONNECTION_HEAD ? connection_read_head
@@ -562,6 +538,22 @@ static void connection_on_received(struct http_connection *connection, size_t co
     }
 }
 
+/* Called when the operation of a connection has failed. Returns whether the connection receives
+ * once more, because the timer has cancelled its receive operation for the first time (see
+ * http_listen.c). */
+static bool connection_probes(struct http_connection *connection) {
+    struct http *http = connection->service->http;
+    bool cancelled = nng_aio_result(connection->aio) == NNG_ECANCELED;
+    bool receives = connection->state == CONNECTION_IDLE || connection->state == CONNECTION_HEAD ||
+                    connection->state == CONNECTION_BODY;
+    pthread_mutex_lock(&http->lock);
+    bool probes = cancelled && receives && !connection->is_probed && !connection->service->tls &&
+                  !http->stopping;
+    connection->is_probed = connection->is_probed || probes;
+    pthread_mutex_unlock(&http->lock);
+    return probes;
+}
+
 /* Logs a failed handshake. nng reports it as an error of the first operation. */
 static void connection_log_failure(const struct http_connection *connection) {
     if (connection->state == CONNECTION_HEAD && connection->in_bytes + connection->sent == 0) {
@@ -570,8 +562,7 @@ static void connection_log_failure(const struct http_connection *connection) {
     }
 }
 
-/* nng calls this function when bytes were received or sent, and after an error or a timeout. */
-static void connection_step(void *argument) {
+void server_connection_step(void *argument) {
     struct http_connection *connection = (struct http_connection *)argument;
     size_t count = nng_aio_count(connection->aio);
     bool sends =
@@ -579,6 +570,8 @@ static void connection_step(void *argument) {
     bool failed = nng_aio_result(connection->aio) != 0;
     if (connection->state == CONNECTION_ANSWERING) {
         connection_on_watched(connection, failed, failed ? 0 : count);
+    } else if (failed && connection_probes(connection)) {
+        connection_start_io(connection, false);
     } else if (failed) {
         connection_log_failure(connection);
         connection_close(connection);
@@ -588,201 +581,8 @@ static void connection_step(void *argument) {
         connection_start_io(connection, true);
     } else if (connection->state == CONNECTION_CONTINUING) {
         connection_set_state(connection, CONNECTION_BODY);
-        connection_receive(connection);
+        server_connection_receive(connection);
     } else {
         connection_on_sent(connection);
     }
-}
-
-/* If all connections are in use, closes the one with the nearest deadline. A connection that sends
- * a response is closed only if all other connections send one too. A connection in ANSWERING or
- * ABANDONED is not closed, because HTTP_QUEUE_MAX limits their number. Precondition: the lock is
- * held. So no connection changes its state during the call, and the cancelled operation belongs to
- * the current state.
- *   newest   this connection stays open */
-static void http_make_room(struct http *http, const struct http_connection *newest) {
-    struct http_connection *chosen = NULL;
-    for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
-        struct http_connection *connection = &http->connections[i];
-        bool writes = connection->state == CONNECTION_SENDING;
-        if (connection->state == CONNECTION_FREE) return;
-        if (connection == newest || connection->state == CONNECTION_ANSWERING ||
-            connection->state == CONNECTION_ABANDONED) {
-            continue;
-        }
-        bool better = !chosen || writes < (chosen->state == CONNECTION_SENDING);
-        bool same = chosen && writes == (chosen->state == CONNECTION_SENDING);
-        if (better || (same && connection->deadline < chosen->deadline)) chosen = connection;
-    }
-    if (chosen) nng_aio_cancel(chosen->aio);
-}
-
-/* Starts to accept a connection, if one is free and no accept is in progress. */
-static void http_accept(struct http *http) {
-    bool accepts = false;
-    pthread_mutex_lock(&http->lock);
-    for (size_t i = 0; i < HTTP_CONNECTION_MAX && !http->accepting && !http->stopping; i++) {
-        accepts = accepts || http->connections[i].state == CONNECTION_FREE;
-    }
-    http->accepting = http->accepting || accepts;
-    pthread_mutex_unlock(&http->lock);
-    if (accepts) nng_stream_listener_accept(http->listener, http->aio);
-}
-
-static struct http_connection *http_open_connection(struct http *http, nng_stream *stream) {
-    struct http_connection *connection = http->connections;
-    pthread_mutex_lock(&http->lock);
-    while (connection->state != CONNECTION_FREE) connection++;
-    connection->stream = stream;
-    connection->peer.s_family = NNG_AF_UNSPEC;
-    if (stream) nng_stream_get_addr(stream, NNG_OPT_REMADDR, &connection->peer);
-    connection_move(connection, CONNECTION_HEAD);
-    connection->last = connection->is_head = false;
-    connection->sent = connection->used = connection->body_left = 0;
-    http->accepting = false;
-    http_make_room(http, connection);
-    pthread_mutex_unlock(&http->lock);
-    return connection;
-}
-
-/* nng calls this function when it has accepted a connection, or has failed to accept one. After an
- * error, such as too many open files, the next try is 10 ms later. Other connections may close in
- * this time. */
-static void http_step(void *argument) {
-    struct http *http = (struct http *)argument;
-    int result = nng_aio_result(http->aio);
-    if (result == 0) {
-        nng_stream *stream = (nng_stream *)nng_aio_get_output(http->aio, 0);
-        connection_receive(http_open_connection(http, stream));
-    } else {
-        pthread_mutex_lock(&http->lock);
-        http->accepting = false;
-        http->stopping = http->stopping || result == NNG_ECLOSED;
-        pthread_mutex_unlock(&http->lock);
-        nng_msleep(10);
-    }
-    http_accept(http);
-}
-
-/* Starts to listen. Returns 0 or an error of nng. Sets http->address, with the real port instead of
- * 0. */
-static int http_listen(struct service *service) {
-    struct http *http = service->http;
-    char url[320], host[256];
-    int port = 0;
-    snprintf(url, sizeof url, "%s://%s", service->tls ? "tls+tcp" : "tcp", service->settings->http);
-    server_host_read(service->settings->http, host, sizeof host);
-    int error = nng_stream_listener_alloc(&http->listener, url);
-    if (error == 0 && service->tls) {
-        error = nng_stream_listener_set_ptr(http->listener, NNG_OPT_TLS_CONFIG, service->tls);
-    }
-    if (error == 0) error = nng_stream_listener_listen(http->listener);
-    if (error == 0) {
-        error = nng_stream_listener_get_int(http->listener, NNG_OPT_TCP_BOUND_PORT, &port);
-        snprintf(http->address, sizeof http->address, "%s://%s:%d", service->tls ? "https" : "http",
-                 host, port);
-    }
-    return error;
-}
-
-static enum exit_status http_start_connections(struct service *service) {
-    struct http *http = service->http;
-    int error = nng_aio_alloc(&http->aio, http_step, http);
-    for (size_t i = 0; error == 0 && i < HTTP_CONNECTION_MAX; i++) {
-        http->connections[i].service = service;
-        error = nng_aio_alloc(&http->connections[i].aio, connection_step, &http->connections[i]);
-    }
-    http->has_thread = error == 0 && pthread_create(&http->thread, NULL, http_main, http) == 0;
-    if (error == 0 && !http->has_thread) error = NNG_ENOMEM;
-    if (error == 0) http_accept(http);
-    return error == 0
-               ? CONTINUE
-               : server_fatal_error(EXIT_ERROR, "cannot serve HTTP: %s", nng_strerror(error));
-}
-
-enum exit_status server_http_start(struct service *service) {
-    enum exit_status exit_status = server_http_check_settings(service);
-    struct http *http = (struct http *)calloc(1, sizeof *http);
-    bool has_history = server_history_create(service);
-    service->http = http;
-    if (exit_status == CONTINUE &&
-        (!http || !has_history || pthread_mutex_init(&http->lock, NULL) != 0 ||
-         pthread_cond_init(&http->wake, NULL) != 0)) {
-        exit_status = server_fatal_error(EXIT_ERROR, "out of memory");
-    }
-    if (exit_status == CONTINUE) exit_status = server_tokens_start(service);
-    if (exit_status == CONTINUE) {
-        int error = http_listen(service);
-        if (error == 0) server_http_set_advertised(service);
-        exit_status =
-            error == 0 ? http_start_connections(service) : server_http_listen_error(service, error);
-    }
-    return exit_status;
-}
-
-/* Logs what the thread of pages did. */
-static void http_log_counts(const struct service *service) {
-    const struct http *http = service->http;
-    char made[24], abandoned[24], hold[24], cpu[24];
-    snprintf(made, sizeof made, "%" PRIu64, http->made_count);
-    snprintf(abandoned, sizeof abandoned, "%" PRIu64, http->abandoned_count);
-    snprintf(hold, sizeof hold, "%.3f", (double)service->longest_hold.duration / 1e6);
-    snprintf(cpu, sizeof cpu, "%.3f", (double)service->longest_hold.cpu_time / 1e6);
-    server_log(service->settings, LEVEL_DEBUG, "pages", "made", made, "abandoned", abandoned,
-               "longest_hold_ms", hold, "longest_hold_cpu_ms", cpu, LOG_END);
-}
-
-/* nng_aio_stop waits for the end of the callback of the aio. */
-void server_http_stop(struct service *service) {
-    struct http *http = service->http;
-    if (http) {
-        http_stop_thread(http);
-        http_log_counts(service);
-        if (http->listener) nng_stream_listener_close(http->listener);
-        nng_aio_stop(http->aio);
-        for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) nng_aio_stop(http->connections[i].aio);
-        for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
-            struct http_connection *connection = &http->connections[i];
-            nng_stream_free(connection->stream);
-            nng_aio_free(connection->aio);
-            connection_free_buffers(connection);
-            free(connection->in);
-        }
-        nng_aio_free(http->aio);
-        if (http->listener) nng_stream_listener_free(http->listener);
-        pthread_cond_destroy(&http->wake);
-        pthread_mutex_destroy(&http->lock);
-    }
-    server_history_destroy(service);
-    server_tokens_stop(service);
-    free(http);
-}
-
-/* The accept in progress would still use the last configuration, so it starts again. */
-void server_http_set_tls(struct service *service) {
-    struct http *http = service->http;
-    if (!http || !http->listener || !service->tls) return;
-    int error = nng_stream_listener_set_ptr(http->listener, NNG_OPT_TLS_CONFIG, service->tls);
-    if (error == 0) {
-        nng_aio_cancel(http->aio);
-    } else {
-        server_log(service->settings, LEVEL_WARNING,
-                   "HTTP keeps its certificate until the server starts again", "error",
-                   nng_strerror(error), LOG_END);
-    }
-}
-
-const char *server_http_address(const struct service *service) {
-    return service->http && service->http->address[0] ? service->http->address : "off";
-}
-
-size_t server_http_connection_count(const struct service *service) {
-    struct http *http = service->http;
-    size_t count = 0;
-    pthread_mutex_lock(&http->lock);
-    for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
-        count += http->connections[i].state != CONNECTION_FREE;
-    }
-    pthread_mutex_unlock(&http->lock);
-    return count;
 }

@@ -184,7 +184,9 @@ struct chunk_reader {
 int server_http_read_chunks(struct chunk_reader *reader, char *body, size_t *count,
                             size_t message_max);
 
-size_t server_http_connection_count(const struct service *service);
+/* Returns the number of open connections.
+ *   limit   out: their maximum */
+size_t server_http_connection_count(const struct service *service, size_t *limit);
 
 /* Adds the metrics of the process: its CPU time, memory, file descriptors and start. */
 void server_process_metrics(struct text *text);

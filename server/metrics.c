@@ -99,19 +99,21 @@ static void metrics_parent(struct text *text, const struct counters *counters) {
 
 /* Connections by kind. Prometheus itself uses a connection of the kind http. */
 static void metrics_connections(struct text *text, struct service *service, bool has_parent) {
-    size_t nng = __atomic_load_n(&service->connection_count, __ATOMIC_RELAXED);
+    size_t nng = __atomic_load_n(&service->connection_count, __ATOMIC_RELAXED), limit = 0;
+    size_t http = server_http_connection_count(service, &limit);
     metrics_header(text, "server_connections", "gauge",
                    "Open connections: of peers over nng, of peers over HTTP, and 1 to the parent "
                    "while it answers.");
     server_text_addf(text, "doorman_server_connections{kind=\"nng\"} %zu\n", nng);
-    server_text_addf(text, "doorman_server_connections{kind=\"http\"} %zu\n",
-                     server_http_connection_count(service));
+    server_text_addf(text, "doorman_server_connections{kind=\"http\"} %zu\n", http);
     if (has_parent) {
         pthread_mutex_lock(&service->lock);
         int reachable = service->parent_link.reachable;
         pthread_mutex_unlock(&service->lock);
         server_text_addf(text, "doorman_server_connections{kind=\"parent\"} %d\n", reachable);
     }
+    metrics_gauge(text, "server_http_connections_limit",
+                  "Maximum number of connections of peers over HTTP.", (double)limit);
 }
 
 /* A server without an election has only one master, itself. So it has no such metrics. */

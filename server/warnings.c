@@ -30,6 +30,8 @@ static const char *const warning_texts[WARNING_COUNT] = {
         "TLS handshakes at --listen have failed; nng does not report the peers",
     [WARNING_PEER_CERTIFICATE] = "a peer has no certificate that --tls-ca has signed",
     [WARNING_TOKEN] = "a request has a wrong token",
+    [WARNING_HTTP_CROWDED] =
+        "few HTTP connections are free, so the server closes each one after its response",
     [WARNING_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
 };
 

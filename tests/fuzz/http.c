@@ -29,6 +29,7 @@ static void fuzz_cancel(void);
 #define nng_stream_recv(stream, aio) fuzz_wait(false)
 #define nng_stream_free(stream) fuzz_stream_free(stream)
 #define nng_stream_listener_accept(listener, aio) ((void)(listener))
+#define nng_sleep_aio(duration, aio) ((void)(aio))
 #define main server_main
 int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_HTTP
@@ -42,6 +43,7 @@ int server_main(int argc, char **argv);
 #include "server/history.c"
 #include "server/host.c"
 #include "server/http.c"
+#include "server/http_listen.c"
 #include "server/http_request.c"
 #include "server/http_response.c"
 #include "server/json.c"
@@ -230,10 +232,11 @@ static void start(struct service *service, bool has_tokens) {
     snprintf(service->http->address, sizeof service->http->address, "http://127.0.0.1:15050");
     if (has_tokens) start_tokens(service);
     service->http->connections[0].service = service;
+    service->http->limit = HTTP_CONNECTION_MAX;
 }
 
 static void stop(struct service *service) {
-    connection_free_buffers(&service->http->connections[0]);
+    server_connection_free_buffers(&service->http->connections[0]);
     free(service->http->connections[0].in);
     free(service->http);
     server_tokens_stop(service);
@@ -255,7 +258,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     start(service, data[0] & 4);
     wire.input = (fuzz_text){(const char *)data + 1, bytes - 1};
     struct http_connection *connection = http_open_connection(service->http, NULL);
-    connection_receive(connection);
+    server_connection_receive(connection);
     for (int i = 0; i < STEPS && connection->state != CONNECTION_FREE; i++) {
         must(wire.waits);
         if (service->http->queue && (!(data[0] & 8) || i % 2)) {
@@ -263,7 +266,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         } else {
             move_bytes(sizes[data[0] & 3]);
         }
-        connection_step(connection);
+        server_connection_step(connection);
     }
     wire.waits = false;
     check_output();

@@ -392,7 +392,7 @@ static void many_silent_connections_do_not_delay_others(void **state) {
  * and does not delay others. */
 static void a_peer_that_sends_single_bytes_is_answered_and_delays_no_other(void **state) {
     (void)state;
-    enum { COUNT = 200 }; /* of each kind; the server takes 256 HTTP connections at once */
+    enum { COUNT = 200 }; /* of each kind; together fewer than the server takes over HTTP */
     char head[12] = "", text[] = "{\"get_capacity\":" CAPACITY_REQUEST "}", request[512],
          response[4096];
     struct fixture fixture = fixture_start(CONFIG("60", "16", NO_LEARNING));
