@@ -13154,6 +13154,92 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
     return DOORMAN_OK;
 }
 
+/* ---- nng: sockets that close */
+
+/* A socket of nng, and what nng's threads use until the socket is closed. */
+typedef struct doorman__socket {
+    nng_socket nng;
+    int dialer; /* the id of nng's dialer; 0: there is none yet; atomic */
+    int pipe;   /* the id of nng's connection; 0: there is no connection; atomic */
+
+    /* How the socket closes. The mutex protects `closed` and `abandoned`. */
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    bool closed;
+    bool abandoned; /* nobody waits; the thread that closes the socket frees the struct */
+} doorman__socket;
+
+/* How long a caller waits until a socket is closed. It usually takes less than 1 ms. */
+#define DOORMAN__CLOSE_MAX (DOORMAN_SECOND / 2)
+
+static void *doorman__socket_main(void *argument) {
+    doorman__socket *own = (doorman__socket *)argument;
+    nng_close(own->nng);
+    pthread_mutex_lock(&own->mutex);
+    bool abandoned = own->abandoned;
+    own->closed = true;
+    pthread_cond_signal(&own->wake);
+    pthread_mutex_unlock(&own->mutex);
+    if (abandoned) DOORMAN_FREE(own);
+    return NULL;
+}
+
+/* Initializes the mutex and the condition variable. Starts the thread with all signals blocked. */
+static bool doorman__socket_start(doorman__socket *own, pthread_t *thread) {
+    pthread_condattr_t monotonic;
+    sigset_t all, before;
+    bool done =
+        pthread_mutex_init(&own->mutex, NULL) == 0 && pthread_condattr_init(&monotonic) == 0;
+    done = done && pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0 &&
+           pthread_cond_init(&own->wake, &monotonic) == 0;
+    if (!done) return false;
+    pthread_condattr_destroy(&monotonic);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    done = pthread_create(thread, NULL, doorman__socket_main, own) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return done;
+}
+
+/* Returns whether the thread has closed the socket. Otherwise the thread frees the struct when it
+ * has closed the socket. */
+static bool doorman__socket_wait(doorman__socket *own) {
+    doorman_time end = doorman__clock_read(CLOCK_MONOTONIC) + DOORMAN__CLOSE_MAX;
+    struct timespec until = {.tv_sec = (time_t)(end / DOORMAN_SECOND),
+                             .tv_nsec = (long)(end % DOORMAN_SECOND)};
+    int error = 0;
+    pthread_mutex_lock(&own->mutex);
+    while (!own->closed && error == 0) {
+        error = pthread_cond_timedwait(&own->wake, &own->mutex, &until);
+    }
+    bool closed = own->closed;
+    own->abandoned = !closed;
+    pthread_mutex_unlock(&own->mutex);
+    return closed;
+}
+
+/* Closes a socket and frees the struct. nng_close waits until all connections of the socket have
+ * ended. With nng 1.5.2 it can wait for ever, because nng loses a connection that ends at the moment
+ * when nng starts to read from it (nanomsg/nng #1813). So a thread of its own calls nng_close. If
+ * the socket is not closed in time, the thread stays. The process then has one thread more, and the
+ * memory of the socket.
+ *   own   NULL: the function has no effect */
+static void doorman__socket_close(doorman__socket *own) {
+    pthread_t thread;
+    if (!own) return;
+    if (nng_socket_id(own->nng) > 0) {
+        if (!doorman__socket_start(own, &thread)) {
+            nng_close(own->nng);
+        } else if (!doorman__socket_wait(own)) {
+            pthread_detach(thread);
+            return;
+        } else {
+            pthread_join(thread, NULL);
+        }
+    }
+    DOORMAN_FREE(own);
+}
+
 /* ---- nng: the transport */
 
 /* A request has an owner: the caller's thread, or nng. Only the owner uses the other fields of the
@@ -13189,13 +13275,11 @@ struct doorman_transport {
     bool has_new_tls; /* the connection does not use these texts yet; used by the caller's thread */
 
     /* The connection. */
-    nng_socket socket;
+    doorman__socket *socket;
     nng_aio *aio;
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address of the last request */
     bool has_dialer;                        /* the dialer connects to this address */
-    int dialer;            /* the id of nng's dialer; 0: there is none yet; atomic */
     uint64_t old_failures; /* the number of the dialer's failures before it last connected */
-    int pipe;              /* the id of nng's connection; 0: there is no connection; atomic */
     const struct doorman__dial_failure *failure; /* why nng could not connect since the request was
                                                     sent; NULL: no attempt has failed; atomic */
 
@@ -13299,7 +13383,7 @@ static const struct doorman__dial_failure *doorman__dialer_failure(int dialer, u
 /* ---- nng: the transport's requests */
 
 static bool doorman__transport_connected(const doorman_transport *transport) {
-    return __atomic_load_n(&transport->pipe, __ATOMIC_RELAXED) != 0;
+    return __atomic_load_n(&transport->socket->pipe, __ATOMIC_RELAXED) != 0;
 }
 
 /* Returns why the request in progress has no connection yet. Returns NULL if no request waits for a
@@ -13319,7 +13403,7 @@ static void doorman__transport_explain(doorman_transport *transport, bool was_se
     const struct doorman__dial_failure *failure = NULL;
     bool connects = transport->has_dialer && was_sending && code == NNG_ETIMEDOUT &&
                     !doorman__transport_connected(transport);
-    if (connects) failure = doorman__dialer_failure(transport->dialer, &count);
+    if (connects) failure = doorman__dialer_failure(transport->socket->dialer, &count);
     doorman__fail(&transport->error, DOORMAN_UNAVAILABLE, "%s%s",
                   connects ? "cannot connect: " : "",
                   failure ? doorman__dial_failure_text(failure) : nng_strerror(code));
@@ -13355,7 +13439,7 @@ static void doorman__transport_submit(doorman_transport *transport) {
     if (__atomic_load_n(&transport->failure, __ATOMIC_RELAXED)) until = DOORMAN_NEVER;
     until = doorman__earlier(until, transport->send_by);
     nng_aio_set_timeout(transport->aio, doorman__transport_time_left(until));
-    nng_send_aio(transport->socket, transport->aio);
+    nng_send_aio(transport->socket->nng, transport->aio);
 }
 
 /* Checks whether an attempt to connect has failed since the last connection. */
@@ -13363,7 +13447,7 @@ static void doorman__transport_look(doorman_transport *transport) {
     uint64_t count;
     transport->look_in = doorman__earlier(2 * transport->look_in, DOORMAN__LOOK_LAST);
     const struct doorman__dial_failure *failure =
-        doorman__dialer_failure(transport->dialer, &count);
+        doorman__dialer_failure(transport->socket->dialer, &count);
     if (!failure || count <= transport->old_failures) return;
     __atomic_store_n(&transport->failure, failure, __ATOMIC_RELAXED);
     transport->options.on_wakeup(transport->options.context);
@@ -13382,11 +13466,11 @@ static void doorman__transport_on_aio(void *context) {
     }
     if (sending && nng_error == 0) {
         if (transport->look_in > DOORMAN__LOOK_FIRST) {
-            (void)doorman__dialer_failure(transport->dialer, &transport->old_failures);
+            (void)doorman__dialer_failure(transport->socket->dialer, &transport->old_failures);
         }
         doorman__transport_move(transport, DOORMAN__TRANSPORT_RECEIVING);
         nng_aio_set_timeout(transport->aio, doorman__transport_time_left(transport->deadline));
-        nng_recv_aio(transport->socket, transport->aio);
+        nng_recv_aio(transport->socket->nng, transport->aio);
         return;
     }
     if (sending)
@@ -13422,7 +13506,10 @@ doorman_status doorman_transport_create(doorman_transport **out,
     doorman_status status = doorman__process_use_nng();
     if (status != DOORMAN_OK) return status;
     doorman_transport *transport = (doorman_transport *)doorman__zalloc(sizeof *transport);
-    if (!transport || nng_aio_alloc(&transport->aio, doorman__transport_on_aio, transport) != 0 ||
+    if (transport)
+        transport->socket = (doorman__socket *)doorman__zalloc(sizeof *transport->socket);
+    if (!transport || !transport->socket ||
+        nng_aio_alloc(&transport->aio, doorman__transport_on_aio, transport) != 0 ||
         (options->tls && !doorman__tls_copy(transport->pem, options->tls))) {
         doorman_transport_destroy(transport);
         return DOORMAN_OUT_OF_MEMORY;
@@ -13439,7 +13526,7 @@ doorman_status doorman_transport_create(doorman_transport **out,
 void doorman_transport_destroy(doorman_transport *transport) {
     if (!transport) return;
     if (transport->aio) nng_aio_stop(transport->aio);
-    nng_close(transport->socket);
+    doorman__socket_close(transport->socket);
     if (doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING) {
         nng_msg_free(nng_aio_get_msg(transport->aio));
     }
@@ -13482,15 +13569,15 @@ static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_c
 /* A thread of nng calls this function when a connection is made or lost. A dialer that is being
  * closed may still make a connection. The function refuses it. */
 static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
-    doorman_transport *transport = (doorman_transport *)context;
+    doorman__socket *own = (doorman__socket *)context;
     int id = nng_pipe_id(pipe);
-    int dialer = __atomic_load_n(&transport->dialer, __ATOMIC_RELAXED);
+    int dialer = __atomic_load_n(&own->dialer, __ATOMIC_RELAXED);
     if (event == NNG_PIPE_EV_ADD_PRE) {
         if (nng_dialer_id(nng_pipe_dialer(pipe)) != dialer) nng_pipe_close(pipe);
     } else if (event == NNG_PIPE_EV_ADD_POST) {
-        __atomic_store_n(&transport->pipe, id, __ATOMIC_RELAXED);
+        __atomic_store_n(&own->pipe, id, __ATOMIC_RELAXED);
     } else {
-        (void)__atomic_compare_exchange_n(&transport->pipe, &id, 0, false, __ATOMIC_RELAXED,
+        (void)__atomic_compare_exchange_n(&own->pipe, &id, 0, false, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED);
     }
 }
@@ -13498,22 +13585,21 @@ static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *c
 static int doorman__transport_dial(doorman_transport *transport) {
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
     nng_tls_config *tls = NULL;
-    int error = nng_dialer_create(&dialer, transport->socket, transport->address);
+    int error = nng_dialer_create(&dialer, transport->socket->nng, transport->address);
     if (error == 0 && transport->pem[0] && doorman__tls(transport->address)) {
         transport->has_new_tls = false;
         error = doorman__transport_create_tls(transport, &tls);
         if (error == 0) error = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
     }
-    __atomic_store_n(&transport->dialer, nng_dialer_id(dialer), __ATOMIC_RELAXED);
+    __atomic_store_n(&transport->socket->dialer, nng_dialer_id(dialer), __ATOMIC_RELAXED);
     if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
     if (tls) nng_tls_config_free(tls); /* the dialer has its own reference */
     return error;
 }
 
-/* Opens the socket. The transport keeps it until it is destroyed. A close for each failed request
- * could block the thread of the agent, because nng_close waits until all connections have ended.
- * With nng 1.5.2 this wait may last for ever. nng must not resend a request. If it did, a server
- * could grant a request that the upstream has given up.
+/* Opens the socket. The transport keeps it until it is destroyed, because to close it can take long
+ * (see doorman__socket_close). nng must not resend a request. If it did, a server could grant a
+ * request that the upstream has given up.
  *   returns   nng's error, or 0 */
 static int doorman__transport_open(doorman_transport *transport) {
     /* a message also has nng's request id */
@@ -13525,10 +13611,11 @@ static int doorman__transport_open(doorman_transport *transport) {
     if (error == 0) error = nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000);
     if (error == 0) error = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max);
     for (int i = NNG_PIPE_EV_ADD_PRE; error == 0 && i <= NNG_PIPE_EV_REM_POST; i++) {
-        error = nng_pipe_notify(socket, (nng_pipe_ev)i, doorman__transport_on_pipe, transport);
+        error =
+            nng_pipe_notify(socket, (nng_pipe_ev)i, doorman__transport_on_pipe, transport->socket);
     }
     if (error != 0) nng_close(socket);
-    if (error == 0) transport->socket = socket;
+    if (error == 0) transport->socket->nng = socket;
     return error;
 }
 
@@ -13536,14 +13623,14 @@ static int doorman__transport_open(doorman_transport *transport) {
  * nng retries every 0.1 s to 1 s.
  *   returns   nng's error, or 0 */
 static int doorman__transport_connect(doorman_transport *transport) {
-    bool is_open = nng_socket_id(transport->socket) > 0;
+    bool is_open = nng_socket_id(transport->socket->nng) > 0;
     int error = is_open ? 0 : doorman__transport_open(transport);
     if (error != 0) return error;
     nng_dialer old = NNG_DIALER_INITIALIZER;
-    old.id = (uint32_t)transport->dialer;
+    old.id = (uint32_t)transport->socket->dialer;
     (void)nng_dialer_close(old); /* its connection too; has no effect if there is no dialer yet */
     transport->old_failures = 0;
-    __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&transport->socket->pipe, 0, __ATOMIC_RELAXED);
     error = doorman__transport_dial(transport);
     transport->has_dialer = error == 0;
     return error;
@@ -13552,7 +13639,7 @@ static int doorman__transport_connect(doorman_transport *transport) {
 /* Makes the next request open a new connection. */
 static void doorman__transport_disconnect(doorman_transport *transport) {
     transport->has_dialer = false;
-    __atomic_store_n(&transport->pipe, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&transport->socket->pipe, 0, __ATOMIC_RELAXED);
 }
 
 /* Does the work of the upstream's owner. After that, fetches the next request, unless a request is
@@ -13862,15 +13949,18 @@ static doorman_status doorman__agent_check_tls(const doorman_tls *tls, doorman_e
 /* Checks the options that depend on what nng supports. doorman_client_create cannot check them. */
 static doorman_status doorman__agent_check(const doorman_client_options *options,
                                            doorman_error *error) {
-    nng_socket socket = NNG_SOCKET_INITIALIZER;
+    doorman__socket *own = (doorman__socket *)doorman__zalloc(sizeof *own);
     doorman_status status = DOORMAN_OK;
-    if (nng_req0_open(&socket) != 0) return doorman__no_memory(error);
+    if (!own || nng_req0_open(&own->nng) != 0) {
+        DOORMAN_FREE(own);
+        return doorman__no_memory(error);
+    }
     if (options->tls) status = doorman__agent_check_tls(options->tls, error);
     for (size_t i = 0; status == DOORMAN_OK && i < options->address_count; i++) {
         status =
-            doorman__agent_check_address(socket, options->addresses[i], options->tls, i, error);
+            doorman__agent_check_address(own->nng, options->addresses[i], options->tls, i, error);
     }
-    nng_close(socket);
+    doorman__socket_close(own);
     return status;
 }
 

@@ -7,8 +7,15 @@
 #define DOORMAN__NAP_MAX (600 * DOORMAN_SECOND)
 #define DOORMAN_JSON
 #define DOORMAN_NNG
+
+#include <nng/nng.h>
+
+/* The agent calls this function in place of nng_close. */
+static int close_or_hang(nng_socket socket);
+#define nng_close close_or_hang
 #define DOORMAN_IMPLEMENTATION
 #include "../../doorman.h"
+#undef nng_close
 
 #include <arpa/inet.h>
 #include <math.h>
@@ -39,6 +46,19 @@ static void sleep_for(doorman_time duration) {
         while (!(condition) && doorman_clock() < deadline_) sleep_for(2 * MILLISECOND);            \
         assert_true(condition);                                                                    \
     } while (0)
+
+/* Whether closing a socket hangs, and how many sockets hang. Both are atomic. */
+static int closing_hangs, closing_count;
+
+static int close_or_hang(nng_socket socket) {
+    doorman_time deadline = doorman_clock() + TEST_TIMEOUT;
+    __atomic_fetch_add(&closing_count, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&closing_hangs, __ATOMIC_SEQ_CST) && doorman_clock() < deadline) {
+        sleep_for(2 * MILLISECOND);
+    }
+    __atomic_fetch_sub(&closing_count, 1, __ATOMIC_SEQ_CST);
+    return nng_close(socket);
+}
 
 /* ---- a server in a thread ------------------------------------------------------------------ */
 
@@ -562,6 +582,22 @@ static void redirects_in_a_circle_end(void **state) {
     doorman_agent_stop(agent);
     test_server_stop(&left);
     test_server_stop(&right);
+}
+
+/* nng 1.5.2 can lose a connection. nng_close then waits for this connection for ever. */
+static void an_agent_stops_even_if_nng_cannot_close(void **state) {
+    (void)state;
+    test_server server = {.capacity = 90};
+    test_server_start(&server);
+    doorman_agent *agent = start(server.url);
+    doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(leased(resource));
+    __atomic_store_n(&closing_hangs, 1, __ATOMIC_SEQ_CST);
+    assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
+    assert_int_equal(__atomic_load_n(&closing_count, __ATOMIC_SEQ_CST), 1);
+    __atomic_store_n(&closing_hangs, 0, __ATOMIC_SEQ_CST);
+    EVENTUALLY(__atomic_load_n(&closing_count, __ATOMIC_SEQ_CST) == 0);
+    test_server_stop(&server);
 }
 
 /* A stop waits for a server for at most a second. */
@@ -2187,6 +2223,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(an_unreachable_address_counts_as_a_failure),
         cmocka_unit_test(a_redirect_is_followed),
         cmocka_unit_test(redirects_in_a_circle_end),
+        cmocka_unit_test(an_agent_stops_even_if_nng_cannot_close),
         cmocka_unit_test(two_agents_are_two_holders_and_release_when_they_stop),
         cmocka_unit_test(a_default_id_is_valid_and_names_the_process),
         cmocka_unit_test(default_ids_differ_within_a_process),
