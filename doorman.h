@@ -13219,10 +13219,9 @@ static bool doorman__socket_wait(doorman__socket *own) {
 }
 
 /* Closes a socket and frees the struct. nng_close waits until all connections of the socket have
- * ended. With nng 1.5.2 it can wait for ever, because nng loses a connection that ends at the moment
- * when nng starts to read from it (nanomsg/nng #1813). So a thread of its own calls nng_close. If
- * the socket is not closed in time, the thread stays. The process then has one thread more, and the
- * memory of the socket.
+ * ended. With nng 1.5.2 it can wait for ever, because nng can lose a connection that ends while nng
+ * starts to read from it (nanomsg/nng #1813). So a thread of its own calls nng_close. If the socket
+ * is not closed in time, the process keeps the thread and the memory of the socket.
  *   own   NULL: the function has no effect */
 static void doorman__socket_close(doorman__socket *own) {
     pthread_t thread;

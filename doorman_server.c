@@ -73,7 +73,7 @@
  *     server/page.c        HTTP      the status page and the page of a resource
  *     server/graph.c       HTTP      the bars and the trends of these pages
  *     server/children.c    HTTP      the child nodes, for links to their pages
- *     server/page.css, .js HTTP      the style and the script of these pages, which the build embeds
+ *     server/page.css, .js HTTP      the style and the script of these pages, embedded by the build
  *     server/json.c        HTTP      the state, the configuration and the protocol as JSON
  *     server/openapi.json  HTTP      the description of all paths, which the build embeds */
 

@@ -37,8 +37,8 @@
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
 
-/* Long, because machines can be slow and busy. A wait for something that must not happen has a bound
- * of its own. */
+/* Long, because machines can be slow and busy. A wait for something that must not happen has a
+ * bound of its own. */
 #define TIMEOUT_MS 180000
 #define PROCESS_MAX 32 /* in one test */
 #define ARGUMENT_MAX 32
