@@ -4996,10 +4996,13 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *
  * K1 One request renews all held leases that are past half their refresh interval. The request is
  *    made when the first held lease is due. A held lease becomes due at a random time: between the
- *    end of its refresh interval and 5 % later. In these cases a held lease is due sooner. A new
- *    held lease is due at once. If wants have changed by more than a tenth, the held lease is due
- *    when the minimum interval since its last request has passed. A client that was granted all its
- *    wants asks at once when its limiters refuse something, because there may be more capacity
+ *    end of its refresh interval and 5 % later. If half of the lease is shorter than the refresh
+ *    interval, half of the lease is used instead, but at least 1 s. If the lease is shorter than 1
+ *    s, the whole lease is used. So the requests do not become more and more frequent before the
+ *    end of a lease that the granter cannot renew (S6). In these cases a held lease is due sooner.
+ *    A new held lease is due at once. If wants have changed by more than a tenth, the held lease is
+ *    due when the minimum interval since its last request has passed. A client that was granted all
+ *    its wants asks at once when its limiters refuse something, because there may be more capacity
  *    (S3). A client confirms a smaller lease at once. A node confirms a smaller lease when the
  *    amounts that it has committed for its holders fit into the lease (R12).
  * K2 After a failure the upstream backs off for a random time between 1 s and an upper bound. The
@@ -5855,8 +5858,9 @@ static bool doorman__held_process_response(doorman_upstream *upstream, doorman__
         held->whole = item_response->whole;
         doorman__held_replace(held, lease, doorman__after(upstream->sent_at, lease->expires_in),
                               upstream->now);
-        /* The renewal must come before the lease ends. */
-        interval = doorman__earlier(interval, lease->expires_in / 2);
+        /* The renewal should come before the lease ends (K1). */
+        doorman_time second = doorman__earlier(DOORMAN_SECOND, lease->expires_in);
+        interval = doorman__earlier(interval, doorman__later(lease->expires_in / 2, second));
     }
     doorman__held_schedule(upstream, held, interval);
     return true;
@@ -5938,10 +5942,16 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * S5 If neither S3 nor S4 applies, the holder gets its target from the algorithm. The grant is at
  *    most the larger of two amounts: what is free, and what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
- *    interval in a response is at most a third of the length of the lease. A holder whose lease is
- *    below its target should ask again early (R12). If leases are whole units, only a holder that
- *    is owed a unit should ask again early (A5). But if the number of owed units exceeds both the
- *    capacity and an eighth of the number of holders, no holder should ask again early.
+ *    interval in a response is at most a third of the time until the lease ends. There is one
+ *    exception. A server that cannot renew its own lease grants shorter and shorter leases. A third
+ *    of their length would fall to nothing, and all holders would ask more and more often. So the
+ *    refresh interval has a lower bound: the smaller of `minimum_refresh_interval` and a third of
+ *    `lease_length`. If the lease ends before that, the refresh interval is the time until the
+ *    lease ends.
+ *       A holder whose lease is below its target should ask again early (R12). If leases are whole
+ *    units, only a holder that is owed a unit should ask again early (A5). But if the number of
+ *    owed units exceeds both the capacity and an eighth of the number of holders, no holder should
+ *    ask again early.
  * S7 A template may set the safe capacity. If it does not, the server computes the safe capacity of
  *    a client: the capacity divided by the number of known subclients. The known subclients include
  *    those of the request. The server computes no safe capacity while it learns, for a holder that
@@ -6060,7 +6070,10 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    level of the tree the refresh interval is multiplied by decay_factor.
  * T4 A node that has no lease of its own grants no lease: it answers TRY_LATER. When a holder first
  *    asks the node for a resource, the node asks its parent for a lease at once. The holders of the
- *    node should ask again after 1 s, or after 4 s if the node cannot expect a lease sooner.
+ *    node should ask again after 1 s, or after 3 to 4 s if the node cannot expect a lease sooner.
+ *    Each holder has its own time between 3 and 4 s. The reason: all leases end when the lease of
+ *    the node ends, so all holders ask at that moment. With one time for all, they would ask
+ *    together again and again.
  * T5 All servers of a node send the name of the node as their id to the parent. So for the parent,
  *    a new master has the lease that its predecessor had.
  * T6 A new master learns until the leases of its predecessor have ended. Its requests say that it
@@ -6093,7 +6106,8 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * (S6, S8, R9).
  */
 
-/* The longest time after which the holders of a node without a lease should ask again (T4). */
+/* The longest time after which the holders of a node without a lease should ask again (T4). The
+ * time of each holder is shorter by up to DEFER_SPREAD. */
 #define DOORMAN__DEFER_MAX (4 * DOORMAN_SECOND)
 
 /* One update visits at most this many leases and resources, which takes some milliseconds. */
@@ -6102,6 +6116,7 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
 /* Any other call removes at most this many expired leases of a resource (S2), which takes some
  * tenths of a millisecond. */
 #define DOORMAN__EXPIRE_MAX ((size_t)1000)
+#define DOORMAN__DEFER_SPREAD DOORMAN_SECOND
 
 /* Counts the resources of one holder of the server. */
 typedef struct doorman__holder_usage {
@@ -7456,7 +7471,10 @@ static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
     /* The time until the lease ends. It is less than a lease length if the holder got its last
      * lease again (R11). */
     doorman_time left = entry->lease_end - now;
-    doorman_time refresh = doorman__earlier(algorithm->refresh_interval, left / 3);
+    doorman_time least =
+        doorman__earlier(algorithm->minimum_refresh_interval, algorithm->lease_length / 3);
+    doorman_time third = doorman__later(left / 3, doorman__earlier(least, left));
+    doorman_time refresh = doorman__earlier(algorithm->refresh_interval, third);
     bool enough = entry->has >= target * 0.999;
     if (leases->whole && !doorman__leases_learning(leases, now)) {
         double owed = doorman__total_value(leases->owed);
@@ -7487,6 +7505,13 @@ static void doorman__context_set_end(const doorman__request_context *context, do
  * holder claims under a lease of this node. So the claim that the node sends to its parent is
  * complete. The node keeps the wants of the holder for three times the interval after which the
  * holder should ask again. */
+/* T4: returns after what time a holder should ask again, if the node cannot expect a lease soon. A
+ * keyed hash of the holder's id decides. */
+static doorman_time doorman__entry_defer(const doorman__lease_entry *entry) {
+    double part = (double)(entry->link.hash >> 32) / 4294967296.0;
+    return DOORMAN__DEFER_MAX - doorman__scale(DOORMAN__DEFER_SPREAD, part);
+}
+
 static void doorman__context_defer(const doorman__request_context *context,
                                    doorman_capacity_response *item_response) {
     doorman__lease_table *leases = context->leases;
@@ -7496,7 +7521,8 @@ static void doorman__context_defer(const doorman__request_context *context,
     bool refused = held->outcome == DOORMAN_UNMATCHED || held->outcome == DOORMAN_FULL;
     bool far =
         held->request_at - context->now > DOORMAN__DEFER_MAX; /* the node asks again much later */
-    doorman_time interval = alone || refused || far ? DOORMAN__DEFER_MAX : DOORMAN_SECOND;
+    bool soon = !alone && !refused && !far;
+    doorman_time interval = soon ? DOORMAN_SECOND : doorman__entry_defer(entry);
     doorman_time length = 3 * interval;
     if (context->granted_here && doorman__leases_learning(leases, context->now)) {
         double claim = entry->is_server ? context->claim : context->item_request->has.capacity;

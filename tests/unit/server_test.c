@@ -955,6 +955,18 @@ static void the_safe_capacity_is_the_configured_one_or_an_equal_part(void **stat
     doorman_config *config = NULL;
     const doorman_config_options options = {.templates = &all, .template_count = 1};
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+/* S6: the bound of the refresh interval does not make leases end before they are renewed. */
+static void short_leases_are_renewed_three_times_before_they_end(void **state) {
+    (void)state;
+    const doorman_algorithm quick = {.lease_length = 3 * SECOND / 2,
+                                     .refresh_interval = SECOND,
+                                     .has_learning_mode_duration = true};
+    world *w = world_start(100, &quick);
+    holder a = {.id = "a", .wants = 40};
+    assert_int_equal(request(w, &a).gets.refresh_interval, SECOND / 2);
+    world_stop(w);
+}
+
     reload(w, config);
     doorman_capacity_response item_response = request(w, &a);
     assert_true(item_response.has_safe_capacity);
@@ -2009,6 +2021,7 @@ int main(void) {
         cmocka_unit_test(units_in_flight_stay_committed),
         cmocka_unit_test(a_release_names_its_lease),
         cmocka_unit_test(the_refresh_interval_is_at_most_a_third_of_the_lease),
+        cmocka_unit_test(short_leases_are_renewed_three_times_before_they_end),
         cmocka_unit_test(a_holder_below_its_share_renews_sooner),
         cmocka_unit_test(the_safe_capacity_is_the_configured_one_or_an_equal_part),
         cmocka_unit_test(an_unknown_claim_is_reported_and_ignored),

@@ -589,6 +589,86 @@ static void a_learning_node_releases_nothing(void **state) {
     forest_stop(f);
 }
 
+#define LITERAL_CLIENTS 20
+
+/* A client that asks exactly when the server says, without a random delay. */
+typedef struct literal_client {
+    char id[16], node[DOORMAN_ID_BYTES_MAX + 1];
+    doorman_lease has;
+    doorman_time end, next;
+} literal_client;
+
+static void renew_literal(forest *f, int at, literal_client *m) {
+    const doorman_demand demand = {1, 1, 1};
+    doorman_capacity_request item_request = {
+        .resource_id = "db", .wants = &demand, .wants_count = 1};
+    if (f->now < m->end) item_request.has = m->has;
+    item_request.has.expires_in = m->end > f->now ? m->end - f->now : 0;
+    const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                     .holder_id = m->id,
+                                     .items = &item_request,
+                                     .item_count = 1};
+    doorman_response response;
+    assert_int_equal(doorman_server_handle(f->nodes[at].server, &request, &response, NULL, f->now),
+                     DOORMAN_OK);
+    const doorman_capacity_response *item = response.items;
+    m->next = f->now + item->gets.refresh_interval;
+    if (item->outcome != DOORMAN_GRANTED) return;
+    doorman_time interval = item->gets.refresh_interval, left = item->gets.expires_in;
+    if (interval < SECOND && interval != left) {
+        fail_msg("%s should ask again after %lld ns, %lld ns before the lease ends", m->id,
+                 (long long)interval, (long long)left);
+    }
+    m->has = item->gets;
+    strcpy(m->node, m->has.node);
+    m->has.node = m->node;
+    m->end = f->now + left;
+}
+
+/* Lets a second pass. Returns the number of requests. *together becomes the largest number of
+ * requests within 10 ms. */
+static int literal_second(forest *f, int at, literal_client *clients, int *together) {
+    int count = 0;
+    *together = 0;
+    for (int step = 0; step < 100; step++) {
+        int now = 0;
+        f->now += SECOND / 100;
+        handle_due(f);
+        for (int i = 0; i < LITERAL_CLIENTS; i++) {
+            if (f->now < clients[i].next) continue;
+            renew_literal(f, at, &clients[i]);
+            now++;
+        }
+        count += now;
+        if (now > *together) *together = now;
+    }
+    return count;
+}
+
+/* S6, T4: a node that has lost its parent cannot extend leases. Its holders ask at most once a
+ * second until their leases end, and once at the end. After that they do not ask together. */
+static void the_clients_of_a_node_without_its_parent_do_not_ask_more_and_more_often(void **state) {
+    (void)state;
+    forest *f = forest_start_one(100, fair);
+    int leaf = add_node(f, 0), together;
+    literal_client clients[LITERAL_CLIENTS] = {{.next = 0}};
+    for (int i = 0; i < LITERAL_CLIENTS; i++) {
+        snprintf(clients[i].id, sizeof clients[i].id, "literal-%d", i);
+        clients[i].next = f->now + i * (SECOND / 10);
+    }
+    for (int i = 0; i < 30; i++) (void)literal_second(f, leaf, clients, &together);
+    f->cut[leaf] = true;
+    for (int i = 0; i < 100; i++) {
+        int count = literal_second(f, leaf, clients, &together);
+        assert_true(count <= 2 * LITERAL_CLIENTS);
+        if (i > 80) assert_true(together <= LITERAL_CLIENTS / 3);
+    }
+    f->cut[leaf] = false;
+    for (int i = 0; i < 70; i++) (void)literal_second(f, leaf, clients, &together);
+    for (int i = 0; i < LITERAL_CLIENTS; i++) assert_true(clients[i].end > f->now);
+    forest_stop(f);
+}
+
 /* S3, S6: a lease may be short because the node's own lease ends soon. The minimum interval is then
  * at most a sixth of the lease. So a request renews the lease, and does not get the old lease until
  * its end. */
@@ -2011,6 +2091,7 @@ int main(void) {
         cmocka_unit_test(a_node_without_a_lease_answers_try_later),
         cmocka_unit_test(a_node_releases_the_lease_that_no_client_wants),
         cmocka_unit_test(a_learning_node_releases_nothing),
+        cmocka_unit_test(the_clients_of_a_node_without_its_parent_do_not_ask_more_and_more_often),
         cmocka_unit_test(a_short_lease_is_renewed_in_time),
         cmocka_unit_test(safe_capacities_are_passed_down_the_tree),
         cmocka_unit_test(resource_ids_that_look_like_globs_are_plain_ids),
