@@ -4902,10 +4902,8 @@ static double doorman__leases_return(doorman__lease_table *leases, doorman__leas
 }
 
 /* R6: grants a lease while the lease table learns. `claim` is what the holder claims under a lease
- * of this node. If the request names no lease of this node, claim and target are 0. The holder gets
- * its whole claim if that amount is free, even if the holder wants less now. If claim, outstanding
- * and the grant are all 0, returns 0 and grants no lease. If nothing is free for a claim, the
- * holder gets a new lease of 0.
+ * of this node. The holder gets its whole claim if that amount is free, even if the holder wants
+ * less now. If nothing is free, the holder gets a new lease of 0.
  *   outstanding   what a child node has committed for its own holders; 0 for a client. This amount
  *                 is committed even if it exceeds the capacity. The reason: if a child of that node
  *                 learns, it may use the amount even after the leases of the predecessor have ended
@@ -4919,7 +4917,6 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
     double most = doorman__min(free, doorman__total_floor(leases->spare));
     double has =
         doorman__max(known, doorman__leases_round_down(leases, doorman__min(target, most)));
-    if (has <= 0 && claim <= 0 && outstanding <= 0) return 0;
     doorman__total_subtract(&leases->spare, has);
     doorman__leases_check_round(leases);
     doorman__leases_commit(leases, entry, has, has);
@@ -5933,12 +5930,16 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *    and not during a round (see >>leases). The new lease is bounded by R5 like any other lease.
  *    The holder may have given back a part of its last lease, and that part may now belong to
  *    another holder.
- * S4 While the server learns (R6), a holder that has no lease from this node gets TRY_LATER, not a
- *    lease of 0. So the holder continues to use its fallback, as if no server answered. The holder
- *    should ask again after its usual interval, or when the learning ends if that is earlier. The
- *    server records the wants of the holder and commits nothing for it. If the holder does not ask
- *    again, the server removes the lease entry of the holder. STATIC and NO_ALGORITHM do not divide
- *    a capacity, so they need no learning.
+ * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
+ *    lease of 0. So the holder continues to use its fallback, as if no server answered. But a
+ *    holder that names a lease of 0 of this node gets a lease of 0 again. That lease ended its
+ *    fallback: the capacity may be 0, or other holders may have all of it. With TRY_LATER the lease
+ *    of 0 would end, and the fallback would begin, only because the master has changed. A lease of
+ *    0 commits nothing, so it is always safe. The refused holder should ask again after its usual
+ *    interval, or when the learning ends if that is earlier. The server records the wants of the
+ *    holder and commits nothing for it. If the holder does not ask again, the server removes the
+ *    lease entry of the holder. STATIC and NO_ALGORITHM do not divide a capacity, so they need no
+ *    learning.
  * S5 If neither S3 nor S4 applies, the holder gets its target from the algorithm. The grant is at
  *    most the larger of two amounts: what is free, and what the holder may still be using (R5).
  * S6 A lease lasts `lease_length`, but never longer than the server's own lease. The refresh
@@ -6109,6 +6110,7 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
 /* The longest time after which the holders of a node without a lease should ask again (T4). The
  * time of each holder is shorter by up to DEFER_SPREAD. */
 #define DOORMAN__DEFER_MAX (4 * DOORMAN_SECOND)
+#define DOORMAN__DEFER_SPREAD DOORMAN_SECOND
 
 /* One update visits at most this many leases and resources, which takes some milliseconds. */
 #define DOORMAN__UPDATE_MAX ((size_t)10000)
@@ -6116,7 +6118,6 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
 /* Any other call removes at most this many expired leases of a resource (S2), which takes some
  * tenths of a millisecond. */
 #define DOORMAN__EXPIRE_MAX ((size_t)1000)
-#define DOORMAN__DEFER_SPREAD DOORMAN_SECOND
 
 /* Counts the resources of one holder of the server. */
 typedef struct doorman__holder_usage {
@@ -6155,10 +6156,8 @@ typedef struct doorman__server_resource_entry {
  *   ADDED      that it needs         the server learns (R6)                          LEARN
  *                                    none of these events (S5)                       GRANT
  *   FOUND      as above              the request comes too soon (S3)                 REPEAT
- *                                    the request comes too soon, the holder's last
- *                                    lease is 0, and the server learns (S4)          TRY_LATER
  *                                    the holder learns, and had a lease (R7)         RESTORE
- *   LEARN      is granted again      the holder had nothing of this node (S4)        TRY_LATER
+ *   LEARN      is granted again      the request names no lease of this node (S4)    TRY_LATER
  *
  * The last state determines the response. REPEAT gives the last lease. LEARN, RESTORE and GRANT
  * give a new lease. The other states give no lease. */
@@ -6847,8 +6846,7 @@ static void doorman__item_move(doorman__request_item *item, doorman__item_state 
                                  [DOORMAN__ITEM_REPEAT] = true,
                                  [DOORMAN__ITEM_LEARN] = true,
                                  [DOORMAN__ITEM_RESTORE] = true,
-                                 [DOORMAN__ITEM_GRANT] = true,
-                                 [DOORMAN__ITEM_TRY_LATER] = true},
+                                 [DOORMAN__ITEM_GRANT] = true},
         [DOORMAN__ITEM_ADDED] = {[DOORMAN__ITEM_NO_LEASE] = true,
                                  [DOORMAN__ITEM_LEARN] = true,
                                  [DOORMAN__ITEM_GRANT] = true},
@@ -7501,10 +7499,6 @@ static void doorman__context_set_end(const doorman__request_context *context, do
     doorman__resource_update_by(context->server, context->resource, context->entry->end);
 }
 
-/* T4: responds for a node that has no lease of its own. If the node learns, it commits what the
- * holder claims under a lease of this node. So the claim that the node sends to its parent is
- * complete. The node keeps the wants of the holder for three times the interval after which the
- * holder should ask again. */
 /* T4: returns after what time a holder should ask again, if the node cannot expect a lease soon. A
  * keyed hash of the holder's id decides. */
 static doorman_time doorman__entry_defer(const doorman__lease_entry *entry) {
@@ -7512,6 +7506,10 @@ static doorman_time doorman__entry_defer(const doorman__lease_entry *entry) {
     return DOORMAN__DEFER_MAX - doorman__scale(DOORMAN__DEFER_SPREAD, part);
 }
 
+/* T4: responds for a node that has no lease of its own. If the node learns, it commits what the
+ * holder claims under a lease of this node. So the claim that the node sends to its parent is
+ * complete. The node keeps the wants of the holder for three times the interval after which the
+ * holder should ask again. */
 static void doorman__context_defer(const doorman__request_context *context,
                                    doorman_capacity_response *item_response) {
     doorman__lease_table *leases = context->leases;
@@ -7588,26 +7586,24 @@ static doorman__item_state doorman__context_next(const doorman__request_context 
                                                  bool leased, double last_wants) {
     bool learning = doorman__leases_learning(context->leases, context->now);
     if (!leased) return DOORMAN__ITEM_NO_LEASE;
-    if (doorman__context_too_soon(context, last_wants)) {
-        bool has = context->entry->has > 0 || context->claim_here > 0 || context->outstanding > 0;
-        return learning && !has ? DOORMAN__ITEM_TRY_LATER : DOORMAN__ITEM_REPEAT;
-    }
+    if (doorman__context_too_soon(context, last_wants)) return DOORMAN__ITEM_REPEAT;
     if (learning) return DOORMAN__ITEM_LEARN;
     return context->returned ? DOORMAN__ITEM_RESTORE : DOORMAN__ITEM_GRANT;
 }
 
 /* R6: grants again what a holder claims under a lease of this node. Such a holder may also get what
- * other holders have given back. A holder that has nothing from this node must try later. If
- * nothing is free for a claim, the holder gets a lease of 0. Returns the committed amount. */
+ * other holders have given back. If nothing is free for a claim, or if the claim is 0, the holder
+ * gets a lease of 0. A holder that names no lease of this node must try later (S4). Returns the
+ * committed amount. */
 static double doorman__context_learn(const doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
-    double target = context->granted_here ? context->target : 0;
-    if (leases->whole) target = doorman__whole_ceil(target);
-    double committed = doorman__leases_learn(leases, context->entry, target, context->claim_here,
-                                             context->outstanding);
-    bool had = committed > 0 || context->claim_here > 0 || context->outstanding > 0;
-    if (!had) doorman__item_move(context->item, DOORMAN__ITEM_TRY_LATER);
-    return committed;
+    if (!context->granted_here) {
+        doorman__item_move(context->item, DOORMAN__ITEM_TRY_LATER);
+        return 0;
+    }
+    double target = leases->whole ? doorman__whole_ceil(context->target) : context->target;
+    return doorman__leases_learn(leases, context->entry, target, context->claim_here,
+                                 context->outstanding);
 }
 
 /* S5: grants the share of a holder, up to the bound of R5. Returns the committed amount. If leases
@@ -7624,14 +7620,12 @@ static double doorman__context_share(const doorman__request_context *context, do
     return committed;
 }
 
-/* S4: responds to a holder that gets TRY_LATER, because the server learns. If the request names a
- * lease of this node, even one of 0, the holder should ask again soon, because other holders may
- * give something back. If not, the holder should ask again after its usual interval. */
+/* S4: responds to a holder that gets TRY_LATER, because the server learns. The holder should ask
+ * again after its usual interval. */
 static void doorman__context_try_later(const doorman__request_context *context,
                                        doorman_capacity_response *item_response) {
     const doorman_algorithm *algorithm = context->leases->algorithm;
-    doorman_time usual =
-        context->granted_here ? doorman__leases_soon(algorithm) : algorithm->refresh_interval;
+    doorman_time usual = algorithm->refresh_interval;
     doorman_time rest = doorman__earlier(usual, context->leases->learned_at - context->now);
     doorman_time interval = doorman__later(rest, doorman__earlier(usual, DOORMAN_SECOND));
     doorman_time length = doorman__earlier(3 * interval, algorithm->lease_length);

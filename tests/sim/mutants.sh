@@ -157,8 +157,8 @@ mutant learn-grow 'R6: holders grow while a server learns' \
     'doorman__leases_learn(leases, context->entry, target, context->claim_here, context->outstanding);' \
     'doorman__leases_grant(leases, context->entry, target, context->claim_here);'
 mutant learn-zero 'S4: a server that learns grants 0 instead of answering TRY_LATER' \
-    'if (!had) doorman__item_move(' \
-    'if (!had && 0) doorman__item_move('
+    'if (!context->granted_here) { doorman__item_move(' \
+    'if (!context->granted_here && context->learns) { doorman__item_move('
 mutant learn-unbound 'R6: a learning server grants claims beyond the capacity' \
     'known = doorman__leases_round_down(leases, doorman__min(claim, free));' \
     'known = doorman__leases_round_down(leases, claim);'

@@ -242,7 +242,7 @@ static bool read_resource_state(const sim_process *process, const char *resource
  *   - If leases of the resource are whole units, it is an integer (A5).
  *   - It is at most what the holder wants; for whole units at most that rounded up. A server that
  *     learns may repeat what it granted before where that is more, because the difference is in
- *     flight. A holder that gets nothing back from it gets no lease (S4).
+ *     flight. A holder that names no lease of its node gets no lease of 0 (S4).
  *   - After a cut no holder grows until the sum fits: the lease is at most what the holder claims,
  *     or it fits into the capacity together with everything that is committed for the others. From
  *     a server that learns it fits, except when the last lease is repeated.
@@ -264,8 +264,7 @@ static void check_lease(sim_world *world, const sim_resource_state *state,
                  lease->capacity, request_item->resource_id, wants, has,
                  same_node ? "" : " from another node");
     }
-    if (learns && !(lease->committed > 0) &&
-        !(same_node && fmax(has, request_item->outstanding) > 0)) {
+    if (learns && !same_node && !(lease->committed > 0)) {
         sim_fail(world, "a server that learns grants %s 0 of %s", holder,
                  request_item->resource_id);
     }

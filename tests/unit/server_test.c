@@ -516,13 +516,37 @@ static void a_holder_that_returned_everything_can_get_it_again(void **state) {
     assert_about(request_capacity(w, &a), 60);
     uint64_t id = a.has.id;
     a.wants = a.has.capacity = 0;
-    assert_refused(w, &a, 5 * SECOND); /* within the minimum interval */
+    assert_exact(request_capacity(w, &a), 0); /* within the minimum interval */
     w->now += 6 * SECOND;
-    assert_refused(w, &a, 5 * SECOND);
+    assert_exact(request_capacity(w, &a), 0);
     assert_about(read_resource(w).committed, 0);
+    w->now += 6 * SECOND;
     a.wants = 40;
     assert_about(request_capacity(w, &a), 40);
     assert_true(a.has.id != id);
+    world_stop(w);
+}
+
+/* S4: a lease of 0 is in force too, and ends the fallback of its holder. So a new master renews it,
+ * as it renews any other lease. A lease of 0 of another node is worth nothing. */
+static void a_learning_server_renews_a_lease_of_0(void **state) {
+    (void)state;
+    world *w = world_start(0, &learns);
+    const doorman_lease zero = {.id = 5, .node = "root", .expires_in = SECOND};
+    holder a = {.id = "a", .wants = 90, .has = zero};
+    holder b = {.id = "b", .wants = 90, .has = {.id = 5, .node = "leaf", .expires_in = SECOND}};
+    for (int i = 0; i < 12; i++) {
+        doorman_capacity_response item_response = request(w, &a);
+        assert_int_equal(item_response.outcome, DOORMAN_GRANTED);
+        assert_true(item_response.learning);
+        assert_true(item_response.gets.id && item_response.gets.id != zero.id);
+        assert_exact(item_response.gets.capacity, 0);
+        if (i % 2 == 0) assert_int_equal(item_response.gets.refresh_interval, 5 * SECOND);
+        assert_true(item_response.gets.expires_in > 50 * SECOND);
+        w->now += i % 2 ? 6 * SECOND : SECOND; /* every second request comes too soon (S3) */
+    }
+    assert_refused(w, &b, 16 * SECOND);
+    assert_exact(read_resource(w).committed, 0);
     world_stop(w);
 }
 
@@ -931,6 +955,18 @@ static void the_refresh_interval_is_at_most_a_third_of_the_lease(void **state) {
     world_stop(w);
 }
 
+/* S6: the bound of the refresh interval does not make leases end before they are renewed. */
+static void short_leases_are_renewed_three_times_before_they_end(void **state) {
+    (void)state;
+    const doorman_algorithm quick = {.lease_length = 3 * SECOND / 2,
+                                     .refresh_interval = SECOND,
+                                     .has_learning_mode_duration = true};
+    world *w = world_start(100, &quick);
+    holder a = {.id = "a", .wants = 40};
+    assert_int_equal(request(w, &a).gets.refresh_interval, SECOND / 2);
+    world_stop(w);
+}
+
 /* R12 */
 static void a_holder_below_its_share_renews_sooner(void **state) {
     (void)state;
@@ -955,18 +991,6 @@ static void the_safe_capacity_is_the_configured_one_or_an_equal_part(void **stat
     doorman_config *config = NULL;
     const doorman_config_options options = {.templates = &all, .template_count = 1};
     assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
-/* S6: the bound of the refresh interval does not make leases end before they are renewed. */
-static void short_leases_are_renewed_three_times_before_they_end(void **state) {
-    (void)state;
-    const doorman_algorithm quick = {.lease_length = 3 * SECOND / 2,
-                                     .refresh_interval = SECOND,
-                                     .has_learning_mode_duration = true};
-    world *w = world_start(100, &quick);
-    holder a = {.id = "a", .wants = 40};
-    assert_int_equal(request(w, &a).gets.refresh_interval, SECOND / 2);
-    world_stop(w);
-}
-
     reload(w, config);
     doorman_capacity_response item_response = request(w, &a);
     assert_true(item_response.has_safe_capacity);
@@ -2003,6 +2027,7 @@ int main(void) {
         cmocka_unit_test(a_refused_holder_is_forgotten_after_one_lease_length),
         cmocka_unit_test(a_claim_that_does_not_fit_gets_0),
         cmocka_unit_test(a_holder_that_returned_everything_can_get_it_again),
+        cmocka_unit_test(a_learning_server_renews_a_lease_of_0),
         cmocka_unit_test(a_holder_that_lost_its_lease_is_refused_and_stays_committed),
         cmocka_unit_test(a_kind_that_does_not_divide_the_capacity_needs_no_learning),
         cmocka_unit_test(while_learning_claims_are_limited_to_the_capacity),
