@@ -6677,11 +6677,13 @@ static doorman_status doorman__demand_groups_check(const doorman_capacity_reques
     return status;
 }
 
-/* T8: refuses a loop in the path, or a path that is too long. */
+/* T8: refuses a loop in the path, or a path that is too long, or that does not begin with its
+ * sender. */
 static doorman_status doorman__server_check_path(const doorman_server *server,
                                                  const doorman_request *request,
                                                  doorman_error *error) {
     size_t most = doorman__server_is_root(server) ? DOORMAN__PATH_MAX : DOORMAN__PATH_MAX - 1;
+    const char *sender = request->path_count ? request->path[0] : request->holder_id;
     if (request->path_count > most) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "path: more than %zu nodes: a loop?",
                              most);
@@ -6699,6 +6701,11 @@ static doorman_status doorman__server_check_path(const doorman_server *server,
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                                  "path[%zu]: is the parent of this node: a loop", i);
         }
+    }
+    if (strcmp(sender, request->holder_id) != 0) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "path[0]: must be the server_id, because the first node of a path is "
+                             "the sender");
     }
     return DOORMAN_OK;
 }
