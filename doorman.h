@@ -10922,7 +10922,8 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  * expected, and returns false. */
 typedef struct doorman__scan {
     const char *at, *end, *rule;
-    const char *key; /* where the last key begins */
+    const char *key;     /* where the last key begins */
+    bool has_rounded_id; /* a number in the text is rounded to 2^53 */
     unsigned depth, values, values_max;
 } doorman__scan;
 
@@ -10957,6 +10958,13 @@ static size_t doorman__scan_digits(doorman__scan *scan) {
     return (size_t)(at - first);
 }
 
+/* Returns true for numbers near 2^53 that cJSON may round to 2^53, for example 2^53 + 1. Numbers
+ * with an exponent are not recognised. */
+static bool doorman__rounds_to_id_max(const char *number, size_t bytes) {
+    bool near = bytes >= 16 && memcmp(number, "900719925474099", 15) == 0;
+    return near && (bytes > 16 || number[15] == '3');
+}
+
 static bool doorman__scan_number(doorman__scan *scan) {
     const char *start = scan->at;
     (void)doorman__scan_take(scan, '-');
@@ -10967,6 +10975,7 @@ static bool doorman__scan_number(doorman__scan *scan) {
         sound = doorman__scan_digits(scan) > 0;
     }
     if (!sound) return doorman__scan_fail(scan, "not JSON: expected a value");
+    if (doorman__rounds_to_id_max(start, (size_t)(scan->at - start))) scan->has_rounded_id = true;
     if (scan->at - start <= DOORMAN__JSON_NUMBER_BYTES_MAX) return true;
     return doorman__scan_fail(scan, "a number longer than 63 bytes");
 }
@@ -10984,18 +10993,21 @@ static int doorman__scan_hex(doorman__scan *scan) {
 }
 
 /* Checks the part of an escape that is behind the backslash. A character above U+FFFF is written as
- * two surrogates, first a high one and then a low one. */
+ * two surrogates, first a high one and then a low one. U+0000 would end the string in C. */
 static bool doorman__scan_escape(doorman__scan *scan) {
+    static const char not_escape[] = "not JSON: expected an escape";
     char kind = doorman__scan_peek(scan);
-    if (!kind || !strchr("\"\\/bfnrtu", kind)) return false;
+    if (!kind || !strchr("\"\\/bfnrtu", kind)) return doorman__scan_fail(scan, not_escape);
     scan->at++;
     if (kind != 'u') return true;
-    int code = doorman__scan_hex(scan);
-    if (code < 0xd800 || code >= 0xe000) return code > 0; /* U+0000 would end the string in C */
-    if (code >= 0xdc00) return false;
-    bool pair = doorman__scan_take(scan, '\\') && doorman__scan_take(scan, 'u');
-    int low = pair ? doorman__scan_hex(scan) : -1;
-    return low >= 0xdc00 && low < 0xe000;
+    int code = doorman__scan_hex(scan), low = -1;
+    if (code < 0) return doorman__scan_fail(scan, not_escape);
+    if (code == 0) return doorman__scan_fail(scan, "the control character U+0000 is not allowed");
+    if (code < 0xd800 || code >= 0xe000) return true;
+    bool pair = code < 0xdc00 && doorman__scan_take(scan, '\\') && doorman__scan_take(scan, 'u');
+    if (pair) low = doorman__scan_hex(scan);
+    if (low >= 0xdc00 && low < 0xe000) return true;
+    return doorman__scan_fail(scan, "a surrogate without its pair is not a valid character");
 }
 
 /* Returns true for printable ASCII characters that need no escape in a string. Most text consists
@@ -11027,9 +11039,7 @@ static bool doorman__scan_string(doorman__scan *scan) {
         if (next >= 0x80 && !doorman__utf8_next(&scan->at, scan->end, &code)) {
             return doorman__scan_fail(scan, "not JSON: expected UTF-8");
         }
-        if (next == '\\' && !doorman__scan_escape(scan)) {
-            return doorman__scan_fail(scan, "not JSON: expected an escape for a valid character");
-        }
+        if (next == '\\' && !doorman__scan_escape(scan)) return false;
     }
     return true;
 }
@@ -11133,6 +11143,7 @@ typedef struct doorman__reader {
     doorman_error *error;        /* for a message; may be NULL */
     doorman__problems *problems; /* for a configuration; NULL for a message */
     cJSON *tree;
+    bool has_rounded_id; /* a number in the text is rounded to 2^53, so it is not a lease id */
     /* one block of memory for the structs that are made from the text; aligned to 8 bytes */
     void *room;
 } doorman__reader;
@@ -11312,6 +11323,7 @@ static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *s
 static doorman__field doorman__read_start(doorman__reader *reader, const char *text, size_t bytes) {
     doorman__scan scan;
     reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes);
+    reader->has_rounded_id = reader->status == DOORMAN_OK && scan.has_rounded_id;
     bool has_error = reader->status != DOORMAN_OK && reader->status != DOORMAN_OUT_OF_MEMORY;
     if (has_error) doorman__read_syntax(reader, &scan, text);
     doorman__field root = {.reader = reader, .value = reader->tree};
@@ -11407,7 +11419,9 @@ static void doorman__read_lease_id(const doorman__field *field, uint64_t *out) {
     double id = 0;
     if (!doorman__read_number(field, &id)) return;
     *out = id >= 1 && id <= DOORMAN__INTEGER_MAX ? (uint64_t)id : 0;
-    if (!*out || (double)*out != id) doorman__read_fail(field, "must be an integer from 1 to 2^53");
+    bool rounded = field->reader->has_rounded_id && id >= DOORMAN__INTEGER_MAX;
+    if (!*out || (double)*out != id || rounded)
+        doorman__read_fail(field, "must be an integer from 1 to 2^53");
 }
 
 static void doorman__read_priority(const doorman__field *field, int *out) {
@@ -11429,6 +11443,27 @@ static void doorman__read_seconds(const doorman__field *field, bool positive, do
     if (!valid) doorman__read_fail(field, rule);
 }
 
+/* Returns the key of an object that differs from the name of a field only by an `s` at its end, or
+ * NULL. An example is `resources` in place of `resource`. */
+static const char *doorman__near_key(const doorman__field *field) {
+    for (const cJSON *value = field->parent->value->child; value; value = value->next) {
+        size_t bytes = strlen(value->string), wanted = (size_t)field->key_bytes;
+        size_t common = bytes < wanted ? bytes : wanted;
+        const char *longer = bytes < wanted ? field->key : value->string;
+        bool by_one = bytes == wanted + 1 || bytes + 1 == wanted;
+        bool same = by_one && strncmp(value->string, field->key, common) == 0;
+        if (same && longer[common] == 's') return value->string;
+    }
+    return NULL;
+}
+
+static void doorman__read_missing(const doorman__field *field) {
+    char rule[80];
+    const char *near = doorman__near_key(field);
+    snprintf(rule, sizeof rule, "is missing; \"%s\" is not a field", near ? near : "");
+    doorman__read_fail(field, near ? rule : "is missing");
+}
+
 /* Reads the fields of an object. The list has an entry for each field. An entry is a key, a mark
  * and a letter. The mark is `:` for a required field, and `?` for an optional field. The letter is
  * the type of the target:
@@ -11448,7 +11483,7 @@ static void doorman__read(const doorman__field *object, const char *fields, ...)
         doorman__field field = doorman__field_of(object, at, (size_t)(doorman__name_end(at) - at));
         at += field.key_bytes;
         bool is_missing = *at++ == ':' && !field.value && cJSON_IsObject(object->value);
-        if (is_missing) doorman__read_fail(&field, "is missing");
+        if (is_missing) doorman__read_missing(&field);
         switch (*at++) {
         case 's': doorman__read_string(&field, va_arg(targets, const char **)); break;
         case 'N':
@@ -12402,16 +12437,22 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
  * fits. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
-    size_t bytes = 1024, rest = 820;
+    const size_t frame = 1024;
+    size_t bytes = frame, largest = 0, rest = 820;
     if (request->is_server) rest += 520 + 16 * 80 + 2 * DOORMAN__TEXTS_BYTES_MAX + 32;
     for (size_t i = 0; i < request->item_count; i++) {
         size_t id_bytes = strlen(request->items[i].resource_id);
-        bytes += rest + 2 * (id_bytes < DOORMAN_ID_BYTES_MAX ? id_bytes : DOORMAN_ID_BYTES_MAX);
+        size_t item =
+            rest + 2 * (id_bytes < DOORMAN_ID_BYTES_MAX ? id_bytes : DOORMAN_ID_BYTES_MAX);
+        if (item > largest) largest = item;
+        bytes += item;
     }
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
-                             "%s.resource: the response could be larger than 4 MiB",
-                             doorman_method_name(request->method, request->is_server));
+                             "%s.resource: the response could be larger than 4 MiB; send at most "
+                             "%zu resources in one message",
+                             doorman_method_name(request->method, request->is_server),
+                             (DOORMAN_MESSAGE_BYTES_MAX - frame) / largest);
     }
     return doorman__buffer_reserve(reply, bytes) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }

@@ -216,6 +216,7 @@ static void a_released_lease_frees_its_capacity(void **state) {
     "POST "
 #define METHOD_TWICE "is a method inside a method. POST /v1/METHOD takes only the content"
 
+#define SURROGATE "a surrogate without its pair"
 #define INVALID "INVALID_ARGUMENT"
 #define AT(path) "get_capacity.resource[0]." path
 #define SERVER_AT(path) "get_server_capacity.resource[0]." path
@@ -250,11 +251,12 @@ static const struct {
     {"{\"discovery\":0x1}", INVALID, "byte 14: not JSON"},
     {"{\"discovery\":\"\\x\"}", INVALID, "byte 15: not JSON"},
     {"{\"discovery\":\"\\u12g4\"}", INVALID, "byte 18: not JSON"},
-    {"{\"discovery\":\"\\u0000\"}", INVALID, "byte 20: not JSON"},
-    {"{\"discovery\":\"\\ud800\"}", INVALID, "byte 20: not JSON"},
-    {"{\"discovery\":\"\\ud800\\u0041\"}", INVALID, "byte 26: not JSON"},
-    {"{\"discovery\":\"\\ud800\\ue000\"}", INVALID, "byte 26: not JSON"},
-    {"{\"discovery\":\"\\udc00\\ud800\"}", INVALID, "byte 20: not JSON"},
+    {"{\"discovery\":\"a\\u0000b\"}", INVALID,
+     "byte 21: the control character U+0000 is not allowed"},
+    {"{\"discovery\":\"\\ud800\"}", INVALID, "byte 20: " SURROGATE},
+    {"{\"discovery\":\"\\ud800\\u0041\"}", INVALID, "byte 26: " SURROGATE},
+    {"{\"discovery\":\"\\ud800\\ue000\"}", INVALID, "byte 26: " SURROGATE},
+    {"{\"discovery\":\"\\udc00\\ud800\"}", INVALID, "byte 20: " SURROGATE},
     {"{\"discovery\":\"\t\"}", INVALID, "byte 14: not JSON"},
     {"{\"discovery\":\"\xc0\x80\"}", INVALID, "byte 14: not JSON"},
     {"{\"discovery\":\"\xed\xa0\x80\"}", INVALID, "byte 14: not JSON"},
@@ -280,6 +282,8 @@ static const struct {
     {"{\"release_capacity\":{\"discovery\":{}}}", INVALID,
      "release_capacity.discovery: " METHOD_TWICE},
     {"{\"get_capacity\":{\"client_id\":\"c\"}}", INVALID, "get_capacity.resource: is missing"},
+    {"{\"get_capacity\":{\"client_id\":\"c\",\"resources\":[]}}", INVALID,
+     "get_capacity.resource: is missing; \\\"resources\\\" is not a field"},
     {"{\"get_capacity\":{\"client_id\":\"c\",\"resource\":{}}}", INVALID,
      "get_capacity.resource: must be a list"},
     {"{\"get_capacity\":{\"client_id\":4,\"resource\":[]}}", INVALID,
@@ -295,6 +299,7 @@ static const struct {
     {GET("{\"resource_id\":\"\",\"wants\":1}"), INVALID, AT("resource_id: " DOORMAN__ID_RULE)},
     {DB("\"w\":1"), INVALID, AT("wants: is missing")},
     {DB("\"Wants\":1"), INVALID, AT("wants: is missing")},
+    {DB("\"want\":1"), INVALID, AT("wants: is missing; \\\"want\\\" is not a field")},
     {DB("\"wants\":\"1\""), INVALID, AT("wants: must be a number")},
     {DB("\"wants\":null"), INVALID, AT("wants: must be a number")},
     {DB("\"wants\":1e309"), INVALID, AT("wants: must be a finite number")},
@@ -315,6 +320,9 @@ static const struct {
     {DB("\"wants\":1,\"has\":{\"id\":0}"), INVALID, AT("has.id: must be an integer from 1")},
     {DB("\"wants\":1,\"has\":{\"id\":1.5}"), INVALID, AT("has.id: must be an integer from 1")},
     {DB("\"wants\":1,\"has\":{\"id\":9007199254740994}"), INVALID, AT("has.id: must be an in")},
+    {DB("\"wants\":1,\"has\":{\"id\":9007199254740993}"), INVALID, AT("has.id: must be an in")},
+    {DB("\"wants\":1,\"has\":{\"id\":9007199254740992.5}"), INVALID, AT("has.id: must be an in")},
+    {DB("\"wants\":1,\"has\":{\"id\":9007199254740992}"), INVALID, AT("has.node: is missing")},
     {DB("\"wants\":1,\"has\":{\"id\":1}"), INVALID, AT("has.node: is missing")},
     {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\"}"), INVALID, AT("has.capacity: is missing")},
     {DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"\",\"capacity\":1,\"expires_in\":1}"), INVALID,
@@ -348,6 +356,8 @@ static const struct {
     {SERVER_GET("[]", ""), INVALID, "get_server_capacity.path: must be a list of 1 to 16 ids"},
     {SERVER_GET("[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", ""), INVALID,
      "get_server_capacity.path: must be a list of 1 to 16 ids"},
+    {SERVER_GET("[\"other\",\"leaf\"]", ""), INVALID,
+     "get_server_capacity.path[0]: must be the server_id"},
     {SERVER_GET("[\"leaf\",null]", ""), INVALID, "get_server_capacity.path[1]: must be a string"},
     {SERVER_GET("[\"leaf\"]", "[]"), INVALID, "get_server_capacity.resource[0]: must be an object"},
     {SERVER_GET("[\"leaf\"]", "{\"wants\":[]}"), INVALID, SERVER_AT("resource_id: is missing")},
@@ -504,21 +514,30 @@ static void a_message_with_100000_keys_is_parsed_within_a_second(void **state) {
     world_stop(w);
 }
 
-/* V5: a response is a message too, so the limit applies to it. */
-static void a_request_whose_response_could_be_too_large_is_refused(void **state) {
-    (void)state;
-    world *w = world_start();
-    const size_t count = 6000;
-    char *text = malloc(64 * count);
+/* Sends a request with this many resources. */
+static doorman_status send_resources(world *w, size_t count) {
+    char *text = malloc(64 * (count + 1));
     assert_non_null(text);
     char *at = text + sprintf(text, "{\"get_capacity\":{\"client_id\":\"c\",\"resource\":[");
     for (size_t i = 0; i < count; i++) {
-        at += sprintf(at, "%s{\"resource_id\":\"db%zu\",\"wants\":1}", i ? "," : "", i);
+        at += sprintf(at, "%s{\"resource_id\":\"db%zu\",\"wants\":1}", i ? "," : "", 100000 + i);
     }
     strcpy(at, "]}}");
-    assert_int_equal(send_bytes(w, text, strlen(text)), DOORMAN_RESOURCE_EXHAUSTED);
-    assert_true(granted_sum(w) < 0);
+    doorman_status status = send_bytes(w, text, strlen(text));
     free(text);
+    return status;
+}
+
+/* V5: a response is a message too, so the limit applies to it. The error says how many resources a
+ * message can have. */
+static void a_request_whose_response_could_be_too_large_is_refused(void **state) {
+    (void)state;
+    world *w = world_start();
+    assert_int_equal(send_resources(w, 6000), DOORMAN_RESOURCE_EXHAUSTED);
+    assert_true(granted_sum(w) < 0);
+    assert_non_null(strstr(w->reply.text, "send at most 5015 resources in one message"));
+    assert_int_equal(send_resources(w, 5016), DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(send_resources(w, 5015), DOORMAN_OK);
     world_stop(w);
 }
 
