@@ -368,8 +368,9 @@ typedef struct doorman_algorithm {
     doorman_time minimum_interval;         /* a holder that asks again within this time gets its
                                               last lease again (S3); 0: it gets a new lease */
     doorman_time minimum_refresh_interval; /* a lower bound of the refresh interval: in responses of
-                                              a node with a parent, and for a holder that should ask
-                                              again early (R12); default 1 s */
+                                              a node with a parent, for a holder that should ask
+                                              again early (R12), and for a lease that cannot be
+                                              extended (S6); default 1 s */
     double decay_factor;                   /* at each level of the tree the refresh interval is
                                               multiplied by this factor; in (0, 1]; default 0.5 */
     /* Only for PRIORITY_SHARE: a fraction of the capacity, from 0 to 1; default 0. The algorithm
@@ -483,7 +484,8 @@ typedef struct doorman_lease {
     const char *node;              /* the name of the node whose master granted the lease */
     double capacity;               /* in `gets`: what the holder may use; in `has`: what the holder
                                       still has */
-    double committed;              /* only in `gets`: the committed amount, at least capacity */
+    double committed;              /* only in `gets`: the part of the holder's claim that stays
+                                      committed, but at least capacity (R5) */
     doorman_time expires_in;       /* in `gets`: from the grant of the lease to its end; in `has`:
                                       from the request to the end of the lease */
     doorman_time refresh_interval; /* only in `gets`: after this time the holder should renew */
@@ -493,7 +495,8 @@ typedef struct doorman_capacity_request {
     const char *resource_id;
     doorman_lease has;           /* the last lease that the holder received; id 0: the holder has no
                                     lease */
-    double outstanding;          /* the units that the holder is using; can exceed has.capacity */
+    double outstanding;          /* the units that the holder is using; can exceed has.capacity, but
+                                    commits nothing beyond the leases of the holder (R5) */
     const doorman_demand *wants; /* a client sends one demand; a node sends one for each group of
                                     its clients */
     size_t wants_count;
@@ -3811,6 +3814,14 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    be up to min(u, x). That amount is already committed, because the holder may still be using
  *    it. In a node with a parent, a grant also keeps the sum of u within K. A grant raises u to at
  *    least g. In a round a grant has one more bound (see "round").
+ *       The response also says how much of the claim stays committed (`keep` on the wire): the
+ *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request
+ *    does not name stays committed until it ends (R4).
+ *       Only leases raise u. A report of units in use (`outstanding`) never raises u. The report
+ *    can only keep u from falling. So a holder whose lease has ended has nothing committed, even
+ *    if it still uses units of that lease. T7 does not cover use without a lease. If reports raised
+ *    u, a holder that reports too much would take the capacity from all others for as long as it
+ *    sends requests. A late copy of a request would take it too.
  * R6 A new master knows no holders, so it learns. If a holder names a lease of this node, the
  *    master grants what the holder claims, but at most what is free. In the lease tables of its
  *    predecessor, the sum of these claims was within C. The master learns until every lease that
@@ -3820,6 +3831,11 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    lease. If the holder now claims less, it has given back the difference. The master does not
  *    compare the claim with the first claim of the holder. A late copy of a request can claim too
  *    much, so the difference could be capacity that the holder never had.
+ *       If C has been cut since the claimed leases were granted, the sum of the claims can be above
+ *    C. The master then grants and commits only what fits, not the claims. This is safe. A holder
+ *    that receives the new lease stops using its old lease. If the new lease is lost, the old lease
+ *    ends before the learning ends. Until then the leases in force never exceed the capacity before
+ *    the cut, because each grant replaces a claim, or uses what others have given back.
  *       If nothing of C is free for a claim, the master answers with a lease of 0, so that the
  *    holder stops using its old lease. Without the lease of 0, the holder could claim the old lease
  *    from the next master. That master could grant the old lease again, in addition to the leases
@@ -4993,15 +5009,15 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *
  * K1 One request renews all held leases that are past half their refresh interval. The request is
  *    made when the first held lease is due. A held lease becomes due at a random time: between the
- *    end of its refresh interval and 5 % later. If half of the lease is shorter than the refresh
- *    interval, half of the lease is used instead, but at least 1 s. If the lease is shorter than 1
- *    s, the whole lease is used. So the requests do not become more and more frequent before the
- *    end of a lease that the granter cannot renew (S6). In these cases a held lease is due sooner.
- *    A new held lease is due at once. If wants have changed by more than a tenth, the held lease is
- *    due when the minimum interval since its last request has passed. A client that was granted all
- *    its wants asks at once when its limiters refuse something, because there may be more capacity
- *    (S3). A client confirms a smaller lease at once. A node confirms a smaller lease when the
- *    amounts that it has committed for its holders fit into the lease (R12).
+ *    end of its refresh interval and 5 % later. The refresh interval is at most half of the lease,
+ *    so that the renewal comes before the lease ends. For a short lease this bound is 1 s instead,
+ *    or the whole lease if that is even shorter. So the requests do not become more and more
+ *    frequent before the end of a lease that the granter cannot renew (S6). In these cases a held
+ *    lease is due sooner. A new held lease is due at once. If wants have changed by more than a
+ *    tenth, the held lease is due when the minimum interval since its last request has passed. A
+ *    client that was granted all its wants asks at once when its limiters refuse something, because
+ *    there may be more capacity (S3). A client confirms a smaller lease at once. A node confirms a
+ *    smaller lease when the amounts that it has committed for its holders fit into the lease (R12).
  * K2 After a failure the upstream backs off for a random time between 1 s and an upper bound. The
  *    bound is 2 s after the first failure. The bound doubles with each further failure, up to 60 s.
  *    The random time is also at most a quarter of the time until the first lease ends. The random

@@ -928,6 +928,66 @@ static void units_in_flight_stay_committed(void **state) {
     world_stop(w);
 }
 
+/* R5: a client still uses 4 units of a lease that has ended. A report of units in use commits
+ * nothing, because no lease in force has these units. */
+static void units_in_use_without_a_lease_are_not_committed(void **state) {
+    (void)state;
+    world *w = world_start(5, NULL);
+    holder a = {.id = "a", .wants = 0, .outstanding = 4}, b = {.id = "b", .wants = 5};
+    doorman_capacity_response item_response = request(w, &a);
+    assert_exact(item_response.gets.capacity, 0);
+    assert_exact(item_response.gets.committed, 0);
+    assert_exact(read_resource(w).committed, 0);
+    assert_exact(request_capacity(w, &b), 5);
+    a.outstanding = 400; /* a careless client cannot take what others have */
+    w->now += 6 * SECOND;
+    assert_exact(request(w, &a).gets.committed, 0);
+    assert_exact(request_capacity(w, &b), 5);
+    world_stop(w);
+}
+
+/* R4, R5: the committed amount in a response is what stays committed of the claim. */
+static void a_response_says_how_much_of_the_claim_stays_committed(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
+    assert_exact(request_capacity(w, &a), 100);
+    assert_exact(request_capacity(w, &b), 0);
+    w->now += 6 * SECOND;
+    a.outstanding = 150;
+    doorman_capacity_response item_response = request(w, &a);
+    assert_exact(item_response.gets.capacity, 50);
+    assert_exact(item_response.gets.committed, 100); /* the lease was 100 */
+    w->now += 6 * SECOND;
+    holder again = {.id = "a", .wants = 100};
+    item_response = request(w, &again);
+    assert_exact(item_response.gets.capacity, 50);
+    assert_exact(item_response.gets.committed, 50); /* the request claims nothing */
+    assert_exact(read_resource(w).committed, 100);  /* the earlier lease is still in force */
+    world_stop(w);
+}
+
+/* R6: three leases of 30 were granted before the capacity fell to 50. The new master commits only
+ * what fits, and each holder replaces its old lease. */
+static void after_a_cut_a_learning_server_commits_only_what_fits(void **state) {
+    (void)state;
+    world *w = world_start(50, &learns);
+    static const char *const ids[] = {"a", "b", "c"};
+    static const double fits[] = {30, 20, 0};
+    for (int i = 0; i < 3; i++) {
+        holder h = {.id = ids[i],
+                    .wants = 30,
+                    .outstanding = 30,
+                    .has = {.id = 5, .node = "root", .capacity = 30, .expires_in = SECOND}};
+        doorman_capacity_response item_response = request(w, &h);
+        assert_int_equal(item_response.outcome, DOORMAN_GRANTED);
+        assert_exact(item_response.gets.capacity, fits[i]);
+        assert_exact(item_response.gets.committed, fits[i]);
+    }
+    assert_exact(read_resource(w).committed, 50);
+    world_stop(w);
+}
+
 /* R10 */
 static void a_release_names_its_lease(void **state) {
     (void)state;
@@ -2047,6 +2107,9 @@ int main(void) {
         cmocka_unit_test(a_marked_holder_that_leaves_is_no_longer_counted),
         cmocka_unit_test(a_delayed_duplicate_of_a_request_frees_nothing),
         cmocka_unit_test(units_in_flight_stay_committed),
+        cmocka_unit_test(units_in_use_without_a_lease_are_not_committed),
+        cmocka_unit_test(a_response_says_how_much_of_the_claim_stays_committed),
+        cmocka_unit_test(after_a_cut_a_learning_server_commits_only_what_fits),
         cmocka_unit_test(a_release_names_its_lease),
         cmocka_unit_test(the_refresh_interval_is_at_most_a_third_of_the_lease),
         cmocka_unit_test(short_leases_are_renewed_three_times_before_they_end),
