@@ -141,7 +141,9 @@ mutant straddle 'T2: a demand group may straddle the level' \
     '0 * doorman__upward_levels(upward, bounds, 0);' --faults spike,resign --favour spike
 mutant process-id 'T5: each process of a node has an id of its own' \
     'doorman__upstream_init(upstream, server->node, options->parents' \
-    'doorman__upstream_init(upstream, server->master, options->parents'
+    'doorman__upstream_init(upstream, server->master, options->parents' \
+    'if (strcmp(sender, request->holder_id) != 0) {' \
+    'if (0) {'
 mutant overclaim 'R3: units in use beyond the lease are claimed as a lease' \
     'item.has.capacity = doorman__min(claim, held->capacity);' \
     'item.has.capacity = claim;' \
