@@ -1,24 +1,22 @@
 // A client of Doorman for one rate, over HTTP, with nothing but the standard library.
 //
-//	client := NewClient([]string{"http://127.0.0.1:15050"}, "db/orders", 50, Options{})
+//	client := NewClient([]string{"http://127.0.0.1:15050"}, "db/orders", 50, 0, "")
 //	defer client.Close()
-//	if client.TryUse(1) {
-//		// do one unit of work
-//	}
+//	if client.TryUse(1) { ... } // do one unit of work
 //
-// Copy this file into your program. The rules are those of examples/protocol.md, "How to write a
-// client". A goroutine renews the lease in the background. Every method may be called from any
-// goroutine.
+// Copy this file into your program. Numbers such as (4) name the "Rules for a client" of
+// examples/protocol.md. A goroutine renews the lease in the background. TryUse and State may be
+// called from any goroutine. The client wants a fixed rate.
 package main
 
 import (
 	"bytes"
-	crand "crypto/rand"
+	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"math"
-	"math/rand"
+	random "math/rand"
 	"net/http"
 	"os"
 	"os/signal"
@@ -29,302 +27,240 @@ import (
 	"time"
 )
 
-const (
-	burst        = 0.1             // seconds of the rate that an idle client saves
-	timeout      = 5 * time.Second // for one request
-	redirectsMax = 5
-)
+const burst = 0.1 // seconds of the rate that an idle client saves
 
-// Options of a client. SafeCapacity is the rate of a client that has no lease; -1 means unlimited.
-// A server can change it.
-type Options struct {
-	SafeCapacity float64
-	Token        string
+type object map[string]any
+
+type result struct { // `gets` or `refused`
+	ID              int64
+	Capacity        float64
+	ExpiresIn       float64 `json:"expires_in"`
+	RefreshInterval float64 `json:"refresh_interval"`
+	Node, Reason    string
 }
 
-type lease struct {
-	ID        int64   `json:"id"`
-	Node      string  `json:"node"`
-	Capacity  float64 `json:"capacity"`
-	ExpiresIn float64 `json:"expires_in"`
-}
-
-type request struct {
-	ClientID string `json:"client_id"`
-	Resource []item `json:"resource"`
-}
-
-type item struct {
-	ResourceID string   `json:"resource_id"`
-	Wants      *float64 `json:"wants,omitempty"` // only in get_capacity
-	Has        *lease   `json:"has,omitempty"`
-	ID         int64    `json:"id,omitempty"` // only in release_capacity
-}
-
-type response struct {
+type answer struct {
 	Mastership *struct {
 		HTTPAddress string `json:"http_address"`
-	} `json:"mastership"`
+	}
 	Response []struct {
-		Gets *struct {
-			lease
-			RefreshInterval float64 `json:"refresh_interval"`
-		} `json:"gets"`
-		Refused *struct {
-			Reason          string  `json:"reason"`
-			RefreshInterval float64 `json:"refresh_interval"`
-		} `json:"refused"`
-		SafeCapacity *float64 `json:"safe_capacity"`
-	} `json:"response"`
+		Gets, Refused *result
+		SafeCapacity  *float64 `json:"safe_capacity"`
+	}
 }
 
-// Client holds the lease of one resource.
+// Client holds the lease of one resource. The mutex guards the last six fields.
 type Client struct {
-	id, resource, token string
-	wants               float64
-	urls                []string
-	url                 string // the process that answered last; only the goroutine uses it
-	backoff             float64
-	http                http.Client
-	stop, stopped       chan struct{}
-
-	mutex        sync.Mutex // guards the rest
-	lease        lease
-	end          time.Time // of the lease
-	safeCapacity float64
-	refused      string    // the reason of the last response, such as "UNMATCHED"; "": a lease
-	paidUntil    time.Time // see TryUse
+	id, resource, token, url string
+	urls                     []string
+	wants                    float64
+	failures                 float64
+	next                     int
+	http                     http.Client
+	stop, stopped            chan struct{}
+	mutex                    sync.Mutex
+	lease                    result
+	wasCut                   bool
+	end, paidUntil           time.Time
+	safeCapacity             float64
+	problem                  string // why the last request got no lease, for people
 }
 
-// NewClient starts a client. wants is a rate, in units per second.
-func NewClient(urls []string, resource string, wants float64, options Options) *Client {
+// NewClient starts a client. wants and safeCapacity are rates, in units per second. A server can
+// change the safe capacity. The client uses it when it has no lease; -1 means unlimited.
+func NewClient(urls []string, resource string, wants, safeCapacity float64, token string) *Client {
 	host, _ := os.Hostname()
 	unique := make([]byte, 8)
-	crand.Read(unique)
-	client := &Client{
-		id:       fmt.Sprintf("%s:%d:%x", host, os.Getpid(), unique),
-		resource: resource, token: options.Token, wants: wants,
-		urls: urls, url: urls[0], backoff: 1,
-		stop: make(chan struct{}), stopped: make(chan struct{}),
-		safeCapacity: options.SafeCapacity,
-		paidUntil:    time.Now(), // a new client has saved nothing
-	}
-	client.http.Timeout = timeout
-	client.http.CheckRedirect = func(*http.Request, []*http.Request) error {
+	rand.Read(unique)
+	c := &Client{id: fmt.Sprintf("%s:%d:%x", host, os.Getpid(), unique), resource: resource,
+		token: token, urls: urls, url: urls[0], wants: wants, safeCapacity: safeCapacity,
+		stop: make(chan struct{}), stopped: make(chan struct{}), paidUntil: time.Now()}
+	c.http.Timeout = 5 * time.Second
+	c.http.Transport = &http.Transport{DisableKeepAlives: true} // a new connection for each request
+	c.http.CheckRedirect = func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
 	}
-	go client.run()
-	return client
+	go c.run()
+	return c
 }
 
-// Rate returns how many units the client may use in a second now, and whether this is a lease.
-func (client *Client) Rate() (rate float64, isLease bool) {
-	client.mutex.Lock()
-	defer client.mutex.Unlock()
-	return client.rateAt(time.Now())
+// State returns how many units the client may use in a second now, whether this is a lease, and why
+// the last request got no lease.
+func (c *Client) State() (rate float64, isLease bool, problem string) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.rate(), c.left() > 0, c.problem
 }
 
-func (client *Client) rateAt(now time.Time) (float64, bool) {
-	if now.Before(client.end) {
-		return client.lease.Capacity, true
+// left returns the seconds to the end of the lease. Both clocks of a Time count, because the
+// monotonic one stops while the machine is suspended (1).
+func (c *Client) left() float64 {
+	now := time.Now()
+	return math.Min(c.end.Sub(now).Seconds(), c.end.Round(0).Sub(now.Round(0)).Seconds())
+}
+
+func (c *Client) rate() float64 {
+	if c.left() > 0 {
+		return c.lease.Capacity // also if it is 0 (4)
+	} else if c.safeCapacity < 0 {
+		return math.Inf(1)
 	}
-	if client.safeCapacity < 0 {
-		return math.Inf(1), false
-	}
-	return client.safeCapacity, false
-}
-
-// Refused returns why the last request got no lease, such as "UNMATCHED", or "".
-func (client *Client) Refused() string {
-	client.mutex.Lock()
-	defer client.mutex.Unlock()
-	return client.refused
+	return c.safeCapacity // (8)
 }
 
 // TryUse takes n units and returns true, or returns false if the rate does not allow them now.
 //
 // paidUntil is the time up to which the rate has paid for the units that were used. The time since
 // then is saved, but at most burst, or the time of these n units if that is longer.
-func (client *Client) TryUse(n float64) bool {
-	client.mutex.Lock()
-	defer client.mutex.Unlock()
-	now := time.Now()
-	rate, _ := client.rateAt(now)
-	cost := n / rate
-	if rate <= 0 || cost > 1e9 { // a Duration has at most 292 years
+func (c *Client) TryUse(n float64) bool {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	now, cost := time.Now(), n/c.rate()
+	if !(cost < 1e9) { // the rate is 0, or a Duration is too short
 		return false
 	}
-	paidUntil := client.paidUntil
-	if saved := now.Add(-duration(math.Max(burst, cost))); paidUntil.Before(saved) {
-		paidUntil = saved
+	paidUntil := now.Add(-seconds(math.Max(burst, cost)))
+	if c.paidUntil.After(paidUntil) {
+		paidUntil = c.paidUntil
 	}
-	paidUntil = paidUntil.Add(duration(cost))
-	if paidUntil.After(now) {
+	if paidUntil = paidUntil.Add(seconds(cost)); paidUntil.After(now) {
 		return false
 	}
-	client.paidUntil = paidUntil
+	c.paidUntil = paidUntil
 	return true
 }
 
-// Close stops using the lease, and gives it back, so that others need not wait for its end. Call it
-// once.
-func (client *Client) Close() {
-	close(client.stop)
-	<-client.stopped
-	client.mutex.Lock()
-	last, isLive := client.lease, time.Now().Before(client.end)
-	client.end, client.safeCapacity = time.Time{}, 0
-	client.mutex.Unlock()
-	if isLive { // if the release is lost, the lease ends by itself
-		client.post(client.url, "release_capacity", item{ResourceID: client.resource, ID: last.ID})
+// Close gives the lease back, so that others need not wait for its end. Call it once, after the last
+// TryUse.
+func (c *Client) Close() {
+	close(c.stop)
+	<-c.stopped       // after the response in flight (9)
+	if c.left() > 0 { // if the release is lost, the lease ends by itself
+		c.post("release_capacity", object{"resource_id": c.resource, "id": c.lease.ID})
 	}
 }
 
-func (client *Client) run() {
-	defer close(client.stopped)
+func (c *Client) run() {
+	defer close(c.stopped)
 	for {
-		timer := time.NewTimer(duration(client.renew()))
 		select {
-		case <-client.stop:
-			timer.Stop()
+		case <-c.stop:
 			return
-		case <-timer.C:
+		case <-time.After(seconds(c.renew())):
 		}
 	}
 }
 
-func (client *Client) isStopping() bool {
-	select {
-	case <-client.stop:
-		return true
-	default:
-		return false
-	}
-}
-
-// renew asks the process that answered last, then the other addresses, and follows the master. It
-// returns how many seconds to wait before the next call.
-func (client *Client) renew() float64 {
-	answered := false
-	for _, url := range append([]string{client.url}, client.urls...) {
-		for hop := 0; url != "" && hop <= redirectsMax && !client.isStopping(); hop++ {
-			wait, master, err := client.ask(url)
-			if err != nil {
-				break
-			}
-			answered = true
-			if wait >= 0 {
-				client.backoff = 1
-				return wait
-			}
-			url = master
+// renew asks, and follows the master. It returns how many seconds to wait before the next call.
+func (c *Client) renew() float64 {
+	failuresMax := 6.0
+	for hop := 0; hop <= 5; hop++ {
+		wait, master, err := c.ask()
+		if err == nil && wait >= 0 {
+			c.failures = 0
+			return wait
 		}
+		if failuresMax = 2; err != nil {
+			failuresMax = 6
+		}
+		isPlain := strings.HasPrefix(c.url, "https:") && !strings.HasPrefix(master, "https:")
+		if master == "" || isPlain {
+			break
+		}
+		c.url = master // (7)
 	}
-	if answered { // there is no master at present
-		return random(1, 4)
+	c.failures = math.Min(c.failures+1, failuresMax) // (6)
+	c.next = (c.next + 1) % len(c.urls)
+	c.url = c.urls[c.next]
+	wait := 1 + random.Float64()*(math.Min(60, math.Exp2(c.failures))-1)
+	if left := c.left(); left > 0 {
+		wait = math.Max(1, math.Min(wait, left/4))
 	}
-	client.backoff = math.Min(60, client.backoff*2)
-	return random(1, client.backoff)
+	return wait
 }
 
 // ask sends one request. It returns how long to wait, or -1 and the address of the master.
-func (client *Client) ask(url string) (wait float64, master string, err error) {
-	resource := item{ResourceID: client.resource, Wants: &client.wants}
-	client.mutex.Lock()
-	sent, end := time.Now(), client.end
-	if sent.Before(end) { // what the request claims is what the client may use from now on
-		client.lease.Capacity = math.Min(client.lease.Capacity, client.wants)
-		has := client.lease
-		has.ExpiresIn = end.Sub(sent).Seconds()
-		resource.Has = &has
+func (c *Client) ask() (wait float64, master string, err error) {
+	item := object{"resource_id": c.resource, "wants": c.wants}
+	sent, left, last := time.Now(), c.left(), c.lease
+	if left > 0 { // (3)
+		item["has"] = object{"id": last.ID, "node": last.Node, "capacity": last.Capacity,
+			"expires_in": left}
 	}
-	client.mutex.Unlock()
-	answer, err := client.post(url, "get_capacity", resource)
+	a, err := c.post("get_capacity", item)
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
 	if err != nil {
+		c.problem = err.Error()
 		return 0, "", err
+	} else if a.Mastership != nil {
+		c.problem = "there is no master"
+		return -1, a.Mastership.HTTPAddress, nil
+	} else if left > 0 && c.left() <= 0 {
+		return 0, "", nil // ask again without the lease (2)
 	}
-	if answer.Mastership != nil {
-		return -1, answer.Mastership.HTTPAddress, nil
+	if a.Response[0].SafeCapacity != nil {
+		c.safeCapacity = *a.Response[0].SafeCapacity
 	}
-	client.mutex.Lock()
-	defer client.mutex.Unlock()
-	now := time.Now()
-	if now.Sub(sent) > timeout || (resource.Has != nil && !now.Before(end)) {
-		return 0, "", errors.New("the response came too late")
+	if refused := a.Response[0].Refused; refused != nil { // the last lease stays until its end
+		c.problem = refused.Reason
+		return late(refused.RefreshInterval), "", nil
 	}
-	if len(answer.Response) != 1 {
-		return 0, "", errors.New("the response is not valid")
+	c.lease, c.problem = *a.Response[0].Gets, ""
+	c.end = sent.Add(seconds(c.lease.ExpiresIn))
+	wasCut := c.wasCut
+	if c.wasCut = left > 0 && c.lease.Capacity < last.Capacity; c.wasCut && wasCut {
+		return 1, "", nil
+	} else if c.wasCut { // confirm the smaller lease, so that others get the difference (4)
+		return 0, "", nil
 	}
-	client.url = url
-	result := answer.Response[0]
-	if result.SafeCapacity != nil {
-		client.safeCapacity = *result.SafeCapacity
-	}
-	if result.Gets == nil && result.Refused == nil {
-		return 0, "", errors.New("the response is not valid")
-	}
-	if result.Refused != nil { // the last lease stays until its end
-		client.refused = result.Refused.Reason
-		return spread(result.Refused.RefreshInterval), "", nil
-	}
-	client.refused = ""
-	client.lease = result.Gets.lease
-	client.end = sent.Add(duration(result.Gets.ExpiresIn))
-	if resource.Has != nil && client.lease.Capacity < resource.Has.Capacity {
-		return 0, "", nil // confirm the smaller lease, so that others get the difference
-	}
-	return spread(result.Gets.RefreshInterval), "", nil
+	return late(math.Min(c.lease.RefreshInterval, math.Max(1, c.lease.ExpiresIn/2))), "", nil // (5)
 }
 
-func (client *Client) post(url, method string, resource item) (*response, error) {
-	body, err := json.Marshal(request{client.id, []item{resource}})
+func (c *Client) post(method string, item object) (*answer, error) {
+	body, _ := json.Marshal(object{"client_id": c.id, "resource": []object{item}})
+	request, err := http.NewRequest("POST", c.url+"/v1/"+method, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	post, err := http.NewRequest("POST", url+"/v1/"+method, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
+	request.Header.Set("Content-Type", "application/json")
+	if c.token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.token)
 	}
-	post.Header.Set("Content-Type", "application/json")
-	if client.token != "" {
-		post.Header.Set("Authorization", "Bearer "+client.token)
-	}
-	reply, err := client.http.Do(post)
+	reply, err := c.http.Do(request)
 	if err != nil {
 		return nil, err
 	}
 	defer reply.Body.Close()
-	if reply.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: status %d", url, reply.StatusCode)
+	text, err := io.ReadAll(reply.Body)
+	a := new(answer)
+	if err == nil {
+		err = json.Unmarshal(text, a)
 	}
-	answer := new(response)
-	return answer, json.NewDecoder(reply.Body).Decode(answer)
+	isValid := a.Mastership != nil || len(a.Response) == 1 &&
+		(a.Response[0].Gets != nil || a.Response[0].Refused != nil)
+	if reply.StatusCode != 200 || err != nil || !isValid && method == "get_capacity" {
+		return nil, fmt.Errorf("status %d: %s", reply.StatusCode, text)
+	}
+	return a, nil
 }
 
-func duration(seconds float64) time.Duration {
-	return time.Duration(seconds * float64(time.Second))
-}
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 
-func random(from, to float64) float64 { return from + rand.Float64()*(to-from) }
-
-func spread(seconds float64) float64 { return seconds * random(1, 1.05) }
+func late(wait float64) float64 { return wait * (1 + 0.05*random.Float64()) }
 
 // Uses as much as the server allows. Ten times a second, prints the time, the units that were used
 // since the last line, the rate, and whether the rate is a lease.
 func main() {
-	if len(os.Args) != 4 {
+	wants, err := strconv.ParseFloat(os.Args[len(os.Args)-1], 64)
+	if len(os.Args) != 4 || err != nil {
 		fmt.Fprintln(os.Stderr, "Usage: doorman URL[,URL...] RESOURCE WANTS")
 		os.Exit(2)
 	}
-	wants, err := strconv.ParseFloat(os.Args[3], 64)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(2)
-	}
-	rand.Seed(time.Now().UnixNano())
+	random.Seed(time.Now().UnixNano())
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
-	client := NewClient(strings.Split(os.Args[1], ","), os.Args[2], wants, Options{})
+	client := NewClient(strings.Split(os.Args[1], ","), os.Args[2], wants, 0, "")
 	defer client.Close()
 	used, lineDue := 0, time.Now().Add(100*time.Millisecond)
 	for len(signals) == 0 {
@@ -334,11 +270,8 @@ func main() {
 			time.Sleep(5 * time.Millisecond)
 		}
 		if now := time.Now(); now.After(lineDue) {
-			rate, isLease := client.Rate()
-			source := "fallback"
-			if isLease {
-				source = "lease"
-			}
+			rate, isLease, _ := client.State()
+			source := map[bool]string{true: "lease", false: "fallback"}[isLease]
 			fmt.Printf("%.3f %d %.3f %s\n", float64(now.UnixNano())/1e9, used, rate, source)
 			used, lineDue = 0, now.Add(100*time.Millisecond)
 		}

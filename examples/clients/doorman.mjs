@@ -4,8 +4,8 @@
 //     if (client.tryUse()) ...  // do one unit of work
 //     await client.close();
 //
-// Copy this file into your program. The rules are those of examples/protocol.md, "How to write a
-// client". The client renews the lease in the background.
+// Copy this file into your program. Numbers such as (4) name the "Rules for a client" of
+// examples/protocol.md. The client renews the lease in the background, and wants a fixed rate.
 
 import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';
@@ -15,17 +15,19 @@ import { pathToFileURL } from 'node:url';
 const BURST = 0.1; // seconds of the rate that an idle client saves
 const TIMEOUT = 5; // seconds for one request
 const REDIRECTS_MAX = 5;
-
 const seconds = () => performance.now() / 1000; // a clock that never jumps
+// Both clocks count, because the first one stops while the machine is suspended (1).
+const clocks = () => [seconds(), Date.now() / 1000];
 const random = (from, to) => from + Math.random() * (to - from);
-const spread = (wait) => wait * random(1, 1.05);
+const late = (wait) => wait * random(1, 1.05);
 
 export class Client {
-  #headers = { 'Content-Type': 'application/json' };
+  #headers = { 'Content-Type': 'application/json', Connection: 'close' }; // no reuse
   #lease = null; // the last `gets`
-  #end = 0; // when the lease ends
+  #ends = [0, 0]; // its end on both clocks
   #paidUntil = seconds(); // a new client has saved nothing
-  #backoff = 1;
+  #failures = 0;
+  #wasCut = false;
   #stop = new AbortController();
 
   // wants and safeCapacity are rates, in units per second. A server can change the safe capacity.
@@ -33,20 +35,23 @@ export class Client {
   constructor(urls, resource, wants, { safeCapacity = 0, token = '' } = {}) {
     Object.assign(this, { urls, resource, wants, safeCapacity });
     this.id = `${hostname()}:${process.pid}:${randomUUID()}`;
-    this.url = urls[0]; // the process that answered last
-    this.refused = null; // the reason of the last response, such as 'UNMATCHED'
+    this.url = urls[0];
+    this.problem = null; // why the last request got no lease, for people
     if (token) this.#headers.Authorization = `Bearer ${token}`;
     this.running = this.#run();
   }
 
-  get hasLease() {
-    return seconds() < this.#end;
+  get #left() {
+    const now = clocks();
+    return Math.min(...this.#ends.map((end, i) => end - now[i]));
   }
+
+  get hasLease() { return this.#left > 0; }
 
   // How many units the client may use in a second, now.
   get rate() {
-    if (this.hasLease) return this.#lease.capacity;
-    return this.safeCapacity >= 0 ? this.safeCapacity : Infinity;
+    if (this.hasLease) return this.#lease.capacity; // also if it is 0 (4)
+    return this.safeCapacity >= 0 ? this.safeCapacity : Infinity; // (8)
   }
 
   // Takes n units and returns true, or returns false if the rate does not allow them now.
@@ -67,10 +72,10 @@ export class Client {
   // Stops using the lease, and gives it back, so that others need not wait for its end.
   async close() {
     this.#stop.abort();
-    await this.running;
+    await this.running; // after the response in flight (9)
     if (!this.hasLease) return;
     const resource = { resource_id: this.resource, id: this.#lease.id };
-    await this.#post(this.url, 'release_capacity', resource).catch(() => {}); // it ends by itself
+    await this.#post('release_capacity', resource).catch(() => {}); // it ends by itself
   }
 
   async #run() {
@@ -81,63 +86,58 @@ export class Client {
     }
   }
 
-  // Asks the process that answered last, then the other addresses, and follows the master. Returns
-  // how many seconds to wait before the next call.
+  // Asks, and follows the master. Returns how many seconds to wait before the next call.
   async #renew() {
-    let answered = false;
-    for (let url of new Set([this.url, ...this.urls])) {
-      for (let hop = 0; url && hop <= REDIRECTS_MAX && !this.#stop.signal.aborted; hop++) {
-        const result = await this.#ask(url).catch(() => null);
-        if (!result) break;
-        answered = true;
-        if (result.wait !== undefined) {
-          this.#backoff = 1;
-          return result.wait;
-        }
-        url = result.master;
+    let failuresMax = 6;
+    for (let hop = 0; hop <= REDIRECTS_MAX; hop++) {
+      const result = await this.#ask().catch((error) => ({ problem: String(error) }));
+      this.problem = result.problem ?? null;
+      if (result.wait !== undefined) {
+        this.#failures = 0;
+        return result.wait;
       }
+      failuresMax = result.isAlive ? 2 : 6;
+      const { master } = result;
+      if (!master || (this.url.startsWith('https:') && !master.startsWith('https:'))) break;
+      this.url = master; // (7)
     }
-    if (answered) return random(1, 4); // there is no master at present
-    this.#backoff = Math.min(60, this.#backoff * 2);
-    return random(1, this.#backoff);
+    this.#failures = Math.min(this.#failures + 1, failuresMax); // (6)
+    this.url = this.urls[(this.urls.indexOf(this.url) + 1) % this.urls.length];
+    const wait = random(1, Math.min(60, 2 ** this.#failures));
+    return this.hasLease ? Math.max(1, Math.min(wait, this.#left / 4)) : wait;
   }
 
   // Sends one request. Returns how long to wait, or the address of the master.
-  async #ask(url) {
+  async #ask() {
     const item = { resource_id: this.resource, wants: this.wants };
-    const sent = seconds();
-    const end = this.#end;
-    if (sent < end) { // what the request claims is what the client may use from now on
-      this.#lease.capacity = Math.min(this.#lease.capacity, this.wants);
-      item.has = { ...this.#lease, expires_in: end - sent };
-    }
-    const answer = await this.#post(url, 'get_capacity', item);
-    if (answer.mastership) return { master: answer.mastership.http_address };
-    if (seconds() - sent > TIMEOUT || (item.has && seconds() >= end)) {
-      throw new Error('the response came too late');
-    }
-    this.url = url;
+    const sent = clocks();
+    if (this.hasLease) item.has = { ...this.#lease, expires_in: this.#left }; // (3)
+    const answer = await this.#post('get_capacity', item);
+    const master = answer.mastership?.http_address;
+    if (answer.mastership) return { master, isAlive: true, problem: 'there is no master' };
+    if (item.has && !this.hasLease) return { wait: 0 }; // ask again without the lease (2)
     const { gets, refused, safe_capacity: safe } = answer.response[0];
     if (safe !== undefined) this.safeCapacity = safe;
-    this.refused = refused?.reason ?? null;
-    if (refused) return { wait: spread(refused.refresh_interval) }; // the last lease stays
-    const { id, node, capacity } = gets;
-    const isSmaller = item.has && capacity < item.has.capacity;
+    if (refused) return { wait: late(refused.refresh_interval), problem: refused.reason };
+    const { id, node, capacity, expires_in: length, refresh_interval: interval } = gets;
+    const wasCut = this.#wasCut;
+    this.#wasCut = item.has !== undefined && capacity < item.has.capacity;
     this.#lease = { id, node, capacity };
-    this.#end = sent + gets.expires_in;
-    // A smaller lease is confirmed at once, so that others get the difference.
-    return { wait: isSmaller ? 0 : spread(gets.refresh_interval) };
+    this.#ends = sent.map((time) => time + length);
+    // A smaller lease is confirmed at once, so that others get the difference (4).
+    if (this.#wasCut) return { wait: wasCut ? 1 : 0 };
+    return { wait: late(Math.min(interval, Math.max(1, length / 2))) }; // (5)
   }
 
-  async #post(url, method, resource) {
-    const response = await fetch(`${url}/v1/${method}`, {
+  async #post(method, resource) {
+    const response = await fetch(`${this.url}/v1/${method}`, {
       method: 'POST',
       headers: this.#headers,
       body: JSON.stringify({ client_id: this.id, resource: [resource] }),
       redirect: 'manual',
       signal: AbortSignal.timeout(TIMEOUT * 1000),
     });
-    if (!response.ok) throw new Error(`${url}: status ${response.status}`);
+    if (!response.ok) throw new Error(`status ${response.status}: ${await response.text()}`);
     return response.json();
   }
 }
