@@ -222,6 +222,15 @@ static void connection_refuse(struct http_connection *connection, int code, cons
     connection_respond(connection, &response);
 }
 
+/* Refuses a body in chunks whose size is too large. */
+static void connection_refuse_size(struct http_connection *connection) {
+    struct http_response response = server_http_response_init(NULL);
+    connection->last = true;
+    connection->body_left = SIZE_MAX;
+    server_http_response_set_too_large(&response, connection->service->settings->message_max);
+    connection_respond(connection, &response);
+}
+
 static void connection_send_continue(struct http_connection *connection) {
     connection->out.buffer.bytes = 0;
     server_text_add(&connection->out, "HTTP/1.1 100 Continue\r\n\r\n");
@@ -418,8 +427,7 @@ static void connection_read_chunks(struct http_connection *connection) {
     } else if (code == 200) {
         connection_answer(connection, connection->chunks.body_bytes);
     } else if (code == 413) {
-        connection_refuse(connection, code, "RESOURCE_EXHAUSTED",
-                          "the message is larger than --max-message");
+        connection_refuse_size(connection);
     } else if (code == 431) {
         connection_refuse(connection, code, "RESOURCE_EXHAUSTED",
                           "the extensions and trailers of the chunks are longer than 16 KiB");

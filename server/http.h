@@ -117,6 +117,9 @@ void server_http_response_write(struct text *out, struct http_response *response
 void server_http_response_set_error(struct http_response *response, int code, const char *name,
                                     const char *message);
 
+/* Refuses a message that is larger than --max-message. */
+void server_http_response_set_too_large(struct http_response *response, size_t message_max);
+
 /* ---- >>http requests ------------------------------------------------------------------------ */
 
 #define HTTP_HEAD_MAX ((size_t)16 << 10) /* bytes; also for the trailers of a body */

@@ -14,7 +14,7 @@
  *     token      It must be in the file of tokens.                         401
  *     path       It must exist, and accept the verb.                       404, 405
  *     type       A POST must have a Content-Type that HTML forms cannot    415
- *                send.
+ *                send, without another charset or a Content-Encoding.
  *     role       The token must have the role that the verb needs.         403
  *     body       Its end must be clear: see request_read_framing.          400, 411, 501
  *     size       The body has at most --max-message bytes.                 413
@@ -238,9 +238,16 @@ static bool path_is_method(const char *path) {
     return found;
 }
 
+/* Returns whether the body is JSON in UTF-8. JSON has no other charset (RFC 8259, 8.1). */
 static bool type_is_json(const char *fields) {
     char type[128];
     if (field_read(fields, "Content-Type", type, sizeof type) != 1) return false;
+    const char *charset = strcasestr(type, "charset=");
+    if (charset) charset += strlen("charset=");
+    if (charset && *charset == '"') charset++;
+    if (charset && (strncasecmp(charset, "utf-8", 5) != 0 || !strchr("\"; \t", charset[5]))) {
+        return false;
+    }
     type[strcspn(type, "; \t")] = 0;
     return strcasecmp(type, "application/json") == 0;
 }
@@ -249,20 +256,48 @@ static bool request_is_post(const struct http_request *request) {
     return strcmp(request->verb, "POST") == 0;
 }
 
+/* Refuses a path that does not exist. For a path below /v1 the text names the methods. */
+static void response_set_unknown_path(struct http_response *response, const char *path) {
+    char text[256] = "this path does not exist";
+    if (strncmp(path, "/v1/", 4) == 0) {
+        snprintf(text, sizeof text, "there is no such method; the methods are");
+        for (int i = 0; i < MESSAGE_UNKNOWN; i++) {
+            size_t used = strlen(text);
+            snprintf(text + used, sizeof text - used, "%s %s", i ? "," : "",
+                     server_message_names[i]);
+        }
+    }
+    server_http_response_set_error(response, 404, "NOT_FOUND", text);
+}
+
+/* Checks the type and the coding of the body of a POST. */
+static void request_check_type(const struct http_request *request, struct http_response *response) {
+    char coding[32];
+    int count = field_read(request->fields, "Content-Encoding", coding, sizeof coding);
+    if (!type_is_json(request->fields)) {
+        server_http_response_set_error(
+            response, 415, "UNSUPPORTED_MEDIA_TYPE",
+            "the body must be of Content-Type application/json, in UTF-8");
+    } else if (count > 0 && (count > 1 || strcasecmp(coding, "identity") != 0)) {
+        server_http_response_set_error(
+            response, 415, "UNSUPPORTED_MEDIA_TYPE",
+            "Content-Encoding is not supported: send the body without compression");
+    }
+}
+
 /* Checks the path, the verb and the type of the body. */
 static void request_check_path(const struct http_request *request, struct http_response *response) {
     bool method = path_is_method(request->path), post = request_is_post(request);
     bool get = strcmp(request->verb, "GET") == 0 || request->is_head;
     if (!request->route && !method) {
-        server_http_response_set_error(response, 404, "NOT_FOUND", "this path does not exist");
+        response_set_unknown_path(response, request->path);
     } else if (method ? !post : !get) {
         server_http_response_set_error(response, 405, "INVALID_ARGUMENT",
                                        method ? "methods of the protocol need POST"
                                               : "this path needs GET or HEAD");
         response->more = method ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n";
-    } else if (post && !type_is_json(request->fields)) {
-        server_http_response_set_error(response, 415, "UNSUPPORTED_MEDIA_TYPE",
-                                       "the body must be of Content-Type application/json");
+    } else if (post) {
+        request_check_type(request, response);
     }
 }
 
@@ -286,7 +321,9 @@ static void request_check_access(struct service *service, struct http_request *r
         int kind = given ? FAILED_TOKEN_WRONG : FAILED_TOKEN_MISSING;
         server_counter_add(&service->counters.authentication_failures[kind], 1);
         server_http_response_set_error(response, 401, "UNAUTHENTICATED",
-                                       "the token is missing or wrong");
+                                       given ? "the token is wrong: it is not in the server's file"
+                                             : "the token is missing: send "
+                                               "'Authorization: Bearer TOKEN'");
         response->more = "WWW-Authenticate: Basic realm=\"doorman\", charset=\"UTF-8\"\r\n";
     }
 }
@@ -332,8 +369,7 @@ static void request_check_body(const struct service *service, struct http_reques
     int count = field_read(request->fields, "Expect", value, sizeof value);
     bool known = count == 1 && strcasecmp(value, "100-continue") == 0;
     if (!request->is_chunked && request->length > service->settings->message_max) {
-        server_http_response_set_error(response, 413, "RESOURCE_EXHAUSTED",
-                                       "the message is larger than --max-message");
+        server_http_response_set_too_large(response, service->settings->message_max);
     } else if (count > 0 && !known) {
         server_http_response_set_error(response, 417, "INVALID_ARGUMENT",
                                        "the only known Expect is 100-continue");

@@ -28,6 +28,13 @@ void server_http_response_set_error(struct http_response *response, int code, co
     server_text_add(&response->text, "\"}}\n");
 }
 
+void server_http_response_set_too_large(struct http_response *response, size_t message_max) {
+    char text[96];
+    snprintf(text, sizeof text, "the message is larger than --max-message, which is %zu bytes",
+             message_max);
+    server_http_response_set_error(response, 413, "RESOURCE_EXHAUSTED", text);
+}
+
 static const char *code_reason(int code) {
     static const struct {
         int code;

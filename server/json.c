@@ -488,6 +488,43 @@ static void response_unwrap(struct text *text, const doorman_buffer *response, c
     server_text_add(text, "\n");
 }
 
+/* Returns whether a body consists of white space. */
+static bool body_is_empty(const struct http_request *request) {
+    size_t at = 0;
+    while (at < request->body_bytes && memchr(" \t\r\n", request->body[at], 4)) at++;
+    return at == request->body_bytes;
+}
+
+/* Makes the response to a body with an error. The texts of the reader refer to the whole message,
+ * which the server makes from the method and the body. This function changes them to refer to the
+ * body.
+ *   before   bytes of the message in front of the body */
+static void response_set_body_error(struct http_response *response,
+                                    const struct http_request *request, doorman_status status,
+                                    const char *error, size_t before) {
+    static const char one_key[] = "must be an object with one key, the method";
+    char text[sizeof(doorman_error) + 64];
+    size_t at = 0, bytes = request->body_bytes;
+    int used = 0;
+    bool has_position = sscanf(error, "byte %zu: %n", &at, &used) == 1 && used > 0;
+    at = at > before ? at - before : 0;
+    if (at > bytes) at = bytes; /* the brace behind the body has ended it */
+    cJSON *tree = has_position && at < bytes ? cJSON_ParseWithLength(request->body, at) : NULL;
+    snprintf(text, sizeof text, "%s", error);
+    if (body_is_empty(request)) {
+        snprintf(text, sizeof text, "the body is empty: send {}, or the content of the method");
+    } else if (bytes >= 3 && memcmp(request->body, "\xef\xbb\xbf", 3) == 0) {
+        snprintf(text, sizeof text, "byte 0: not JSON: remove the byte order mark");
+    } else if (tree || strncmp(error, one_key, strlen(one_key)) == 0) {
+        snprintf(text, sizeof text, "not JSON: text follows the content of the method");
+    } else if (has_position) {
+        snprintf(text, sizeof text, "byte %zu: %s", at, error + used);
+    }
+    cJSON_Delete(tree);
+    server_http_response_set_error(response, status_code(status), doorman_status_name(status),
+                                   text);
+}
+
 /* Redirects a request to the master, if the request asks for that, the master is another process,
  * and its HTTP address is known. The body stays the response that says so. The URL has no other
  * part of the query, because the path is known and a query is not.
@@ -522,6 +559,10 @@ void server_handle_method(struct service *service, const struct http_request *re
         response->type = "application/json";
         response_unwrap(&response->text, &exchange.reply, method, status);
         response->text.failed = response->text.failed || exchange.reply.bytes == 0;
+        if (method && status == DOORMAN_INVALID_ARGUMENT) {
+            response_set_body_error(response, request, status, exchange.error.text,
+                                    strlen(method) + 4);
+        }
     }
     doorman_json_exchange_uninit(&exchange);
     doorman_buffer_uninit(&wrapped.buffer);

@@ -15,7 +15,8 @@
 
 static const char *const warning_texts[WARNING_COUNT] = {
     [DOORMAN_EVENT_UNMATCHED] = "a request names a resource that no template matches",
-    [DOORMAN_EVENT_UNKNOWN_CLAIM] = "a holder claims a lease that this server does not know",
+    [DOORMAN_EVENT_UNKNOWN_CLAIM] =
+        "a holder claims a lease that this server does not know; normal after a lost message",
     [DOORMAN_EVENT_EXCESS_CLAIM] = "a holder claims more than it was granted",
     [DOORMAN_EVENT_EXPIRED] = "a lease has expired",
     [DOORMAN_EVENT_FULL] = "a request was refused, because the server or a resource is full",
@@ -25,7 +26,7 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
     [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
     [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached, or refuses the call",
-    [WARNING_HANDSHAKE] = "a TLS handshake has failed",
+    [WARNING_HANDSHAKE] = "a TLS handshake has failed; the peer may use plain HTTP",
     [WARNING_NNG_HANDSHAKE] =
         "TLS handshakes at --listen have failed; nng does not report the peers",
     [WARNING_PEER_CERTIFICATE] = "a peer has no certificate that --tls-ca has signed",

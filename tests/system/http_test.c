@@ -487,6 +487,46 @@ static void the_http_status_names_the_error_of_a_request(void **state) {
     server_stop(&fixture.server);
 }
 
+/* The positions in errors count the bytes that the client has sent. */
+static void an_error_refers_to_the_body_of_the_request(void **state) {
+    (void)state;
+    struct fixture fixture =
+        fixture_start(CONFIG("100", ""), (const char *[]){"--max-message", "1000", NULL});
+    static const struct {
+        const char *path, *lines, *body;
+        int code;
+        const char *text;
+    } cases[] = {
+        {"/v1/get_capacity", JSON, "", 400, "\"the body is empty: send {}, or the content"},
+        {"/v1/discovery", JSON, " \r\n", 400, "\"the body is empty: send {}, or the content"},
+        {"/v1/discovery", JSON, "\xef\xbb\xbf{}", 400, "\"byte 0: not JSON: remove the byte order"},
+        {"/v1/discovery", JSON, "{\"a\":}", 400, "\"byte 5: not JSON: expected a value\""},
+        {"/v1/get_capacity", JSON, "{\"a\":1", 400, "\"byte 6: not JSON: expected a comma or }\""},
+        {"/v1/discovery", JSON, "{} trailing", 400, "\"not JSON: text follows the content"},
+        {"/v1/discovery", JSON, "{},\"release_capacity\":{}", 400, "\"not JSON: text follows"},
+        {"/v1/get_capacity", JSON, "{\"client_id\":1}", 400, "\"get_capacity.client_id: "},
+        {"/v1", JSON, "{\"a\":}", 400, "\"byte 5: not JSON: expected a value\""},
+        {"/v1/lend", JSON, "{}", 404, "get_capacity, get_server_capacity, release_capacity"},
+        {"/v1/discovery", "Content-Type: application/json; charset=UTF-8\r\n", "{}", 200,
+         "is_master"},
+        {"/v1/discovery", "Content-Type: application/json; charset=\"utf-8\"\r\n", "{}", 200,
+         "is_"},
+        {"/v1/discovery", "Content-Type: application/json; charset=utf-16\r\n", "{}", 415, "UTF-8"},
+        {"/v1/discovery", JSON "Content-Encoding: gzip\r\n", "{}", 415, "Content-Encoding"},
+        {"/v1/discovery", JSON "Content-Encoding: identity\r\n", "{}", 200, "is_master"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char lines[256];
+        snprintf(lines, sizeof lines, HOST "%s", cases[i].lines);
+        expect_post(&fixture, cases[i].path, lines, cases[i].body, cases[i].code, cases[i].text);
+    }
+    char large[1002];
+    memset(large, ' ', sizeof large - 1);
+    large[sizeof large - 1] = 0;
+    expect_post(&fixture, "/v1/discovery", HOST JSON, large, 413, "which is 1000 bytes");
+    server_stop(&fixture.server);
+}
+
 static void a_connection_serves_requests_in_order_for_any_split_of_their_bytes(void **state) {
     (void)state;
     static const char requests[] =
@@ -897,6 +937,7 @@ int main(int argc, char **argv) {
         TEST(the_methods_answer_over_http_as_over_nng),
         TEST(a_whole_message_can_be_posted),
         TEST(the_http_status_names_the_error_of_a_request),
+        TEST(an_error_refers_to_the_body_of_the_request),
         TEST(a_connection_serves_requests_in_order_for_any_split_of_their_bytes),
         TEST(a_foreign_web_page_cannot_use_the_server),
         TEST(a_configured_token_is_required_everywhere),
