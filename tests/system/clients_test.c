@@ -16,7 +16,7 @@
 #define CLIENTS 6
 #define LANGUAGES 3
 #define MEMBERS 2
-#define WAIT_MS 180000
+#define WAIT_MS 300000 /* longer than two pauses of a client after failures */
 #define TREE_CONFIG                                                                                \
     "{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":120,\"safe_capacity\":0.5,"           \
     "\"algorithm\":{\"kind\":\"FAIR_SHARE\",\"lease_length\":8,\"refresh_interval\":1,"            \
