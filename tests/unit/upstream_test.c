@@ -1098,8 +1098,8 @@ static void a_lease_is_renewed_before_it_ends(void **state) {
     world_stop(&w);
 }
 
-/* K1, S6: the granter cannot extend the lease, so each response has the time that is left. Until the
- * lease ends, the client asks at most once a second. */
+/* K1, S6: the granter cannot extend the lease, so each response has the time that is left. Until
+ * the lease ends, the client asks at most once a second. */
 static void a_lease_that_is_not_extended_is_requested_once_a_second(void **state) {
     (void)state;
     world w = world_start();
