@@ -490,9 +490,22 @@ static void response_unwrap(struct text *text, const doorman_buffer *response, c
 
 /* Returns whether a body consists of white space. */
 static bool body_is_empty(const struct http_request *request) {
+    static const char white_space[] = {' ', '\t', '\r', '\n'};
     size_t at = 0;
-    while (at < request->body_bytes && memchr(" \t\r\n", request->body[at], 4)) at++;
+    while (at < request->body_bytes && memchr(white_space, request->body[at], sizeof white_space)) {
+        at++;
+    }
     return at == request->body_bytes;
+}
+
+/* Reads "byte 17: " at the beginning of an error. Returns the text after it, or NULL if the error
+ * does not begin so. */
+static const char *error_skip_position(const char *error, size_t *at) {
+    static const char before[] = "byte ", after[] = ": ";
+    char *end = NULL;
+    if (strncmp(error, before, strlen(before)) != 0) return NULL;
+    *at = (size_t)strtoull(error + strlen(before), &end, 10);
+    return strncmp(end, after, strlen(after)) == 0 ? end + strlen(after) : NULL;
 }
 
 /* Makes the response to a body with an error. The texts of the reader refer to the whole message,
@@ -505,11 +518,10 @@ static void response_set_body_error(struct http_response *response,
     static const char one_key[] = "must be an object with one key, the method";
     char text[sizeof(doorman_error) + 64];
     size_t at = 0, bytes = request->body_bytes;
-    int used = 0;
-    bool has_position = sscanf(error, "byte %zu: %n", &at, &used) == 1 && used > 0;
+    const char *rest = error_skip_position(error, &at);
     at = at > before ? at - before : 0;
     if (at > bytes) at = bytes; /* the brace behind the body has ended it */
-    cJSON *tree = has_position && at < bytes ? cJSON_ParseWithLength(request->body, at) : NULL;
+    cJSON *tree = rest && at < bytes ? cJSON_ParseWithLength(request->body, at) : NULL;
     snprintf(text, sizeof text, "%s", error);
     if (body_is_empty(request)) {
         snprintf(text, sizeof text, "the body is empty: send {}, or the content of the method");
@@ -517,8 +529,8 @@ static void response_set_body_error(struct http_response *response,
         snprintf(text, sizeof text, "byte 0: not JSON: remove the byte order mark");
     } else if (tree || strncmp(error, one_key, strlen(one_key)) == 0) {
         snprintf(text, sizeof text, "not JSON: text follows the content of the method");
-    } else if (has_position) {
-        snprintf(text, sizeof text, "byte %zu: %s", at, error + used);
+    } else if (rest) {
+        snprintf(text, sizeof text, "byte %zu: %s", at, rest);
     }
     cJSON_Delete(tree);
     server_http_response_set_error(response, status_code(status), doorman_status_name(status),
