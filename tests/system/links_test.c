@@ -160,12 +160,12 @@ static void hostile_texts_of_a_configuration_stay_texts(void **state) {
 /* ---- children ------------------------------------------------------------------------------- */
 
 #define NODE_REQUEST(node, more)                                                                   \
-    "{\"server_id\": \"" node "\", \"path\": [\"node\"], " more "\"resource\": []}"
+    "{\"server_id\": \"" node "\", \"path\": [\"" node "\"], " more "\"resource\": []}"
 
 static void request_as_node(const struct fixture *fixture, const char *node, const char *more,
                             int code, const char *expected) {
     char body[1024];
-    snprintf(body, sizeof body, NODE_REQUEST("%s", "%s"), node, more);
+    snprintf(body, sizeof body, NODE_REQUEST("%s", "%s"), node, node, more);
     expect_post(fixture, "/v1/get_server_capacity", HOST JSON, body, code, expected);
 }
 
