@@ -5010,14 +5010,12 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  * K1 One request renews all held leases that are past half their refresh interval. The request is
  *    made when the first held lease is due. A held lease becomes due at a random time: between the
  *    end of its refresh interval and 5 % later. The refresh interval is at most half of the lease,
- *    so that the renewal comes before the lease ends. For a short lease this bound is 1 s instead,
- *    or the whole lease if that is even shorter. So the requests do not become more and more
- *    frequent before the end of a lease that the granter cannot renew (S6). In these cases a held
- *    lease is due sooner. A new held lease is due at once. If wants have changed by more than a
- *    tenth, the held lease is due when the minimum interval since its last request has passed. A
- *    client that was granted all its wants asks at once when its limiters refuse something, because
- *    there may be more capacity (S3). A client confirms a smaller lease at once. A node confirms a
- *    smaller lease when the amounts that it has committed for its holders fit into the lease (R12).
+ *    so that the renewal comes before the lease ends. In these cases a held lease is due sooner. A
+ *    new held lease is due at once. If wants have changed by more than a tenth, the held lease is
+ *    due when the minimum interval since its last request has passed. A client that was granted all
+ *    its wants asks at once when its limiters refuse something, because there may be more capacity
+ *    (S3). A client confirms a smaller lease at once. A node confirms a smaller lease when the
+ *    amounts that it has committed for its holders fit into the lease (R12).
  * K2 After a failure the upstream backs off for a random time between 1 s and an upper bound. The
  *    bound is 2 s after the first failure. The bound doubles with each further failure, up to 60 s.
  *    The random time is also at most a quarter of the time until the first lease ends. The random
@@ -5871,9 +5869,8 @@ static bool doorman__held_process_response(doorman_upstream *upstream, doorman__
         held->whole = item_response->whole;
         doorman__held_replace(held, lease, doorman__after(upstream->sent_at, lease->expires_in),
                               upstream->now);
-        /* The renewal should come before the lease ends (K1). */
-        doorman_time second = doorman__earlier(DOORMAN_SECOND, lease->expires_in);
-        interval = doorman__earlier(interval, doorman__later(lease->expires_in / 2, second));
+        /* The renewal must come before the lease ends. */
+        interval = doorman__earlier(interval, lease->expires_in / 2);
     }
     doorman__held_schedule(upstream, held, interval);
     return true;

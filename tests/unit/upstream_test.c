@@ -1098,27 +1098,6 @@ static void a_lease_is_renewed_before_it_ends(void **state) {
     world_stop(&w);
 }
 
-/* K1, S6: the granter cannot extend the lease, so each response has the time that is left. Until
- * the lease ends, the client asks at most once a second. */
-static void a_lease_that_is_not_extended_is_requested_once_a_second(void **state) {
-    (void)state;
-    world w = world_start();
-    open_resource(&w, "db", 100);
-    assert_true(has_request(&w));
-    doorman_time end = w.now + 10 * SECOND;
-    for (int count = 0; w.now < end; count++) {
-        assert_true(count < 11);
-        doorman_time left = end - w.now, sent = w.now;
-        doorman_capacity_response item_response = granted_lease(&w, 0, 5);
-        item_response.gets.expires_in = left;
-        item_response.gets.refresh_interval = left < SECOND ? left : SECOND;
-        respond_with(&w, item_response);
-        assert_true(next_request_at(&w) >= (left < SECOND ? end : sent + SECOND));
-    }
-    assert_int_equal(w.request.items[0].has.id, 0);
-    world_stop(&w);
-}
-
 /* R9, S8 */
 static void a_lease_starts_when_its_request_is_sent(void **state) {
     (void)state;
@@ -1529,7 +1508,6 @@ int main(void) {
         cmocka_unit_test(a_response_to_another_method_is_invalid),
         cmocka_unit_test(response_values_at_their_bounds_are_accepted),
         cmocka_unit_test(a_lease_is_renewed_before_it_ends),
-        cmocka_unit_test(a_lease_that_is_not_extended_is_requested_once_a_second),
         cmocka_unit_test(a_lease_starts_when_its_request_is_sent),
         cmocka_unit_test(a_refresh_interval_starts_at_the_response),
         cmocka_unit_test(the_end_of_a_lease_never_moves_back),
