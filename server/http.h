@@ -230,6 +230,7 @@ struct snapshot {
     char parent_http[DOORMAN_ID_BYTES_MAX + 1]; /* of the parent's pages; "": not known */
     size_t resource_count, leased_count, learning_count, holder_count, match_count;
     doorman_time learned_at, lease_end; /* latest end of learning; earliest lease end */
+    doorman_time learns_until; /* of the process, also without resources; 0: it does not learn */
     struct row *rows;
     size_t row_count, row_capacity;
     struct row others; /* the sum of the resources beyond `limit` */

@@ -301,11 +301,15 @@ void server_handle_metrics(struct service *service, const struct http_request *r
     snapshot.abandoned = response->abandoned;
     server_snapshot_take(&snapshot, service, "", SERIES_MAX);
     metrics_merge_other(&snapshot);
+    double learning =
+        snapshot.learns_until ? (double)(snapshot.learns_until - snapshot.now) / DOORMAN_SECOND : 0;
     response->type = "text/plain; version=0.0.4; charset=utf-8";
     metrics_header(text, "build_info", "gauge", "Always 1; the label is the version.");
     server_text_add(text, "doorman_build_info{version=\"" DOORMAN_VERSION "\"} 1\n");
     metrics_gauge(text, "server_is_master", "1 if this process is the master of its node, else 0.",
                   snapshot.is_master);
+    metrics_gauge(text, "server_learning_remaining_seconds",
+                  "How long the server still learns; 0: it does not learn.", learning);
     metrics_config(text, &last_load);
     metrics_connections(text, service, has_parent);
     metrics_election(text, service);

@@ -285,11 +285,15 @@ static void page_facts(struct text *text, struct service *service,
     page_master(text, snapshot);
     page_fact_text(text, "address", service->advertise, "");
     page_parent(text, service, snapshot);
-    page_fact(text, "learning", snapshot->learning_count > 0 ? "warn" : "");
+    bool learns = snapshot->learning_count > 0 || snapshot->learns_until;
+    page_fact(text, "learning", learns ? "warn" : "");
     if (snapshot->learning_count > 0) {
         server_text_addf(text, "%zu resource%s, ", snapshot->learning_count,
                          snapshot->learning_count == 1 ? "" : "s");
         page_learning_time(text, snapshot->learned_at, snapshot->now);
+    } else if (learns) { /* no holder has asked yet */
+        server_text_add(text, "all resources, ");
+        page_learning_time(text, snapshot->learns_until, snapshot->now);
     } else {
         server_text_add(text, "no");
     }
@@ -526,7 +530,7 @@ void server_handle_page(struct service *service, const struct http_request *requ
     server_text_add(text, "</ol>");
     if (snapshot.resource_count == 0) {
         server_text_add(text, snapshot.is_master
-                                  ? "<p class=soft>No client has requested a resource yet.</p>"
+                                  ? "<p class=soft>No resource has a holder at present.</p>"
                                   : "<p class=soft>This process is not the master. Only the master "
                                     "knows the resources.</p>");
     } else if (snapshot.row_count == 0) {

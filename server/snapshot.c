@@ -150,6 +150,7 @@ void server_snapshot_find_master(struct snapshot *snapshot, struct service *serv
     snapshot->stopping = service->stopping;
     doorman_server_handle(service->server, &discovery, &response, NULL, snapshot->now);
     snapshot->is_master = response.is_master;
+    snapshot->learns_until = doorman_server_learns_until(service->server, snapshot->now);
     const char *master = response.master_address ? response.master_address : "";
     snprintf(snapshot->master, sizeof snapshot->master, "%s", master);
     snprintf(snapshot->master_http, sizeof snapshot->master_http, "%s", service->master_http);

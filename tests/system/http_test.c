@@ -190,6 +190,8 @@ static void the_status_says_that_a_resource_learns(void **state) {
     (void)state;
     struct fixture fixture =
         fixture_start("{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":100}]}", NULL);
+    expect(&fixture, "/", HOST, 200, "all resources, for "); /* also before the first request */
+    assert_true(metric(&fixture, "doorman_server_learning_remaining_seconds") > 0);
     request_capacity(&fixture, CAPACITY_REQUEST("a", "db", "10"));
     expect(&fixture, "/v1/status", HOST, 200, "\"safe_capacity\":null,\"learning\":true");
     assert_true(metric(&fixture, "doorman_resource_learning{resource=\"db\"}") == 1);
