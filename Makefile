@@ -115,7 +115,7 @@ build/doorman_server: $(SERVER_INPUTS) | build_deps
 build/examples/%: examples/%.c doorman.h | build_deps
 	$(build)
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
-build/examples/event_loop: LIBRARIES = -lcjson
+build/examples/event_loop build/examples/permits_only: LIBRARIES = -lcjson
 build/examples/demo build/examples/demo_tree: examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 

@@ -86,6 +86,8 @@
  *                     a lease receives TRY_LATER, and uses its fallback
  *     fallback        what a resource of a client may use while it has no lease: see
  *                     doorman_fallback
+ *     permit          a decision on one request, for strict limits on very many keys: see "permits,
+ *                     the public part". examples/permits_only.c has permits without a network
  *
  *     This is the life of a lease, on the clocks of holder and server:
  *
@@ -121,6 +123,10 @@
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants  _read
  *                    _try  _release
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
+ *                    doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
+ *     permits        doorman_permits_create  _destroy  _configure  _acquire  _report  _inspect
+ *                    _reset  _due  _update  _read  _next_limit
+ *                    doorman_reason_name
  *     JSON           doorman_json_config  _check_config  _write_config  _serve  _request
  *                    _response
  *                    doorman_json_exchange_read  _decide  _write  _uninit
@@ -203,6 +209,8 @@
  *     durations       0 to 1e8 seconds, which is about three years
  *     a message       at most 4 MiB, 32 levels of nesting, and 200,000 values
  *     a client        1 to 16 addresses of servers
+ *     permits         16 limits of a template, 100 items of a permit, 1,000,000 counters of a limit,
+ *                     10,000,000 counters in all. The options can change the last three limits
  *     a server        10,000 templates, 1,000,000 resources, 10,000,000 holders of one resource,
  *                     100,000 resources of one client. The options can change these four limits
  *
@@ -234,6 +242,7 @@
  *     >>election        which process of a node is master
  *     >>limiters        how an application takes units of a resource, or of a limit without a
  *                       server
+ *     >>permits         decisions on single requests, for very many keys; limiters by key
  *     >>client          the resources of an application, their fallbacks, and wants that follow use
  *     >>loop            what a caller's loop calls, for a client or a server
  *     >>json            the wire protocol
@@ -381,11 +390,16 @@ typedef struct doorman_algorithm {
     double reserve;
 } doorman_algorithm;
 
+/* A limit of permits: see "permits, the public part". */
+typedef struct doorman_permit_limit doorman_permit_limit;
+
 typedef struct doorman_template {
     const char *identifier_glob; /* required: a shell glob, 1 to 256 bytes of UTF-8 */
     const char *description;     /* a text for people; default "" */
     const char *unit;            /* for people: what the capacity counts, for example "queries/s";
                                     up to 32 bytes of UTF-8; default "" */
+    bool without_capacity;       /* true: the template has only limits, and its resources have no
+                                    leases; capacity must be 0. Needs has_limits */
     double capacity;             /* in the resource's units, [0, 1e15] */
     bool has_safe_capacity;      /* false: the safe capacity is the capacity divided by the number
                                     of known subclients */
@@ -394,6 +408,10 @@ typedef struct doorman_template {
     bool has_algorithm;          /* false: the algorithm of the template "*" is used, or the
                                     defaults (G3) */
     doorman_algorithm algorithm;
+    bool has_limits; /* false: permits for these resources are refused as UNMATCHED */
+    const doorman_permit_limit *limits; /* may be NULL if limit_count is 0: permits are granted and
+                                           counted */
+    size_t limit_count;                 /* 0 to 16 */
 } doorman_template;
 
 typedef struct doorman_config_options {
@@ -402,6 +420,10 @@ typedef struct doorman_config_options {
     size_t template_max;   /* the most templates; default 10,000 */
     bool reject_unmatched; /* true: requests for resources without a template are refused; false:
                               they get what they ask for */
+    const char *const *shadow; /* globs of resources whose limits are all in shadow: see the field
+                                  shadow of doorman_permit_limit. May be NULL if shadow_count is
+                                  0 */
+    size_t shadow_count;
 } doorman_config_options;
 
 /* A checked configuration. It never changes, so any number of servers and threads may share it. */
@@ -1293,8 +1315,9 @@ typedef enum doorman_limit_kind {
     DOORMAN_TOKEN_BUCKET = 1,
     DOORMAN_FIXED_WINDOW,
     DOORMAN_SLIDING_WINDOW,
-    DOORMAN_SLIDING_LOG,
-    DOORMAN_CONCURRENCY
+    DOORMAN_SLIDING_LOG, /* only for a doorman_limiter */
+    DOORMAN_CONCURRENCY, /* only for a doorman_limiter */
+    DOORMAN_TIERS        /* only for a doorman_permit_limit */
 } doorman_limit_kind;
 
 /* Fields that the kind does not use must be 0. */
@@ -1391,6 +1414,400 @@ DOORMAN_API doorman_time doorman_limiter_delay(const doorman_limiter *limiter,
 DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman_limit *limit,
                                          double n);
 
+/* ---- permits, the public part --------------------------------------------------------------- */
+/* A permit is a decision on one request. A lease serves a few programs that keep to what they are
+ * granted. Permits serve very many keys, such as users, tenants or addresses. One place decides
+ * about each request.
+ *
+ *     limit      a rule that a permit must satisfy. It has a name, a scope and a kind
+ *     key        on whose behalf a permit is asked: 0 to 256 bytes of UTF-8, chosen by the caller
+ *     item       one resource, one key and a cost. A permit has one or several items
+ *     counter    the state of one limit for one value of its scope, for example for one user
+ *
+ * All items of a permit are granted, or none. A refused permit takes nothing from any counter. */
+
+/* Which permits share one counter of a limit. */
+typedef enum doorman_scope {
+    DOORMAN_PER_KEY,      /* each (resource, key) has a counter */
+    DOORMAN_PER_RESOURCE, /* each resource has a counter */
+    DOORMAN_PER_TEMPLATE  /* all resources of the template share one counter */
+} doorman_scope;
+
+/* A FIXED_WINDOW can follow the calendar in UTC. A week begins on Monday. */
+typedef enum doorman_calendar {
+    DOORMAN_NO_CALENDAR,
+    DOORMAN_MINUTE,
+    DOORMAN_HOUR,
+    DOORMAN_DAY,
+    DOORMAN_WEEK,
+    DOORMAN_MONTH,
+    DOORMAN_CALENDAR_COUNT
+} doorman_calendar;
+
+/* One tier of TIERS. A hit that does not fit in the tier before it enters this tier. The tier is
+ * then active, and its window starts empty. After `active` the tier cools down. */
+typedef struct doorman_tier {
+    double limit;          /* units in a window, [0, 1e15] */
+    doorman_time window;   /* required, (0, 1e8 s] */
+    doorman_time active;   /* how long the tier is active, [0, 1e8 s]; 0: the tier is never
+                              entered */
+    doorman_time cooldown; /* how long the tier cannot be entered again, [0, 1e8 s] */
+    bool skippable;        /* true: the next tier is entered while this tier cools down; false:
+                              permits are refused meanwhile */
+} doorman_tier;
+
+/* The figures of a limit. Fields that the kind does not use must be 0. In an override, a field that
+ * is 0 or false keeps the value of the limit. The field `has_size` says that `size` is given, and
+ * so on. In a limit, of these has_ fields only has_max_wait has a meaning. */
+typedef struct doorman_figures {
+    /* TOKEN_BUCKET. size and max_debt must not both be 0. */
+    double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
+    bool has_size;         /* only for an override */
+    double size;           /* units that can be saved, [0, 1e15]; worth at most 1e8 s of the rate */
+    bool has_max_debt;     /* only for an override */
+    doorman_time max_debt; /* how much of the future rate may be lent, [0, 1e8 s] */
+    bool has_max_wait;     /* false: max_wait is max_debt */
+    doorman_time max_wait; /* how long a caller may have to wait, [0, 1e8 s] */
+
+    /* FIXED_WINDOW, SLIDING_WINDOW */
+    bool has_limit;            /* only for an override */
+    double limit;              /* units in a window, [0, 1e15] */
+    doorman_time window;       /* required if there is no calendar, (0, 1e8 s] */
+    doorman_calendar calendar; /* only for FIXED_WINDOW; instead of window */
+
+    /* TIERS */
+    bool has_tiers;            /* only for an override */
+    const doorman_tier *tiers; /* may be NULL if tier_count is 0 */
+    size_t tier_count;         /* 0 to 8; 0: everything is refused */
+} doorman_figures;
+
+/* Other figures for some keys. */
+typedef struct doorman_override {
+    const char *const *keys; /* required: see the field keys of doorman_permit_limit */
+    size_t key_count;
+    doorman_figures figures;
+} doorman_override;
+
+/* Refuses a key that keeps sending after refusals. A count of refusals begins with a refusal by the
+ * limit. It begins again with the first refusal that comes later than `window` after its
+ * beginning. When the count reaches `refusals`, every permit with this (resource, key) is refused
+ * for `duration`. */
+typedef struct doorman_ban {
+    uint32_t refusals;     /* 0: there is no ban */
+    doorman_time window;   /* (0, 1e8 s] */
+    doorman_time duration; /* (0, 1e8 s] */
+} doorman_ban;
+
+/* A limit of permits. The kinds are TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW and TIERS. A
+ * TOKEN_BUCKET and a FIXED_WINDOW work as in doorman_limit_kind. SLIDING_WINDOW and TIERS count in
+ * 16 slices of a window: see P12 in the section >>permits. */
+struct doorman_permit_limit {
+    const char *name;        /* required, unique in the template: 1 to 256 bytes of UTF-8 */
+    doorman_scope per;       /* default DOORMAN_PER_KEY */
+    const char *const *keys; /* globs, 1 to 256 bytes each. A glob with `!` before it excludes keys.
+                                A key is concerned if it matches no glob with `!`, and one glob
+                                without `!`, if there is one. NULL: all keys are concerned */
+    size_t key_count;        /* 0 to 10,000 */
+    doorman_limit_kind kind; /* required */
+    doorman_figures figures;
+    const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY. The
+                                          first override that concerns the key holds */
+    size_t override_count;             /* 0 to 10,000 */
+    bool shadow; /* true: the limit decides and counts, but never refuses. It does not charge what
+                    it would refuse */
+    double warn_at;    /* a grant carries a warning above this fraction of the limit, (0, 1]; 0: no
+                           warning */
+    doorman_ban ban;   /* only for DOORMAN_PER_KEY; needs ban.refusals */
+    bool has_max_cost; /* false: max_cost is what the limit could ever grant */
+    double max_cost;   /* the largest sum of minimums that a permit may have at one counter */
+    size_t max_keys;   /* the most counters of the limit, up to 10,000,000; default 1,000,000 */
+    bool refuse_new;   /* true: a permit that needs one more counter is refused with MAX_KEYS.
+                           false: of 8 sampled counters, the one nearest to fresh is evicted */
+    bool empty_at_start; /* true: nothing is saved when the permits are created: see P16. Not for
+                            TIERS */
+    bool refunds;        /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
+                            FIXED_WINDOW */
+};
+
+#define DOORMAN_LIMITS_MAX 16
+#define DOORMAN_TIERS_MAX 8
+
+/* Why a permit was refused. */
+#define DOORMAN_REASONS(X)                                                                         \
+    X(DOORMAN_NO_REASON, "")                                                                       \
+    X(DOORMAN_REASON_RATE, "RATE")         /* the units do not fit now */                          \
+    X(DOORMAN_REASON_BANNED, "BANNED")     /* the (resource, key) is banned */                     \
+    X(DOORMAN_REASON_MAX_COST, "MAX_COST") /* the minimums are more than the limit ever grants */  \
+    X(DOORMAN_REASON_MAX_KEYS, "MAX_KEYS") /* there is no room for one more counter */             \
+    X(DOORMAN_REASON_UNMATCHED, "UNMATCHED") /* no template with limits matches the resource */
+
+#define DOORMAN__REASON_CODE(code, name) code,
+typedef enum doorman_reason {
+    DOORMAN_REASONS(DOORMAN__REASON_CODE) DOORMAN_REASON_COUNT
+} doorman_reason;
+
+/* Returns the name of a reason, for example "RATE". Returns "?" for an unknown reason. The string
+ * is static. */
+DOORMAN_API const char *doorman_reason_name(doorman_reason reason);
+
+/* One part of a permit. */
+typedef struct doorman_permit_item {
+    const char *resource_id; /* 1 to 256 bytes */
+    const char *key;         /* 0 to 256 bytes of UTF-8; NULL means "" */
+    double cost;             /* units that the item asks for, [0, 1e15]. 0: the item only looks, and
+                                creates no counter */
+    bool has_min;            /* false: min is cost */
+    double min;              /* the item accepts this many units or more, [0, cost] */
+} doorman_permit_item;
+
+typedef struct doorman_permit_request {
+    const doorman_permit_item *items; /* 1 to 100 items */
+    size_t item_count;
+    doorman_time max_wait; /* how long the caller can wait, [0, 1e8 s] */
+    bool equal;            /* true: all items get the same whole number of units */
+    bool detail;           /* true: the permit lists all limits of all items */
+} doorman_permit_request;
+
+/* What one item of a granted permit got. */
+typedef struct doorman_permit_grant {
+    double granted;           /* units */
+    const char *limit;        /* the limit with the smallest `remaining`; NULL: no limit concerns
+                                 the item, and the next two fields are 0 */
+    double remaining;         /* units that this limit could still grant, without debt */
+    doorman_time reset_after; /* the time until the counter of this limit is fresh again */
+} doorman_permit_grant;
+
+/* The state of one limit of one item. */
+typedef struct doorman_permit_detail {
+    size_t item_index;
+    const char *limit;
+    double most;      /* units: the size of a bucket, the limit of a window, or the sum of tiers */
+    double used;      /* units. Of a bucket: the size minus what is saved; more than the size if
+                         the bucket has a debt */
+    double remaining; /* units that could be granted now, without debt */
+    doorman_time reset_after;
+    size_t tier;       /* TIERS: the number of the current tier, from 1; 0: no tier is active */
+    bool moved_up;     /* TIERS: this permit has entered a tier */
+    bool refused;      /* the limit refuses this permit, or would refuse it without shadow */
+    uint32_t refusals; /* refusals that count for a ban */
+} doorman_permit_detail;
+
+/* A decision. */
+typedef struct doorman_permit {
+    bool granted;
+    bool warning;                      /* granted, but a warn_at was passed */
+    doorman_time wait;                 /* granted: the caller must wait so long before it uses the
+                                          units */
+    const doorman_permit_grant *items; /* granted: one for each item of the request */
+    size_t item_count;
+
+    /* Refused: the limit that refuses for the longest time. */
+    doorman_reason reason;
+    size_t item_index;        /* the item that is refused */
+    const char *limit;        /* NULL: the reason is BANNED, or UNMATCHED */
+    bool has_retry_after;     /* false: waiting does not help */
+    doorman_time retry_after; /* the same permit could be granted then, if there are no other
+                                 calls */
+    doorman_time valid_for;   /* for so long the caller may refuse permits for this item by itself,
+                                if they ask for the same min or more, and the same max_wait or
+                                less */
+
+    const doorman_permit_detail *details; /* only with `detail` of the request */
+    size_t detail_count;
+} doorman_permit;
+
+typedef enum doorman_permit_event_kind {
+    DOORMAN_PERMIT_GRANTED,      /* an item was granted; `amount` has the units */
+    DOORMAN_PERMIT_REFUSED,      /* a limit has refused; also in shadow */
+    DOORMAN_PERMIT_BANNED,       /* a ban begins; `amount` has its duration in seconds */
+    DOORMAN_PERMIT_KEY_CREATED,  /* a counter was created */
+    DOORMAN_PERMIT_KEY_EVICTED,  /* a counter was removed to make room for another */
+    DOORMAN_PERMIT_KEY_REMOVED,  /* a counter was removed, because it equals a fresh one */
+    DOORMAN_PERMIT_TIER_ENTERED, /* `amount` has the number of the tier, from 1 */
+    DOORMAN_PERMIT_EVENT_COUNT
+} doorman_permit_event_kind;
+
+typedef struct doorman_permit_event {
+    doorman_permit_event_kind kind;
+    const char *resource_id, *key, *limit; /* valid only during the call of on_event. resource_id:
+                                              NULL for a counter of a template. limit: NULL if the
+                                              event has none */
+    doorman_reason reason;                 /* only REFUSED */
+    double amount;
+} doorman_permit_event;
+
+typedef struct doorman_permits_options {
+    const doorman_config *config; /* required; must stay valid until doorman_permits_configure
+                                     replaces it, or until the permits are destroyed */
+    uint64_t seed[2];             /* required: random bits, as in doorman_server_options */
+    size_t item_max;              /* the most items of a permit; default 100 */
+    size_t counter_max;           /* the most counters of all limits; default 10,000,000 */
+    size_t memory_max; /* the most bytes of all counters and resources, without free buckets;
+                           default: no bound */
+    void (*on_event)(void *context, const doorman_permit_event *event); /* must not call the
+                                                                           permits */
+    void *context;
+} doorman_permits_options;
+
+/* The counters of all limits of a configuration, and the decisions on permits. One thread at a time
+ * may use this object. It reads no clock: `now` is as everywhere in this file. `epoch` is the time
+ * since 1970 in nanoseconds, for windows that follow the calendar. */
+typedef struct doorman_permits doorman_permits;
+
+/* Creates an object without counters.
+ *   out       written only on OK; the caller destroys it
+ *   error     may be NULL
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (as doorman_server_create) */
+DOORMAN_API doorman_status doorman_permits_create(doorman_permits **out,
+                                                  const doorman_permits_options *options,
+                                                  doorman_error *error, doorman_time epoch,
+                                                  doorman_time now);
+DOORMAN_API void doorman_permits_destroy(doorman_permits *permits); /* NULL has no effect */
+
+/* Uses another configuration from now on, and keeps the counters (P15).
+ *   config    as in doorman_permits_options
+ *   returns   OK | INVALID_ARGUMENT (NULL) | OUT_OF_MEMORY: the previous configuration stays in
+ *             use
+ *   cost      O(limits), and O(templates) for each resource that has counters. The counters are
+ *             adapted when they are used next */
+DOORMAN_API doorman_status doorman_permits_configure(doorman_permits *permits,
+                                                     const doorman_config *config);
+
+/* Decides on one permit (P1 to P6).
+ *   request   used only during the call; checked
+ *   out       written on OK; pointers in it are valid until the next call on the permits. A
+ *             refusal is OK too
+ *   error     may be NULL; describes an INVALID_ARGUMENT: "item[3].cost: must be ..."
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too many items) | OUT_OF_MEMORY: no
+ *             units were charged
+ *   cost      O(1) for each limit of each item, and O(globs) for a limit with keys. A key that is
+ *             new to a limit with overrides also needs O(overrides)
+ *   source    Charon (Mitel) for tiers; Square's quota service for debt and waits */
+DOORMAN_API doorman_status doorman_permits_acquire(doorman_permits *permits,
+                                                   const doorman_permit_request *request,
+                                                   doorman_permit *out, doorman_error *error,
+                                                   doorman_time epoch, doorman_time now);
+
+/* Charges what an action has really cost, after the fact (P13).
+ *   cost      units, [-1e15, 1e15]. Negative: units come back, where a limit has `refunds`
+ *   charged   written on OK: the smallest amount that a limit has charged. For a negative cost: the
+ *             negative amount that came back everywhere
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (no room for one more counter) |
+ *             OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
+                                                  const char *key, double cost, double *charged,
+                                                  doorman_error *error, doorman_time epoch,
+                                                  doorman_time now);
+
+/* Reads the state of one key without counting a decision.
+ *   out       written on OK, as by a permit of cost 0 with `detail`. A banned key is refused, and
+ *             its limits are listed too
+ *   returns   as doorman_permits_acquire */
+DOORMAN_API doorman_status doorman_permits_inspect(doorman_permits *permits,
+                                                   const char *resource_id, const char *key,
+                                                   doorman_permit *out, doorman_error *error,
+                                                   doorman_time epoch, doorman_time now);
+
+/* Makes counters fresh again.
+ *   limit     the name of the limit. Its counter is reset, even if other keys share it. NULL: all
+ *             limits per key are reset, and a ban of the (resource, key) ends
+ *   count     may be NULL; written on OK: how many counters and bans were removed
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const char *resource_id,
+                                                 const char *key, const char *limit, size_t *count,
+                                                 doorman_error *error);
+
+/* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters.
+ */
+DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
+
+/* Removes counters that equal fresh ones. One call visits at most 10,000 counters. */
+DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time epoch,
+                                        doorman_time now);
+
+typedef struct doorman_permits_info {
+    size_t counter_count;  /* of all limits */
+    size_t ban_count;      /* bans in force, or ended a short time ago */
+    size_t resource_count; /* resources that have counters, or had some a short time ago */
+    uint64_t unmatched;    /* items that were refused as UNMATCHED */
+    size_t bytes;          /* memory of the counters, the bans and the resources, as it was asked
+                              from DOORMAN_MALLOC */
+} doorman_permits_info;
+
+/* Describes the whole object.
+ *   out   written in full */
+DOORMAN_API void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out);
+
+/* What one limit has decided since it is in the configuration. */
+typedef struct doorman_permits_limit {
+    const char *identifier_glob; /* of the template */
+    const char *limit;
+    double granted_units;
+    uint64_t granted;                       /* grants that this limit concerned */
+    uint64_t refused[DOORMAN_REASON_COUNT]; /* refusals by this limit, by reason. BANNED counts at
+                                               the limits whose ban is in force */
+    uint64_t shadow_refused;                /* refusals that shadow has prevented */
+    uint64_t evicted;
+    size_t counter_count; /* its counters now */
+} doorman_permits_limit;
+
+/* Iterates over the limits of the configuration, in its order.
+ *   cursor    in/out; the caller initialises it with {0}
+ *   out       written on true; pointers in it are valid until the next doorman_permits_configure
+ *   returns   false: there are no more limits */
+DOORMAN_API bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *cursor,
+                                            doorman_permits_limit *out);
+
+/* ---- limiters by key, the public part ------------------------------------------------------- */
+/* A map has one limit, and a limiter for each key that was used lately. A program without a server
+ * can so limit each of a million users. Idle keys are forgotten: their limiters equal new ones. The
+ * map grows without a pause. One thread at a time may use a map. */
+typedef struct doorman_limiter_map doorman_limiter_map;
+
+typedef struct doorman_limiter_map_options {
+    doorman_limit_options limit; /* any kind except SLIDING_LOG */
+    size_t key_max;              /* the most keys, up to 10,000,000; default 1,000,000 */
+    bool refuse_new;             /* true: at key_max, new keys are refused. false: of 8 sampled
+                                    keys, the one nearest to a fresh one is forgotten, but none that
+                                    holds units of CONCURRENCY */
+    uint64_t seed[2]; /* random bits, needed if other people choose the keys (C8). If both numbers
+                         are 0 and DOORMAN_NNG is defined, the library takes random bits from the
+                         system */
+} doorman_limiter_map_options;
+
+/* Creates an empty map.
+ *   out       written only on OK; the caller destroys it
+ *   error     may be NULL; names the field that is wrong
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_limiter_map_create(doorman_limiter_map **out,
+                                                      const doorman_limiter_map_options *options,
+                                                      doorman_error *error);
+DOORMAN_API void doorman_limiter_map_destroy(doorman_limiter_map *map); /* NULL has no effect */
+
+/* Takes n units of a key, as doorman_limiter_try does. A key that is new, and for which there is no
+ * room or no memory, is REFUSED.
+ *   key       any bytes; may be NULL if key_bytes is 0
+ *   key_bytes 0 to 256; more: IMPOSSIBLE
+ *   cost      O(1) */
+DOORMAN_API doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *key,
+                                                     size_t key_bytes, double n,
+                                                     doorman_result *out, doorman_time now);
+
+/* Releases n units of a key of a CONCURRENCY limit, as doorman_limiter_release does. */
+DOORMAN_API void doorman_limiter_map_release(doorman_limiter_map *map, const void *key,
+                                             size_t key_bytes, double n);
+
+/* Forgets a key. Its next call finds a new limiter.
+ *   returns   whether the key was known */
+DOORMAN_API bool doorman_limiter_map_reset(doorman_limiter_map *map, const void *key,
+                                           size_t key_bytes);
+
+/* Forgets idle keys, and returns how many keys are known.
+ *   visits_max   the most keys that the call visits. 0: the call only counts. Calls of
+ *                doorman_limiter_map_try visit 4 keys each, so most programs pass 0
+ *   cost         O(visits_max) */
+DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max,
+                                             doorman_time now);
 #ifdef DOORMAN_JSON
 #define DOORMAN__DECLARES_JSON
 /* ---- JSON, the public part ------------------------------------------------------------------ */
@@ -2665,6 +3082,419 @@ static void doorman__template_check_glob(const doorman_config_options *options, 
     }
 }
 
+/* ---- configuration: limits of permits */
+
+#define DOORMAN__KEYS_MAX 10000 /* globs of one list, and overrides of one limit */
+#define DOORMAN__COUNTERS_MAX 10000000
+#define DOORMAN__MAX_KEYS 1000000 /* the default */
+
+/* Returns the first rule that the figures of a token bucket break. `most` is the longest time that
+ * a number of units may be worth. */
+static const char *doorman__bucket_figures_wrong(const doorman_figures *all, size_t *next) {
+    const bool rate_valid = all->rate > 0 && all->rate <= DOORMAN_AMOUNT_MAX;
+    const bool size_valid = doorman__amount_valid(all->size);
+    const bool debt_valid = doorman__duration_valid(all->max_debt);
+    const double seconds = (double)all->max_debt / 1e9;
+    const doorman__rule rules[] = {
+        {!rate_valid, "rate: must be more than 0 and at most 1e15"},
+        {!size_valid, "size: " DOORMAN__AMOUNT_RULE},
+        {!debt_valid, "max_debt: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {!doorman__duration_valid(all->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {size_valid && debt_valid && !(all->size > 0) && !all->max_debt,
+         "size: must be more than 0 where max_debt is 0"},
+        {size_valid && rate_valid && all->size > all->rate * 1e8,
+         "size: must be worth at most 1e8 seconds of the rate"},
+        {rate_valid && debt_valid && size_valid &&
+             all->size + all->rate * seconds > DOORMAN_AMOUNT_MAX,
+         "max_debt: must be worth at most 1e15 units, together with size"},
+        {all->has_max_wait && all->max_wait > all->max_debt,
+         "max_wait: must be at most max_debt, because no debt is longer"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+static const char *doorman__window_figures_wrong(doorman_limit_kind kind,
+                                                 const doorman_figures *all, size_t *next) {
+    const bool fixed = kind == DOORMAN_FIXED_WINDOW;
+    const bool calendar_valid = (unsigned)all->calendar < DOORMAN_CALENDAR_COUNT;
+    const bool window_valid = all->window > 0 && doorman__duration_valid(all->window);
+    const doorman__rule rules[] = {
+        {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
+        {!calendar_valid, "calendar: is not a unit of the calendar"},
+        {calendar_valid && all->calendar && !fixed,
+         "window: only a FIXED_WINDOW follows the calendar; must be a number of seconds"},
+        {calendar_valid && all->calendar && fixed && all->window,
+         "window: must be 0 with a calendar"},
+        {calendar_valid && !all->calendar && !window_valid, "window: " DOORMAN__DURATION_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+static const char *doorman__tiers_figures_wrong(const doorman_figures *all, size_t *next) {
+    const bool bounded = all->tier_count <= DOORMAN_TIERS_MAX;
+    double sum = 0;
+    for (size_t i = 0; bounded && all->tiers && i < all->tier_count; i++) {
+        sum += all->tiers[i].limit;
+    }
+    const doorman__rule rules[] = {
+        {!bounded, "tiers: must be a list of at most 8"},
+        {all->tier_count && !all->tiers, "tiers: must not be NULL"},
+        {sum > DOORMAN_AMOUNT_MAX, "tiers: the sum of their limits must be at most 1e15"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+static const char *doorman__tier_wrong(const doorman_tier *tier, size_t *next) {
+    const bool window_valid = tier->window > 0 && doorman__duration_valid(tier->window);
+    const doorman__rule rules[] = {
+        {!doorman__amount_valid(tier->limit), "limit: " DOORMAN__AMOUNT_RULE},
+        {!window_valid, "window: " DOORMAN__DURATION_RULE},
+        {!doorman__duration_valid(tier->active), "active: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {!doorman__duration_valid(tier->cooldown), "cooldown: " DOORMAN__DURATION_OR_ZERO_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Goes through the figures that the kind does not use. */
+static const char *doorman__figures_unused(doorman_limit_kind kind, const doorman_figures *all,
+                                           size_t *next) {
+    const bool bucket = kind == DOORMAN_TOKEN_BUCKET, tiers = kind == DOORMAN_TIERS;
+    const bool window = kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW;
+    const doorman__rule rules[] = {
+        {!bucket && !doorman__equal(all->rate, 0), "rate: only a TOKEN_BUCKET has one"},
+        {!bucket && (all->has_size || !doorman__equal(all->size, 0)),
+         "size: only a TOKEN_BUCKET has one"},
+        {!bucket && (all->has_max_debt || all->max_debt), "max_debt: only a TOKEN_BUCKET has one"},
+        {!bucket && (all->has_max_wait || all->max_wait), "max_wait: only a TOKEN_BUCKET has one"},
+        {!window && (all->has_limit || !doorman__equal(all->limit, 0)),
+         "limit: only a FIXED_WINDOW and a SLIDING_WINDOW have one"},
+        {!window && (all->window || all->calendar),
+         "window: only a FIXED_WINDOW and a SLIDING_WINDOW have one"},
+        {!tiers && (all->has_tiers || all->tier_count), "tiers: only TIERS has them"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Goes through the fields of an override that have a value, but whose has_ field is false. */
+static const char *doorman__override_hides(const doorman_figures *given, size_t *next) {
+    const doorman__rule rules[] = {
+        {!given->has_size && !doorman__equal(given->size, 0), "size: needs has_size"},
+        {!given->has_max_debt && given->max_debt, "max_debt: needs has_max_debt"},
+        {!given->has_max_wait && given->max_wait, "max_wait: needs has_max_wait"},
+        {!given->has_limit && !doorman__equal(given->limit, 0), "limit: needs has_limit"},
+        {!given->has_tiers && given->tier_count, "tiers: needs has_tiers"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Returns the figures of a limit with the defaults filled in. */
+static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
+                                                const doorman_figures *given) {
+    doorman_figures all = *given;
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        if (!all.has_max_wait) all.max_wait = all.max_debt;
+        all.has_size = all.has_max_debt = all.has_max_wait = true;
+    }
+    all.has_limit = kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW;
+    all.has_tiers = kind == DOORMAN_TIERS;
+    return all;
+}
+
+/* Returns the figures for the keys of an override. If the override changes max_debt, and no
+ * max_wait is given, max_wait is the new max_debt. */
+static doorman_figures doorman__override_resolve(const doorman_permit_limit *limit,
+                                                 const doorman_figures *given) {
+    doorman_figures all = limit->figures;
+    if (given->rate > 0 || given->rate < 0) all.rate = given->rate;
+    if (given->has_size) all.size = given->size;
+    if (given->has_max_debt) all.max_debt = given->max_debt;
+    if (given->has_max_wait) all.max_wait = given->max_wait;
+    if (given->has_max_wait) all.has_max_wait = true;
+    if (given->has_limit) all.limit = given->limit;
+    if (given->window || given->calendar) {
+        all.window = given->window;
+        all.calendar = given->calendar;
+    }
+    if (given->has_tiers) {
+        all.tiers = given->tiers;
+        all.tier_count = given->tier_count;
+    }
+    if (!given->has_max_wait && all.max_wait > all.max_debt) all.max_wait = all.max_debt;
+    return doorman__figures_resolve(limit->kind, &all);
+}
+
+/* Returns whether permits may have limits of this kind. CONCURRENCY needs holds. */
+static bool doorman__permit_kind_valid(doorman_limit_kind kind) {
+    return kind == DOORMAN_TOKEN_BUCKET || kind == DOORMAN_FIXED_WINDOW ||
+           kind == DOORMAN_SLIDING_WINDOW || kind == DOORMAN_TIERS;
+}
+
+/* Goes through the rules that the ban of a limit breaks. */
+static const char *doorman__ban_wrong(const doorman_ban *ban, size_t *next) {
+    const bool none = !ban->refusals && !ban->window && !ban->duration;
+    const bool window_valid = ban->window > 0 && doorman__duration_valid(ban->window);
+    const bool duration_valid = ban->duration > 0 && doorman__duration_valid(ban->duration);
+    const doorman__rule rules[] = {
+        {!none && !(ban->refusals >= 1 && ban->refusals <= 1000000000),
+         "refusals: must be an integer from 1 to 1e9"},
+        {!none && !window_valid, "window: " DOORMAN__DURATION_RULE},
+        {!none && !duration_valid, "duration: " DOORMAN__DURATION_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Goes through the rules that a limit breaks. Does not check its lists and figures. */
+static const char *doorman__permit_limit_wrong(const doorman_permit_limit *limit, size_t *next) {
+    const bool counts_units =
+        limit->kind == DOORMAN_TOKEN_BUCKET || limit->kind == DOORMAN_FIXED_WINDOW;
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(limit->name), "name: " DOORMAN__ID_RULE},
+        {(unsigned)limit->per > DOORMAN_PER_TEMPLATE, "per: must be key, resource or template"},
+        {!doorman__permit_kind_valid(limit->kind),
+         "kind: must be TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW or TIERS"},
+        {!(limit->warn_at >= 0 && limit->warn_at <= 1), "warn_at: must be from 0 to 1"},
+        {limit->ban.refusals && limit->per != DOORMAN_PER_KEY, "ban: needs a limit per key"},
+        {!limit->has_max_cost && !doorman__equal(limit->max_cost, 0),
+         "max_cost: needs has_max_cost"},
+        {limit->has_max_cost && !doorman__amount_valid(limit->max_cost),
+         "max_cost: " DOORMAN__AMOUNT_RULE},
+        {limit->max_keys > DOORMAN__COUNTERS_MAX, "max_keys: must be from 1 to 10,000,000"},
+        {limit->key_count > DOORMAN__KEYS_MAX, "keys: must be a list of at most 10,000"},
+        {limit->key_count && !limit->keys, "keys: must not be NULL"},
+        {limit->override_count > DOORMAN__KEYS_MAX, "overrides: must be a list of at most 10,000"},
+        {limit->override_count && !limit->overrides, "overrides: must not be NULL"},
+        {limit->override_count && limit->per != DOORMAN_PER_KEY,
+         "overrides: needs a limit per key, because other limits share a counter between keys"},
+        {limit->refunds && !counts_units,
+         "refunds: only a TOKEN_BUCKET and a FIXED_WINDOW can take units back"},
+        {limit->empty_at_start && limit->kind == DOORMAN_TIERS,
+         "on_restart: must be full for TIERS"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Where a part of a configuration is checked. `object` is the path of the part below the template,
+ * for example "limits[2].overrides[0].". */
+typedef struct doorman__check {
+    const doorman__config_report *report;
+    size_t index; /* of the template */
+    size_t count; /* how many problems were reported */
+    char object[96];
+} doorman__check;
+
+static void doorman__check_add(doorman__check *check, const char *text) {
+    check->count++;
+    doorman__config_report_add(check->report, check->index, check->object, text);
+}
+
+/* Returns a check of the item of a list below this part. The caller adds its count to `check`. */
+static doorman__check doorman__check_item(const doorman__check *check, const char *list,
+                                          size_t item, const char *end) {
+    doorman__check below = {.report = check->report, .index = check->index};
+    snprintf(below.object, sizeof below.object, "%.60s%s[%zu]%s", check->object, list, item, end);
+    return below;
+}
+
+/* Checks a list of globs of keys. */
+static void doorman__keys_check(doorman__check *check, const char *const *keys, size_t count) {
+    for (size_t i = 0; keys && i < count && i < DOORMAN__KEYS_MAX; i++) {
+        const char *glob = keys[i];
+        bool valid = glob && doorman__id_valid(glob + (glob[0] == '!'));
+        if (valid) continue;
+        char text[128];
+        snprintf(text, sizeof text, "keys[%zu]: " DOORMAN__ID_RULE, i);
+        doorman__check_add(check, text);
+    }
+}
+
+/* Checks resolved figures. */
+static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
+                                   const doorman_figures *all) {
+    const char *text = NULL;
+    for (size_t next = 0;;) {
+        if (kind == DOORMAN_TOKEN_BUCKET) {
+            text = doorman__bucket_figures_wrong(all, &next);
+        } else if (kind == DOORMAN_TIERS) {
+            text = doorman__tiers_figures_wrong(all, &next);
+        } else {
+            text = doorman__window_figures_wrong(kind, all, &next);
+        }
+        if (!text) break;
+        doorman__check_add(check, text);
+    }
+    bool bounded = kind == DOORMAN_TIERS && all->tiers && all->tier_count <= DOORMAN_TIERS_MAX;
+    for (size_t i = 0; bounded && i < all->tier_count; i++) {
+        doorman__check tier = doorman__check_item(check, "tiers", i, ".");
+        for (size_t next = 0; (text = doorman__tier_wrong(&all->tiers[i], &next)) != NULL;) {
+            doorman__check_add(&tier, text);
+        }
+        check->count += tier.count;
+    }
+}
+
+/* Checks the overrides of a limit whose own fields are valid. The first 100 errors are enough. */
+static void doorman__overrides_check(doorman__check *check, const doorman_permit_limit *limit) {
+    const char *text = NULL;
+    for (size_t i = 0; i < limit->override_count && check->count < 100; i++) {
+        const doorman_override *override_ = &limit->overrides[i];
+        doorman__check item = doorman__check_item(check, "overrides", i, ".");
+        bool bounded = override_->key_count >= 1 && override_->key_count <= DOORMAN__KEYS_MAX;
+        if (!bounded || !override_->keys) {
+            doorman__check_add(&item, "keys: must be a list of 1 to 10,000 globs");
+        }
+        doorman__keys_check(&item, override_->keys, override_->key_count);
+        const doorman_figures *given = &override_->figures;
+        for (size_t next = 0;
+             (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
+            doorman__check_add(&item, text);
+        }
+        for (size_t next = 0; (text = doorman__override_hides(given, &next)) != NULL;) {
+            doorman__check_add(&item, text);
+        }
+        const doorman_figures all = doorman__override_resolve(limit, given);
+        if (item.count == 0) doorman__figures_check(&item, limit->kind, &all);
+        check->count += item.count;
+    }
+}
+
+/* Checks one limit. Other limits of the template do not matter. */
+static void doorman__permit_limit_check(doorman__check *check, const doorman_permit_limit *limit) {
+    const char *text = NULL;
+    for (size_t next = 0; (text = doorman__permit_limit_wrong(limit, &next)) != NULL;) {
+        doorman__check_add(check, text);
+    }
+    doorman__keys_check(check, limit->keys, limit->key_count);
+    doorman__check ban = {.report = check->report, .index = check->index};
+    snprintf(ban.object, sizeof ban.object, "%.80sban.", check->object);
+    for (size_t next = 0; (text = doorman__ban_wrong(&limit->ban, &next)) != NULL;) {
+        doorman__check_add(&ban, text);
+    }
+    check->count += ban.count;
+    if (!doorman__permit_kind_valid(limit->kind)) return;
+    const doorman_figures *given = &limit->figures;
+    for (size_t next = 0; (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
+        doorman__check_add(check, text);
+    }
+    if (limit->kind == DOORMAN_TOKEN_BUCKET && !given->has_max_wait && given->max_wait) {
+        doorman__check_add(check, "max_wait: needs has_max_wait");
+    }
+    const doorman_figures all = doorman__figures_resolve(limit->kind, given);
+    doorman__figures_check(check, limit->kind, &all);
+    if (check->count == 0) doorman__overrides_check(check, limit);
+}
+
+/* Reports that an earlier limit of the template has the same name. */
+static void doorman__limit_name_check(doorman__check *check, const doorman_template *template_,
+                                      size_t place) {
+    const char *name = template_->limits[place].name;
+    for (size_t i = 0; name && i < place; i++) {
+        const char *earlier = template_->limits[i].name;
+        if (!earlier || strcmp(earlier, name) != 0) continue;
+        char text[64];
+        snprintf(text, sizeof text, "name: equals that of limits[%zu]", i);
+        doorman__check_add(check, text);
+        return;
+    }
+}
+
+/* Reports all errors of the limits of one template. */
+static void doorman__limits_check(const doorman_template *template_, size_t index,
+                                  const doorman__config_report *report) {
+    const size_t count = template_->limit_count;
+    const doorman__rule rules[] = {
+        {template_->without_capacity && !template_->has_limits,
+         "limits: a template needs capacity or limits"},
+        {template_->without_capacity && !doorman__equal(template_->capacity, 0),
+         "capacity: must be 0 with without_capacity"},
+        {!template_->has_limits && (count || template_->limits), "limits: needs has_limits"},
+        {count > DOORMAN_LIMITS_MAX, "limits: must be a list of at most 16"},
+        {count && !template_->limits, "limits: must not be NULL"},
+    };
+    const char *text = NULL;
+    for (size_t next = 0; (text = DOORMAN__RULE_NEXT(rules, &next)) != NULL;) {
+        doorman__config_report_add(report, index, "", text);
+    }
+    doorman__check all = {.report = report, .index = index};
+    for (size_t i = 0; template_->limits && i < count && count <= DOORMAN_LIMITS_MAX; i++) {
+        doorman__check check = doorman__check_item(&all, "limits", i, ".");
+        doorman__permit_limit_check(&check, &template_->limits[i]);
+        doorman__limit_name_check(&check, template_, i);
+    }
+}
+
+/* Reports the globs of resources in shadow that are not valid. */
+static void doorman__shadow_check(const doorman_config_options *options,
+                                  const doorman__config_report *report) {
+    const char *rule = NULL;
+    if (options->shadow_count && !options->shadow) rule = "shadow: must not be NULL";
+    if (options->shadow_count > DOORMAN__KEYS_MAX)
+        rule = "shadow: must be a list of at most 10,000";
+    if (rule) doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "", rule);
+    for (size_t i = 0; !rule && i < options->shadow_count; i++) {
+        if (doorman__id_valid(options->shadow[i])) continue;
+        char text[128];
+        snprintf(text, sizeof text, "shadow[%zu]: " DOORMAN__ID_RULE, i);
+        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "", text);
+    }
+}
+
+/* Returns the largest amount that figures could ever grant. */
+static double doorman__figures_most(doorman_limit_kind kind, const doorman_figures *all) {
+    if (kind == DOORMAN_TOKEN_BUCKET) return all->size + all->rate * ((double)all->max_debt / 1e9);
+    if (kind != DOORMAN_TIERS) return all->limit;
+    double sum = 0;
+    for (size_t i = 0; i < all->tier_count; i++) {
+        if (all->tiers[i].active > 0) sum += all->tiers[i].limit;
+    }
+    return sum;
+}
+
+/* Warns of tiers that cannot do what they say. */
+static void doorman__tiers_warn(const doorman__check *check, const doorman_figures *figures) {
+    for (size_t i = 0; i < figures->tier_count; i++) {
+        const doorman_tier *tier = &figures->tiers[i];
+        doorman__check item = doorman__check_item(check, "tiers", i, ".");
+        if (!tier->active) {
+            doorman__check_add(&item, "active: is 0, so the tier is never entered");
+        } else if (tier->window > tier->active) {
+            doorman__check_add(&item, "window: is longer than active, so the tier ends first");
+        } else if (tier->active % tier->window != 0) {
+            doorman__check_add(&item, "window: does not divide active, so the last window is cut");
+        }
+    }
+}
+
+/* Returns the first limit with this scope and kind, or NULL. */
+static const doorman_permit_limit *doorman__limit_per(const doorman_template *template_,
+                                                      doorman_scope per, doorman_limit_kind kind) {
+    for (size_t i = 0; i < template_->limit_count; i++) {
+        const doorman_permit_limit *limit = &template_->limits[i];
+        if (limit->per == per && limit->kind == kind && !limit->key_count) return limit;
+    }
+    return NULL;
+}
+
+/* Warns of limits that cannot act. Precondition: the limits are valid. */
+static void doorman__limits_warn(const doorman_template *template_, size_t index,
+                                 const doorman__config_report *report) {
+    const doorman__check all = {.report = report, .index = index};
+    for (size_t i = 0; i < template_->limit_count; i++) {
+        const doorman_permit_limit *limit = &template_->limits[i];
+        doorman__check check = doorman__check_item(&all, "limits", i, ".");
+        doorman__tiers_warn(&check, &limit->figures);
+        const doorman_permit_limit *whole =
+            doorman__limit_per(template_, DOORMAN_PER_RESOURCE, limit->kind);
+        const doorman_figures *a = &limit->figures, *b = whole ? &whole->figures : NULL;
+        bool same = b && a->window == b->window && a->calendar == b->calendar;
+        if (limit->per != DOORMAN_PER_KEY || !same) continue;
+        if (limit->kind == DOORMAN_TOKEN_BUCKET && a->rate > b->rate) {
+            doorman__check_add(&check, "rate: is above the rate of a limit per resource");
+        } else if (a->limit > b->limit) {
+            doorman__check_add(&check, "limit: is above that of a limit per resource");
+        }
+    }
+}
+
 /* Reports all errors of one template. */
 static void doorman__template_check(const doorman_config_options *options, size_t index,
                                     const doorman__config_report *report) {
@@ -2681,6 +3511,7 @@ static void doorman__template_check(const doorman_config_options *options, size_
     for (size_t next = 0; (text = doorman__algorithm_unused(algorithm, &next)) != NULL;) {
         doorman__config_report_add(report, index, "algorithm.", text);
     }
+    doorman__limits_check(template_, index, report);
     doorman__template_check_glob(options, index, report);
 }
 
@@ -2726,6 +3557,7 @@ static doorman_status doorman__config_check(const doorman_config_options *option
     for (size_t i = 0; i < options->template_count; i++) {
         doorman__template_check(options, i, &report);
     }
+    doorman__shadow_check(options, &report);
     doorman__error_end(error, first.count);
     return first.count ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
 }
@@ -2793,6 +3625,7 @@ static void doorman__config_warn(const doorman_config_options *options,
                 "write \\[ if this is intended");
         }
         if (template_->has_algorithm) doorman__algorithm_warn(&template_->algorithm, i, report);
+        doorman__limits_warn(template_, i, report);
     }
 }
 
@@ -2806,7 +3639,13 @@ static void doorman__config_warn(const doorman_config_options *options,
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
-    char *strings; /* all globs, descriptions and units, each ended by a NUL */
+    char *strings; /* all globs, descriptions, units, names and keys, each ended by a NUL */
+    doorman_permit_limit *limits; /* of all templates; so are the next two arrays */
+    doorman_override *overrides;
+    doorman_tier *tiers;
+    const char **keys; /* of all limits and overrides, and the globs in shadow */
+    size_t shadow_count;
+    const char **shadow; /* a part of `keys` */
     bool reject_unmatched;
     doorman__link *links; /* two links for each template: one for its glob, and one for its literal
                              start */
@@ -2840,16 +3679,89 @@ static void doorman__config_index(doorman_config *config) {
     }
 }
 
-/* Returns the number of bytes that the copies of all strings need. */
-static size_t doorman__config_string_bytes(const doorman_config_options *options) {
-    size_t bytes = 0;
+/* How much room the copies of a configuration need. */
+typedef struct doorman__config_size {
+    size_t limits, overrides, tiers, keys, string_bytes;
+} doorman__config_size;
+
+static void doorman__config_count_keys(doorman__config_size *size, const char *const *keys,
+                                       size_t count) {
+    size->keys += count;
+    for (size_t i = 0; i < count; i++) size->string_bytes += strlen(keys[i]) + 1;
+}
+
+static void doorman__config_count_limit(doorman__config_size *size,
+                                        const doorman_permit_limit *limit) {
+    size->limits++;
+    size->string_bytes += strlen(limit->name) + 1;
+    doorman__config_count_keys(size, limit->keys, limit->key_count);
+    size->tiers += limit->figures.tier_count;
+    size->overrides += limit->override_count;
+    for (size_t i = 0; i < limit->override_count; i++) {
+        const doorman_override *override_ = &limit->overrides[i];
+        doorman__config_count_keys(size, override_->keys, override_->key_count);
+        size->tiers += override_->figures.tier_count;
+    }
+}
+
+/* Returns how much room the copies of a configuration need. */
+static doorman__config_size doorman__config_measure(const doorman_config_options *options) {
+    doorman__config_size size = {0, 0, 0, 0, 0};
     for (size_t i = 0; i < options->template_count; i++) {
         const doorman_template *template_ = &options->templates[i];
-        bytes += strlen(template_->identifier_glob) + 1;
-        bytes += strlen(template_->description ? template_->description : "") + 1;
-        bytes += strlen(template_->unit ? template_->unit : "") + 1;
+        const char *description = template_->description;
+        size.string_bytes += strlen(template_->identifier_glob) + 1;
+        size.string_bytes += strlen(description ? description : "") + 1;
+        size.string_bytes += strlen(template_->unit ? template_->unit : "") + 1;
+        for (size_t j = 0; j < template_->limit_count; j++) {
+            doorman__config_count_limit(&size, &template_->limits[j]);
+        }
     }
-    return bytes;
+    doorman__config_count_keys(&size, options->shadow, options->shadow_count);
+    return size;
+}
+
+/* The next free place in each array of a configuration that is copied. */
+typedef struct doorman__config_places {
+    char *string;
+    doorman_permit_limit *limit;
+    doorman_override *override_;
+    doorman_tier *tier;
+    const char **key;
+} doorman__config_places;
+
+static const char **doorman__config_copy_keys(doorman__config_places *at, const char *const *keys,
+                                              size_t count) {
+    const char **copy = at->key;
+    for (size_t i = 0; i < count; i++) *at->key++ = doorman__config_string(&at->string, keys[i]);
+    return copy;
+}
+
+static void doorman__config_copy_tiers(doorman__config_places *at, doorman_figures *figures) {
+    const doorman_tier *given = figures->tiers;
+    figures->tiers = at->tier;
+    for (size_t i = 0; i < figures->tier_count; i++) *at->tier++ = given[i];
+}
+
+/* Copies a limit, and fills in the defaults. An override gets all figures. It shares the tiers of
+ * its limit if it has none of its own. */
+static void doorman__config_copy_limit(doorman__config_places *at,
+                                       const doorman_permit_limit *given) {
+    doorman_permit_limit *copy = at->limit++;
+    *copy = *given;
+    copy->name = doorman__config_string(&at->string, given->name);
+    copy->keys = doorman__config_copy_keys(at, given->keys, given->key_count);
+    doorman__config_copy_tiers(at, &copy->figures);
+    copy->overrides = at->override_;
+    for (size_t i = 0; i < given->override_count; i++) {
+        doorman_override *override_ = at->override_++;
+        *override_ = given->overrides[i];
+        override_->keys = doorman__config_copy_keys(at, override_->keys, override_->key_count);
+        doorman__config_copy_tiers(at, &override_->figures);
+        override_->figures = doorman__override_resolve(copy, &override_->figures);
+    }
+    copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
+    if (!copy->max_keys) copy->max_keys = DOORMAN__MAX_KEYS;
 }
 
 /* Returns the algorithm for templates that have no algorithm of their own (G3). */
@@ -2864,18 +3776,25 @@ static doorman_algorithm doorman__config_common_algorithm(const doorman_config_o
 /* Copies all templates and their strings, and fills in the defaults. */
 static void doorman__config_copy(doorman_config *config, const doorman_config_options *options) {
     const doorman_algorithm common = doorman__config_common_algorithm(options);
-    char *at = config->strings;
+    doorman__config_places at = {config->strings, config->limits, config->overrides, config->tiers,
+                                 config->keys};
     for (size_t i = 0; i < config->template_count; i++) {
         doorman_template *copy = &config->templates[i];
         *copy = options->templates[i];
-        copy->identifier_glob = doorman__config_string(&at, copy->identifier_glob);
-        copy->description = doorman__config_string(&at, copy->description);
-        copy->unit = doorman__config_string(&at, copy->unit);
+        copy->identifier_glob = doorman__config_string(&at.string, copy->identifier_glob);
+        copy->description = doorman__config_string(&at.string, copy->description);
+        copy->unit = doorman__config_string(&at.string, copy->unit);
         copy->algorithm =
             doorman__algorithm_resolve(copy->has_algorithm ? &copy->algorithm : &common);
         copy->has_algorithm = true;
+        const doorman_permit_limit *given = copy->limits;
+        copy->limits = at.limit;
+        for (size_t j = 0; j < copy->limit_count; j++) doorman__config_copy_limit(&at, &given[j]);
+        if (!copy->has_limits) copy->limits = NULL;
     }
-    assert(at == config->strings + doorman__config_string_bytes(options));
+    config->shadow_count = options->shadow_count;
+    config->shadow = doorman__config_copy_keys(&at, options->shadow, options->shadow_count);
+    assert(at.string == config->strings + doorman__config_measure(options).string_bytes);
 }
 
 /* Makes a configuration. Precondition: the options are valid. Returns NULL if memory runs out. */
@@ -2888,9 +3807,18 @@ static doorman_config *doorman__config_make(const doorman_config_options *option
     /* No array is empty, because the result of an allocation of 0 bytes may be NULL. */
     config->templates =
         (doorman_template *)doorman__zalloc((count + 1) * sizeof *config->templates);
-    config->strings = (char *)doorman__zalloc(doorman__config_string_bytes(options) + 1);
+    const doorman__config_size size = doorman__config_measure(options);
+    config->strings = (char *)doorman__zalloc(size.string_bytes + 1);
     config->links = (doorman__link *)doorman__zalloc((2 * count + 1) * sizeof *config->links);
-    if (!config->templates || !config->strings || !config->links) {
+    config->limits =
+        (doorman_permit_limit *)doorman__zalloc((size.limits + 1) * sizeof *config->limits);
+    config->overrides =
+        (doorman_override *)doorman__zalloc((size.overrides + 1) * sizeof *config->overrides);
+    config->tiers = (doorman_tier *)doorman__zalloc((size.tiers + 1) * sizeof *config->tiers);
+    config->keys = (const char **)doorman__zalloc((size.keys + 1) * sizeof *config->keys);
+    bool has_room = config->templates && config->strings && config->links && config->limits &&
+                    config->overrides && config->tiers && config->keys;
+    if (!has_room) {
         doorman_config_destroy(config);
         return NULL;
     }
@@ -2917,6 +3845,10 @@ void doorman_config_destroy(doorman_config *config) {
     if (!config) return;
     DOORMAN_FREE(config->templates);
     DOORMAN_FREE(config->strings);
+    DOORMAN_FREE(config->limits);
+    DOORMAN_FREE(config->overrides);
+    DOORMAN_FREE(config->tiers);
+    DOORMAN_FREE((void *)config->keys);
     DOORMAN_FREE(config->links);
     doorman__table_uninit(&config->globs);
     doorman__table_uninit(&config->starts);
@@ -2964,11 +3896,20 @@ static const doorman_template *doorman__config_find(const doorman_config *config
     return found < config->template_count ? &config->templates[found] : NULL;
 }
 
+/* Returns the template of a resource for leases. A template without capacity has no leases. */
+static const doorman_template *doorman__config_find_capacity(const doorman_config *config,
+                                                             const char *resource_id) {
+    const doorman_template *found = doorman__config_find(config, resource_id);
+    return found && !found->without_capacity ? found : NULL;
+}
+
 void doorman_config_read(const doorman_config *config, doorman_config_options *out) {
     *out = (doorman_config_options){.templates = config->templates,
                                     .template_count = config->template_count,
                                     .template_max = config->template_count,
-                                    .reject_unmatched = config->reject_unmatched};
+                                    .reject_unmatched = config->reject_unmatched,
+                                    .shadow = config->shadow,
+                                    .shadow_count = config->shadow_count};
 }
 
 /* The algorithm for a resource that no template matches (G2). */
@@ -6623,7 +7564,8 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     doorman_cursor cursor = {0};
     for (doorman__link *link; (link = doorman__cursor_next(&cursor, &server->resources));) {
         doorman__server_resource_entry *resource = (doorman__server_resource_entry *)(void *)link;
-        const doorman_template *settings = doorman__config_find(config, resource->resource_id);
+        const doorman_template *settings =
+            doorman__config_find_capacity(config, resource->resource_id);
         if (settings) {
             doorman__resource_set_template(server, resource, settings,
                                            learned_at[settings - config->templates]);
@@ -6952,7 +7894,7 @@ static doorman_status doorman__item_find_resource(doorman_server *server,
     if (item->resource) return DOORMAN_OK;
     bool root = doorman__server_is_root(server);
     const doorman_template *settings =
-        root ? doorman__config_find(server->config, resource_id) : NULL;
+        root ? doorman__config_find_capacity(server->config, resource_id) : NULL;
     if (root && !settings) {
         doorman__item_move(item, DOORMAN__ITEM_UNMATCHED);
         return DOORMAN_OK;
@@ -7459,7 +8401,9 @@ static void doorman__server_respond_unmatched(doorman_server *server,
                           item_request->resource_id, request->holder_id, wants);
     item_response->outcome = full ? DOORMAN_FULL : DOORMAN_UNMATCHED;
     item_response->gets.refresh_interval = doorman__unmatched.refresh_interval;
-    if (full || server->config->reject_unmatched) return;
+    /* a template that matches has limits alone, without capacity */
+    bool without_capacity = doorman__config_find(server->config, item_request->resource_id) != NULL;
+    if (full || without_capacity || server->config->reject_unmatched) return;
     item_response->outcome = DOORMAN_GRANTED;
     item_response->gets = doorman__unmatched_lease(server, wants);
     if (!request->is_server) return;
@@ -8772,6 +9716,7 @@ static const char *doorman__limit_fault(const doorman_limit_options *options, co
     case DOORMAN_SLIDING_WINDOW:
     case DOORMAN_SLIDING_LOG: return doorman__window_fault(options, rule);
     case DOORMAN_CONCURRENCY: return doorman__concurrency_fault(options, rule);
+    case DOORMAN_TIERS:
     default: return "kind";
     }
 }
@@ -9524,6 +10469,2756 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
     if (decision == DOORMAN_IMPOSSIBLE) out->retry_after = DOORMAN_NEVER;
     if (decision == DOORMAN_REFUSED) out->retry_after = doorman__gauge_retry_after(gauge, n, now);
     return decision;
+}
+
+/* ---- >>permits ------------------------------------------------------------------------------ */
+/*
+ * This section decides on permits. The objects of this section are pure: they read no clock, do no
+ * I/O and start no thread. It also has the map of limiters by key.
+ *
+ * A limit has the parameters, and a counter has the state. A counter belongs to a slot. A slot is
+ * the table of the counters of one limit. The key of a counter in its slot is its resource and its
+ * key. A place is what the permits know about one resource: its template, and the slot of each of
+ * its limits. A counter that does not exist equals a fresh counter. So a refusal creates no
+ * counter, and an attacker who is refused uses no memory.
+ *
+ *     resource "api/search" --> place --> slot of "burst"  --> counter of ("api/search", "acme")
+ *                                     --> slot of "trials" --> counter of ("api/search", "")
+ *
+ * A decision has four steps. Only the last step writes to counters.
+ *     prepare    finds the counters of all limits of all items. What several items want of one
+ *                counter is added up
+ *     evaluate   asks each counter what it can offer
+ *     decide     refuses, or divides what is offered among the items
+ *     commit     creates the missing counters, and then charges all counters
+ *
+ * Amounts are counted in 1/4096 of a unit, rounded up, as in >>limiters. A bucket saves a real
+ * number of units.
+ *
+ * P1 All limits of all items are evaluated before anything is charged. A refusal charges nothing.
+ *    What several items want of one counter is added up.
+ * P2 A counter offers:
+ *      TOKEN_BUCKET     what is saved, or minus what is owed, plus what max_debt lends. It offers
+ *                       nothing if the debt takes longer to pay than the allowed wait. The allowed
+ *                       wait is the smaller of max_wait of the limit and of the permit
+ *      windows          the limit minus what is used
+ *      TIERS            the room of the current tier, and the limits of the tiers that can be
+ *                       entered in turn
+ *    A permit fits if each counter offers the sum of the minimums. Above its minimum, an item gets
+ *    whole units, or all of its cost if that fits. The items get them in their order, and never out
+ *    of debt. With `equal` all items get the same whole number.
+ * P3 The wait of a grant is the debt of the bucket before this permit. Of several buckets, the
+ *    longest wait counts. An item that only looks does not wait.
+ * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
+ *    retry_after. MAX_COST, MAX_KEYS and UNMATCHED have no retry_after, and are named before all
+ *    others.
+ * P5 valid_for is at most retry_after and 1 s. It is 1 s without retry_after. It is 0 for a permit
+ *    of several items, and where a refusal counts for a ban.
+ * P6 Details list each limit of each item.
+ * P12 A window of SLIDING_WINDOW or TIERS has 16 slices. The units of the last 16 slices count. So
+ *    the window covers 15/16 to 1 of its length, and never refuses what an exact window allows. The
+ *    slices of SLIDING_WINDOW begin at multiples of window / 16. The slices of a tier begin at the
+ *    hit that entered it. So no unit of that hit returns before a whole window has passed.
+ *       A tier is inactive, active for `active` after the hit that entered it, or cools down for
+ *    `cooldown` after that. The current tier is the active tier with the highest index. Without an
+ *    active tier, a tier that is full is current. A hit counts only in the window of the current
+ *    tier. What does not fit enters the next tier, whose window starts empty. A tier that cools down
+ *    blocks, or is passed over if it is skippable. A tier whose `active` is 0 is passed over. One
+ *    permit may pass through several tiers.
+ *       Example with the tiers {limit 100, window 60, active 60} and {limit 300, window 60,
+ *    active 120, cooldown 600}: at 0 s, a permit of 150 units enters tier 1 with 100 units and tier
+ *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit enters
+ *    tier 1. When tier 1 is full, tier 2 blocks until 720 s.
+ * P13 A report charges all limits of a (resource, key). One report charges at most max_cost. The
+ *    debt of a bucket grows to at most the larger of max_debt and size / rate. A window grows to at
+ *    most twice its limit. TIERS take what fits. A negative report gives units back, at most until
+ *    the counter is fresh, where the limit has `refunds`.
+ * P14 A counter that equals a fresh one is removed. Each decision visits 4 counters, and each update
+ *    visits 10,000. A table grows and shrinks by one bucket at a time (linear hashing, Litwin 1980),
+ *    so no call pauses to rebuild it.
+ * P15 A changed configuration finds the counters of a key or a resource by (resource, key, name of
+ *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
+ *    keeps what it has saved up to the new size, and counts the time since its last use at the new
+ *    rate. A window of changed length starts fresh. Tiers keep their state by index. Bans stay. If a
+ *    resource gets another template, its counters stay in the slot of the limit that they had. So
+ *    max_keys counts them there.
+ * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
+ *    gained since then, and a window that contains this time is used up.
+ * P18 Every decision raises events, and is counted by limit and reason.
+ * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit.
+ * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So after
+ *    `epoch` was set back, windows go on in the right length, and the difference disappears slowly.
+ *    If windows waited for the old time, a clock that was wrong by a year would block keys for a
+ *    year.
+ */
+
+/* ---- permits: a table that grows and shrinks without a pause */
+
+/* An entry of a table begins with its node. The owner uses `tag`. */
+typedef struct doorman__chain {
+    struct doorman__chain *next;
+    uint32_t hash, tag;
+} doorman__chain;
+
+#define DOORMAN__SEGMENT_BUCKETS 64
+
+/* A hash table by linear hashing (Litwin 1980). The buckets are in segments, so a new bucket moves
+ * no other bucket. The table has about as many buckets as entries. When an entry is added, one
+ * bucket is split in two. When there are less than half as many entries as buckets, each removal
+ * takes back up to two splits. */
+typedef struct doorman__chains {
+    doorman__chain ***segments;
+    size_t segment_capacity; /* of the array `segments` */
+    size_t bucket_count, count;
+    uint32_t mask; /* the smallest 2^k - 1 that is at least bucket_count - 1 */
+    size_t cursor; /* the bucket that a sweep visits next */
+} doorman__chains;
+
+static doorman__chain **doorman__chains_at(const doorman__chains *nodes, size_t bucket) {
+    assert(bucket < nodes->bucket_count);
+    return &nodes->segments[bucket / DOORMAN__SEGMENT_BUCKETS][bucket % DOORMAN__SEGMENT_BUCKETS];
+}
+
+/* Precondition: the table has a bucket. */
+static doorman__chain **doorman__chains_bucket(const doorman__chains *nodes, uint32_t hash) {
+    size_t bucket = hash & nodes->mask;
+    if (bucket >= nodes->bucket_count) bucket &= nodes->mask >> 1;
+    return doorman__chains_at(nodes, bucket);
+}
+
+/* Adds one bucket, and moves the nodes that belong there from one other bucket. Returns false if
+ * memory runs out. */
+static bool doorman__chains_split(doorman__chains *nodes) {
+    size_t added = nodes->bucket_count;
+    if (added % DOORMAN__SEGMENT_BUCKETS == 0) {
+        void *segments = nodes->segments;
+        size_t index = added / DOORMAN__SEGMENT_BUCKETS;
+        bool room = doorman__reserve(&segments, &nodes->segment_capacity, index + 1,
+                                     sizeof *nodes->segments);
+        nodes->segments = (doorman__chain ***)segments;
+        if (!room) return false;
+        size_t bytes = DOORMAN__SEGMENT_BUCKETS * sizeof **nodes->segments;
+        nodes->segments[index] = (doorman__chain **)doorman__zalloc(bytes);
+        if (!nodes->segments[index]) return false;
+    }
+    nodes->bucket_count++;
+    if (added == 0) return true;
+    if (added > nodes->mask) nodes->mask = 2 * nodes->mask + 1;
+    doorman__chain **from = doorman__chains_at(nodes, added & (nodes->mask >> 1));
+    doorman__chain **to = doorman__chains_at(nodes, added);
+    while (*from) {
+        doorman__chain *node = *from;
+        if ((node->hash & nodes->mask) == added) {
+            *from = node->next;
+            node->next = *to;
+            *to = node;
+        } else {
+            from = &node->next;
+        }
+    }
+    return true;
+}
+
+/* Removes the last bucket, and moves its nodes to the bucket from which it was split. */
+static void doorman__chains_merge(doorman__chains *nodes) {
+    size_t last = nodes->bucket_count - 1;
+    assert(last > 0 && last <= nodes->mask);
+    doorman__chain **from = doorman__chains_at(nodes, last);
+    doorman__chain **to = doorman__chains_at(nodes, last & (nodes->mask >> 1));
+    while (*to) to = &(*to)->next;
+    *to = *from;
+    *from = NULL;
+    nodes->bucket_count = last;
+    if (last - 1 <= nodes->mask >> 1) nodes->mask >>= 1;
+    if (last % DOORMAN__SEGMENT_BUCKETS == 0) {
+        DOORMAN_FREE(nodes->segments[last / DOORMAN__SEGMENT_BUCKETS]);
+    }
+}
+
+/* Frees the buckets of an empty table. */
+static void doorman__chains_uninit(doorman__chains *nodes) {
+    size_t last = nodes->bucket_count + DOORMAN__SEGMENT_BUCKETS - 1;
+    for (size_t i = 0; i < last / DOORMAN__SEGMENT_BUCKETS; i++) DOORMAN_FREE(nodes->segments[i]);
+    DOORMAN_FREE(nodes->segments);
+    *nodes = (doorman__chains){.segments = NULL};
+}
+
+/* Returns the bytes of the buckets. */
+static size_t doorman__chains_bytes(const doorman__chains *nodes) {
+    size_t segments = (nodes->bucket_count + DOORMAN__SEGMENT_BUCKETS - 1);
+    segments /= DOORMAN__SEGMENT_BUCKETS;
+    return nodes->segment_capacity * sizeof(void *) +
+           segments * DOORMAN__SEGMENT_BUCKETS * sizeof(void *);
+}
+
+/* Returns false if memory runs out. A table that has a bucket needs no memory, because its lists
+ * can get longer. */
+static bool doorman__chains_add(doorman__chains *nodes, doorman__chain *node, uint32_t hash) {
+    if (nodes->count >= nodes->bucket_count && !doorman__chains_split(nodes) &&
+        nodes->bucket_count == 0) {
+        return false;
+    }
+    doorman__chain **bucket = doorman__chains_bucket(nodes, hash);
+    node->hash = hash;
+    node->next = *bucket;
+    *bucket = node;
+    nodes->count++;
+    return true;
+}
+
+static void doorman__chains_remove(doorman__chains *nodes, doorman__chain *node) {
+    doorman__chain **at = doorman__chains_bucket(nodes, node->hash);
+    assert(nodes->count > 0);
+    while (*at != node) {
+        assert(*at); /* the node is in the table */
+        at = &(*at)->next;
+    }
+    *at = node->next;
+    nodes->count--;
+    if (nodes->count == 0) {
+        size_t cursor = nodes->cursor;
+        doorman__chains_uninit(nodes);
+        nodes->cursor = cursor;
+    }
+    for (int i = 0; i < 2 && nodes->count < nodes->bucket_count / 2; i++) {
+        doorman__chains_merge(nodes);
+    }
+}
+
+/* Returns the first node of the list for a hash, or NULL. The caller compares hashes and keys. */
+static doorman__chain *doorman__chains_first(const doorman__chains *nodes, uint32_t hash) {
+    return nodes->bucket_count ? *doorman__chains_bucket(nodes, hash) : NULL;
+}
+
+/* ---- permits: time */
+
+/* The times of one call, and the times at which the permits were created. */
+typedef struct doorman__moment {
+    doorman_time now, epoch;
+    doorman_time ahead; /* how far `epoch` is ahead of the epoch that the caller passed */
+    doorman_time rest;  /* less than 16 ns by which `epoch` will still be slowed down */
+    doorman_time start, start_epoch;
+} doorman__moment;
+
+#define DOORMAN__EPOCH_MAX INT64_C(8000000000000000000) /* the year 2223 */
+
+/* Moves the clocks of the permits (P26). `now` does not go back either. */
+static void doorman__moment_move(doorman__moment *at, doorman_time epoch, doorman_time now) {
+    doorman_time given = epoch < 0 ? 0 : epoch;
+    if (given > DOORMAN__EPOCH_MAX) given = DOORMAN__EPOCH_MAX;
+    doorman_time passed = now > at->now ? now - at->now : 0;
+    at->now += passed;
+    doorman_time least = at->epoch, slow = passed + at->rest;
+    passed -= slow / 16;
+    at->rest = slow % 16;
+    least = least > DOORMAN__EPOCH_MAX - passed ? DOORMAN__EPOCH_MAX : least + passed;
+    at->epoch = given > least ? given : least;
+    at->ahead = at->epoch - given;
+}
+
+/* Returns how long `now` must run until the epoch has moved by `rest`. If the epoch is ahead, it
+ * runs at 15/16 of the speed, or until the caller's clock has caught up. */
+static doorman_time doorman__moment_delay(const doorman__moment *at, doorman_time rest) {
+    if (rest <= 0) return 0;
+    doorman_time slow = rest + (rest - 1) / 15;
+    while (slow - (slow + at->rest) / 16 < rest) slow++;
+    return doorman__earlier(slow, doorman__after(rest, at->ahead));
+}
+
+#define DOORMAN__DAY (86400 * DOORMAN_SECOND)
+
+/* Returns the day since 1970 on which a month begins. Months count from January 1970. From Howard
+ * Hinnant, "chrono-compatible low-level date algorithms" (2013): years begin in March, so that the
+ * day of a leap year is the last day of a year. */
+static int64_t doorman__month_day(int64_t month) {
+    int64_t from_march = month + 1970 * 12 - 2, year = from_march / 12, of_year = from_march % 12;
+    int64_t century = year / 100;
+    int64_t leap_days = year / 4 - century + century / 4;
+    return year * 365 + leap_days + (153 * of_year + 2) / 5 - 719468;
+}
+
+typedef struct doorman__span {
+    doorman_time begin, end; /* since 1970; the end does not belong to the window */
+} doorman__span;
+
+static doorman__span doorman__span_of_month(doorman_time epoch) {
+    int64_t day = epoch / DOORMAN__DAY;
+    int64_t month = day * 4800 / 146097; /* 400 years; the guess is wrong by at most one */
+    while (doorman__month_day(month) > day) month--;
+    while (doorman__month_day(month + 1) <= day) month++;
+    return (doorman__span){doorman__month_day(month) * DOORMAN__DAY,
+                           doorman__month_day(month + 1) * DOORMAN__DAY};
+}
+
+/* Returns the window of a FIXED_WINDOW that contains a time. */
+static doorman__span doorman__span_at(const doorman_figures *figures, doorman_time epoch) {
+    static const doorman_time lengths[] = {
+        [DOORMAN_MINUTE] = 60 * DOORMAN_SECOND,
+        [DOORMAN_HOUR] = 3600 * DOORMAN_SECOND,
+        [DOORMAN_DAY] = DOORMAN__DAY,
+        [DOORMAN_WEEK] = 7 * DOORMAN__DAY,
+        [DOORMAN_MONTH] = 0,
+    };
+    if (figures->calendar == DOORMAN_MONTH) return doorman__span_of_month(epoch);
+    doorman_time length = figures->calendar ? lengths[figures->calendar] : figures->window;
+    /* 1 January 1970 was a Thursday, and a week begins on Monday */
+    doorman_time shift = figures->calendar == DOORMAN_WEEK ? 3 * DOORMAN__DAY : 0;
+    doorman_time begin = (epoch + shift) / length * length - shift;
+    return (doorman__span){begin, begin + length};
+}
+
+/* Returns a number for a window. Windows of different lengths have different numbers, also if they
+ * end at the same time. */
+static uint64_t doorman__span_id(doorman__span span) {
+    return (uint64_t)span.end ^ doorman__mix((uint64_t)(span.end - span.begin));
+}
+
+/* ---- permits: slices of a window (P12) */
+
+#define DOORMAN__SLICES 16
+
+/* A ring is 17 words: the index of the last slice that has units, and the units of 16 slices. */
+#define DOORMAN__RING_WORDS (DOORMAN__SLICES + 1)
+
+/* Returns the index of the slice that contains a time. Times and slices count from the same
+ * beginning. */
+static uint64_t doorman__slice_at(doorman_time time, doorman_time window) {
+    uint64_t t = (uint64_t)time, w = (uint64_t)window;
+    return t / w * DOORMAN__SLICES + t % w * DOORMAN__SLICES / w;
+}
+
+/* Returns the time at which a slice begins. */
+static doorman_time doorman__slice_begin(uint64_t slice, doorman_time window) {
+    uint64_t w = (uint64_t)window, part = slice % DOORMAN__SLICES * w;
+    uint64_t whole = slice / DOORMAN__SLICES;
+    if (whole > (uint64_t)(DOORMAN_NEVER / 2) / w) return DOORMAN_NEVER / 2;
+    return (doorman_time)(whole * w + (part + DOORMAN__SLICES - 1) / DOORMAN__SLICES);
+}
+
+/* Returns the units that count in the slice `now`. */
+static uint64_t doorman__ring_sum(const uint64_t *ring, uint64_t now) {
+    uint64_t sum = 0, last = ring[0];
+    for (uint64_t back = 0; back < DOORMAN__SLICES && back <= last; back++) {
+        uint64_t slice = last - back;
+        if (slice + DOORMAN__SLICES <= now) break;
+        sum += ring[1 + slice % DOORMAN__SLICES];
+    }
+    return sum;
+}
+
+static void doorman__ring_add(uint64_t *ring, uint64_t now, uint64_t units) {
+    uint64_t last = ring[0];
+    assert(now >= last);
+    uint64_t steps = now - last < DOORMAN__SLICES ? now - last : DOORMAN__SLICES;
+    for (uint64_t i = 0; i < steps; i++) ring[1 + (now - i) % DOORMAN__SLICES] = 0;
+    ring[0] = now;
+    ring[1 + now % DOORMAN__SLICES] += units;
+}
+
+/* Returns the slice in which the next units of the ring return, after the slice `now`. Returns 0 if
+ * the ring has no units then. */
+static uint64_t doorman__ring_next(const uint64_t *ring, uint64_t now) {
+    uint64_t last = ring[0], first = last >= DOORMAN__SLICES - 1 ? last - DOORMAN__SLICES + 1 : 0;
+    for (uint64_t slice = first; slice <= last; slice++) {
+        bool counts = slice + DOORMAN__SLICES > now;
+        if (counts && ring[1 + slice % DOORMAN__SLICES]) return slice + DOORMAN__SLICES;
+    }
+    return 0;
+}
+
+/* Returns the slice in which the last units of the ring return, or 0 if the ring is empty. */
+static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
+    uint64_t last = ring[0];
+    for (uint64_t back = 0; back < DOORMAN__SLICES && back <= last; back++) {
+        uint64_t slice = last - back;
+        if (slice + DOORMAN__SLICES <= now) break;
+        if (ring[1 + slice % DOORMAN__SLICES]) return slice + DOORMAN__SLICES;
+    }
+    return 0;
+}
+
+/* ---- permits: the arithmetic of each kind */
+/*
+ * The state of a counter is an array of words:
+ *     TOKEN_BUCKET     the level in units, as the bits of a double; when it had this level
+ *     FIXED_WINDOW     a number for its window; the units of that window
+ *     SLIDING_WINDOW   the length of the window; a ring
+ *     TIERS            for each tier: when it was entered, the length of its window (0: it was never
+ *                      entered), and a ring
+ * A state says for which window it is. So a state stays correct when the figures change.
+ * All functions take the figures, the state and the moment. Only those with _charge in their name
+ * change the state.
+ *
+ * A bucket does not store paid_until, as the bucket of >>limiters does. If the rate changes, the
+ * saved units stay, and only the time since the last use counts at the new rate (P15).
+ */
+
+#define DOORMAN__TIER_WORDS (2 + DOORMAN__RING_WORDS)
+
+static uint64_t doorman__parts_floor(double units) {
+    return units > 0 ? (uint64_t)(units * DOORMAN__UNIT) : 0;
+}
+
+static double doorman__parts_units(uint64_t parts) { return (double)parts / DOORMAN__UNIT; }
+
+static size_t doorman__state_words(doorman_limit_kind kind, const doorman_figures *figures) {
+    if (kind == DOORMAN_SLIDING_WINDOW) return 1 + DOORMAN__RING_WORDS;
+    return kind == DOORMAN_TIERS ? figures->tier_count * DOORMAN__TIER_WORDS : 2;
+}
+
+#define DOORMAN__STATE_WORDS_MAX (DOORMAN_TIERS_MAX * DOORMAN__TIER_WORDS)
+
+/* ---- permits: token bucket */
+
+static double doorman__level_read(const uint64_t *state) {
+    double level = 0;
+    memcpy(&level, &state[0], sizeof level);
+    return level;
+}
+
+static void doorman__level_write(uint64_t *state, double level, doorman_time at) {
+    memcpy(&state[0], &level, sizeof level);
+    state[1] = (uint64_t)at;
+}
+
+/* Returns the level at a time. A negative level is a debt. */
+static double doorman__level_at(const doorman_figures *figures, const uint64_t *state,
+                                doorman_time time) {
+    double gained = (double)(time - (doorman_time)state[1]) * figures->rate / 1e9;
+    return doorman__min(figures->size, doorman__level_read(state) + gained);
+}
+
+/* Returns the units that the bucket lends. */
+static double doorman__lent(const doorman_figures *figures) {
+    return figures->rate * ((double)figures->max_debt / 1e9);
+}
+
+/* Returns how long it takes to gain a number of units, rounded up. */
+static doorman_time doorman__gain_time(const doorman_figures *figures, double units) {
+    double time = units / figures->rate * 1e9;
+    if (!(units > 0)) return 0;
+    if (time >= (double)(4 * DOORMAN_DURATION_MAX)) return 4 * DOORMAN_DURATION_MAX;
+    return (doorman_time)time + ((double)(doorman_time)time < time);
+}
+
+/* Returns the first time from `from` on at which the level is at least `level`. The first guess may
+ * be wrong by some nanoseconds, because doubles are rounded. */
+static doorman_time doorman__level_reached(const doorman_figures *figures, const uint64_t *state,
+                                           double level, doorman_time from) {
+    double missing = level - doorman__level_at(figures, state, from);
+    if (missing <= 0) return from;
+    doorman_time low = 0, high = 1;
+    doorman_time guess = doorman__gain_time(figures, missing);
+    while (doorman__level_at(figures, state, from + guess) < level) {
+        low = guess;
+        guess += high;
+        high *= 2;
+        if (guess > 5 * DOORMAN_DURATION_MAX) return DOORMAN_NEVER;
+    }
+    doorman_time step = 1;
+    while (guess - step > low && doorman__level_at(figures, state, from + guess - step) >= level) {
+        guess -= step;
+        step *= 2;
+    }
+    low = doorman__later(low, guess - step);
+    while (guess - low > 1) { /* the level is too low at `low`, and sufficient at `guess` */
+        doorman_time middle = low + (guess - low) / 2;
+        bool reached = doorman__level_at(figures, state, from + middle) >= level;
+        if (reached) guess = middle;
+        if (!reached) low = middle;
+    }
+    return from + guess;
+}
+
+/* Returns the parts that a bucket offers, and sets *wait to the time of its debt. */
+static uint64_t doorman__bucket_offer(const doorman_figures *figures, const uint64_t *state,
+                                      doorman_time wait_max, doorman_time *wait, doorman_time now) {
+    double level = doorman__level_at(figures, state, now);
+    *wait = doorman__gain_time(figures, -level);
+    if (*wait > wait_max || *wait > figures->max_wait) return 0;
+    return doorman__parts_floor(level + doorman__lent(figures));
+}
+
+/* Returns when a bucket offers `parts`. */
+static doorman_time doorman__bucket_fits_at(const doorman_figures *figures, const uint64_t *state,
+                                            uint64_t parts, doorman_time wait_max,
+                                            doorman_time now) {
+    doorman_time most = doorman__earlier(wait_max, figures->max_wait), wait = 0;
+    double owed = figures->rate * ((double)most / 1e9);
+    double level = doorman__parts_units(parts) - doorman__lent(figures);
+    doorman_time at = doorman__level_reached(figures, state, doorman__max(level, -owed), now);
+    /* rounding may leave the offer below `parts` for some nanoseconds */
+    for (int i = 0; i < 64 && at < DOORMAN_NEVER; i++) {
+        if (doorman__bucket_offer(figures, state, wait_max, &wait, at) >= parts) break;
+        at += i < 16 ? 1 : (doorman_time)1 << (i - 16);
+    }
+    return at;
+}
+
+/* ---- permits: tiers (P12) */
+
+typedef enum doorman__phase { DOORMAN__INACTIVE, DOORMAN__ACTIVE, DOORMAN__COOLING } doorman__phase;
+
+static const uint64_t *doorman__tier_state(const uint64_t *state, size_t index) {
+    return state + index * DOORMAN__TIER_WORDS;
+}
+
+static doorman__phase doorman__tier_phase(const doorman_tier *tier, const uint64_t *words,
+                                          doorman_time time) {
+    doorman_time entered = (doorman_time)words[0];
+    if (!words[1] || time >= entered + tier->active + tier->cooldown) return DOORMAN__INACTIVE;
+    return time < entered + tier->active ? DOORMAN__ACTIVE : DOORMAN__COOLING;
+}
+
+/* Returns the index of the current tier, or -1 if no tier is active. */
+static int doorman__tiers_current(const doorman_figures *figures, const uint64_t *state,
+                                  doorman_time time) {
+    int i = (int)figures->tier_count - 1;
+    while (i >= 0 && doorman__tier_phase(&figures->tiers[i], doorman__tier_state(state, (size_t)i),
+                                         time) != DOORMAN__ACTIVE) {
+        i--;
+    }
+    return i;
+}
+
+/* Returns the units in the window of an active tier. A window of changed length starts fresh. */
+static uint64_t doorman__tier_used(const doorman_tier *tier, const uint64_t *words,
+                                   doorman_time time) {
+    if (words[1] != (uint64_t)tier->window) return 0;
+    uint64_t slice = doorman__slice_at(time - (doorman_time)words[0], tier->window);
+    return doorman__ring_sum(words + 2, slice);
+}
+
+static uint64_t doorman__tier_room(const doorman_tier *tier, const uint64_t *words,
+                                   doorman_time time) {
+    uint64_t used = doorman__tier_used(tier, words, time);
+    uint64_t most = doorman__parts_floor(tier->limit);
+    return used < most ? most - used : 0;
+}
+
+/* Returns the index of the next tier behind `index` that can be entered. Returns tier_count if
+ * there is none, or if a tier that cools down blocks. */
+static size_t doorman__tiers_next(const doorman_figures *figures, const uint64_t *state, int index,
+                                  doorman_time time) {
+    for (size_t i = (size_t)(index + 1); i < figures->tier_count; i++) {
+        const doorman_tier *tier = &figures->tiers[i];
+        if (!tier->active) continue;
+        doorman__phase phase = doorman__tier_phase(tier, doorman__tier_state(state, i), time);
+        if (phase == DOORMAN__INACTIVE) return i;
+        if (!tier->skippable) break;
+    }
+    return figures->tier_count;
+}
+
+static uint64_t doorman__tiers_offer(const doorman_figures *figures, const uint64_t *state,
+                                     doorman_time time) {
+    int current = doorman__tiers_current(figures, state, time);
+    uint64_t sum = 0;
+    if (current >= 0) {
+        sum = doorman__tier_room(&figures->tiers[current],
+                                 doorman__tier_state(state, (size_t)current), time);
+    }
+    size_t next = doorman__tiers_next(figures, state, current, time);
+    while (next < figures->tier_count) {
+        sum += doorman__parts_floor(figures->tiers[next].limit);
+        next = doorman__tiers_next(figures, state, (int)next, time);
+    }
+    return sum;
+}
+
+/* Charges tiers. Precondition: they offer `parts`. Returns the number of the tier that was entered
+ * last, from 1, or 0. */
+static size_t doorman__tiers_charge(const doorman_figures *figures, uint64_t *state, uint64_t parts,
+                                    doorman_time now) {
+    int current = doorman__tiers_current(figures, state, now);
+    size_t entered = 0;
+    while (parts > 0) {
+        if (current >= 0) {
+            const doorman_tier *tier = &figures->tiers[current];
+            uint64_t *words = state + (size_t)current * DOORMAN__TIER_WORDS;
+            uint64_t room = doorman__tier_room(tier, words, now);
+            uint64_t taken = parts < room ? parts : room;
+            if (words[1] != (uint64_t)tier->window) {
+                memset(words + 2, 0, DOORMAN__RING_WORDS * sizeof *words);
+                words[1] = (uint64_t)tier->window;
+            }
+            doorman_time since = now - (doorman_time)words[0];
+            doorman__ring_add(words + 2, doorman__slice_at(since, tier->window), taken);
+            parts -= taken;
+        }
+        if (!parts) break;
+        size_t next = doorman__tiers_next(figures, state, current, now);
+        assert(next < figures->tier_count);
+        if (next >= figures->tier_count) break;
+        uint64_t *words = state + next * DOORMAN__TIER_WORDS;
+        memset(words, 0, DOORMAN__TIER_WORDS * sizeof *words);
+        words[0] = (uint64_t)now;
+        words[1] = (uint64_t)figures->tiers[next].window;
+        current = (int)next;
+        entered = next + 1;
+    }
+    return entered;
+}
+
+/* Returns the first time after `time` at which the offer of a tier may change. */
+static doorman_time doorman__tier_change(const doorman_tier *tier, const uint64_t *words,
+                                         doorman_time time) {
+    doorman_time entered = (doorman_time)words[0], end = entered + tier->active;
+    doorman_time change = DOORMAN_NEVER;
+    if (!words[1]) return change;
+    if (end > time) change = end;
+    if (end <= time && end + tier->cooldown > time) change = end + tier->cooldown;
+    if (end <= time || words[1] != (uint64_t)tier->window) return change;
+    uint64_t slice = doorman__ring_next(words + 2, doorman__slice_at(time - entered, tier->window));
+    if (!slice) return change;
+    return doorman__earlier(change, entered + doorman__slice_begin(slice, tier->window));
+}
+
+/* Returns when tiers offer `parts`. Between two changes the offer is constant. */
+static doorman_time doorman__tiers_fit_at(const doorman_figures *figures, const uint64_t *state,
+                                          uint64_t parts, doorman_time now) {
+    doorman_time time = now;
+    while (time < DOORMAN_NEVER && doorman__tiers_offer(figures, state, time) < parts) {
+        doorman_time change = DOORMAN_NEVER;
+        for (size_t i = 0; i < figures->tier_count; i++) {
+            const uint64_t *words = doorman__tier_state(state, i);
+            change =
+                doorman__earlier(change, doorman__tier_change(&figures->tiers[i], words, time));
+        }
+        assert(change > time);
+        time = change;
+    }
+    return time;
+}
+
+/* ---- permits: windows */
+
+/* Returns the units that a fresh FIXED_WINDOW has used (P16). */
+static uint64_t doorman__fixed_fresh(const doorman_permit_limit *limit,
+                                     const doorman_figures *figures, doorman__span span,
+                                     const doorman__moment *at) {
+    bool used_up = limit->empty_at_start && span.begin <= at->start_epoch;
+    return used_up ? doorman__parts_floor(figures->limit) : 0;
+}
+
+static uint64_t doorman__fixed_used(const doorman_permit_limit *limit,
+                                    const doorman_figures *figures, const uint64_t *state,
+                                    const doorman__moment *at) {
+    doorman__span span = doorman__span_at(figures, at->epoch);
+    if (state[0] == doorman__span_id(span)) return state[1];
+    return doorman__fixed_fresh(limit, figures, span, at);
+}
+
+static uint64_t doorman__sliding_used(const doorman_figures *figures, const uint64_t *state,
+                                      doorman_time time) {
+    if (state[0] != (uint64_t)figures->window) return 0;
+    return doorman__ring_sum(state + 1, doorman__slice_at(time, figures->window));
+}
+
+/* Returns when a SLIDING_WINDOW has room for `parts`. */
+static doorman_time doorman__sliding_fits_at(const doorman_figures *figures, const uint64_t *state,
+                                             uint64_t parts, doorman_time now) {
+    uint64_t most = doorman__parts_floor(figures->limit);
+    doorman_time time = now;
+    if (parts > most) return DOORMAN_NEVER;
+    while (doorman__sliding_used(figures, state, time) > most - parts) {
+        uint64_t slice = doorman__ring_next(state + 1, doorman__slice_at(time, figures->window));
+        assert(slice > 0);
+        time = doorman__slice_begin(slice, figures->window);
+    }
+    return time;
+}
+
+/* ---- permits: all kinds */
+
+/* What a state and its figures are, for the functions of all kinds. */
+typedef struct doorman__meter {
+    const doorman_permit_limit *limit;
+    const doorman_figures *figures; /* of the limit, or of an override */
+    uint64_t *state;
+} doorman__meter;
+
+/* Makes a fresh state. */
+static void doorman__meter_init(const doorman__meter *meter, const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    const bool empty = meter->limit->empty_at_start;
+    doorman_limit_kind kind = meter->limit->kind;
+    memset(meter->state, 0, doorman__state_words(kind, figures) * sizeof *meter->state);
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        doorman__level_write(meter->state, empty ? 0 : figures->size, empty ? at->start : at->now);
+    } else if (kind == DOORMAN_FIXED_WINDOW) {
+        doorman__span span = doorman__span_at(figures, at->epoch);
+        meter->state[0] = doorman__span_id(span);
+        meter->state[1] = doorman__fixed_fresh(meter->limit, figures, span, at);
+    } else if (kind == DOORMAN_SLIDING_WINDOW) {
+        meter->state[0] = (uint64_t)figures->window;
+        if (!empty) return;
+        uint64_t slice = doorman__slice_at(at->start, figures->window);
+        doorman__ring_add(meter->state + 1, slice, doorman__parts_floor(figures->limit));
+    }
+}
+
+static uint64_t doorman__meter_used(const doorman__meter *meter, const doorman__moment *at) {
+    if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
+        return doorman__fixed_used(meter->limit, meter->figures, meter->state, at);
+    }
+    return doorman__sliding_used(meter->figures, meter->state, at->now);
+}
+
+/* Returns the parts that the counter offers, and sets *wait (P3). */
+static uint64_t doorman__meter_offer(const doorman__meter *meter, doorman_time wait_max,
+                                     doorman_time *wait, const doorman__moment *at) {
+    *wait = 0;
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        return doorman__bucket_offer(meter->figures, meter->state, wait_max, wait, at->now);
+    }
+    if (meter->limit->kind == DOORMAN_TIERS) {
+        return doorman__tiers_offer(meter->figures, meter->state, at->now);
+    }
+    uint64_t most = doorman__parts_floor(meter->figures->limit);
+    uint64_t used = doorman__meter_used(meter, at);
+    return used < most ? most - used : 0;
+}
+
+/* Returns the parts that the counter offers without debt. */
+static uint64_t doorman__meter_saved(const doorman__meter *meter, const doorman__moment *at) {
+    doorman_time wait = 0;
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        return doorman__parts_floor(doorman__level_at(meter->figures, meter->state, at->now));
+    }
+    return doorman__meter_offer(meter, 0, &wait, at);
+}
+
+/* Returns the units that are left without debt. */
+static double doorman__meter_left(const doorman__meter *meter, const doorman__moment *at) {
+    if (meter->limit->kind != DOORMAN_TOKEN_BUCKET) {
+        return doorman__parts_units(doorman__meter_saved(meter, at));
+    }
+    return doorman__max(0, doorman__level_at(meter->figures, meter->state, at->now));
+}
+
+/* Returns how long it takes until the counter offers `parts`. Precondition: it offers less now, and
+ * it can ever offer so many. */
+static doorman_time doorman__meter_delay(const doorman__meter *meter, uint64_t parts,
+                                         doorman_time wait_max, const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    doorman_time time = DOORMAN_NEVER;
+    if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
+        doorman__span span = doorman__span_at(figures, at->epoch);
+        return doorman__moment_delay(at, span.end - at->epoch);
+    }
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        time = doorman__bucket_fits_at(figures, meter->state, parts, wait_max, at->now);
+    } else if (meter->limit->kind == DOORMAN_TIERS) {
+        time = doorman__tiers_fit_at(figures, meter->state, parts, at->now);
+    } else {
+        time = doorman__sliding_fits_at(figures, meter->state, parts, at->now);
+    }
+    return time < DOORMAN_NEVER ? time - at->now : DOORMAN_NEVER;
+}
+
+/* Adds parts to a window, or takes them out if `parts` is negative. */
+static void doorman__fixed_charge(const doorman__meter *meter, int64_t parts,
+                                  const doorman__moment *at) {
+    uint64_t used = doorman__meter_used(meter, at);
+    uint64_t less = parts < 0 ? (uint64_t)-parts : 0;
+    meter->state[0] = doorman__span_id(doorman__span_at(meter->figures, at->epoch));
+    meter->state[1] = parts >= 0 ? used + (uint64_t)parts : used - (less < used ? less : used);
+}
+
+/* Charges a counter. Returns the number of the tier that was entered, or 0.
+ *   parts   negative: gives units back; only for TOKEN_BUCKET and FIXED_WINDOW */
+static size_t doorman__meter_charge(const doorman__meter *meter, int64_t parts,
+                                    const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    uint64_t *state = meter->state;
+    switch (meter->limit->kind) {
+    case DOORMAN_TOKEN_BUCKET: {
+        double level = doorman__level_at(figures, state, at->now);
+        level -= (double)parts / DOORMAN__UNIT;
+        doorman__level_write(state, doorman__min(level, figures->size), at->now);
+        return 0;
+    }
+    case DOORMAN_FIXED_WINDOW: doorman__fixed_charge(meter, parts, at); return 0;
+    case DOORMAN_SLIDING_WINDOW:
+        assert(parts >= 0);
+        if (state[0] != (uint64_t)figures->window) {
+            memset(state, 0, (1 + DOORMAN__RING_WORDS) * sizeof *state);
+            state[0] = (uint64_t)figures->window;
+        }
+        doorman__ring_add(state + 1, doorman__slice_at(at->now, figures->window), (uint64_t)parts);
+        return 0;
+    case DOORMAN_TIERS:
+        assert(parts >= 0);
+        return doorman__tiers_charge(figures, state, (uint64_t)parts, at->now);
+    case DOORMAN_SLIDING_LOG:
+    case DOORMAN_CONCURRENCY:
+    default: assert(false); return 0;
+    }
+}
+
+static doorman_time doorman__tiers_reset_after(const doorman_figures *figures,
+                                               const uint64_t *state, doorman_time now) {
+    doorman_time end = now;
+    for (size_t i = 0; i < figures->tier_count; i++) {
+        const uint64_t *words = doorman__tier_state(state, i);
+        const doorman_tier *tier = &figures->tiers[i];
+        if (doorman__tier_phase(tier, words, now) == DOORMAN__INACTIVE) continue;
+        end = doorman__later(end, (doorman_time)words[0] + tier->active + tier->cooldown);
+    }
+    return end - now;
+}
+
+/* Returns the time until the counter is fresh. */
+static doorman_time doorman__meter_reset_after(const doorman__meter *meter,
+                                               const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    const uint64_t *state = meter->state;
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        double missing = figures->size - doorman__level_at(figures, state, at->now);
+        return doorman__gain_time(figures, missing);
+    }
+    if (meter->limit->kind == DOORMAN_TIERS) {
+        return doorman__tiers_reset_after(figures, state, at->now);
+    }
+    if (doorman__meter_used(meter, at) == 0) return 0;
+    if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
+        doorman__span span = doorman__span_at(figures, at->epoch);
+        return doorman__moment_delay(at, span.end - at->epoch);
+    }
+    uint64_t slice = doorman__slice_at(at->now, figures->window);
+    return doorman__slice_begin(doorman__ring_end(state + 1, slice), figures->window) - at->now;
+}
+
+/* Returns whether the counter equals a fresh one (P14). */
+static bool doorman__meter_fresh(const doorman__meter *meter, const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
+        doorman__span span = doorman__span_at(figures, at->epoch);
+        uint64_t used = doorman__meter_used(meter, at);
+        return used == doorman__fixed_fresh(meter->limit, figures, span, at);
+    }
+    if (doorman__meter_reset_after(meter, at) > 0) return false;
+    if (meter->limit->kind != DOORMAN_SLIDING_WINDOW || !meter->limit->empty_at_start) return true;
+    uint64_t start = doorman__slice_at(at->start, figures->window);
+    return start + DOORMAN__SLICES <= doorman__slice_at(at->now, figures->window);
+}
+
+/* ---- permits: slots, places and counters */
+
+/* A counter is followed by its state, and then by its key, without a NUL. */
+typedef struct doorman__counter {
+    doorman__chain node; /* tag: the index of its place, or DOORMAN__NO_PLACE */
+    uint16_t generation; /* of the configuration for which the next field is right */
+    uint16_t override_;  /* 0: the figures of the limit; else the index of the override plus 1 */
+    uint16_t key_bytes;
+    uint8_t words; /* of the state, with the two words of DOORMAN__COUNTS_REFUSALS */
+    uint8_t flags;
+} doorman__counter;
+
+#define DOORMAN__COUNTS_REFUSALS 1 /* the state ends with a count, and when this count began */
+#define DOORMAN__IN_USE 2          /* a charge of the present call points to the counter */
+#define DOORMAN__NO_PLACE UINT32_MAX
+
+/* The table of the counters of one limit, and what the limit has counted. The two strings are
+ * behind the struct, because a slot may outlive its configuration. */
+typedef struct doorman__slot {
+    const doorman_permit_limit *limit; /* NULL: the limit is not in the configuration any more, or
+                                          the slot is that of the bans */
+    const char *glob, *name;
+    doorman_scope per;
+    doorman_limit_kind kind;
+    doorman__chains nodes;
+    size_t references; /* by places */
+    doorman_permits_limit totals;
+} doorman__slot;
+
+/* A slot of a place. A counter of the slot that is older than `since` is from a time before a
+ * configuration in which the resource did not have this limit. Such a counter does not count. */
+typedef struct doorman__place_slot {
+    doorman__slot *slot;
+    uint32_t since; /* the generation of the configuration with which the place got the slot */
+} doorman__place_slot;
+
+/* What the permits know about one resource. The id is behind the struct. */
+typedef struct doorman__place {
+    doorman__chain node; /* tag: the index in doorman_permits.places */
+    uint32_t generation;
+    bool shadow;                       /* a glob of `shadow` of the configuration matches */
+    const doorman_template *template_; /* NULL: no template with limits matches */
+    doorman__place_slot *slots;        /* one for each limit of the template */
+    size_t slot_count;
+    size_t counter_count; /* counters and bans with this place */
+} doorman__place;
+
+typedef struct doorman__charge doorman__charge;
+typedef struct doorman__want doorman__want;
+
+struct doorman_permits {
+    doorman_permits_options options;
+    const doorman_config *config;
+    uint32_t generation;
+    doorman__moment at;
+    uint64_t random;
+    doorman__slot **slots; /* all; the first one is that of the bans */
+    size_t slot_count, slot_capacity;
+    doorman__slot **own_slots; /* one for each limit of the configuration */
+    doorman__chains place_table;
+    doorman__place **places; /* NULL: a free index */
+    size_t place_count, place_capacity;
+    uint32_t *free_places;
+    size_t free_count, free_capacity;
+    size_t sweep_slot; /* the index of the slot that a sweep visits next */
+    size_t counter_count, node_bytes;
+    uint64_t unmatched;
+    doorman_time updated_at;
+
+    /* The present call. */
+    doorman__charge *charges;
+    size_t charge_count, charge_capacity;
+    doorman__want *wants;
+    size_t want_capacity;
+    doorman_permit_grant *grants;
+    size_t grant_capacity;
+    doorman_permit_detail *details;
+    size_t detail_count, detail_capacity;
+    int32_t charge_heads[256]; /* finds the charges of one counter; -1: none */
+};
+
+static doorman__slot *doorman__permits_bans(const doorman_permits *permits) {
+    return permits->slots[0];
+}
+
+static uint64_t *doorman__counter_state(doorman__counter *counter) {
+    return (uint64_t *)(void *)(counter + 1);
+}
+
+static char *doorman__counter_key(doorman__counter *counter) {
+    return (char *)(doorman__counter_state(counter) + counter->words);
+}
+
+/* Returns the two words that count refusals for a ban: the count, and when it began. */
+static uint64_t *doorman__counter_refusals(doorman__counter *counter) {
+    assert(counter->flags & DOORMAN__COUNTS_REFUSALS);
+    return doorman__counter_state(counter) + counter->words - 2;
+}
+
+static size_t doorman__counter_bytes(const doorman__counter *counter) {
+    return sizeof *counter + counter->words * sizeof(uint64_t) + counter->key_bytes;
+}
+
+static const char *doorman__place_id(const doorman__place *place) {
+    return (const char *)(place + 1);
+}
+
+/* Returns the key that is a part of the identity of a counter. Only a limit per key has one. */
+static const char *doorman__limit_key(const doorman_permit_limit *limit, const char *key) {
+    return limit && limit->per != DOORMAN_PER_KEY ? "" : key;
+}
+
+/* Hashes the identity of a counter in its slot. */
+static uint32_t doorman__counter_hash(const doorman_permits *permits, uint32_t tag, const char *key,
+                                      size_t key_bytes) {
+    const uint64_t seed[2] = {permits->options.seed[0] ^ tag, permits->options.seed[1]};
+    return (uint32_t)doorman__hash_bytes(seed, (const unsigned char *)key, key_bytes);
+}
+
+static doorman__counter *doorman__slot_find(const doorman__slot *slot, uint32_t tag, uint32_t hash,
+                                            const char *key, size_t key_bytes) {
+    doorman__chain *node = doorman__chains_first(&slot->nodes, hash);
+    for (; node; node = node->next) {
+        if (node->hash != hash || node->tag != tag) continue;
+        doorman__counter *counter = (doorman__counter *)(void *)node;
+        if (counter->key_bytes != key_bytes) continue;
+        if (memcmp(doorman__counter_key(counter), key, key_bytes) == 0) return counter;
+    }
+    return NULL;
+}
+
+static void doorman__permits_event(const doorman_permits *permits, doorman_permit_event_kind kind,
+                                   const char *resource_id, const char *key, const char *limit,
+                                   doorman_reason reason, double amount) {
+    if (!permits->options.on_event) return;
+    const doorman_permit_event event = {kind, resource_id, key, limit, reason, amount};
+    permits->options.on_event(permits->options.context, &event);
+}
+
+static doorman__place *doorman__permits_place_of(const doorman_permits *permits, uint32_t tag) {
+    return tag == DOORMAN__NO_PLACE ? NULL : permits->places[tag];
+}
+
+/* Removes a counter or a ban from its slot, and frees it. */
+static void doorman__permits_remove(doorman_permits *permits, doorman__slot *slot,
+                                    doorman__counter *counter) {
+    assert(!(counter->flags & DOORMAN__IN_USE));
+    doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    size_t bytes = doorman__counter_bytes(counter);
+    doorman__chains_remove(&slot->nodes, &counter->node);
+    assert(permits->node_bytes >= bytes);
+    permits->node_bytes -= bytes;
+    if (slot != doorman__permits_bans(permits)) permits->counter_count--;
+    if (place) {
+        assert(place->counter_count > 0);
+        place->counter_count--;
+    }
+    DOORMAN_FREE(counter);
+}
+
+static void doorman__permits_drop(doorman_permits *permits, doorman__slot *slot,
+                                  doorman__counter *counter, doorman_permit_event_kind kind) {
+    doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    if (permits->options.on_event && slot != doorman__permits_bans(permits)) {
+        char key[DOORMAN_ID_BYTES_MAX + 1];
+        memcpy(key, doorman__counter_key(counter), counter->key_bytes);
+        key[counter->key_bytes] = 0;
+        doorman__permits_event(permits, kind, place ? doorman__place_id(place) : NULL, key,
+                               slot->limit ? slot->limit->name : NULL, DOORMAN_NO_REASON, 0);
+    }
+    doorman__permits_remove(permits, slot, counter);
+}
+
+/* ---- permits: places */
+
+/* Returns whether a slot has the identity of a limit, except for the glob. */
+static bool doorman__slot_is(const doorman__slot *slot, const doorman_permit_limit *limit) {
+    return slot->kind == limit->kind && slot->per == limit->per &&
+           strcmp(slot->name, limit->name) == 0;
+}
+
+/* Returns the slot for a limit of a place. If the place had the slot of a limit with the same name,
+ * kind and scope, it keeps this slot, so that its counters stay (P15). A place without counters
+ * takes the slot of the limit itself. */
+static doorman__place_slot doorman__place_slot_for(const doorman_permits *permits,
+                                                   const doorman__place *place,
+                                                   const doorman_permit_limit *limit) {
+    doorman__slot *own = permits->own_slots[limit - permits->config->limits];
+    for (size_t i = 0; i < place->slot_count; i++) {
+        const doorman__place_slot *last = &place->slots[i];
+        bool same = limit->per == DOORMAN_PER_TEMPLATE ? last->slot == own
+                                                       : doorman__slot_is(last->slot, limit);
+        if (same && (last->slot == own || place->counter_count)) return *last;
+    }
+    return (doorman__place_slot){own, permits->generation};
+}
+
+static bool doorman__config_shadows(const doorman_config *config, const char *resource_id) {
+    for (size_t i = 0; i < config->shadow_count; i++) {
+        if (doorman__glob_match(config->shadow[i], resource_id)) return true;
+    }
+    return false;
+}
+
+/* Returns the template of a resource, or NULL if it has no limits. */
+static const doorman_template *doorman__permits_template(const doorman_permits *permits,
+                                                         const char *resource_id) {
+    const doorman_template *found = doorman__config_find(permits->config, resource_id);
+    return found && found->has_limits ? found : NULL;
+}
+
+/* Gives back the references of a place to its slots. */
+static void doorman__place_leave(const doorman__place *place) {
+    for (size_t i = 0; i < place->slot_count; i++) {
+        assert(place->slots[i].slot->references > 0);
+        place->slots[i].slot->references--;
+    }
+}
+
+/* Finds the template and the slots of a place again after a change of configuration. Returns false
+ * if memory runs out; the place is then as before. */
+static bool doorman__place_resolve(doorman_permits *permits, doorman__place *place) {
+    if (place->generation == permits->generation) return true;
+    const char *id = doorman__place_id(place);
+    const doorman_template *template_ = doorman__permits_template(permits, id);
+    size_t count = template_ ? template_->limit_count : 0;
+    doorman__place_slot *slots =
+        (doorman__place_slot *)doorman__zalloc((count + 1) * sizeof *slots);
+    if (!slots) return false;
+    for (size_t i = 0; i < count; i++) {
+        slots[i] = doorman__place_slot_for(permits, place, &template_->limits[i]);
+    }
+    for (size_t i = 0; i < count; i++) slots[i].slot->references++;
+    doorman__place_leave(place);
+    DOORMAN_FREE(place->slots);
+    place->slots = slots;
+    place->slot_count = count;
+    place->template_ = template_;
+    place->shadow = doorman__config_shadows(permits->config, id);
+    place->generation = permits->generation;
+    return true;
+}
+
+static size_t doorman__place_bytes(const doorman__place *place) {
+    return sizeof *place + strlen(doorman__place_id(place)) + 1;
+}
+
+static uint32_t doorman__place_hash(const doorman_permits *permits, const char *resource_id) {
+    return (uint32_t)doorman__hash(permits->options.seed, resource_id);
+}
+
+static doorman__place *doorman__permits_find_place(const doorman_permits *permits,
+                                                   const char *resource_id) {
+    uint32_t hash = doorman__place_hash(permits, resource_id);
+    doorman__chain *node = doorman__chains_first(&permits->place_table, hash);
+    for (; node; node = node->next) {
+        doorman__place *place = (doorman__place *)(void *)node;
+        if (node->hash == hash && strcmp(doorman__place_id(place), resource_id) == 0) return place;
+    }
+    return NULL;
+}
+
+/* Makes room for one more place, and for its index when it is free again. */
+static bool doorman__permits_reserve_place(doorman_permits *permits) {
+    if (permits->free_count) return true;
+    void *places = permits->places, *indexes = permits->free_places;
+    size_t count = permits->place_count + 1;
+    bool room = doorman__reserve(&places, &permits->place_capacity, count, sizeof(void *));
+    permits->places = (doorman__place **)places;
+    room = room && doorman__reserve(&indexes, &permits->free_capacity, count, sizeof(uint32_t));
+    permits->free_places = (uint32_t *)indexes;
+    return room;
+}
+
+/* Adds a place without a template. Returns NULL if memory runs out. */
+static doorman__place *doorman__permits_add_place(doorman_permits *permits,
+                                                  const char *resource_id) {
+    size_t bytes = strlen(resource_id) + 1;
+    if (!doorman__permits_reserve_place(permits)) return NULL;
+    doorman__place *place = (doorman__place *)doorman__zalloc(sizeof *place + bytes);
+    if (!place) return NULL;
+    memcpy(place + 1, resource_id, bytes);
+    place->generation = permits->generation - 1;
+    uint32_t hash = doorman__place_hash(permits, resource_id);
+    if (!doorman__place_resolve(permits, place) ||
+        !doorman__chains_add(&permits->place_table, &place->node, hash)) {
+        doorman__place_leave(place);
+        DOORMAN_FREE(place->slots);
+        DOORMAN_FREE(place);
+        return NULL;
+    }
+    size_t index = permits->place_count;
+    if (permits->free_count) index = permits->free_places[--permits->free_count];
+    if (index == permits->place_count) permits->place_count++;
+    place->node.tag = (uint32_t)index;
+    permits->places[index] = place;
+    permits->node_bytes += doorman__place_bytes(place);
+    return place;
+}
+
+static void doorman__permits_remove_place(doorman_permits *permits, doorman__place *place) {
+    assert(place->counter_count == 0 && permits->places[place->node.tag] == place);
+    assert(permits->free_count < permits->free_capacity);
+    permits->places[place->node.tag] = NULL;
+    permits->free_places[permits->free_count++] = place->node.tag;
+    permits->node_bytes -= doorman__place_bytes(place);
+    doorman__chains_remove(&permits->place_table, &place->node);
+    doorman__place_leave(place);
+    DOORMAN_FREE(place->slots);
+    DOORMAN_FREE(place);
+}
+
+/* Finds or adds a place, with its present template. Returns NULL if memory runs out. */
+static doorman__place *doorman__permits_place(doorman_permits *permits, const char *resource_id) {
+    doorman__place *place = doorman__permits_find_place(permits, resource_id);
+    if (!place) return doorman__permits_add_place(permits, resource_id);
+    return doorman__place_resolve(permits, place) ? place : NULL;
+}
+
+/* ---- permits: which figures a key has */
+
+/* Returns whether a list of globs concerns a key: see doorman_permit_limit. */
+static bool doorman__keys_concern(const char *const *keys, size_t count, const char *key) {
+    bool found = false, needed = false;
+    for (size_t i = 0; i < count; i++) {
+        bool excludes = keys[i][0] == '!';
+        needed = needed || !excludes;
+        if (found && !excludes) continue;
+        bool matches = doorman__glob_match(keys[i] + excludes, key);
+        if (matches && excludes) return false;
+        found = found || matches;
+    }
+    return found || !needed;
+}
+
+/* Returns the index of the first override for a key plus 1, or 0 if there is none. */
+static uint16_t doorman__limit_override(const doorman_permit_limit *limit, const char *key) {
+    for (size_t i = 0; i < limit->override_count; i++) {
+        const doorman_override *override_ = &limit->overrides[i];
+        if (doorman__keys_concern(override_->keys, override_->key_count, key)) {
+            return (uint16_t)(i + 1);
+        }
+    }
+    return 0;
+}
+
+static const doorman_figures *doorman__limit_figures(const doorman_permit_limit *limit,
+                                                     uint16_t override_) {
+    assert(override_ <= limit->override_count);
+    return override_ ? &limit->overrides[override_ - 1].figures : &limit->figures;
+}
+
+/* ---- permits: creating and adapting counters */
+
+/* Allocates a counter with a zero state. Returns NULL if memory runs out. */
+static doorman__counter *doorman__counter_create(const char *key, size_t key_bytes, size_t words,
+                                                 uint8_t flags) {
+    size_t all = words + (flags & DOORMAN__COUNTS_REFUSALS ? 2 : 0);
+    doorman__counter *counter =
+        (doorman__counter *)doorman__zalloc(sizeof *counter + all * sizeof(uint64_t) + key_bytes);
+    if (!counter) return NULL;
+    assert(all <= UINT8_MAX && key_bytes <= DOORMAN_ID_BYTES_MAX);
+    counter->words = (uint8_t)all;
+    counter->flags = flags;
+    counter->key_bytes = (uint16_t)key_bytes;
+    memcpy(doorman__counter_key(counter), key, key_bytes);
+    return counter;
+}
+
+/* Puts a counter into its slot. Returns false if memory runs out. */
+static bool doorman__permits_insert(doorman_permits *permits, doorman__slot *slot,
+                                    doorman__counter *counter, uint32_t tag, uint32_t hash) {
+    doorman__place *place = doorman__permits_place_of(permits, tag);
+    counter->node.tag = tag;
+    if (!doorman__chains_add(&slot->nodes, &counter->node, hash)) return false;
+    permits->node_bytes += doorman__counter_bytes(counter);
+    if (slot != doorman__permits_bans(permits)) permits->counter_count++;
+    if (place) place->counter_count++;
+    return true;
+}
+
+static uint8_t doorman__limit_flags(const doorman_permit_limit *limit) {
+    return limit->ban.refusals ? DOORMAN__COUNTS_REFUSALS : 0;
+}
+
+/* Gives a counter the number of words that its figures need now. What the state had at the same
+ * places stays. Returns the counter, which may have moved, or NULL if memory runs out. */
+static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorman__slot *slot,
+                                                 const doorman_permit_limit *limit,
+                                                 doorman__counter *counter, size_t words) {
+    uint8_t flags = doorman__limit_flags(limit);
+    size_t before = counter->words - (counter->flags & DOORMAN__COUNTS_REFUSALS ? 2u : 0u);
+    if (before == words && flags == (counter->flags & DOORMAN__COUNTS_REFUSALS)) return counter;
+    doorman__counter *other =
+        doorman__counter_create(doorman__counter_key(counter), counter->key_bytes, words, flags);
+    if (!other) return NULL;
+    size_t kept = before < words ? before : words;
+    memcpy(doorman__counter_state(other), doorman__counter_state(counter), kept * sizeof(uint64_t));
+    if (flags && (counter->flags & DOORMAN__COUNTS_REFUSALS)) {
+        memcpy(doorman__counter_refusals(other), doorman__counter_refusals(counter),
+               2 * sizeof(uint64_t));
+    }
+    uint32_t tag = counter->node.tag, hash = counter->node.hash;
+    bool added = doorman__permits_insert(permits, slot, other, tag, hash);
+    assert(added); /* the table has a bucket, because it has a counter */
+    (void)added;
+    doorman__permits_remove(permits, slot, counter);
+    return other;
+}
+
+/* Adapts a counter to the present configuration. `limit` is the limit that the counter has now. Its
+ * figures may have other overrides than before. Returns NULL if memory runs out. */
+static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorman__slot *slot,
+                                                const doorman_permit_limit *limit,
+                                                doorman__counter *counter) {
+    uint16_t generation = (uint16_t)permits->generation;
+    bool known = counter->override_ <= limit->override_count;
+    if (counter->generation == generation && known) return counter;
+    char key[DOORMAN_ID_BYTES_MAX + 1];
+    memcpy(key, doorman__counter_key(counter), counter->key_bytes);
+    key[counter->key_bytes] = 0;
+    uint16_t override_ = doorman__limit_override(limit, key);
+    const doorman_figures *figures = doorman__limit_figures(limit, override_);
+    size_t words = doorman__state_words(limit->kind, figures);
+    counter = doorman__counter_resize(permits, slot, limit, counter, words);
+    if (!counter) return NULL;
+    counter->override_ = override_;
+    counter->generation = generation;
+    return counter;
+}
+
+/* Returns whether a counter is from a time before the place got the slot. Generations wrap around,
+ * so only their difference has a meaning. */
+static bool doorman__counter_stale(const doorman__counter *counter, uint32_t since) {
+    return (uint16_t)(counter->generation - since) >= 0x8000;
+}
+
+/* Returns the limit of a counter in the present configuration. Returns NULL if there is none, or if
+ * memory runs out (*failed). */
+static const doorman_permit_limit *doorman__counter_limit(doorman_permits *permits,
+                                                          const doorman__slot *slot,
+                                                          const doorman__counter *counter,
+                                                          bool *failed) {
+    doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    if (!place) return slot->limit;
+    if (!doorman__place_resolve(permits, place)) {
+        *failed = true;
+        return NULL;
+    }
+    for (size_t i = 0; i < place->slot_count; i++) {
+        if (place->slots[i].slot != slot) continue;
+        bool stale = doorman__counter_stale(counter, place->slots[i].since);
+        return stale ? NULL : &place->template_->limits[i];
+    }
+    return NULL;
+}
+
+static doorman__meter doorman__counter_meter(const doorman_permit_limit *limit,
+                                             doorman__counter *counter) {
+    return (doorman__meter){limit, doorman__limit_figures(limit, counter->override_),
+                            doorman__counter_state(counter)};
+}
+
+/* Returns whether refusals of a counter still count for a ban. */
+static bool doorman__counter_counts(doorman__counter *counter, const doorman_permit_limit *limit,
+                                    doorman_time now) {
+    if (!(counter->flags & DOORMAN__COUNTS_REFUSALS)) return false;
+    const uint64_t *refusals = doorman__counter_refusals(counter);
+    return refusals[0] && now <= doorman__after((doorman_time)refusals[1], limit->ban.window);
+}
+
+/* ---- permits: removing counters that equal fresh ones (P14) */
+
+/* Removes a counter if it equals a fresh one, or if its limit is gone. */
+static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot,
+                                   doorman__counter *counter) {
+    bool failed = false;
+    if (slot == doorman__permits_bans(permits)) {
+        bool ended = doorman__counter_state(counter)[0] <= (uint64_t)permits->at.now;
+        if (ended) doorman__permits_remove(permits, slot, counter);
+        return;
+    }
+    const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, &failed);
+    if (failed) return;
+    if (limit) {
+        counter = doorman__counter_adapt(permits, slot, limit, counter);
+        if (!counter) return;
+        const doorman__meter meter = doorman__counter_meter(limit, counter);
+        bool fresh = doorman__meter_fresh(&meter, &permits->at) &&
+                     !doorman__counter_counts(counter, limit, permits->at.now);
+        if (!fresh) return;
+    }
+    doorman__permits_drop(permits, slot, counter, DOORMAN_PERMIT_KEY_REMOVED);
+}
+
+/* Visits the counters of one bucket. Returns how many there were. */
+static size_t doorman__permits_visit_bucket(doorman_permits *permits, doorman__slot *slot) {
+    doorman__chain *node = *doorman__chains_at(&slot->nodes, slot->nodes.cursor++);
+    size_t count = 0;
+    for (doorman__chain *next = NULL; node; node = next, count++) {
+        next = node->next;
+        doorman__permits_visit(permits, slot, (doorman__counter *)(void *)node);
+    }
+    return count;
+}
+
+static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
+    doorman__slot *slot = permits->slots[index];
+    assert(!slot->limit && slot->nodes.count == 0 && slot->references == 0 && index > 0);
+    doorman__chains_uninit(&slot->nodes);
+    DOORMAN_FREE(slot);
+    permits->slots[index] = permits->slots[--permits->slot_count];
+}
+
+/* Moves the sweep to the next slot. A slot whose limit is gone is freed when it is empty. */
+static void doorman__permits_next_slot(doorman_permits *permits) {
+    doorman__slot *slot = permits->slots[permits->sweep_slot];
+    slot->nodes.cursor = 0;
+    bool gone = permits->sweep_slot > 0 && !slot->limit && !slot->references && !slot->nodes.count;
+    if (gone) {
+        doorman__permits_free_slot(permits, permits->sweep_slot);
+    } else {
+        permits->sweep_slot++;
+    }
+    if (permits->sweep_slot >= permits->slot_count) permits->sweep_slot = 0;
+}
+
+/* Removes places without counters. */
+static void doorman__permits_sweep_places(doorman_permits *permits, size_t visits) {
+    doorman__chains *nodes = &permits->place_table;
+    for (size_t i = 0; i < visits && nodes->bucket_count > 0; i++) {
+        if (nodes->cursor >= nodes->bucket_count) nodes->cursor = 0;
+        doorman__chain *node = *doorman__chains_at(nodes, nodes->cursor++);
+        for (doorman__chain *next = NULL; node; node = next) {
+            next = node->next;
+            doorman__place *place = (doorman__place *)(void *)node;
+            if (!place->counter_count) doorman__permits_remove_place(permits, place);
+        }
+    }
+}
+
+/* Visits about so many counters, and as many places. */
+static void doorman__permits_sweep(doorman_permits *permits, size_t visits) {
+    size_t steps = 4 * visits + 16;
+    doorman__permits_sweep_places(permits, visits);
+    for (size_t visited = 0; visited < visits && steps > 0; steps--) {
+        doorman__slot *slot = permits->slots[permits->sweep_slot];
+        if (slot->nodes.cursor >= slot->nodes.bucket_count) {
+            doorman__permits_next_slot(permits);
+        } else {
+            visited += doorman__permits_visit_bucket(permits, slot);
+        }
+    }
+}
+
+/* ---- permits: room for one more counter */
+
+#define DOORMAN__EVICT_SAMPLES 8
+
+/* How near a counter is to a fresh one. */
+static doorman_time doorman__permits_distance(doorman_permits *permits, doorman__slot *slot,
+                                              doorman__counter *counter) {
+    bool failed = false;
+    const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, &failed);
+    if (failed || counter->flags & DOORMAN__IN_USE) return DOORMAN_NEVER;
+    if (!limit) return -1;
+    /* another generation may have other tiers, so the state is not read */
+    if (counter->generation != (uint16_t)permits->generation) return 0;
+    if (counter->override_ > limit->override_count) return 0;
+    const doorman__meter meter = doorman__counter_meter(limit, counter);
+    doorman_time rest = doorman__meter_reset_after(&meter, &permits->at);
+    if (!doorman__counter_counts(counter, limit, permits->at.now)) return rest;
+    return doorman__later(rest, limit->ban.window);
+}
+
+/* Evicts the counter that is nearest to a fresh one, among 8 that are sampled. Returns false if
+ * there is none. Bans are in another table, so no ban is evicted. */
+static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot) {
+    const doorman__chains *nodes = &slot->nodes;
+    doorman__counter *best = NULL;
+    doorman_time least = DOORMAN_NEVER;
+    if (!nodes->count) return false;
+    size_t bucket = (size_t)(doorman__random(&permits->random) % nodes->bucket_count);
+    for (size_t i = 0, seen = 0; i < nodes->bucket_count && seen < DOORMAN__EVICT_SAMPLES; i++) {
+        if (++bucket >= nodes->bucket_count) bucket = 0;
+        doorman__chain *node = *doorman__chains_at(nodes, bucket);
+        for (; node; node = node->next, seen++) {
+            doorman__counter *counter = (doorman__counter *)(void *)node;
+            doorman_time distance = doorman__permits_distance(permits, slot, counter);
+            if (distance < least) {
+                least = distance;
+                best = counter;
+            }
+        }
+    }
+    if (!best) return false;
+    slot->totals.evicted++;
+    doorman__permits_drop(permits, slot, best, DOORMAN_PERMIT_KEY_EVICTED);
+    return true;
+}
+
+static size_t doorman__permits_bytes(const doorman_permits *permits) {
+    size_t bytes = permits->node_bytes + doorman__chains_bytes(&permits->place_table);
+    for (size_t i = 0; i < permits->slot_count; i++) {
+        bytes += doorman__chains_bytes(&permits->slots[i]->nodes);
+    }
+    return bytes;
+}
+
+/* Makes room for one more counter of `bytes` bytes. Returns false if a bound forbids it (P19). */
+static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *slot,
+                                       const doorman_permit_limit *limit, size_t bytes) {
+    const doorman_permits_options *options = &permits->options;
+    for (int i = 0; i < 64; i++) {
+        bool full = slot->nodes.count >= limit->max_keys ||
+                    permits->counter_count >= options->counter_max ||
+                    permits->node_bytes + bytes > options->memory_max;
+        if (!full) return true;
+        if (limit->refuse_new || !doorman__permits_evict(permits, slot)) return false;
+    }
+    return false;
+}
+
+/* ---- permits: one decision, prepare */
+
+/* What a permit wants of one counter. */
+struct doorman__charge {
+    doorman__place *place;
+    const doorman_permit_limit *limit;
+    doorman__slot *slot; /* has the counter */
+    doorman__slot *own; /* of the limit; counts the decision. It differs from `slot` if the resource
+                            has got another template (P15) */
+    doorman__counter *counter; /* NULL: it does not exist, so it equals a fresh one */
+    const doorman_figures *figures;
+    const char *key; /* of the counter */
+    uint32_t tag, hash, since;
+    uint16_t override_;
+    bool shadow, created;
+    doorman_reason reason; /* not NO_REASON: the counter refuses */
+    size_t first_item, item_count;
+    uint64_t need;    /* the sum of the minimums */
+    uint64_t offer;   /* what the counter offers */
+    uint64_t spare;   /* what is left without debt, above the minimums and above `extra` */
+    uint64_t granted; /* the sum of what the items get */
+    doorman_time wait;
+    size_t tier_entered;
+    int32_t next; /* the next charge with the same head, or -1 */
+};
+
+/* One item of the permit. */
+struct doorman__want {
+    doorman__place *place; /* NULL: no limits */
+    const char *resource_id, *key;
+    uint64_t cost, min, granted;
+    bool unmatched;
+    doorman_time ban_rest; /* 0: not banned */
+    size_t charge_count;
+    uint32_t charges[DOORMAN_LIMITS_MAX];
+};
+
+/* Checks a key: 0 to 256 bytes of UTF-8. */
+static bool doorman__key_valid(const char *key) {
+    const char *end = (const char *)memchr(key, 0, DOORMAN_ID_BYTES_MAX + 1);
+    uint32_t code = 0;
+    while (end && key < end) {
+        if (!doorman__utf8_next(&key, end, &code)) return false;
+    }
+    return end != NULL;
+}
+
+#define DOORMAN__KEY_RULE "must be 0 to 256 bytes of UTF-8"
+
+static doorman_status doorman__permit_item_check(const doorman_permit_item *item, size_t index,
+                                                 doorman_error *error) {
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(item->resource_id), "resource_id: " DOORMAN__ID_RULE},
+        {item->key && !doorman__key_valid(item->key), "key: " DOORMAN__KEY_RULE},
+        {!doorman__amount_valid(item->cost), "cost: " DOORMAN__AMOUNT_RULE},
+        {item->has_min && !(item->min >= 0 && item->min <= item->cost),
+         "min: must be from 0 to the cost"},
+        {!item->has_min && !doorman__equal(item->min, 0), "min: needs has_min"},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (!text) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "item[%zu].%s", index, text);
+}
+
+/* Checks a request, and makes room for its items. */
+static doorman_status doorman__permits_check(doorman_permits *permits,
+                                             const doorman_permit_request *request,
+                                             doorman_error *error) {
+    size_t count = request->item_count, most = permits->options.item_max;
+    if (!count || !request->items) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "item: must be a list of items");
+    }
+    if (count > most) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "item: at most %zu, not %zu", most,
+                             count);
+    }
+    if (!doorman__duration_valid(request->max_wait)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE);
+    }
+    for (size_t i = 0; i < count; i++) {
+        doorman_status status = doorman__permit_item_check(&request->items[i], i, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    void *wants = permits->wants, *grants = permits->grants;
+    bool room = doorman__reserve(&wants, &permits->want_capacity, count, sizeof *permits->wants);
+    permits->wants = (doorman__want *)wants;
+    room =
+        room && doorman__reserve(&grants, &permits->grant_capacity, count, sizeof *permits->grants);
+    permits->grants = (doorman_permit_grant *)grants;
+    return room ? DOORMAN_OK : doorman__no_memory(error);
+}
+
+/* P2, `equal`: all items get the same whole number of units. Sets the smallest and the largest
+ * number that all items accept. Returns false if there is none. */
+static bool doorman__wants_equal(doorman__want *wants, size_t count) {
+    const uint64_t unit = (uint64_t)DOORMAN__UNIT;
+    uint64_t least = 0, most = UINT64_MAX / 2;
+    for (size_t i = 0; i < count; i++) {
+        if (wants[i].min > least) least = wants[i].min;
+        if (wants[i].cost < most) most = wants[i].cost;
+    }
+    least = (least + unit - 1) / unit * unit;
+    most = most / unit * unit;
+    for (size_t i = 0; i < count; i++) {
+        wants[i].min = least;
+        wants[i].cost = most;
+    }
+    return least <= most;
+}
+
+static doorman_status doorman__wants_read(doorman__want *wants,
+                                          const doorman_permit_request *request,
+                                          doorman_error *error) {
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        memset(&wants[i], 0, sizeof wants[i]);
+        wants[i].resource_id = item->resource_id;
+        wants[i].key = item->key ? item->key : "";
+        wants[i].cost = doorman__units(item->cost);
+        wants[i].min = item->has_min ? doorman__units(item->min) : wants[i].cost;
+    }
+    if (!request->equal || doorman__wants_equal(wants, request->item_count)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                         "equal: no whole number is between min and cost of all items");
+}
+
+/* Returns the charge of a counter that an earlier item already has, or NULL. */
+static doorman__charge *doorman__permits_same_charge(const doorman_permits *permits,
+                                                     const doorman__charge *wanted) {
+    int32_t at = permits->charge_heads[wanted->hash & 255];
+    for (; at >= 0; at = permits->charges[at].next) {
+        doorman__charge *charge = &permits->charges[at];
+        if (charge->slot == wanted->slot && charge->tag == wanted->tag &&
+            charge->hash == wanted->hash && strcmp(charge->key, wanted->key) == 0) {
+            return charge;
+        }
+    }
+    return NULL;
+}
+
+/* Finds the counter of a new charge, and its figures. Returns false if memory runs out. */
+static bool doorman__charge_find(doorman_permits *permits, doorman__charge *charge) {
+    size_t key_bytes = strlen(charge->key);
+    doorman__counter *counter =
+        doorman__slot_find(charge->slot, charge->tag, charge->hash, charge->key, key_bytes);
+    if (counter && charge->tag != DOORMAN__NO_PLACE &&
+        doorman__counter_stale(counter, charge->since)) {
+        doorman__permits_drop(permits, charge->slot, counter, DOORMAN_PERMIT_KEY_REMOVED);
+        counter = NULL;
+    }
+    if (counter) {
+        counter = doorman__counter_adapt(permits, charge->slot, charge->limit, counter);
+        if (!counter) return false;
+        counter->flags |= DOORMAN__IN_USE;
+        charge->counter = counter;
+        charge->override_ = counter->override_;
+    } else {
+        charge->override_ = doorman__limit_override(charge->limit, charge->key);
+    }
+    charge->figures = doorman__limit_figures(charge->limit, charge->override_);
+    return true;
+}
+
+/* Adds what an item wants of one counter. Returns false if memory runs out. */
+static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
+                                        const doorman__charge *given) {
+    doorman__want *want = &permits->wants[item];
+    doorman__charge *charge = item ? doorman__permits_same_charge(permits, given) : NULL;
+    if (!charge) {
+        void *charges = permits->charges;
+        bool room = doorman__reserve(&charges, &permits->charge_capacity, permits->charge_count + 1,
+                                     sizeof *permits->charges);
+        permits->charges = (doorman__charge *)charges;
+        if (!room) return false;
+        charge = &permits->charges[permits->charge_count];
+        *charge = *given;
+        if (!doorman__charge_find(permits, charge)) return false;
+        charge->first_item = item;
+        int32_t *head = &permits->charge_heads[charge->hash & 255];
+        charge->next = *head;
+        *head = (int32_t)permits->charge_count++;
+    }
+    charge->item_count++;
+    charge->need += want->min;
+    assert(want->charge_count < DOORMAN_LIMITS_MAX);
+    want->charges[want->charge_count++] = (uint32_t)(charge - permits->charges);
+    return true;
+}
+
+/* Adds the charges of all limits that concern an item. Returns false if memory runs out. */
+static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) {
+    const doorman__want *want = &permits->wants[item];
+    doorman__place *place = want->place;
+    const uint32_t tag = place->node.tag;
+    uint32_t key_hash = doorman__counter_hash(permits, tag, want->key, strlen(want->key));
+    for (size_t i = 0; i < place->slot_count; i++) {
+        const doorman_permit_limit *limit = &place->template_->limits[i];
+        if (limit->key_count && !doorman__keys_concern(limit->keys, limit->key_count, want->key)) {
+            continue;
+        }
+        doorman__charge charge;
+        memset(&charge, 0, sizeof charge);
+        charge.place = place;
+        charge.limit = limit;
+        charge.slot = place->slots[i].slot;
+        charge.since = place->slots[i].since;
+        charge.own = permits->own_slots[limit - permits->config->limits];
+        charge.key = doorman__limit_key(limit, want->key);
+        charge.tag = limit->per == DOORMAN_PER_TEMPLATE ? DOORMAN__NO_PLACE : tag;
+        charge.shadow = limit->shadow || place->shadow;
+        charge.hash = limit->per == DOORMAN_PER_KEY
+                          ? key_hash
+                          : doorman__counter_hash(permits, charge.tag, "", 0);
+        if (!doorman__permits_add_charge(permits, item, &charge)) return false;
+    }
+    return true;
+}
+
+static doorman__counter *doorman__permits_find_ban(const doorman_permits *permits,
+                                                   const doorman__place *place, const char *key) {
+    const doorman__slot *bans = doorman__permits_bans(permits);
+    size_t key_bytes = strlen(key);
+    if (!bans->nodes.count) return NULL;
+    uint32_t tag = place->node.tag;
+    uint32_t hash = doorman__counter_hash(permits, tag, key, key_bytes);
+    return doorman__slot_find(bans, tag, hash, key, key_bytes);
+}
+
+/* Finds the place of an item, its ban and its charges. Returns false if memory runs out.
+ *   inspects   true: the limits of a banned key are evaluated too */
+static bool doorman__permits_prepare_item(doorman_permits *permits, size_t item, bool inspects) {
+    doorman__want *want = &permits->wants[item];
+    doorman__place *place = doorman__permits_find_place(permits, want->resource_id);
+    if (place && !doorman__place_resolve(permits, place)) return false;
+    const doorman_template *template_ =
+        place ? place->template_ : doorman__permits_template(permits, want->resource_id);
+    if (!template_) {
+        bool has_template = doorman__config_find(permits->config, want->resource_id) != NULL;
+        want->unmatched = has_template || permits->config->reject_unmatched;
+        return true;
+    }
+    if (!template_->limit_count) return true;
+    if (!place) place = doorman__permits_place(permits, want->resource_id);
+    if (!place) return false;
+    want->place = place;
+    doorman__counter *ban = doorman__permits_find_ban(permits, place, want->key);
+    doorman_time until = ban ? (doorman_time)doorman__counter_state(ban)[0] : 0;
+    if (until > permits->at.now) want->ban_rest = until - permits->at.now;
+    if (want->ban_rest && !inspects) return true;
+    return doorman__permits_add_charges(permits, item);
+}
+
+static bool doorman__permits_prepare(doorman_permits *permits, size_t count, bool inspects) {
+    permits->charge_count = permits->detail_count = 0;
+    memset(permits->charge_heads, 0xff, sizeof permits->charge_heads);
+    for (size_t i = 0; i < count; i++) {
+        if (!doorman__permits_prepare_item(permits, i, inspects)) return false;
+    }
+    return true;
+}
+
+/* Ends a call: its counters may be removed again. */
+static void doorman__permits_release_charges(doorman_permits *permits) {
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__counter *counter = permits->charges[i].counter;
+        if (counter) counter->flags &= (uint8_t)~DOORMAN__IN_USE;
+    }
+}
+
+/* ---- permits: one decision, evaluate */
+
+/* Returns the meter of a charge. If there is no counter, the meter has a fresh state in `room`. */
+static doorman__meter doorman__charge_meter(const doorman_permits *permits,
+                                            const doorman__charge *charge, uint64_t *room) {
+    if (charge->counter) return doorman__counter_meter(charge->limit, charge->counter);
+    doorman__meter meter = {charge->limit, charge->figures, room};
+    doorman__meter_init(&meter, &permits->at);
+    return meter;
+}
+
+/* Returns the largest sum of minimums that a counter accepts. */
+static uint64_t doorman__charge_max_cost(const doorman__charge *charge) {
+    double most = doorman__figures_most(charge->limit->kind, charge->figures);
+    if (charge->limit->has_max_cost) most = doorman__min(most, charge->limit->max_cost);
+    return doorman__parts_floor(most);
+}
+
+static void doorman__charge_evaluate(const doorman_permits *permits, doorman__charge *charge,
+                                     doorman_time wait_max) {
+    uint64_t room[DOORMAN__STATE_WORDS_MAX];
+    const doorman__meter meter = doorman__charge_meter(permits, charge, room);
+    charge->offer = doorman__meter_offer(&meter, wait_max, &charge->wait, &permits->at);
+    uint64_t saved = doorman__meter_saved(&meter, &permits->at);
+    charge->spare = saved > charge->need ? saved - charge->need : 0;
+    if (charge->need > charge->offer) charge->reason = DOORMAN_REASON_RATE;
+    if (charge->need > doorman__charge_max_cost(charge)) charge->reason = DOORMAN_REASON_MAX_COST;
+}
+
+/* Returns how long it takes until the counter of a refused charge offers enough. */
+static doorman_time doorman__charge_delay(const doorman_permits *permits,
+                                          const doorman__charge *charge, doorman_time wait_max) {
+    uint64_t room[DOORMAN__STATE_WORDS_MAX];
+    const doorman__meter meter = doorman__charge_meter(permits, charge, room);
+    return doorman__meter_delay(&meter, charge->need, wait_max, &permits->at);
+}
+
+/* Evaluates all charges. Returns whether the permit fits. */
+static bool doorman__permits_evaluate(doorman_permits *permits, size_t item_count,
+                                      doorman_time wait_max) {
+    bool fits = true;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        doorman__charge_evaluate(permits, charge, wait_max);
+        fits = fits && (!charge->reason || charge->shadow);
+    }
+    for (size_t i = 0; i < item_count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        fits = fits && !want->unmatched && !want->ban_rest;
+    }
+    return fits;
+}
+
+/* ---- permits: one decision, dividing what is offered (P2) */
+
+/* Returns how much more than its minimum an item can get. */
+static uint64_t doorman__want_extra(const doorman_permits *permits, const doorman__want *want) {
+    const uint64_t most = want->cost - want->min, unit = (uint64_t)DOORMAN__UNIT;
+    uint64_t extra = most;
+    for (size_t i = 0; i < want->charge_count; i++) {
+        const doorman__charge *charge = &permits->charges[want->charges[i]];
+        if (!charge->shadow && charge->spare < extra) extra = charge->spare;
+    }
+    return extra < most ? extra / unit * unit : most;
+}
+
+/* Returns how much more than the minimum each item can get, if all items get the same. */
+static uint64_t doorman__permits_equal_extra(const doorman_permits *permits) {
+    const uint64_t unit = (uint64_t)DOORMAN__UNIT;
+    uint64_t extra = permits->wants[0].cost - permits->wants[0].min;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        const doorman__charge *charge = &permits->charges[i];
+        uint64_t each = charge->spare / charge->item_count / unit * unit;
+        if (!charge->shadow && each < extra) extra = each;
+    }
+    return extra;
+}
+
+/* Precondition: the permit fits. */
+static void doorman__permits_divide(doorman_permits *permits, size_t count, bool equal) {
+    uint64_t same = equal ? doorman__permits_equal_extra(permits) : 0;
+    for (size_t i = 0; i < count; i++) {
+        doorman__want *want = &permits->wants[i];
+        uint64_t extra = equal ? same : doorman__want_extra(permits, want);
+        want->granted = want->min + extra;
+        assert(want->granted <= want->cost);
+        for (size_t j = 0; j < want->charge_count; j++) {
+            doorman__charge *charge = &permits->charges[want->charges[j]];
+            assert(charge->shadow || charge->spare >= extra);
+            charge->spare -= extra < charge->spare ? extra : charge->spare;
+            charge->granted += want->granted;
+        }
+    }
+}
+
+/* ---- permits: one decision, commit */
+
+/* Returns what a charge takes from its counter. In shadow, what would be refused is not charged. */
+static uint64_t doorman__charge_amount(const doorman__charge *charge) {
+    if (charge->reason) return 0;
+    bool cut = charge->shadow && charge->granted > charge->offer;
+    return cut ? charge->offer : charge->granted;
+}
+
+/* Creates the counter of a charge. Returns OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a bound forbids
+ * it. */
+static doorman_status doorman__charge_create(doorman_permits *permits, doorman__charge *charge) {
+    const doorman_permit_limit *limit = charge->limit;
+    size_t key_bytes = strlen(charge->key);
+    size_t words = doorman__state_words(limit->kind, charge->figures);
+    size_t bytes = sizeof(doorman__counter) + (words + 2) * sizeof(uint64_t) + key_bytes;
+    if (!doorman__permits_make_room(permits, charge->slot, limit, bytes)) {
+        return DOORMAN_RESOURCE_EXHAUSTED;
+    }
+    doorman__counter *counter =
+        doorman__counter_create(charge->key, key_bytes, words, doorman__limit_flags(limit));
+    if (!counter) return DOORMAN_OUT_OF_MEMORY;
+    if (!doorman__permits_insert(permits, charge->slot, counter, charge->tag, charge->hash)) {
+        DOORMAN_FREE(counter);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    counter->generation = (uint16_t)permits->generation;
+    counter->override_ = charge->override_;
+    counter->flags |= DOORMAN__IN_USE;
+    charge->counter = counter;
+    charge->created = true;
+    const doorman__meter meter = doorman__counter_meter(limit, counter);
+    doorman__meter_init(&meter, &permits->at);
+    return DOORMAN_OK;
+}
+
+/* Removes the counters that the present call has created. */
+static void doorman__permits_undo(doorman_permits *permits) {
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (!charge->created) continue;
+        charge->counter->flags &= (uint8_t)~DOORMAN__IN_USE;
+        doorman__permits_remove(permits, charge->slot, charge->counter);
+        charge->counter = NULL;
+        charge->created = false;
+    }
+}
+
+/* Creates the missing counters. If a bound forbids one, its charge gets a reason. */
+static doorman_status doorman__permits_create_counters(doorman_permits *permits, bool *fits) {
+    for (size_t i = 0; i < permits->charge_count && *fits; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (charge->counter || !doorman__charge_amount(charge)) continue;
+        doorman_status status = doorman__charge_create(permits, charge);
+        if (status == DOORMAN_RESOURCE_EXHAUSTED) {
+            charge->reason = DOORMAN_REASON_MAX_KEYS;
+            *fits = charge->shadow;
+        } else if (status != DOORMAN_OK) {
+            doorman__permits_undo(permits);
+            return status;
+        }
+    }
+    if (!*fits) doorman__permits_undo(permits);
+    return DOORMAN_OK;
+}
+
+static const char *doorman__charge_resource(const doorman__charge *charge) {
+    return charge->tag == DOORMAN__NO_PLACE ? NULL : doorman__place_id(charge->place);
+}
+
+static void doorman__charge_event(const doorman_permits *permits, const doorman__charge *charge,
+                                  doorman_permit_event_kind kind, double amount) {
+    doorman__permits_event(permits, kind, doorman__charge_resource(charge), charge->key,
+                           charge->limit->name, charge->reason, amount);
+}
+
+/* Charges a counter, and counts the grant. Returns whether a warning is due. */
+static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *charge) {
+    uint64_t amount = doorman__charge_amount(charge);
+    doorman_permits_limit *totals = &charge->own->totals;
+    if (charge->reason) {
+        totals->shadow_refused++;
+        doorman__charge_event(permits, charge, DOORMAN_PERMIT_REFUSED, 0);
+        return false;
+    }
+    if (charge->granted) totals->granted++;
+    totals->granted_units += doorman__parts_units(charge->granted);
+    if (!amount) return false;
+    if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
+    const doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
+    charge->tier_entered = doorman__meter_charge(&meter, (int64_t)amount, &permits->at);
+    if (charge->tier_entered) {
+        doorman__charge_event(permits, charge, DOORMAN_PERMIT_TIER_ENTERED,
+                              (double)charge->tier_entered);
+    }
+    const double warn_at = charge->limit->warn_at;
+    if (!(warn_at > 0) || charge->shadow) return false;
+    double most = doorman__figures_most(charge->limit->kind, charge->figures);
+    double left = doorman__parts_units(doorman__meter_saved(&meter, &permits->at));
+    if (charge->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        left = doorman__level_at(charge->figures, meter.state, permits->at.now);
+        left += charge->figures->size > 0 ? 0 : most;
+        most = charge->figures->size > 0 ? charge->figures->size : most;
+    }
+    return most - left > warn_at * most;
+}
+
+/* ---- permits: one decision, refusals and bans */
+
+/* Starts a ban. Without memory there is no ban yet, and the next refusal tries again. Returns
+ * whether the ban is in force. */
+static bool doorman__permits_ban(doorman_permits *permits, doorman__place *place, const char *key,
+                                 doorman_time duration) {
+    doorman__slot *bans = doorman__permits_bans(permits);
+    doorman__counter *ban = doorman__permits_find_ban(permits, place, key);
+    if (!ban) {
+        if (bans->nodes.count >= permits->options.counter_max) return false;
+        uint32_t tag = place->node.tag;
+        uint32_t hash = doorman__counter_hash(permits, tag, key, strlen(key));
+        ban = doorman__counter_create(key, strlen(key), 1, 0);
+        if (!ban) return false;
+        if (!doorman__permits_insert(permits, bans, ban, tag, hash)) {
+            DOORMAN_FREE(ban);
+            return false;
+        }
+    }
+    doorman__counter_state(ban)[0] = (uint64_t)doorman__after(permits->at.now, duration);
+    return true;
+}
+
+/* Counts a refusal for the ban of a limit, and bans the key when the count is complete. */
+static void doorman__charge_count_refusal(doorman_permits *permits, doorman__charge *charge) {
+    const doorman_ban *ban = &charge->limit->ban;
+    doorman_time now = permits->at.now;
+    if (!ban->refusals || charge->reason != DOORMAN_REASON_RATE) return;
+    if (!charge->counter && doorman__charge_create(permits, charge) != DOORMAN_OK) return;
+    uint64_t *count = doorman__counter_refusals(charge->counter);
+    if (!doorman__counter_counts(charge->counter, charge->limit, now)) {
+        count[0] = 0;
+        count[1] = (uint64_t)now;
+    }
+    count[0]++;
+    if (count[0] < ban->refusals) return;
+    if (!doorman__permits_ban(permits, charge->place, charge->key, ban->duration)) return;
+    count[0] = 0;
+    doorman__charge_event(permits, charge, DOORMAN_PERMIT_BANNED, (double)ban->duration / 1e9);
+}
+
+/* Counts the refusal of an item that is banned, at all limits that can ban. */
+static void doorman__want_count_ban(doorman_permits *permits, const doorman__want *want) {
+    const doorman_template *template_ = want->place->template_;
+    for (size_t i = 0; i < template_->limit_count; i++) {
+        const doorman_permit_limit *limit = &template_->limits[i];
+        if (!limit->ban.refusals) continue;
+        permits->own_slots[limit - permits->config->limits]
+            ->totals.refused[DOORMAN_REASON_BANNED]++;
+    }
+    doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, want->resource_id, want->key, NULL,
+                           DOORMAN_REASON_BANNED, 0);
+}
+
+/* A candidate for the refusal that is named (P4). */
+typedef struct doorman__refusal {
+    doorman_reason reason;
+    size_t item;
+    const char *limit;
+    doorman_time delay;
+} doorman__refusal;
+
+static bool doorman__reason_waits(doorman_reason reason) {
+    return reason == DOORMAN_REASON_RATE || reason == DOORMAN_REASON_BANNED;
+}
+
+/* Keeps the refusal that is to be named: one that waiting does not help, else the longest. */
+static void doorman__refusal_add(doorman__refusal *best, doorman__refusal given) {
+    bool first = best->reason == DOORMAN_NO_REASON;
+    bool best_waits = doorman__reason_waits(best->reason);
+    bool given_waits = doorman__reason_waits(given.reason);
+    bool better = given_waits ? best_waits && given.delay > best->delay : best_waits;
+    if (first || better) *best = given;
+}
+
+/* Finds the refusal that is named. */
+static doorman__refusal doorman__permits_worst(const doorman_permits *permits, size_t count,
+                                               doorman_time wait_max) {
+    doorman__refusal worst = {DOORMAN_NO_REASON, 0, NULL, 0};
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        doorman__refusal unmatched = {DOORMAN_REASON_UNMATCHED, i, NULL, 0};
+        doorman__refusal banned = {DOORMAN_REASON_BANNED, i, NULL, want->ban_rest};
+        if (want->unmatched) doorman__refusal_add(&worst, unmatched);
+        if (want->ban_rest) doorman__refusal_add(&worst, banned);
+    }
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        const doorman__charge *charge = &permits->charges[i];
+        if (!charge->reason || charge->shadow) continue;
+        doorman__refusal given = {charge->reason, charge->first_item, charge->limit->name, 0};
+        bool waits = doorman__reason_waits(charge->reason);
+        if (waits) given.delay = doorman__charge_delay(permits, charge, wait_max);
+        doorman__refusal_add(&worst, given);
+    }
+    assert(worst.reason != DOORMAN_NO_REASON);
+    return worst;
+}
+
+/* P5: for how long the caller may refuse by itself. */
+static doorman_time doorman__permits_valid_for(const doorman_permits *permits, size_t count,
+                                               const doorman__refusal *worst) {
+    if (count > 1) return 0;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        const doorman__charge *charge = &permits->charges[i];
+        bool counts = charge->limit->ban.refusals && charge->reason == DOORMAN_REASON_RATE;
+        if (counts && !charge->shadow) return 0;
+    }
+    if (!doorman__reason_waits(worst->reason)) return DOORMAN_SECOND;
+    return doorman__earlier(worst->delay, DOORMAN_SECOND);
+}
+
+/* Counts all refusals of a permit, and names one. */
+static void doorman__permits_refuse(doorman_permits *permits, size_t count, doorman_time wait_max,
+                                    bool inspects, doorman_permit *out) {
+    doorman__refusal worst = doorman__permits_worst(permits, count, wait_max);
+    out->reason = worst.reason;
+    out->item_index = worst.item;
+    out->limit = worst.limit;
+    out->has_retry_after = doorman__reason_waits(worst.reason);
+    out->retry_after = worst.delay;
+    out->valid_for = doorman__permits_valid_for(permits, count, &worst);
+    for (size_t i = 0; i < permits->charge_count && !inspects; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (!charge->reason) continue;
+        doorman_permits_limit *totals = &charge->own->totals;
+        if (charge->shadow) totals->shadow_refused++;
+        if (!charge->shadow) totals->refused[charge->reason]++;
+        doorman__charge_event(permits, charge, DOORMAN_PERMIT_REFUSED, 0);
+        if (!charge->shadow) doorman__charge_count_refusal(permits, charge);
+    }
+    for (size_t i = 0; i < count && !inspects; i++) {
+        const doorman__want *want = &permits->wants[i];
+        if (want->ban_rest) doorman__want_count_ban(permits, want);
+        if (!want->unmatched) continue;
+        permits->unmatched++;
+        doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, want->resource_id, want->key, NULL,
+                               DOORMAN_REASON_UNMATCHED, 0);
+    }
+}
+
+/* ---- permits: one decision, the result */
+
+/* Describes what the items got. */
+static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
+                                         doorman_permit *out) {
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        doorman_permit_grant *grant = &permits->grants[i];
+        *grant = (doorman_permit_grant){.granted = doorman__parts_units(want->granted)};
+        for (size_t j = 0; j < want->charge_count; j++) {
+            const doorman__charge *charge = &permits->charges[want->charges[j]];
+            if (charge->shadow) continue;
+            uint64_t room[DOORMAN__STATE_WORDS_MAX];
+            const doorman__meter meter = doorman__charge_meter(permits, charge, room);
+            double left = doorman__meter_left(&meter, &permits->at);
+            if (grant->limit && left >= grant->remaining) continue;
+            grant->limit = charge->limit->name;
+            grant->remaining = left;
+            grant->reset_after = doorman__meter_reset_after(&meter, &permits->at);
+        }
+        doorman__permits_event(permits, DOORMAN_PERMIT_GRANTED, want->resource_id, want->key,
+                               grant->limit, DOORMAN_NO_REASON, grant->granted);
+    }
+    out->items = permits->grants;
+    out->item_count = count;
+}
+
+static doorman_permit_detail doorman__charge_detail(const doorman_permits *permits,
+                                                    const doorman__charge *charge, size_t item) {
+    uint64_t room[DOORMAN__STATE_WORDS_MAX];
+    const doorman__meter meter = doorman__charge_meter(permits, charge, room);
+    const doorman_figures *figures = charge->figures;
+    const bool bucket = charge->limit->kind == DOORMAN_TOKEN_BUCKET;
+    doorman_permit_detail detail = {.item_index = item, .limit = charge->limit->name};
+    double saved = doorman__meter_left(&meter, &permits->at);
+    detail.most = bucket ? figures->size : doorman__figures_most(charge->limit->kind, figures);
+    detail.remaining = saved;
+    detail.used = doorman__max(0, detail.most - saved);
+    if (bucket)
+        detail.used = figures->size - doorman__level_at(figures, meter.state, permits->at.now);
+    detail.reset_after = doorman__meter_reset_after(&meter, &permits->at);
+    detail.moved_up = charge->tier_entered > 0;
+    detail.refused = charge->reason != DOORMAN_NO_REASON;
+    if (charge->limit->kind == DOORMAN_TIERS) {
+        detail.tier = (size_t)(doorman__tiers_current(figures, meter.state, permits->at.now) + 1);
+    }
+    bool counts =
+        charge->counter && doorman__counter_counts(charge->counter, charge->limit, permits->at.now);
+    if (counts) detail.refusals = (uint32_t)doorman__counter_refusals(charge->counter)[0];
+    return detail;
+}
+
+/* Makes room for the details of all items. */
+static bool doorman__permits_reserve_details(doorman_permits *permits, size_t count) {
+    void *details = permits->details;
+    size_t all = 0;
+    for (size_t i = 0; i < count; i++) all += permits->wants[i].charge_count;
+    bool room =
+        doorman__reserve(&details, &permits->detail_capacity, all, sizeof *permits->details);
+    permits->details = (doorman_permit_detail *)details;
+    return room;
+}
+
+static void doorman__permits_fill_details(doorman_permits *permits, size_t count,
+                                          doorman_permit *out) {
+    size_t next = 0;
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        for (size_t j = 0; j < want->charge_count; j++) {
+            const doorman__charge *charge = &permits->charges[want->charges[j]];
+            permits->details[next++] = doorman__charge_detail(permits, charge, i);
+        }
+    }
+    assert(next <= permits->detail_capacity);
+    out->details = permits->details;
+    out->detail_count = next;
+}
+
+/* Decides on a permit whose wants are read. */
+static doorman_status doorman__permits_decide(doorman_permits *permits,
+                                              const doorman_permit_request *request, bool inspects,
+                                              doorman_permit *out) {
+    size_t count = request->item_count;
+    if (!doorman__permits_prepare(permits, count, inspects)) return DOORMAN_OUT_OF_MEMORY;
+    bool detail = request->detail;
+    if (detail && !doorman__permits_reserve_details(permits, count)) return DOORMAN_OUT_OF_MEMORY;
+    bool fits = doorman__permits_evaluate(permits, count, request->max_wait);
+    if (fits) {
+        doorman__permits_divide(permits, count, request->equal);
+        doorman_status status = doorman__permits_create_counters(permits, &fits);
+        if (status != DOORMAN_OK) return status;
+    }
+    doorman_permit result;
+    memset(&result, 0, sizeof result);
+    result.granted = fits;
+    for (size_t i = 0; fits && !inspects && i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (doorman__charge_commit(permits, charge)) result.warning = true;
+        bool waits = charge->granted > 0 && !charge->shadow;
+        if (waits) result.wait = doorman__later(result.wait, charge->wait);
+    }
+    if (fits) doorman__permits_fill_grants(permits, count, &result);
+    if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
+    if (detail) doorman__permits_fill_details(permits, count, &result);
+    *out = result;
+    return DOORMAN_OK;
+}
+
+static doorman_status doorman__permits_run(doorman_permits *permits,
+                                           const doorman_permit_request *request, bool inspects,
+                                           doorman_permit *out, doorman_error *error,
+                                           doorman_time epoch, doorman_time now) {
+    doorman_status status = doorman__permits_check(permits, request, error);
+    if (status == DOORMAN_OK) status = doorman__wants_read(permits->wants, request, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__moment_move(&permits->at, epoch, now);
+    doorman__permits_sweep(permits, 4);
+    status = doorman__permits_decide(permits, request, inspects, out);
+    doorman__permits_release_charges(permits);
+    return status == DOORMAN_OUT_OF_MEMORY ? doorman__no_memory(error) : status;
+}
+
+doorman_status doorman_permits_acquire(doorman_permits *permits,
+                                       const doorman_permit_request *request, doorman_permit *out,
+                                       doorman_error *error, doorman_time epoch, doorman_time now) {
+    return doorman__permits_run(permits, request, false, out, error, epoch, now);
+}
+
+doorman_status doorman_permits_inspect(doorman_permits *permits, const char *resource_id,
+                                       const char *key, doorman_permit *out, doorman_error *error,
+                                       doorman_time epoch, doorman_time now) {
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
+    const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
+    return doorman__permits_run(permits, &request, true, out, error, epoch, now);
+}
+
+/* ---- permits: reports (P13) */
+
+/* Returns the largest amount that a report may charge to a counter. */
+static uint64_t doorman__report_room(const doorman__meter *meter, const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        double debt = doorman__max(doorman__lent(figures), figures->size);
+        return doorman__parts_floor(doorman__level_at(figures, meter->state, at->now) + debt);
+    }
+    if (meter->limit->kind == DOORMAN_TIERS) {
+        return doorman__tiers_offer(figures, meter->state, at->now);
+    }
+    uint64_t most = 2 * doorman__parts_floor(figures->limit);
+    uint64_t used = doorman__meter_used(meter, at);
+    return used < most ? most - used : 0;
+}
+
+/* Returns the largest amount that a report may give back to a counter. */
+static uint64_t doorman__report_refund(const doorman__meter *meter, const doorman__moment *at) {
+    if (!meter->limit->refunds) return 0;
+    if (meter->limit->kind == DOORMAN_FIXED_WINDOW) return doorman__meter_used(meter, at);
+    double level = doorman__level_at(meter->figures, meter->state, at->now);
+    return doorman__parts_floor(meter->figures->size - level);
+}
+
+/* Returns the parts of a report that one counter takes; negative for a refund. */
+static int64_t doorman__charge_reported(const doorman_permits *permits,
+                                        const doorman__charge *charge, double cost) {
+    uint64_t parts = doorman__units(cost < 0 ? -cost : cost);
+    uint64_t room[DOORMAN__STATE_WORDS_MAX];
+    const doorman__meter meter = doorman__charge_meter(permits, charge, room);
+    uint64_t most = 0;
+    if (cost < 0) {
+        most = doorman__report_refund(&meter, &permits->at);
+    } else {
+        uint64_t max_cost = doorman__charge_max_cost(charge);
+        most = doorman__report_room(&meter, &permits->at);
+        if (max_cost < most) most = max_cost;
+    }
+    if (parts > most) parts = most;
+    return cost < 0 ? -(int64_t)parts : (int64_t)parts;
+}
+
+/* Charges a report to all counters of an item, or to none. */
+static doorman_status doorman__permits_charge_report(doorman_permits *permits, double cost,
+                                                     double *charged) {
+    int64_t amounts[DOORMAN_LIMITS_MAX] = {0}, least = 0;
+    if (!doorman__permits_prepare(permits, 1, true)) return DOORMAN_OUT_OF_MEMORY;
+    assert(permits->charge_count <= DOORMAN_LIMITS_MAX);
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        amounts[i] = doorman__charge_reported(permits, charge, cost);
+        bool smaller = cost < 0 ? amounts[i] > least : amounts[i] < least;
+        if (i == 0 || smaller) least = amounts[i];
+        if (!amounts[i] || charge->counter) continue;
+        doorman_status status = doorman__charge_create(permits, charge);
+        if (status == DOORMAN_OK) continue;
+        doorman__permits_undo(permits);
+        return status;
+    }
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (!amounts[i]) continue;
+        if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
+        const doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
+        (void)doorman__meter_charge(&meter, amounts[i], &permits->at);
+    }
+    *charged = (double)least / DOORMAN__UNIT;
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
+                                      const char *key, double cost, double *charged,
+                                      doorman_error *error, doorman_time epoch, doorman_time now) {
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    doorman_status status = doorman__permits_check(permits, &request, error);
+    if (status != DOORMAN_OK) return status;
+    if (!doorman__amount_valid(cost < 0 ? -cost : cost)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "cost: must be a finite number from -1e15 to 1e15");
+    }
+    (void)doorman__wants_read(permits->wants, &request, error);
+    doorman__moment_move(&permits->at, epoch, now);
+    doorman__permits_sweep(permits, 4);
+    double all = 0;
+    status = doorman__permits_charge_report(permits, cost, &all);
+    doorman__permits_release_charges(permits);
+    if (status == DOORMAN_OK) *charged = all;
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    if (status == DOORMAN_OK) return status;
+    return doorman__fail(error, status, "there is no room for one more counter");
+}
+
+/* ---- permits: reset */
+
+static size_t doorman__permits_reset_ban(doorman_permits *permits, const doorman__place *place,
+                                         const char *key) {
+    doorman__counter *ban = doorman__permits_find_ban(permits, place, key);
+    if (ban) doorman__permits_remove(permits, doorman__permits_bans(permits), ban);
+    return ban ? 1 : 0;
+}
+
+/* Removes the counter of one limit. Returns how many counters were removed. */
+static size_t doorman__permits_reset_limit(doorman_permits *permits, const doorman__place *place,
+                                           size_t index, const char *key) {
+    const doorman_permit_limit *limit = &place->template_->limits[index];
+    doorman__slot *slot = place->slots[index].slot;
+    const char *own = doorman__limit_key(limit, key);
+    uint32_t tag = limit->per == DOORMAN_PER_TEMPLATE ? DOORMAN__NO_PLACE : place->node.tag;
+    uint32_t hash = doorman__counter_hash(permits, tag, own, strlen(own));
+    doorman__counter *counter = doorman__slot_find(slot, tag, hash, own, strlen(own));
+    if (!counter) return 0;
+    doorman__permits_drop(permits, slot, counter, DOORMAN_PERMIT_KEY_REMOVED);
+    return 1;
+}
+
+doorman_status doorman_permits_reset(doorman_permits *permits, const char *resource_id,
+                                     const char *key, const char *limit, size_t *count,
+                                     doorman_error *error) {
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    doorman_status status = doorman__permits_check(permits, &request, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__place *place = doorman__permits_place(permits, resource_id);
+    size_t removed = 0;
+    if (!place) return doorman__no_memory(error);
+    key = key ? key : "";
+    for (size_t i = 0; i < place->slot_count; i++) {
+        const doorman_permit_limit *each = &place->template_->limits[i];
+        bool wanted = limit ? strcmp(each->name, limit) == 0 : each->per == DOORMAN_PER_KEY;
+        if (wanted) removed += doorman__permits_reset_limit(permits, place, i, key);
+    }
+    if (!limit) removed += doorman__permits_reset_ban(permits, place, key);
+    if (count) *count = removed;
+    return DOORMAN_OK;
+}
+
+/* ---- permits: the whole object */
+
+const char *doorman_reason_name(doorman_reason reason) {
+#define DOORMAN__REASON_NAME(code, name) name,
+    static const char *const names[] = {DOORMAN_REASONS(DOORMAN__REASON_NAME)};
+    return (unsigned)reason < DOORMAN_REASON_COUNT ? names[reason] : "?";
+}
+
+/* Makes a slot without counters. Returns NULL if memory runs out. */
+static doorman__slot *doorman__slot_create(const doorman_template *template_,
+                                           const doorman_permit_limit *limit) {
+    const char *glob = template_ ? template_->identifier_glob : "";
+    const char *name = limit ? limit->name : "";
+    size_t glob_bytes = strlen(glob) + 1, name_bytes = strlen(name) + 1;
+    doorman__slot *slot =
+        (doorman__slot *)doorman__zalloc(sizeof(doorman__slot) + glob_bytes + name_bytes);
+    if (!slot) return NULL;
+    char *strings = (char *)(slot + 1);
+    memcpy(strings, glob, glob_bytes);
+    memcpy(strings + glob_bytes, name, name_bytes);
+    slot->glob = strings;
+    slot->name = strings + glob_bytes;
+    if (limit) slot->per = limit->per;
+    if (limit) slot->kind = limit->kind;
+    return slot;
+}
+
+/* Returns the slot that a limit had in the previous configuration, or NULL. */
+static doorman__slot *doorman__permits_old_slot(const doorman_permits *permits,
+                                                const doorman_template *template_, size_t place,
+                                                const doorman_permit_limit *limit) {
+    const doorman_config *config = permits->config;
+    if (!config) return NULL;
+    place = doorman__config_same(config, template_->identifier_glob, place);
+    if (place >= config->template_count) return NULL;
+    const doorman_template *old = &config->templates[place];
+    for (size_t i = 0; i < old->limit_count; i++) {
+        doorman__slot *slot = permits->own_slots[&old->limits[i] - config->limits];
+        if (doorman__slot_is(slot, limit)) return slot;
+    }
+    return NULL;
+}
+
+/* Adds a slot. Returns NULL if memory runs out. */
+static doorman__slot *doorman__permits_add_slot(doorman_permits *permits,
+                                                const doorman_template *template_,
+                                                const doorman_permit_limit *limit) {
+    void *slots = permits->slots;
+    bool room = doorman__reserve(&slots, &permits->slot_capacity, permits->slot_count + 1,
+                                 sizeof(doorman__slot *));
+    permits->slots = (doorman__slot **)slots;
+    doorman__slot *slot = room ? doorman__slot_create(template_, limit) : NULL;
+    if (slot) permits->slots[permits->slot_count++] = slot;
+    return slot;
+}
+
+/* Finds or makes the slots of all limits of a configuration. On failure, the slots that were made
+ * are freed. */
+static doorman__slot **doorman__permits_make_slots(doorman_permits *permits,
+                                                   const doorman_config *config) {
+    size_t count = 0, before = permits->slot_count;
+    for (size_t i = 0; i < config->template_count; i++) count += config->templates[i].limit_count;
+    doorman__slot **own = (doorman__slot **)doorman__zalloc((count + 1) * sizeof *own);
+    bool made = own != NULL;
+    for (size_t i = 0; made && i < config->template_count; i++) {
+        const doorman_template *template_ = &config->templates[i];
+        for (size_t j = 0; made && j < template_->limit_count; j++) {
+            const doorman_permit_limit *limit = &template_->limits[j];
+            doorman__slot *slot = doorman__permits_old_slot(permits, template_, i, limit);
+            if (!slot) slot = doorman__permits_add_slot(permits, template_, limit);
+            own[limit - config->limits] = slot;
+            made = slot != NULL;
+        }
+    }
+    if (made) return own;
+    DOORMAN_FREE(own);
+    while (permits->slot_count > before) DOORMAN_FREE(permits->slots[--permits->slot_count]);
+    return NULL;
+}
+
+doorman_status doorman_permits_configure(doorman_permits *permits, const doorman_config *config) {
+    if (!config) return DOORMAN_INVALID_ARGUMENT;
+    doorman__slot **own = doorman__permits_make_slots(permits, config);
+    if (!own) return DOORMAN_OUT_OF_MEMORY;
+    for (size_t i = 0; i < permits->slot_count; i++) permits->slots[i]->limit = NULL;
+    for (size_t i = 0; i < config->template_count; i++) {
+        const doorman_template *template_ = &config->templates[i];
+        for (size_t j = 0; j < template_->limit_count; j++) {
+            const doorman_permit_limit *limit = &template_->limits[j];
+            own[limit - config->limits]->limit = limit;
+        }
+    }
+    DOORMAN_FREE(permits->own_slots);
+    permits->own_slots = own;
+    permits->config = config;
+    permits->generation++;
+    for (size_t i = 0; i < permits->place_count; i++) {
+        /* without memory the place is adapted when it is used next */
+        if (permits->places[i]) (void)doorman__place_resolve(permits, permits->places[i]);
+    }
+    return DOORMAN_OK;
+}
+
+static doorman_status doorman__permits_check_options(doorman_permits_options *own,
+                                                     doorman_error *error) {
+    const char *wrong = NULL;
+    if (!own->item_max) own->item_max = 100;
+    if (!own->counter_max) own->counter_max = DOORMAN__COUNTERS_MAX;
+    if (!own->memory_max) own->memory_max = SIZE_MAX;
+    if (!own->config) wrong = "config: must not be NULL";
+    if (own->item_max > 1000000) wrong = "item_max: must be at most 1,000,000";
+    if (own->counter_max > 1000000000) wrong = "counter_max: must be at most 1e9";
+    bool has_seed = own->seed[0] || own->seed[1];
+#ifdef DOORMAN_NNG
+    if (!wrong && !has_seed && !doorman__random_bits(own->seed, sizeof own->seed)) {
+        return doorman__fail(error, DOORMAN_UNAVAILABLE, "seed: the system has no random bits");
+    }
+#else
+    if (!has_seed) wrong = "seed: must not be 0, but random bits that are new for each process";
+#endif
+    return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
+}
+
+doorman_status doorman_permits_create(doorman_permits **out, const doorman_permits_options *options,
+                                      doorman_error *error, doorman_time epoch, doorman_time now) {
+    doorman_permits_options own = *options;
+    doorman_status status = doorman__permits_check_options(&own, error);
+    if (status != DOORMAN_OK) return status;
+    doorman_permits *permits = (doorman_permits *)doorman__zalloc(sizeof *permits);
+    if (!permits) return doorman__no_memory(error);
+    permits->options = own;
+    permits->random = own.seed[0] ^ own.seed[1];
+    permits->at.now = now;
+    doorman__moment_move(&permits->at, epoch, now);
+    permits->at.start = now;
+    permits->at.start_epoch = permits->at.epoch;
+    permits->updated_at = now;
+    if (!doorman__permits_add_slot(permits, NULL, NULL) ||
+        doorman_permits_configure(permits, own.config) != DOORMAN_OK) {
+        doorman_permits_destroy(permits);
+        return doorman__no_memory(error);
+    }
+    *out = permits;
+    return DOORMAN_OK;
+}
+
+static void doorman__chains_free_all(doorman__chains *nodes) {
+    for (size_t i = 0; i < nodes->bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(nodes, i);
+        for (doorman__chain *next = NULL; node; node = next) {
+            next = node->next;
+            DOORMAN_FREE(node);
+        }
+    }
+    doorman__chains_uninit(nodes);
+}
+
+void doorman_permits_destroy(doorman_permits *permits) {
+    if (!permits) return;
+    for (size_t i = 0; i < permits->slot_count; i++) {
+        doorman__chains_free_all(&permits->slots[i]->nodes);
+        DOORMAN_FREE(permits->slots[i]);
+    }
+    for (size_t i = 0; i < permits->place_count; i++) {
+        if (permits->places[i]) DOORMAN_FREE(permits->places[i]->slots);
+    }
+    doorman__chains_free_all(&permits->place_table);
+    DOORMAN_FREE(permits->slots);
+    DOORMAN_FREE(permits->own_slots);
+    DOORMAN_FREE(permits->places);
+    DOORMAN_FREE(permits->free_places);
+    DOORMAN_FREE(permits->charges);
+    DOORMAN_FREE(permits->wants);
+    DOORMAN_FREE(permits->grants);
+    DOORMAN_FREE(permits->details);
+    DOORMAN_FREE(permits);
+}
+
+doorman_time doorman_permits_due(const doorman_permits *permits) {
+    bool empty = !permits->place_table.count && !permits->counter_count;
+    return empty ? DOORMAN_NEVER : doorman__after(permits->updated_at, DOORMAN_SECOND);
+}
+
+#define DOORMAN__UPDATE_VISITS 10000
+
+void doorman_permits_update(doorman_permits *permits, doorman_time epoch, doorman_time now) {
+    doorman__moment_move(&permits->at, epoch, now);
+    permits->updated_at = permits->at.now;
+    doorman__permits_sweep(permits, DOORMAN__UPDATE_VISITS);
+}
+
+void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out) {
+    *out = (doorman_permits_info){.counter_count = permits->counter_count,
+                                  .ban_count = doorman__permits_bans(permits)->nodes.count,
+                                  .resource_count = permits->place_table.count,
+                                  .unmatched = permits->unmatched,
+                                  .bytes = doorman__permits_bytes(permits)};
+}
+
+bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *cursor,
+                                doorman_permits_limit *out) {
+    const doorman_config *config = permits->config;
+    size_t index = (size_t)cursor->position, before = 0;
+    for (size_t i = 0; i < config->template_count; i++) {
+        const doorman_template *template_ = &config->templates[i];
+        if (index - before < template_->limit_count) {
+            const doorman__slot *slot = permits->own_slots[index];
+            *out = slot->totals;
+            out->identifier_glob = slot->glob;
+            out->limit = slot->name;
+            out->counter_count = slot->nodes.count;
+            cursor->position++;
+            return true;
+        }
+        before += template_->limit_count;
+    }
+    cursor->at_end = true;
+    return false;
+}
+
+/* ---- permits: limiters by key */
+
+/* A key of a map. The key is behind the struct. tag: the bytes of the key. */
+typedef struct doorman__entry {
+    doorman__chain node;
+    doorman_limiter limiter;
+} doorman__entry;
+
+struct doorman_limiter_map {
+    doorman_limiter_map_options options;
+    doorman_limit limit;
+    doorman__chains nodes;
+    uint64_t random;
+};
+
+doorman_status doorman_limiter_map_create(doorman_limiter_map **out,
+                                          const doorman_limiter_map_options *options,
+                                          doorman_error *error) {
+    doorman_limit limit;
+    doorman_status status = doorman_limit_init(&limit, &options->limit, error);
+    if (status != DOORMAN_OK) return status;
+    if (limit.kind == DOORMAN_SLIDING_LOG) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "kind: must not be SLIDING_LOG");
+    }
+    if (options->key_max > DOORMAN__COUNTERS_MAX) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "key_max: must be at most 10,000,000");
+    }
+    doorman_limiter_map *map = (doorman_limiter_map *)doorman__zalloc(sizeof *map);
+    if (!map) return doorman__no_memory(error);
+    map->options = *options;
+    map->limit = limit;
+    if (!map->options.key_max) map->options.key_max = DOORMAN__MAX_KEYS;
+#ifdef DOORMAN_NNG
+    bool has_seed = options->seed[0] || options->seed[1];
+    if (!has_seed) (void)doorman__random_bits(map->options.seed, sizeof map->options.seed);
+#endif
+    map->random = map->options.seed[0] ^ map->options.seed[1];
+    *out = map;
+    return DOORMAN_OK;
+}
+
+void doorman_limiter_map_destroy(doorman_limiter_map *map) {
+    if (!map) return;
+    doorman__chains_free_all(&map->nodes);
+    DOORMAN_FREE(map);
+}
+
+static doorman__entry *doorman__map_find(const doorman_limiter_map *map, uint32_t hash,
+                                         const void *key, size_t key_bytes) {
+    doorman__chain *node = doorman__chains_first(&map->nodes, hash);
+    for (; node; node = node->next) {
+        if (node->hash != hash || node->tag != key_bytes) continue;
+        doorman__entry *entry = (doorman__entry *)(void *)node;
+        if (!key_bytes || memcmp(entry + 1, key, key_bytes) == 0) return entry;
+    }
+    return NULL;
+}
+
+static uint32_t doorman__map_hash(const doorman_limiter_map *map, const void *key,
+                                  size_t key_bytes) {
+    return (uint32_t)doorman__hash_bytes(map->options.seed, (const unsigned char *)key, key_bytes);
+}
+
+static void doorman__map_remove(doorman_limiter_map *map, doorman__entry *entry) {
+    doorman__chains_remove(&map->nodes, &entry->node);
+    DOORMAN_FREE(entry);
+}
+
+/* Returns how near an entry is to a new one: 0 if it equals one, DOORMAN_NEVER if units are in
+ * use. */
+static doorman_time doorman__map_distance(const doorman_limiter_map *map,
+                                          const doorman__entry *entry, doorman_time now) {
+    const uint64_t *words = entry->limiter.state.words;
+    if (map->limit.kind == DOORMAN_CONCURRENCY) return words[0] ? DOORMAN_NEVER : 0;
+    return doorman__limit_look(&map->limit, words, 0, now).reset_after;
+}
+
+/* Forgets idle keys in at most `steps` buckets. */
+static void doorman__map_sweep(doorman_limiter_map *map, size_t visits, doorman_time now) {
+    doorman__chains *nodes = &map->nodes;
+    for (size_t visited = 0, steps = 0; visited < visits && steps < 2 * visits; steps++) {
+        if (!nodes->bucket_count) return;
+        if (nodes->cursor >= nodes->bucket_count) nodes->cursor = 0;
+        doorman__chain *node = *doorman__chains_at(nodes, nodes->cursor++);
+        for (doorman__chain *next = NULL; node; node = next, visited++) {
+            next = node->next;
+            doorman__entry *entry = (doorman__entry *)(void *)node;
+            if (doorman__map_distance(map, entry, now) <= 0) doorman__map_remove(map, entry);
+        }
+    }
+}
+
+/* Forgets the entry that is nearest to a new one, among 8 that are sampled. */
+static bool doorman__map_evict(doorman_limiter_map *map, doorman_time now) {
+    const doorman__chains *nodes = &map->nodes;
+    doorman__entry *best = NULL;
+    doorman_time least = DOORMAN_NEVER;
+    if (!nodes->count) return false;
+    size_t bucket = (size_t)(doorman__random(&map->random) % nodes->bucket_count);
+    for (size_t i = 0, seen = 0; i < nodes->bucket_count && seen < DOORMAN__EVICT_SAMPLES; i++) {
+        if (++bucket >= nodes->bucket_count) bucket = 0;
+        doorman__chain *node = *doorman__chains_at(nodes, bucket);
+        for (; node; node = node->next, seen++) {
+            doorman__entry *entry = (doorman__entry *)(void *)node;
+            doorman_time distance = doorman__map_distance(map, entry, now);
+            if (distance < least) {
+                least = distance;
+                best = entry;
+            }
+        }
+    }
+    if (best) doorman__map_remove(map, best);
+    return best != NULL;
+}
+
+/* Adds an entry with a limiter. Returns NULL if there is no room or no memory. */
+static doorman__entry *doorman__map_add(doorman_limiter_map *map, uint32_t hash, const void *key,
+                                        size_t key_bytes, const doorman_limiter *limiter,
+                                        doorman_time now) {
+    bool full = map->nodes.count >= map->options.key_max;
+    if (full && (map->options.refuse_new || !doorman__map_evict(map, now))) return NULL;
+    doorman__entry *entry = (doorman__entry *)doorman__zalloc(sizeof *entry + key_bytes);
+    if (!entry) return NULL;
+    if (key_bytes) memcpy(entry + 1, key, key_bytes);
+    entry->limiter = *limiter;
+    entry->node.tag = (uint32_t)key_bytes;
+    if (doorman__chains_add(&map->nodes, &entry->node, hash)) return entry;
+    DOORMAN_FREE(entry);
+    return NULL;
+}
+
+static void doorman__map_refuse(doorman_result *out, const doorman_limit *limit,
+                                doorman_decision decision) {
+    if (!out) return;
+    memset(out, 0, sizeof *out);
+    out->decision = decision;
+    out->limit = limit->amount;
+    out->retry_after = decision == DOORMAN_IMPOSSIBLE ? DOORMAN_NEVER : DOORMAN_SECOND;
+}
+
+doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *key,
+                                         size_t key_bytes, double n, doorman_result *out,
+                                         doorman_time now) {
+    if (key_bytes > DOORMAN_ID_BYTES_MAX) {
+        doorman__map_refuse(out, &map->limit, DOORMAN_IMPOSSIBLE);
+        return DOORMAN_IMPOSSIBLE;
+    }
+    doorman__map_sweep(map, 4, now);
+    uint32_t hash = doorman__map_hash(map, key, key_bytes);
+    doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
+    doorman_limiter limiter;
+    (void)doorman_limiter_init(&limiter, &map->limit, NULL, now);
+    doorman_result result;
+    if (entry) limiter = entry->limiter;
+    doorman_decision decision = doorman_limiter_try(&limiter, &map->limit, n, &result, now);
+    bool keeps = decision == DOORMAN_ALLOWED && n > 0;
+    if (keeps && entry) entry->limiter = limiter;
+    if (keeps && !entry && !doorman__map_add(map, hash, key, key_bytes, &limiter, now)) {
+        doorman__map_refuse(out, &map->limit, DOORMAN_REFUSED);
+        return DOORMAN_REFUSED;
+    }
+    if (out) *out = result;
+    return decision;
+}
+
+void doorman_limiter_map_release(doorman_limiter_map *map, const void *key, size_t key_bytes,
+                                 double n) {
+    if (key_bytes > DOORMAN_ID_BYTES_MAX) return;
+    uint32_t hash = doorman__map_hash(map, key, key_bytes);
+    doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
+    if (entry) doorman_limiter_release(&entry->limiter, &map->limit, n);
+}
+
+bool doorman_limiter_map_reset(doorman_limiter_map *map, const void *key, size_t key_bytes) {
+    if (key_bytes > DOORMAN_ID_BYTES_MAX) return false;
+    uint32_t hash = doorman__map_hash(map, key, key_bytes);
+    doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
+    if (entry) doorman__map_remove(map, entry);
+    return entry != NULL;
+}
+
+size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, doorman_time now) {
+    doorman__map_sweep(map, visits_max, now);
+    return map->nodes.count;
 }
 
 /* ---- >>client ------------------------------------------------------------------------------- */
@@ -11159,6 +14854,7 @@ typedef struct doorman__reader {
     bool has_rounded_id; /* a number in the text is rounded to 2^53, so it is not a lease id */
     /* one block of memory for the structs that are made from the text; aligned to 8 bytes */
     void *room;
+    void *more_room; /* a list of more blocks. A block begins with a pointer to the next one */
 } doorman__reader;
 
 /* A value of a text, and its path. Each doorman__field is on the stack. It points to the
@@ -11179,6 +14875,11 @@ typedef struct doorman__field {
 static doorman_status doorman__read_end(doorman__reader *reader) {
     if (reader->status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(reader->error);
     DOORMAN_FREE(reader->room);
+    while (reader->more_room) {
+        void **block = (void **)reader->more_room;
+        reader->more_room = *block;
+        DOORMAN_FREE(block);
+    }
     cJSON_Delete(reader->tree);
     return reader->status;
 }
@@ -11531,6 +15232,19 @@ static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
     return reader->room;
 }
 
+/* Does the same as doorman__read_room, and may be called several times. */
+static void *doorman__read_more_room(doorman__reader *reader, size_t bytes) {
+    if (doorman__read_stopped(reader)) return NULL;
+    void **block = (void **)doorman__zalloc(bytes + 8);
+    if (!block) {
+        reader->status = DOORMAN_OUT_OF_MEMORY;
+        return NULL;
+    }
+    *block = reader->more_room;
+    reader->more_room = block;
+    return (unsigned char *)block + 8;
+}
+
 /* Returns the first item of a list. doorman__next moves to the next item. `value` is NULL behind
  * the last item. `value` is also NULL if reading has stopped, because there may be no memory for
  * the items. */
@@ -11676,15 +15390,245 @@ static bool doorman__read_algorithm(const doorman__field *field, bool strict,
     return true;
 }
 
-static void doorman__read_template(const doorman__field *field, doorman_template *out) {
-    doorman__field algorithm;
+/* ---- json: limits of permits */
+
+static const char *const doorman__limit_kinds[] = {"TOKEN_BUCKET", "FIXED_WINDOW", "SLIDING_WINDOW",
+                                                   "TIERS"};
+static const doorman_limit_kind doorman__limit_kind_codes[] = {
+    DOORMAN_TOKEN_BUCKET, DOORMAN_FIXED_WINDOW, DOORMAN_SLIDING_WINDOW, DOORMAN_TIERS};
+static const char *const doorman__scopes[] = {"key", "resource", "template"};
+static const char *const doorman__overflows[] = {"evict", "refuse"};
+static const char *const doorman__starts[] = {"full", "empty"};
+static const char *const doorman__calendars[] = {"", "minute", "hour", "day", "week", "month"};
+
+/* Reads a list of strings. Returns NULL if there is none, or if there is no memory. */
+static const char **doorman__read_strings(const doorman__field *list, size_t *count) {
+    *count = 0;
+    if (!cJSON_IsArray(list->value)) {
+        (void)doorman__read_list(list);
+        return NULL;
+    }
+    size_t all = doorman__list_count(list);
+    const char **strings =
+        (const char **)doorman__read_more_room(list->reader, all * sizeof *strings);
+    if (!strings) return NULL;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        strings[item.index] = "";
+        doorman__read_string(&item, &strings[item.index]);
+        if (!cJSON_IsString(item.value)) doorman__read_fail(&item, "must be a string");
+    }
+    *count = all;
+    return strings;
+}
+
+/* Reads an integer from `least` to `most`. */
+static void doorman__read_integer(const doorman__field *field, double least, double most,
+                                  uint64_t *out) {
+    double number = least;
+    if (!field->value || !doorman__read_number(field, &number)) return;
+    bool valid = number >= least && number <= most && number <= (double)(uint64_t)number;
+    if (valid) {
+        *out = (uint64_t)number;
+        return;
+    }
+    char rule[64];
+    snprintf(rule, sizeof rule, "must be an integer from %g to %g", least, most);
+    doorman__read_fail(field, rule);
+}
+
+static void doorman__read_ban(const doorman__field *field, doorman_ban *out) {
+    doorman__field refusals;
+    uint64_t count = 0;
+    doorman__read(field, "!refusals:o window:d duration:d", &refusals, &out->window,
+                  &out->duration);
+    doorman__read_integer(&refusals, 1, 1e9, &count);
+    out->refusals = (uint32_t)count;
+}
+
+static void doorman__read_tiers(const doorman__field *list, doorman_figures *out) {
+    size_t count = doorman__list_count(list);
+    out->has_tiers = list->value != NULL;
+    doorman_tier *tiers =
+        (doorman_tier *)doorman__read_more_room(list->reader, count * sizeof *tiers);
+    if (!tiers) return;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_tier *tier = &tiers[item.index];
+        doorman__read(&item, "!limit:a window:d active:t cooldown?t skippable?b", &tier->limit,
+                      &tier->window, &tier->active, &tier->cooldown, &tier->skippable);
+    }
+    out->tiers = tiers;
+    out->tier_count = count;
+}
+
+/* Reads a window: seconds, or a unit of the calendar. */
+static void doorman__read_window(const doorman__field *field, doorman_figures *out) {
+    if (cJSON_IsString(field->value)) {
+        int unit = doorman__read_choice(field, doorman__calendars + 1, DOORMAN_CALENDAR_COUNT - 1);
+        if (unit >= 0) out->calendar = (doorman_calendar)(unit + 1);
+    } else {
+        doorman__read_seconds(field, true, &out->window);
+    }
+}
+
+/* The fields of figures, as objects that doorman__read_figures reads. */
+typedef struct doorman__figure_fields {
+    doorman__field rate, size, max_debt, max_wait, limit, window, tiers;
+} doorman__figure_fields;
+
+static void doorman__read_figures(const doorman__figure_fields *fields, doorman_figures *out) {
+    (void)doorman__read_amount(&fields->rate, &out->rate);
+    if (fields->rate.value && !(out->rate > 0)) {
+        doorman__read_fail(&fields->rate, "must be more than 0 and at most 1e15");
+    }
+    (void)doorman__read_amount(&fields->size, &out->size);
+    doorman__read_seconds(&fields->max_debt, false, &out->max_debt);
+    doorman__read_seconds(&fields->max_wait, false, &out->max_wait);
+    (void)doorman__read_amount(&fields->limit, &out->limit);
+    out->has_size = fields->size.value != NULL;
+    out->has_max_debt = fields->max_debt.value != NULL;
+    out->has_max_wait = fields->max_wait.value != NULL;
+    out->has_limit = fields->limit.value != NULL;
+    doorman__read_window(&fields->window, out);
+    if (fields->tiers.value) doorman__read_tiers(&fields->tiers, out);
+}
+
+/* Reports the fields that a kind needs, but that are missing. */
+static void doorman__read_required(const doorman__figure_fields *fields, doorman_limit_kind kind) {
+    const doorman__field *bucket[] = {&fields->rate, &fields->size};
+    const doorman__field *window[] = {&fields->limit, &fields->window};
+    const doorman__field *tiers[] = {&fields->tiers, &fields->tiers};
+    const doorman__field **needed = kind == DOORMAN_TOKEN_BUCKET ? bucket : window;
+    if (kind == DOORMAN_TIERS) needed = tiers;
+    size_t count = kind == DOORMAN_TIERS ? 1 : 2;
+    for (size_t i = 0; kind && i < count; i++) {
+        if (!needed[i]->value) doorman__read_fail(needed[i], "is missing");
+    }
+}
+
+#define DOORMAN__FIGURE_FIELDS "rate?o size?o max_debt?o max_wait?o limit?o window?o tiers?o"
+
+static void doorman__read_override(const doorman__field *field, doorman_override *out) {
+    doorman__figure_fields f;
+    doorman__field keys;
+    doorman__read(field, "!keys:o " DOORMAN__FIGURE_FIELDS, &keys, &f.rate, &f.size, &f.max_debt,
+                  &f.max_wait, &f.limit, &f.window, &f.tiers);
+    if (!cJSON_IsObject(field->value)) return;
+    out->keys = doorman__read_strings(&keys, &out->key_count);
+    doorman__read_figures(&f, &out->figures);
+}
+
+static void doorman__read_overrides(const doorman__field *list, doorman_permit_limit *out) {
+    size_t count = doorman__list_count(list);
+    doorman_override *overrides =
+        (doorman_override *)doorman__read_more_room(list->reader, count * sizeof *overrides);
+    if (!overrides) return;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_override(&item, &overrides[item.index]);
+    }
+    out->overrides = overrides;
+    out->override_count = count;
+}
+
+/* The fields of a limit that need more than one step. */
+typedef struct doorman__limit_fields {
+    doorman__field per, keys, kind, overrides, ban, max_cost, max_keys, overflow, on_restart;
+    doorman__figure_fields figures;
+} doorman__limit_fields;
+
+static void doorman__read_limit_choices(const doorman__limit_fields *f, doorman_permit_limit *out) {
+    int kind = doorman__read_choice(&f->kind, doorman__limit_kinds, 4);
+    int per = doorman__read_choice(&f->per, doorman__scopes, 3);
+    uint64_t max_keys = 0;
+    if (kind >= 0) out->kind = doorman__limit_kind_codes[kind];
+    if (per >= 0) out->per = (doorman_scope)per;
+    out->refuse_new = doorman__read_choice(&f->overflow, doorman__overflows, 2) == 1;
+    out->empty_at_start = doorman__read_choice(&f->on_restart, doorman__starts, 2) == 1;
+    doorman__read_integer(&f->max_keys, 1, DOORMAN__COUNTERS_MAX, &max_keys);
+    out->max_keys = (size_t)max_keys;
+}
+
+static void doorman__read_limit(const doorman__field *field, doorman_permit_limit *out) {
+    doorman__limit_fields f;
+    doorman__figure_fields *g = &f.figures;
     doorman__read(field,
-                  "!identifier_glob:s description?s unit?s capacity:a safe_capacity?N whole?b "
-                  "algorithm?o",
-                  &out->identifier_glob, &out->description, &out->unit, &out->capacity,
-                  &out->has_safe_capacity, &out->safe_capacity, &out->whole, &algorithm);
+                  "!name:s kind:o per?o keys?o overrides?o shadow?b warn_at?r ban?o max_cost?o "
+                  "max_keys?o overflow?o on_restart?o refunds?b " DOORMAN__FIGURE_FIELDS,
+                  &out->name, &f.kind, &f.per, &f.keys, &f.overrides, &out->shadow, &out->warn_at,
+                  &f.ban, &f.max_cost, &f.max_keys, &f.overflow, &f.on_restart, &out->refunds,
+                  &g->rate, &g->size, &g->max_debt, &g->max_wait, &g->limit, &g->window, &g->tiers);
+    if (!cJSON_IsObject(field->value)) return;
+    doorman__read_limit_choices(&f, out);
+    out->keys = doorman__read_strings(&f.keys, &out->key_count);
+    out->has_max_cost = f.max_cost.value != NULL;
+    doorman__read_amount(&f.max_cost, &out->max_cost);
+    if (f.ban.value) doorman__read_ban(&f.ban, &out->ban);
+    if (f.overrides.value) doorman__read_overrides(&f.overrides, out);
+    doorman__read_figures(g, &out->figures);
+    doorman__read_required(g, out->kind);
+}
+
+static void doorman__read_limits(const doorman__field *list, doorman_template *out) {
+    size_t count = doorman__list_count(list);
+    doorman_permit_limit *limits =
+        (doorman_permit_limit *)doorman__read_more_room(list->reader, count * sizeof *limits);
+    if (!limits) return;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) doorman__read_limit(&item, &limits[item.index]);
+    out->has_limits = true;
+    out->limits = limits;
+    out->limit_count = count;
+}
+
+static void doorman__read_template(const doorman__field *field, doorman_template *out) {
+    doorman__field algorithm, limits;
+    doorman__field capacity = doorman__field_of(field, "capacity", strlen("capacity"));
+    bool has_limits = doorman__field_of(field, "limits", strlen("limits")).value != NULL;
+    doorman__read(
+        field,
+        has_limits ? "!identifier_glob:s description?s unit?s capacity?a safe_capacity?N whole?b "
+                     "algorithm?o limits?o"
+                   : "!identifier_glob:s description?s unit?s capacity:a safe_capacity?N whole?b "
+                     "algorithm?o limits?o",
+        &out->identifier_glob, &out->description, &out->unit, &out->capacity,
+        &out->has_safe_capacity, &out->safe_capacity, &out->whole, &algorithm, &limits);
+    out->without_capacity = !capacity.value;
     out->has_algorithm = algorithm.value != NULL;
     if (out->has_algorithm) (void)doorman__read_algorithm(&algorithm, true, &out->algorithm);
+    if (limits.value) doorman__read_limits(&limits, out);
+}
+
+/* A value that a path names, and the objects and lists around it. */
+typedef struct doorman__walk {
+    doorman__field steps[8];
+    size_t count;
+} doorman__walk;
+
+/* Finds the value with a path below `start`, for example "limits[2].tiers[0].window". Returns its
+ * field. */
+static const doorman__field *doorman__walk_path(doorman__walk *walk, const doorman__field *start,
+                                                const char *path, size_t bytes) {
+    const doorman__field *at = start;
+    const char *end = path + bytes;
+    walk->count = 0;
+    while (path < end && walk->count < sizeof walk->steps / sizeof *walk->steps) {
+        doorman__field *step = &walk->steps[walk->count++];
+        if (*path == '[') {
+            size_t index = (size_t)strtoul(path + 1, NULL, 10);
+            *step = (doorman__field){.reader = start->reader, .parent = at, .index = index};
+            step->value = cJSON_GetArrayItem(at->value, (int)index);
+            path += strcspn(path, "]") + 1;
+        } else {
+            size_t key_bytes = strcspn(path, ".[:");
+            *step = doorman__field_of(at, path, key_bytes);
+            path += key_bytes;
+        }
+        if (path < end && *path == '.') path++;
+        at = step;
+    }
+    return at;
 }
 
 /* Adds a problem that the section >>configuration reports. `context` is the doorman__field of the
@@ -11696,11 +15640,12 @@ static void doorman__config_problem_add(void *context, size_t index, const char 
     doorman__field list = doorman__field_of(root, "resources", strlen("resources"));
     doorman__field item = {.reader = root->reader, .parent = &list, .index = index};
     if (index != DOORMAN__NO_TEMPLATE) item.value = cJSON_GetArrayItem(list.value, (int)index);
-    doorman__field algorithm = doorman__field_of(&item, "algorithm", strlen("algorithm"));
-    const doorman__field *parent = index == DOORMAN__NO_TEMPLATE ? root : &item;
-    if (object[0]) parent = &algorithm;
-    doorman__field field = doorman__field_of(parent, text, key_bytes);
-    doorman__read_note(&field, text + key_bytes + strlen(": "));
+    char path[256];
+    snprintf(path, sizeof path, "%.128s%.*s", object, (int)key_bytes, text);
+    doorman__walk walk;
+    const doorman__field *start = index == DOORMAN__NO_TEMPLATE ? root : &item;
+    const doorman__field *field = doorman__walk_path(&walk, start, path, strlen(path));
+    doorman__read_note(field, text + key_bytes + strlen(": "));
 }
 
 /* Reads and checks the templates. A template with an error in its text is not checked further,
@@ -11721,10 +15666,22 @@ static void doorman__read_templates(const doorman__field *root, const doorman__f
     }
 }
 
+/* Reads and checks the globs of resources in shadow. */
+static void doorman__read_shadow(const doorman__field *root, const doorman__field *list,
+                                 doorman_config_options *options) {
+    doorman__field all = *root;
+    const doorman__config_report report = {doorman__config_problem_add, &all};
+    size_t before = root->reader->problems->count;
+    options->shadow = doorman__read_strings(list, &options->shadow_count);
+    if (doorman__read_stopped(root->reader) || root->reader->problems->count > before) return;
+    doorman__shadow_check(options, &report);
+    if (root->reader->problems->count > before) root->reader->status = DOORMAN_INVALID_ARGUMENT;
+}
+
 static doorman_config_options doorman__read_config(const doorman__field *root) {
     static const char *const policies[] = {"allow", "reject"};
-    doorman__field list, unmatched;
-    doorman__read(root, "!resources:o unmatched?o", &list, &unmatched);
+    doorman__field list, unmatched, shadow;
+    doorman__read(root, "!resources:o unmatched?o shadow?o", &list, &unmatched, &shadow);
     size_t count = doorman__list_count(&list);
     if (count > DOORMAN__TEMPLATE_MAX && !doorman__read_stopped(root->reader)) {
         char rule[64];
@@ -11735,10 +15692,12 @@ static doorman_config_options doorman__read_config(const doorman__field *root) {
     doorman_template *templates =
         (doorman_template *)doorman__read_room(root->reader, count * sizeof *templates);
     doorman__read_templates(root, &list, templates, count);
-    return (doorman_config_options){.templates = templates,
-                                    .template_count = count,
-                                    .reject_unmatched =
-                                        doorman__read_choice(&unmatched, policies, 2) == 1};
+    doorman_config_options options = {.templates = templates,
+                                      .template_count = count,
+                                      .reject_unmatched =
+                                          doorman__read_choice(&unmatched, policies, 2) == 1};
+    doorman__read_shadow(root, &shadow, &options);
+    return options;
 }
 
 doorman_status doorman_json_check_config(doorman_config **out, const char *text, size_t bytes,
@@ -12284,6 +16243,94 @@ static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm
     doorman__put(out, "]}");
 }
 
+/* ---- json: writing limits */
+
+static void doorman__put_strings(doorman__writer *out, const char *key, const char *const *strings,
+                                 size_t count) {
+    if (!count) return;
+    doorman__put(out, ",%s:[", key);
+    for (size_t i = 0; i < count; i++) doorman__put(out, "%,%s", strings[i]);
+    doorman__put(out, "]");
+}
+
+static void doorman__put_tiers(doorman__writer *out, const doorman_figures *all) {
+    doorman__put(out, ",'tiers':[");
+    for (size_t i = 0; i < all->tier_count; i++) {
+        const doorman_tier *tier = &all->tiers[i];
+        doorman__put(out, "%,{'limit':%x,'window':%t,'active':%t", tier->limit, tier->window,
+                     tier->active);
+        if (tier->cooldown) doorman__put(out, ",'cooldown':%t", tier->cooldown);
+        if (tier->skippable) doorman__put(out, ",'skippable':%b", true);
+        doorman__put(out, "}");
+    }
+    doorman__put(out, "]");
+}
+
+/* Writes figures. Of an override, only those that are given. */
+static void doorman__put_figures(doorman__writer *out, doorman_limit_kind kind,
+                                 const doorman_figures *all, bool override_) {
+    const bool bucket = kind == DOORMAN_TOKEN_BUCKET, tiers = kind == DOORMAN_TIERS;
+    if (all->rate > 0) doorman__put(out, ",'rate':%x", all->rate);
+    if (bucket && (!override_ || all->has_size)) doorman__put(out, ",'size':%x", all->size);
+    if (override_ ? all->has_max_debt : all->max_debt > 0) {
+        doorman__put(out, ",'max_debt':%t", all->max_debt);
+    }
+    if (all->has_max_wait && (override_ || all->max_wait != all->max_debt)) {
+        doorman__put(out, ",'max_wait':%t", all->max_wait);
+    }
+    if (override_ ? all->has_limit : !bucket && !tiers) {
+        doorman__put(out, ",'limit':%x", all->limit);
+    }
+    if (all->window) doorman__put(out, ",'window':%t", all->window);
+    if (all->calendar) doorman__put(out, ",'window':%s", doorman__calendars[all->calendar]);
+    if (override_ ? all->has_tiers : tiers) doorman__put_tiers(out, all);
+}
+
+static const char *doorman__limit_kind_name(doorman_limit_kind kind) {
+    size_t i = 0;
+    while (i < 3 && doorman__limit_kind_codes[i] != kind) i++;
+    return doorman__limit_kinds[i];
+}
+
+static void doorman__put_overrides(doorman__writer *out, const doorman_permit_limit *limit) {
+    if (!limit->override_count) return;
+    doorman__put(out, ",'overrides':[");
+    for (size_t i = 0; i < limit->override_count; i++) {
+        const doorman_override *override_ = &limit->overrides[i];
+        doorman__put(out, "%,{'keys':[");
+        for (size_t j = 0; j < override_->key_count; j++) {
+            doorman__put(out, "%,%s", override_->keys[j]);
+        }
+        doorman__put(out, "]");
+        doorman__put_figures(out, limit->kind, &override_->figures, true);
+        doorman__put(out, "}");
+    }
+    doorman__put(out, "]");
+}
+
+static void doorman__put_limit(doorman__writer *out, const doorman_permit_limit *limit) {
+    doorman__put(out, "%,{'name':%s", limit->name);
+    if (limit->per) doorman__put(out, ",'per':%s", doorman__scopes[limit->per]);
+    doorman__put_strings(out, "keys", limit->keys, limit->key_count);
+    doorman__put(out, ",'kind':%s", doorman__limit_kind_name(limit->kind));
+    doorman__put_figures(out, limit->kind, &limit->figures, false);
+    doorman__put_overrides(out, limit);
+    if (limit->shadow) doorman__put(out, ",'shadow':%b", true);
+    if (limit->warn_at > 0) doorman__put(out, ",'warn_at':%x", limit->warn_at);
+    if (limit->ban.refusals) {
+        doorman__put(out, ",'ban':{'refusals':%n,'window':%t,'duration':%t}",
+                     (double)limit->ban.refusals, limit->ban.window, limit->ban.duration);
+    }
+    if (limit->has_max_cost) doorman__put(out, ",'max_cost':%x", limit->max_cost);
+    if (limit->max_keys && limit->max_keys != DOORMAN__MAX_KEYS) {
+        doorman__put(out, ",'max_keys':%n", (double)limit->max_keys);
+    }
+    if (limit->refuse_new) doorman__put(out, ",'overflow':%s", "refuse");
+    if (limit->empty_at_start) doorman__put(out, ",'on_restart':%s", "empty");
+    if (limit->refunds) doorman__put(out, ",'refunds':%b", true);
+    doorman__put(out, "}");
+}
+
 /* Writes one template. Without has_algorithm the template takes the algorithm of `*` (G3). */
 static void doorman__put_template(doorman__writer *out, const doorman_template *template_) {
     const char *description = template_->description ? template_->description : "";
@@ -12291,13 +16338,17 @@ static void doorman__put_template(doorman__writer *out, const doorman_template *
     doorman__put(out, "%,\n{'identifier_glob':%s", template_->identifier_glob);
     if (*description) doorman__put(out, ",'description':%s", description);
     if (*unit) doorman__put(out, ",'unit':%s", unit);
-    doorman__put(out, ",'capacity':%x", template_->capacity);
+    if (!template_->without_capacity) doorman__put(out, ",'capacity':%x", template_->capacity);
     if (template_->has_safe_capacity) {
         doorman__put(out, ",'safe_capacity':%x", template_->safe_capacity);
     }
     if (template_->whole) doorman__put(out, ",'whole':%b", true);
     if (template_->has_algorithm) doorman__put_algorithm(out, &template_->algorithm, false);
-    doorman__put(out, "}");
+    if (template_->has_limits) doorman__put(out, ",'limits':[");
+    for (size_t i = 0; i < template_->limit_count; i++) {
+        doorman__put_limit(out, &template_->limits[i]);
+    }
+    doorman__put(out, template_->has_limits ? "]}" : "}");
 }
 
 doorman_status doorman_json_write_config(const doorman_config_options *options,
@@ -12305,7 +16356,10 @@ doorman_status doorman_json_write_config(const doorman_config_options *options,
     doorman__writer out = doorman__put_start(text);
     doorman__put(&out, "{");
     if (options->reject_unmatched) doorman__put(&out, "'unmatched':%s,", "reject");
-    doorman__put(&out, "'resources':[");
+    if (options->shadow_count) doorman__put(&out, "'shadow':[");
+    for (size_t i = 0; i < options->shadow_count; i++)
+        doorman__put(&out, "%,%s", options->shadow[i]);
+    doorman__put(&out, options->shadow_count ? "],'resources':[" : "'resources':[");
     for (size_t i = 0; i < options->template_count; i++) {
         doorman__put_template(&out, &options->templates[i]);
     }

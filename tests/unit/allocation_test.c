@@ -82,6 +82,8 @@ typedef struct fixture {
     doorman_transport *transport;
     doorman_buffer reply;
     doorman_json_exchange exchange;
+    doorman_permits *permits;
+    doorman_limiter_map *map;
 
     /* The input of the call. */
     doorman_request request;
@@ -194,6 +196,8 @@ static void fixture_stop(fixture *s) {
     doorman_buffer_uninit(&s->reply);
     doorman_buffer_uninit(&s->message);
     doorman_json_exchange_uninit(&s->exchange);
+    doorman_permits_destroy(s->permits);
+    doorman_limiter_map_destroy(s->map);
     text_end(&s->outcome);
     free(s);
 }
@@ -372,6 +376,116 @@ static doorman_status compute_shares(fixture *s) {
     for (int i = 0; status == DOORMAN_OK && i < DEMANDS; i++) {
         add(&s->outcome, "%.17g\n", amounts[i]);
     }
+    return status;
+}
+
+/* ---- permits */
+
+static const doorman_tier tiers[] = {{.limit = 4, .window = SECOND, .active = SECOND}};
+static const char *const vip_keys[] = {"vip-*"};
+static const doorman_override overrides[] = {
+    {.keys = vip_keys, .key_count = 1, .figures = {.has_limit = true, .limit = 9}}};
+static const doorman_permit_limit limits[] = {
+    {.name = "bucket",
+     .kind = DOORMAN_TOKEN_BUCKET,
+     .figures = {.rate = 1, .size = 3},
+     .ban = {.refusals = 2, .window = SECOND, .duration = SECOND}},
+    {.name = "window",
+     .kind = DOORMAN_FIXED_WINDOW,
+     .figures = {.limit = 5, .calendar = DOORMAN_DAY},
+     .overrides = overrides,
+     .override_count = 1},
+    {.name = "tiers",
+     .per = DOORMAN_PER_TEMPLATE,
+     .kind = DOORMAN_TIERS,
+     .figures = {.tiers = tiers, .tier_count = 1}}};
+static const doorman_template with_limits[] = {
+    {.identifier_glob = "*",
+     .without_capacity = true,
+     .has_limits = true,
+     .limits = limits,
+     .limit_count = COUNT_OF(limits)},
+};
+static const char *const in_shadow[] = {"beta/*"};
+
+static doorman_status create_limits(fixture *s) {
+    const doorman_config_options options = {.templates = with_limits,
+                                            .template_count = COUNT_OF(with_limits),
+                                            .shadow = in_shadow,
+                                            .shadow_count = COUNT_OF(in_shadow)};
+    doorman_status status = doorman_config_create(&s->other_config, &options, NULL);
+    if (status != DOORMAN_OK) assert_null(s->other_config);
+    return status;
+}
+
+static doorman_status create_permits(fixture *s) {
+    const doorman_permits_options options = {.config = s->other_config, .seed = {5, 6}};
+    doorman_error error = {""};
+    doorman_status status = doorman_permits_create(&s->permits, &options, &error, SECOND, s->now);
+    if (status != DOORMAN_OK) assert_null(s->permits);
+    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    return status;
+}
+
+static void prepare_limits(fixture *s) { assert_int_equal(create_limits(s), DOORMAN_OK); }
+
+static void prepare_permits(fixture *s) {
+    prepare_limits(s);
+    assert_int_equal(create_permits(s), DOORMAN_OK);
+}
+
+static size_t permit_counters(fixture *s) {
+    doorman_permits_info info;
+    doorman_permits_read(s->permits, &info);
+    return info.counter_count;
+}
+
+static doorman_status acquire_permit(fixture *s) {
+    const doorman_permit_item items[] = {{.resource_id = "r", .key = "a", .cost = 1},
+                                         {.resource_id = "s", .key = "vip-1", .cost = 2}};
+    const doorman_permit_request request = {.items = items, .item_count = 2, .detail = true};
+    doorman_permit permit = {.granted = false};
+    doorman_status status =
+        doorman_permits_acquire(s->permits, &request, &permit, NULL, SECOND, s->now);
+    if (status != DOORMAN_OK) assert_int_equal(permit_counters(s), 0);
+    if (status != DOORMAN_OK) return status;
+    assert_true(permit.granted);
+    add(&s->outcome, "%zu counters, %zu details\n", permit_counters(s), permit.detail_count);
+    return status;
+}
+
+static doorman_status inspect_permits(fixture *s) {
+    doorman_permit permit = {.granted = false};
+    doorman_status status =
+        doorman_permits_inspect(s->permits, "r", "a", &permit, NULL, SECOND, s->now);
+    if (status == DOORMAN_OK) add(&s->outcome, "%zu details\n", permit.detail_count);
+    return status;
+}
+
+static doorman_status report_cost(fixture *s) {
+    double charged = -1;
+    doorman_status status =
+        doorman_permits_report(s->permits, "r", "a", 2, &charged, NULL, SECOND, s->now);
+    if (status != DOORMAN_OK) assert_int_equal(permit_counters(s), 0);
+    if (status == DOORMAN_OK) add(&s->outcome, "charged %.17g\n", charged);
+    return status;
+}
+
+static doorman_status reset_permits(fixture *s) {
+    return doorman_permits_reset(s->permits, "r", "a", NULL, NULL, NULL);
+}
+
+static doorman_status configure_permits(fixture *s) {
+    doorman_status status = doorman_permits_configure(s->permits, s->config);
+    assert_ptr_equal(s->permits->config, status == DOORMAN_OK ? s->config : s->other_config);
+    return status;
+}
+
+static doorman_status create_map(fixture *s) {
+    const doorman_limiter_map_options options = {
+        .limit = {.kind = DOORMAN_FIXED_WINDOW, .limit = 2, .window = SECOND}, .seed = {1, 2}};
+    doorman_status status = doorman_limiter_map_create(&s->map, &options, NULL);
+    if (status != DOORMAN_OK) assert_null(s->map);
     return status;
 }
 
@@ -788,6 +902,15 @@ static doorman_status set_tls(fixture *s) {
 
 static const test_case test_cases[] = {
     {"doorman_config_create", "no configuration is made", NULL, create_config, 3},
+    {"doorman_config_create", "no configuration with limits is made", NULL, create_limits, 8},
+    {"doorman_permits_create", "no permits are made", prepare_limits, create_permits, 5},
+    {"doorman_permits_configure", "permits keep their configuration", prepare_permits,
+     configure_permits, 1},
+    {"doorman_permits_acquire", "no units are charged", prepare_permits, acquire_permit, 20},
+    {"doorman_permits_inspect", "nothing is inspected", prepare_permits, inspect_permits, 5},
+    {"doorman_permits_report", "no cost is charged", prepare_permits, report_cost, 10},
+    {"doorman_permits_reset", "nothing is reset", prepare_permits, reset_permits, 3},
+    {"doorman_limiter_map_create", "no map is made", NULL, create_map, 1},
     {"doorman_shares", "nothing is shared", NULL, compute_shares, 20},
     {"doorman_server_create", "no root is made", NULL, create_root, 2},
     {"doorman_server_create", "no node is made", NULL, create_node, 3},

@@ -1,0 +1,2046 @@
+/* Permits: the configuration of limits, the arithmetic of each kind, and decisions. Slow and obvious
+ * models are compared with the code over random histories. */
+#include "unit.h"
+
+#include <math.h>
+#include <string.h>
+
+#define DOORMAN_JSON
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman.h"
+
+#define SECOND DOORMAN_SECOND
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+#define UNUSED (void)state
+
+/* ---- configurations ------------------------------------------------------------------------- */
+
+static doorman_config *config_of(const char *text) {
+    doorman_config *config = NULL;
+    doorman_error error = {""};
+    doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
+    if (status != DOORMAN_OK) print_error("%s\n", error.text);
+    assert_int_equal(status, DOORMAN_OK);
+    return config;
+}
+
+/* Returns a configuration whose template `*` has the limits. */
+static doorman_config *limits_of(const char *limits) {
+    char text[4096];
+    snprintf(text, sizeof text, "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [%s]}]}",
+             limits);
+    return config_of(text);
+}
+
+static const char example[] =
+    "{\"resources\": [\n"
+    "  {\"identifier_glob\": \"login\", \"limits\": [\n"
+    "    {\"name\": \"per-user\", \"per\": \"key\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.2,\n"
+    "     \"size\": 5, \"ban\": {\"refusals\": 20, \"window\": 60, \"duration\": 3600}},\n"
+    "    {\"name\": \"all\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": "
+    "1000000,\n"
+    "     \"window\": \"day\", \"warn_at\": 0.8}]},\n"
+    "  {\"identifier_glob\": \"api/*\", \"capacity\": 5000, \"limits\": [\n"
+    "    {\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 10, \"size\": 50, "
+    "\"max_debt\": 2,\n"
+    "     \"max_cost\": 60, \"max_keys\": 1000, \"overflow\": \"refuse\", \"refunds\": true,\n"
+    "     \"overrides\": [{\"keys\": [\"acme\", \"globex-*\"], \"rate\": 100, \"size\": 500}]},\n"
+    "    {\"name\": \"trials\", \"per\": \"template\", \"keys\": [\"trial-*\", \"!trial-vip\"],\n"
+    "     \"kind\": \"SLIDING_WINDOW\", \"limit\": 100, \"window\": 60, \"on_restart\": "
+    "\"empty\",\n"
+    "     \"shadow\": true}]},\n"
+    "  {\"identifier_glob\": \"export\", \"limits\": [\n"
+    "    {\"name\": \"bulk\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 5000, \"window\": 300,\n"
+    "     \"active\": 300, \"cooldown\": 86100, \"skippable\": true}]}]},\n"
+    "  {\"identifier_glob\": \"open\", \"limits\": []}],\n"
+    " \"shadow\": [\"beta/*\"]}";
+
+/* PERMITS.md, section 2 */
+static void limits_are_read_with_all_their_fields(void **state) {
+    UNUSED;
+    doorman_config *config = config_of(example);
+    doorman_config_options read;
+    doorman_config_read(config, &read);
+    const doorman_template *all = read.templates;
+    assert_int_equal(read.template_count, 4);
+    assert_true(all[0].without_capacity && all[0].has_limits && all[0].limit_count == 2);
+    const doorman_permit_limit *user = &all[0].limits[0];
+    assert_string_equal(user->name, "per-user");
+    assert_exact(user->figures.rate, 0.2);
+    assert_int_equal(user->ban.refusals, 20);
+    assert_int_equal(user->ban.duration, 3600 * SECOND);
+    assert_int_equal(user->max_keys, 1000000);
+    assert_int_equal(all[0].limits[1].figures.calendar, DOORMAN_DAY);
+    assert_false(all[1].without_capacity);
+    const doorman_permit_limit *burst = &all[1].limits[0];
+    assert_int_equal(burst->figures.max_wait, 2 * SECOND);
+    assert_true(burst->refuse_new && burst->refunds && burst->has_max_cost);
+    assert_exact(burst->overrides[0].figures.rate, 100);
+    assert_int_equal(burst->overrides[0].figures.max_debt, 2 * SECOND);
+    assert_string_equal(burst->overrides[0].keys[1], "globex-*");
+    assert_true(all[1].limits[1].empty_at_start && all[1].limits[1].shadow);
+    assert_int_equal(all[1].limits[1].per, DOORMAN_PER_TEMPLATE);
+    assert_true(all[2].limits[0].figures.tiers[0].skippable);
+    assert_true(all[3].has_limits && all[3].limit_count == 0);
+    assert_string_equal(read.shadow[0], "beta/*");
+    doorman_config_destroy(config);
+}
+
+static void a_written_configuration_is_read_back_the_same(void **state) {
+    UNUSED;
+    doorman_config *config = config_of(example);
+    doorman_config_options read;
+    doorman_buffer first = {NULL, 0, 0}, second = {NULL, 0, 0};
+    doorman_config_read(config, &read);
+    assert_int_equal(doorman_json_write_config(&read, &first), DOORMAN_OK);
+    doorman_config *again = config_of(first.text);
+    doorman_config_read(again, &read);
+    assert_int_equal(doorman_json_write_config(&read, &second), DOORMAN_OK);
+    assert_string_equal(first.text, second.text);
+    doorman_config *copy = NULL;
+    doorman_error error = {""};
+    doorman_status status = doorman_config_create(&copy, &read, &error);
+    if (status != DOORMAN_OK) fail_msg("%s", error.text);
+    doorman_config_destroy(copy);
+    doorman_config_destroy(again);
+    doorman_config_destroy(config);
+    doorman_buffer_uninit(&first);
+    doorman_buffer_uninit(&second);
+}
+
+/* One wrong limit, and the error without its position. */
+static const struct {
+    const char *limit, *error;
+} wrong_limits[] = {
+    {"1", "must be an object"},
+    {"{\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1}", ".name: is missing"},
+    {"{\"name\": \"a\", \"kind\": \"CONCURRENCY\"}", ".kind: must be one of TOKEN_BUCKET, "},
+    {"{\"name\": \"a\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1}", ".size: is missing"},
+    {"{\"name\": \"a\", \"kind\": \"TOKEN_BUCKET\", \"rate\": \"leased\", \"size\": 1}",
+     ".rate: must be a number"},
+    {"{\"name\": \"a\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1e309, \"size\": 1}",
+     ".rate: must be a finite number"},
+    {"{\"name\": \"a\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0, \"size\": 1}",
+     ".rate: must be more than 0 and at most 1e15"},
+    {"{\"name\": \"a\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 0}",
+     ".size: must be more than 0 where max_debt is 0"},
+    {"{\"name\": \"a\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 2e8}",
+     ".size: must be worth at most 1e8 seconds of the rate"},
+    {"{\"name\": \"a\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, \"max_wait\": 2}",
+     ".max_wait: must be at most max_debt, because no debt is longer"},
+    {"{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": -1, \"window\": 1}",
+     ".limit: must be a finite number from 0 to 1e15"},
+    {"{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 0}",
+     ".window: must be more than 0 and at most 1e8 seconds"},
+    {"{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 3.2e13}",
+     ".window: must be more than 0 and at most 1e8 seconds"},
+    {"{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": \"year\"}",
+     ".window: must be one of minute, hour, day, week, month"},
+    {"{\"name\": \"a\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 1, \"window\": \"day\"}",
+     ".window: only a FIXED_WINDOW follows the calendar"},
+    {"{\"name\": \"a\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 1, \"window\": 1, \"rate\": 1}",
+     ".rate: only a TOKEN_BUCKET has one"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\"}", ".tiers: is missing"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 1, \"window\": 1, \"active\": "
+     "1},"
+     "{\"limit\": 1, \"window\": 0, \"active\": 1}]}",
+     ".tiers[1].window: must be more than 0 and at most 1e8 seconds"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"on_restart\": \"empty\"}",
+     ".on_restart: must be full for TIERS"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"refunds\": true}",
+     ".refunds: only a TOKEN_BUCKET and a FIXED_WINDOW can take units back"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"per\": \"resource\", \"ban\": "
+     "{\"refusals\": 1, \"window\": 1, \"duration\": 1}}",
+     ".ban: needs a limit per key"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"ban\": {\"refusals\": 0.5, "
+     "\"window\": 1, "
+     "\"duration\": 1}}",
+     ".ban.refusals: must be an integer from 1 to 1e+09"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"keys\": [\"\"]}",
+     ".keys[0]: must be 1 to 256 bytes of UTF-8 without control characters"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"keys\": [\"a\", 1]}",
+     ".keys[1]: must be a string"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"max_keys\": 0}",
+     ".max_keys: must be an integer from 1 to 1e+07"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"warn_at\": 2}",
+     ".warn_at: must be from 0 to 1"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"colour\": 2}",
+     ".colour: is not known"},
+    {"{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 1, \"overrides\": "
+     "[{\"keys\": [\"b\"], \"limit\": 2}, {\"keys\": [\"c\"], \"window\": -1}]}",
+     ".overrides[1].window: must be more than 0 and at most 1e8 seconds"},
+    {"{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 1, \"overrides\": "
+     "[{\"keys\": []}]}",
+     ".overrides[0].keys: must be a list of 1 to 10,000 globs"},
+    {"{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 1, \"per\": "
+     "\"resource\", "
+     "\"overrides\": [{\"keys\": [\"b\"], \"limit\": 2}]}",
+     ".overrides: needs a limit per key"},
+};
+
+static void a_wrong_limit_is_named_by_path_and_position(void **state) {
+    UNUSED;
+    for (size_t i = 0; i < COUNT(wrong_limits); i++) {
+        char text[1024], path[512];
+        doorman_error error = {""};
+        doorman_config *config = NULL;
+        snprintf(text, sizeof text,
+                 "{\"resources\": [{\"identifier_glob\": \"x\",\n\"limits\": [%s]}]}",
+                 wrong_limits[i].limit);
+        doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
+        assert_int_equal(status, DOORMAN_INVALID_ARGUMENT);
+        snprintf(path, sizeof path, "resources[0].limits[0]%s%s",
+                 wrong_limits[i].error[0] == '.' ? "" : ": ", wrong_limits[i].error);
+        if (!strstr(error.text, path)) fail_msg("%s\nis not in\n%s", path, error.text);
+        assert_true(strncmp(error.text, "line 2, column ", 15) == 0);
+    }
+}
+
+static void a_template_has_at_most_16_limits_with_different_names(void **state) {
+    UNUSED;
+    doorman_permit_limit limits[17];
+    char names[17][8];
+    memset(limits, 0, sizeof limits);
+    for (size_t i = 0; i < 17; i++) {
+        snprintf(names[i], sizeof names[i], "%zu", i);
+        limits[i].name = names[i];
+        limits[i].kind = DOORMAN_TIERS;
+    }
+    doorman_template template_ = {.identifier_glob = "x",
+                                  .without_capacity = true,
+                                  .has_limits = true,
+                                  .limits = limits,
+                                  .limit_count = 17};
+    const doorman_config_options options = {.templates = &template_, .template_count = 1};
+    doorman_config *config = NULL;
+    doorman_error error;
+    assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "resources[0].limits: must be a list of at most 16");
+    template_.limit_count = 16;
+    assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_OK);
+    doorman_config_destroy(config);
+    limits[3].name = "1";
+    assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "resources[0].limits[3].name: equals that of limits[1]");
+    limits[3].name = "3";
+    limits[3].kind = DOORMAN_FIXED_WINDOW;
+    limits[3].figures = (doorman_figures){.limit = (double)NAN, .window = SECOND};
+    assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text,
+                        "resources[0].limits[3].limit: must be a finite number from 0 to 1e15");
+    template_.has_limits = false;
+    template_.limits = NULL;
+    template_.limit_count = 0;
+    assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "resources[0].limits: a template needs capacity or limits");
+}
+
+static void limits_that_cannot_act_cause_warnings(void **state) {
+    UNUSED;
+    static const char text[] =
+        "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": ["
+        "{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 1, \"window\": 1, "
+        "\"active\": 0},"
+        "{\"limit\": 1, \"window\": 9, \"active\": 5}, {\"limit\": 1, \"window\": 2, \"active\": "
+        "5}]},"
+        "{\"name\": \"k\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 9, \"size\": 1},"
+        "{\"name\": \"r\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 8, "
+        "\"size\": 1}]}]}";
+    static const char *const warnings[] = {
+        "resources[0].limits[0].tiers[0].active: is 0, so the tier is never entered",
+        "resources[0].limits[0].tiers[1].window: is longer than active, so the tier ends first",
+        "resources[0].limits[0].tiers[2].window: does not divide active, so the last window is cut",
+        "resources[0].limits[1].rate: is above the rate of a limit per resource"};
+    doorman_config_problem problems[8];
+    size_t count = 0;
+    assert_int_equal(
+        doorman_json_check_config(NULL, text, strlen(text), problems, COUNT(problems), &count),
+        DOORMAN_OK);
+    assert_int_equal(count, COUNT(warnings));
+    for (size_t i = 0; i < count; i++) assert_string_equal(problems[i].error.text, warnings[i]);
+}
+
+/* A resource with limits alone has no leases, even where other resources without a template do. */
+static void a_template_without_capacity_grants_no_leases(void **state) {
+    UNUSED;
+    doorman_config *config = config_of(example);
+    doorman_server *server = NULL;
+    const doorman_server_options options = {.node = "root", .config = config, .seed = {1, 2}};
+    const doorman_mastership master = {.address = "here", .until = DOORMAN_NEVER};
+    assert_int_equal(doorman_server_create(&server, &options, NULL, 0), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(server, &master, 0), DOORMAN_OK);
+    static const char *const ids[] = {"login", "other"};
+    static const doorman_outcome outcomes[] = {DOORMAN_UNMATCHED, DOORMAN_GRANTED};
+    for (int i = 0; i < 2; i++) {
+        const doorman_demand demand = {5, 1, 1};
+        const doorman_capacity_request item = {
+            .resource_id = ids[i], .wants = &demand, .wants_count = 1};
+        const doorman_request request = {
+            .method = DOORMAN_GET_CAPACITY, .holder_id = "client", .items = &item, .item_count = 1};
+        doorman_response response;
+        assert_int_equal(doorman_server_handle(server, &request, &response, NULL, 100 * SECOND),
+                         DOORMAN_OK);
+        assert_int_equal(response.items[0].outcome, outcomes[i]);
+    }
+    doorman_server_destroy(server);
+    doorman_config_destroy(config);
+}
+
+/* ---- a fixture ------------------------------------------------------------------------------ */
+
+typedef struct fixture {
+    doorman_config *config;
+    doorman_permits *permits;
+    doorman_time now, epoch;
+    doorman_permit out;
+    size_t events[DOORMAN_PERMIT_EVENT_COUNT];
+} fixture;
+
+static void count_event(void *context, const doorman_permit_event *event) {
+    fixture *f = (fixture *)context;
+    f->events[event->kind]++;
+}
+
+static fixture start_config(doorman_config *config) {
+    return (fixture){.config = config, .now = 1000 * SECOND, .epoch = 1700000000 * SECOND};
+}
+
+static void create(fixture *f) {
+    const doorman_permits_options options = {
+        .config = f->config, .seed = {7, 9}, .on_event = count_event, .context = f};
+    assert_int_equal(doorman_permits_create(&f->permits, &options, NULL, f->epoch, f->now),
+                     DOORMAN_OK);
+}
+
+static void stop(fixture *f) {
+    doorman_permits_destroy(f->permits);
+    doorman_config_destroy(f->config);
+}
+
+static void pass(fixture *f, doorman_time time) {
+    f->now += time;
+    f->epoch += time;
+}
+
+static bool acquire_items(fixture *f, const doorman_permit_item *items, size_t count,
+                          doorman_time max_wait) {
+    const doorman_permit_request request = {
+        .items = items, .item_count = count, .max_wait = max_wait, .detail = true};
+    doorman_error error = {""};
+    doorman_status status =
+        doorman_permits_acquire(f->permits, &request, &f->out, &error, f->epoch, f->now);
+    if (status != DOORMAN_OK) fail_msg("%s", error.text);
+    return f->out.granted;
+}
+
+static bool acquire(fixture *f, const char *resource_id, const char *key, double cost) {
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key, .cost = cost};
+    return acquire_items(f, &item, 1, 0);
+}
+
+static size_t counters(const fixture *f) {
+    doorman_permits_info info;
+    doorman_permits_read(f->permits, &info);
+    return info.counter_count;
+}
+
+/* ---- one decision --------------------------------------------------------------------------- */
+
+#define BUCKET "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 10, \"size\": 5}"
+#define BANS2                                                                                      \
+    "{\"name\": \"b2\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 9, \"ban\": "           \
+    "{\"refusals\": 3, "                                                                           \
+    "\"window\": 10, \"duration\": 100}}"
+#define ALL                                                                                        \
+    "{\"name\": \"all\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": 7, "        \
+    "\"window\": 60}"
+
+/* P1 */
+static void a_refusal_charges_nothing_and_creates_nothing(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BUCKET ", " ALL));
+    create(&f);
+    assert_true(acquire(&f, "r", "ann", 5));
+    assert_true(acquire(&f, "r", "bob", 2));
+    size_t before = counters(&f);
+    assert_false(acquire(&f, "r", "cyd", 1)); /* the window is full; the bucket of cyd is not */
+    assert_string_equal(f.out.limit, "all");
+    assert_int_equal(f.out.reason, DOORMAN_REASON_RATE);
+    assert_int_equal(counters(&f), before);
+    assert_int_equal(doorman_permits_inspect(f.permits, "r", "cyd", &f.out, NULL, f.epoch, f.now),
+                     DOORMAN_OK);
+    assert_int_equal(f.out.detail_count, 2);
+    assert_exact(f.out.details[0].remaining, 5);
+    stop(&f);
+}
+
+/* P1 */
+static void items_that_meet_in_one_counter_are_added_up(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(ALL ", " BUCKET));
+    create(&f);
+    const doorman_permit_item items[] = {{.resource_id = "r", .key = "ann", .cost = 4},
+                                         {.resource_id = "r", .key = "bob", .cost = 4}};
+    assert_false(acquire_items(&f, items, 2, 0));
+    assert_string_equal(f.out.limit, "all");
+    assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_COST); /* 8 never fit in 7 */
+    assert_int_equal(counters(&f), 0);
+    doorman_permit_item same[100];
+    for (int i = 0; i < 100; i++) same[i] = (doorman_permit_item){.resource_id = "r", .cost = 0.05};
+    assert_false(acquire_items(&f, same, 100, 0)); /* 100 * 205 / 4096 > 5 */
+    for (int i = 0; i < 100; i++) same[i].cost = 0.046875;
+    assert_true(acquire_items(&f, same, 100, 0));
+    assert_exact(f.out.details[0].used, 4.6875);
+    stop(&f);
+}
+
+/* P2 */
+static void items_get_whole_units_above_their_minimum_in_order(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(ALL));
+    create(&f);
+    const doorman_permit_item items[] = {
+        {.resource_id = "r", .key = "a", .cost = 4.5, .has_min = true, .min = 0.5},
+        {.resource_id = "r", .key = "b", .cost = 9, .has_min = true, .min = 1}};
+    assert_true(acquire_items(&f, items, 2, 0));
+    assert_exact(f.out.items[0].granted, 4.5); /* all of its cost fits */
+    assert_exact(f.out.items[1].granted, 2);   /* 7 - 4.5 = 2.5 */
+    assert_exact(f.out.items[0].remaining, 0.5);
+    stop(&f);
+}
+
+/* P2 */
+static void equal_items_get_the_same_whole_number(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(ALL));
+    create(&f);
+    const doorman_permit_item items[] = {
+        {.resource_id = "r", .key = "a", .cost = 9, .has_min = true, .min = 0.5},
+        {.resource_id = "r", .key = "b", .cost = 9, .has_min = true, .min = 1},
+        {.resource_id = "r", .key = "b", .cost = 5, .has_min = true, .min = 0}};
+    doorman_permit_request request = {.items = items, .item_count = 3, .equal = true};
+    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
+                     DOORMAN_OK);
+    assert_true(f.out.granted);
+    for (int i = 0; i < 3; i++) assert_exact(f.out.items[i].granted, 2);
+    const doorman_permit_item half = {
+        .resource_id = "r", .cost = 0.75, .has_min = true, .min = 0.5};
+    request.items = &half;
+    request.item_count = 1;
+    assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
+                     DOORMAN_INVALID_ARGUMENT);
+    stop(&f);
+}
+
+/* P2, P3 */
+static void a_debt_is_waited_for_and_no_longer_than_allowed(void **state) {
+    UNUSED;
+    fixture f =
+        start_config(limits_of("{\"name\": \"leaky\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 10, "
+                               "\"size\": 0, \"max_debt\": 2, \"max_wait\": 1}"));
+    create(&f);
+    doorman_permit_item item = {.resource_id = "r", .cost = 8};
+    assert_true(acquire_items(&f, &item, 1, 0));
+    assert_int_equal(f.out.wait, 0); /* there was no debt before */
+    assert_false(acquire_items(&f, &item, 1, 0));
+    assert_int_equal(f.out.retry_after, 8 * SECOND / 10);
+    assert_true(acquire_items(&f, &item, 1, SECOND));
+    assert_int_equal(f.out.wait, 8 * SECOND / 10);
+    assert_false(acquire_items(&f, &item, 1, 9 * SECOND)); /* max_wait of the limit is 1 s */
+    assert_int_equal(f.out.retry_after, 6 * SECOND / 10);
+    item.has_min = true;
+    item.min = 0;
+    assert_true(acquire_items(&f, &item, 1, 0)); /* never out of debt above the minimum */
+    assert_exact(f.out.items[0].granted, 0);
+    assert_int_equal(f.out.wait, 0);
+    stop(&f);
+}
+
+/* P2 */
+static void a_cost_of_zero_looks_and_creates_nothing(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BUCKET));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 0));
+    assert_exact(f.out.items[0].remaining, 5);
+    assert_string_equal(f.out.items[0].limit, "b");
+    assert_int_equal(counters(&f), 0);
+    assert_true(acquire(&f, "r", "a", 5));
+    assert_true(acquire(&f, "r", "a", 0));
+    assert_exact(f.out.items[0].remaining, 0);
+    stop(&f);
+}
+
+/* P4, P5 */
+static void the_refusal_that_lasts_longest_is_named(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BUCKET ", " ALL));
+    create(&f);
+    f.epoch = 1700000040 * SECOND; /* a minute begins */
+    assert_true(acquire(&f, "r", "a", 5));
+    assert_true(acquire(&f, "r", "b", 2));
+    assert_false(acquire(&f, "r", "a", 1));
+    assert_string_equal(f.out.limit, "all");
+    assert_int_equal(f.out.retry_after, 60 * SECOND);
+    assert_int_equal(f.out.valid_for, SECOND);
+    assert_true(f.out.details[0].refused && f.out.details[1].refused);
+    doorman_permits_limit limit;
+    doorman_cursor cursor = {0};
+    for (int i = 0; i < 2; i++) {
+        assert_true(doorman_permits_next_limit(f.permits, &cursor, &limit));
+        assert_int_equal(limit.refused[DOORMAN_REASON_RATE], 1);
+        assert_int_equal(limit.granted, 2);
+        assert_exact(limit.granted_units, 7);
+    }
+    assert_false(doorman_permits_next_limit(f.permits, &cursor, &limit));
+    assert_false(acquire(&f, "r", "a", 6)); /* more than the bucket ever has */
+    assert_string_equal(f.out.limit, "b");
+    assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_COST);
+    assert_false(f.out.has_retry_after);
+    const doorman_permit_item two[] = {{.resource_id = "r", .key = "a", .cost = 1},
+                                       {.resource_id = "s", .key = "a", .cost = 1}};
+    assert_false(acquire_items(&f, two, 2, 0));
+    assert_int_equal(f.out.valid_for, 0);
+    stop(&f);
+}
+
+static void a_resource_without_limits_is_unmatched(void **state) {
+    UNUSED;
+    static const char *const texts[] = {
+        "{\"resources\": [{\"identifier_glob\": \"leases\", \"capacity\": 1}]}",
+        "{\"resources\": [{\"identifier_glob\": \"leases\", \"capacity\": 1}], \"unmatched\": "
+        "\"reject\"}"};
+    for (int i = 0; i < 2; i++) {
+        fixture f = start_config(config_of(texts[i]));
+        create(&f);
+        assert_false(acquire(&f, "leases", "a", 1));
+        assert_int_equal(f.out.reason, DOORMAN_REASON_UNMATCHED);
+        assert_int_equal(f.out.valid_for, SECOND);
+        assert_int_equal(acquire(&f, "other", "a", 1), i == 0);
+        stop(&f);
+    }
+}
+
+static void an_empty_list_of_limits_grants_everything(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(""));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 1e15));
+    assert_null(f.out.items[0].limit);
+    stop(&f);
+}
+
+static void an_empty_list_of_tiers_refuses_everything(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of("{\"name\": \"no\", \"kind\": \"TIERS\", \"tiers\": []}"));
+    create(&f);
+    assert_false(acquire(&f, "r", "a", 1));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_COST);
+    stop(&f);
+}
+
+static void keys_and_overrides_choose_the_figures(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(
+        "{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": 2, \"window\": 60, "
+        "\"overrides\": ["
+        "{\"keys\": [\"vip-*\", \"!vip-out\"], \"limit\": 5}, {\"keys\": [\"bad\"], \"limit\": "
+        "0}]},"
+        "{\"name\": \"t\", \"per\": \"resource\", \"keys\": [\"trial-*\", \"!trial-vip\"],"
+        "\"kind\": \"FIXED_WINDOW\", \"limit\": 3, \"window\": 60}"));
+    create(&f);
+    assert_true(acquire(&f, "r", "vip-1", 5));
+    assert_false(acquire(&f, "r", "vip-out", 3));
+    assert_false(acquire(&f, "r", "bad", 1));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_COST);
+    assert_true(acquire(&f, "r", "trial-1", 2));
+    assert_false(acquire(&f, "r", "trial-2", 2));
+    assert_true(acquire(&f, "r", "trial-vip", 2));
+    assert_true(acquire(&f, "r", NULL, 2));
+    stop(&f);
+}
+
+static void shadow_counts_but_never_refuses(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": "
+                                       "2, \"window\": 60, \"shadow\": true}"));
+    create(&f);
+    for (int i = 0; i < 5; i++) assert_true(acquire(&f, "r", "a", 1));
+    assert_true(f.out.details[0].refused);
+    assert_exact(f.out.details[0].used, 2); /* what would be refused is not charged */
+    doorman_cursor cursor = {0};
+    doorman_permits_limit limit;
+    assert_true(doorman_permits_next_limit(f.permits, &cursor, &limit));
+    assert_int_equal(limit.shadow_refused, 3);
+    assert_int_equal(limit.refused[DOORMAN_REASON_RATE], 0);
+    stop(&f);
+    char text[512];
+    snprintf(text, sizeof text,
+             "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [%s]}], "
+             "\"shadow\": [\"beta/*\"]}",
+             BUCKET);
+    f = start_config(config_of(text));
+    create(&f);
+    for (int i = 0; i < 9; i++) assert_true(acquire(&f, "beta/x", "a", 5));
+    assert_true(acquire(&f, "r", "a", 5) && !acquire(&f, "r", "a", 5));
+    stop(&f);
+}
+
+static void a_warning_comes_above_its_fraction(void **state) {
+    UNUSED;
+    fixture f =
+        start_config(limits_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": 10, "
+                               "\"window\": 60, \"warn_at\": 0.8}"));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 8) && !f.out.warning);
+    assert_true(acquire(&f, "r", "a", 1) && f.out.warning);
+    stop(&f);
+}
+
+#define BANS                                                                                       \
+    "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, \"ban\": "            \
+    "{\"refusals\": 3, "                                                                           \
+    "\"window\": 10, \"duration\": 100}}"
+
+static void a_key_that_keeps_sending_is_banned(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BANS));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 1));
+    for (int i = 0; i < 3; i++) {
+        assert_false(acquire(&f, "r", "a", 1));
+        assert_int_equal(f.out.reason, DOORMAN_REASON_RATE); /* also the third */
+        assert_int_equal(f.out.valid_for, 0);
+    }
+    assert_int_equal(f.events[DOORMAN_PERMIT_BANNED], 1);
+    pass(&f, 50 * SECOND);
+    assert_false(acquire(&f, "r", "a", 1));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_BANNED);
+    assert_int_equal(f.out.retry_after, 50 * SECOND);
+    assert_int_equal(f.out.detail_count, 0); /* the limits are not evaluated */
+    assert_true(acquire(&f, "r", "b", 1));
+    assert_true(acquire(&f, "s", "a", 1));
+    pass(&f, 50 * SECOND - 1);
+    assert_false(acquire(&f, "r", "a", 1));
+    pass(&f, 1);
+    assert_true(acquire(&f, "r", "a", 1));
+    stop(&f);
+}
+
+static void a_count_of_refusals_ends_with_its_window(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BANS));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 1));
+    for (int i = 0; i < 20; i++) {
+        assert_false(acquire(&f, "r", "a", 1));
+        assert_int_equal(f.out.reason, DOORMAN_REASON_RATE);
+        assert_false(acquire(&f, "r", "a", 1));
+        pass(&f, 10 * SECOND + 1);
+        assert_true(acquire(&f, "r", "a", 1));
+    }
+    assert_int_equal(f.events[DOORMAN_PERMIT_BANNED], 0);
+    stop(&f);
+}
+
+static void reset_makes_a_key_fresh_and_ends_its_ban(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BANS ", " ALL));
+    create(&f);
+    for (int i = 0; i < 6; i++) (void)acquire(&f, "r", "a", 1);
+    assert_int_equal(f.out.reason, DOORMAN_REASON_BANNED);
+    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.epoch, f.now),
+                     DOORMAN_OK);
+    assert_int_equal(f.out.reason, DOORMAN_REASON_BANNED);
+    assert_int_equal(f.out.detail_count, 2);
+    assert_exact(f.out.details[0].used, 1);
+    size_t count = 0;
+    assert_int_equal(doorman_permits_reset(f.permits, "r", "a", NULL, &count, NULL), DOORMAN_OK);
+    assert_int_equal(count, 2);
+    assert_true(acquire(&f, "r", "a", 1));
+    assert_exact(f.out.details[1].used, 2); /* the counter of all keys has stayed */
+    assert_int_equal(doorman_permits_reset(f.permits, "r", "a", "all", &count, NULL), DOORMAN_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.epoch, f.now),
+                     DOORMAN_OK);
+    assert_exact(f.out.details[1].used, 0);
+    assert_int_equal(doorman_permits_reset(f.permits, "none", NULL, NULL, &count, NULL),
+                     DOORMAN_OK);
+    assert_int_equal(count, 0);
+    stop(&f);
+}
+
+/* P13 */
+static void a_report_charges_what_was_used(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": "
+                                       "10, \"size\": 5, \"refunds\": true},"
+                                       "{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": "
+                                       "7, \"window\": 60, \"refunds\": true}"));
+    create(&f);
+    double charged = -1;
+    assert_int_equal(doorman_permits_report(f.permits, "r", "a", 4, &charged, NULL, f.epoch, f.now),
+                     DOORMAN_OK);
+    assert_exact(charged, 4);
+    assert_int_equal(
+        doorman_permits_report(f.permits, "r", "a", 99, &charged, NULL, f.epoch, f.now),
+        DOORMAN_OK);
+    assert_exact(charged, 5); /* max_cost of the bucket; the window takes 7 */
+    assert_int_equal(
+        doorman_permits_report(f.permits, "r", "a", 99, &charged, NULL, f.epoch, f.now),
+        DOORMAN_OK);
+    assert_exact(charged, 1); /* the debt is at most size / rate */
+    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.epoch, f.now),
+                     DOORMAN_OK);
+    assert_exact(f.out.details[0].used, 10);
+    assert_int_equal(
+        doorman_permits_report(f.permits, "r", "a", -99, &charged, NULL, f.epoch, f.now),
+        DOORMAN_OK);
+    assert_exact(charged, -10);
+    assert_true(acquire(&f, "r", "a", 5));
+    assert_int_equal(
+        doorman_permits_report(f.permits, "r", "a", (double)NAN, &charged, NULL, f.epoch, f.now),
+        DOORMAN_INVALID_ARGUMENT);
+    stop(&f);
+}
+
+/* P14 */
+static void idle_counters_are_removed(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BUCKET ", " BANS2 ", " ALL));
+    create(&f);
+    char key[16];
+    for (int i = 0; i < 1000; i++) {
+        snprintf(key, sizeof key, "%d", i % 7);
+        (void)acquire(&f, i % 2 ? "r" : "s", key, 1);
+    }
+    assert_true(counters(&f) > 0);
+    assert_true(doorman_permits_due(f.permits) < DOORMAN_NEVER);
+    pass(&f, 200 * SECOND);
+    for (int i = 0; i < 10; i++) doorman_permits_update(f.permits, f.epoch, f.now);
+    doorman_permits_info info;
+    doorman_permits_read(f.permits, &info);
+    assert_int_equal(info.counter_count + info.ban_count + info.resource_count, 0);
+    assert_int_equal(f.permits->node_bytes, 0);
+    assert_int_equal(doorman_permits_due(f.permits), DOORMAN_NEVER);
+    assert_true(f.events[DOORMAN_PERMIT_KEY_CREATED] == f.events[DOORMAN_PERMIT_KEY_REMOVED]);
+    stop(&f);
+}
+
+/* P19 */
+static void counters_stay_within_max_keys(void **state) {
+    UNUSED;
+    for (int refuse = 0; refuse < 2; refuse++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": 2, \"window\": 60, "
+                 "\"max_keys\": 50, \"overflow\": \"%s\"}",
+                 refuse ? "refuse" : "evict");
+        fixture f = start_config(limits_of(text));
+        create(&f);
+        size_t refused = 0;
+        for (int i = 0; i < 5000; i++) {
+            snprintf(text, sizeof text, "%d", i);
+            if (!acquire(&f, "r", text, 1)) refused++;
+            if (!f.out.granted) assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_KEYS);
+            assert_true(counters(&f) <= 50);
+        }
+        assert_int_equal(refused, refuse ? 4950 : 0);
+        assert_int_equal(f.events[DOORMAN_PERMIT_KEY_EVICTED], refuse ? 0 : 4950);
+        stop(&f);
+    }
+}
+
+static void memory_stays_within_its_bound(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BUCKET));
+    const doorman_permits_options options = {
+        .config = f.config, .seed = {7, 9}, .counter_max = 1000, .memory_max = 20000};
+    assert_int_equal(doorman_permits_create(&f.permits, &options, NULL, f.epoch, f.now),
+                     DOORMAN_OK);
+    char key[32];
+    for (int i = 0; i < 3000; i++) {
+        snprintf(key, sizeof key, "key-%d", i);
+        assert_true(acquire(&f, "r", key, 1));
+        assert_true(f.permits->node_bytes <= 20000 && counters(&f) <= 1000);
+    }
+    stop(&f);
+}
+
+static void wrong_requests_are_named_by_path(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BUCKET));
+    create(&f);
+    char long_key[300];
+    memset(long_key, 'x', 257);
+    long_key[257] = 0;
+    const struct {
+        doorman_permit_item item;
+        const char *error;
+    } wrong[] = {
+        {{.resource_id = NULL, .cost = 1}, "item[0].resource_id: "},
+        {{.resource_id = "r", .key = long_key, .cost = 1}, "item[0].key: must be 0 to 256 bytes"},
+        {{.resource_id = "r", .key = "\xff", .cost = 1}, "item[0].key: must be 0 to 256 bytes"},
+        {{.resource_id = "r", .cost = -1}, "item[0].cost: "},
+        {{.resource_id = "r", .cost = (double)NAN}, "item[0].cost: "},
+        {{.resource_id = "r", .cost = 1.1e15}, "item[0].cost: "},
+        {{.resource_id = "r", .cost = 1, .has_min = true, .min = 2}, "item[0].min: must be from 0"},
+        {{.resource_id = "r", .cost = 1, .min = 1}, "item[0].min: needs has_min"},
+    };
+    doorman_error error;
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        doorman_permit_request request = {.items = &wrong[i].item, .item_count = 1};
+        assert_int_equal(
+            doorman_permits_acquire(f.permits, &request, &f.out, &error, f.epoch, f.now),
+            DOORMAN_INVALID_ARGUMENT);
+        assert_true(strstr(error.text, wrong[i].error) == error.text);
+    }
+    doorman_permit_item items[101];
+    for (int i = 0; i < 101; i++) items[i] = (doorman_permit_item){.resource_id = "r", .cost = 0};
+    const doorman_permit_request many = {.items = items, .item_count = 101};
+    assert_int_equal(doorman_permits_acquire(f.permits, &many, &f.out, &error, f.epoch, f.now),
+                     DOORMAN_RESOURCE_EXHAUSTED);
+    long_key[256] = 0;
+    assert_true(acquire(&f, "r", long_key, 1) && acquire(&f, "r", long_key, 4));
+    assert_false(acquire(&f, "r", long_key, 1));
+    assert_false(acquire(&f, "r", "a", 1e15));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_COST);
+    stop(&f);
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+#define CALENDAR(unit)                                                                             \
+    "{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": \"" unit "\"}"
+
+/* Acquires at a time of the calendar, and returns when the window ends, in seconds since 1970. */
+static int64_t end_of_window(const char *limits, int64_t at) {
+    fixture f = start_config(limits_of(limits));
+    f.epoch = at * SECOND;
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 1));
+    assert_false(acquire(&f, "r", "a", 1));
+    doorman_time rest = f.out.retry_after;
+    pass(&f, rest - 1);
+    assert_false(acquire(&f, "r", "a", 1));
+    pass(&f, 1);
+    assert_true(acquire(&f, "r", "a", 1));
+    stop(&f);
+    assert_int_equal(rest % SECOND, 0);
+    return at + rest / SECOND;
+}
+
+static void windows_follow_the_calendar(void **state) {
+    UNUSED;
+    assert_int_equal(end_of_window(CALENDAR("minute"), 1700000000), 1700000040);
+    assert_int_equal(end_of_window(CALENDAR("hour"), 1700000000), 1700002800);
+    assert_int_equal(end_of_window(CALENDAR("day"), 1700000000), 1700006400);
+    assert_int_equal(end_of_window(CALENDAR("week"), 1700000000), 1700438400); /* a Monday */
+    assert_int_equal(end_of_window(CALENDAR("week"), 0), 4 * 86400);
+    assert_int_equal(end_of_window(CALENDAR("month"), 0), 31 * 86400);
+    assert_int_equal(end_of_window(CALENDAR("month"), 1706659200), 1706745600); /* 31 January */
+    assert_int_equal(end_of_window(CALENDAR("month"), 1709164800), 1709251200); /* 29 February */
+    for (int64_t day = 0; day < 50000; day += 13) {
+        doorman__span span = doorman__span_of_month(day * DOORMAN__DAY);
+        time_t at = (time_t)(day * 86400);
+        struct tm tm = *gmtime(&at);
+        tm.tm_mday = 1;
+        tm.tm_hour = tm.tm_min = tm.tm_sec = 0;
+        assert_int_equal(span.begin / SECOND, timegm(&tm));
+        tm.tm_mon++;
+        assert_int_equal(span.end / SECOND, timegm(&tm));
+    }
+}
+
+/* P26 */
+static void windows_go_on_when_the_clock_steps_back(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(CALENDAR("minute")));
+    f.epoch = 1700000040 * SECOND;
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 1));
+    f.epoch -= 365 * 86400 * SECOND;
+    assert_false(acquire(&f, "r", "a", 1));
+    doorman_time rest = f.out.retry_after;
+    assert_int_equal(rest, 64 * SECOND - 1); /* the clock runs at 15/16 of its speed */
+    pass(&f, rest - 1);
+    assert_false(acquire(&f, "r", "a", 1));
+    pass(&f, 1);
+    assert_true(acquire(&f, "r", "a", 1));
+    f.epoch += 366 * 86400 * SECOND; /* the clock is right again, and another window has begun */
+    assert_true(acquire(&f, "r", "a", 1));
+    f.now -= 500 * SECOND; /* time that goes back stands still */
+    assert_false(acquire(&f, "r", "a", 1));
+    stop(&f);
+}
+
+/* P16 */
+static void nothing_is_saved_at_the_start_if_the_limit_says_so(void **state) {
+    UNUSED;
+    static const struct {
+        const char *kind;
+        doorman_time rest;
+    } kinds[] = {{"\"kind\": \"TOKEN_BUCKET\", \"rate\": 2, \"size\": 5", SECOND / 2},
+                 {"\"kind\": \"FIXED_WINDOW\", \"limit\": 5, \"window\": 40", 40 * SECOND},
+                 {"\"kind\": \"SLIDING_WINDOW\", \"limit\": 5, \"window\": 40", 40 * SECOND}};
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        char text[256];
+        snprintf(text, sizeof text, "{\"name\": \"e\", %s, \"on_restart\": \"empty\"}",
+                 kinds[i].kind);
+        fixture f = start_config(limits_of(text));
+        create(&f);
+        assert_false(acquire(&f, "r", "a", 1));
+        assert_int_equal(f.out.retry_after, kinds[i].rest);
+        pass(&f, kinds[i].rest - 1);
+        assert_false(acquire(&f, "r", "a", 1));
+        pass(&f, 1);
+        assert_true(acquire(&f, "r", "a", 1));
+        pass(&f, 100 * SECOND);
+        assert_true(acquire(&f, "r", "b", 5));
+        stop(&f);
+    }
+}
+
+/* P12, the example of the comment */
+static void tiers_are_entered_one_after_the_other(void **state) {
+    UNUSED;
+    fixture f = start_config(
+        limits_of("{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 100, \"window\": "
+                  "60, \"active\": 60},"
+                  "{\"limit\": 300, \"window\": 60, \"active\": 120, \"cooldown\": 600}]}"));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 150));
+    assert_int_equal(f.out.details[0].tier, 2);
+    assert_true(f.out.details[0].moved_up);
+    assert_exact(f.out.details[0].remaining, 250);
+    assert_true(acquire(&f, "r", "a", 250));
+    assert_false(f.out.details[0].moved_up);
+    assert_false(acquire(&f, "r", "a", 1));
+    assert_int_equal(f.out.retry_after, 60 * SECOND); /* the window of tier 2 */
+    pass(&f, 60 * SECOND);
+    assert_true(acquire(&f, "r", "a", 300));
+    pass(&f, 60 * SECOND); /* no tier is active */
+    assert_true(acquire(&f, "r", "a", 100));
+    assert_int_equal(f.out.details[0].tier, 1);
+    assert_false(acquire(&f, "r", "a", 1)); /* tier 2 cools down */
+    pass(&f, 599 * SECOND);
+    assert_true(acquire(&f, "r", "a", 100));
+    assert_false(acquire(&f, "r", "a", 1));
+    assert_int_equal(f.out.retry_after, SECOND); /* tier 2 can be entered at 720 s */
+    pass(&f, SECOND);
+    assert_true(acquire(&f, "r", "a", 1));
+    assert_int_equal(f.out.details[0].tier, 2);
+    stop(&f);
+}
+
+/* ---- reload (P15) --------------------------------------------------------------------------- */
+
+static void configure(fixture *f, doorman_config *config) {
+    assert_int_equal(doorman_permits_configure(f->permits, config), DOORMAN_OK);
+    doorman_config_destroy(f->config);
+    f->config = config;
+}
+
+static void a_bucket_keeps_its_level_when_the_rate_changes(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BUCKET));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 4));
+    configure(&f,
+              limits_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 9}"));
+    assert_true(acquire(&f, "r", "a", 0));
+    assert_exact(f.out.items[0].remaining, 1);
+    pass(&f, 3 * SECOND);
+    assert_true(acquire(&f, "r", "a", 0));
+    assert_exact(f.out.items[0].remaining, 4);
+    configure(&f,
+              limits_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 2}"));
+    assert_true(acquire(&f, "r", "a", 2));
+    assert_false(acquire(&f, "r", "a", 1));
+    configure(&f, limits_of(ALL));
+    configure(&f, limits_of(BUCKET)); /* another limit in between: fresh */
+    assert_true(acquire(&f, "r", "a", 5));
+    stop(&f);
+}
+
+static void a_lowered_limit_grants_nothing_until_usage_is_below_it(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(ALL));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 7));
+    configure(&f,
+              limits_of("{\"name\": \"all\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", "
+                        "\"limit\": 3, \"window\": 60}"));
+    assert_false(acquire(&f, "r", "a", 1));
+    configure(&f,
+              limits_of("{\"name\": \"all\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", "
+                        "\"limit\": 9, \"window\": 60}"));
+    assert_true(acquire(&f, "r", "a", 2));
+    assert_false(acquire(&f, "r", "a", 1));
+    configure(&f,
+              limits_of("{\"name\": \"all\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", "
+                        "\"limit\": 9, \"window\": 61}"));
+    assert_true(acquire(&f, "r", "a", 9)); /* a window of changed length starts fresh */
+    stop(&f);
+}
+
+static void counters_follow_their_resource_to_another_template(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BUCKET ", " BANS2));
+    create(&f);
+    assert_true(acquire(&f, "api/x", "a", 4));
+    configure(&f, config_of("{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [" BUCKET
+                            "]},"
+                            "{\"identifier_glob\": \"*\", \"limits\": [" BUCKET "]}]}"));
+    assert_true(acquire(&f, "api/x", "a", 0));
+    assert_exact(f.out.items[0].remaining, 1);
+    assert_true(acquire(&f, "api/y", "a", 5));
+    doorman_permits_limit limit;
+    doorman_cursor cursor = {0};
+    assert_true(doorman_permits_next_limit(f.permits, &cursor, &limit));
+    assert_string_equal(limit.identifier_glob, "api/*");
+    assert_exact(limit.granted_units, 5);
+    stop(&f);
+}
+
+static void bans_stay_when_the_configuration_changes(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BANS));
+    create(&f);
+    for (int i = 0; i < 4; i++) (void)acquire(&f, "r", "a", 1);
+    configure(&f, limits_of(ALL));
+    assert_false(acquire(&f, "r", "a", 1));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_BANNED);
+    stop(&f);
+}
+
+/* ---- random decisions against a model ------------------------------------------------------- */
+/*
+ * The model keeps a log of all charges of each counter, and adds up what still counts. It knows
+ * nothing of slots, slices in rings or stored levels. Tiers are as the paper of Charon describes
+ * them: one hit of one unit after the other. Rates and times are such that all amounts are exact in
+ * a double.
+ */
+
+enum {
+    MODEL_COUNTERS = 4096,
+    MODEL_LOG = 512,
+    MODEL_ITEMS = 4,
+    MODEL_KEYS = 4,
+    MODEL_RESOURCES = 4
+};
+#define STEP (SECOND / 8)
+
+typedef struct model_hit {
+    doorman_time at, end; /* when; FIXED_WINDOW: the end of its window */
+    double units;
+} model_hit;
+
+typedef struct model_tier {
+    bool entered;
+    doorman_time at, window;
+    size_t count;
+    model_hit hits[MODEL_LOG];
+} model_tier;
+
+typedef struct model_counter {
+    char name[96]; /* "": free */
+    bool exists;
+    double level; /* TOKEN_BUCKET */
+    doorman_time at, window;
+    size_t count;
+    model_hit hits[MODEL_LOG];
+    model_tier tiers[3];
+    uint32_t refusals;
+    doorman_time refusals_since;
+} model_counter;
+
+typedef struct model_ban {
+    char name[64];
+    doorman_time until;
+} model_ban;
+
+typedef struct model {
+    model_counter *counters;
+    model_ban bans[MODEL_KEYS * MODEL_RESOURCES];
+    doorman_time now, epoch, rest; /* P26 */
+    doorman_time given;
+} model;
+
+static const char *const model_keys[MODEL_KEYS] = {"", "ann", "vip-1", "bob"};
+static const char *const model_resources[MODEL_RESOURCES] = {"r", "api/x", "beta/y", "s"};
+
+/* Whether a glob matches; the globs of the test are literals or end with one `*`. */
+static bool model_glob(const char *glob, const char *text) {
+    size_t bytes = strlen(glob);
+    if (bytes && glob[bytes - 1] == '*') return strncmp(glob, text, bytes - 1) == 0;
+    return strcmp(glob, text) == 0;
+}
+
+static const doorman_template *model_template(const doorman_config_options *config,
+                                              const char *id) {
+    for (size_t i = 0; i < config->template_count; i++) {
+        if (strcmp(config->templates[i].identifier_glob, id) == 0) return &config->templates[i];
+    }
+    for (size_t i = 0; i < config->template_count; i++) {
+        if (model_glob(config->templates[i].identifier_glob, id)) return &config->templates[i];
+    }
+    return NULL;
+}
+
+static bool model_concerns(const char *const *keys, size_t count, const char *key) {
+    bool any = false, positive = false, excluded = false;
+    for (size_t i = 0; i < count; i++) {
+        if (keys[i][0] == '!') {
+            excluded = excluded || model_glob(keys[i] + 1, key);
+        } else {
+            positive = true;
+            any = any || model_glob(keys[i], key);
+        }
+    }
+    return !excluded && (any || !positive);
+}
+
+static const doorman_figures *model_figures(const doorman_permit_limit *limit, const char *key) {
+    for (size_t i = 0; i < limit->override_count; i++) {
+        const doorman_override *o = &limit->overrides[i];
+        if (model_concerns(o->keys, o->key_count, key)) return &o->figures;
+    }
+    return &limit->figures;
+}
+
+static void model_name(char *out, size_t bytes, const doorman_template *template_,
+                       const doorman_permit_limit *limit, const char *id, const char *key) {
+    if (limit->per == DOORMAN_PER_TEMPLATE) {
+        snprintf(out, bytes, "t %s %s %d", template_->identifier_glob, limit->name, limit->kind);
+    } else {
+        bool per_key = limit->per == DOORMAN_PER_KEY;
+        snprintf(out, bytes, "%s %s %s %d%s%s", per_key ? "k" : "r", id, limit->name, limit->kind,
+                 per_key ? " " : "", per_key ? key : "");
+    }
+}
+
+static model_counter *model_find(model *m, const char *name) {
+    for (size_t i = 0; i < MODEL_COUNTERS; i++) {
+        model_counter *c = &m->counters[i];
+        if (!c->name[0]) snprintf(c->name, sizeof c->name, "%s", name);
+        if (strcmp(c->name, name) == 0) return c;
+    }
+    fail();
+    return NULL;
+}
+
+static doorman_time model_window_end(const doorman_figures *f, doorman_time epoch) {
+    if (!f->calendar) return (epoch / f->window + 1) * f->window;
+    time_t at = (time_t)(epoch / SECOND);
+    struct tm tm = *gmtime(&at);
+    tm.tm_sec = 0;
+    if (f->calendar == DOORMAN_MINUTE) tm.tm_min++;
+    if (f->calendar >= DOORMAN_HOUR) tm.tm_min = 0;
+    if (f->calendar == DOORMAN_HOUR) tm.tm_hour++;
+    if (f->calendar >= DOORMAN_DAY) tm.tm_hour = 0;
+    if (f->calendar == DOORMAN_DAY) tm.tm_mday++;
+    if (f->calendar == DOORMAN_WEEK) tm.tm_mday += 7 - (tm.tm_wday + 6) % 7;
+    if (f->calendar == DOORMAN_MONTH) tm.tm_mday = 1, tm.tm_mon++;
+    return (doorman_time)timegm(&tm) * SECOND;
+}
+
+static int64_t model_slice(doorman_time since, doorman_time window) {
+    return since / window * 16 + since % window * 16 / window;
+}
+
+/* The units of hits that count in a window of 16 slices, which begin at `base`. */
+static double model_sum(const model_hit *hits, size_t count, doorman_time base, doorman_time window,
+                        doorman_time now) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        int64_t slice = model_slice(hits[i].at - base, window);
+        if (slice + 16 > model_slice(now - base, window)) sum += hits[i].units;
+    }
+    return sum;
+}
+
+static void model_add(model_hit *hits, size_t *count, model_hit hit, doorman_time keep) {
+    size_t kept = 0;
+    for (size_t i = 0; i < *count; i++) {
+        if (hits[i].at + keep >= hit.at) hits[kept++] = hits[i];
+    }
+    assert_true(kept < MODEL_LOG);
+    hits[kept++] = hit;
+    *count = kept;
+}
+
+/* ---- the model of TIERS */
+
+static bool model_tier_active(const model_tier *t, const doorman_tier *d, doorman_time now) {
+    return t->entered && now < t->at + d->active;
+}
+
+static bool model_tier_cools(const model_tier *t, const doorman_tier *d, doorman_time now) {
+    return t->entered && now >= t->at + d->active && now < t->at + d->active + d->cooldown;
+}
+
+/* One hit. Returns whether it is accepted. */
+static bool model_tiers_hit(model_counter *c, const doorman_figures *f, doorman_time now) {
+    int current = -1; /* the tier before the first one is always active, and full */
+    for (int i = 0; i < (int)f->tier_count; i++) {
+        if (model_tier_active(&c->tiers[i], &f->tiers[i], now)) current = i;
+    }
+    if (current >= 0) {
+        model_tier *t = &c->tiers[current];
+        const doorman_tier *d = &f->tiers[current];
+        double used =
+            t->window == d->window ? model_sum(t->hits, t->count, t->at, d->window, now) : 0;
+        if (used + 1 <= d->limit) {
+            if (t->window != d->window) t->count = 0;
+            t->window = d->window;
+            model_add(t->hits, &t->count, (model_hit){now, 0, 1}, d->window);
+            return true;
+        }
+    }
+    for (int i = current + 1; i < (int)f->tier_count; i++) {
+        model_tier *t = &c->tiers[i];
+        if (!f->tiers[i].active) continue;
+        if (model_tier_cools(t, &f->tiers[i], now)) {
+            if (f->tiers[i].skippable) continue;
+            return false;
+        }
+        t->entered = true;
+        t->at = now;
+        t->window = f->tiers[i].window;
+        t->count = 0;
+        return model_tiers_hit(c, f, now);
+    }
+    return false;
+}
+
+static double model_tiers_offer(const model_counter *given, const doorman_figures *f,
+                                doorman_time now) {
+    static model_counter copy;
+    double count = 0;
+    copy = *given;
+    while (count < 100 && model_tiers_hit(&copy, f, now)) count++;
+    return count;
+}
+
+/* ---- the model of all kinds */
+
+static double model_level(const model_counter *c, const doorman_figures *f, doorman_time now) {
+    if (!c->exists) return f->size;
+    double level = c->level + (double)(now - c->at) / 1e9 * f->rate;
+    return level < f->size ? level : f->size;
+}
+
+static double model_used(const model *m, const model_counter *c, const doorman_permit_limit *limit,
+                         const doorman_figures *f, doorman_time now, doorman_time epoch) {
+    double sum = 0;
+    (void)m;
+    if (limit->kind == DOORMAN_SLIDING_WINDOW) {
+        return c->window == f->window ? model_sum(c->hits, c->count, 0, f->window, now) : 0;
+    }
+    doorman_time end = model_window_end(f, epoch);
+    for (size_t i = 0; i < c->count; i++) {
+        if (c->hits[i].end == end && c->window == f->window + (doorman_time)f->calendar)
+            sum += c->hits[i].units;
+    }
+    return sum;
+}
+
+static double model_offer(const model *m, const model_counter *c, const doorman_permit_limit *limit,
+                          const doorman_figures *f, doorman_time max_wait, doorman_time now,
+                          doorman_time epoch) {
+    if (limit->kind == DOORMAN_TIERS) return model_tiers_offer(c, f, now);
+    if (limit->kind != DOORMAN_TOKEN_BUCKET) {
+        double used = model_used(m, c, limit, f, now, epoch);
+        return used < f->limit ? f->limit - used : 0;
+    }
+    double level = model_level(c, f, now), owed = level < 0 ? -level : 0;
+    double wait = (double)(max_wait < f->max_wait ? max_wait : f->max_wait) / 1e9;
+    if (owed / f->rate > wait) return 0;
+    double offer = level + f->rate * (double)f->max_debt / 1e9;
+    return offer > 0 ? offer : 0;
+}
+
+static void model_charge(model *m, model_counter *c, const doorman_permit_limit *limit,
+                         const doorman_figures *f, double units) {
+    if (units <= 0) return;
+    if (limit->kind == DOORMAN_TOKEN_BUCKET) {
+        c->level = model_level(c, f, m->now) - units;
+        c->at = m->now;
+    } else if (limit->kind == DOORMAN_TIERS) {
+        for (double i = 0; i < units; i++) assert_true(model_tiers_hit(c, f, m->now));
+    } else {
+        bool fixed = limit->kind == DOORMAN_FIXED_WINDOW;
+        doorman_time window = f->window + (doorman_time)f->calendar; /* identifies the length */
+        if (c->window != window) c->count = 0;
+        c->window = window;
+        doorman_time end = fixed ? model_window_end(f, m->epoch) : 0;
+        if (fixed) {
+            size_t kept = 0;
+            for (size_t i = 0; i < c->count; i++) {
+                if (c->hits[i].end == end) c->hits[kept++] = c->hits[i];
+            }
+            c->count = kept;
+        }
+        model_hit hit = {m->now, end, units};
+        model_add(c->hits, &c->count, hit, fixed ? 1000000 * SECOND : f->window);
+    }
+    c->exists = true;
+}
+
+static void model_move(model *m, doorman_time now, doorman_time epoch) {
+    doorman_time passed = now > m->now ? now - m->now : 0;
+    doorman_time slowed = passed + m->rest;
+    m->now += passed;
+    m->rest = slowed % 16;
+    doorman_time least = m->epoch + passed - slowed / 16;
+    m->epoch = epoch > least ? epoch : least;
+    m->given = epoch;
+}
+
+static model_ban *model_find_ban(model *m, const char *id, const char *key) {
+    char name[64];
+    snprintf(name, sizeof name, "%s %s", id, key);
+    for (size_t i = 0; i < COUNT(m->bans); i++) {
+        if (!m->bans[i].name[0]) snprintf(m->bans[i].name, sizeof m->bans[i].name, "%s", name);
+        if (strcmp(m->bans[i].name, name) == 0) return &m->bans[i];
+    }
+    fail();
+    return NULL;
+}
+
+/* What one counter must give, in the model of one decision. */
+typedef struct model_need {
+    model_counter *counter;
+    const doorman_permit_limit *limit;
+    const doorman_figures *figures;
+    const char *id, *key;
+    bool shadow, refuses, impossible;
+    double need, offer, spare, granted;
+    doorman_time wait;
+} model_need;
+
+typedef struct model_decision {
+    bool granted;
+    double units[MODEL_ITEMS];
+    doorman_time wait;
+    bool impossible, unmatched, banned;
+    model_need needs[MODEL_ITEMS * 8];
+    size_t need_count;
+    size_t of_item[MODEL_ITEMS][8], of_count[MODEL_ITEMS];
+} model_decision;
+
+static void model_collect(model *m, const doorman_config_options *config,
+                          const doorman_permit_request *request, model_decision *d) {
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        const doorman_template *template_ = model_template(config, item->resource_id);
+        if (!template_ || !template_->has_limits) {
+            if (template_) d->unmatched = true;
+            continue;
+        }
+        if (template_->limit_count &&
+            model_find_ban(m, item->resource_id, item->key)->until > m->now) {
+            d->banned = true;
+            continue;
+        }
+        bool dark = false;
+        for (size_t j = 0; j < config->shadow_count; j++) {
+            dark = dark || model_glob(config->shadow[j], item->resource_id);
+        }
+        for (size_t j = 0; j < template_->limit_count; j++) {
+            const doorman_permit_limit *limit = &template_->limits[j];
+            if (!model_concerns(limit->keys, limit->key_count, item->key)) continue;
+            char name[96];
+            model_name(name, sizeof name, template_, limit, item->resource_id, item->key);
+            model_counter *counter = model_find(m, name);
+            size_t n = 0;
+            while (n < d->need_count && d->needs[n].counter != counter) n++;
+            if (n == d->need_count) {
+                memset(&d->needs[n], 0, sizeof d->needs[n]);
+                d->needs[n].counter = counter;
+                d->needs[n].limit = limit;
+                d->needs[n].id = item->resource_id;
+                d->needs[n].key = item->key;
+                d->needs[n].figures = limit->per == DOORMAN_PER_KEY
+                                          ? model_figures(limit, item->key)
+                                          : &limit->figures;
+                d->needs[n].shadow = limit->shadow || dark;
+                d->need_count++;
+            }
+            d->needs[n].need += item->has_min ? item->min : item->cost;
+            d->of_item[i][d->of_count[i]++] = n;
+        }
+    }
+}
+
+static double model_most(const model_need *n) {
+    const doorman_figures *f = n->figures;
+    double most = f->limit;
+    if (n->limit->kind == DOORMAN_TOKEN_BUCKET)
+        most = f->size + f->rate * (double)f->max_debt / 1e9;
+    if (n->limit->kind == DOORMAN_TIERS) {
+        most = 0;
+        for (size_t i = 0; i < f->tier_count; i++)
+            most += f->tiers[i].active ? f->tiers[i].limit : 0;
+    }
+    return n->limit->has_max_cost && n->limit->max_cost < most ? n->limit->max_cost : most;
+}
+
+static void model_evaluate(model *m, const doorman_permit_request *request, model_decision *d) {
+    d->granted = !d->unmatched && !d->banned;
+    for (size_t i = 0; i < d->need_count; i++) {
+        model_need *n = &d->needs[i];
+        n->offer =
+            model_offer(m, n->counter, n->limit, n->figures, request->max_wait, m->now, m->epoch);
+        n->impossible = n->need > model_most(n);
+        n->refuses = n->impossible || n->need > n->offer;
+        double saved = n->offer;
+        if (n->limit->kind == DOORMAN_TOKEN_BUCKET) {
+            saved = model_level(n->counter, n->figures, m->now);
+            if (saved < 0) n->wait = (doorman_time)ceil(-saved / n->figures->rate * 1e9);
+        }
+        n->spare = saved > n->need ? saved - n->need : 0;
+        if (n->refuses && !n->shadow) d->granted = false;
+        if (n->impossible && !n->shadow) d->impossible = true;
+    }
+}
+
+static void model_commit(model *m, const doorman_permit_request *request, model_decision *d) {
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        double min = item->has_min ? item->min : item->cost, extra = item->cost - min;
+        for (size_t j = 0; j < d->of_count[i]; j++) {
+            const model_need *n = &d->needs[d->of_item[i][j]];
+            if (!n->shadow && n->spare < extra) extra = floor(n->spare);
+        }
+        d->units[i] = min + extra;
+        for (size_t j = 0; j < d->of_count[i]; j++) {
+            model_need *n = &d->needs[d->of_item[i][j]];
+            n->granted += min + extra;
+            n->spare = n->spare > extra ? n->spare - extra : 0;
+        }
+    }
+    for (size_t i = 0; i < d->need_count; i++) {
+        model_need *n = &d->needs[i];
+        double charge = n->shadow && n->granted > n->offer ? n->offer : n->granted;
+        if (n->limit->kind == DOORMAN_TIERS) charge = floor(charge);
+        if (n->refuses) charge = 0;
+        model_charge(m, n->counter, n->limit, n->figures, charge);
+        if (!n->shadow && n->granted > 0 && n->wait > d->wait) d->wait = n->wait;
+    }
+}
+
+static void model_count_refusals(model *m, model_decision *d) {
+    for (size_t i = 0; i < d->need_count; i++) {
+        model_need *n = &d->needs[i];
+        const doorman_ban *ban = &n->limit->ban;
+        if (!n->refuses || n->shadow || n->impossible || !ban->refusals) continue;
+        model_counter *c = n->counter;
+        if (!c->exists && n->limit->kind == DOORMAN_TOKEN_BUCKET)
+            c->level = n->figures->size, c->at = m->now;
+        c->exists = true;
+        if (!c->refusals || m->now > c->refusals_since + ban->window) {
+            c->refusals = 0;
+            c->refusals_since = m->now;
+        }
+        if (++c->refusals < ban->refusals) continue;
+        c->refusals = 0;
+        model_find_ban(m, n->id, n->key)->until = m->now + ban->duration;
+    }
+}
+
+/* Whether the permit would fit at another time, if nothing else happened. */
+static bool model_fits_at(model *m, const model_decision *d, const doorman_permit_request *request,
+                          doorman_time delay) {
+    doorman_time slowed = delay + m->rest;
+    doorman_time least = m->epoch + delay - slowed / 16, given = m->given + delay;
+    doorman_time epoch = given > least ? given : least;
+    for (size_t i = 0; i < d->need_count; i++) {
+        const model_need *n = &d->needs[i];
+        if (n->shadow || !n->refuses) continue;
+        double offer = model_offer(m, n->counter, n->limit, n->figures, request->max_wait,
+                                   m->now + delay, epoch);
+        if (n->need > offer) return false;
+    }
+    return true;
+}
+
+static void model_clear(model_counter *c) {
+    char name[96];
+    snprintf(name, sizeof name, "%s", c->name);
+    memset(c, 0, sizeof *c);
+    snprintf(c->name, sizeof c->name, "%s", name);
+}
+
+static bool model_fresh(const model *m, const model_counter *c, const doorman_permit_limit *limit,
+                        const doorman_figures *f) {
+    if (c->refusals && m->now <= c->refusals_since + limit->ban.window) return false;
+    if (limit->kind == DOORMAN_TOKEN_BUCKET) return model_level(c, f, m->now) >= f->size;
+    if (limit->kind != DOORMAN_TIERS) return model_used(m, c, limit, f, m->now, m->epoch) <= 0;
+    for (size_t i = 0; i < f->tier_count; i++) {
+        if (model_tier_active(&c->tiers[i], &f->tiers[i], m->now)) return false;
+        if (model_tier_cools(&c->tiers[i], &f->tiers[i], m->now)) return false;
+    }
+    return true;
+}
+
+/* Removes the counters that equal fresh ones, and the tiers that are not in the configuration. The
+ * test lets the permits do the same before it changes the configuration, because a fresh counter
+ * may differ from a fresh one of the next configuration. */
+static void model_settle(model *m, const doorman_config_options *config) {
+    for (size_t r = 0; r < MODEL_RESOURCES; r++) {
+        const doorman_template *template_ = model_template(config, model_resources[r]);
+        for (size_t j = 0; template_ && j < template_->limit_count; j++) {
+            for (size_t k = 0; k < MODEL_KEYS; k++) {
+                const doorman_permit_limit *limit = &template_->limits[j];
+                bool per_key = limit->per == DOORMAN_PER_KEY;
+                const doorman_figures *f =
+                    per_key ? model_figures(limit, model_keys[k]) : &limit->figures;
+                char name[96];
+                model_name(name, sizeof name, template_, limit, model_resources[r], model_keys[k]);
+                model_counter *c = model_find(m, name);
+                if (model_fresh(m, c, limit, f)) model_clear(c);
+                for (size_t i = f->tier_count; i < COUNT(c->tiers); i++) {
+                    memset(&c->tiers[i], 0, sizeof c->tiers[i]);
+                }
+            }
+        }
+    }
+}
+
+/* Removes the counters that a changed configuration does not keep. */
+static void model_reload(model *m, const doorman_config_options *config) {
+    for (size_t i = 0; i < MODEL_COUNTERS && m->counters[i].name[0]; i++) {
+        bool kept = false;
+        char name[96];
+        for (size_t t = 0; t < config->template_count; t++) {
+            const doorman_template *template_ = &config->templates[t];
+            for (size_t j = 0; j < template_->limit_count; j++) {
+                for (size_t r = 0; r < MODEL_RESOURCES; r++) {
+                    if (model_template(config, model_resources[r]) != template_ &&
+                        template_->limits[j].per != DOORMAN_PER_TEMPLATE) {
+                        continue;
+                    }
+                    for (size_t k = 0; k < MODEL_KEYS; k++) {
+                        model_name(name, sizeof name, template_, &template_->limits[j],
+                                   model_resources[r], model_keys[k]);
+                        kept = kept || strcmp(name, m->counters[i].name) == 0;
+                    }
+                }
+            }
+        }
+        if (!kept) model_clear(&m->counters[i]);
+    }
+}
+
+/* ---- random configurations for the model */
+
+static int pick(int bound) { return (int)random_below((size_t)bound); }
+
+static void add_text(char *to, size_t room, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    size_t used = strlen(to);
+    int bytes = vsnprintf(to + used, room - used, format, values);
+    va_end(values);
+    assert_true(bytes >= 0 && used + (size_t)bytes < room);
+}
+
+/* How long each tier is active and cools down. They stay the same during a history: if they grow, a
+ * tier that is over may be active again, unless it was removed before. */
+static int tier_times[3][2];
+
+static void random_tier_times(void) {
+    for (int i = 0; i < 3; i++) {
+        tier_times[i][0] = pick(4) ? pick(40) : 0;
+        tier_times[i][1] = pick(40);
+    }
+}
+
+static void random_figures(char *to, size_t room, int kind) {
+    static const char *const rates[] = {"0.5", "8", "2", "16"};
+    static const char *const windows[] = {"2",        "16",        "32",       "\"minute\"",
+                                          "\"hour\"", "\"month\"", "\"week\"", "\"day\""};
+    if (kind == 0) {
+        int debt = pick(3);
+        add_text(to, room, ", \"rate\": %s, \"size\": %d, \"max_debt\": %d, \"max_wait\": %d",
+                 rates[pick(4)], pick(9) + (debt == 0), debt, pick(debt + 1));
+    } else if (kind < 3) {
+        add_text(to, room, ", \"limit\": %d, \"window\": %s", pick(12),
+                 windows[pick(kind == 1 ? 8 : 3)]);
+    } else {
+        add_text(to, room, ", \"tiers\": [");
+        int count = pick(4);
+        for (int i = 0; i < count; i++) {
+            add_text(to, room,
+                     "%s{\"limit\": %d, \"window\": %s, \"active\": %d, \"cooldown\": %d, "
+                     "\"skippable\": %s}",
+                     i ? ", " : "", pick(6), windows[pick(3)], tier_times[i][0], tier_times[i][1],
+                     pick(2) ? "true" : "false");
+        }
+        add_text(to, room, "]");
+    }
+}
+
+static void random_limit(char *to, size_t room, int index) {
+    static const char *const kinds[] = {"TOKEN_BUCKET", "FIXED_WINDOW", "SLIDING_WINDOW", "TIERS"};
+    static const char *const scopes[] = {"key", "key", "resource", "template"};
+    int kind = index % 4, scope = pick(8) ? index / 4 : pick(4); /* mostly the same */
+    add_text(to, room, "%s{\"name\": \"n%d\", \"kind\": \"%s\", \"per\": \"%s\"", index ? ", " : "",
+             index, kinds[kind], scopes[scope]);
+    random_figures(to, room, kind);
+    if (pick(4) == 0) add_text(to, room, ", \"shadow\": true");
+    if (pick(4) == 0)
+        add_text(to, room, ", \"keys\": [%s]", pick(2) ? "\"*\", \"!ann\"" : "\"vip-*\", \"bob\"");
+    if (pick(8) == 0) add_text(to, room, ", \"max_cost\": %d", pick(4));
+    if (scope < 2 && index == 0) {
+        add_text(to, room, ", \"ban\": {\"refusals\": %d, \"window\": %d, \"duration\": %d}",
+                 1 + pick(4), 1 + pick(9), 1 + pick(30));
+    }
+    if (scope < 2 && pick(2)) {
+        add_text(to, room, ", \"overrides\": [{\"keys\": [\"vip-*\"]");
+        random_figures(to, room, kind);
+        add_text(to, room, "}]");
+    }
+    add_text(to, room, "}");
+}
+
+static doorman_config *random_config(void) {
+    static const char *const globs[] = {"api/*", "r", "s", "*"};
+    static char text[1 << 15];
+    snprintf(text, sizeof text, "{%s\"resources\": [", pick(3) ? "" : "\"shadow\": [\"beta/*\"], ");
+    bool first = true;
+    for (int i = 0; i < 4; i++) {
+        if (pick(4) == 0) continue;
+        add_text(text, sizeof text, "%s{\"identifier_glob\": \"%s\"", first ? "" : ", ", globs[i]);
+        first = false;
+        if (pick(8) == 0) {
+            add_text(text, sizeof text, ", \"capacity\": 1}");
+            continue;
+        }
+        add_text(text, sizeof text, ", \"limits\": [");
+        int count = 1 + pick(8);
+        for (int j = 0; j < count; j++) random_limit(text, sizeof text, j);
+        add_text(text, sizeof text, "]}");
+    }
+    add_text(text, sizeof text, "]}");
+    doorman_config *config = NULL;
+    doorman_error error;
+    doorman_status status = doorman_json_config(&config, text, strlen(text), &error);
+    if (status != DOORMAN_OK) fail_msg("%s\n%s", error.text, text);
+    return config;
+}
+
+static void random_request(doorman_permit_item *items, doorman_permit_request *request) {
+    *request =
+        (doorman_permit_request){.items = items, .item_count = 1 + random_below(2), .detail = true};
+    if (pick(8) == 0) request->item_count = 1 + random_below(MODEL_ITEMS);
+    request->max_wait = pick(2) ? pick(20) * STEP : 0;
+    for (size_t i = 0; i < request->item_count; i++) {
+        items[i] = (doorman_permit_item){.resource_id = model_resources[pick(MODEL_RESOURCES)],
+                                         .key = model_keys[pick(MODEL_KEYS)],
+                                         .cost = pick(5)};
+        if (pick(3) == 0) {
+            items[i].has_min = true;
+            items[i].min = pick((int)items[i].cost + 1);
+        }
+    }
+}
+
+static void print_decision(const doorman_permit_request *request, const model_decision *d,
+                           const doorman_permit *out, const model *m) {
+    print_error("granted %d, in the model %d; reason %s of %s; now %lld epoch %lld\n", out->granted,
+                d->granted, doorman_reason_name(out->reason), out->limit ? out->limit : "-",
+                (long long)m->now, (long long)m->epoch);
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        print_error("item %s (%s) cost %g min %g, granted %g, in the model %g\n", item->resource_id,
+                    item->key, item->cost, item->has_min ? item->min : item->cost,
+                    out->granted ? out->items[i].granted : -1, d->units[i]);
+    }
+    for (size_t i = 0; i < d->need_count; i++) {
+        const model_need *n = &d->needs[i];
+        print_error("%s: need %g offer %g spare %g granted %g%s%s\n", n->counter->name, n->need,
+                    n->offer, n->spare, n->granted, n->shadow ? " shadow" : "",
+                    n->refuses ? " refuses" : "");
+    }
+    for (size_t i = 0; i < out->detail_count; i++) {
+        const doorman_permit_detail *p = &out->details[i];
+        print_error("item %zu %s: most %g used %g remaining %g%s\n", p->item_index, p->limit,
+                    p->most, p->used, p->remaining, p->refused ? " refuses" : "");
+    }
+}
+
+/* Compares one decision. */
+static void compare(fixture *f, model *m, const doorman_config_options *config) {
+    static model_decision d;
+    doorman_permit_item items[MODEL_ITEMS];
+    doorman_permit_request request;
+    random_request(items, &request);
+    memset(&d, 0, sizeof d);
+    model_collect(m, config, &request, &d);
+    model_evaluate(m, &request, &d);
+    if (d.granted) model_commit(m, &request, &d);
+    assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->epoch, f->now),
+                     DOORMAN_OK);
+    const doorman_permit *out = &f->out;
+    bool same = out->granted == d.granted && (!d.granted || out->wait == d.wait);
+    for (size_t i = 0; same && d.granted && i < request.item_count; i++) {
+        same = out->items[i].granted == d.units[i];
+    }
+    if (!same) print_decision(&request, &d, out, m);
+    assert_int_equal(out->granted, d.granted);
+    if (d.granted) {
+        for (size_t i = 0; i < request.item_count; i++) {
+            assert_exact(out->items[i].granted, d.units[i]);
+        }
+        assert_int_equal(out->wait, d.wait);
+        return;
+    }
+    doorman_reason reason = out->reason;
+    bool never = reason == DOORMAN_REASON_MAX_COST || reason == DOORMAN_REASON_UNMATCHED;
+    if (never != (d.unmatched || d.impossible)) print_decision(&request, &d, out, m);
+    if (d.unmatched || d.impossible) {
+        assert_true(reason == DOORMAN_REASON_MAX_COST || reason == DOORMAN_REASON_UNMATCHED);
+        assert_false(out->has_retry_after);
+    } else {
+        assert_true(reason == DOORMAN_REASON_RATE || reason == DOORMAN_REASON_BANNED);
+        assert_true(out->has_retry_after && out->retry_after > 0);
+        if (reason == DOORMAN_REASON_RATE) {
+            /* with several refusals the longest is named, and tiers may refuse again by then */
+            size_t refusals = 0;
+            for (size_t i = 0; i < d.need_count; i++) {
+                refusals += d.needs[i].refuses && !d.needs[i].shadow;
+            }
+            if (refusals == 1 && !model_fits_at(m, &d, &request, out->retry_after)) {
+                print_decision(&request, &d, out, m);
+                fail_msg("refused again after %lld ns", (long long)out->retry_after);
+            }
+            assert_false(model_fits_at(m, &d, &request, out->retry_after - 1));
+        }
+    }
+    model_count_refusals(m, &d);
+}
+
+static void random_clock(fixture *f) {
+    int kind = pick(64);
+    doorman_time step = pick(3) ? 0 : pick(20) * STEP;
+    if (kind == 0) step = pick(600) * SECOND;
+    pass(f, step);
+    if (kind == 1) f->now -= pick(100) * STEP;
+    if (kind == 2) f->epoch += (pick(200000) - 100000) * SECOND;
+    if (kind == 3 && pick(50) == 0) f->epoch += pick(60) * 86400 * SECOND;
+}
+
+static void reset_one(fixture *f, model *m, const doorman_config_options *config) {
+    const char *id = model_resources[pick(MODEL_RESOURCES)], *key = model_keys[pick(MODEL_KEYS)];
+    const doorman_template *template_ = model_template(config, id);
+    assert_int_equal(doorman_permits_reset(f->permits, id, key, NULL, NULL, NULL), DOORMAN_OK);
+    model_find_ban(m, id, key)->until = 0;
+    for (size_t j = 0; template_ && j < template_->limit_count; j++) {
+        char name[96];
+        if (template_->limits[j].per != DOORMAN_PER_KEY) continue;
+        model_name(name, sizeof name, template_, &template_->limits[j], id, key);
+        model_clear(model_find(m, name));
+    }
+}
+
+/* Recounts what the object counts fast. */
+static void recount(const doorman_permits *p) {
+    size_t all = 0, bytes = 0, *of_place = (size_t *)calloc(p->place_count + 1, sizeof *of_place);
+    for (size_t i = 0; i < p->slot_count; i++) {
+        const doorman__chains *chains = &p->slots[i]->nodes;
+        size_t count = 0;
+        for (size_t b = 0; b < chains->bucket_count; b++) {
+            const doorman__chain *node = *doorman__chains_at(chains, b);
+            for (; node; node = node->next, count++) {
+                const doorman__counter *counter = (const doorman__counter *)(const void *)node;
+                assert_ptr_equal(doorman__chains_bucket(chains, node->hash),
+                                 doorman__chains_at(chains, b));
+                assert_false(counter->flags & DOORMAN__IN_USE);
+                bytes += doorman__counter_bytes(counter);
+                if (node->tag != DOORMAN__NO_PLACE) of_place[node->tag]++;
+            }
+        }
+        assert_int_equal(count, chains->count);
+        if (i > 0) all += count;
+    }
+    assert_int_equal(all, p->counter_count);
+    for (size_t i = 0; i < p->place_count; i++) {
+        if (!p->places[i]) continue;
+        assert_int_equal(of_place[i], p->places[i]->counter_count);
+        bytes += doorman__place_bytes(p->places[i]);
+    }
+    assert_int_equal(bytes, p->node_bytes);
+    free(of_place);
+}
+
+/* DECISIONS=N sets how many. */
+static void random_decisions_are_those_of_the_model(void **state) {
+    UNUSED;
+    const char *given = getenv("DECISIONS");
+    size_t left = given ? strtoull(given, NULL, 10) : 20000, granted = 0, reloads = 0;
+    for (size_t all = left; left > 0;) {
+        random_tier_times();
+        fixture f = start_config(random_config());
+        model m = {.counters = (model_counter *)calloc(MODEL_COUNTERS, sizeof(model_counter))};
+        assert_non_null(m.counters);
+        create(&f);
+        m.now = f.now;
+        m.epoch = f.epoch;
+        doorman_config_options config;
+        doorman_config_read(f.config, &config);
+        for (size_t i = 0; i < 4000 && left > 0; i++, left--) {
+            random_clock(&f);
+            model_move(&m, f.now, f.epoch);
+            compare(&f, &m, &config);
+            granted += f.out.granted;
+            if (pick(100) == 0) reset_one(&f, &m, &config);
+            if (pick(50) == 0) doorman_permits_update(f.permits, f.epoch, f.now);
+            if (pick(100) == 0) recount(f.permits);
+            if (pick(200)) continue;
+            reloads++;
+            for (int u = 0; u < 4; u++) doorman_permits_update(f.permits, f.epoch, f.now);
+            model_settle(&m, &config);
+            configure(&f, random_config());
+            doorman_config_read(f.config, &config);
+            model_reload(&m, &config);
+        }
+        if (left == 0) print_message("%zu of %zu granted, %zu reloads\n", granted, all, reloads);
+        for (int i = 0; i < 3; i++) pass(&f, 1000000 * SECOND);
+        for (int i = 0; i < 50; i++) doorman_permits_update(f.permits, f.epoch, f.now);
+        assert_int_equal(f.permits->node_bytes, 0);
+        free(m.counters);
+        stop(&f);
+    }
+}
+
+/* ---- the table ------------------------------------------------------------------------------ */
+
+/* A node is found after every step of growing and shrinking, and the buckets are freed. */
+static void a_table_finds_its_nodes_while_it_grows_and_shrinks(void **state) {
+    UNUSED;
+    enum { NODES = 3000 };
+    doorman__chains chains = {.segments = NULL};
+    doorman__chain *nodes = (doorman__chain *)calloc(NODES, sizeof *nodes);
+    bool in[NODES] = {false};
+    size_t count = 0;
+    assert_non_null(nodes);
+    for (int i = 0; i < 60000; i++) {
+        size_t n = random_below(NODES), way = (size_t)(i / 10000) % 2;
+        bool add = random_below(4) ? way == 0 : way == 1;
+        if (add && !in[n]) {
+            assert_true(doorman__chains_add(&chains, &nodes[n], (uint32_t)random_bits()));
+        } else if (!add && in[n]) {
+            doorman__chains_remove(&chains, &nodes[n]);
+        } else {
+            continue;
+        }
+        in[n] = add;
+        count = add ? count + 1 : count - 1;
+        assert_int_equal(chains.count, count);
+        assert_true(chains.bucket_count <= 2 * count + 3);
+        n = random_below(NODES);
+        if (!in[n]) continue;
+        const doorman__chain *found = doorman__chains_first(&chains, nodes[n].hash);
+        while (found && found != &nodes[n]) found = found->next;
+        assert_non_null(found);
+    }
+    for (size_t n = 0; n < NODES; n++) {
+        if (in[n]) doorman__chains_remove(&chains, &nodes[n]);
+    }
+    assert_int_equal(chains.bucket_count, 0);
+    free(nodes);
+}
+
+/* ---- limiters by key ------------------------------------------------------------------------ */
+
+static doorman_limiter_map *create_map(const doorman_limiter_map_options *options) {
+    doorman_limiter_map *map = NULL;
+    doorman_error error = {""};
+    doorman_status status = doorman_limiter_map_create(&map, options, &error);
+    if (status != DOORMAN_OK) fail_msg("%s", error.text);
+    return map;
+}
+
+/* Each key has the decisions of a limiter of its own. The clock also steps back. */
+static void a_map_decides_as_a_limiter_for_each_key(void **state) {
+    UNUSED;
+    enum { KEYS = 50 };
+    static const doorman_limit_options kinds[] = {
+        {.kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 3, .size = 4, .debt_max = 2},
+        {.kind = DOORMAN_FIXED_WINDOW, .limit = 4, .window = 3 * SECOND},
+        {.kind = DOORMAN_SLIDING_WINDOW, .limit = 4, .window = 3 * SECOND},
+        {.kind = DOORMAN_CONCURRENCY, .limit = 4}};
+    for (size_t k = 0; k < COUNT(kinds); k++) {
+        const doorman_limiter_map_options options = {.limit = kinds[k], .seed = {1, 2}};
+        doorman_limiter_map *map = create_map(&options);
+        doorman_limit limit;
+        doorman_limiter limiters[KEYS];
+        double held[KEYS] = {0};
+        doorman_time now = 1000 * SECOND;
+        assert_int_equal(doorman_limit_init(&limit, &kinds[k], NULL), DOORMAN_OK);
+        for (int i = 0; i < KEYS; i++) (void)doorman_limiter_init(&limiters[i], &limit, NULL, now);
+        for (int i = 0; i < 30000; i++) {
+            size_t key = random_below(KEYS);
+            double n = (double)random_below(6) / 2;
+            doorman_result a, b;
+            if (random_below(4) == 0) now += (doorman_time)random_below(2000) * SECOND / 1000;
+            doorman_time at = random_below(8) ? now : now - (doorman_time)random_below(1000000);
+            doorman_decision expected = doorman_limiter_try(&limiters[key], &limit, n, &a, at);
+            assert_int_equal(doorman_limiter_map_try(map, &key, sizeof key, n, &b, at), expected);
+            assert_int_equal(b.wait, a.wait);
+            assert_int_equal(b.retry_after, a.retry_after);
+            assert_exact(b.remaining, a.remaining);
+            if (k != 3) continue;
+            if (expected == DOORMAN_ALLOWED) held[key] += n;
+            if (random_below(2) || held[key] <= 0) continue;
+            doorman_limiter_release(&limiters[key], &limit, held[key]);
+            doorman_limiter_map_release(map, &key, sizeof key, held[key]);
+            held[key] = 0;
+        }
+        for (size_t key = 0; key < KEYS; key++) {
+            doorman_limiter_map_release(map, &key, sizeof key, held[key]);
+        }
+        for (int i = 0; i < 4; i++) (void)doorman_limiter_map_sweep(map, 1000, now + 100 * SECOND);
+        assert_int_equal(doorman_limiter_map_sweep(map, 0, now), 0); /* idle keys are forgotten */
+        doorman_limiter_map_destroy(map);
+    }
+}
+
+static void a_map_stays_within_key_max_and_keeps_what_is_in_use(void **state) {
+    UNUSED;
+    for (int refuse = 0; refuse < 2; refuse++) {
+        const doorman_limiter_map_options options = {
+            .limit = {.kind = DOORMAN_CONCURRENCY, .limit = 2},
+            .key_max = 100,
+            .refuse_new = refuse != 0,
+            .seed = {1, 2}};
+        doorman_limiter_map *map = create_map(&options);
+        size_t allowed = 0;
+        for (int key = 0; key < 1000; key++) {
+            doorman_decision decision = doorman_limiter_map_try(map, &key, sizeof key, 1, NULL, 0);
+            allowed += decision == DOORMAN_ALLOWED;
+        }
+        assert_int_equal(allowed, 100); /* all keys hold a unit, so none is forgotten */
+        int first = 0, other = 5000;
+        assert_true(doorman_limiter_map_reset(map, &first, sizeof first));
+        assert_false(doorman_limiter_map_reset(map, &first, sizeof first));
+        assert_int_equal(doorman_limiter_map_try(map, &other, sizeof other, 1, NULL, 0),
+                         DOORMAN_ALLOWED);
+        doorman_limiter_map_destroy(map);
+    }
+    const doorman_limiter_map_options options = {
+        .limit = {.kind = DOORMAN_FIXED_WINDOW, .limit = 2, .window = SECOND}, .key_max = 100};
+    doorman_limiter_map *map = create_map(&options);
+    for (int key = 0; key < 1000; key++) {
+        assert_int_equal(doorman_limiter_map_try(map, &key, sizeof key, 1, NULL, 0),
+                         DOORMAN_ALLOWED);
+        assert_true(doorman_limiter_map_sweep(map, 0, 0) <= 100);
+    }
+    assert_int_equal(doorman_limiter_map_try(map, NULL, 0, 2, NULL, 0), DOORMAN_ALLOWED);
+    assert_int_equal(doorman_limiter_map_try(map, NULL, 0, 1, NULL, 0), DOORMAN_REFUSED);
+    assert_int_equal(doorman_limiter_map_try(map, "x", 257, 1, NULL, 0), DOORMAN_IMPOSSIBLE);
+    doorman_limiter_map_destroy(map);
+}
+
+static void a_map_needs_a_limit_that_fits_into_it(void **state) {
+    UNUSED;
+    doorman_limiter_map *map = NULL;
+    doorman_error error;
+    doorman_limiter_map_options options = {
+        .limit = {.kind = DOORMAN_SLIDING_LOG, .limit = 2, .window = SECOND}};
+    assert_int_equal(doorman_limiter_map_create(&map, &options, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "kind: must not be SLIDING_LOG");
+    options.limit.kind = DOORMAN_TIERS;
+    assert_int_equal(doorman_limiter_map_create(&map, &options, &error), DOORMAN_INVALID_ARGUMENT);
+    options.limit.kind = DOORMAN_FIXED_WINDOW;
+    options.key_max = 10000001;
+    assert_int_equal(doorman_limiter_map_create(&map, &options, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "key_max: must be at most 10,000,000");
+    assert_null(map);
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/* Each allocation of a decision fails in turn. The decision then has no effect, and is later the
+ * same as without a failure. */
+static void a_decision_without_memory_charges_nothing(void **state) {
+    UNUSED;
+    size_t blocks = memory_blocks();
+    fixture f = start_config(limits_of(BUCKET ", " ALL ", " BANS2));
+    create(&f);
+    for (int i = 0; i < 40; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i % 9);
+        const doorman_permit_item items[] = {
+            {.resource_id = i % 2 ? "r" : "s", .key = key, .cost = 1},
+            {.resource_id = "t", .key = key, .cost = 1}};
+        const doorman_permit_request request = {.items = items, .item_count = 2, .detail = true};
+        doorman_status status = DOORMAN_OK;
+        size_t n = 0, before = counters(&f);
+        do {
+            memory_fails_at(++n);
+            status = doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now);
+            bool failed = !memory_works();
+            if (status != DOORMAN_OK) assert_int_equal(counters(&f), before);
+            if (status == DOORMAN_OK) break;
+            assert_int_equal(status, DOORMAN_OUT_OF_MEMORY);
+            assert_true(failed);
+            recount(f.permits);
+        } while (n < 100);
+        assert_int_equal(status, DOORMAN_OK);
+        assert_int_equal(f.out.granted, i < 7);
+        recount(f.permits);
+    }
+    stop(&f);
+    assert_int_equal(memory_blocks(), blocks);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(limits_are_read_with_all_their_fields),
+        cmocka_unit_test(a_written_configuration_is_read_back_the_same),
+        cmocka_unit_test(a_wrong_limit_is_named_by_path_and_position),
+        cmocka_unit_test(a_template_has_at_most_16_limits_with_different_names),
+        cmocka_unit_test(limits_that_cannot_act_cause_warnings),
+        cmocka_unit_test(a_template_without_capacity_grants_no_leases),
+        cmocka_unit_test(a_refusal_charges_nothing_and_creates_nothing),
+        cmocka_unit_test(items_that_meet_in_one_counter_are_added_up),
+        cmocka_unit_test(items_get_whole_units_above_their_minimum_in_order),
+        cmocka_unit_test(equal_items_get_the_same_whole_number),
+        cmocka_unit_test(a_debt_is_waited_for_and_no_longer_than_allowed),
+        cmocka_unit_test(a_cost_of_zero_looks_and_creates_nothing),
+        cmocka_unit_test(the_refusal_that_lasts_longest_is_named),
+        cmocka_unit_test(a_resource_without_limits_is_unmatched),
+        cmocka_unit_test(an_empty_list_of_limits_grants_everything),
+        cmocka_unit_test(an_empty_list_of_tiers_refuses_everything),
+        cmocka_unit_test(keys_and_overrides_choose_the_figures),
+        cmocka_unit_test(shadow_counts_but_never_refuses),
+        cmocka_unit_test(a_warning_comes_above_its_fraction),
+        cmocka_unit_test(a_key_that_keeps_sending_is_banned),
+        cmocka_unit_test(a_count_of_refusals_ends_with_its_window),
+        cmocka_unit_test(reset_makes_a_key_fresh_and_ends_its_ban),
+        cmocka_unit_test(a_report_charges_what_was_used),
+        cmocka_unit_test(idle_counters_are_removed),
+        cmocka_unit_test(counters_stay_within_max_keys),
+        cmocka_unit_test(memory_stays_within_its_bound),
+        cmocka_unit_test(wrong_requests_are_named_by_path),
+        cmocka_unit_test(windows_follow_the_calendar),
+        cmocka_unit_test(windows_go_on_when_the_clock_steps_back),
+        cmocka_unit_test(nothing_is_saved_at_the_start_if_the_limit_says_so),
+        cmocka_unit_test(tiers_are_entered_one_after_the_other),
+        cmocka_unit_test(a_bucket_keeps_its_level_when_the_rate_changes),
+        cmocka_unit_test(a_lowered_limit_grants_nothing_until_usage_is_below_it),
+        cmocka_unit_test(counters_follow_their_resource_to_another_template),
+        cmocka_unit_test(bans_stay_when_the_configuration_changes),
+        cmocka_unit_test(random_decisions_are_those_of_the_model),
+        cmocka_unit_test(a_table_finds_its_nodes_while_it_grows_and_shrinks),
+        cmocka_unit_test(a_map_decides_as_a_limiter_for_each_key),
+        cmocka_unit_test(a_map_stays_within_key_max_and_keeps_what_is_in_use),
+        cmocka_unit_test(a_map_needs_a_limit_that_fits_into_it),
+        cmocka_unit_test(a_decision_without_memory_charges_nothing),
+    };
+    return run_all(tests);
+}
