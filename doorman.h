@@ -209,8 +209,8 @@
  *     durations       0 to 1e8 seconds, which is about three years
  *     a message       at most 4 MiB, 32 levels of nesting, and 200,000 values
  *     a client        1 to 16 addresses of servers
- *     permits         16 limits of a template, 100 items of a permit, 1,000,000 counters of a limit,
- *                     10,000,000 counters in all. The options can change the last three limits
+ *     permits         16 limits of a template, 100 items of a permit, 1,000,000 counters of a
+ *                     limit, 10,000,000 counters in all. The options can change the last three
  *     a server        10,000 templates, 1,000,000 resources, 10,000,000 holders of one resource,
  *                     100,000 resources of one client. The options can change these four limits
  *
@@ -10511,7 +10511,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    longest wait counts. An item that only looks does not wait.
  * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
  *    retry_after. MAX_COST, MAX_KEYS and UNMATCHED have no retry_after, and are named before all
- *    others.
+ *    others. After retry_after the named limit has room. If several limits refuse, a tier of another
+ *    limit may have ended by then.
  * P5 valid_for is at most retry_after and 1 s. It is 1 s without retry_after. It is 0 for a permit
  *    of several items, and where a refusal counts for a ban.
  * P6 Details list each limit of each item.
@@ -10522,26 +10523,27 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *       A tier is inactive, active for `active` after the hit that entered it, or cools down for
  *    `cooldown` after that. The current tier is the active tier with the highest index. Without an
  *    active tier, a tier that is full is current. A hit counts only in the window of the current
- *    tier. What does not fit enters the next tier, whose window starts empty. A tier that cools down
- *    blocks, or is passed over if it is skippable. A tier whose `active` is 0 is passed over. One
- *    permit may pass through several tiers.
+ *    tier. What does not fit enters the next tier, whose window starts empty. A tier that cools
+ *    down blocks, or is passed over if it is skippable. A tier whose `active` is 0 is passed over.
+ *    One permit may pass through several tiers.
  *       Example with the tiers {limit 100, window 60, active 60} and {limit 300, window 60,
  *    active 120, cooldown 600}: at 0 s, a permit of 150 units enters tier 1 with 100 units and tier
- *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit enters
- *    tier 1. When tier 1 is full, tier 2 blocks until 720 s.
+ *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit
+ *    enters tier 1. When tier 1 is full, tier 2 blocks until 720 s.
  * P13 A report charges all limits of a (resource, key). One report charges at most max_cost. The
  *    debt of a bucket grows to at most the larger of max_debt and size / rate. A window grows to at
  *    most twice its limit. TIERS take what fits. A negative report gives units back, at most until
  *    the counter is fresh, where the limit has `refunds`.
- * P14 A counter that equals a fresh one is removed. Each decision visits 4 counters, and each update
- *    visits 10,000. A table grows and shrinks by one bucket at a time (linear hashing, Litwin 1980),
- *    so no call pauses to rebuild it.
+ * P14 A counter that equals a fresh one is removed. Each decision visits 4 counters, and each
+ *    update visits 10,000. A table grows and shrinks by one or two buckets at a time (linear
+ *    hashing, Litwin 1980), so no call pauses to rebuild it.
  * P15 A changed configuration finds the counters of a key or a resource by (resource, key, name of
  *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
  *    keeps what it has saved up to the new size, and counts the time since its last use at the new
- *    rate. A window of changed length starts fresh. Tiers keep their state by index. Bans stay. If a
- *    resource gets another template, its counters stay in the slot of the limit that they had. So
- *    max_keys counts them there.
+ *    rate. A window of changed length starts fresh. Tiers keep their state by index. Bans stay. If
+ *    a resource gets another template, its counters stay in the slot of the limit that they had. So
+ *    max_keys counts them there. A counter is adapted when it is used or visited next. So a counter
+ *    that was full or over under the previous figures may be fresh, or may have its state again.
  * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
  *    gained since then, and a window that contains this time is used up.
  * P18 Every decision raises events, and is counted by limit and reason.
@@ -10843,8 +10845,8 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  *     TOKEN_BUCKET     the level in units, as the bits of a double; when it had this level
  *     FIXED_WINDOW     a number for its window; the units of that window
  *     SLIDING_WINDOW   the length of the window; a ring
- *     TIERS            for each tier: when it was entered, the length of its window (0: it was never
- *                      entered), and a ring
+ *     TIERS            for each tier: when it was entered, the length of its window (0: it was
+ *                      never entered), and a ring
  * A state says for which window it is. So a state stays correct when the figures change.
  * All functions take the figures, the state and the moment. Only those with _charge in their name
  * change the state.

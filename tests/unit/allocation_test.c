@@ -406,7 +406,7 @@ static const doorman_template with_limits[] = {
      .limits = limits,
      .limit_count = COUNT_OF(limits)},
 };
-static const char *const in_shadow[] = {"beta/*"};
+static const char *const in_shadow[] = {"beta-*"};
 
 static doorman_status create_limits(fixture *s) {
     const doorman_config_options options = {.templates = with_limits,

@@ -1,5 +1,5 @@
-/* Permits: the configuration of limits, the arithmetic of each kind, and decisions. Slow and obvious
- * models are compared with the code over random histories. */
+/* Permits: the configuration of limits, the arithmetic of each kind, and decisions. Slow and
+ * obvious models are compared with the code over random histories. */
 #include "unit.h"
 
 #include <math.h>
@@ -40,7 +40,7 @@ static const char example[] =
     "    {\"name\": \"all\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": "
     "1000000,\n"
     "     \"window\": \"day\", \"warn_at\": 0.8}]},\n"
-    "  {\"identifier_glob\": \"api/*\", \"capacity\": 5000, \"limits\": [\n"
+    "  {\"identifier_glob\": \"api-*\", \"capacity\": 5000, \"limits\": [\n"
     "    {\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 10, \"size\": 50, "
     "\"max_debt\": 2,\n"
     "     \"max_cost\": 60, \"max_keys\": 1000, \"overflow\": \"refuse\", \"refunds\": true,\n"
@@ -53,7 +53,7 @@ static const char example[] =
     "    {\"name\": \"bulk\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 5000, \"window\": 300,\n"
     "     \"active\": 300, \"cooldown\": 86100, \"skippable\": true}]}]},\n"
     "  {\"identifier_glob\": \"open\", \"limits\": []}],\n"
-    " \"shadow\": [\"beta/*\"]}";
+    " \"shadow\": [\"beta-*\"]}";
 
 /* PERMITS.md, section 2 */
 static void limits_are_read_with_all_their_fields(void **state) {
@@ -82,7 +82,7 @@ static void limits_are_read_with_all_their_fields(void **state) {
     assert_int_equal(all[1].limits[1].per, DOORMAN_PER_TEMPLATE);
     assert_true(all[2].limits[0].figures.tiers[0].skippable);
     assert_true(all[3].has_limits && all[3].limit_count == 0);
-    assert_string_equal(read.shadow[0], "beta/*");
+    assert_string_equal(read.shadow[0], "beta-*");
     doorman_config_destroy(config);
 }
 
@@ -277,7 +277,7 @@ static void a_template_without_capacity_grants_no_leases(void **state) {
             .resource_id = ids[i], .wants = &demand, .wants_count = 1};
         const doorman_request request = {
             .method = DOORMAN_GET_CAPACITY, .holder_id = "client", .items = &item, .item_count = 1};
-        doorman_response response;
+        doorman_response response = {.item_count = 0};
         assert_int_equal(doorman_server_handle(server, &request, &response, NULL, 100 * SECOND),
                          DOORMAN_OK);
         assert_int_equal(response.items[0].outcome, outcomes[i]);
@@ -577,11 +577,11 @@ static void shadow_counts_but_never_refuses(void **state) {
     char text[512];
     snprintf(text, sizeof text,
              "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [%s]}], "
-             "\"shadow\": [\"beta/*\"]}",
+             "\"shadow\": [\"beta-*\"]}",
              BUCKET);
     f = start_config(config_of(text));
     create(&f);
-    for (int i = 0; i < 9; i++) assert_true(acquire(&f, "beta/x", "a", 5));
+    for (int i = 0; i < 9; i++) assert_true(acquire(&f, "beta-x", "a", 5));
     assert_true(acquire(&f, "r", "a", 5) && !acquire(&f, "r", "a", 5));
     stop(&f);
 }
@@ -988,17 +988,17 @@ static void counters_follow_their_resource_to_another_template(void **state) {
     UNUSED;
     fixture f = start_config(limits_of(BUCKET ", " BANS2));
     create(&f);
-    assert_true(acquire(&f, "api/x", "a", 4));
-    configure(&f, config_of("{\"resources\": [{\"identifier_glob\": \"api/*\", \"limits\": [" BUCKET
+    assert_true(acquire(&f, "api-x", "a", 4));
+    configure(&f, config_of("{\"resources\": [{\"identifier_glob\": \"api-*\", \"limits\": [" BUCKET
                             "]},"
                             "{\"identifier_glob\": \"*\", \"limits\": [" BUCKET "]}]}"));
-    assert_true(acquire(&f, "api/x", "a", 0));
+    assert_true(acquire(&f, "api-x", "a", 0));
     assert_exact(f.out.items[0].remaining, 1);
-    assert_true(acquire(&f, "api/y", "a", 5));
+    assert_true(acquire(&f, "api-y", "a", 5));
     doorman_permits_limit limit;
     doorman_cursor cursor = {0};
     assert_true(doorman_permits_next_limit(f.permits, &cursor, &limit));
-    assert_string_equal(limit.identifier_glob, "api/*");
+    assert_string_equal(limit.identifier_glob, "api-*");
     assert_exact(limit.granted_units, 5);
     stop(&f);
 }
@@ -1068,7 +1068,7 @@ typedef struct model {
 } model;
 
 static const char *const model_keys[MODEL_KEYS] = {"", "ann", "vip-1", "bob"};
-static const char *const model_resources[MODEL_RESOURCES] = {"r", "api/x", "beta/y", "s"};
+static const char *const model_resources[MODEL_RESOURCES] = {"r", "api-x", "beta-y", "s"};
 
 /* Whether a glob matches; the globs of the test are literals or end with one `*`. */
 static bool model_glob(const char *glob, const char *text) {
@@ -1607,9 +1607,9 @@ static void random_limit(char *to, size_t room, int index) {
 }
 
 static doorman_config *random_config(void) {
-    static const char *const globs[] = {"api/*", "r", "s", "*"};
+    static const char *const globs[] = {"api-*", "r", "s", "*"};
     static char text[1 << 15];
-    snprintf(text, sizeof text, "{%s\"resources\": [", pick(3) ? "" : "\"shadow\": [\"beta/*\"], ");
+    snprintf(text, sizeof text, "{%s\"resources\": [", pick(3) ? "" : "\"shadow\": [\"beta-*\"], ");
     bool first = true;
     for (int i = 0; i < 4; i++) {
         if (pick(4) == 0) continue;
