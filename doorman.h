@@ -10511,8 +10511,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    longest wait counts. An item that only looks does not wait.
  * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
  *    retry_after. MAX_COST, MAX_KEYS and UNMATCHED have no retry_after, and are named before all
- *    others. After retry_after the named limit has room. If several limits refuse, a tier of another
- *    limit may have ended by then.
+ *    others. After retry_after the named limit has room. If several limits refuse, a tier of
+ *    another limit may have ended by then.
  * P5 valid_for is at most retry_after and 1 s. It is 1 s without retry_after. It is 0 for a permit
  *    of several items, and where a refusal counts for a ban.
  * P6 Details list each limit of each item.
@@ -11836,6 +11836,7 @@ static void doorman__permits_next_slot(doorman_permits *permits) {
 /* Removes places without counters. */
 static void doorman__permits_sweep_places(doorman_permits *permits, size_t visits) {
     doorman__chains *nodes = &permits->place_table;
+    if (visits > nodes->bucket_count) visits = nodes->bucket_count;
     for (size_t i = 0; i < visits && nodes->bucket_count > 0; i++) {
         if (nodes->cursor >= nodes->bucket_count) nodes->cursor = 0;
         doorman__chain *node = *doorman__chains_at(nodes, nodes->cursor++);
@@ -11849,7 +11850,9 @@ static void doorman__permits_sweep_places(doorman_permits *permits, size_t visit
 
 /* Visits about so many counters, and as many places. */
 static void doorman__permits_sweep(doorman_permits *permits, size_t visits) {
-    size_t steps = 4 * visits + 16;
+    size_t all = permits->slot_count + 4 * (permits->counter_count + 1);
+    all += 4 * doorman__permits_bans(permits)->nodes.count;
+    size_t steps = 4 * visits + 16 < all ? 4 * visits + 16 : all;
     doorman__permits_sweep_places(permits, visits);
     for (size_t visited = 0; visited < visits && steps > 0; steps--) {
         doorman__slot *slot = permits->slots[permits->sweep_slot];
@@ -13049,6 +13052,7 @@ struct doorman_limiter_map {
     doorman_limit limit;
     doorman__chains nodes;
     uint64_t random;
+    doorman_time now; /* does not go back */
 };
 
 doorman_status doorman_limiter_map_create(doorman_limiter_map **out,
@@ -13184,6 +13188,7 @@ doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *k
         doorman__map_refuse(out, &map->limit, DOORMAN_IMPOSSIBLE);
         return DOORMAN_IMPOSSIBLE;
     }
+    now = map->now = doorman__later(map->now, now);
     doorman__map_sweep(map, 4, now);
     uint32_t hash = doorman__map_hash(map, key, key_bytes);
     doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
@@ -13219,7 +13224,8 @@ bool doorman_limiter_map_reset(doorman_limiter_map *map, const void *key, size_t
 }
 
 size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, doorman_time now) {
-    doorman__map_sweep(map, visits_max, now);
+    map->now = doorman__later(map->now, now);
+    doorman__map_sweep(map, visits_max, map->now);
     return map->nodes.count;
 }
 
