@@ -302,6 +302,7 @@ FUZZ_FLAGS = -max_total_time=$(SECONDS) -timeout=60 -rss_limit_mb=2048 -print_fi
 FUZZ_FLAGS_response = -max_len=4096 -dict=../../tests/fuzz/json.dict
 FUZZ_FLAGS_configuration = $(FUZZ_FLAGS_response)
 FUZZ_FLAGS_message = $(FUZZ_FLAGS_response)
+FUZZ_FLAGS_permits = $(FUZZ_FLAGS_response)
 FUZZ_FLAGS_calls = -max_len=1024
 FUZZ_FLAGS_glob = -max_len=520 -use_value_profile=1
 FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict

@@ -1,0 +1,103 @@
+/* The first line is a configuration, as JSON. Each of the next bytes is a call on permits with this
+ * configuration. No window and no tier grants more than its limit, and when all keys are idle, all
+ * counters are gone. */
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#include "fuzz.h"
+
+static const char *const ids[] = {"a", "api/x", "login", "beta/y"};
+static const char *const keys[] = {"", "ann", "vip-1", "\xc3\xa9t\xc3\xa9"};
+static const double costs[] = {0, 1, 0.3, 2, 7, 100, 1e6, 1e15};
+
+typedef struct permits_world {
+    doorman_permits *permits;
+    doorman_config *config;
+    doorman_time epoch, now;
+} permits_world;
+
+static void check_permit(const doorman_permit *permit, const doorman_permit_request *request) {
+    must(permit->wait >= 0 && permit->retry_after >= 0 && permit->valid_for >= 0);
+    must(permit->wait <= request->max_wait);
+    must(permit->granted == (permit->reason == DOORMAN_NO_REASON));
+    for (size_t i = 0; permit->granted && i < request->item_count; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        double granted = permit->items[i].granted, part = 1.0 / 4096;
+        double min = request->equal || !item->has_min ? 0 : item->min;
+        must(granted >= min && granted <= item->cost + part);
+        must(permit->items[i].remaining >= 0 && permit->items[i].reset_after >= 0);
+    }
+    for (size_t i = 0; i < permit->detail_count; i++) {
+        const doorman_permit_detail *detail = &permit->details[i];
+        must(detail->most >= 0 && detail->remaining >= 0 && detail->reset_after >= 0);
+        must(detail->remaining <= detail->most * (1 + 1e-9));
+    }
+}
+
+static void acquire(permits_world *world, unsigned op) {
+    doorman_permit_item items[3];
+    doorman_permit permit;
+    doorman_permit_request request = {.items = items, .item_count = 1 + op % 3, .detail = true};
+    request.equal = op % 5 == 0;
+    request.max_wait = op % 2 ? DOORMAN_SECOND * (op % 7) : 0;
+    for (unsigned i = 0; i < 3; i++) {
+        items[i] = (doorman_permit_item){.resource_id = ids[(op >> i) % 4],
+                                         .key = keys[(op >> (2 * i)) % 4],
+                                         .cost = costs[(op >> i) % 8],
+                                         .has_min = op % 4 == 0};
+    }
+    doorman_status status =
+        doorman_permits_acquire(world->permits, &request, &permit, NULL, world->epoch, world->now);
+    must(status == DOORMAN_OK || (request.equal && status == DOORMAN_INVALID_ARGUMENT));
+    if (status == DOORMAN_OK) check_permit(&permit, &request);
+}
+
+static void call(permits_world *world, unsigned op, unsigned value) {
+    const char *id = ids[value % 4], *key = keys[value / 4 % 4];
+    double charged = 0, cost = costs[value % 8];
+    doorman_permit permit;
+    switch (op % 8) {
+    case 0: world->now += DOORMAN_SECOND * value / 4; break;
+    case 1:
+        world->epoch += (value % 2 ? -1 : 1) * DOORMAN_SECOND * (doorman_time)(value << 12);
+        break;
+    case 2:
+        (void)doorman_permits_report(world->permits, id, key, op > 128 ? -cost : cost, &charged,
+                                     NULL, world->epoch, world->now);
+        must(op > 128 ? charged <= 0 && charged >= -cost - 1 : charged >= 0 && charged <= cost + 1);
+        break;
+    case 3:
+        must(doorman_permits_reset(world->permits, id, key, NULL, NULL, NULL) == DOORMAN_OK);
+        break;
+    case 4:
+        must(doorman_permits_inspect(world->permits, id, key, &permit, NULL, world->epoch,
+                                     world->now) == DOORMAN_OK);
+        break;
+    case 5: must(doorman_permits_configure(world->permits, world->config) == DOORMAN_OK); break;
+    default: acquire(world, value << 3 | op); break;
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    permits_world world = {.epoch = 1700000000 * DOORMAN_SECOND, .now = DOORMAN_SECOND};
+    fuzz_text rest = {(const char *)data, bytes}, line;
+    if (!fuzz_line(&rest, &line)) return 0;
+    if (doorman_json_config(&world.config, line.text, line.bytes, NULL) != DOORMAN_OK) return 0;
+    const doorman_permits_options options = {
+        .config = world.config, .seed = {1, 2}, .counter_max = 20, .memory_max = 4000};
+    must(doorman_permits_create(&world.permits, &options, NULL, world.epoch, world.now) ==
+         DOORMAN_OK);
+    for (size_t i = 0; i + 1 < rest.bytes && i < 2000; i += 2) {
+        call(&world, (uint8_t)rest.text[i], (uint8_t)rest.text[i + 1]);
+    }
+    for (int i = 0; i < 3; i++) {
+        world.now += 5 * DOORMAN_DURATION_MAX;
+        world.epoch += 5 * DOORMAN_DURATION_MAX;
+        for (int j = 0; j < 4; j++) doorman_permits_update(world.permits, world.epoch, world.now);
+    }
+    doorman_permits_info info;
+    doorman_permits_read(world.permits, &info);
+    must(info.counter_count == 0 && info.ban_count == 0 && info.resource_count == 0);
+    doorman_permits_destroy(world.permits);
+    doorman_config_destroy(world.config);
+    return 0;
+}
