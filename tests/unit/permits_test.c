@@ -1014,6 +1014,51 @@ static void bans_stay_when_the_configuration_changes(void **state) {
     stop(&f);
 }
 
+/* The count of a ban includes a refusal at the end of its window, and no later one. */
+static void a_count_of_refusals_includes_the_end_of_its_window(void **state) {
+    UNUSED;
+    for (int late = 0; late < 2; late++) {
+        fixture f = start_config(limits_of(BANS));
+        create(&f);
+        assert_true(acquire(&f, "r", "a", 1));
+        assert_false(acquire(&f, "r", "a", 1));
+        pass(&f, 10 * SECOND + late - SECOND / 2);
+        assert_true(acquire(&f, "r", "a", 1)); /* the bucket is empty again */
+        pass(&f, SECOND / 2);
+        for (int i = 0; i < 2; i++) assert_false(acquire(&f, "r", "a", 1));
+        assert_int_equal(f.events[DOORMAN_PERMIT_BANNED], !late);
+        stop(&f);
+    }
+}
+
+/* A resource that leaves a template and comes back finds no counters of the time before. */
+static void counters_do_not_come_back_with_a_template(void **state) {
+    UNUSED;
+#define TWO(other)                                                                                 \
+    "{\"resources\": [{\"identifier_glob\": \"" other "\", \"limits\": [" ALL                      \
+    "]}, {\"identifier_glob\": \"*\", \"limits\": [" BUCKET "]}]}"
+    fixture f = start_config(config_of(TWO("none")));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 4));
+    assert_true(acquire(&f, "r", "b", 4));
+    configure(&f, config_of(TWO("r")));
+    configure(&f, config_of(TWO("none")));
+    assert_true(acquire(&f, "r", "b", 5));
+    stop(&f);
+}
+
+static void windows_of_different_lengths_are_different_at_the_same_end(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(CALENDAR("hour")));
+    f.epoch = (1700002800 - 30) * SECOND; /* the last minute of an hour */
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 1));
+    configure(&f, limits_of(CALENDAR("minute")));
+    assert_true(acquire(&f, "r", "a", 1));
+    assert_false(acquire(&f, "r", "a", 1));
+    stop(&f);
+}
+
 /* ---- random decisions against a model ------------------------------------------------------- */
 /*
  * The model keeps a log of all charges of each counter, and adds up what still counts. It knows
@@ -1672,6 +1717,15 @@ static void print_decision(const doorman_permit_request *request, const model_de
     }
 }
 
+static bool is_same(const doorman_permit_request *request, const model_decision *d,
+                    const doorman_permit *out) {
+    bool same = out->granted == d->granted && (!d->granted || out->wait == d->wait);
+    for (size_t i = 0; same && d->granted && i < request->item_count; i++) {
+        same = !(out->items[i].granted < d->units[i]) && !(out->items[i].granted > d->units[i]);
+    }
+    return same;
+}
+
 /* Compares one decision. */
 static void compare(fixture *f, model *m, const doorman_config_options *config) {
     static model_decision d;
@@ -1685,11 +1739,7 @@ static void compare(fixture *f, model *m, const doorman_config_options *config) 
     assert_int_equal(doorman_permits_acquire(f->permits, &request, &f->out, NULL, f->epoch, f->now),
                      DOORMAN_OK);
     const doorman_permit *out = &f->out;
-    bool same = out->granted == d.granted && (!d.granted || out->wait == d.wait);
-    for (size_t i = 0; same && d.granted && i < request.item_count; i++) {
-        same = out->items[i].granted == d.units[i];
-    }
-    if (!same) print_decision(&request, &d, out, m);
+    if (!is_same(&request, &d, out)) print_decision(&request, &d, out, m);
     assert_int_equal(out->granted, d.granted);
     if (d.granted) {
         for (size_t i = 0; i < request.item_count; i++) {
@@ -2036,6 +2086,9 @@ int main(void) {
         cmocka_unit_test(a_lowered_limit_grants_nothing_until_usage_is_below_it),
         cmocka_unit_test(counters_follow_their_resource_to_another_template),
         cmocka_unit_test(bans_stay_when_the_configuration_changes),
+        cmocka_unit_test(a_count_of_refusals_includes_the_end_of_its_window),
+        cmocka_unit_test(counters_do_not_come_back_with_a_template),
+        cmocka_unit_test(windows_of_different_lengths_are_different_at_the_same_end),
         cmocka_unit_test(random_decisions_are_those_of_the_model),
         cmocka_unit_test(a_table_finds_its_nodes_while_it_grows_and_shrinks),
         cmocka_unit_test(a_map_decides_as_a_limiter_for_each_key),
