@@ -12188,7 +12188,8 @@ static bool doorman__permits_prepare_item(doorman_permits *permits, size_t item,
 
 static bool doorman__permits_prepare(doorman_permits *permits, size_t count, bool inspects) {
     permits->charge_count = permits->detail_count = 0;
-    memset(permits->charge_heads, 0xff, sizeof permits->charge_heads);
+    /* only a second item looks for the charges of the first one */
+    if (count > 1) memset(permits->charge_heads, 0xff, sizeof permits->charge_heads);
     for (size_t i = 0; i < count; i++) {
         if (!doorman__permits_prepare_item(permits, i, inspects)) return false;
     }
