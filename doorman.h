@@ -125,7 +125,7 @@
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
  *                    doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
  *     permits        doorman_permits_create  _destroy  _configure  _acquire  _report  _inspect
- *                    _reset  _due  _update  _read  _next_limit
+ *                    _reset  _ban  _due  _update  _read  _next_limit
  *                    doorman_reason_name
  *     JSON           doorman_json_config  _check_config  _write_config  _serve  _request
  *                    _response
@@ -1619,7 +1619,8 @@ typedef struct doorman_permit {
 typedef enum doorman_permit_event_kind {
     DOORMAN_PERMIT_GRANTED,      /* an item was granted; `amount` has the units */
     DOORMAN_PERMIT_REFUSED,      /* a limit has refused; also in shadow */
-    DOORMAN_PERMIT_BANNED,       /* a ban begins; `amount` has its duration in seconds */
+    DOORMAN_PERMIT_BANNED,       /* a ban begins; `amount` has its duration in seconds. limit: NULL
+                                    if doorman_permits_ban has set the ban */
     DOORMAN_PERMIT_KEY_CREATED,  /* a counter was created */
     DOORMAN_PERMIT_KEY_EVICTED,  /* a counter was removed to make room for another */
     DOORMAN_PERMIT_KEY_REMOVED,  /* a counter was removed, because it equals a fresh one */
@@ -1717,6 +1718,16 @@ DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const
                                                  const char *key, const char *limit, size_t *count,
                                                  doorman_error *error);
 
+/* Bans a (resource, key), or ends its ban. The ban replaces one that is in force. It needs no limit
+ * with a ban, and no template: every permit with this (resource, key) is refused.
+ *   duration   counts from `now`, [0, 1e8 s]; 0: the ban ends
+ *   returns    OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (counter_max bans, or memory_max) |
+ *              OUT_OF_MEMORY. After an error, a ban is as before */
+DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
+                                               const char *key, doorman_time duration,
+                                               doorman_error *error, doorman_time epoch,
+                                               doorman_time now);
+
 /* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters.
  */
 DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
@@ -1730,6 +1741,7 @@ typedef struct doorman_permits_info {
     size_t ban_count;      /* bans in force, or ended a short time ago */
     size_t resource_count; /* resources that have counters, or had some a short time ago */
     uint64_t unmatched;    /* items that were refused as UNMATCHED */
+    uint64_t banned;       /* items that were refused as BANNED */
     size_t bytes;          /* memory of the counters, the bans and the resources, as it was asked
                               from DOORMAN_MALLOC */
 } doorman_permits_info;
@@ -1745,7 +1757,7 @@ typedef struct doorman_permits_limit {
     double granted_units;
     uint64_t granted;                       /* grants that this limit concerned */
     uint64_t refused[DOORMAN_REASON_COUNT]; /* refusals by this limit, by reason. BANNED counts at
-                                               the limits whose ban is in force */
+                                               all limits of the template that have a ban */
     uint64_t shadow_refused;                /* refusals that shadow has prevented */
     uint64_t evicted;
     size_t counter_count; /* its counters now */
@@ -10548,6 +10560,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    gained since then, and a window that contains this time is used up.
  * P18 Every decision raises events, and is counted by limit and reason.
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit.
+ * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
+ *    (resource, key) has.
  * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So after
  *    `epoch` was set back, windows go on in the right length, and the difference disappears slowly.
  *    If windows waited for the old time, a clock that was wrong by a year would block keys for a
@@ -11372,7 +11386,7 @@ struct doorman_permits {
     size_t free_count, free_capacity;
     size_t sweep_slot; /* the index of the slot that a sweep visits next */
     size_t counter_count, node_bytes;
-    uint64_t unmatched;
+    uint64_t unmatched, banned;
     doorman_time updated_at;
 
     /* The present call. */
@@ -12173,11 +12187,12 @@ static bool doorman__permits_prepare_item(doorman_permits *permits, size_t item,
     if (!template_) {
         bool has_template = doorman__config_find(permits->config, want->resource_id) != NULL;
         want->unmatched = has_template || permits->config->reject_unmatched;
-        return true;
     }
-    if (!template_->limit_count) return true;
-    if (!place) place = doorman__permits_place(permits, want->resource_id);
-    if (!place) return false;
+    if (!place && template_ && template_->limit_count) {
+        place = doorman__permits_add_place(permits, want->resource_id);
+        if (!place) return false;
+    }
+    if (!place || want->unmatched) return true;
     want->place = place;
     doorman__counter *ban = doorman__permits_find_ban(permits, place, want->key);
     doorman_time until = ban ? (doorman_time)doorman__counter_state(ban)[0] : 0;
@@ -12408,25 +12423,35 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
 
 /* ---- permits: one decision, refusals and bans */
 
-/* Starts a ban. Without memory there is no ban yet, and the next refusal tries again. Returns
- * whether the ban is in force. */
-static bool doorman__permits_ban(doorman_permits *permits, doorman__place *place, const char *key,
-                                 doorman_time duration) {
-    doorman__slot *bans = doorman__permits_bans(permits);
+/* Adds a ban that has already ended. Returns NULL if memory runs out. */
+static doorman__counter *doorman__permits_add_ban(doorman_permits *permits,
+                                                  const doorman__place *place, const char *key) {
+    uint32_t tag = place->node.tag;
+    uint32_t hash = doorman__counter_hash(permits, tag, key, strlen(key));
+    doorman__counter *ban = doorman__counter_create(key, strlen(key), 1, 0);
+    if (!ban) return NULL;
+    if (doorman__permits_insert(permits, doorman__permits_bans(permits), ban, tag, hash))
+        return ban;
+    DOORMAN_FREE(ban);
+    return NULL;
+}
+
+/* Starts a ban, or changes its end. Returns OK, OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a bound
+ * forbids it. */
+static doorman_status doorman__permits_start_ban(doorman_permits *permits, doorman__place *place,
+                                                 const char *key, doorman_time duration) {
+    const doorman_permits_options *options = &permits->options;
     doorman__counter *ban = doorman__permits_find_ban(permits, place, key);
     if (!ban) {
-        if (bans->nodes.count >= permits->options.counter_max) return false;
-        uint32_t tag = place->node.tag;
-        uint32_t hash = doorman__counter_hash(permits, tag, key, strlen(key));
-        ban = doorman__counter_create(key, strlen(key), 1, 0);
-        if (!ban) return false;
-        if (!doorman__permits_insert(permits, bans, ban, tag, hash)) {
-            DOORMAN_FREE(ban);
-            return false;
-        }
+        size_t bytes = sizeof *ban + sizeof(uint64_t) + strlen(key);
+        bool full = doorman__permits_bans(permits)->nodes.count >= options->counter_max ||
+                    permits->node_bytes + bytes > options->memory_max;
+        if (full) return DOORMAN_RESOURCE_EXHAUSTED;
+        ban = doorman__permits_add_ban(permits, place, key);
+        if (!ban) return DOORMAN_OUT_OF_MEMORY;
     }
     doorman__counter_state(ban)[0] = (uint64_t)doorman__after(permits->at.now, duration);
-    return true;
+    return DOORMAN_OK;
 }
 
 /* Counts a refusal for the ban of a limit, and bans the key when the count is complete. */
@@ -12442,15 +12467,19 @@ static void doorman__charge_count_refusal(doorman_permits *permits, doorman__cha
     }
     count[0]++;
     if (count[0] < ban->refusals) return;
-    if (!doorman__permits_ban(permits, charge->place, charge->key, ban->duration)) return;
+    /* without room there is no ban yet, and the next refusal tries again */
+    doorman_status status =
+        doorman__permits_start_ban(permits, charge->place, charge->key, ban->duration);
+    if (status != DOORMAN_OK) return;
     count[0] = 0;
     doorman__charge_event(permits, charge, DOORMAN_PERMIT_BANNED, (double)ban->duration / 1e9);
 }
 
-/* Counts the refusal of an item that is banned, at all limits that can ban. */
+/* Counts the refusal of an item that is banned, also at all limits that can ban. */
 static void doorman__want_count_ban(doorman_permits *permits, const doorman__want *want) {
     const doorman_template *template_ = want->place->template_;
-    for (size_t i = 0; i < template_->limit_count; i++) {
+    permits->banned++;
+    for (size_t i = 0; template_ && i < template_->limit_count; i++) {
         const doorman_permit_limit *limit = &template_->limits[i];
         if (!limit->ban.refusals) continue;
         permits->own_slots[limit - permits->config->limits]
@@ -12820,6 +12849,36 @@ doorman_status doorman_permits_reset(doorman_permits *permits, const char *resou
     return DOORMAN_OK;
 }
 
+/* ---- permits: bans by an administrator (P20) */
+
+doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
+                                   const char *key, doorman_time duration, doorman_error *error,
+                                   doorman_time epoch, doorman_time now) {
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    doorman_status status = doorman__permits_check(permits, &request, error);
+    if (status != DOORMAN_OK) return status;
+    if (!doorman__duration_valid(duration)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "duration: " DOORMAN__DURATION_OR_ZERO_RULE);
+    }
+    doorman__moment_move(&permits->at, epoch, now);
+    key = key ? key : "";
+    if (!duration) {
+        doorman__place *place = doorman__permits_find_place(permits, resource_id);
+        if (place) (void)doorman__permits_reset_ban(permits, place, key);
+        return DOORMAN_OK;
+    }
+    doorman__place *place = doorman__permits_place(permits, resource_id);
+    if (!place) return doorman__no_memory(error);
+    status = doorman__permits_start_ban(permits, place, key, duration);
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    if (status != DOORMAN_OK) return doorman__fail(error, status, "there is no room for a ban");
+    doorman__permits_event(permits, DOORMAN_PERMIT_BANNED, resource_id, key, NULL,
+                           DOORMAN_REASON_BANNED, (double)duration / 1e9);
+    return DOORMAN_OK;
+}
+
 /* ---- permits: the whole object */
 
 const char *doorman_reason_name(doorman_reason reason) {
@@ -13016,6 +13075,7 @@ void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *
                                   .ban_count = doorman__permits_bans(permits)->nodes.count,
                                   .resource_count = permits->place_table.count,
                                   .unmatched = permits->unmatched,
+                                  .banned = permits->banned,
                                   .bytes = doorman__permits_bytes(permits)};
 }
 

@@ -66,7 +66,10 @@ static void call(permits_world *world, unsigned op, unsigned value) {
         must(op > 128 ? charged <= 0 && charged >= -cost - 1 : charged >= 0 && charged <= cost + 1);
         break;
     case 3:
-        must(doorman_permits_reset(world->permits, id, key, NULL, NULL, NULL) == DOORMAN_OK);
+        must((op > 128 ? doorman_permits_ban(world->permits, id, key, value * DOORMAN_SECOND, NULL,
+                                             world->epoch, world->now)
+                       : doorman_permits_reset(world->permits, id, key, NULL, NULL, NULL)) ==
+             DOORMAN_OK);
         break;
     case 4:
         must(doorman_permits_inspect(world->permits, id, key, &permit, NULL, world->epoch,

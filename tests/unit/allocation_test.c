@@ -475,6 +475,14 @@ static doorman_status reset_permits(fixture *s) {
     return doorman_permits_reset(s->permits, "r", "a", NULL, NULL, NULL);
 }
 
+static doorman_status ban_key(fixture *s) {
+    doorman_status status = doorman_permits_ban(s->permits, "r", "a", SECOND, NULL, SECOND, s->now);
+    doorman_permits_info info;
+    doorman_permits_read(s->permits, &info);
+    assert_int_equal(info.ban_count, status == DOORMAN_OK);
+    return status;
+}
+
 static doorman_status configure_permits(fixture *s) {
     doorman_status status = doorman_permits_configure(s->permits, s->config);
     assert_ptr_equal(s->permits->config, status == DOORMAN_OK ? s->config : s->other_config);
@@ -910,6 +918,7 @@ static const test_case test_cases[] = {
     {"doorman_permits_inspect", "nothing is inspected", prepare_permits, inspect_permits, 5},
     {"doorman_permits_report", "no cost is charged", prepare_permits, report_cost, 10},
     {"doorman_permits_reset", "nothing is reset", prepare_permits, reset_permits, 3},
+    {"doorman_permits_ban", "there is no ban", prepare_permits, ban_key, 3},
     {"doorman_limiter_map_create", "no map is made", NULL, create_map, 1},
     {"doorman_shares", "nothing is shared", NULL, compute_shares, 20},
     {"doorman_server_create", "no root is made", NULL, create_root, 2},

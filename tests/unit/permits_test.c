@@ -671,6 +671,60 @@ static void reset_makes_a_key_fresh_and_ends_its_ban(void **state) {
 }
 
 /* P13 */
+/* P20 */
+static doorman_status ban(fixture *f, const char *id, const char *key, doorman_time duration) {
+    return doorman_permits_ban(f->permits, id, key, duration, NULL, f->epoch, f->now);
+}
+
+static void a_ban_can_be_set_changed_and_ended(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BUCKET));
+    create(&f);
+    assert_int_equal(ban(&f, "r", "a", 10 * SECOND), DOORMAN_OK);
+    assert_int_equal(f.events[DOORMAN_PERMIT_BANNED], 1);
+    assert_false(acquire(&f, "r", "a", 1));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_BANNED);
+    assert_int_equal(f.out.retry_after, 10 * SECOND);
+    assert_true(acquire(&f, "r", "b", 1));
+    assert_true(acquire(&f, "s", "a", 1));
+    assert_int_equal(ban(&f, "r", "a", 2 * SECOND), DOORMAN_OK);
+    assert_int_equal(ban(&f, "r", NULL, 2 * SECOND), DOORMAN_OK);
+    pass(&f, 2 * SECOND - 1);
+    assert_false(acquire(&f, "r", "a", 1));
+    assert_false(acquire(&f, "r", "", 1));
+    pass(&f, 1);
+    assert_true(acquire(&f, "r", "a", 1));
+    assert_int_equal(ban(&f, "r", "a", DOORMAN_DURATION_MAX), DOORMAN_OK);
+    assert_int_equal(ban(&f, "r", "a", 0), DOORMAN_OK);
+    assert_int_equal(ban(&f, "none", "a", 0), DOORMAN_OK);
+    assert_true(acquire(&f, "r", "a", 1));
+    doorman_permits_info info;
+    doorman_permits_read(f.permits, &info);
+    assert_int_equal(info.banned, 3);
+    assert_true(info.ban_count <= 1); /* the ban of the empty key, until a sweep */
+    assert_int_equal(ban(&f, "r", "a", -1), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(ban(&f, "", "a", 1), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(ban(&f, "r", "a", DOORMAN_DURATION_MAX + 1), DOORMAN_INVALID_ARGUMENT);
+    stop(&f);
+}
+
+static void a_ban_holds_also_where_nothing_is_limited(void **state) {
+    UNUSED;
+    static const char text[] = "{\"resources\": [{\"identifier_glob\": \"free\", \"limits\": []}]}";
+    fixture f = start_config(config_of(text));
+    create(&f);
+    assert_int_equal(ban(&f, "free", "a", SECOND), DOORMAN_OK);
+    assert_int_equal(ban(&f, "unknown", "a", SECOND), DOORMAN_OK);
+    assert_false(acquire(&f, "free", "a", 1));
+    assert_false(acquire(&f, "unknown", "a", 1));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_BANNED);
+    assert_true(acquire(&f, "unknown", "b", 1));
+    pass(&f, SECOND);
+    assert_true(acquire(&f, "unknown", "a", 1));
+    assert_true(acquire(&f, "free", "a", 1));
+    stop(&f);
+}
+
 static void a_report_charges_what_was_used(void **state) {
     UNUSED;
     fixture f = start_config(limits_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": "
@@ -1380,15 +1434,15 @@ static void model_collect(model *m, const doorman_config_options *config,
     for (size_t i = 0; i < request->item_count; i++) {
         const doorman_permit_item *item = &request->items[i];
         const doorman_template *template_ = model_template(config, item->resource_id);
-        if (!template_ || !template_->has_limits) {
-            if (template_) d->unmatched = true;
+        if (template_ && !template_->has_limits) {
+            d->unmatched = true;
             continue;
         }
-        if (template_->limit_count &&
-            model_find_ban(m, item->resource_id, item->key)->until > m->now) {
+        if (model_find_ban(m, item->resource_id, item->key)->until > m->now) {
             d->banned = true;
             continue;
         }
+        if (!template_) continue;
         bool dark = false;
         for (size_t j = 0; j < config->shadow_count; j++) {
             dark = dark || model_glob(config->shadow[j], item->resource_id);
@@ -1796,6 +1850,14 @@ static void reset_one(fixture *f, model *m, const doorman_config_options *config
     }
 }
 
+static void ban_one(fixture *f, model *m) {
+    const char *id = model_resources[pick(MODEL_RESOURCES)], *key = model_keys[pick(MODEL_KEYS)];
+    doorman_time duration = pick(3) * SECOND;
+    assert_int_equal(doorman_permits_ban(f->permits, id, key, duration, NULL, f->epoch, f->now),
+                     DOORMAN_OK);
+    model_find_ban(m, id, key)->until = m->now + duration;
+}
+
 /* Recounts what the object counts fast. */
 static void recount(const doorman_permits *p) {
     size_t all = 0, bytes = 0, *of_place = (size_t *)calloc(p->place_count + 1, sizeof *of_place);
@@ -1847,6 +1909,7 @@ static void random_decisions_are_those_of_the_model(void **state) {
             compare(&f, &m, &config);
             granted += f.out.granted;
             if (pick(100) == 0) reset_one(&f, &m, &config);
+            if (pick(200) == 0) ban_one(&f, &m);
             if (pick(50) == 0) doorman_permits_update(f.permits, f.epoch, f.now);
             if (pick(100) == 0) recount(f.permits);
             if (pick(200)) continue;
@@ -2073,6 +2136,8 @@ int main(void) {
         cmocka_unit_test(a_key_that_keeps_sending_is_banned),
         cmocka_unit_test(a_count_of_refusals_ends_with_its_window),
         cmocka_unit_test(reset_makes_a_key_fresh_and_ends_its_ban),
+        cmocka_unit_test(a_ban_can_be_set_changed_and_ended),
+        cmocka_unit_test(a_ban_holds_also_where_nothing_is_limited),
         cmocka_unit_test(a_report_charges_what_was_used),
         cmocka_unit_test(idle_counters_are_removed),
         cmocka_unit_test(counters_stay_within_max_keys),
