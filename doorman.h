@@ -2025,7 +2025,8 @@ DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
 /* The second of two steps to stop an agent. The call also does the first step, if this was not done
  * before. It releases all leases, except the leases of gauges with units in use. To release leases,
  * the call waits at most a second for the server. The call does not wait if nothing can be
- * released, or if no server can be reached. At the end the call frees the agent and its resources.
+ * released, or if no server can be reached. At the end the call closes its socket of nng, and waits
+ * at most another half second for nng. Then the call frees the agent and its resources.
  * No other thread may use the agent or its resources during the call or later, with one exception:
  * a thread may already be blocked in doorman_resource_wait. NULL has no effect.
  *   returns   OK | DEADLOCK or UNAVAILABLE (see doorman_agent; nothing is freed) */
@@ -2195,7 +2196,9 @@ DOORMAN_API doorman_status doorman_transport_create(doorman_transport **out,
                                                     const doorman_transport_options *options);
 
 /* Ends the connection, and waits until a call of on_wakeup in progress has returned. The caller
- * must not hold the lock. NULL has no effect. */
+ * must not hold the lock. NULL has no effect.
+ *   cost   usually less than 1 ms, and up to 0.5 s while nng closes the socket. If nng needs longer,
+ *          the process keeps a thread and the socket until nng has closed the socket */
 DOORMAN_API void doorman_transport_destroy(doorman_transport *transport);
 
 /* Replaces the certificates, for example when a program has renewed their files. A request in
@@ -2204,7 +2207,9 @@ DOORMAN_API void doorman_transport_destroy(doorman_transport *transport);
  * this function.
  *   tls       the texts are used only during the call. The function does not check them: if they
  *             are invalid, requests fail
- *   returns   OK | OUT_OF_MEMORY (the last certificates stay in force) */
+ *   returns   OK | OUT_OF_MEMORY (the last certificates stay in force)
+ *   cost      a copy of the texts; the call does not wait. The next request to an address that
+ *             needs TLS takes one more connection and one more TLS handshake */
 DOORMAN_API doorman_status doorman_transport_set_tls(doorman_transport *transport,
                                                      const doorman_tls *tls);
 
@@ -17083,6 +17088,29 @@ static doorman_status doorman__agent_check_call(doorman_agent *agent) {
     return status;
 }
 
+/* Starts a thread with all signals blocked, so that the thread does not receive the application's
+ * signals. Returns false if the system has no thread. */
+static bool doorman__thread_start(pthread_t *out, void *(*run)(void *), void *argument) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool done = pthread_create(out, NULL, run, argument) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return done;
+}
+
+/* Makes the attributes of condition variables that wait on CLOCK_MONOTONIC. */
+static bool doorman__monotonic_init(pthread_condattr_t *out) {
+    return pthread_condattr_init(out) == 0 && pthread_condattr_setclock(out, CLOCK_MONOTONIC) == 0;
+}
+
+/* Returns when a wait of this duration ends, for condition variables on CLOCK_MONOTONIC. */
+static struct timespec doorman__monotonic_end(doorman_time duration) {
+    doorman_time end = doorman__clock_read(CLOCK_MONOTONIC) + duration;
+    return (struct timespec){.tv_sec = (time_t)(end / DOORMAN_SECOND),
+                             .tv_nsec = (long)(end % DOORMAN_SECOND)};
+}
+
 /* The longest time that a thread sleeps without a look at the clock. A test that must notice a lost
  * wake-up defines a longer time. */
 #ifndef DOORMAN__NAP_MAX
@@ -17094,9 +17122,7 @@ static doorman_status doorman__agent_check_call(doorman_agent *agent) {
 static void doorman__agent_sleep(doorman_agent *agent, pthread_cond_t *condition,
                                  doorman_time until, doorman_time now) {
     doorman_time nap = doorman__earlier(until - now, DOORMAN__NAP_MAX);
-    doorman_time end = doorman__clock_read(CLOCK_MONOTONIC) + nap;
-    struct timespec time = {.tv_sec = (time_t)(end / DOORMAN_SECOND),
-                            .tv_nsec = (long)(end % DOORMAN_SECOND)};
+    struct timespec time = doorman__monotonic_end(nap);
     (void)pthread_cond_timedwait(condition, &agent->mutex, &time);
 }
 
@@ -17366,7 +17392,8 @@ typedef struct doorman__socket {
     int dialer; /* the id of nng's dialer; 0: there is none yet; atomic */
     int pipe;   /* the id of nng's connection; 0: there is no connection; atomic */
 
-    /* How the socket closes. The mutex protects `closed` and `abandoned`. */
+    /* How the socket closes. The mutex protects `closed` and `abandoned`. Only
+     * doorman__socket_close and its thread use these fields. */
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     bool closed;
@@ -17376,6 +17403,22 @@ typedef struct doorman__socket {
 /* How long a caller waits until a socket is closed. It usually takes less than 1 ms. */
 #define DOORMAN__CLOSE_MAX (DOORMAN_SECOND / 2)
 
+/* Makes the mutex and the condition variable of a close. */
+static bool doorman__socket_init_close(doorman__socket *own) {
+    pthread_condattr_t monotonic;
+    bool done = pthread_mutex_init(&own->mutex, NULL) == 0 && doorman__monotonic_init(&monotonic);
+    if (!done) return false;
+    done = pthread_cond_init(&own->wake, &monotonic) == 0;
+    pthread_condattr_destroy(&monotonic);
+    return done;
+}
+
+static void doorman__socket_free(doorman__socket *own) {
+    pthread_cond_destroy(&own->wake);
+    pthread_mutex_destroy(&own->mutex);
+    DOORMAN_FREE(own);
+}
+
 static void *doorman__socket_main(void *argument) {
     doorman__socket *own = (doorman__socket *)argument;
     nng_close(own->nng);
@@ -17384,33 +17427,14 @@ static void *doorman__socket_main(void *argument) {
     own->closed = true;
     pthread_cond_signal(&own->wake);
     pthread_mutex_unlock(&own->mutex);
-    if (abandoned) DOORMAN_FREE(own);
+    if (abandoned) doorman__socket_free(own);
     return NULL;
-}
-
-/* Initializes the mutex and the condition variable. Starts the thread with all signals blocked. */
-static bool doorman__socket_start(doorman__socket *own, pthread_t *thread) {
-    pthread_condattr_t monotonic;
-    sigset_t all, before;
-    bool done =
-        pthread_mutex_init(&own->mutex, NULL) == 0 && pthread_condattr_init(&monotonic) == 0;
-    done = done && pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0 &&
-           pthread_cond_init(&own->wake, &monotonic) == 0;
-    if (!done) return false;
-    pthread_condattr_destroy(&monotonic);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    done = pthread_create(thread, NULL, doorman__socket_main, own) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return done;
 }
 
 /* Returns whether the thread has closed the socket. Otherwise the thread frees the struct when it
  * has closed the socket. */
 static bool doorman__socket_wait(doorman__socket *own) {
-    doorman_time end = doorman__clock_read(CLOCK_MONOTONIC) + DOORMAN__CLOSE_MAX;
-    struct timespec until = {.tv_sec = (time_t)(end / DOORMAN_SECOND),
-                             .tv_nsec = (long)(end % DOORMAN_SECOND)};
+    struct timespec until = doorman__monotonic_end(DOORMAN__CLOSE_MAX);
     int error = 0;
     pthread_mutex_lock(&own->mutex);
     while (!own->closed && error == 0) {
@@ -17430,17 +17454,21 @@ static bool doorman__socket_wait(doorman__socket *own) {
 static void doorman__socket_close(doorman__socket *own) {
     pthread_t thread;
     if (!own) return;
-    if (nng_socket_id(own->nng) > 0) {
-        if (!doorman__socket_start(own, &thread)) {
-            nng_close(own->nng);
-        } else if (!doorman__socket_wait(own)) {
-            pthread_detach(thread);
-            return;
-        } else {
-            pthread_join(thread, NULL);
-        }
+    bool is_open = nng_socket_id(own->nng) > 0;
+    if (!is_open || !doorman__socket_init_close(own)) {
+        if (is_open) nng_close(own->nng);
+        DOORMAN_FREE(own);
+        return;
     }
-    DOORMAN_FREE(own);
+    if (!doorman__thread_start(&thread, doorman__socket_main, own)) {
+        nng_close(own->nng);
+    } else if (!doorman__socket_wait(own)) {
+        pthread_detach(thread); /* the thread frees the struct */
+        return;
+    } else {
+        pthread_join(thread, NULL);
+    }
+    doorman__socket_free(own);
 }
 
 /* ---- nng: the transport */
@@ -18195,21 +18223,9 @@ static bool doorman__agent_init(doorman_agent *agent) {
                 pthread_mutexattr_settype(&checks, PTHREAD_MUTEX_ERRORCHECK) == 0 &&
                 pthread_mutex_init(&agent->mutex, &checks) == 0;
     pthread_mutexattr_destroy(&checks);
-    return done && pthread_condattr_init(&agent->monotonic) == 0 &&
-           pthread_condattr_setclock(&agent->monotonic, CLOCK_MONOTONIC) == 0 &&
+    return done && doorman__monotonic_init(&agent->monotonic) &&
            pthread_cond_init(&agent->wake, &agent->monotonic) == 0 &&
            pthread_cond_init(&agent->left, &agent->monotonic) == 0;
-}
-
-/* Starts the thread with all signals blocked, so that the thread does not receive the application's
- * signals. */
-static bool doorman__agent_start_thread(doorman_agent *agent) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool launched = pthread_create(&agent->thread, NULL, doorman__agent_main, agent) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return launched;
 }
 
 doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_options *options,
@@ -18224,7 +18240,8 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
     status = doorman__agent_create_client(agent, options, error);
     if (status == DOORMAN_OK) status = doorman__agent_check(options, error);
     if (status == DOORMAN_OK) status = doorman__agent_create_transport(agent, options->tls, error);
-    if (status == DOORMAN_OK && !doorman__agent_start_thread(agent)) {
+    if (status == DOORMAN_OK &&
+        !doorman__thread_start(&agent->thread, doorman__agent_main, agent)) {
         status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
     }
     if (status == DOORMAN_OK) {
