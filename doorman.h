@@ -1913,6 +1913,10 @@ typedef struct doorman_json_exchange {
     doorman_response response; /* if _decide has returned OK: the response. The caller may set its
                                   http_address before _write, to at most 256 bytes of a URL */
     doorman_error error;       /* if a step has failed, and memory did not run out: what is wrong */
+    /* How many bytes of the next message do not count against DOORMAN_MESSAGE_BYTES_MAX. The caller
+     * may set this field before _read. A server that puts a method around the body of a request
+     * over HTTP uses it. At most DOORMAN_MESSAGE_BYTES_MAX. */
+    size_t frame_bytes;
 
     /* Private. */
     doorman__exchange_state state;
@@ -14890,12 +14894,14 @@ static bool doorman__scan_value(doorman__scan *scan) {
 /* Checks a text and parses it into a tree. The caller deletes the tree. cJSON fails for a valid
  * text in two cases: there is no memory, or the decimal separator of the locale is longer than one
  * byte.
- *   scan   written in full. After a syntax error it has the position and the rule. If the whole
- *          text is too large, the position is NULL */
+ *   scan         written in full. After a syntax error it has the position and the rule. If the
+ *                whole text is too large, the position is NULL
+ *   frame_bytes  as in doorman_json_exchange */
 static doorman_status doorman__json_parse(cJSON **out, doorman__scan *scan, const char *text,
-                                          size_t bytes) {
+                                          size_t bytes, size_t frame_bytes) {
     *scan = (doorman__scan){.rule = "larger than 4 MiB"};
-    if (bytes > DOORMAN_MESSAGE_BYTES_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
+    assert(frame_bytes <= DOORMAN_MESSAGE_BYTES_MAX);
+    if (bytes > DOORMAN_MESSAGE_BYTES_MAX + frame_bytes) return DOORMAN_RESOURCE_EXHAUSTED;
     *scan = (doorman__scan){.at = text,
                             .end = text + bytes,
                             .rule = "not JSON: expected the end of the text",
@@ -14926,6 +14932,7 @@ typedef struct doorman__reader {
     doorman__problems *problems; /* for a configuration; NULL for a message */
     cJSON *tree;
     bool has_rounded_id; /* a number in the text is rounded to 2^53, so it is not a lease id */
+    size_t frame_bytes;  /* as in doorman_json_exchange */
     /* one block of memory for the structs that are made from the text; aligned to 8 bytes */
     void *room;
     void *more_room; /* a list of more blocks. A block begins with a pointer to the next one */
@@ -15110,7 +15117,7 @@ static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *s
 
 static doorman__field doorman__read_start(doorman__reader *reader, const char *text, size_t bytes) {
     doorman__scan scan;
-    reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes);
+    reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes, reader->frame_bytes);
     reader->has_rounded_id = reader->status == DOORMAN_OK && scan.has_rounded_id;
     bool has_error = reader->status != DOORMAN_OK && reader->status != DOORMAN_OUT_OF_MEMORY;
     if (has_error) doorman__read_syntax(reader, &scan, text);
@@ -15433,7 +15440,7 @@ static void doorman__read_parameter(const doorman__field *field, bool strict, un
     if (which != DOORMAN__HANDOVER && cJSON_IsString(value.value)) {
         const char *text = value.value->valuestring;
         doorman__scan scan;
-        doorman_status status = doorman__json_parse(&number, &scan, text, strlen(text));
+        doorman_status status = doorman__json_parse(&number, &scan, text, strlen(text), 0);
         if (status == DOORMAN_OUT_OF_MEMORY) field->reader->status = status;
         if (number) value.value = number;
     }
@@ -16688,7 +16695,7 @@ static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange)
 doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const char *text,
                                           size_t bytes) {
     doorman__exchange_forget(exchange);
-    doorman__reader reader = {.error = &exchange->error};
+    doorman__reader reader = {.error = &exchange->error, .frame_bytes = exchange->frame_bytes};
     exchange->request = (doorman_request){.sequence = 0};
     exchange->error.text[0] = '\0';
     doorman__field root = doorman__read_start(&reader, text, bytes);

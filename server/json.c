@@ -555,7 +555,8 @@ void server_handle_method(struct service *service, const struct http_request *re
                           struct http_response *response) {
     const char *method = strcmp(request->path, "/v1") == 0 ? NULL : request->path + strlen("/v1/");
     struct text wrapped = {.failed = false};
-    doorman_json_exchange exchange = {.reply = {.text = NULL}};
+    const size_t frame_bytes = method ? strlen(method) + strlen("{\"\":}") : 0;
+    doorman_json_exchange exchange = {.frame_bytes = frame_bytes};
     char http_address[DOORMAN_ID_BYTES_MAX + 1];
     const struct peer peer = {.stream = request->stream, .token = request->token.name};
     if (method) server_text_addf(&wrapped, "{\"%s\":", method);

@@ -341,8 +341,8 @@ void server_tls_stop(struct service *service) {
 /* ---- failed handshakes ---------------------------------------------------------------------- */
 /* nng reports no failed handshake of its listeners, but counts those of tls+tcp in its statistics.
  * It does not count those of wss. The statistics have a counter `auth` for each listener. After a
- * failed handshake, nng 1.5.2 does not count for 0.1 s, so many failures in a short time count as
- * one. */
+ * failed handshake, a listener of nng 1.5.2 waits 0.1 s before it takes the next connection. So its
+ * counter rises at most ten times a second. */
 
 /* The time between two looks. A look is expensive in a process with many connections: it takes 3 ms
  * with 1,000 of them, because nng copies the statistics of each. */

@@ -1659,6 +1659,22 @@ static void a_message_that_is_too_large_is_refused_unread(void **state) {
     doorman_json_exchange_uninit(&exchange);
 }
 
+/* V5. A server over HTTP puts the method around a body of 4 MiB. */
+static void the_frame_of_a_message_does_not_count_as_its_size(void **state) {
+    (void)state;
+    const char frame[] = "{\"discovery\":{}}";
+    const size_t frame_bytes = strlen(frame);
+    doorman_json_exchange exchange = {.frame_bytes = frame_bytes};
+    char *text = repeat(frame, " ", DOORMAN_MESSAGE_BYTES_MAX, " ");
+    const size_t bytes = strlen(text);
+    assert_int_equal(bytes, DOORMAN_MESSAGE_BYTES_MAX + frame_bytes + 1);
+    assert_int_equal(doorman_json_exchange_read(&exchange, text, bytes - 1), DOORMAN_OK);
+    assert_int_equal(doorman_json_exchange_read(&exchange, text, bytes),
+                     DOORMAN_RESOURCE_EXHAUSTED);
+    doorman_json_exchange_uninit(&exchange);
+    free(text);
+}
+
 /* A message that was read but not answered leaks no memory, and an exchange can be used again after
  * its uninit. */
 static void an_exchange_frees_its_memory_and_can_be_used_again(void **state) {
@@ -2652,6 +2668,7 @@ int main(void) {
         cmocka_unit_test(each_step_of_an_exchange_is_defined_in_each_state),
         cmocka_unit_test(an_exchange_says_why_a_message_was_refused),
         cmocka_unit_test(a_message_that_is_too_large_is_refused_unread),
+        cmocka_unit_test(the_frame_of_a_message_does_not_count_as_its_size),
         cmocka_unit_test(an_exchange_frees_its_memory_and_can_be_used_again),
         cmocka_unit_test(a_client_and_a_server_understand_each_other),
         cmocka_unit_test(a_response_is_accepted_once),

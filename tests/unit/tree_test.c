@@ -1903,7 +1903,7 @@ static double ask_node(lone_node *n, double wants) {
     return response.items[0].gets.capacity;
 }
 
-/* Starts a node with a lease of 100 from now on, all of which its only client has. */
+/* Starts a node whose own lease of 100 begins now. The node has one client, which holds all 100. */
 static lone_node start_lone_node(doorman_handover handover) {
     static const char *const parents[] = {"parent"};
     const doorman_server_options options = {
@@ -1918,7 +1918,8 @@ static lone_node start_lone_node(doorman_handover handover) {
     return n;
 }
 
-/* Makes the entry of the client last longer than any lease may, as a faulty server would. */
+/* Makes the entry of the client end far in the future. A correct server never makes an entry last
+ * longer than the node's own lease. */
 static void keep_entry(lone_node *n) {
     uint64_t hash = doorman__hash(n->server->options.seed, "db");
     doorman__lease_table *leases = &doorman__server_find(n->server, hash, "db")->leases;
