@@ -46,10 +46,12 @@ require() { # tools
     done
 }
 
-# Waits up to three minutes for a text in a file, such as the log of a server.
-await() { # text, file
+# Waits up to three minutes for a text in a file, such as the log of a server. With a process id, the
+# wait ends with the process.
+await() { # text, file, process
     tries=0
     until grep -q -e "$1" "$2" || [ $tries = 1800 ]; do
+        if [ -n "${3:-}" ] && ! kill -0 "$3" 2>/dev/null; then break; fi
         sleep 0.1
         tries=$((tries + 1))
     done

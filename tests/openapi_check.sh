@@ -16,6 +16,15 @@ finish() {
 }
 trap finish EXIT
 
+# Ends the test with the reason why it cannot run.
+fail() {
+    echo "[  FAILED  ] $1"
+    exit 1
+}
+
+[ -x "$server" ] || fail "$server is missing. Build it with: make $server"
+newer=$(find doorman.h doorman_server.c server -newer "$server" | head -n 1)
+[ -z "$newer" ] || fail "$server is older than $newer. Build it with: make $server"
 require node
 if ! sh .ci/deps --look openapi; then
     skip openapi
@@ -46,8 +55,9 @@ start() { # name, flags...
     : >"$folder/$name.log"
     "$server" --listen "ipc://$folder/$name" --http 127.0.0.1:0 "$@" 2>"$folder/$name.log" &
     pids="$pids $!"
-    await ' http=' "$folder/$name.log"
+    await ' http=' "$folder/$name.log" $!
     url=$(sed -n 's/.* http=\(http:[^ ,]*\).*/\1/p' "$folder/$name.log")
+    [ -n "$url" ] || fail "$server did not start: $(cat "$folder/$name.log")"
 }
 
 start master --config "$folder/config.json" --node eu
