@@ -11345,6 +11345,14 @@ typedef struct doorman__counter {
 #define DOORMAN__IN_USE 2          /* a charge of the present call points to the counter */
 #define DOORMAN__NO_PLACE UINT32_MAX
 
+/* Which counter of a slot is meant. Also which (resource, key). */
+typedef struct doorman__identity {
+    const char *key;
+    size_t key_bytes;
+    uint64_t hash; /* of the resource and the key. A table uses the lower 32 bits */
+    uint32_t tag;  /* the index of the place, or DOORMAN__NO_PLACE */
+} doorman__identity;
+
 /* The table of the counters of one limit, and what the limit has counted. The two strings are
  * behind the struct, because a slot may outlive its configuration. */
 typedef struct doorman__slot {
@@ -11368,6 +11376,7 @@ typedef struct doorman__place_slot {
 /* What the permits know about one resource. The id is behind the struct. */
 typedef struct doorman__place {
     doorman__chain node; /* tag: the index in doorman_permits.places */
+    uint64_t hash;       /* of the id */
     uint32_t generation;
     bool shadow;                       /* a glob of `shadow` of the configuration matches */
     const doorman_template *template_; /* NULL: no template with limits matches */
@@ -11384,8 +11393,8 @@ struct doorman_permits {
     const doorman_config *config;
     uint32_t generation;
     doorman__moment at;
-    uint64_t random;
-    doorman__slot **slots; /* all; the first one is that of the bans */
+    uint64_t random, empty_hash; /* empty_hash: the hash of the key "" */
+    doorman__slot **slots;       /* all; the first one is that of the bans */
     size_t slot_count, slot_capacity;
     doorman__slot **own_slots; /* one for each limit of the configuration */
     doorman__chains place_table;
@@ -11436,26 +11445,36 @@ static const char *doorman__place_id(const doorman__place *place) {
     return (const char *)(place + 1);
 }
 
-/* Returns the key that is a part of the identity of a counter. Only a limit per key has one. */
-static const char *doorman__limit_key(const doorman_permit_limit *limit, const char *key) {
-    return limit && limit->per != DOORMAN_PER_KEY ? "" : key;
+/* Returns the identity of a (resource, key). Hashes of resources and of keys cannot be predicted,
+ * so neither can their sum. The factor makes ("a", "b") differ from ("b", "a"). */
+static doorman__identity doorman__identity_of(const doorman_permits *permits,
+                                              const doorman__place *place, const char *key) {
+    size_t bytes = strlen(key);
+    uint64_t hash = doorman__hash_bytes(permits->options.seed, (const unsigned char *)key, bytes);
+    return (doorman__identity){key, bytes, 3 * place->hash + hash, place->node.tag};
 }
 
-/* Hashes the identity of a counter in its slot. */
-static uint32_t doorman__counter_hash(const doorman_permits *permits, uint32_t tag, const char *key,
-                                      size_t key_bytes) {
-    const uint64_t seed[2] = {permits->options.seed[0] ^ tag, permits->options.seed[1]};
-    return (uint32_t)doorman__hash_bytes(seed, (const unsigned char *)key, key_bytes);
+/* Returns the identity of the counter that a limit has for a (resource, key). */
+static doorman__identity doorman__limit_identity(const doorman_permits *permits,
+                                                 const doorman_permit_limit *limit,
+                                                 const doorman__place *place,
+                                                 const doorman__identity *of_key) {
+    const uint64_t hash = permits->empty_hash;
+    if (limit->per == DOORMAN_PER_KEY) return *of_key;
+    if (limit->per == DOORMAN_PER_TEMPLATE)
+        return (doorman__identity){"", 0, hash, DOORMAN__NO_PLACE};
+    return (doorman__identity){"", 0, 3 * place->hash + hash, place->node.tag};
 }
 
-static doorman__counter *doorman__slot_find(const doorman__slot *slot, uint32_t tag, uint32_t hash,
-                                            const char *key, size_t key_bytes) {
+static doorman__counter *doorman__slot_find(const doorman__slot *slot,
+                                            const doorman__identity *wanted) {
+    const uint32_t hash = (uint32_t)wanted->hash;
     doorman__chain *node = doorman__chains_first(&slot->nodes, hash);
     for (; node; node = node->next) {
-        if (node->hash != hash || node->tag != tag) continue;
+        if (node->hash != hash || node->tag != wanted->tag) continue;
         doorman__counter *counter = (doorman__counter *)(void *)node;
-        if (counter->key_bytes != key_bytes) continue;
-        if (memcmp(doorman__counter_key(counter), key, key_bytes) == 0) return counter;
+        if (counter->key_bytes != wanted->key_bytes) continue;
+        if (!memcmp(doorman__counter_key(counter), wanted->key, wanted->key_bytes)) return counter;
     }
     return NULL;
 }
@@ -11576,17 +11595,13 @@ static size_t doorman__place_bytes(const doorman__place *place) {
     return sizeof *place + strlen(doorman__place_id(place)) + 1;
 }
 
-static uint32_t doorman__place_hash(const doorman_permits *permits, const char *resource_id) {
-    return (uint32_t)doorman__hash(permits->options.seed, resource_id);
-}
-
 static doorman__place *doorman__permits_find_place(const doorman_permits *permits,
                                                    const char *resource_id) {
-    uint32_t hash = doorman__place_hash(permits, resource_id);
-    doorman__chain *node = doorman__chains_first(&permits->place_table, hash);
+    uint64_t hash = doorman__hash(permits->options.seed, resource_id);
+    doorman__chain *node = doorman__chains_first(&permits->place_table, (uint32_t)hash);
     for (; node; node = node->next) {
         doorman__place *place = (doorman__place *)(void *)node;
-        if (node->hash == hash && strcmp(doorman__place_id(place), resource_id) == 0) return place;
+        if (place->hash == hash && strcmp(doorman__place_id(place), resource_id) == 0) return place;
     }
     return NULL;
 }
@@ -11612,9 +11627,9 @@ static doorman__place *doorman__permits_add_place(doorman_permits *permits,
     if (!place) return NULL;
     memcpy(place + 1, resource_id, bytes);
     place->generation = permits->generation - 1;
-    uint32_t hash = doorman__place_hash(permits, resource_id);
+    place->hash = doorman__hash(permits->options.seed, resource_id);
     if (!doorman__place_resolve(permits, place) ||
-        !doorman__chains_add(&permits->place_table, &place->node, hash)) {
+        !doorman__chains_add(&permits->place_table, &place->node, (uint32_t)place->hash)) {
         doorman__place_leave(place);
         DOORMAN_FREE(place->slots);
         DOORMAN_FREE(place);
@@ -11684,8 +11699,9 @@ static const doorman_figures *doorman__limit_figures(const doorman_permit_limit 
 /* ---- permits: creating and adapting counters */
 
 /* Allocates a counter with a zero state. Returns NULL if memory runs out. */
-static doorman__counter *doorman__counter_create(const char *key, size_t key_bytes, size_t words,
+static doorman__counter *doorman__counter_create(const doorman__identity *identity, size_t words,
                                                  uint8_t flags) {
+    size_t key_bytes = identity->key_bytes;
     size_t all = words + (flags & DOORMAN__COUNTS_REFUSALS ? 2 : 0);
     doorman__counter *counter =
         (doorman__counter *)doorman__zalloc(sizeof *counter + all * sizeof(uint64_t) + key_bytes);
@@ -11694,16 +11710,16 @@ static doorman__counter *doorman__counter_create(const char *key, size_t key_byt
     counter->words = (uint8_t)all;
     counter->flags = flags;
     counter->key_bytes = (uint16_t)key_bytes;
-    memcpy(doorman__counter_key(counter), key, key_bytes);
+    memcpy(doorman__counter_key(counter), identity->key, key_bytes);
     return counter;
 }
 
 /* Puts a counter into its slot. Returns false if memory runs out. */
 static bool doorman__permits_insert(doorman_permits *permits, doorman__slot *slot,
-                                    doorman__counter *counter, uint32_t tag, uint32_t hash) {
-    doorman__place *place = doorman__permits_place_of(permits, tag);
-    counter->node.tag = tag;
-    if (!doorman__chains_add(&slot->nodes, &counter->node, hash)) return false;
+                                    doorman__counter *counter, const doorman__identity *identity) {
+    doorman__place *place = doorman__permits_place_of(permits, identity->tag);
+    counter->node.tag = identity->tag;
+    if (!doorman__chains_add(&slot->nodes, &counter->node, (uint32_t)identity->hash)) return false;
     permits->node_bytes += doorman__counter_bytes(counter);
     if (slot != doorman__permits_bans(permits)) permits->counter_count++;
     if (place) place->counter_count++;
@@ -11722,8 +11738,9 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
     uint8_t flags = doorman__limit_flags(limit);
     size_t before = counter->words - (counter->flags & DOORMAN__COUNTS_REFUSALS ? 2u : 0u);
     if (before == words && flags == (counter->flags & DOORMAN__COUNTS_REFUSALS)) return counter;
-    doorman__counter *other =
-        doorman__counter_create(doorman__counter_key(counter), counter->key_bytes, words, flags);
+    const doorman__identity identity = {doorman__counter_key(counter), counter->key_bytes,
+                                        counter->node.hash, counter->node.tag};
+    doorman__counter *other = doorman__counter_create(&identity, words, flags);
     if (!other) return NULL;
     size_t kept = before < words ? before : words;
     memcpy(doorman__counter_state(other), doorman__counter_state(counter), kept * sizeof(uint64_t));
@@ -11731,8 +11748,7 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
         memcpy(doorman__counter_refusals(other), doorman__counter_refusals(counter),
                2 * sizeof(uint64_t));
     }
-    uint32_t tag = counter->node.tag, hash = counter->node.hash;
-    bool added = doorman__permits_insert(permits, slot, other, tag, hash);
+    bool added = doorman__permits_insert(permits, slot, other, &identity);
     assert(added); /* the table has a bucket, because it has a counter */
     (void)added;
     doorman__permits_remove(permits, slot, counter);
@@ -11966,8 +11982,8 @@ struct doorman__charge {
                             has got another template (P15) */
     doorman__counter *counter; /* NULL: it does not exist, so it equals a fresh one */
     const doorman_figures *figures;
-    const char *key; /* of the counter */
-    uint32_t tag, hash, since;
+    doorman__identity identity; /* of the counter */
+    uint32_t since;
     uint16_t override_;
     bool shadow, created;
     doorman_reason reason; /* not NO_REASON: the counter refuses */
@@ -11985,6 +12001,7 @@ struct doorman__charge {
 struct doorman__want {
     doorman__place *place; /* NULL: no limits */
     const char *resource_id, *key;
+    doorman__identity identity; /* only if there is a place */
     uint64_t cost, min, granted;
     bool unmatched;
     doorman_time ban_rest; /* 0: not banned */
@@ -12086,11 +12103,13 @@ static doorman_status doorman__wants_read(doorman__want *wants,
 /* Returns the charge of a counter that an earlier item already has, or NULL. */
 static doorman__charge *doorman__permits_same_charge(const doorman_permits *permits,
                                                      const doorman__charge *wanted) {
-    int32_t at = permits->charge_heads[wanted->hash & 255];
+    const doorman__identity *other = &wanted->identity;
+    int32_t at = permits->charge_heads[other->hash & 255];
     for (; at >= 0; at = permits->charges[at].next) {
         doorman__charge *charge = &permits->charges[at];
-        if (charge->slot == wanted->slot && charge->tag == wanted->tag &&
-            charge->hash == wanted->hash && strcmp(charge->key, wanted->key) == 0) {
+        const doorman__identity *own = &charge->identity;
+        if (charge->slot == wanted->slot && own->tag == other->tag && own->hash == other->hash &&
+            strcmp(own->key, other->key) == 0) {
             return charge;
         }
     }
@@ -12099,10 +12118,8 @@ static doorman__charge *doorman__permits_same_charge(const doorman_permits *perm
 
 /* Finds the counter of a new charge, and its figures. Returns false if memory runs out. */
 static bool doorman__charge_find(doorman_permits *permits, doorman__charge *charge) {
-    size_t key_bytes = strlen(charge->key);
-    doorman__counter *counter =
-        doorman__slot_find(charge->slot, charge->tag, charge->hash, charge->key, key_bytes);
-    if (counter && charge->tag != DOORMAN__NO_PLACE &&
+    doorman__counter *counter = doorman__slot_find(charge->slot, &charge->identity);
+    if (counter && charge->identity.tag != DOORMAN__NO_PLACE &&
         doorman__counter_stale(counter, charge->since)) {
         doorman__permits_drop(permits, charge->slot, counter, DOORMAN_PERMIT_KEY_REMOVED);
         counter = NULL;
@@ -12114,7 +12131,7 @@ static bool doorman__charge_find(doorman_permits *permits, doorman__charge *char
         charge->counter = counter;
         charge->override_ = counter->override_;
     } else {
-        charge->override_ = doorman__limit_override(charge->limit, charge->key);
+        charge->override_ = doorman__limit_override(charge->limit, charge->identity.key);
     }
     charge->figures = doorman__limit_figures(charge->limit, charge->override_);
     return true;
@@ -12135,7 +12152,7 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
         *charge = *given;
         if (!doorman__charge_find(permits, charge)) return false;
         charge->first_item = item;
-        int32_t *head = &permits->charge_heads[charge->hash & 255];
+        int32_t *head = &permits->charge_heads[charge->identity.hash & 255];
         charge->next = *head;
         *head = (int32_t)permits->charge_count++;
     }
@@ -12150,8 +12167,6 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
 static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) {
     const doorman__want *want = &permits->wants[item];
     doorman__place *place = want->place;
-    const uint32_t tag = place->node.tag;
-    uint32_t key_hash = doorman__counter_hash(permits, tag, want->key, strlen(want->key));
     for (size_t i = 0; i < place->slot_count; i++) {
         const doorman_permit_limit *limit = &place->template_->limits[i];
         if (limit->key_count && !doorman__keys_concern(limit->keys, limit->key_count, want->key)) {
@@ -12164,25 +12179,16 @@ static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) 
         charge.slot = place->slots[i].slot;
         charge.since = place->slots[i].since;
         charge.own = permits->own_slots[limit - permits->config->limits];
-        charge.key = doorman__limit_key(limit, want->key);
-        charge.tag = limit->per == DOORMAN_PER_TEMPLATE ? DOORMAN__NO_PLACE : tag;
+        charge.identity = doorman__limit_identity(permits, limit, place, &want->identity);
         charge.shadow = limit->shadow || place->shadow;
-        charge.hash = limit->per == DOORMAN_PER_KEY
-                          ? key_hash
-                          : doorman__counter_hash(permits, charge.tag, "", 0);
         if (!doorman__permits_add_charge(permits, item, &charge)) return false;
     }
     return true;
 }
 
 static doorman__counter *doorman__permits_find_ban(const doorman_permits *permits,
-                                                   const doorman__place *place, const char *key) {
-    const doorman__slot *bans = doorman__permits_bans(permits);
-    size_t key_bytes = strlen(key);
-    if (!bans->nodes.count) return NULL;
-    uint32_t tag = place->node.tag;
-    uint32_t hash = doorman__counter_hash(permits, tag, key, key_bytes);
-    return doorman__slot_find(bans, tag, hash, key, key_bytes);
+                                                   const doorman__identity *of_key) {
+    return doorman__slot_find(doorman__permits_bans(permits), of_key);
 }
 
 /* Finds the place of an item, its ban and its charges. Returns false if memory runs out.
@@ -12203,7 +12209,8 @@ static bool doorman__permits_prepare_item(doorman_permits *permits, size_t item,
     }
     if (!place || want->unmatched) return true;
     want->place = place;
-    doorman__counter *ban = doorman__permits_find_ban(permits, place, want->key);
+    want->identity = doorman__identity_of(permits, place, want->key);
+    doorman__counter *ban = doorman__permits_find_ban(permits, &want->identity);
     doorman_time until = ban ? (doorman_time)doorman__counter_state(ban)[0] : 0;
     if (until > permits->at.now) want->ban_rest = until - permits->at.now;
     if (want->ban_rest && !inspects) return true;
@@ -12336,16 +12343,16 @@ static uint64_t doorman__charge_amount(const doorman__charge *charge) {
  * it. */
 static doorman_status doorman__charge_create(doorman_permits *permits, doorman__charge *charge) {
     const doorman_permit_limit *limit = charge->limit;
-    size_t key_bytes = strlen(charge->key);
+    const doorman__identity *identity = &charge->identity;
     size_t words = doorman__state_words(limit->kind, charge->figures);
-    size_t bytes = sizeof(doorman__counter) + (words + 2) * sizeof(uint64_t) + key_bytes;
+    size_t bytes = sizeof(doorman__counter) + (words + 2) * sizeof(uint64_t) + identity->key_bytes;
     if (!doorman__permits_make_room(permits, charge->slot, limit, bytes)) {
         return DOORMAN_RESOURCE_EXHAUSTED;
     }
     doorman__counter *counter =
-        doorman__counter_create(charge->key, key_bytes, words, doorman__limit_flags(limit));
+        doorman__counter_create(identity, words, doorman__limit_flags(limit));
     if (!counter) return DOORMAN_OUT_OF_MEMORY;
-    if (!doorman__permits_insert(permits, charge->slot, counter, charge->tag, charge->hash)) {
+    if (!doorman__permits_insert(permits, charge->slot, counter, identity)) {
         DOORMAN_FREE(counter);
         return DOORMAN_OUT_OF_MEMORY;
     }
@@ -12390,12 +12397,12 @@ static doorman_status doorman__permits_create_counters(doorman_permits *permits,
 }
 
 static const char *doorman__charge_resource(const doorman__charge *charge) {
-    return charge->tag == DOORMAN__NO_PLACE ? NULL : doorman__place_id(charge->place);
+    return charge->identity.tag == DOORMAN__NO_PLACE ? NULL : doorman__place_id(charge->place);
 }
 
 static void doorman__charge_event(const doorman_permits *permits, const doorman__charge *charge,
                                   doorman_permit_event_kind kind, double amount) {
-    doorman__permits_event(permits, kind, doorman__charge_resource(charge), charge->key,
+    doorman__permits_event(permits, kind, doorman__charge_resource(charge), charge->identity.key,
                            charge->limit->name, charge->reason, amount);
 }
 
@@ -12434,29 +12441,27 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
 
 /* Adds a ban that has already ended. Returns NULL if memory runs out. */
 static doorman__counter *doorman__permits_add_ban(doorman_permits *permits,
-                                                  const doorman__place *place, const char *key) {
-    uint32_t tag = place->node.tag;
-    uint32_t hash = doorman__counter_hash(permits, tag, key, strlen(key));
-    doorman__counter *ban = doorman__counter_create(key, strlen(key), 1, 0);
+                                                  const doorman__identity *of_key) {
+    doorman__counter *ban = doorman__counter_create(of_key, 1, 0);
     if (!ban) return NULL;
-    if (doorman__permits_insert(permits, doorman__permits_bans(permits), ban, tag, hash))
-        return ban;
+    if (doorman__permits_insert(permits, doorman__permits_bans(permits), ban, of_key)) return ban;
     DOORMAN_FREE(ban);
     return NULL;
 }
 
 /* Starts a ban, or changes its end. Returns OK, OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a bound
  * forbids it. */
-static doorman_status doorman__permits_start_ban(doorman_permits *permits, doorman__place *place,
-                                                 const char *key, doorman_time duration) {
+static doorman_status doorman__permits_start_ban(doorman_permits *permits,
+                                                 const doorman__identity *of_key,
+                                                 doorman_time duration) {
     const doorman_permits_options *options = &permits->options;
-    doorman__counter *ban = doorman__permits_find_ban(permits, place, key);
+    doorman__counter *ban = doorman__permits_find_ban(permits, of_key);
     if (!ban) {
-        size_t bytes = sizeof *ban + sizeof(uint64_t) + strlen(key);
+        size_t bytes = sizeof *ban + sizeof(uint64_t) + of_key->key_bytes;
         bool full = doorman__permits_bans(permits)->nodes.count >= options->counter_max ||
                     permits->node_bytes + bytes > options->memory_max;
         if (full) return DOORMAN_RESOURCE_EXHAUSTED;
-        ban = doorman__permits_add_ban(permits, place, key);
+        ban = doorman__permits_add_ban(permits, of_key);
         if (!ban) return DOORMAN_OUT_OF_MEMORY;
     }
     doorman__counter_state(ban)[0] = (uint64_t)doorman__after(permits->at.now, duration);
@@ -12477,8 +12482,7 @@ static void doorman__charge_count_refusal(doorman_permits *permits, doorman__cha
     count[0]++;
     if (count[0] < ban->refusals) return;
     /* without room there is no ban yet, and the next refusal tries again */
-    doorman_status status =
-        doorman__permits_start_ban(permits, charge->place, charge->key, ban->duration);
+    doorman_status status = doorman__permits_start_ban(permits, &charge->identity, ban->duration);
     if (status != DOORMAN_OK) return;
     count[0] = 0;
     doorman__charge_event(permits, charge, DOORMAN_PERMIT_BANNED, (double)ban->duration / 1e9);
@@ -12816,22 +12820,20 @@ doorman_status doorman_permits_report(doorman_permits *permits, const char *reso
 
 /* ---- permits: reset */
 
-static size_t doorman__permits_reset_ban(doorman_permits *permits, const doorman__place *place,
-                                         const char *key) {
-    doorman__counter *ban = doorman__permits_find_ban(permits, place, key);
+static size_t doorman__permits_reset_ban(doorman_permits *permits,
+                                         const doorman__identity *of_key) {
+    doorman__counter *ban = doorman__permits_find_ban(permits, of_key);
     if (ban) doorman__permits_remove(permits, doorman__permits_bans(permits), ban);
     return ban ? 1 : 0;
 }
 
 /* Removes the counter of one limit. Returns how many counters were removed. */
 static size_t doorman__permits_reset_limit(doorman_permits *permits, const doorman__place *place,
-                                           size_t index, const char *key) {
+                                           size_t index, const doorman__identity *of_key) {
     const doorman_permit_limit *limit = &place->template_->limits[index];
     doorman__slot *slot = place->slots[index].slot;
-    const char *own = doorman__limit_key(limit, key);
-    uint32_t tag = limit->per == DOORMAN_PER_TEMPLATE ? DOORMAN__NO_PLACE : place->node.tag;
-    uint32_t hash = doorman__counter_hash(permits, tag, own, strlen(own));
-    doorman__counter *counter = doorman__slot_find(slot, tag, hash, own, strlen(own));
+    const doorman__identity identity = doorman__limit_identity(permits, limit, place, of_key);
+    doorman__counter *counter = doorman__slot_find(slot, &identity);
     if (!counter) return 0;
     doorman__permits_drop(permits, slot, counter, DOORMAN_PERMIT_KEY_REMOVED);
     return 1;
@@ -12847,13 +12849,13 @@ doorman_status doorman_permits_reset(doorman_permits *permits, const char *resou
     doorman__place *place = doorman__permits_place(permits, resource_id);
     size_t removed = 0;
     if (!place) return doorman__no_memory(error);
-    key = key ? key : "";
+    const doorman__identity of_key = doorman__identity_of(permits, place, key ? key : "");
     for (size_t i = 0; i < place->slot_count; i++) {
         const doorman_permit_limit *each = &place->template_->limits[i];
         bool wanted = limit ? strcmp(each->name, limit) == 0 : each->per == DOORMAN_PER_KEY;
-        if (wanted) removed += doorman__permits_reset_limit(permits, place, i, key);
+        if (wanted) removed += doorman__permits_reset_limit(permits, place, i, &of_key);
     }
-    if (!limit) removed += doorman__permits_reset_ban(permits, place, key);
+    if (!limit) removed += doorman__permits_reset_ban(permits, &of_key);
     if (count) *count = removed;
     return DOORMAN_OK;
 }
@@ -12872,15 +12874,15 @@ doorman_status doorman_permits_ban(doorman_permits *permits, const char *resourc
                              "duration: " DOORMAN__DURATION_OR_ZERO_RULE);
     }
     doorman__moment_move(&permits->at, epoch, now);
-    key = key ? key : "";
-    if (!duration) {
-        doorman__place *place = doorman__permits_find_place(permits, resource_id);
-        if (place) (void)doorman__permits_reset_ban(permits, place, key);
-        return DOORMAN_OK;
-    }
     doorman__place *place = doorman__permits_place(permits, resource_id);
     if (!place) return doorman__no_memory(error);
-    status = doorman__permits_start_ban(permits, place, key, duration);
+    key = key ? key : "";
+    const doorman__identity of_key = doorman__identity_of(permits, place, key);
+    if (!duration) {
+        (void)doorman__permits_reset_ban(permits, &of_key);
+        return DOORMAN_OK;
+    }
+    status = doorman__permits_start_ban(permits, &of_key, duration);
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
     if (status != DOORMAN_OK) return doorman__fail(error, status, "there is no room for a ban");
     doorman__permits_event(permits, DOORMAN_PERMIT_BANNED, resource_id, key, NULL,
@@ -13020,6 +13022,7 @@ doorman_status doorman_permits_create(doorman_permits **out, const doorman_permi
     if (!permits) return doorman__no_memory(error);
     permits->options = own;
     permits->random = own.seed[0] ^ own.seed[1];
+    permits->empty_hash = doorman__hash(own.seed, "");
     permits->at.now = now;
     doorman__moment_move(&permits->at, epoch, now);
     permits->at.start = now;
