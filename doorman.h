@@ -125,7 +125,7 @@
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
  *                    doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
  *     permits        doorman_permits_create  _destroy  _configure  _acquire  _report  _inspect
- *                    _reset  _ban  _due  _update  _read  _next_limit
+ *                    _reset  _ban  _due  _update  _read  _next_limit  _next_top
  *                    doorman_reason_name
  *     JSON           doorman_json_config  _check_config  _write_config  _serve  _request
  *                    _response
@@ -1769,6 +1769,33 @@ typedef struct doorman_permits_limit {
  *   returns   false: there are no more limits */
 DOORMAN_API bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *cursor,
                                             doorman_permits_limit *out);
+
+/* Which decisions on a key are counted. */
+typedef enum doorman_top_kind {
+    DOORMAN_TOP_GRANTED,
+    DOORMAN_TOP_REFUSED, /* also in shadow, and during a ban */
+    DOORMAN_TOP_COUNT
+} doorman_top_kind;
+
+/* A key that a limit grants or refuses often. */
+typedef struct doorman_permits_top {
+    const char *resource_id, *key;
+    uint64_t count; /* decisions. All counts are halved at each full minute of `now` */
+    uint64_t error; /* the count is too large by at most so many */
+} doorman_permits_top;
+
+/* Iterates over the (resource, key)s that one limit has granted or refused most often, the most
+ * frequent first. There are at most 100. A limit per resource lists the keys too: they say who uses
+ * the limit. The counts are approximate (P20).
+ *   limit_index   the position of the limit in doorman_permits_next_limit, from 0
+ *   cursor        in/out; the caller initialises it with {0}. A cursor is only valid until the next
+ *                 call that changes the permits
+ *   out           written on true; pointers in it are valid as long as the cursor
+ *   returns       false: there are no more keys, or no such limit
+ *   cost          O(100) */
+DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
+                                          doorman_top_kind kind, doorman_cursor *cursor,
+                                          doorman_permits_top *out, doorman_time now);
 
 /* ---- limiters by key, the public part ------------------------------------------------------- */
 /* A map has one limit, and a limiter for each key that was used lately. A program without a server
@@ -10571,6 +10598,9 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit.
  * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
  *    (resource, key) has.
+ *       Each limit counts which (resource, key)s it grants and refuses most, in two sketches. A
+ *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
+ *    in the sketch.
  * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So after
  *    `epoch` was set back, windows go on in the right length, and the difference disappears slowly.
  *    If windows waited for the old time, a clock that was wrong by a year would block keys for a
@@ -11329,6 +11359,153 @@ static bool doorman__meter_fresh(const doorman__meter *meter, const doorman__mom
     return start + DOORMAN__SLICES <= doorman__slice_at(at->now, figures->window);
 }
 
+/* ---- permits: which counter is meant */
+
+#define DOORMAN__NO_PLACE UINT32_MAX
+
+/* Which counter of a slot is meant. Also which (resource, key). */
+typedef struct doorman__identity {
+    const char *key;
+    size_t key_bytes;
+    uint64_t hash; /* of the resource and the key. A table uses the lower 32 bits */
+    uint32_t tag;  /* the index of the place, or DOORMAN__NO_PLACE */
+} doorman__identity;
+
+/* ---- permits: the most frequent keys (P20) */
+/*
+ * A sketch counts keys in bounded memory ("space-saving", Metwally, Agrawal and El Abbadi 2005). It
+ * has 100 entries. A key without an entry takes over the entry with the smallest count, and its
+ * count goes on from there. So a count is too large by at most the count of the entry before. A key
+ * with more than a hundredth of all decisions always has an entry. Counts are halved at each full
+ * minute, so the sketch shows the last minutes.
+ *
+ * The entries stay at their places in memory. `heap` is a binary heap of their indexes, with the
+ * smallest count at the top. A count rises by one, so an entry moves down. In a heap of 100 it
+ * moves by at most 6 places, and mostly by none.
+ */
+
+#define DOORMAN__TOP_ENTRIES 100
+#define DOORMAN__TOP_HEADS 128
+#define DOORMAN__TOP_NONE 0xff
+#define DOORMAN__TOP_AGE (60 * DOORMAN_SECOND) /* counts are halved after this time */
+
+typedef struct doorman__top_entry {
+    uint64_t hash; /* of the resource and the key; 64 bits identify them */
+    uint64_t count, error;
+    char *text;          /* the id of the resource, and the key; each ends with a NUL. NULL: the
+                              entry was never used */
+    uint16_t text_bytes; /* as allocated */
+    uint8_t position;    /* in the heap */
+    uint8_t next;        /* the next entry with the same head, or DOORMAN__TOP_NONE */
+} doorman__top_entry;
+
+typedef struct doorman__top {
+    uint64_t ages; /* since `now` was 0, when the counts were last halved */
+    uint8_t heads[DOORMAN__TOP_HEADS];
+    uint8_t heap[DOORMAN__TOP_ENTRIES];
+    doorman__top_entry entries[DOORMAN__TOP_ENTRIES];
+} doorman__top;
+
+/* Returns NULL if memory runs out. */
+static doorman__top *doorman__top_create(doorman_time now) {
+    doorman__top *top = (doorman__top *)doorman__zalloc(sizeof *top);
+    if (!top) return NULL;
+    top->ages = (uint64_t)(now / DOORMAN__TOP_AGE);
+    memset(top->heads, DOORMAN__TOP_NONE, sizeof top->heads);
+    for (uint8_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) top->heap[i] = top->entries[i].position = i;
+    return top;
+}
+
+static size_t doorman__top_bytes(const doorman__top *top) {
+    size_t bytes = sizeof *top;
+    for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) bytes += top->entries[i].text_bytes;
+    return bytes;
+}
+
+static void doorman__top_destroy(doorman__top *top) {
+    if (!top) return;
+    for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) DOORMAN_FREE(top->entries[i].text);
+    DOORMAN_FREE(top);
+}
+
+/* Returns how often the counts must be halved. */
+static unsigned doorman__top_halvings(const doorman__top *top, doorman_time now) {
+    uint64_t ages = (uint64_t)(now / DOORMAN__TOP_AGE);
+    uint64_t passed = ages > top->ages ? ages - top->ages : 0;
+    return passed < 63 ? (unsigned)passed : 63;
+}
+
+/* Halving keeps the order of the counts, so the heap stays a heap. */
+static void doorman__top_age(doorman__top *top, doorman_time now) {
+    unsigned halvings = doorman__top_halvings(top, now);
+    if (!halvings) return;
+    for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) {
+        top->entries[i].count >>= halvings;
+        top->entries[i].error >>= halvings;
+    }
+    top->ages = (uint64_t)(now / DOORMAN__TOP_AGE);
+}
+
+/* Adds one to the count of an entry, and moves the entry down the heap. */
+static void doorman__top_increase(doorman__top *top, doorman__top_entry *entry) {
+    size_t at = entry->position;
+    uint8_t own = top->heap[at];
+    entry->count++;
+    for (size_t child = 2 * at + 1; child < DOORMAN__TOP_ENTRIES; child = 2 * at + 1) {
+        const doorman__top_entry *entries = top->entries;
+        bool second = child + 1 < DOORMAN__TOP_ENTRIES &&
+                      entries[top->heap[child + 1]].count < entries[top->heap[child]].count;
+        if (second) child++;
+        if (entries[top->heap[child]].count >= entry->count) break;
+        top->heap[at] = top->heap[child];
+        top->entries[top->heap[at]].position = (uint8_t)at;
+        at = child;
+    }
+    top->heap[at] = own;
+    entry->position = (uint8_t)at;
+}
+
+/* Finds the entry of a hash. Returns NULL if there is none. */
+static doorman__top_entry *doorman__top_find(doorman__top *top, uint64_t hash) {
+    uint8_t at = top->heads[hash % DOORMAN__TOP_HEADS];
+    while (at != DOORMAN__TOP_NONE && top->entries[at].hash != hash) at = top->entries[at].next;
+    return at == DOORMAN__TOP_NONE ? NULL : &top->entries[at];
+}
+
+/* Gives an entry to another key. Precondition: text_bytes of the entry suffice. */
+static void doorman__top_replace(doorman__top *top, doorman__top_entry *entry, const char *id,
+                                 const doorman__identity *key) {
+    uint8_t own = (uint8_t)(entry - top->entries);
+    uint8_t *at = &top->heads[entry->hash % DOORMAN__TOP_HEADS];
+    while (*at != DOORMAN__TOP_NONE && *at != own) at = &top->entries[*at].next;
+    if (*at == own) *at = entry->next; /* an entry that was never used is in no list */
+    size_t bytes = strlen(id) + 1;
+    memcpy(entry->text, id, bytes);
+    memcpy(entry->text + bytes, key->key, key->key_bytes + 1);
+    entry->hash = key->hash;
+    entry->error = entry->count;
+    entry->next = top->heads[key->hash % DOORMAN__TOP_HEADS];
+    top->heads[key->hash % DOORMAN__TOP_HEADS] = own;
+}
+
+/* Returns whether an entry is before another in the order of the list. */
+static bool doorman__top_before(const doorman__top *top, size_t one, size_t other) {
+    uint64_t a = top->entries[one].count, b = top->entries[other].count;
+    return a != b ? a > b : one < other;
+}
+
+/* Returns the index of the entry that follows another in the order of the list. Returns
+ * DOORMAN__TOP_NONE after the last one.
+ *   last   DOORMAN__TOP_NONE: the first entry is wanted */
+static size_t doorman__top_next(const doorman__top *top, size_t last) {
+    size_t best = DOORMAN__TOP_NONE;
+    for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) {
+        if (last != DOORMAN__TOP_NONE && !doorman__top_before(top, last, i)) continue;
+        if (best == DOORMAN__TOP_NONE || doorman__top_before(top, i, best)) best = i;
+    }
+    return best;
+}
+
 /* ---- permits: slots, places and counters */
 
 /* A counter is followed by its state, and then by its key, without a NUL. */
@@ -11343,15 +11520,6 @@ typedef struct doorman__counter {
 
 #define DOORMAN__COUNTS_REFUSALS 1 /* the state ends with a count, and when this count began */
 #define DOORMAN__IN_USE 2          /* a charge of the present call points to the counter */
-#define DOORMAN__NO_PLACE UINT32_MAX
-
-/* Which counter of a slot is meant. Also which (resource, key). */
-typedef struct doorman__identity {
-    const char *key;
-    size_t key_bytes;
-    uint64_t hash; /* of the resource and the key. A table uses the lower 32 bits */
-    uint32_t tag;  /* the index of the place, or DOORMAN__NO_PLACE */
-} doorman__identity;
 
 /* The table of the counters of one limit, and what the limit has counted. The two strings are
  * behind the struct, because a slot may outlive its configuration. */
@@ -11364,6 +11532,7 @@ typedef struct doorman__slot {
     doorman__chains nodes;
     size_t references; /* by places */
     doorman_permits_limit totals;
+    doorman__top *tops[DOORMAN_TOP_COUNT]; /* NULL: nothing was counted yet */
 } doorman__slot;
 
 /* A slot of a place. A counter of the slot that is older than `since` is from a time before a
@@ -11397,13 +11566,16 @@ struct doorman_permits {
     doorman__slot **slots;       /* all; the first one is that of the bans */
     size_t slot_count, slot_capacity;
     doorman__slot **own_slots; /* one for each limit of the configuration */
+    size_t own_count;
     doorman__chains place_table;
     doorman__place **places; /* NULL: a free index */
     size_t place_count, place_capacity;
     uint32_t *free_places;
     size_t free_count, free_capacity;
     size_t sweep_slot; /* the index of the slot that a sweep visits next */
-    size_t counter_count, node_bytes;
+    size_t counter_count;
+    size_t node_bytes; /* of the counters, the bans and the resources */
+    size_t top_bytes;  /* of the sketches */
     uint64_t unmatched, banned;
     doorman_time updated_at;
 
@@ -11854,6 +12026,10 @@ static size_t doorman__permits_visit_bucket(doorman_permits *permits, doorman__s
 static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
     doorman__slot *slot = permits->slots[index];
     assert(!slot->limit && slot->nodes.count == 0 && slot->references == 0 && index > 0);
+    for (size_t i = 0; i < DOORMAN_TOP_COUNT; i++) {
+        if (slot->tops[i]) permits->top_bytes -= doorman__top_bytes(slot->tops[i]);
+        doorman__top_destroy(slot->tops[i]);
+    }
     doorman__chains_uninit(&slot->nodes);
     DOORMAN_FREE(slot);
     permits->slots[index] = permits->slots[--permits->slot_count];
@@ -11950,11 +12126,18 @@ static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot
 }
 
 static size_t doorman__permits_bytes(const doorman_permits *permits) {
-    size_t bytes = permits->node_bytes + doorman__chains_bytes(&permits->place_table);
+    size_t bytes = permits->node_bytes + permits->top_bytes;
+    bytes += doorman__chains_bytes(&permits->place_table);
     for (size_t i = 0; i < permits->slot_count; i++) {
         bytes += doorman__chains_bytes(&permits->slots[i]->nodes);
     }
     return bytes;
+}
+
+/* Returns whether memory_max allows so many more bytes. */
+static bool doorman__permits_has_memory(const doorman_permits *permits, size_t bytes) {
+    size_t most = permits->options.memory_max, used = permits->node_bytes + permits->top_bytes;
+    return used <= most && bytes <= most - used;
 }
 
 /* Makes room for one more counter of `bytes` bytes. Returns false if a bound forbids it (P19). */
@@ -11964,7 +12147,7 @@ static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *
     for (int i = 0; i < 64; i++) {
         bool full = slot->nodes.count >= limit->max_keys ||
                     permits->counter_count >= options->counter_max ||
-                    permits->node_bytes + bytes > options->memory_max;
+                    !doorman__permits_has_memory(permits, bytes);
         if (!full) return true;
         if (limit->refuse_new || !doorman__permits_evict(permits, slot)) return false;
     }
@@ -12459,7 +12642,7 @@ static doorman_status doorman__permits_start_ban(doorman_permits *permits,
     if (!ban) {
         size_t bytes = sizeof *ban + sizeof(uint64_t) + of_key->key_bytes;
         bool full = doorman__permits_bans(permits)->nodes.count >= options->counter_max ||
-                    permits->node_bytes + bytes > options->memory_max;
+                    !doorman__permits_has_memory(permits, bytes);
         if (full) return DOORMAN_RESOURCE_EXHAUSTED;
         ban = doorman__permits_add_ban(permits, of_key);
         if (!ban) return DOORMAN_OUT_OF_MEMORY;
@@ -12488,15 +12671,65 @@ static void doorman__charge_count_refusal(doorman_permits *permits, doorman__cha
     doorman__charge_event(permits, charge, DOORMAN_PERMIT_BANNED, (double)ban->duration / 1e9);
 }
 
+/* Makes room for the text of an entry of a sketch. */
+static bool doorman__permits_reserve_text(doorman_permits *permits, doorman__top_entry *entry,
+                                          const doorman__want *want) {
+    size_t bytes = strlen(want->resource_id) + want->identity.key_bytes + 2;
+    if (bytes <= entry->text_bytes) return true;
+    bytes = (bytes + 31) / 32 * 32;
+    size_t more = bytes - entry->text_bytes;
+    if (!doorman__permits_has_memory(permits, more)) return false;
+    char *text = (char *)DOORMAN_REALLOC(entry->text, bytes);
+    if (!text) return false;
+    entry->text = text;
+    entry->text_bytes = (uint16_t)bytes;
+    permits->top_bytes += more;
+    return true;
+}
+
+/* Counts a decision on the key of an item in a sketch of a limit. */
+static void doorman__permits_count_key(doorman_permits *permits, doorman__slot *slot,
+                                       doorman_top_kind kind, const doorman__want *want) {
+    doorman__top *top = slot->tops[kind];
+    if (!top) {
+        if (!doorman__permits_has_memory(permits, sizeof *top)) return;
+        top = slot->tops[kind] = doorman__top_create(permits->at.now);
+        if (!top) return;
+        permits->top_bytes += sizeof *top;
+    }
+    doorman__top_age(top, permits->at.now);
+    doorman__top_entry *entry = doorman__top_find(top, want->identity.hash);
+    if (!entry) {
+        entry = &top->entries[top->heap[0]];
+        if (!doorman__permits_reserve_text(permits, entry, want)) return;
+        doorman__top_replace(top, entry, want->resource_id, &want->identity);
+    }
+    doorman__top_increase(top, entry);
+}
+
+/* Counts a decision on the keys of all items. */
+static void doorman__permits_count_keys(doorman_permits *permits, size_t count, bool granted) {
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        for (size_t j = 0; j < want->charge_count; j++) {
+            const doorman__charge *charge = &permits->charges[want->charges[j]];
+            doorman_top_kind kind = charge->reason ? DOORMAN_TOP_REFUSED : DOORMAN_TOP_GRANTED;
+            bool counts = charge->reason || (granted && want->granted);
+            if (counts) doorman__permits_count_key(permits, charge->own, kind, want);
+        }
+    }
+}
+
 /* Counts the refusal of an item that is banned, also at all limits that can ban. */
 static void doorman__want_count_ban(doorman_permits *permits, const doorman__want *want) {
     const doorman_template *template_ = want->place->template_;
     permits->banned++;
     for (size_t i = 0; template_ && i < template_->limit_count; i++) {
         const doorman_permit_limit *limit = &template_->limits[i];
+        doorman__slot *own = permits->own_slots[limit - permits->config->limits];
         if (!limit->ban.refusals) continue;
-        permits->own_slots[limit - permits->config->limits]
-            ->totals.refused[DOORMAN_REASON_BANNED]++;
+        own->totals.refused[DOORMAN_REASON_BANNED]++;
+        doorman__permits_count_key(permits, own, DOORMAN_TOP_REFUSED, want);
     }
     doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, want->resource_id, want->key, NULL,
                            DOORMAN_REASON_BANNED, 0);
@@ -12689,6 +12922,7 @@ static doorman_status doorman__permits_decide(doorman_permits *permits,
         bool waits = charge->granted > 0 && !charge->shadow;
         if (waits) result.wait = doorman__later(result.wait, charge->wait);
     }
+    if (!inspects) doorman__permits_count_keys(permits, count, fits);
     if (fits) doorman__permits_fill_grants(permits, count, &result);
     if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
     if (detail) doorman__permits_fill_details(permits, count, &result);
@@ -12975,8 +13209,10 @@ doorman_status doorman_permits_configure(doorman_permits *permits, const doorman
     doorman__slot **own = doorman__permits_make_slots(permits, config);
     if (!own) return DOORMAN_OUT_OF_MEMORY;
     for (size_t i = 0; i < permits->slot_count; i++) permits->slots[i]->limit = NULL;
+    permits->own_count = 0;
     for (size_t i = 0; i < config->template_count; i++) {
         const doorman_template *template_ = &config->templates[i];
+        permits->own_count += template_->limit_count;
         for (size_t j = 0; j < template_->limit_count; j++) {
             const doorman_permit_limit *limit = &template_->limits[j];
             own[limit - config->limits]->limit = limit;
@@ -13052,6 +13288,9 @@ void doorman_permits_destroy(doorman_permits *permits) {
     if (!permits) return;
     for (size_t i = 0; i < permits->slot_count; i++) {
         doorman__chains_free_all(&permits->slots[i]->nodes);
+        for (size_t j = 0; j < DOORMAN_TOP_COUNT; j++) {
+            doorman__top_destroy(permits->slots[i]->tops[j]);
+        }
         DOORMAN_FREE(permits->slots[i]);
     }
     for (size_t i = 0; i < permits->place_count; i++) {
@@ -13093,23 +13332,31 @@ void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *
 
 bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *cursor,
                                 doorman_permits_limit *out) {
-    const doorman_config *config = permits->config;
-    size_t index = (size_t)cursor->position, before = 0;
-    for (size_t i = 0; i < config->template_count; i++) {
-        const doorman_template *template_ = &config->templates[i];
-        if (index - before < template_->limit_count) {
-            const doorman__slot *slot = permits->own_slots[index];
-            *out = slot->totals;
-            out->identifier_glob = slot->glob;
-            out->limit = slot->name;
-            out->counter_count = slot->nodes.count;
-            cursor->position++;
-            return true;
-        }
-        before += template_->limit_count;
-    }
-    cursor->at_end = true;
-    return false;
+    cursor->at_end = cursor->position >= permits->own_count;
+    if (cursor->at_end) return false;
+    const doorman__slot *slot = permits->own_slots[cursor->position++];
+    *out = slot->totals;
+    out->identifier_glob = slot->glob;
+    out->limit = slot->name;
+    out->counter_count = slot->nodes.count;
+    return true;
+}
+
+bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
+                              doorman_top_kind kind, doorman_cursor *cursor,
+                              doorman_permits_top *out, doorman_time now) {
+    const doorman__top *top = NULL;
+    if (limit_index < permits->own_count) top = permits->own_slots[limit_index]->tops[kind];
+    size_t last = cursor->position ? (size_t)cursor->position - 1 : DOORMAN__TOP_NONE;
+    size_t next = top ? doorman__top_next(top, last) : DOORMAN__TOP_NONE;
+    unsigned halvings = top ? doorman__top_halvings(top, now) : 0;
+    cursor->at_end = next == DOORMAN__TOP_NONE || !(top->entries[next].count >> halvings);
+    if (cursor->at_end) return false;
+    const doorman__top_entry *entry = &top->entries[next];
+    cursor->position = next + 1;
+    *out = (doorman_permits_top){entry->text, entry->text + strlen(entry->text) + 1,
+                                 entry->count >> halvings, entry->error >> halvings};
+    return true;
 }
 
 /* ---- permits: limiters by key */

@@ -1858,9 +1858,30 @@ static void ban_one(fixture *f, model *m) {
     model_find_ban(m, id, key)->until = m->now + duration;
 }
 
+/* Checks the heap and the lists of a sketch. */
+static void recount_top(const doorman__top *top) {
+    size_t listed = 0, used = 0;
+    for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) {
+        const doorman__top_entry *entry = &top->entries[i];
+        used += entry->text != NULL;
+        assert_int_equal(top->heap[entry->position], i);
+        uint64_t parent = top->entries[top->heap[(entry->position - 1) / 2]].count;
+        if (entry->position) assert_true(parent <= entry->count);
+        assert_true(entry->error <= entry->count);
+    }
+    for (size_t i = 0; i < DOORMAN__TOP_HEADS; i++) {
+        for (uint8_t at = top->heads[i]; at != DOORMAN__TOP_NONE; at = top->entries[at].next) {
+            assert_int_equal(top->entries[at].hash % DOORMAN__TOP_HEADS, i);
+            assert_true(++listed <= used);
+        }
+    }
+    assert_int_equal(listed, used);
+}
+
 /* Recounts what the object counts fast. */
 static void recount(const doorman_permits *p) {
-    size_t all = 0, bytes = 0, *of_place = (size_t *)calloc(p->place_count + 1, sizeof *of_place);
+    size_t all = 0, bytes = 0, tops = 0,
+           *of_place = (size_t *)calloc(p->place_count + 1, sizeof *of_place);
     for (size_t i = 0; i < p->slot_count; i++) {
         const doorman__chains *chains = &p->slots[i]->nodes;
         size_t count = 0;
@@ -1877,6 +1898,11 @@ static void recount(const doorman_permits *p) {
         }
         assert_int_equal(count, chains->count);
         if (i > 0) all += count;
+        for (size_t j = 0; j < DOORMAN_TOP_COUNT; j++) {
+            const doorman__top *top = p->slots[i]->tops[j];
+            if (top) recount_top(top);
+            if (top) tops += doorman__top_bytes(top);
+        }
     }
     assert_int_equal(all, p->counter_count);
     for (size_t i = 0; i < p->place_count; i++) {
@@ -1885,6 +1911,7 @@ static void recount(const doorman_permits *p) {
         bytes += doorman__place_bytes(p->places[i]);
     }
     assert_int_equal(bytes, p->node_bytes);
+    assert_int_equal(tops, p->top_bytes);
     free(of_place);
 }
 
@@ -1927,6 +1954,132 @@ static void random_decisions_are_those_of_the_model(void **state) {
         free(m.counters);
         stop(&f);
     }
+}
+
+/* ---- the most frequent keys ------------------------------------------------------------------ */
+
+static const char tops_text[] =
+    "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": ["
+    "{\"name\": \"k\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1e9, \"window\": \"month\"}, "
+    "{\"name\": \"r\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1e9, "
+    "\"window\": \"month\"}]}]}";
+
+enum { TOP_KEYS = 1000 };
+
+static size_t top_list(const fixture *f, size_t limit, doorman_top_kind kind, size_t room,
+                       doorman_permits_top *out) {
+    doorman_cursor cursor = {.position = 0};
+    size_t count = 0;
+    while (count < room &&
+           doorman_permits_next_top(f->permits, limit, kind, &cursor, &out[count], f->now)) {
+        if (count) assert_true(out[count].count <= out[count - 1].count);
+        count++;
+    }
+    return count;
+}
+
+/* Keys are drawn so that key n is about as frequent as 1 / n. */
+static void the_most_frequent_keys_are_listed_with_their_counts(void **state) {
+    UNUSED;
+    fixture f = start_config(config_of(tops_text));
+    create(&f);
+    uint64_t exact[TOP_KEYS] = {0}, all = 0;
+    doorman_permits_top list[101];
+    pass(&f, 60 * SECOND - f.now % (60 * SECOND));
+    for (int i = 0; i < 100000; i++) {
+        int n = TOP_KEYS / (1 + pick(TOP_KEYS));
+        char key[16];
+        n -= n == TOP_KEYS;
+        if (pick(3) == 0) n = pick(TOP_KEYS);
+        snprintf(key, sizeof key, "%d", n);
+        assert_true(acquire(&f, n % 2 ? "odd" : "even", key, 1));
+        exact[n]++;
+        all++;
+        if (i % 999 == 0) recount(f.permits);
+    }
+    for (size_t limit = 0; limit < 2; limit++) { /* both limits see the same keys */
+        size_t count = top_list(&f, limit, DOORMAN_TOP_GRANTED, 101, list), frequent = 0;
+        assert_int_equal(count, 100);
+        for (size_t i = 0; i < count; i++) {
+            uint64_t n = strtoull(list[i].key, NULL, 10);
+            assert_true(n < TOP_KEYS);
+            assert_string_equal(list[i].resource_id, n % 2 ? "odd" : "even");
+            assert_true(exact[n] <= list[i].count && list[i].count <= exact[n] + list[i].error);
+            assert_true(list[i].error <= all / 100);
+            frequent += exact[n] > all / 100;
+        }
+        for (size_t n = 0; n < TOP_KEYS; n++) frequent -= exact[n] > all / 100;
+        assert_int_equal(frequent, 0);
+        assert_int_equal(top_list(&f, limit, DOORMAN_TOP_REFUSED, 101, list), 0);
+    }
+    assert_int_equal(top_list(&f, 2, DOORMAN_TOP_GRANTED, 101, list), 0);
+    stop(&f);
+}
+
+static void counts_of_frequent_keys_are_halved_each_minute(void **state) {
+    UNUSED;
+    fixture f = start_config(config_of(tops_text));
+    create(&f);
+    doorman_permits_top list[101];
+    pass(&f, 60 * SECOND - f.now % (60 * SECOND));
+    for (int i = 0; i < 9; i++) assert_true(acquire(&f, "r", "a", 1));
+    for (int i = 0; i < 4; i++) assert_true(acquire(&f, "r", "b", 1));
+    pass(&f, 60 * SECOND - 1);
+    assert_int_equal(top_list(&f, 0, DOORMAN_TOP_GRANTED, 101, list), 2);
+    assert_int_equal(list[0].count, 9);
+    pass(&f, 1);
+    assert_int_equal(top_list(&f, 0, DOORMAN_TOP_GRANTED, 101, list), 2);
+    assert_int_equal(list[0].count, 4);
+    assert_int_equal(list[1].count, 2);
+    for (int i = 0; i < 5; i++) assert_true(acquire(&f, "r", "b", 1));
+    assert_int_equal(top_list(&f, 0, DOORMAN_TOP_GRANTED, 101, list), 2);
+    assert_string_equal(list[0].key, "b");
+    assert_int_equal(list[0].count, 7);
+    pass(&f, 3 * 60 * SECOND);
+    assert_int_equal(top_list(&f, 0, DOORMAN_TOP_GRANTED, 101, list), 0);
+    pass(&f, DOORMAN_DURATION_MAX);
+    assert_true(acquire(&f, "r", "c", 1));
+    assert_int_equal(top_list(&f, 0, DOORMAN_TOP_GRANTED, 101, list), 1);
+    assert_int_equal(list[0].error, 0);
+    recount(f.permits);
+    stop(&f);
+}
+
+static void refused_keys_are_listed_also_in_shadow_and_while_banned(void **state) {
+    UNUSED;
+    fixture f = start_config(
+        limits_of(BANS ", {\"name\": \"s\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, "
+                       "\"shadow\": true}"));
+    create(&f);
+    doorman_permits_top list[101];
+    pass(&f, 60 * SECOND - f.now % (60 * SECOND));
+    for (int i = 0; i < 6; i++) (void)acquire(&f, "r", "a", 1); /* 1 granted, 3 refused, 2 banned */
+    (void)acquire(&f, "r", "b", 0);
+    assert_int_equal(doorman_permits_inspect(f.permits, "r", "a", &f.out, NULL, f.epoch, f.now),
+                     DOORMAN_OK);
+    assert_int_equal(top_list(&f, 0, DOORMAN_TOP_GRANTED, 101, list), 1);
+    assert_int_equal(list[0].count, 1);
+    assert_int_equal(top_list(&f, 0, DOORMAN_TOP_REFUSED, 101, list), 1);
+    assert_int_equal(list[0].count, 5);
+    assert_int_equal(top_list(&f, 1, DOORMAN_TOP_REFUSED, 101, list), 1);
+    assert_int_equal(list[0].count, 3);
+    stop(&f);
+}
+
+static void a_key_has_one_entry_after_its_resource_was_forgotten(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of("{\"name\": \"n\", \"kind\": \"TIERS\", \"tiers\": []}"));
+    create(&f);
+    doorman_permits_top list[101];
+    pass(&f, 60 * SECOND - f.now % (60 * SECOND));
+    for (int i = 0; i < 50; i++) {
+        static const char *const ids[] = {"r", "s", "t"};
+        assert_false(acquire(&f, ids[i % 3], "a", 1)); /* no counter keeps the resource */
+        if (i % 5 == 0) doorman_permits_update(f.permits, f.epoch, f.now);
+    }
+    assert_int_equal(top_list(&f, 0, DOORMAN_TOP_REFUSED, 101, list), 3);
+    assert_int_equal(list[0].count + list[1].count + list[2].count, 50);
+    stop(&f);
 }
 
 /* ---- the table ------------------------------------------------------------------------------ */
@@ -2155,6 +2308,10 @@ int main(void) {
         cmocka_unit_test(counters_do_not_come_back_with_a_template),
         cmocka_unit_test(windows_of_different_lengths_are_different_at_the_same_end),
         cmocka_unit_test(random_decisions_are_those_of_the_model),
+        cmocka_unit_test(the_most_frequent_keys_are_listed_with_their_counts),
+        cmocka_unit_test(counts_of_frequent_keys_are_halved_each_minute),
+        cmocka_unit_test(refused_keys_are_listed_also_in_shadow_and_while_banned),
+        cmocka_unit_test(a_key_has_one_entry_after_its_resource_was_forgotten),
         cmocka_unit_test(a_table_finds_its_nodes_while_it_grows_and_shrinks),
         cmocka_unit_test(a_map_decides_as_a_limiter_for_each_key),
         cmocka_unit_test(a_map_stays_within_key_max_and_keeps_what_is_in_use),
