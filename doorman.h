@@ -1586,10 +1586,13 @@ typedef struct doorman_permit_detail {
                          the bucket has a debt */
     double remaining; /* units that could be granted now, without debt */
     doorman_time reset_after;
-    size_t tier;       /* TIERS: the number of the current tier, from 1; 0: no tier is active */
-    bool moved_up;     /* TIERS: this permit has entered a tier */
-    bool refused;      /* the limit refuses this permit, or would refuse it without shadow */
-    uint32_t refusals; /* refusals that count for a ban */
+    doorman_time window; /* the time in which `most` units come back: the length of the window, or
+                            size / rate of a bucket. 0: TIERS, which have several windows */
+    bool shadow;         /* the limit never refuses */
+    size_t tier;         /* TIERS: the number of the current tier, from 1; 0: no tier is active */
+    bool moved_up;       /* TIERS: this permit has entered a tier */
+    bool refused;        /* the limit refuses this permit, or would refuse it without shadow */
+    uint32_t refusals;   /* refusals that count for a ban */
 } doorman_permit_detail;
 
 /* A decision. */
@@ -12848,6 +12851,15 @@ static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
     out->item_count = count;
 }
 
+/* Returns the time in which all units of a limit come back; 0 for TIERS. */
+static doorman_time doorman__figures_window(doorman_limit_kind kind, const doorman_figures *figures,
+                                            doorman_time epoch) {
+    if (kind == DOORMAN_TOKEN_BUCKET) return doorman__gain_time(figures, figures->size);
+    if (kind != DOORMAN_FIXED_WINDOW) return figures->window;
+    const doorman__span span = doorman__span_at(figures, epoch);
+    return span.end - span.begin;
+}
+
 static doorman_permit_detail doorman__charge_detail(const doorman_permits *permits,
                                                     const doorman__charge *charge, size_t item) {
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
@@ -12862,6 +12874,8 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
     if (bucket)
         detail.used = figures->size - doorman__level_at(figures, meter.state, permits->at.now);
     detail.reset_after = doorman__meter_reset_after(&meter, &permits->at);
+    detail.window = doorman__figures_window(charge->limit->kind, figures, permits->at.epoch);
+    detail.shadow = charge->shadow;
     detail.moved_up = charge->tier_entered > 0;
     detail.refused = charge->reason != DOORMAN_NO_REASON;
     if (charge->limit->kind == DOORMAN_TIERS) {

@@ -371,6 +371,7 @@ static void a_refusal_charges_nothing_and_creates_nothing(void **state) {
                      DOORMAN_OK);
     assert_int_equal(f.out.detail_count, 2);
     assert_exact(f.out.details[0].remaining, 5);
+    assert_false(f.out.details[0].shadow);
     stop(&f);
 }
 
@@ -560,13 +561,29 @@ static void keys_and_overrides_choose_the_figures(void **state) {
     stop(&f);
 }
 
+static void a_detail_says_when_all_units_come_back(void **state) {
+    UNUSED;
+    fixture f = start_config(
+        limits_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 4, \"size\": 10}, "
+                  "{\"name\": \"w\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 2, \"window\": 60}, "
+                  "{\"name\": \"m\", \"kind\": \"FIXED_WINDOW\", \"limit\": 2, "
+                  "\"window\": \"month\"}"));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 1));
+    assert_int_equal(f.out.detail_count, 3);
+    assert_int_equal(f.out.details[0].window, 5 * SECOND / 2);
+    assert_int_equal(f.out.details[1].window, 60 * SECOND);
+    assert_int_equal(f.out.details[2].window, 30 * 86400 * SECOND); /* November 2023 */
+    stop(&f);
+}
+
 static void shadow_counts_but_never_refuses(void **state) {
     UNUSED;
     fixture f = start_config(limits_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": "
                                        "2, \"window\": 60, \"shadow\": true}"));
     create(&f);
     for (int i = 0; i < 5; i++) assert_true(acquire(&f, "r", "a", 1));
-    assert_true(f.out.details[0].refused);
+    assert_true(f.out.details[0].refused && f.out.details[0].shadow);
     assert_exact(f.out.details[0].used, 2); /* what would be refused is not charged */
     doorman_cursor cursor = {0};
     doorman_permits_limit limit;
@@ -2284,6 +2301,7 @@ int main(void) {
         cmocka_unit_test(an_empty_list_of_limits_grants_everything),
         cmocka_unit_test(an_empty_list_of_tiers_refuses_everything),
         cmocka_unit_test(keys_and_overrides_choose_the_figures),
+        cmocka_unit_test(a_detail_says_when_all_units_come_back),
         cmocka_unit_test(shadow_counts_but_never_refuses),
         cmocka_unit_test(a_warning_comes_above_its_fraction),
         cmocka_unit_test(a_key_that_keeps_sending_is_banned),
