@@ -10563,7 +10563,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
  *    retry_after. MAX_COST, MAX_KEYS and UNMATCHED have no retry_after, and are named before all
  *    others. After retry_after the named limit has room. If several limits refuse, a tier of
- *    another limit may have ended by then.
+ *    another limit may have ended by then. If a ban begins with the refusal, the ban counts like a
+ *    refusal of its limit that ends with the ban.
  * P5 valid_for is at most retry_after and 1 s. It is 1 s without retry_after. It is 0 for a permit
  *    of several items, and where a refusal counts for a ban.
  * P6 Details list each limit of each item.
@@ -12654,24 +12655,38 @@ static doorman_status doorman__permits_start_ban(doorman_permits *permits,
     return DOORMAN_OK;
 }
 
-/* Counts a refusal for the ban of a limit, and bans the key when the count is complete. */
-static void doorman__charge_count_refusal(doorman_permits *permits, doorman__charge *charge) {
+/* Returns how long a ban lasts that begins now. If two limits ban a key at the same time, the
+ * longer ban is in force. */
+static doorman_time doorman__charge_ban_duration(const doorman_permits *permits,
+                                                 const doorman__charge *charge) {
+    doorman_time duration = charge->limit->ban.duration, now = permits->at.now;
+    doorman__counter *other = doorman__permits_find_ban(permits, &charge->identity);
+    doorman_time end = other ? (doorman_time)doorman__counter_state(other)[0] : now;
+    return end - now > duration ? end - now : duration;
+}
+
+/* Counts a refusal for the ban of a limit, and bans the key when the count is complete. Returns the
+ * duration of the ban if it begins now, otherwise 0. */
+static doorman_time doorman__charge_count_refusal(doorman_permits *permits,
+                                                  doorman__charge *charge) {
     const doorman_ban *ban = &charge->limit->ban;
     doorman_time now = permits->at.now;
-    if (!ban->refusals || charge->reason != DOORMAN_REASON_RATE) return;
-    if (!charge->counter && doorman__charge_create(permits, charge) != DOORMAN_OK) return;
+    if (!ban->refusals || charge->reason != DOORMAN_REASON_RATE) return 0;
+    if (!charge->counter && doorman__charge_create(permits, charge) != DOORMAN_OK) return 0;
     uint64_t *count = doorman__counter_refusals(charge->counter);
     if (!doorman__counter_counts(charge->counter, charge->limit, now)) {
         count[0] = 0;
         count[1] = (uint64_t)now;
     }
     count[0]++;
-    if (count[0] < ban->refusals) return;
+    if (count[0] < ban->refusals) return 0;
     /* without room there is no ban yet, and the next refusal tries again */
-    doorman_status status = doorman__permits_start_ban(permits, &charge->identity, ban->duration);
-    if (status != DOORMAN_OK) return;
+    doorman_time duration = doorman__charge_ban_duration(permits, charge);
+    doorman_status status = doorman__permits_start_ban(permits, &charge->identity, duration);
+    if (status != DOORMAN_OK) return 0;
     count[0] = 0;
-    doorman__charge_event(permits, charge, DOORMAN_PERMIT_BANNED, (double)ban->duration / 1e9);
+    doorman__charge_event(permits, charge, DOORMAN_PERMIT_BANNED, (double)duration / 1e9);
+    return duration;
 }
 
 /* Makes room for the text of an entry of a sketch. */
@@ -12795,6 +12810,16 @@ static doorman_time doorman__permits_valid_for(const doorman_permits *permits, s
     return doorman__earlier(worst->delay, DOORMAN_SECOND);
 }
 
+/* Names the limit whose ban begins with this refusal, if no other refusal lasts longer. */
+static void doorman__permit_name_ban(doorman_permit *out, const doorman__charge *charge,
+                                     doorman_time duration) {
+    if (!out->has_retry_after || duration <= out->retry_after) return;
+    out->reason = DOORMAN_REASON_RATE;
+    out->item_index = charge->first_item;
+    out->limit = charge->limit->name;
+    out->retry_after = duration;
+}
+
 /* Counts all refusals of a permit, and names one. */
 static void doorman__permits_refuse(doorman_permits *permits, size_t count, doorman_time wait_max,
                                     bool inspects, doorman_permit *out) {
@@ -12812,7 +12837,8 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
         if (charge->shadow) totals->shadow_refused++;
         if (!charge->shadow) totals->refused[charge->reason]++;
         doorman__charge_event(permits, charge, DOORMAN_PERMIT_REFUSED, 0);
-        if (!charge->shadow) doorman__charge_count_refusal(permits, charge);
+        if (charge->shadow) continue;
+        doorman__permit_name_ban(out, charge, doorman__charge_count_refusal(permits, charge));
     }
     for (size_t i = 0; i < count && !inspects; i++) {
         const doorman__want *want = &permits->wants[i];

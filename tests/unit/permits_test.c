@@ -627,6 +627,7 @@ static void a_key_that_keeps_sending_is_banned(void **state) {
     for (int i = 0; i < 3; i++) {
         assert_false(acquire(&f, "r", "a", 1));
         assert_int_equal(f.out.reason, DOORMAN_REASON_RATE); /* also the third */
+        assert_int_equal(f.out.retry_after, (i < 2 ? 1 : 100) * SECOND);
         assert_int_equal(f.out.valid_for, 0);
     }
     assert_int_equal(f.events[DOORMAN_PERMIT_BANNED], 1);
@@ -639,6 +640,28 @@ static void a_key_that_keeps_sending_is_banned(void **state) {
     assert_true(acquire(&f, "s", "a", 1));
     pass(&f, 50 * SECOND - 1);
     assert_false(acquire(&f, "r", "a", 1));
+    pass(&f, 1);
+    assert_true(acquire(&f, "r", "a", 1));
+    stop(&f);
+}
+
+/* Two limits ban a key with the same refusal. */
+static void of_two_bans_the_longer_one_is_in_force(void **state) {
+    UNUSED;
+    static const char limits[] =
+        "{\"name\": \"long\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, "
+        "\"ban\": {\"refusals\": 1, \"window\": 10, \"duration\": 100}},"
+        "{\"name\": \"short\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.5, \"size\": 1, "
+        "\"ban\": {\"refusals\": 1, \"window\": 10, \"duration\": 20}}";
+    fixture f = start_config(limits_of(limits));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 1));
+    assert_false(acquire(&f, "r", "a", 1));
+    assert_string_equal(f.out.limit, "long");
+    assert_int_equal(f.out.retry_after, 100 * SECOND);
+    pass(&f, 100 * SECOND - 1);
+    assert_false(acquire(&f, "r", "a", 1));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_BANNED);
     pass(&f, 1);
     assert_true(acquire(&f, "r", "a", 1));
     stop(&f);
@@ -1547,7 +1570,9 @@ static void model_commit(model *m, const doorman_permit_request *request, model_
     }
 }
 
-static void model_count_refusals(model *m, model_decision *d) {
+/* Returns the longest duration of a ban that begins, or 0. */
+static doorman_time model_count_refusals(model *m, model_decision *d) {
+    doorman_time banned = 0;
     for (size_t i = 0; i < d->need_count; i++) {
         model_need *n = &d->needs[i];
         const doorman_ban *ban = &n->limit->ban;
@@ -1562,8 +1587,12 @@ static void model_count_refusals(model *m, model_decision *d) {
         }
         if (++c->refusals < ban->refusals) continue;
         c->refusals = 0;
-        model_find_ban(m, n->id, n->key)->until = m->now + ban->duration;
+        model_ban *longest = model_find_ban(m, n->id, n->key);
+        doorman_time until = m->now + ban->duration;
+        if (longest->until < until) longest->until = until;
+        if (ban->duration > banned) banned = ban->duration;
     }
+    return banned;
 }
 
 /* Whether the permit would fit at another time, if nothing else happened. */
@@ -1819,6 +1848,7 @@ static void compare(fixture *f, model *m, const doorman_config_options *config) 
         assert_int_equal(out->wait, d.wait);
         return;
     }
+    doorman_time banned = model_count_refusals(m, &d);
     doorman_reason reason = out->reason;
     bool never = reason == DOORMAN_REASON_MAX_COST || reason == DOORMAN_REASON_UNMATCHED;
     if (never != (d.unmatched || d.impossible)) print_decision(&request, &d, out, m);
@@ -1828,7 +1858,8 @@ static void compare(fixture *f, model *m, const doorman_config_options *config) 
     } else {
         assert_true(reason == DOORMAN_REASON_RATE || reason == DOORMAN_REASON_BANNED);
         assert_true(out->has_retry_after && out->retry_after > 0);
-        if (reason == DOORMAN_REASON_RATE) {
+        assert_true(out->retry_after >= banned);
+        if (reason == DOORMAN_REASON_RATE && out->retry_after != banned) {
             /* with several refusals the longest is named, and tiers may refuse again by then */
             size_t refusals = 0;
             for (size_t i = 0; i < d.need_count; i++) {
@@ -1841,7 +1872,6 @@ static void compare(fixture *f, model *m, const doorman_config_options *config) 
             assert_false(model_fits_at(m, &d, &request, out->retry_after - 1));
         }
     }
-    model_count_refusals(m, &d);
 }
 
 static void random_clock(fixture *f) {
@@ -2305,6 +2335,7 @@ int main(void) {
         cmocka_unit_test(shadow_counts_but_never_refuses),
         cmocka_unit_test(a_warning_comes_above_its_fraction),
         cmocka_unit_test(a_key_that_keeps_sending_is_banned),
+        cmocka_unit_test(of_two_bans_the_longer_one_is_in_force),
         cmocka_unit_test(a_count_of_refusals_ends_with_its_window),
         cmocka_unit_test(reset_makes_a_key_fresh_and_ends_its_ban),
         cmocka_unit_test(a_ban_can_be_set_changed_and_ended),
