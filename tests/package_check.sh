@@ -35,6 +35,7 @@ has_expected_files() {
         "-rw-r--r-- root/root $doc/examples/doorman.rules.yml" \
         "-rw-r--r-- root/root $doc/examples/grafana.json" \
         "-rw-r--r-- root/root $doc/examples/prometheus.yml" \
+        "-rw-r--r-- root/root $doc/permits.md" \
         "-rw-r--r-- root/root $doc/protocol.md" | diff - "$folder/contents"
 }
 
