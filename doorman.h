@@ -117,8 +117,9 @@
  *     shares         doorman_shares
  *     messages       doorman_method_name
  *     upstream       doorman_upstream_due  _request  _response  _failed
- *     server         doorman_server_create  _destroy  _configure  _set_master  _handle
- *                    _upstream  _next_resource  _next_lease  _find  _learns_until
+ *     server         doorman_server_create  _destroy  _configure  _set_master  _set_epoch
+ *                    _handle  _permits  _upstream  _next_resource  _next_lease  _find
+ *                    _learns_until
  *     election       doorman_election_init  _next  _answered  _mastership  _resign
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants  _read
  *                    _try  _release
@@ -557,18 +558,35 @@ typedef enum doorman_method {
     DOORMAN_DISCOVERY,
     DOORMAN_GET_CAPACITY, /* if is_server is true, the message is GetServerCapacity */
     DOORMAN_RELEASE_CAPACITY,
+    DOORMAN_ACQUIRE, /* asks for decisions on permits */
+    DOORMAN_REPORT,  /* charges what actions have really cost */
+    DOORMAN_INSPECT, /* reads the limits of keys */
+    DOORMAN_RESET,   /* makes counters fresh, or sets or ends bans */
     DOORMAN_METHOD_COUNT
 } doorman_method;
 
-/* Returns the name of a method on the wire: "discovery", "get_capacity", "get_server_capacity"
- * (with is_server) or "release_capacity". Returns "?" for an unknown method. The string is
+/* Returns the name of a method on the wire, for example "get_capacity". With is_server the name of
+ * DOORMAN_GET_CAPACITY is "get_server_capacity". Returns "?" for an unknown method. The string is
  * static. */
 DOORMAN_API const char *doorman_method_name(doorman_method method, bool is_server);
 
+/* The parts of messages on permits: see "permits, the public part". */
+typedef struct doorman_permit_request doorman_permit_request;
+typedef struct doorman_permit_entry doorman_permit_entry;
+typedef struct doorman_permit doorman_permit;
+typedef struct doorman_permit_result doorman_permit_result;
+
+/* Private: see "an arena" in the section >>basics. */
+typedef struct doorman__arena {
+    struct doorman__chunk *first, *current;
+    size_t used; /* bytes of `current` */
+} doorman__arena;
+
 typedef struct doorman_request {
     doorman_method method;
-    bool is_server; /* true: the holder is a node. A node and a client may have the same id */
-    const char *holder_id;
+    bool is_server; /* true: the holder is a node. A node and a client may have the same id. Must be
+                       false in a message on permits */
+    const char *holder_id;   /* may be NULL in a DISCOVERY, INSPECT or RESET */
     const char *const *path; /* only if the holder is a node: the name of the node, and the names of
                                 the nodes on the longest path below it */
     size_t path_count;
@@ -580,6 +598,10 @@ typedef struct doorman_request {
     const char *http_address; /* only if the holder is a node: the address of its status page over
                                  HTTP, not checked; NULL: not known. An upstream leaves it NULL. The
                                  sender of the request may set it, to at most 256 bytes */
+    const doorman_permit_request *permits; /* only ACQUIRE */
+    size_t permit_count;                   /* may be 0 */
+    const doorman_permit_entry *entries;   /* only REPORT, INSPECT, RESET */
+    size_t entry_count;                    /* may be 0 */
 } doorman_request;
 
 typedef struct doorman_response {
@@ -593,6 +615,12 @@ typedef struct doorman_response {
     const doorman_capacity_response *items; /* only for GET_CAPACITY: the responses, in the order of
                                                the items of the request */
     size_t item_count;
+    const doorman_permit *permits; /* only for ACQUIRE: the decisions, in the order of the
+                                      request */
+    size_t permit_count;
+    const doorman_permit_result *results; /* only for REPORT, INSPECT, RESET: the results, in the
+                                             order of the entries of the request */
+    size_t result_count;
 } doorman_response;
 
 /* ---- upstream, the public part ------------------------------------------------------------- */
@@ -687,11 +715,18 @@ typedef struct doorman_event {
                                             amount of the lease */
 } doorman_event;
 
+/* The decisions on permits: see "permits, the public part". */
+typedef struct doorman_permits doorman_permits;
+typedef struct doorman_permits_options doorman_permits_options;
+
 typedef struct doorman_server_options {
-    const char *node;             /* required: the name of this node in the tree */
-    const doorman_config *config; /* only for a root; must stay valid until doorman_server_configure
-                                     replaces it, or until the server is destroyed */
-    const char *const *parents;   /* NULL for a root; else 1 to 16 addresses of the parent, tried in
+    const char *node; /* required: the name of this node in the tree */
+    /* Required for a root. The templates of a node with a parent must have limits alone, because
+     * its capacities come from its parent. Such a node refuses all permits if config is NULL. The
+     * configuration must stay valid until doorman_server_configure replaces it, or until the server
+     * is destroyed. */
+    const doorman_config *config;
+    const char *const *parents; /* NULL for a root; else 1 to 16 addresses of the parent, tried in
                                      turn */
     size_t parent_count;
     doorman_time request_timeout; /* for requests to the parent; default 5 s. Must be 0 for a
@@ -708,6 +743,9 @@ typedef struct doorman_server_options {
                                        node has no such limit */
     void (*on_event)(void *context, const doorman_event *event); /* must not call the server */
     void *context;
+    const doorman_permits_options *permits; /* the bounds and the listener of permits; used only
+                                               during the call. Its config and its seed have no
+                                               effect. NULL: the defaults */
 } doorman_server_options;
 
 typedef struct doorman_server doorman_server;
@@ -723,12 +761,12 @@ DOORMAN_API doorman_status doorman_server_create(doorman_server **out,
                                                  doorman_error *error, doorman_time now);
 DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL has no effect */
 
-/* Uses another configuration from now on. Only for a root. No lease of a resource that still has a
- * template is dropped (G5).
+/* Uses another configuration from now on. No lease of a resource that still has a template is
+ * dropped (G5). The counters of permits stay too (P15).
  *   config    must stay valid until the next call of this function or of doorman_server_destroy.
  *             After OK the caller may destroy the previous configuration
- *   returns   OK | INVALID_ARGUMENT (NULL, or the server has a parent) | OUT_OF_MEMORY. After an
- *             error the previous configuration stays in use
+ *   returns   OK | INVALID_ARGUMENT (NULL; or the server has a parent, and a template has a
+ *             capacity) | OUT_OF_MEMORY. After an error the previous configuration stays in use
  *   cost      O(resources * templates). A resource that loses its template also needs O(holders log
  *             holders). A template whose glob is new, or was at another index, also needs
  *             O(templates) */
@@ -749,18 +787,34 @@ typedef struct doorman_mastership {
  * `until` passes.
  *   mastership   used only during the call
  *   returns      OK | INVALID_ARGUMENT (the address is not valid)
- *   cost         O(templates) if the server becomes master; O(holders log holders) if it stops
- *                being master; else O(1) */
+ *   cost         O(templates) if the server becomes master; O(holders log holders + counters of
+ *                permits) if it stops being master; else O(1) */
 DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
                                                      const doorman_mastership *mastership,
                                                      doorman_time now);
 
-/* Answers one request. A call that returns an error changes nothing.
+/* Says what time it is, for limits whose windows follow the calendar (P26). Call it before the
+ * server becomes master, and then about once a second, because the clock of the calendar may be
+ * set. Without a call the calendar begins at `now` = 0.
+ *   epoch   the time since 1970 in nanoseconds, at `now` */
+DOORMAN_API void doorman_server_set_epoch(doorman_server *server, doorman_time epoch,
+                                          doorman_time now);
+
+/* Returns the counters and the decisions on permits, for metrics and status pages. They begin with
+ * each mastership without counters. Messages of ACQUIRE, REPORT, INSPECT and RESET use them, and so
+ * does the work that is due. So the caller need not call doorman_permits_update.
+ *   returns   belongs to the server, and is valid until the next call on the server; NULL: the
+ *             server was not master at its last call */
+DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
+
+/* Answers one request. A call that returns an error changes nothing, with one exception: if memory
+ * runs out in a message on permits, some of its units may have been charged (P9). So a repeated
+ * message may be refused too early, but is never granted too often.
  *   request   used only during the call; checked
  *   response  written only on OK; pointers in it are valid until the next call on the server
- *   error     may be NULL; describes an INVALID_ARGUMENT
+ *   error     may be NULL; describes an INVALID_ARGUMENT or a RESOURCE_EXHAUSTED
  *   returns   OK (also if this server is not master: see doorman_response) | INVALID_ARGUMENT |
- *             NOT_FOUND | OUT_OF_MEMORY
+ *             NOT_FOUND | RESOURCE_EXHAUSTED (a bound of doorman_permits_options) | OUT_OF_MEMORY
  *   cost      O(1) for each resource in the request if its renewal changes nothing, else O(log
  *             holders). A resource that is new, or that no template matches, also needs
  *             O(templates)
@@ -1560,13 +1614,13 @@ typedef struct doorman_permit_item {
     double min;              /* the item accepts this many units or more, [0, cost] */
 } doorman_permit_item;
 
-typedef struct doorman_permit_request {
+struct doorman_permit_request {
     const doorman_permit_item *items; /* 1 to 100 items */
     size_t item_count;
     doorman_time max_wait; /* how long the caller can wait, [0, 1e8 s] */
     bool equal;            /* true: all items get the same whole number of units */
     bool detail;           /* true: the permit lists all limits of all items */
-} doorman_permit_request;
+};
 
 /* What one item of a granted permit got. */
 typedef struct doorman_permit_grant {
@@ -1596,7 +1650,7 @@ typedef struct doorman_permit_detail {
 } doorman_permit_detail;
 
 /* A decision. */
-typedef struct doorman_permit {
+struct doorman_permit {
     bool granted;
     bool warning;                      /* granted, but a warn_at was passed */
     doorman_time wait;                 /* granted: the caller must wait so long before it uses the
@@ -1617,7 +1671,28 @@ typedef struct doorman_permit {
 
     const doorman_permit_detail *details; /* only with `detail` of the request */
     size_t detail_count;
-} doorman_permit;
+};
+
+/* One entry of a REPORT, INSPECT or RESET. */
+struct doorman_permit_entry {
+    const char *resource_id;
+    const char *key;   /* NULL means "" */
+    double cost;       /* only REPORT: see doorman_permits_report */
+    const char *limit; /* only INSPECT and RESET: the name of the limit; NULL: all limits */
+    bool sets_ban;    /* only RESET: true: the entry sets or ends a ban, and resets no counter; then
+                          `limit` must be NULL */
+    doorman_time ban; /* if sets_ban is true: see doorman_permits_ban */
+};
+
+/* The result of one entry. */
+struct doorman_permit_result {
+    double charged;       /* REPORT: see doorman_permits_report. 0 if there is no room for one more
+                             counter */
+    size_t count;         /* RESET: counters and bans that were removed. With sets_ban: 1 if a ban
+                             was set or ended */
+    doorman_permit state; /* INSPECT: see doorman_permits_inspect. With `limit` of the entry it has
+                             only the details of that limit */
+};
 
 typedef enum doorman_permit_event_kind {
     DOORMAN_PERMIT_GRANTED,      /* an item was granted; `amount` has the units */
@@ -1640,23 +1715,26 @@ typedef struct doorman_permit_event {
     double amount;
 } doorman_permit_event;
 
-typedef struct doorman_permits_options {
+struct doorman_permits_options {
     const doorman_config *config; /* required; must stay valid until doorman_permits_configure
                                      replaces it, or until the permits are destroyed */
     uint64_t seed[2];             /* required: random bits, as in doorman_server_options */
     size_t item_max;              /* the most items of a permit; default 100 */
+    size_t message_item_max;      /* only for a server: the most items of all permits of a message,
+                                     and the most entries of a message; default 10,000 */
+    size_t message_detail_max;    /* only for a server: the most permits with `detail` in a message,
+                                     and the most entries of an INSPECT; default 100 */
     size_t counter_max;           /* the most counters of all limits; default 10,000,000 */
     size_t memory_max; /* the most bytes of all counters and resources, without free buckets;
                            default: no bound */
     void (*on_event)(void *context, const doorman_permit_event *event); /* must not call the
                                                                            permits */
     void *context;
-} doorman_permits_options;
+};
 
-/* The counters of all limits of a configuration, and the decisions on permits. One thread at a time
- * may use this object. It reads no clock: `now` is as everywhere in this file. `epoch` is the time
- * since 1970 in nanoseconds, for windows that follow the calendar. */
-typedef struct doorman_permits doorman_permits;
+/* A doorman_permits has the counters of all limits of a configuration, and decides on permits. One
+ * thread at a time may use this object. It reads no clock: `now` is as everywhere in this file.
+ * `epoch` is the time since 1970 in nanoseconds, for windows that follow the calendar. */
 
 /* Creates an object without counters.
  *   out       written only on OK; the caller destroys it
@@ -2396,6 +2474,73 @@ static void *doorman__zalloc(size_t bytes) {
     void *memory = DOORMAN_MALLOC(bytes);
     if (memory) memset(memory, 0, bytes);
     return memory;
+}
+
+/* An arena has the memory for the parts of one message. The parts never move. They are freed
+ * together, and the arena keeps its chunks of memory for the next message. The bytes of a chunk are
+ * behind the struct. */
+typedef struct doorman__chunk {
+    struct doorman__chunk *next;
+    size_t bytes;
+} doorman__chunk;
+
+#define DOORMAN__CHUNK_BYTES ((size_t)2048)
+
+/* Frees all parts. The arena keeps its memory. */
+static void doorman__arena_clear(doorman__arena *arena) {
+    arena->current = arena->first;
+    arena->used = 0;
+}
+
+static void doorman__arena_uninit(doorman__arena *arena) {
+    for (doorman__chunk *chunk = arena->first, *next = NULL; chunk; chunk = next) {
+        next = chunk->next;
+        DOORMAN_FREE(chunk);
+    }
+    *arena = (doorman__arena){.first = NULL};
+}
+
+/* Continues in the next chunk that has room, or in a new chunk. Chunks double in size, so a message
+ * needs few of them. Returns false if memory runs out. */
+static bool doorman__arena_grow(doorman__arena *arena, size_t bytes) {
+    doorman__chunk *last = arena->current;
+    size_t larger = last ? 2 * last->bytes : DOORMAN__CHUNK_BYTES;
+    while (last && last->next) {
+        last = last->next;
+        if (last->bytes < bytes) continue;
+        arena->current = last;
+        arena->used = 0;
+        return true;
+    }
+    if (larger < bytes) larger = bytes;
+    doorman__chunk *chunk = (doorman__chunk *)DOORMAN_MALLOC(sizeof *chunk + larger);
+    if (!chunk) return false;
+    *chunk = (doorman__chunk){.bytes = larger};
+    if (last) last->next = chunk;
+    if (!last) arena->first = chunk;
+    arena->current = chunk;
+    arena->used = 0;
+    return true;
+}
+
+/* Returns memory that is aligned to 8 bytes and not initialised. Returns NULL if memory runs
+ * out. */
+static void *doorman__arena_take(doorman__arena *arena, size_t bytes) {
+    if (bytes > SIZE_MAX / 4) return NULL;
+    bytes = (bytes + 7) / 8 * 8;
+    bool fits = arena->current && arena->current->bytes - arena->used >= bytes;
+    if (!fits && !doorman__arena_grow(arena, bytes)) return NULL;
+    void *memory = (char *)(arena->current + 1) + arena->used;
+    arena->used += bytes;
+    assert(arena->used <= arena->current->bytes);
+    return memory;
+}
+
+/* Copies bytes. Returns NULL if memory runs out. */
+static void *doorman__arena_copy(doorman__arena *arena, const void *from, size_t bytes) {
+    void *copy = doorman__arena_take(arena, bytes);
+    if (copy && bytes) memcpy(copy, from, bytes);
+    return copy;
 }
 
 static char *doorman__copy(const char *text) {
@@ -6148,7 +6293,8 @@ struct doorman_upstream {
 };
 
 const char *doorman_method_name(doorman_method method, bool is_server) {
-    static const char *const names[] = {"discovery", "get_capacity", "release_capacity"};
+    static const char *const names[] = {
+        "discovery", "get_capacity", "release_capacity", "acquire", "report", "inspect", "reset"};
     bool server = is_server && method == DOORMAN_GET_CAPACITY;
     if ((unsigned)method >= DOORMAN_METHOD_COUNT) return "?";
     return server ? "get_server_capacity" : names[method];
@@ -7228,7 +7374,25 @@ struct doorman_server {
     doorman_capacity_response *items;
     doorman_terms *terms; /* for a response to a server: DOORMAN_TERMS_MAX for each item */
     size_t request_items_capacity, places_capacity, response_items_capacity, terms_capacity;
+    doorman_permits *permits;   /* has no counters while the server is not master */
+    doorman_config *own_config; /* of the permits: refuses all. Only for a node with a parent whose
+                                   options have no configuration; else NULL */
+    doorman_time epoch, epoch_at; /* the time since 1970 at `epoch_at` */
+    doorman__arena arena;         /* the last response to a message on permits */
 };
+
+/* What the server does with permits: see "permits: messages" in the section >>permits. */
+static doorman_status doorman__permits_check_message(doorman_permits *permits,
+                                                     const doorman_request *request,
+                                                     doorman_error *error);
+static doorman_status doorman__permits_answer(doorman_permits *permits,
+                                              const doorman_request *request,
+                                              doorman_response *response, doorman__arena *arena,
+                                              doorman_error *error, doorman_time epoch,
+                                              doorman_time now);
+static void doorman__permits_clear(doorman_permits *permits);
+static void doorman__permits_restart(doorman_permits *permits, doorman_time epoch,
+                                     doorman_time now);
 
 /* Moves a cursor past the next link, and returns that link. Returns NULL at the end. */
 static doorman__link *doorman__cursor_next(doorman_cursor *cursor, const doorman__table *table) {
@@ -7367,6 +7531,7 @@ static void doorman__server_resign(doorman_server *server) {
                                       DOORMAN__WITHIN(doorman__server_resource_entry, due, due));
     }
     assert(server->resources.count == 0 && server->usages.count == 0);
+    if (server->permits) doorman__permits_clear(server->permits);
     server->is_master = false;
     server->master[0] = 0;
     server->learns_until = 0;
@@ -7441,6 +7606,24 @@ static double doorman__resource_overshoot(const doorman_server *server,
     return overshoot > most * 1e-9 ? overshoot : 0;
 }
 
+/* G8: returns the index of the first template that has a capacity, or template_count. */
+static size_t doorman__config_first_capacity(const doorman_config *config) {
+    size_t i = 0;
+    while (i < config->template_count && config->templates[i].without_capacity) i++;
+    return i;
+}
+
+/* G8: checks the configuration of a node with a parent. */
+static doorman_status doorman__server_check_limits(const doorman_config *config,
+                                                   doorman_error *error) {
+    size_t index = doorman__config_first_capacity(config);
+    if (index == config->template_count) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                         "config: resources[%zu].capacity: must be absent, because a node with a "
+                         "parent gets its capacities from the parent. Only limits are allowed",
+                         index);
+}
+
 static doorman_status doorman__server_check_options(const doorman_server_options *options,
                                                     doorman_error *error) {
     const char *wrong = NULL;
@@ -7454,12 +7637,12 @@ static doorman_status doorman__server_check_options(const doorman_server_options
         wrong = "config: must not be NULL, unless there are parents";
     } else if (options->parent_count == 0 && options->request_timeout) {
         wrong = "request_timeout: must be 0 where there are no parents";
-    } else if (options->parent_count > 0 && options->config) {
-        wrong = "config: must be NULL, as its parent tells it";
     } else if (!options->seed[0] && !options->seed[1]) {
         wrong = "seed: must not be 0, but random bits that are new for each process";
     }
-    return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
+    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
+    if (!options->parent_count || !options->config) return DOORMAN_OK;
+    return doorman__server_check_limits(options->config, error);
 }
 
 static void doorman__server_set_options(doorman_server *server,
@@ -7488,6 +7671,26 @@ static doorman_status doorman__server_init_upstream(doorman_server *server,
                                   error);
 }
 
+/* Creates the permits. They live as long as the server, so that a victory needs no memory and
+ * cannot fail. A node with a parent that has no configuration refuses all permits. */
+static doorman_status doorman__server_init_permits(doorman_server *server,
+                                                   const doorman_server_options *options,
+                                                   doorman_error *error) {
+    doorman_permits_options permits = {.item_max = 0};
+    const doorman_config_options refuses = {.reject_unmatched = true};
+    doorman_status status = DOORMAN_OK;
+    if (options->permits) permits = *options->permits;
+    permits.config = options->config;
+    memcpy(permits.seed, options->seed, sizeof permits.seed);
+    if (!permits.config) status = doorman_config_create(&server->own_config, &refuses, error);
+    if (!permits.config) permits.config = server->own_config;
+    if (status != DOORMAN_OK) return status;
+    doorman_error below = {""};
+    status = doorman_permits_create(&server->permits, &permits, &below, 0, server->now);
+    if (status == DOORMAN_OK) return status;
+    return doorman__fail(error, status, "permits.%s", below.text);
+}
+
 doorman_status doorman_server_create(doorman_server **out, const doorman_server_options *options,
                                      doorman_error *error, doorman_time now) {
     doorman_server_options own = *options;
@@ -7504,11 +7707,13 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     doorman__server_set_options(server, &own);
     server->upstream.server = server;
     doorman__server_now(server, now);
-    if (options->parent_count) {
+    status = doorman__server_init_permits(server, &own, error);
+    if (status == DOORMAN_OK && options->parent_count) {
         status = doorman__server_init_upstream(server, &own, error);
-    } else if (doorman_server_configure(server, options->config, now) != DOORMAN_OK) {
-        status = doorman__no_memory(error);
+    } else if (status == DOORMAN_OK) {
+        status = doorman_server_configure(server, options->config, now);
     }
+    if (status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(error);
     if (status != DOORMAN_OK) {
         doorman_server_destroy(server);
         return status;
@@ -7529,6 +7734,9 @@ void doorman_server_destroy(doorman_server *server) {
     DOORMAN_FREE(server->places);
     DOORMAN_FREE(server->items);
     DOORMAN_FREE(server->terms);
+    doorman_permits_destroy(server->permits);
+    doorman_config_destroy(server->own_config);
+    doorman__arena_uninit(&server->arena);
     DOORMAN_FREE(server);
 }
 
@@ -7593,17 +7801,15 @@ static void doorman__resource_set_template(const doorman_server *server,
     }
 }
 
-doorman_status doorman_server_configure(doorman_server *server, const doorman_config *config,
-                                        doorman_time now) {
-    now = doorman__server_now(server, now);
-    doorman__server_check_mastership(server);
-    if (!config || !doorman__server_is_root(server)) return DOORMAN_INVALID_ARGUMENT;
+/* Sets the configuration of a root, for leases.
+ *   learned_at   memory for a time for each template; belongs to the server from now on */
+static void doorman__server_set_config(doorman_server *server, const doorman_config *config,
+                                       doorman_time *learned_at) {
     size_t count = config->template_count;
-    doorman_time *learned_at = (doorman_time *)doorman__zalloc((count + 1) * sizeof *learned_at);
-    if (!learned_at) return DOORMAN_OUT_OF_MEMORY;
     if (server->config) {
         doorman_time longest = doorman__config_longest_lease(server->config);
-        doorman_time drains_at = doorman__after(now, doorman__server_bound(server, longest));
+        doorman_time drains_at =
+            doorman__after(server->now, doorman__server_bound(server, longest));
         server->drains_at = doorman__later(server->drains_at, drains_at);
     }
     for (size_t i = 0; i < count && server->config; i++) {
@@ -7624,7 +7830,40 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
             doorman__server_free_resource(server, resource);
         }
     }
+}
+
+doorman_status doorman_server_configure(doorman_server *server, const doorman_config *config,
+                                        doorman_time now) {
+    doorman__server_now(server, now);
+    doorman__server_check_mastership(server);
+    bool root = doorman__server_is_root(server);
+    if (!config) return DOORMAN_INVALID_ARGUMENT;
+    if (!root && doorman__server_check_limits(config, NULL) != DOORMAN_OK) {
+        return DOORMAN_INVALID_ARGUMENT;
+    }
+    size_t bytes = (config->template_count + 1) * sizeof(doorman_time);
+    doorman_time *learned_at = (doorman_time *)doorman__zalloc(bytes);
+    if (!learned_at || doorman_permits_configure(server->permits, config) != DOORMAN_OK) {
+        DOORMAN_FREE(learned_at);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    if (root) doorman__server_set_config(server, config, learned_at);
+    if (!root) DOORMAN_FREE(learned_at);
     return DOORMAN_OK;
+}
+
+/* Returns the time since 1970 at the server's `now`. */
+static doorman_time doorman__server_epoch(const doorman_server *server) {
+    return doorman__after(server->epoch, server->now - server->epoch_at);
+}
+
+void doorman_server_set_epoch(doorman_server *server, doorman_time epoch, doorman_time now) {
+    server->epoch_at = doorman__server_now(server, now);
+    server->epoch = epoch;
+}
+
+doorman_permits *doorman_server_permits(doorman_server *server) {
+    return server->is_master ? server->permits : NULL;
 }
 
 doorman_status doorman_server_set_master(doorman_server *server,
@@ -7648,6 +7887,7 @@ doorman_status doorman_server_set_master(doorman_server *server,
             server->learned_at[i] = doorman__server_learned_at(
                 server, &server->config->templates[i], server->predecessor_gone_at);
         }
+        doorman__permits_restart(server->permits, doorman__server_epoch(server), now);
     }
     server->is_master = is_master;
     return DOORMAN_OK;
@@ -8821,11 +9061,42 @@ static void doorman__server_release(doorman_server *server, const doorman_reques
     }
 }
 
-doorman_status doorman_server_handle(doorman_server *server, const doorman_request *request,
-                                     doorman_response *response, doorman_error *error,
-                                     doorman_time now) {
+/* Returns a response without its parts. */
+static doorman_response doorman__server_start_response(const doorman_server *server,
+                                                       const doorman_request *request) {
+    return (doorman_response){.method = request->method,
+                              .is_server = request->is_server,
+                              .is_master = server->is_master,
+                              .master_address = server->master[0] ? server->master : NULL};
+}
+
+/* Answers a message on permits. A server that learns decides too, because permits do not depend on
+ * leases. The parts of the response are in the arena. */
+static doorman_status doorman__server_handle_permits(doorman_server *server,
+                                                     const doorman_request *request,
+                                                     doorman_response *response,
+                                                     doorman__arena *arena, doorman_error *error) {
+    doorman_response decided = doorman__server_start_response(server, request);
+    doorman_status status = doorman__permits_check_message(server->permits, request, error);
+    if (status == DOORMAN_OK && server->is_master) {
+        doorman__arena_clear(arena);
+        status = doorman__permits_answer(server->permits, request, &decided, arena, error,
+                                         doorman__server_epoch(server), server->now);
+    }
+    if (status == DOORMAN_OK) *response = decided;
+    return status;
+}
+
+/* As doorman_server_handle.
+ *   arena   of the server or of the caller: has the parts of a response on permits */
+static doorman_status doorman__server_handle_in(doorman_server *server,
+                                                const doorman_request *request,
+                                                doorman_response *response, doorman__arena *arena,
+                                                doorman_error *error, doorman_time now) {
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
+    bool permits = request->method >= DOORMAN_ACQUIRE && request->method <= DOORMAN_RESET;
+    if (permits) return doorman__server_handle_permits(server, request, response, arena, error);
     doorman_status status = doorman__server_check(server, request, error);
     bool get = request->method == DOORMAN_GET_CAPACITY && server->is_master;
     if (status == DOORMAN_OK && get) {
@@ -8833,10 +9104,7 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
         if (status != DOORMAN_OK) return doorman__no_memory(error);
     }
     if (status != DOORMAN_OK) return status;
-    *response = (doorman_response){.method = request->method,
-                                   .is_server = request->is_server,
-                                   .is_master = server->is_master,
-                                   .master_address = server->master[0] ? server->master : NULL};
+    *response = doorman__server_start_response(server, request);
     if (get) {
         response->items = server->items;
         response->item_count = request->item_count;
@@ -8848,6 +9116,12 @@ doorman_status doorman_server_handle(doorman_server *server, const doorman_reque
         doorman__server_release(server, request);
     }
     return DOORMAN_OK;
+}
+
+doorman_status doorman_server_handle(doorman_server *server, const doorman_request *request,
+                                     doorman_response *response, doorman_error *error,
+                                     doorman_time now) {
+    return doorman__server_handle_in(server, request, response, &server->arena, error, now);
 }
 
 doorman_upstream *doorman_server_upstream(doorman_server *server) { return &server->upstream; }
@@ -8884,6 +9158,7 @@ static void doorman__server_update(doorman_server *server) {
 static doorman_time doorman__server_due(const doorman_server *server) {
     doorman_time due = doorman__later(doorman__timers_due(&server->dues), server->update_at);
     if (server->is_master) due = doorman__earlier(due, server->master_until);
+    if (server->is_master) due = doorman__earlier(due, doorman_permits_due(server->permits));
     if (doorman__server_is_root(server)) return due;
     return doorman__earlier(due, doorman__upstream_due(&server->upstream));
 }
@@ -8892,6 +9167,9 @@ static void doorman__server_work(doorman_server *server, doorman_time now) {
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     doorman__server_update(server);
+    if (server->is_master && doorman_permits_due(server->permits) <= server->now) {
+        doorman_permits_update(server->permits, doorman__server_epoch(server), server->now);
+    }
 }
 
 static bool doorman__server_request(doorman_server *server, doorman_request *out,
@@ -12027,13 +12305,18 @@ static size_t doorman__permits_visit_bucket(doorman_permits *permits, doorman__s
     return count;
 }
 
-static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
-    doorman__slot *slot = permits->slots[index];
-    assert(!slot->limit && slot->nodes.count == 0 && slot->references == 0 && index > 0);
+static void doorman__permits_free_tops(doorman_permits *permits, doorman__slot *slot) {
     for (size_t i = 0; i < DOORMAN_TOP_COUNT; i++) {
         if (slot->tops[i]) permits->top_bytes -= doorman__top_bytes(slot->tops[i]);
         doorman__top_destroy(slot->tops[i]);
+        slot->tops[i] = NULL;
     }
+}
+
+static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
+    doorman__slot *slot = permits->slots[index];
+    assert(!slot->limit && slot->nodes.count == 0 && slot->references == 0 && index > 0);
+    doorman__permits_free_tops(permits, slot);
     doorman__chains_uninit(&slot->nodes);
     DOORMAN_FREE(slot);
     permits->slots[index] = permits->slots[--permits->slot_count];
@@ -12970,12 +13253,20 @@ static doorman_status doorman__permits_decide(doorman_permits *permits,
     return DOORMAN_OK;
 }
 
+/* Checks a request, and reads what its items want. */
+static doorman_status doorman__permits_check_whole(doorman_permits *permits,
+                                                   const doorman_permit_request *request,
+                                                   doorman_error *error) {
+    doorman_status status = doorman__permits_check(permits, request, error);
+    if (status != DOORMAN_OK) return status;
+    return doorman__wants_read(permits->wants, request, error);
+}
+
 static doorman_status doorman__permits_run(doorman_permits *permits,
                                            const doorman_permit_request *request, bool inspects,
                                            doorman_permit *out, doorman_error *error,
                                            doorman_time epoch, doorman_time now) {
-    doorman_status status = doorman__permits_check(permits, request, error);
-    if (status == DOORMAN_OK) status = doorman__wants_read(permits->wants, request, error);
+    doorman_status status = doorman__permits_check_whole(permits, request, error);
     if (status != DOORMAN_OK) return status;
     doorman__moment_move(&permits->at, epoch, now);
     doorman__permits_sweep(permits, 4);
@@ -13275,6 +13566,8 @@ static doorman_status doorman__permits_check_options(doorman_permits_options *ow
     if (!own->item_max) own->item_max = 100;
     if (!own->counter_max) own->counter_max = DOORMAN__COUNTERS_MAX;
     if (!own->memory_max) own->memory_max = SIZE_MAX;
+    if (!own->message_item_max) own->message_item_max = 10000;
+    if (!own->message_detail_max) own->message_detail_max = 100;
     if (!own->config) wrong = "config: must not be NULL";
     if (own->item_max > 1000000) wrong = "item_max: must be at most 1,000,000";
     if (own->counter_max > 1000000000) wrong = "counter_max: must be at most 1e9";
@@ -13289,6 +13582,17 @@ static doorman_status doorman__permits_check_options(doorman_permits_options *ow
     return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
 }
 
+/* Starts the clocks. Precondition: there are no counters. */
+static void doorman__permits_restart(doorman_permits *permits, doorman_time epoch,
+                                     doorman_time now) {
+    assert(!permits->counter_count && !permits->place_table.count);
+    permits->at = (doorman__moment){.now = now};
+    doorman__moment_move(&permits->at, epoch, now);
+    permits->at.start = now;
+    permits->at.start_epoch = permits->at.epoch;
+    permits->updated_at = now;
+}
+
 doorman_status doorman_permits_create(doorman_permits **out, const doorman_permits_options *options,
                                       doorman_error *error, doorman_time epoch, doorman_time now) {
     doorman_permits_options own = *options;
@@ -13299,11 +13603,7 @@ doorman_status doorman_permits_create(doorman_permits **out, const doorman_permi
     permits->options = own;
     permits->random = own.seed[0] ^ own.seed[1];
     permits->empty_hash = doorman__hash(own.seed, "");
-    permits->at.now = now;
-    doorman__moment_move(&permits->at, epoch, now);
-    permits->at.start = now;
-    permits->at.start_epoch = permits->at.epoch;
-    permits->updated_at = now;
+    doorman__permits_restart(permits, epoch, now);
     if (!doorman__permits_add_slot(permits, NULL, NULL) ||
         doorman_permits_configure(permits, own.config) != DOORMAN_OK) {
         doorman_permits_destroy(permits);
@@ -13324,19 +13624,28 @@ static void doorman__chains_free_all(doorman__chains *nodes) {
     doorman__chains_uninit(nodes);
 }
 
-void doorman_permits_destroy(doorman_permits *permits) {
-    if (!permits) return;
-    for (size_t i = 0; i < permits->slot_count; i++) {
-        doorman__chains_free_all(&permits->slots[i]->nodes);
-        for (size_t j = 0; j < DOORMAN_TOP_COUNT; j++) {
-            doorman__top_destroy(permits->slots[i]->tops[j]);
-        }
-        DOORMAN_FREE(permits->slots[i]);
-    }
+/* Removes all counters, bans, places and lists of frequent keys. Counts of decisions stay. Slots of
+ * limits that are no longer in the configuration are freed. The first slot is that of the bans. */
+static void doorman__permits_clear(doorman_permits *permits) {
     for (size_t i = 0; i < permits->place_count; i++) {
+        if (permits->places[i]) doorman__place_leave(permits->places[i]);
         if (permits->places[i]) DOORMAN_FREE(permits->places[i]->slots);
     }
     doorman__chains_free_all(&permits->place_table);
+    permits->place_count = permits->free_count = 0;
+    for (size_t i = permits->slot_count; i-- > 0;) {
+        doorman__chains_free_all(&permits->slots[i]->nodes);
+        doorman__permits_free_tops(permits, permits->slots[i]);
+        if (i > 0 && !permits->slots[i]->limit) doorman__permits_free_slot(permits, i);
+    }
+    permits->sweep_slot = 0;
+    permits->counter_count = permits->node_bytes = 0;
+}
+
+void doorman_permits_destroy(doorman_permits *permits) {
+    if (!permits) return;
+    doorman__permits_clear(permits);
+    for (size_t i = 0; i < permits->slot_count; i++) DOORMAN_FREE(permits->slots[i]);
     DOORMAN_FREE(permits->slots);
     DOORMAN_FREE(permits->own_slots);
     DOORMAN_FREE(permits->places);
@@ -13397,6 +13706,219 @@ bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index
     *out = (doorman_permits_top){entry->text, entry->text + strlen(entry->text) + 1,
                                  entry->count >> halvings, entry->error >> halvings};
     return true;
+}
+
+/* ---- permits: messages */
+/*
+ * A server answers messages on permits with the functions of this part. A message is checked as a
+ * whole before anything is decided. So an error answers the whole message, and nothing of it has
+ * taken effect. There is one exception: if memory runs out during the decisions, some units may have
+ * been charged (P9). A repeated message may be refused too early, but is never granted too often.
+ *
+ * The decisions of the permits are only valid until the next call. So the response has copies in an
+ * arena, also of the names of limits.
+ */
+
+/* Writes the error of a part of a message, with its path. */
+static doorman_status doorman__message_fail(doorman_error *error, doorman_status status,
+                                            const char *list, size_t index, const char *text) {
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    return doorman__fail(error, status, "%s[%zu].%s", list, index, text);
+}
+
+static doorman_status doorman__permits_check_acquire(doorman_permits *permits,
+                                                     const doorman_request *request,
+                                                     doorman_error *error) {
+    const doorman_permits_options *options = &permits->options;
+    size_t items = 0, details = 0;
+    for (size_t i = 0; i < request->permit_count; i++) {
+        const doorman_permit_request *permit = &request->permits[i];
+        doorman_error below = {""};
+        doorman_status status = doorman__permits_check_whole(permits, permit, &below);
+        if (status != DOORMAN_OK) {
+            return doorman__message_fail(error, status, "permit", i, below.text);
+        }
+        items += permit->item_count;
+        details += permit->detail;
+    }
+    if (items > options->message_item_max) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
+                             "permit: at most %zu items in a message, not %zu",
+                             options->message_item_max, items);
+    }
+    if (details <= options->message_detail_max) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
+                         "permit: at most %zu permits with detail in a message, not %zu",
+                         options->message_detail_max, details);
+}
+
+static doorman_status doorman__permit_entry_check(const doorman_request *request, size_t index,
+                                                  doorman_error *error) {
+    const doorman_permit_entry *entry = &request->entries[index];
+    bool reports = request->method == DOORMAN_REPORT;
+    bool resets = request->method == DOORMAN_RESET;
+    bool bans = resets && entry->sets_ban;
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(entry->resource_id), "resource_id: " DOORMAN__ID_RULE},
+        {entry->key && !doorman__key_valid(entry->key), "key: " DOORMAN__KEY_RULE},
+        {reports && !doorman__amount_valid(entry->cost < 0 ? -entry->cost : entry->cost),
+         "cost: must be a finite number from -1e15 to 1e15"},
+        {bans && (entry->ban < 0 || entry->ban > DOORMAN_DURATION_MAX),
+         "ban: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {bans && entry->limit, "limit: must be absent beside a ban"},
+        {!resets && entry->sets_ban, "ban: only in a reset"},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (!text) return DOORMAN_OK;
+    return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT, "entry", index, text);
+}
+
+static doorman_status doorman__permits_check_entries(const doorman_permits *permits,
+                                                     const doorman_request *request,
+                                                     doorman_error *error) {
+    size_t most = permits->options.message_item_max;
+    if (request->method == DOORMAN_INSPECT) most = permits->options.message_detail_max;
+    if (request->entry_count > most) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "entry: at most %zu, not %zu", most,
+                             request->entry_count);
+    }
+    for (size_t i = 0; i < request->entry_count; i++) {
+        doorman_status status = doorman__permit_entry_check(request, i, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    return DOORMAN_OK;
+}
+
+/* Checks a whole message. An INSPECT or RESET comes from a person, so it needs no client_id. */
+static doorman_status doorman__permits_check_message(doorman_permits *permits,
+                                                     const doorman_request *request,
+                                                     doorman_error *error) {
+    bool acquires = request->method == DOORMAN_ACQUIRE;
+    bool needs_id = acquires || request->method == DOORMAN_REPORT;
+    if (request->is_server) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "server_id: must be a client_id");
+    }
+    if ((needs_id || request->holder_id) && !doorman__id_valid(request->holder_id)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "client_id: " DOORMAN__ID_RULE);
+    }
+    return acquires ? doorman__permits_check_acquire(permits, request, error)
+                    : doorman__permits_check_entries(permits, request, error);
+}
+
+/* Copies the name of a limit. Returns false if memory runs out. */
+static bool doorman__permit_keep_name(doorman__arena *arena, const char **name) {
+    if (!*name) return true;
+    *name = (const char *)doorman__arena_copy(arena, *name, strlen(*name) + 1);
+    return *name != NULL;
+}
+
+/* Copies what a decision points to. Returns false if memory runs out. */
+static bool doorman__permit_keep(doorman__arena *arena, doorman_permit *permit) {
+    doorman_permit_grant *items = (doorman_permit_grant *)doorman__arena_copy(
+        arena, permit->items, permit->item_count * sizeof *items);
+    doorman_permit_detail *details = (doorman_permit_detail *)doorman__arena_copy(
+        arena, permit->details, permit->detail_count * sizeof *details);
+    if (!items || !details || !doorman__permit_keep_name(arena, &permit->limit)) return false;
+    for (size_t i = 0; i < permit->item_count; i++) {
+        if (!doorman__permit_keep_name(arena, &items[i].limit)) return false;
+    }
+    for (size_t i = 0; i < permit->detail_count; i++) {
+        if (!doorman__permit_keep_name(arena, &details[i].limit)) return false;
+    }
+    permit->items = items;
+    permit->details = details;
+    return true;
+}
+
+static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
+                                                      const doorman_request *request,
+                                                      doorman_response *response,
+                                                      doorman__arena *arena, doorman_time epoch,
+                                                      doorman_time now) {
+    size_t count = request->permit_count;
+    doorman_permit *decided = (doorman_permit *)doorman__arena_take(arena, count * sizeof *decided);
+    if (!decided) return DOORMAN_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        doorman_status status =
+            doorman_permits_acquire(permits, &request->permits[i], &decided[i], NULL, epoch, now);
+        if (status != DOORMAN_OK) return status;
+        if (!doorman__permit_keep(arena, &decided[i])) return DOORMAN_OUT_OF_MEMORY;
+    }
+    response->permits = decided;
+    response->permit_count = count;
+    return DOORMAN_OK;
+}
+
+/* Reads the state of a key. Leaves out the details of limits that the entry does not name. */
+static doorman_status doorman__permits_answer_inspect(doorman_permits *permits,
+                                                      const doorman_permit_entry *entry,
+                                                      doorman_permit *state, doorman__arena *arena,
+                                                      doorman_time epoch, doorman_time now) {
+    doorman_status status =
+        doorman_permits_inspect(permits, entry->resource_id, entry->key, state, NULL, epoch, now);
+    if (status != DOORMAN_OK) return status;
+    size_t kept = 0;
+    for (size_t i = 0; i < state->detail_count; i++) {
+        const doorman_permit_detail detail = permits->details[i];
+        if (!entry->limit || strcmp(entry->limit, detail.limit) == 0) {
+            permits->details[kept++] = detail;
+        }
+    }
+    state->detail_count = kept;
+    return doorman__permit_keep(arena, state) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+}
+
+/* A report or a ban for which there is no room for one more counter has no effect. */
+static doorman_status doorman__permits_answer_entry(doorman_permits *permits, doorman_method method,
+                                                    const doorman_permit_entry *entry,
+                                                    doorman_permit_result *out,
+                                                    doorman__arena *arena, doorman_time epoch,
+                                                    doorman_time now) {
+    memset(out, 0, sizeof *out);
+    if (method == DOORMAN_INSPECT) {
+        return doorman__permits_answer_inspect(permits, entry, &out->state, arena, epoch, now);
+    }
+    if (method == DOORMAN_REPORT) {
+        doorman_status status = doorman_permits_report(
+            permits, entry->resource_id, entry->key, entry->cost, &out->charged, NULL, epoch, now);
+        return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
+    }
+    if (entry->sets_ban) {
+        size_t before = doorman__permits_bans(permits)->nodes.count;
+        doorman_status status = doorman_permits_ban(permits, entry->resource_id, entry->key,
+                                                    entry->ban, NULL, epoch, now);
+        out->count = before - doorman__permits_bans(permits)->nodes.count;
+        if (entry->ban) out->count = status == DOORMAN_OK;
+        return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
+    }
+    return doorman_permits_reset(permits, entry->resource_id, entry->key, entry->limit, &out->count,
+                                 NULL);
+}
+
+/* Decides a message that has been checked. */
+static doorman_status doorman__permits_answer(doorman_permits *permits,
+                                              const doorman_request *request,
+                                              doorman_response *response, doorman__arena *arena,
+                                              doorman_error *error, doorman_time epoch,
+                                              doorman_time now) {
+    size_t count = request->entry_count;
+    doorman_status status = DOORMAN_OK;
+    if (request->method == DOORMAN_ACQUIRE) {
+        status = doorman__permits_answer_acquire(permits, request, response, arena, epoch, now);
+        return status == DOORMAN_OUT_OF_MEMORY ? doorman__no_memory(error) : status;
+    }
+    doorman_permit_result *results =
+        (doorman_permit_result *)doorman__arena_take(arena, count * sizeof *results);
+    if (!results) return doorman__no_memory(error);
+    for (size_t i = 0; i < count && status == DOORMAN_OK; i++) {
+        status = doorman__permits_answer_entry(permits, request->method, &request->entries[i],
+                                               &results[i], arena, epoch, now);
+    }
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    response->results = results;
+    response->result_count = count;
+    return status;
 }
 
 /* ---- permits: limiters by key */

@@ -489,6 +489,59 @@ static doorman_status configure_permits(fixture *s) {
     return status;
 }
 
+/* Creates a master with limits. */
+static void prepare_limits_server(fixture *s) {
+    prepare_limits(s);
+    const doorman_server_options options = {
+        .node = "limits", .config = s->other_config, .seed = {3, 4}};
+    const doorman_mastership mastership = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
+    assert_int_equal(doorman_server_create(&s->created_server, &options, NULL, s->now), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(s->created_server, &mastership, s->now), DOORMAN_OK);
+}
+
+/* P9: without memory some units may have been charged. So the cost is 0. */
+static doorman_status acquire_from_server(fixture *s) {
+    const doorman_permit_item items[] = {{.resource_id = "r", .key = "a"},
+                                         {.resource_id = "s", .key = "vip-1"}};
+    const doorman_permit_request permits[] = {{.items = items, .item_count = 2, .detail = true},
+                                              {.items = items, .item_count = 1}};
+    const doorman_request request = {.method = DOORMAN_ACQUIRE,
+                                     .holder_id = "c",
+                                     .permits = permits,
+                                     .permit_count = COUNT_OF(permits)};
+    doorman_response response = {.permit_count = 77};
+    doorman_status status =
+        doorman_server_handle(s->created_server, &request, &response, NULL, s->now);
+    if (status != DOORMAN_OK) assert_int_equal(response.permit_count, 77);
+    for (size_t i = 0; status == DOORMAN_OK && i < response.permit_count; i++) {
+        add(&s->outcome, "%d, %zu details\n", response.permits[i].granted,
+            response.permits[i].detail_count);
+    }
+    return status;
+}
+
+/* Sends a message of two entries. */
+static doorman_status send_entries(fixture *s, doorman_method method) {
+    const doorman_permit_entry entries[] = {{.resource_id = "r", .key = "a"},
+                                            {.resource_id = "s", .key = "vip-1"}};
+    const doorman_request request = {
+        .method = method, .holder_id = "c", .entries = entries, .entry_count = COUNT_OF(entries)};
+    doorman_response response = {.result_count = 77};
+    doorman_status status =
+        doorman_server_handle(s->created_server, &request, &response, NULL, s->now);
+    if (status != DOORMAN_OK) assert_int_equal(response.result_count, 77);
+    for (size_t i = 0; status == DOORMAN_OK && i < response.result_count; i++) {
+        const doorman_permit_result *result = &response.results[i];
+        add(&s->outcome, "%.17g charged, %zu removed, %zu details\n", result->charged,
+            result->count, result->state.detail_count);
+    }
+    return status;
+}
+
+static doorman_status report_to_server(fixture *s) { return send_entries(s, DOORMAN_REPORT); }
+static doorman_status inspect_at_server(fixture *s) { return send_entries(s, DOORMAN_INSPECT); }
+static doorman_status reset_at_server(fixture *s) { return send_entries(s, DOORMAN_RESET); }
+
 static doorman_status create_map(fixture *s) {
     const doorman_limiter_map_options options = {
         .limit = {.kind = DOORMAN_FIXED_WINDOW, .limit = 2, .window = SECOND}, .seed = {1, 2}};
@@ -919,6 +972,12 @@ static const test_case test_cases[] = {
     {"doorman_permits_report", "no cost is charged", prepare_permits, report_cost, 10},
     {"doorman_permits_reset", "nothing is reset", prepare_permits, reset_permits, 3},
     {"doorman_permits_ban", "there is no ban", prepare_permits, ban_key, 3},
+    {"doorman_server_handle", "no permit is answered", prepare_limits_server, acquire_from_server,
+     8},
+    {"doorman_server_handle", "no report is answered", prepare_limits_server, report_to_server, 4},
+    {"doorman_server_handle", "no inspection is answered", prepare_limits_server, inspect_at_server,
+     5},
+    {"doorman_server_handle", "no reset is answered", prepare_limits_server, reset_at_server, 4},
     {"doorman_limiter_map_create", "no map is made", NULL, create_map, 1},
     {"doorman_shares", "nothing is shared", NULL, compute_shares, 20},
     {"doorman_server_create", "no root is made", NULL, create_root, 2},

@@ -1382,8 +1382,13 @@ static void many_groups_are_split_into_several_messages(void **state) {
         item_requests[i] = (doorman_capacity_request){
             .resource_id = ids[i], .wants = wants, .wants_count = DOORMAN__GROUPS_MAX};
     }
-    doorman_request request = {DOORMAN_GET_CAPACITY, true,  "child", path, 1,
-                               item_requests,        COUNT, NULL,    0,    NULL};
+    doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                               .is_server = true,
+                               .holder_id = "child",
+                               .path = path,
+                               .path_count = 1,
+                               .items = item_requests,
+                               .item_count = COUNT};
     doorman_response response;
     doorman_server *server = f->nodes[leaf].server;
     assert_int_equal(doorman_server_handle(server, &request, &response, NULL, f->now), DOORMAN_OK);
