@@ -11022,6 +11022,11 @@ static void doorman__chains_remove(doorman__chains *nodes, doorman__chain *node)
     }
 }
 
+/* Starts to load the bucket of a hash into the cache. */
+static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash) {
+    if (nodes->bucket_count) __builtin_prefetch(doorman__chains_bucket(nodes, hash));
+}
+
 /* Returns the first node of the list for a hash, or NULL. The caller compares hashes and keys. */
 static doorman__chain *doorman__chains_first(const doorman__chains *nodes, uint32_t hash) {
     return nodes->bucket_count ? *doorman__chains_bucket(nodes, hash) : NULL;
@@ -11232,8 +11237,8 @@ static double doorman__lent(const doorman_figures *figures) {
 
 /* Returns how long it takes to gain a number of units, rounded up. */
 static doorman_time doorman__gain_time(const doorman_figures *figures, double units) {
-    double time = units / figures->rate * 1e9;
     if (!(units > 0)) return 0;
+    double time = units / figures->rate * 1e9;
     if (time >= (double)(4 * DOORMAN_DURATION_MAX)) return 4 * DOORMAN_DURATION_MAX;
     return (doorman_time)time + ((double)(doorman_time)time < time);
 }
@@ -11635,6 +11640,9 @@ static bool doorman__meter_fresh(const doorman__meter *meter, const doorman__mom
         uint64_t used = doorman__meter_used(meter, at);
         return used == doorman__fixed_fresh(meter->limit, figures, span, at);
     }
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        return doorman__level_at(figures, meter->state, at->now) >= figures->size;
+    }
     if (doorman__meter_reset_after(meter, at) > 0) return false;
     if (meter->limit->kind != DOORMAN_SLIDING_WINDOW || !meter->limit->empty_at_start) return true;
     uint64_t start = doorman__slice_at(at->start, figures->window);
@@ -11656,14 +11664,16 @@ typedef struct doorman__identity {
 /* ---- permits: the most frequent keys (P20) */
 /*
  * A sketch counts keys in bounded memory ("space-saving", Metwally, Agrawal and El Abbadi 2005). It
- * has 100 entries. A key without an entry takes over the entry with the smallest count, and its
+ * has 100 entries. A key without an entry takes over an entry with the smallest count, and the
  * count goes on from there. So a count is too large by at most the count of the entry before. A key
  * with more than a hundredth of all decisions always has an entry. Counts are halved at each full
  * minute, so the sketch shows the last minutes.
  *
- * The entries stay at their places in memory. `heap` is a binary heap of their indexes, with the
- * smallest count at the top. A count rises by one, so an entry moves down. In a heap of 100 it
- * moves by at most 6 places, and mostly by none.
+ * A hand goes round the entries and finds the smallest count, like the hand of a clock in page
+ * replacement. No count is below `least`. The hand stops at the next entry whose count is `least`.
+ * After a full turn without one, `least` becomes the smallest count that the hand has met. Most
+ * keys are rare, so most entries have the smallest count, and the hand moves by one or two. It
+ * never moves by more than 200.
  */
 
 #define DOORMAN__TOP_ENTRIES 100
@@ -11673,18 +11683,19 @@ typedef struct doorman__identity {
 
 typedef struct doorman__top_entry {
     uint64_t hash; /* of the resource and the key; 64 bits identify them */
-    uint64_t count, error;
+    uint64_t error;
     char *text;          /* the id of the resource, and the key; each ends with a NUL. NULL: the
-                              entry was never used */
+                            entry was never used */
     uint16_t text_bytes; /* as allocated */
-    uint8_t position;    /* in the heap */
     uint8_t next;        /* the next entry with the same head, or DOORMAN__TOP_NONE */
 } doorman__top_entry;
 
 typedef struct doorman__top {
     uint64_t ages; /* since `now` was 0, when the counts were last halved */
+    uint64_t least;
+    size_t hand;
     uint8_t heads[DOORMAN__TOP_HEADS];
-    uint8_t heap[DOORMAN__TOP_ENTRIES];
+    uint64_t counts[DOORMAN__TOP_ENTRIES];
     doorman__top_entry entries[DOORMAN__TOP_ENTRIES];
 } doorman__top;
 
@@ -11694,7 +11705,6 @@ static doorman__top *doorman__top_create(doorman_time now) {
     if (!top) return NULL;
     top->ages = (uint64_t)(now / DOORMAN__TOP_AGE);
     memset(top->heads, DOORMAN__TOP_NONE, sizeof top->heads);
-    for (uint8_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) top->heap[i] = top->entries[i].position = i;
     return top;
 }
 
@@ -11717,62 +11727,57 @@ static unsigned doorman__top_halvings(const doorman__top *top, doorman_time now)
     return passed < 63 ? (unsigned)passed : 63;
 }
 
-/* Halving keeps the order of the counts, so the heap stays a heap. */
 static void doorman__top_age(doorman__top *top, doorman_time now) {
     unsigned halvings = doorman__top_halvings(top, now);
     if (!halvings) return;
     for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) {
-        top->entries[i].count >>= halvings;
+        top->counts[i] >>= halvings;
         top->entries[i].error >>= halvings;
     }
+    top->least >>= halvings;
     top->ages = (uint64_t)(now / DOORMAN__TOP_AGE);
 }
 
-/* Adds one to the count of an entry, and moves the entry down the heap. */
-static void doorman__top_increase(doorman__top *top, doorman__top_entry *entry) {
-    size_t at = entry->position;
-    uint8_t own = top->heap[at];
-    entry->count++;
-    for (size_t child = 2 * at + 1; child < DOORMAN__TOP_ENTRIES; child = 2 * at + 1) {
-        const doorman__top_entry *entries = top->entries;
-        bool second = child + 1 < DOORMAN__TOP_ENTRIES &&
-                      entries[top->heap[child + 1]].count < entries[top->heap[child]].count;
-        if (second) child++;
-        if (entries[top->heap[child]].count >= entry->count) break;
-        top->heap[at] = top->heap[child];
-        top->entries[top->heap[at]].position = (uint8_t)at;
-        at = child;
+/* Returns the index of an entry with the smallest count. */
+static size_t doorman__top_rarest(doorman__top *top) {
+    uint64_t met = UINT64_MAX;
+    for (size_t steps = 0;; steps++) {
+        assert(steps <= 2 * DOORMAN__TOP_ENTRIES);
+        if (steps == DOORMAN__TOP_ENTRIES) top->least = met;
+        top->hand = top->hand + 1 < DOORMAN__TOP_ENTRIES ? top->hand + 1 : 0;
+        uint64_t count = top->counts[top->hand];
+        assert(count >= top->least);
+        if (count == top->least) return top->hand;
+        if (count < met) met = count;
     }
-    top->heap[at] = own;
-    entry->position = (uint8_t)at;
 }
 
-/* Finds the entry of a hash. Returns NULL if there is none. */
-static doorman__top_entry *doorman__top_find(doorman__top *top, uint64_t hash) {
+/* Returns the index of the entry with a hash, or DOORMAN__TOP_NONE. */
+static size_t doorman__top_find(const doorman__top *top, uint64_t hash) {
     uint8_t at = top->heads[hash % DOORMAN__TOP_HEADS];
     while (at != DOORMAN__TOP_NONE && top->entries[at].hash != hash) at = top->entries[at].next;
-    return at == DOORMAN__TOP_NONE ? NULL : &top->entries[at];
+    return at;
 }
 
 /* Gives an entry to another key. Precondition: text_bytes of the entry suffice. */
-static void doorman__top_replace(doorman__top *top, doorman__top_entry *entry, const char *id,
+static void doorman__top_replace(doorman__top *top, size_t index, const char *id,
                                  const doorman__identity *key) {
-    uint8_t own = (uint8_t)(entry - top->entries);
+    doorman__top_entry *entry = &top->entries[index];
     uint8_t *at = &top->heads[entry->hash % DOORMAN__TOP_HEADS];
-    while (*at != DOORMAN__TOP_NONE && *at != own) at = &top->entries[*at].next;
-    if (*at == own) *at = entry->next; /* an entry that was never used is in no list */
+    while (*at != DOORMAN__TOP_NONE && *at != index) at = &top->entries[*at].next;
+    if (*at == index) *at = entry->next; /* an entry that was never used is in no list */
     size_t bytes = strlen(id) + 1;
     memcpy(entry->text, id, bytes);
     memcpy(entry->text + bytes, key->key, key->key_bytes + 1);
     entry->hash = key->hash;
-    entry->error = entry->count;
+    entry->error = top->counts[index];
     entry->next = top->heads[key->hash % DOORMAN__TOP_HEADS];
-    top->heads[key->hash % DOORMAN__TOP_HEADS] = own;
+    top->heads[key->hash % DOORMAN__TOP_HEADS] = (uint8_t)index;
 }
 
 /* Returns whether an entry is before another in the order of the list. */
 static bool doorman__top_before(const doorman__top *top, size_t one, size_t other) {
-    uint64_t a = top->entries[one].count, b = top->entries[other].count;
+    uint64_t a = top->counts[one], b = top->counts[other];
     return a != b ? a > b : one < other;
 }
 
@@ -12272,6 +12277,9 @@ static bool doorman__counter_counts(doorman__counter *counter, const doorman_per
 
 /* ---- permits: removing counters that equal fresh ones (P14) */
 
+#define DOORMAN__CALL_VISITS 4
+#define DOORMAN__UPDATE_VISITS 10000
+
 /* Removes a counter if it equals a fresh one, or if its limit is gone. */
 static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot,
                                    doorman__counter *counter) {
@@ -12350,12 +12358,19 @@ static void doorman__permits_sweep_places(doorman_permits *permits, size_t visit
     }
 }
 
-/* Visits about so many counters, and as many places. */
-static void doorman__permits_sweep(doorman_permits *permits, size_t visits) {
+/* Starts to load the counters that the next sweep visits into the cache. */
+static void doorman__permits_prefetch_sweep(const doorman_permits *permits, size_t visits) {
+    const doorman__chains *nodes = &permits->slots[permits->sweep_slot]->nodes;
+    for (size_t i = nodes->cursor; i < nodes->bucket_count && visits > 0; i++, visits--) {
+        __builtin_prefetch(*doorman__chains_at(nodes, i));
+    }
+}
+
+/* Visits about so many counters. */
+static void doorman__permits_sweep_counters(doorman_permits *permits, size_t visits) {
     size_t all = permits->slot_count + 4 * (permits->counter_count + 1);
     all += 4 * doorman__permits_bans(permits)->nodes.count;
     size_t steps = 4 * visits + 16 < all ? 4 * visits + 16 : all;
-    doorman__permits_sweep_places(permits, visits);
     for (size_t visited = 0; visited < visits && steps > 0; steps--) {
         doorman__slot *slot = permits->slots[permits->sweep_slot];
         if (slot->nodes.cursor >= slot->nodes.bucket_count) {
@@ -12364,6 +12379,7 @@ static void doorman__permits_sweep(doorman_permits *permits, size_t visits) {
             visited += doorman__permits_visit_bucket(permits, slot);
         }
     }
+    doorman__permits_prefetch_sweep(permits, DOORMAN__CALL_VISITS);
 }
 
 /* ---- permits: room for one more counter */
@@ -12484,7 +12500,10 @@ static bool doorman__key_valid(const char *key) {
     const char *end = (const char *)memchr(key, 0, DOORMAN_ID_BYTES_MAX + 1);
     uint32_t code = 0;
     while (end && key < end) {
-        if (!doorman__utf8_next(&key, end, &code)) return false;
+        bool word =
+            end - key >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)key));
+        if (word) key += 8;
+        if (!word && !doorman__utf8_next(&key, end, &code)) return false;
     }
     return end != NULL;
 }
@@ -12607,19 +12626,14 @@ static bool doorman__charge_find(doorman_permits *permits, doorman__charge *char
     return true;
 }
 
-/* Adds what an item wants of one counter. Returns false if memory runs out. */
+/* Adds what an item wants of one counter. Returns false if memory runs out.
+ *   given   is at the end of the charges, and not counted yet */
 static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
-                                        const doorman__charge *given) {
+                                        doorman__charge *given) {
     doorman__want *want = &permits->wants[item];
     doorman__charge *charge = item ? doorman__permits_same_charge(permits, given) : NULL;
     if (!charge) {
-        void *charges = permits->charges;
-        bool room = doorman__reserve(&charges, &permits->charge_capacity, permits->charge_count + 1,
-                                     sizeof *permits->charges);
-        permits->charges = (doorman__charge *)charges;
-        if (!room) return false;
-        charge = &permits->charges[permits->charge_count];
-        *charge = *given;
+        charge = given;
         if (!doorman__charge_find(permits, charge)) return false;
         charge->first_item = item;
         int32_t *head = &permits->charge_heads[charge->identity.hash & 255];
@@ -12633,25 +12647,35 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
     return true;
 }
 
+/* Makes room for one charge of each limit. Charges move only here, between two items. */
+static bool doorman__permits_reserve_charges(doorman_permits *permits, size_t limit_count) {
+    void *charges = permits->charges;
+    bool room = doorman__reserve(&charges, &permits->charge_capacity,
+                                 permits->charge_count + limit_count, sizeof *permits->charges);
+    permits->charges = (doorman__charge *)charges;
+    return room;
+}
+
 /* Adds the charges of all limits that concern an item. Returns false if memory runs out. */
 static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) {
     const doorman__want *want = &permits->wants[item];
     doorman__place *place = want->place;
+    if (!doorman__permits_reserve_charges(permits, place->slot_count)) return false;
     for (size_t i = 0; i < place->slot_count; i++) {
         const doorman_permit_limit *limit = &place->template_->limits[i];
         if (limit->key_count && !doorman__keys_concern(limit->keys, limit->key_count, want->key)) {
             continue;
         }
-        doorman__charge charge;
-        memset(&charge, 0, sizeof charge);
-        charge.place = place;
-        charge.limit = limit;
-        charge.slot = place->slots[i].slot;
-        charge.since = place->slots[i].since;
-        charge.own = permits->own_slots[limit - permits->config->limits];
-        charge.identity = doorman__limit_identity(permits, limit, place, &want->identity);
-        charge.shadow = limit->shadow || place->shadow;
-        if (!doorman__permits_add_charge(permits, item, &charge)) return false;
+        doorman__charge *charge = &permits->charges[permits->charge_count];
+        memset(charge, 0, sizeof *charge);
+        charge->place = place;
+        charge->limit = limit;
+        charge->slot = place->slots[i].slot;
+        charge->since = place->slots[i].since;
+        charge->own = permits->own_slots[limit - permits->config->limits];
+        charge->identity = doorman__limit_identity(permits, limit, place, &want->identity);
+        charge->shadow = limit->shadow || place->shadow;
+        if (!doorman__permits_add_charge(permits, item, charge)) return false;
     }
     return true;
 }
@@ -12661,10 +12685,9 @@ static doorman__counter *doorman__permits_find_ban(const doorman_permits *permit
     return doorman__slot_find(doorman__permits_bans(permits), of_key);
 }
 
-/* Finds the place of an item, its ban and its charges. Returns false if memory runs out.
- *   inspects   true: the limits of a banned key are evaluated too */
-static bool doorman__permits_prepare_item(doorman_permits *permits, size_t item, bool inspects) {
-    doorman__want *want = &permits->wants[item];
+/* Finds the place of an item, and starts to load its counters into the cache. Returns false if
+ * memory runs out. */
+static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want *want) {
     doorman__place *place = doorman__permits_find_place(permits, want->resource_id);
     if (place && !doorman__place_resolve(permits, place)) return false;
     const doorman_template *template_ =
@@ -12680,6 +12703,19 @@ static bool doorman__permits_prepare_item(doorman_permits *permits, size_t item,
     if (!place || want->unmatched) return true;
     want->place = place;
     want->identity = doorman__identity_of(permits, place, want->key);
+    for (size_t i = 0; i < place->slot_count; i++) {
+        bool per_key = place->template_->limits[i].per == DOORMAN_PER_KEY;
+        const doorman__chains *nodes = &place->slots[i].slot->nodes;
+        if (per_key) doorman__chains_prefetch(nodes, (uint32_t)want->identity.hash);
+    }
+    return true;
+}
+
+/* Finds the ban of an item and its charges. Returns false if memory runs out.
+ *   inspects   true: the limits of a banned key are evaluated too */
+static bool doorman__permits_prepare_item(doorman_permits *permits, size_t item, bool inspects) {
+    doorman__want *want = &permits->wants[item];
+    if (!want->place) return true;
     doorman__counter *ban = doorman__permits_find_ban(permits, &want->identity);
     doorman_time until = ban ? (doorman_time)doorman__counter_state(ban)[0] : 0;
     if (until > permits->at.now) want->ban_rest = until - permits->at.now;
@@ -12687,22 +12723,30 @@ static bool doorman__permits_prepare_item(doorman_permits *permits, size_t item,
     return doorman__permits_add_charges(permits, item);
 }
 
+/* Finds the charges of all items. A sweep runs while their counters are loaded. It removes no
+ * places, because the items point to theirs. */
 static bool doorman__permits_prepare(doorman_permits *permits, size_t count, bool inspects) {
     permits->charge_count = permits->detail_count = 0;
     /* only a second item looks for the charges of the first one */
     if (count > 1) memset(permits->charge_heads, 0xff, sizeof permits->charge_heads);
+    for (size_t i = 0; i < count; i++) {
+        if (!doorman__permits_locate_item(permits, &permits->wants[i])) return false;
+    }
+    doorman__permits_sweep_counters(permits, DOORMAN__CALL_VISITS);
     for (size_t i = 0; i < count; i++) {
         if (!doorman__permits_prepare_item(permits, i, inspects)) return false;
     }
     return true;
 }
 
-/* Ends a call: its counters may be removed again. */
-static void doorman__permits_release_charges(doorman_permits *permits) {
+/* Ends a call: its counters and places may be removed again. A call adds at most one place for each
+ * item, and visits four. So refused permits with new resources do not fill the memory. */
+static void doorman__permits_end_call(doorman_permits *permits, size_t item_count) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__counter *counter = permits->charges[i].counter;
         if (counter) counter->flags &= (uint8_t)~DOORMAN__IN_USE;
     }
+    doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS * item_count);
 }
 
 /* ---- permits: one decision, evaluate */
@@ -12999,13 +13043,13 @@ static void doorman__permits_count_key(doorman_permits *permits, doorman__slot *
         permits->top_bytes += sizeof *top;
     }
     doorman__top_age(top, permits->at.now);
-    doorman__top_entry *entry = doorman__top_find(top, want->identity.hash);
-    if (!entry) {
-        entry = &top->entries[top->heap[0]];
-        if (!doorman__permits_reserve_text(permits, entry, want)) return;
-        doorman__top_replace(top, entry, want->resource_id, &want->identity);
+    size_t index = doorman__top_find(top, want->identity.hash);
+    if (index == DOORMAN__TOP_NONE) {
+        index = doorman__top_rarest(top);
+        if (!doorman__permits_reserve_text(permits, &top->entries[index], want)) return;
+        doorman__top_replace(top, index, want->resource_id, &want->identity);
     }
-    doorman__top_increase(top, entry);
+    top->counts[index]++;
 }
 
 /* Counts a decision on the keys of all items. */
@@ -13269,9 +13313,8 @@ static doorman_status doorman__permits_run(doorman_permits *permits,
     doorman_status status = doorman__permits_check_whole(permits, request, error);
     if (status != DOORMAN_OK) return status;
     doorman__moment_move(&permits->at, epoch, now);
-    doorman__permits_sweep(permits, 4);
     status = doorman__permits_decide(permits, request, inspects, out);
-    doorman__permits_release_charges(permits);
+    doorman__permits_end_call(permits, request->item_count);
     return status == DOORMAN_OUT_OF_MEMORY ? doorman__no_memory(error) : status;
 }
 
@@ -13373,10 +13416,9 @@ doorman_status doorman_permits_report(doorman_permits *permits, const char *reso
     }
     (void)doorman__wants_read(permits->wants, &request, error);
     doorman__moment_move(&permits->at, epoch, now);
-    doorman__permits_sweep(permits, 4);
     double all = 0;
     status = doorman__permits_charge_report(permits, cost, &all);
-    doorman__permits_release_charges(permits);
+    doorman__permits_end_call(permits, 1);
     if (status == DOORMAN_OK) *charged = all;
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
     if (status == DOORMAN_OK) return status;
@@ -13662,12 +13704,11 @@ doorman_time doorman_permits_due(const doorman_permits *permits) {
     return empty ? DOORMAN_NEVER : doorman__after(permits->updated_at, DOORMAN_SECOND);
 }
 
-#define DOORMAN__UPDATE_VISITS 10000
-
 void doorman_permits_update(doorman_permits *permits, doorman_time epoch, doorman_time now) {
     doorman__moment_move(&permits->at, epoch, now);
     permits->updated_at = permits->at.now;
-    doorman__permits_sweep(permits, DOORMAN__UPDATE_VISITS);
+    doorman__permits_sweep_places(permits, DOORMAN__UPDATE_VISITS);
+    doorman__permits_sweep_counters(permits, DOORMAN__UPDATE_VISITS);
 }
 
 void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out) {
@@ -13699,12 +13740,12 @@ bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index
     size_t last = cursor->position ? (size_t)cursor->position - 1 : DOORMAN__TOP_NONE;
     size_t next = top ? doorman__top_next(top, last) : DOORMAN__TOP_NONE;
     unsigned halvings = top ? doorman__top_halvings(top, now) : 0;
-    cursor->at_end = next == DOORMAN__TOP_NONE || !(top->entries[next].count >> halvings);
+    cursor->at_end = next == DOORMAN__TOP_NONE || !(top->counts[next] >> halvings);
     if (cursor->at_end) return false;
     const doorman__top_entry *entry = &top->entries[next];
     cursor->position = next + 1;
     *out = (doorman_permits_top){entry->text, entry->text + strlen(entry->text) + 1,
-                                 entry->count >> halvings, entry->error >> halvings};
+                                 top->counts[next] >> halvings, entry->error >> halvings};
     return true;
 }
 
