@@ -123,6 +123,8 @@
  *     election       doorman_election_init  _next  _answered  _mastership  _resign
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants  _read
  *                    _try  _release
+ *     permit client  doorman_permit_client_create  _destroy  _upstream  _acquire  _report  _next
+ *                    _kill_switch  _read
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
  *                    doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
  *     permits        doorman_permits_create  _destroy  _configure  _acquire  _report  _inspect
@@ -245,6 +247,7 @@
  *                       server
  *     >>permits         decisions on single requests, for very many keys; limiters by key
  *     >>client          the resources of an application, their fallbacks, and wants that follow use
+ *     >>permit_client   what asks servers for permits, on behalf of many callers
  *     >>loop            what a caller's loop calls, for a client or a server
  *     >>json            the wire protocol
  *     >>nng             a client with its own thread, and the transport of clients and nodes
@@ -1107,6 +1110,23 @@ typedef struct doorman_tls {
     const char *certificate, *key; /* the certificate and key of this process; NULL: none */
 } doorman_tls;
 
+/* What a permit gets if no server decides on it: see "permit clients, the public part". */
+typedef enum doorman_permit_fallback {
+    DOORMAN_FAIL_OPEN,   /* it is granted: each item gets its minimum */
+    DOORMAN_FAIL_CLOSED, /* it is refused */
+    DOORMAN_FAIL_LOCAL   /* limiters of this process decide, one for each resource and key. A grant
+                            gives each item its minimum */
+} doorman_permit_fallback;
+
+/* How a client treats its permits. */
+typedef struct doorman_permit_policy {
+    doorman_permit_fallback fallback; /* default FAIL_OPEN */
+    /* FAIL_LOCAL: required, the limit of each resource and key. A TOKEN_BUCKET without debt_max, a
+     * FIXED_WINDOW or a SLIDING_WINDOW. Used only during the call. Other fallbacks: NULL */
+    const struct doorman_limit_options *local;
+    bool shadow; /* true: each permit is granted at once. It is also sent, to count refusals */
+} doorman_permit_policy;
+
 typedef struct doorman_client_options {
     const char *client_id; /* required; no other client may have the same id */
     /* Required: 1 to 16 addresses, tried in turn. doorman_agent_start lists the forms of address
@@ -1117,11 +1137,12 @@ typedef struct doorman_client_options {
      * master may have another scheme. */
     const char *const *addresses;
     size_t address_count;
-    uint64_t seed;                /* required: a random number that is new for each client. If
+    uint64_t seed;                 /* required: a random number that is new for each client. If
                                      `seed` is 0 and DOORMAN_NNG is defined, the library takes
                                      random bits from the system */
-    doorman_time request_timeout; /* at least 1 ms; default 5 s */
-    const doorman_tls *tls;       /* only for an agent; required if an address needs TLS */
+    doorman_time request_timeout;  /* at least 1 ms; default 5 s */
+    const doorman_tls *tls;        /* only for an agent; required if an address needs TLS */
+    doorman_permit_policy permits; /* only for a doorman_permit_client */
 } doorman_client_options;
 
 typedef struct doorman_client doorman_client;
@@ -1928,6 +1949,116 @@ DOORMAN_API bool doorman_limiter_map_reset(doorman_limiter_map *map, const void 
  *   cost         O(visits_max) */
 DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max,
                                              doorman_time now);
+/* ---- permit clients, the public part -------------------------------------------------------- */
+/* A permit client asks servers for permits on behalf of many callers. It has no thread and no
+ * clock. The loop is that of doorman_upstream,
+ * with one addition:
+ *
+ *     doorman_upstream *upstream = doorman_permit_client_upstream(client);
+ *     as in the loop of doorman_upstream; and after each call on the upstream or the client
+ *         while (doorman_permit_client_next(client, &context, &acquired, now))
+ *             tell the caller who passed this context
+ *
+ * The section >>permit_client says what it decides by itself (P21 to P25). */
+typedef struct doorman_permit_client doorman_permit_client;
+
+#define DOORMAN_PERMIT_ITEMS_MAX 100 /* of one permit */
+
+/* Who has decided on a permit. */
+typedef enum doorman_decider {
+    DOORMAN_BY_SERVER,
+    DOORMAN_BY_REFUSAL,  /* a server has refused the same a short time ago (P22) */
+    DOORMAN_BY_FALLBACK, /* no server has decided (P23) */
+    DOORMAN_BY_BYPASS    /* the kill switch is on, or `shadow` is set (P25) */
+} doorman_decider;
+
+/* What a caller gets. */
+typedef struct doorman_acquired {
+    bool granted;
+    bool warning; /* granted, but a warn_at was passed */
+    doorman_decider decided_by;
+    doorman_time wait; /* granted: 0, because the caller has waited already. More than 0 only if the
+                          timeout has passed: the caller must wait so much longer */
+    double units[DOORMAN_PERMIT_ITEMS_MAX]; /* granted: the units of each item, in their order. The
+                                               rest is 0 */
+    /* granted: the limit that has the fewest units left. Refused: the limit that refuses. "": there
+     * is none, or it is not known */
+    char limit[DOORMAN_ID_BYTES_MAX + 1];
+    double remaining;         /* granted: the units that are left of this limit */
+    doorman_time reset_after; /* granted: the time until this limit is fresh again */
+    doorman_reason reason;    /* refused; NO_REASON: by the fallback */
+    size_t item_index;        /* refused: the item that is refused */
+    bool has_retry_after;     /* refused; false: waiting does not help, or it is not known */
+    doorman_time retry_after; /* refused: the same permit could be granted then */
+} doorman_acquired;
+
+/* What a permit client has done. */
+typedef struct doorman_permit_client_info {
+    size_t waiting_count;        /* permits and reports without a result */
+    uint64_t granted, refused;   /* by a server */
+    uint64_t refused_locally;    /* P22 */
+    uint64_t fallback_granted;   /* P23 */
+    uint64_t fallback_refused;   /* P23 */
+    uint64_t bypassed;           /* refusals that the kill switch or `shadow` has prevented */
+    uint64_t timed_out;          /* permits without a decision within their timeout */
+    uint64_t reported, lost;     /* reports: that a server has charged; that were given up */
+    uint64_t messages, failures; /* messages that were sent; of these, that have failed */
+    uint64_t pauses;             /* how often the breaker has opened (P23) */
+    bool is_pausing;             /* the breaker is open: no server is asked now */
+} doorman_permit_client_info;
+
+/* Creates a permit client.
+ *   out       written only on OK; the caller destroys it
+ *   options   as for doorman_client_create. The default of request_timeout is 1 s
+ *   error     may be NULL
+ *   returns   as doorman_client_create */
+DOORMAN_API doorman_status doorman_permit_client_create(doorman_permit_client **out,
+                                                        const doorman_client_options *options,
+                                                        doorman_error *error, doorman_time now);
+
+/* Frees the client. Permits without a decision get none. NULL has no effect. */
+DOORMAN_API void doorman_permit_client_destroy(doorman_permit_client *client);
+
+/* Returns the upstream of the client, for the caller's loop.
+ *   returns   never NULL; belongs to the client, which frees it */
+DOORMAN_API doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client);
+
+/* Asks for a permit. doorman_permit_client_next returns the decision later.
+ *   request   used only during the call; checked. `detail` must be false
+ *   timeout   more than 0. The decision comes within this time, with the wait of a grant
+ *   context   returned with the decision
+ *   error     may be NULL; describes an INVALID_ARGUMENT
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permit_client_acquire(doorman_permit_client *client,
+                                                         const doorman_permit_request *request,
+                                                         doorman_time timeout, void *context,
+                                                         doorman_error *error, doorman_time now);
+
+/* Reports what an action has really cost (P13). The report is sent with the next message. It is
+ * lost, and counted, if no server takes it.
+ *   key       NULL means ""
+ *   cost      units, [-1e15, 1e15]
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *client,
+                                                        const char *resource_id, const char *key,
+                                                        double cost, doorman_error *error,
+                                                        doorman_time now);
+
+/* Returns the next decision.
+ *   context   written on true: that of doorman_permit_client_acquire
+ *   out       written in full on true
+ *   returns   false: there is no decision now */
+DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void **context,
+                                            doorman_acquired *out, doorman_time now);
+
+/* Turns the kill switch on or off (P25). */
+DOORMAN_API void doorman_permit_client_kill_switch(doorman_permit_client *client, bool on);
+
+/* Reads what the client has done.
+ *   out   written in full */
+DOORMAN_API void doorman_permit_client_read(const doorman_permit_client *client,
+                                            doorman_permit_client_info *out);
+
 #ifdef DOORMAN_JSON
 #define DOORMAN__DECLARES_JSON
 /* ---- JSON, the public part ------------------------------------------------------------------ */
@@ -6259,9 +6390,11 @@ typedef enum doorman__upstream_state {
 #define DOORMAN__DEMANDS_MAX 20000
 
 struct doorman_upstream {
-    doorman_client *client; /* the owner; NULL if the owner is a server */
-    doorman_server *server; /* the owner; NULL if the owner is a client */
-    const char *holder_id;  /* in the owner's memory */
+    /* The owner. The other two are NULL. */
+    doorman_client *client;
+    doorman_server *server;
+    doorman_permit_client *permit_client;
+    const char *holder_id; /* in the owner's memory */
     bool is_server;
     const char *const *path; /* of a server: the nodes that a request names (T8); in the owner's
                                 memory */
@@ -6344,7 +6477,7 @@ static const char *doorman__address_fault(const char *address) {
 static doorman_status doorman__upstream_init(doorman_upstream *upstream, const char *holder_id,
                                              const char *const *addresses, size_t address_count,
                                              doorman_error *error) {
-    assert(!upstream->client != !upstream->server);
+    assert(!!upstream->client + !!upstream->server + !!upstream->permit_client == 1);
     if (address_count < 1 || address_count > DOORMAN__ADDRESSES_MAX || !addresses) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "addresses: must be 1 to %d",
                              DOORMAN__ADDRESSES_MAX);
@@ -15468,21 +15601,1031 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
     return DOORMAN_OK;
 }
 
+/* ---- >>permit_client ------------------------------------------------------------------------ */
+/*
+ * A permit client asks servers for permits on behalf of many callers. It is passive, like a client.
+ * Its upstream gives the next message to the caller's loop, and takes the response. From its
+ * upstream it has the address (K3), the states of a request, and the check of a response (R2). It
+ * uses no held leases.
+ *
+ * P21 Permits travel in batches. While one message is under way, the next one fills. So a caller
+ *    alone waits for one round trip, and many callers share it. A message has at most
+ *    DOORMAN__MESSAGE_ITEMS items and DOORMAN__MESSAGE_TEXT bytes of text. Reports travel in
+ *    messages of their own. If permits and reports wait, the two kinds of message alternate.
+ * P22 The client remembers a refusal of a permit of one item while the refusal is valid (P5). In
+ *    that time it refuses every permit that has an item with the same resource and key, the same
+ *    minimum or more, and the same max_wait or less. The time begins when the message was sent,
+ *    which is before the server decided. So a refusal never lasts longer than the server allows.
+ *    The client remembers at most DOORMAN__REFUSALS_MAX refusals.
+ * P23 The fallback decides if a server gives no answer within the timeout, if no server can be
+ *    reached, if the response is an error, and if a refusal says UNMATCHED or LEARNING.
+ *       A message has failed if it has no valid response of a master. Its permits are sent again,
+ *    to the next address, at most once more than there are addresses. A permit that is sent again
+ *    travels alone, so that a permit that a server refuses to read harms no other permit. A lost
+ *    answer may have charged. So such a permit may be refused too early, but is never granted too
+ *    often.
+ *       A breaker saves the callers from waiting for servers that fail. After 5 failed messages in
+ *    a row the breaker opens. While it is open, the fallback decides at once. The breaker opens for
+ *    1 s at first, and then for twice as long after each failure, up to 30 s. After that time the
+ *    next message is a test. If it fails, the breaker opens again. While servers answer that they
+ *    know no master, the breaker opens for at most 4 s, because an election ends soon.
+ * P25 While the kill switch is on, or with `shadow`, each permit is granted in full, and at once.
+ *    A copy of the permit is sent, so that server and client count what would have been refused.
+ *
+ * A call is a permit or a report from its beginning to its result. Only doorman__call_move changes
+ * its state:
+ *
+ *   state    meaning                          event                                next state
+ *   NEW      not in a list                    is local, or the breaker is open     -> DECIDED
+ *                                             otherwise                            -> QUEUED
+ *   QUEUED   waits for a message              is in a message                      -> SENT
+ *                                             times out, or the breaker opens      -> DECIDED
+ *   SENT     is in the message under way      has an answer, or times out          -> DECIDED
+ *                                             is granted with a wait               -> WAITING
+ *                                             the message fails or is redirected   -> QUEUED
+ *   WAITING  waits as the server has told     the wait or the timeout ends         -> DECIDED
+ *   DECIDED  its caller has no result yet     its caller takes the result          (freed)
+ *
+ * The states of the upstream are those of the breaker. BACKING_OFF: the breaker is open. REQUESTED
+ * after 5 failures: the message under way is the test. Otherwise: the breaker is closed.
+ */
+
+#define DOORMAN__MESSAGE_ITEMS ((size_t)10000)    /* P19 */
+#define DOORMAN__MESSAGE_TEXT ((size_t)256 << 10) /* so the response fits in 4 MiB, too */
+#define DOORMAN__REFUSALS_MAX ((size_t)10000)
+#define DOORMAN__CALLS_MAX ((size_t)100000) /* the fallback decides on further permits */
+#define DOORMAN__REPORTS_MAX ((size_t)10000)
+
+/* A message waits at least this long for its response, even if its callers have less time. So a
+ * caller that is in a hurry does not make a server look as if it had failed. */
+#define DOORMAN__MESSAGE_WAIT_MIN (DOORMAN_SECOND / 10)
+
+#define DOORMAN__BREAKER_FAILURES 5U
+#define DOORMAN__BREAKER_DOUBLINGS 5U       /* 1 s << 5 is more than 30 s */
+#define DOORMAN__BREAKER_DOUBLINGS_ALIVE 2U /* while servers answer: up to 4 s */
+#define DOORMAN__BREAKER_MAX (30 * DOORMAN_SECOND)
+
+typedef enum doorman__call_state {
+    DOORMAN__CALL_NEW,
+    DOORMAN__CALL_QUEUED,
+    DOORMAN__CALL_SENT,
+    DOORMAN__CALL_WAITING,
+    DOORMAN__CALL_DECIDED,
+    DOORMAN__CALL_STATE_COUNT
+} doorman__call_state;
+
+/* A permit or a report. Its items and their texts are behind the struct. The key of an item is
+ * directly behind the NUL of its resource_id. */
+typedef struct doorman__call {
+    struct doorman__call *previous, *next; /* in a list; not while SENT */
+    doorman__timer timer;                  /* when it times out, or when its wait ends */
+    doorman__call_state state;
+    bool is_report;
+    bool attended; /* a caller wants the result */
+    bool alone;    /* it is in a message of its own */
+    size_t failures;
+    size_t place; /* SENT: its index in the message */
+    size_t text_bytes;
+    void *context;
+    doorman_time deadline;
+    doorman_permit_request request; /* of a report: one item */
+    doorman_status status;          /* UNAVAILABLE: an agent was shut down */
+    doorman_acquired acquired;
+} doorman__call;
+
+typedef struct doorman__calls {
+    doorman__call *first, *last;
+    size_t count;
+} doorman__calls;
+
+/* A refusal that is still valid (P22). The resource and the key are behind the struct. */
+typedef struct doorman__known_refusal {
+    doorman__link link;
+    struct doorman__known_refusal *next; /* in the order in which they were added */
+    size_t text_bytes;
+    double min;
+    doorman_time max_wait, until, retry_at; /* retry_at NEVER: not known */
+    doorman_reason reason;
+    char limit[DOORMAN_ID_BYTES_MAX + 1];
+} doorman__known_refusal;
+
+struct doorman_permit_client {
+    doorman_upstream upstream;
+    char client_id[DOORMAN_ID_BYTES_MAX + 1];
+    doorman_permit_policy policy; /* `local` is not used */
+    bool kill_switch;
+    doorman_time message_timeout; /* the longest time to wait for a response */
+    doorman_limiter_map *local;   /* NULL: the fallback is not FAIL_LOCAL */
+    uint64_t hash_key[2], local_key[2];
+
+    doorman__calls permits, reports, waiting, decided;
+    doorman__timers timers;
+    size_t call_count; /* in all states */
+
+    /* The message under way. NULL: the call has its result already. */
+    doorman__call **message;
+    doorman_permit_request *permit_items;
+    doorman_permit_entry *entries;
+    size_t message_capacity, permit_capacity, entry_capacity, message_count;
+
+    doorman__table refusals;
+    doorman__known_refusal *oldest, *newest;
+    doorman_permit_client_info counts;
+};
+
+/* ---- permit client: its calls */
+
+static doorman__calls *doorman__call_list(doorman_permit_client *client,
+                                          const doorman__call *call) {
+    switch (call->state) {
+    case DOORMAN__CALL_QUEUED: return call->is_report ? &client->reports : &client->permits;
+    case DOORMAN__CALL_WAITING: return &client->waiting;
+    case DOORMAN__CALL_DECIDED: return &client->decided;
+    case DOORMAN__CALL_NEW:
+    case DOORMAN__CALL_SENT:
+    case DOORMAN__CALL_STATE_COUNT: break;
+    }
+    return NULL;
+}
+
+static void doorman__calls_remove(doorman__calls *calls, doorman__call *call) {
+    assert(calls->count > 0);
+    *(call->previous ? &call->previous->next : &calls->first) = call->next;
+    *(call->next ? &call->next->previous : &calls->last) = call->previous;
+    call->previous = call->next = NULL;
+    calls->count--;
+}
+
+static void doorman__calls_append(doorman__calls *calls, doorman__call *call) {
+    assert(!call->previous && !call->next);
+    call->previous = calls->last;
+    *(calls->last ? &calls->last->next : &calls->first) = call;
+    calls->last = call;
+    calls->count++;
+}
+
+static void doorman__calls_prepend(doorman__calls *calls, doorman__call *call) {
+    assert(!call->previous && !call->next);
+    call->next = calls->first;
+    *(calls->first ? &calls->first->previous : &calls->last) = call;
+    calls->first = call;
+    calls->count++;
+}
+
+/* Moves a call to another state. A call that returns to its queue becomes the first one there,
+ * because it has waited longest. */
+static void doorman__call_move(doorman_permit_client *client, doorman__call *call,
+                               doorman__call_state state) {
+    static const bool legal[DOORMAN__CALL_STATE_COUNT][DOORMAN__CALL_STATE_COUNT] = {
+        [DOORMAN__CALL_NEW] = {[DOORMAN__CALL_QUEUED] = true, [DOORMAN__CALL_DECIDED] = true},
+        [DOORMAN__CALL_QUEUED] = {[DOORMAN__CALL_SENT] = true, [DOORMAN__CALL_DECIDED] = true},
+        [DOORMAN__CALL_SENT] = {[DOORMAN__CALL_QUEUED] = true,
+                                [DOORMAN__CALL_WAITING] = true,
+                                [DOORMAN__CALL_DECIDED] = true},
+        [DOORMAN__CALL_WAITING] = {[DOORMAN__CALL_DECIDED] = true}};
+    doorman__call_state last = call->state;
+    doorman__calls *from = doorman__call_list(client, call);
+    assert(legal[last][state]);
+    (void)legal;
+    if (from) doorman__calls_remove(from, call);
+    if (last == DOORMAN__CALL_SENT) client->message[call->place] = NULL;
+    call->state = state;
+    doorman__calls *to = doorman__call_list(client, call);
+    if (!to) return;
+    if (last == DOORMAN__CALL_SENT && state == DOORMAN__CALL_QUEUED) {
+        doorman__calls_prepend(to, call);
+    } else {
+        doorman__calls_append(to, call);
+    }
+}
+
+static size_t doorman__texts_bytes(const doorman_permit_request *request) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        bytes += strlen(item->resource_id) + strlen(item->key ? item->key : "") + 2;
+    }
+    return bytes;
+}
+
+/* Makes a call with a copy of the request. Returns NULL if memory runs out. */
+static doorman__call *doorman__call_create(const doorman_permit_request *request, void *context) {
+    size_t text_bytes = doorman__texts_bytes(request);
+    size_t item_bytes = request->item_count * sizeof(doorman_permit_item);
+    doorman__call *call = (doorman__call *)doorman__zalloc(sizeof *call + item_bytes + text_bytes);
+    if (!call) return NULL;
+    doorman_permit_item *items = (doorman_permit_item *)(void *)(call + 1);
+    char *text = (char *)(items + request->item_count);
+    for (size_t i = 0; i < request->item_count; i++) {
+        const char *key = request->items[i].key ? request->items[i].key : "";
+        size_t id_bytes = strlen(request->items[i].resource_id) + 1, key_bytes = strlen(key) + 1;
+        items[i] = request->items[i];
+        items[i].resource_id = (char *)memcpy(text, request->items[i].resource_id, id_bytes);
+        items[i].key = (char *)memcpy(text + id_bytes, key, key_bytes);
+        text += id_bytes + key_bytes;
+    }
+    call->request = *request;
+    call->request.items = items;
+    call->text_bytes = text_bytes;
+    call->context = context;
+    call->attended = true;
+    call->deadline = DOORMAN_NEVER;
+    return call;
+}
+
+static void doorman__call_free(doorman_permit_client *client, doorman__call *call) {
+    doorman__calls *list = doorman__call_list(client, call);
+    assert(client->call_count > 0);
+    if (list) doorman__calls_remove(list, call);
+    doorman__timer_clear(&client->timers, &call->timer);
+    client->call_count--;
+    DOORMAN_FREE(call);
+}
+
+/* Ends a call, whose result is in `acquired`. */
+static void doorman__call_finish(doorman_permit_client *client, doorman__call *call) {
+    doorman__timer_clear(&client->timers, &call->timer);
+    doorman__call_move(client, call, DOORMAN__CALL_DECIDED);
+    if (!call->attended) doorman__call_free(client, call);
+}
+
+/* Makes room for one more call in the timers and in the message, so that nothing later needs
+ * memory. */
+static bool doorman__permit_client_reserve(doorman_permit_client *client) {
+    size_t all = client->call_count + 1;
+    size_t count = all < DOORMAN__MESSAGE_ITEMS ? all : DOORMAN__MESSAGE_ITEMS;
+    void *message = client->message, *permits = client->permit_items, *entries = client->entries;
+    if (!doorman__timers_reserve(&client->timers, all)) return false;
+    bool room =
+        doorman__reserve(&message, &client->message_capacity, count, sizeof *client->message);
+    client->message = (doorman__call **)message;
+    room = room && doorman__reserve(&permits, &client->permit_capacity, count,
+                                    sizeof *client->permit_items);
+    client->permit_items = (doorman_permit_request *)permits;
+    room =
+        room && doorman__reserve(&entries, &client->entry_capacity, count, sizeof *client->entries);
+    client->entries = (doorman_permit_entry *)entries;
+    return room;
+}
+
+/* ---- permit client: checks */
+
+/* Returns the least number of units that an item accepts, rounded up to what servers count. With
+ * `equal` this is a whole number, the same for all items. */
+static double doorman__request_minimum(const doorman_permit_request *request, size_t index) {
+    uint64_t least = 0;
+    size_t end = request->equal ? request->item_count : index + 1;
+    for (size_t i = request->equal ? 0 : index; i < end; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        uint64_t min = doorman__units(item->has_min ? item->min : item->cost);
+        if (min > least) least = min;
+    }
+    const uint64_t unit = (uint64_t)DOORMAN__UNIT;
+    if (request->equal) least = (least + unit - 1) / unit * unit;
+    return (double)least / DOORMAN__UNIT;
+}
+
+/* Returns whether one whole number is between min and cost of all items. */
+static bool doorman__request_equal_possible(const doorman_permit_request *request) {
+    double least = doorman__request_minimum(request, 0);
+    for (size_t i = 0; i < request->item_count; i++) {
+        if ((double)doorman__units(request->items[i].cost) / DOORMAN__UNIT < least) return false;
+    }
+    return true;
+}
+
+/* Checks a permit as strictly as a server does, because an error concerns a whole message. */
+static doorman_status doorman__acquire_check(const doorman_permit_request *request,
+                                             doorman_time timeout, doorman_error *error) {
+    size_t count = request->item_count, next = 0;
+    const doorman__rule rules[] = {
+        {!count || count > DOORMAN_PERMIT_ITEMS_MAX || !request->items,
+         "item: must be a list of 1 to 100 items"},
+        {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {request->detail, "detail: must be false, because a permit client does not keep details"},
+        {timeout <= 0, "timeout: must be more than 0"}};
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    for (size_t i = 0; i < count; i++) {
+        doorman_status status = doorman__permit_item_check(&request->items[i], i, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    if (!request->equal || doorman__request_equal_possible(request)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                         "equal: no whole number is between min and cost of all items");
+}
+
+static doorman_status doorman__policy_check(const doorman_permit_policy *policy,
+                                            doorman_error *error) {
+    const struct doorman_limit_options *local = policy->local;
+    size_t next = 0;
+    bool is_local = policy->fallback == DOORMAN_FAIL_LOCAL;
+    const doorman__rule rules[] = {
+        {(unsigned)policy->fallback > DOORMAN_FAIL_LOCAL,
+         "fallback: must be FAIL_OPEN, FAIL_CLOSED or FAIL_LOCAL"},
+        {is_local && !local, "local: must not be NULL for FAIL_LOCAL"},
+        {!is_local && local, "local: must be NULL, except for FAIL_LOCAL"},
+        {local && (local->kind == DOORMAN_SLIDING_LOG || local->kind == DOORMAN_CONCURRENCY),
+         "local.kind: must be TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW"},
+        {local && !doorman__equal(local->debt_max, 0), "local.debt_max: must be 0"}};
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (!text) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "permits.%s", text);
+}
+
+/* ---- permit client: refusals that are still valid (P22) */
+
+/* Returns the bytes of the resource and the key of an item of a call, with both NULs. */
+static size_t doorman__item_text(const doorman_permit_item *item) {
+    return strlen(item->resource_id) + strlen(item->key) + 2;
+}
+
+static doorman__known_refusal *doorman__known_refusal_find(const doorman_permit_client *client,
+                                                           const doorman_permit_item *item,
+                                                           uint64_t hash) {
+    size_t bytes = doorman__item_text(item);
+    doorman__link *link = doorman__table_first(&client->refusals, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        doorman__known_refusal *refusal = DOORMAN__WITHIN(doorman__known_refusal, link, link);
+        if (refusal->text_bytes == bytes && !memcmp(refusal + 1, item->resource_id, bytes)) {
+            return refusal;
+        }
+    }
+    return NULL;
+}
+
+static uint64_t doorman__item_hash(const uint64_t key[2], const doorman_permit_item *item) {
+    const void *text = item->resource_id;
+    return doorman__hash_bytes(key, (const unsigned char *)text, doorman__item_text(item));
+}
+
+/* Forgets refusals that have ended, and one more if the table is full. */
+static void doorman__known_refusals_forget(doorman_permit_client *client, doorman_time now) {
+    while (client->oldest &&
+           (client->oldest->until <= now || client->refusals.count >= DOORMAN__REFUSALS_MAX)) {
+        doorman__known_refusal *oldest = client->oldest;
+        doorman__table_remove(&client->refusals, &oldest->link);
+        client->oldest = oldest->next;
+        if (!client->oldest) client->newest = NULL;
+        DOORMAN_FREE(oldest);
+    }
+}
+
+static doorman__known_refusal *doorman__known_refusal_add(doorman_permit_client *client,
+                                                          const doorman_permit_item *item,
+                                                          uint64_t hash) {
+    size_t bytes = doorman__item_text(item);
+    doorman__known_refusal *refusal =
+        (doorman__known_refusal *)doorman__zalloc(sizeof *refusal + bytes);
+    if (!refusal) return NULL;
+    refusal->text_bytes = bytes;
+    memcpy(refusal + 1, item->resource_id, bytes);
+    doorman__table_add(&client->refusals, &refusal->link, hash);
+    *(client->newest ? &client->newest->next : &client->oldest) = refusal;
+    client->newest = refusal;
+    return refusal;
+}
+
+static void doorman__limit_name_copy(char to[DOORMAN_ID_BYTES_MAX + 1], const char *name) {
+    snprintf(to, DOORMAN_ID_BYTES_MAX + 1, "%s", name ? name : "");
+}
+
+/* Remembers the refusal of a call. A newer refusal of the same resource and key replaces it. If
+ * memory runs out, nothing is remembered. */
+static void doorman__known_refusal_remember(doorman_permit_client *client,
+                                            const doorman__call *call, const doorman_permit *permit,
+                                            doorman_time now) {
+    doorman_time until = doorman__after(client->upstream.sent_at, permit->valid_for);
+    if (call->request.item_count != 1 || until <= now) return;
+    doorman__known_refusals_forget(client, now);
+    const doorman_permit_item *item = call->request.items;
+    uint64_t hash = doorman__item_hash(client->hash_key, item);
+    doorman__known_refusal *refusal = doorman__known_refusal_find(client, item, hash);
+    if (!refusal) refusal = doorman__known_refusal_add(client, item, hash);
+    if (!refusal) return;
+    refusal->min = doorman__request_minimum(&call->request, 0);
+    refusal->max_wait = client->permit_items[call->place].max_wait;
+    refusal->until = until;
+    refusal->retry_at =
+        permit->has_retry_after ? doorman__after(now, permit->retry_after) : DOORMAN_NEVER;
+    refusal->reason = permit->reason;
+    doorman__limit_name_copy(refusal->limit, permit->limit);
+}
+
+/* Returns a valid refusal of an item of the call, or NULL.
+ *   index   out: the item */
+static const doorman__known_refusal *doorman__known_refusal_of(const doorman_permit_client *client,
+                                                               const doorman__call *call,
+                                                               size_t *index, doorman_time now) {
+    const doorman_permit_request *request = &call->request;
+    if (!client->refusals.count) return NULL;
+    for (size_t i = 0; i < request->item_count; i++) {
+        uint64_t hash = doorman__item_hash(client->hash_key, &request->items[i]);
+        const doorman__known_refusal *refusal =
+            doorman__known_refusal_find(client, &request->items[i], hash);
+        *index = i;
+        if (refusal && now < refusal->until && request->max_wait <= refusal->max_wait &&
+            doorman__request_minimum(request, i) >= refusal->min) {
+            return refusal;
+        }
+    }
+    return NULL;
+}
+
+/* ---- permit client: decisions without a server */
+
+/* Grants a call the minimum of each item, or its cost. */
+static void doorman__call_grant(doorman__call *call, bool in_full) {
+    call->acquired.granted = true;
+    for (size_t i = 0; i < call->request.item_count; i++) {
+        call->acquired.units[i] =
+            in_full ? call->request.items[i].cost : doorman__request_minimum(&call->request, i);
+    }
+}
+
+/* Returns whether the local limiters allow all items. If one refuses, the units of the items before
+ * it stay taken. */
+static bool doorman__call_is_local(doorman_permit_client *client, doorman__call *call,
+                                   doorman_time now) {
+    for (size_t i = 0; i < call->request.item_count; i++) {
+        const doorman_permit_item *item = &call->request.items[i];
+        const uint64_t key[2] = {doorman__item_hash(client->hash_key, item),
+                                 doorman__item_hash(client->local_key, item)};
+        doorman_result result;
+        doorman_decision decision =
+            doorman_limiter_map_try(client->local, key, sizeof key,
+                                    doorman__request_minimum(&call->request, i), &result, now);
+        if (decision == DOORMAN_ALLOWED) continue;
+        call->acquired.item_index = i;
+        call->acquired.has_retry_after = result.retry_after != DOORMAN_NEVER;
+        if (call->acquired.has_retry_after) call->acquired.retry_after = result.retry_after;
+        return false;
+    }
+    return true;
+}
+
+/* P23: decides on a permit without a server. A report is lost. A permit that no caller waits for
+ * gets no decision. */
+static void doorman__call_fall_back(doorman_permit_client *client, doorman__call *call,
+                                    doorman_time now) {
+    doorman_acquired *acquired = &call->acquired;
+    doorman_permit_fallback fallback = client->policy.fallback;
+    acquired->decided_by = DOORMAN_BY_FALLBACK;
+    if (call->is_report) client->counts.lost++;
+    if (call->attended) {
+        bool granted = fallback == DOORMAN_FAIL_OPEN;
+        if (fallback == DOORMAN_FAIL_LOCAL) granted = doorman__call_is_local(client, call, now);
+        if (granted) doorman__call_grant(call, false);
+        (*(granted ? &client->counts.fallback_granted : &client->counts.fallback_refused))++;
+    }
+    if (fallback == DOORMAN_FAIL_CLOSED && client->upstream.state == DOORMAN__BACKING_OFF) {
+        acquired->has_retry_after = true;
+        acquired->retry_after = doorman__later(client->upstream.retry_at - now, 0);
+    }
+    doorman__call_finish(client, call);
+}
+
+/* Refuses a permit, because a server has refused the same. */
+static void doorman__call_refuse(doorman_permit_client *client, doorman__call *call, size_t index,
+                                 const doorman__known_refusal *refusal, doorman_time now) {
+    doorman_acquired *acquired = &call->acquired;
+    acquired->decided_by = DOORMAN_BY_REFUSAL;
+    acquired->reason = refusal->reason;
+    acquired->item_index = index;
+    acquired->has_retry_after = refusal->retry_at != DOORMAN_NEVER;
+    if (acquired->has_retry_after) {
+        acquired->retry_after = doorman__later(refusal->retry_at - now, 0);
+    }
+    doorman__limit_name_copy(acquired->limit, refusal->limit);
+    client->counts.refused_locally++;
+    if (!call->attended) client->counts.bypassed++;
+    doorman__call_finish(client, call);
+}
+
+/* Returns whether no new call may wait for a message: the breaker is open, or its test is under
+ * way. */
+static bool doorman__breaker_is_open(const doorman_permit_client *client, doorman_time now) {
+    const doorman_upstream *upstream = &client->upstream;
+    if (upstream->state == DOORMAN__BACKING_OFF) return now < upstream->retry_at;
+    return upstream->state == DOORMAN__REQUESTED && upstream->failures >= DOORMAN__BREAKER_FAILURES;
+}
+
+/* Returns whether a refusal is no decision: the server has no limits for the resource. */
+static bool doorman__reason_is_undecided(doorman_reason reason) {
+    return reason == DOORMAN_REASON_UNMATCHED;
+}
+
+/* Puts a new call into its queue, or decides on it at once. */
+static void doorman__call_start(doorman_permit_client *client, doorman__call *call,
+                                doorman_time now) {
+    const doorman__known_refusal *refusal = NULL;
+    size_t index = 0, most = call->is_report ? DOORMAN__REPORTS_MAX : DOORMAN__CALLS_MAX;
+    size_t count = call->is_report ? client->reports.count : client->permits.count;
+    client->call_count++;
+    if (!call->is_report) refusal = doorman__known_refusal_of(client, call, &index, now);
+    bool decided = refusal && !doorman__reason_is_undecided(refusal->reason);
+    if (decided) {
+        doorman__call_refuse(client, call, index, refusal, now);
+    } else if (refusal || count >= most || doorman__breaker_is_open(client, now)) {
+        doorman__call_fall_back(client, call, now);
+    } else {
+        doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
+        doorman__timer_set(&client->timers, &call->timer, call->deadline);
+    }
+}
+
+/* ---- permit client: its messages */
+
+/* Decides on the calls of a message that has no response. From the last one to the first one,
+ * because each becomes the first of its queue.
+ *   failed   false: the message was redirected */
+static void doorman__batch_return(doorman_permit_client *client, bool failed, doorman_time now) {
+    for (size_t i = client->message_count; i-- > 0;) {
+        doorman__call *call = client->message[i];
+        if (!call) continue;
+        doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
+        if (!failed) continue;
+        call->alone = true;
+        if (++call->failures > client->upstream.address_count) {
+            doorman__call_fall_back(client, call, now);
+        }
+    }
+    client->message_count = 0;
+}
+
+/* Opens the breaker, and lets the fallback decide on all calls in the queues. */
+static void doorman__breaker_open(doorman_permit_client *client, doorman_time now) {
+    doorman_upstream *upstream = &client->upstream;
+    unsigned doublings = upstream->failures - DOORMAN__BREAKER_FAILURES;
+    doorman_time pause = doorman__earlier(DOORMAN_SECOND << doublings, DOORMAN__BREAKER_MAX);
+    doorman__upstream_move(upstream, DOORMAN__BACKING_OFF);
+    upstream->retry_at = doorman__after(now, pause);
+    client->counts.pauses++;
+    while (client->permits.first) doorman__call_fall_back(client, client->permits.first, now);
+    while (client->reports.first) doorman__call_fall_back(client, client->reports.first, now);
+}
+
+/* Ends a message that has failed.
+ *   alive   a server has answered that it knows no master */
+static void doorman__batch_fail(doorman_permit_client *client, bool alive, doorman_time now) {
+    doorman_upstream *upstream = &client->upstream;
+    assert(upstream->state == DOORMAN__REQUESTED);
+    unsigned most = DOORMAN__BREAKER_FAILURES +
+                    (alive ? DOORMAN__BREAKER_DOUBLINGS_ALIVE : DOORMAN__BREAKER_DOUBLINGS);
+    upstream->failures = upstream->failures < most ? upstream->failures + 1 : most;
+    upstream->failure_count++;
+    upstream->redirects = 0;
+    upstream->redirect[0] = 0;
+    upstream->address_index = (upstream->address_index + 1) % upstream->address_count;
+    doorman__batch_return(client, true, now);
+    if (upstream->failures >= DOORMAN__BREAKER_FAILURES) {
+        doorman__breaker_open(client, now);
+    } else {
+        doorman__upstream_move(upstream, DOORMAN__READY);
+    }
+}
+
+/* Returns whether a call fits in the message that has `items` and `bytes` already. */
+static bool doorman__batch_fits(const doorman_permit_client *client, const doorman__call *call,
+                                size_t items, size_t bytes) {
+    size_t count = client->message_count;
+    if (count == 0) return true;
+    if (call->alone || client->message[0]->alone || count >= client->message_capacity) return false;
+    return items + call->request.item_count <= DOORMAN__MESSAGE_ITEMS &&
+           bytes + call->text_bytes <= DOORMAN__MESSAGE_TEXT;
+}
+
+/* Puts a call into the message. Returns when it times out.
+ *   max_wait   the server may let the caller wait no longer than its timeout */
+static doorman_time doorman__batch_put(doorman_permit_client *client, doorman__call *call,
+                                       doorman_time now) {
+    size_t place = client->message_count++;
+    const doorman_permit_item *item = call->request.items;
+    doorman__call_move(client, call, DOORMAN__CALL_SENT);
+    call->place = place;
+    client->message[place] = call;
+    if (call->is_report) {
+        client->entries[place] = (doorman_permit_entry){
+            .resource_id = item->resource_id, .key = item->key, .cost = item->cost};
+        return doorman__after(now, client->message_timeout);
+    }
+    client->permit_items[place] = call->request;
+    doorman_time rest = doorman__later(call->deadline - now, 0);
+    client->permit_items[place].max_wait = doorman__earlier(call->request.max_wait, rest);
+    return call->deadline;
+}
+
+/* Fills the message with calls of one kind. Returns how long to wait for the response: until the
+ * last caller times out, within bounds. */
+static doorman_time doorman__batch_fill(doorman_permit_client *client, const doorman__calls *from,
+                                        doorman_time now) {
+    doorman_time last = now;
+    size_t items = 0, bytes = 0;
+    assert(client->message_count == 0 && from->first);
+    while (from->first && doorman__batch_fits(client, from->first, items, bytes)) {
+        doorman__call *call = from->first;
+        items += call->request.item_count;
+        bytes += call->text_bytes;
+        last = doorman__later(last, doorman__batch_put(client, call, now));
+    }
+    doorman_time timeout = doorman__later(last - now, DOORMAN__MESSAGE_WAIT_MIN);
+    return doorman__earlier(timeout, client->message_timeout);
+}
+
+/* Ends the calls whose time has come. */
+static void doorman__permit_client_work(doorman_permit_client *client, doorman_time now) {
+    now = doorman__upstream_now(&client->upstream, now);
+    while (doorman__timers_due(&client->timers) <= now) {
+        doorman__timer *first = doorman__timers_first(&client->timers);
+        doorman__call *call = DOORMAN__WITHIN(doorman__call, timer, first);
+        if (call->state == DOORMAN__CALL_WAITING) {
+            doorman__call_finish(client, call);
+        } else {
+            client->counts.timed_out++;
+            doorman__call_fall_back(client, call, now);
+        }
+    }
+}
+
+static doorman_time doorman__permit_client_due(const doorman_permit_client *client) {
+    const doorman_upstream *upstream = &client->upstream;
+    doorman_time due = doorman__timers_due(&client->timers);
+    if (client->decided.first) return 0;
+    if (upstream->state == DOORMAN__REQUESTED) {
+        return doorman__earlier(due, doorman__upstream_due(upstream));
+    }
+    return client->permits.first || client->reports.first ? 0 : due;
+}
+
+/* Makes the next message. If permits and reports wait, the kinds of message alternate. */
+static bool doorman__permit_client_request(doorman_permit_client *client, doorman_request *out,
+                                           doorman_time now) {
+    doorman_upstream *upstream = &client->upstream;
+    now = doorman__upstream_now(upstream, now);
+    if (upstream->state == DOORMAN__REQUESTED) {
+        if (now < doorman__upstream_due(upstream)) return false;
+        doorman__batch_fail(client, false, now);
+    }
+    if (!client->permits.first && !client->reports.first) return false;
+    if (upstream->state == DOORMAN__BACKING_OFF && now < upstream->retry_at) return false;
+    bool reports =
+        !client->permits.first || (client->reports.first && upstream->method == DOORMAN_ACQUIRE);
+    upstream->method = reports ? DOORMAN_REPORT : DOORMAN_ACQUIRE;
+    upstream->timeout =
+        doorman__batch_fill(client, reports ? &client->reports : &client->permits, now);
+    upstream->sent_at = now;
+    doorman__upstream_move(upstream, DOORMAN__REQUESTED);
+    client->counts.messages++;
+    *out = (doorman_request){.method = upstream->method,
+                             .holder_id = client->client_id,
+                             .permits = reports ? NULL : client->permit_items,
+                             .permit_count = reports ? 0 : client->message_count,
+                             .entries = reports ? client->entries : NULL,
+                             .entry_count = reports ? client->message_count : 0,
+                             .address = doorman__upstream_address(upstream),
+                             .sequence = ++upstream->sequence};
+    return true;
+}
+
+/* ---- permit client: a response */
+
+static bool doorman__decision_valid(const doorman_permit *permit, const doorman__call *call) {
+    size_t count = call->request.item_count;
+    if (!permit->granted) {
+        return (unsigned)permit->reason < DOORMAN_REASON_COUNT && permit->item_index < count &&
+               doorman__duration_valid(permit->valid_for) &&
+               (!permit->has_retry_after || doorman__duration_valid(permit->retry_after));
+    }
+    if (permit->item_count != count || !doorman__duration_valid(permit->wait)) return false;
+    for (size_t i = 0; i < count; i++) {
+        const doorman_permit_grant *grant = &permit->items[i];
+        if (!doorman__amount_valid(grant->granted) || !doorman__amount_valid(grant->remaining) ||
+            grant->reset_after < 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool doorman__decisions_valid(const doorman_permit_client *client,
+                                     const doorman_response *response) {
+    if (response->method != client->upstream.method) return false;
+    if (response->method == DOORMAN_REPORT) return response->result_count == client->message_count;
+    if (response->permit_count != client->message_count) return false;
+    for (size_t i = 0; i < client->message_count; i++) {
+        const doorman__call *call = client->message[i];
+        if (call && !doorman__decision_valid(&response->permits[i], call)) return false;
+    }
+    return true;
+}
+
+/* Copies a grant. Of all items, the limit with the fewest units left is copied. */
+static void doorman__acquired_grant(doorman_acquired *acquired, const doorman_permit *permit) {
+    const doorman_permit_grant *least = NULL;
+    acquired->granted = true;
+    acquired->warning = permit->warning;
+    for (size_t i = 0; i < permit->item_count; i++) {
+        const doorman_permit_grant *grant = &permit->items[i];
+        acquired->units[i] = grant->granted;
+        if (grant->limit && (!least || grant->remaining < least->remaining)) least = grant;
+    }
+    if (!least) return;
+    doorman__limit_name_copy(acquired->limit, least->limit);
+    acquired->remaining = least->remaining;
+    acquired->reset_after = least->reset_after;
+}
+
+static void doorman__acquired_refusal(doorman_acquired *acquired, const doorman_permit *permit) {
+    acquired->reason = permit->reason;
+    acquired->item_index = permit->item_index;
+    acquired->has_retry_after = permit->has_retry_after;
+    if (permit->has_retry_after) acquired->retry_after = permit->retry_after;
+    doorman__limit_name_copy(acquired->limit, permit->limit);
+}
+
+/* Processes the decision of a server. A wait begins when the response comes. It ends with the
+ * timeout of the caller at the latest. */
+static void doorman__call_decide(doorman_permit_client *client, doorman__call *call,
+                                 const doorman_permit *permit, doorman_time now) {
+    doorman_acquired *acquired = &call->acquired;
+    if (!permit->granted) doorman__known_refusal_remember(client, call, permit, now);
+    if (!permit->granted && doorman__reason_is_undecided(permit->reason)) {
+        doorman__call_fall_back(client, call, now);
+        return;
+    }
+    acquired->decided_by = DOORMAN_BY_SERVER;
+    (*(permit->granted ? &client->counts.granted : &client->counts.refused))++;
+    if (permit->granted) {
+        doorman__acquired_grant(acquired, permit);
+    } else {
+        doorman__acquired_refusal(acquired, permit);
+        if (!call->attended) client->counts.bypassed++;
+    }
+    doorman_time ready = permit->granted ? doorman__after(now, permit->wait) : now;
+    doorman_time end = doorman__earlier(ready, call->deadline);
+    acquired->wait = ready - end;
+    if (end <= now || !call->attended) {
+        doorman__call_finish(client, call);
+    } else {
+        doorman__call_move(client, call, DOORMAN__CALL_WAITING);
+        doorman__timer_set(&client->timers, &call->timer, end);
+    }
+}
+
+/* Processes a response. Calls that have timed out meanwhile are not in the message any more. */
+static doorman_status doorman__permit_client_response(doorman_permit_client *client,
+                                                      uint64_t sequence,
+                                                      const doorman_response *response,
+                                                      doorman_time now) {
+    doorman_upstream *upstream = &client->upstream;
+    now = doorman__upstream_now(upstream, now);
+    if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence)
+        return DOORMAN_STALE;
+    if (!response->is_master && doorman__upstream_redirect(upstream, response->master_address)) {
+        doorman__upstream_move(upstream, DOORMAN__READY);
+        doorman__batch_return(client, false, now);
+        return DOORMAN_OK;
+    }
+    if (!response->is_master || !doorman__decisions_valid(client, response)) {
+        doorman__batch_fail(client, !response->is_master, now);
+        return response->is_master ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
+    }
+    upstream->failures = upstream->redirects = 0;
+    doorman__upstream_move(upstream, DOORMAN__READY);
+    for (size_t i = 0; i < client->message_count; i++) {
+        doorman__call *call = client->message[i];
+        if (call && call->is_report) {
+            client->counts.reported++;
+            doorman__call_finish(client, call);
+        } else if (call) {
+            doorman__call_decide(client, call, &response->permits[i], now);
+        }
+    }
+    client->message_count = 0;
+    return DOORMAN_OK;
+}
+
+static void doorman__permit_client_failed(doorman_permit_client *client, uint64_t sequence,
+                                          doorman_time now) {
+    doorman_upstream *upstream = &client->upstream;
+    now = doorman__upstream_now(upstream, now);
+    if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
+    doorman__batch_fail(client, false, now);
+}
+
+/* ---- permit client: the calls of the application */
+
+static doorman_status doorman__permit_client_start(doorman_permit_client *client,
+                                                   const doorman_client_options *options,
+                                                   doorman_error *error, doorman_time now) {
+    uint64_t random = ~options->seed;
+    memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
+    client->policy = options->permits;
+    client->policy.local = NULL;
+    client->message_timeout = options->request_timeout ? options->request_timeout : DOORMAN_SECOND;
+    for (int i = 0; i < 2; i++) client->hash_key[i] = doorman__random(&random);
+    for (int i = 0; i < 2; i++) client->local_key[i] = doorman__random(&random);
+    client->upstream.permit_client = client;
+    client->upstream.now = doorman__later(now, 0);
+    if (options->permits.local) {
+        doorman_limiter_map_options local = {.limit = *options->permits.local};
+        for (int i = 0; i < 2; i++) local.seed[i] = doorman__random(&random);
+        doorman_status status = doorman_limiter_map_create(&client->local, &local, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    return doorman__upstream_init(&client->upstream, client->client_id, options->addresses,
+                                  options->address_count, error);
+}
+
+doorman_status doorman_permit_client_create(doorman_permit_client **out,
+                                            const doorman_client_options *options,
+                                            doorman_error *error, doorman_time now) {
+    doorman_client_options own = *options;
+    const char *rule = NULL;
+#ifdef DOORMAN_NNG
+    if (!own.seed && !doorman__random_bits(&own.seed, sizeof own.seed)) {
+        return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system has no random bits");
+    }
+#endif
+    const char *field = doorman__client_check(&own, &rule);
+    if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+    doorman_status status = doorman__policy_check(&own.permits, error);
+    if (status != DOORMAN_OK) return status;
+    doorman_permit_client *client = (doorman_permit_client *)doorman__zalloc(sizeof *client);
+    if (!client) return doorman__no_memory(error);
+    status = doorman__permit_client_start(client, &own, error, now);
+    if (status == DOORMAN_OK) {
+        *out = client;
+    } else {
+        doorman_permit_client_destroy(client);
+    }
+    return status;
+}
+
+static void doorman__calls_free(doorman_permit_client *client, const doorman__calls *calls) {
+    while (calls->first) doorman__call_free(client, calls->first);
+}
+
+void doorman_permit_client_destroy(doorman_permit_client *client) {
+    if (!client) return;
+    doorman__batch_return(client, false, client->upstream.now);
+    doorman__calls_free(client, &client->permits);
+    doorman__calls_free(client, &client->reports);
+    doorman__calls_free(client, &client->waiting);
+    doorman__calls_free(client, &client->decided);
+    assert(client->call_count == 0 && client->timers.count == 0);
+    while (client->oldest) doorman__known_refusals_forget(client, DOORMAN_NEVER);
+    doorman__table_uninit(&client->refusals);
+    doorman__timers_uninit(&client->timers);
+    doorman_limiter_map_destroy(client->local);
+    doorman__upstream_uninit(&client->upstream);
+    DOORMAN_FREE(client->message);
+    DOORMAN_FREE(client->permit_items);
+    DOORMAN_FREE(client->entries);
+    DOORMAN_FREE(client);
+}
+
+doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client) {
+    return &client->upstream;
+}
+
+/* P25: grants a permit in full, and sends a copy that no caller waits for. If memory runs out, no
+ * copy is sent. */
+static void doorman__permit_client_bypass(doorman_permit_client *client, doorman__call *call,
+                                          doorman_time now) {
+    doorman__call *copy = doorman__call_create(&call->request, NULL);
+    client->call_count++;
+    doorman__call_grant(call, true);
+    call->acquired.decided_by = DOORMAN_BY_BYPASS;
+    doorman_time deadline = call->deadline;
+    doorman__call_finish(client, call);
+    if (!copy || !doorman__permit_client_reserve(client)) {
+        DOORMAN_FREE(copy);
+        return;
+    }
+    copy->attended = false;
+    copy->deadline = deadline;
+    doorman__call_start(client, copy, now);
+}
+
+/* Starts a permit.
+ *   out   may be NULL; written on OK: the call. If it is not DECIDED, doorman__permit_client_work
+ *         or the upstream decide on it later */
+static doorman_status doorman__permit_client_add(doorman_permit_client *client,
+                                                 const doorman_permit_request *request,
+                                                 doorman_time timeout, void *context,
+                                                 doorman__call **out, doorman_error *error,
+                                                 doorman_time now) {
+    doorman_status status = doorman__acquire_check(request, timeout, error);
+    if (status != DOORMAN_OK) return status;
+    now = doorman__upstream_now(&client->upstream, now);
+    if (!doorman__permit_client_reserve(client)) return doorman__no_memory(error);
+    doorman__call *call = doorman__call_create(request, context);
+    if (!call) return doorman__no_memory(error);
+    call->deadline = doorman__after(now, timeout);
+    if (client->policy.shadow || client->kill_switch) {
+        doorman__permit_client_bypass(client, call, now);
+    } else {
+        doorman__call_start(client, call, now);
+    }
+    if (out) *out = call;
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permit_client_acquire(doorman_permit_client *client,
+                                             const doorman_permit_request *request,
+                                             doorman_time timeout, void *context,
+                                             doorman_error *error, doorman_time now) {
+    return doorman__permit_client_add(client, request, timeout, context, NULL, error, now);
+}
+
+doorman_status doorman_permit_client_report(doorman_permit_client *client, const char *resource_id,
+                                            const char *key, double cost, doorman_error *error,
+                                            doorman_time now) {
+    const doorman_permit_item item = {
+        .resource_id = resource_id, .key = key, .cost = cost < 0 ? -cost : cost};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    doorman_status status = doorman__permit_item_check(&item, 0, error);
+    if (status != DOORMAN_OK) return status;
+    now = doorman__upstream_now(&client->upstream, now);
+    if (!doorman__permit_client_reserve(client)) return doorman__no_memory(error);
+    doorman__call *call = doorman__call_create(&request, NULL);
+    if (!call) return doorman__no_memory(error);
+    doorman_permit_item *own = (doorman_permit_item *)(void *)(call + 1);
+    own->cost = cost;
+    call->is_report = true;
+    call->attended = false;
+    doorman__call_start(client, call, now);
+    return DOORMAN_OK;
+}
+
+bool doorman_permit_client_next(doorman_permit_client *client, void **context,
+                                doorman_acquired *out, doorman_time now) {
+    doorman__permit_client_work(client, now);
+    doorman__call *call = client->decided.first;
+    if (!call) return false;
+    *context = call->context;
+    *out = call->acquired;
+    doorman__call_free(client, call);
+    return true;
+}
+
+/* Ends a permit that a caller waits for. With the status OK it is granted in full (P25). */
+static void doorman__call_end(doorman_permit_client *client, doorman__call *call,
+                              doorman_status status) {
+    call->status = status;
+    if (status == DOORMAN_OK && call->state != DOORMAN__CALL_WAITING) {
+        call->acquired.decided_by = DOORMAN_BY_BYPASS;
+        doorman__call_grant(call, true);
+    }
+    doorman__call_finish(client, call);
+}
+
+/* Ends all permits that callers wait for. */
+static void doorman__permit_client_end_all(doorman_permit_client *client, doorman_status status) {
+    for (size_t i = 0; i < client->message_count; i++) {
+        doorman__call *call = client->message[i];
+        if (call && call->attended) doorman__call_end(client, call, status);
+    }
+    while (client->waiting.first) doorman__call_end(client, client->waiting.first, status);
+    for (doorman__call *call = client->permits.first, *next = NULL; call; call = next) {
+        next = call->next;
+        if (call->attended) doorman__call_end(client, call, status);
+    }
+}
+
+void doorman_permit_client_kill_switch(doorman_permit_client *client, bool on) {
+    if (on) doorman__permit_client_end_all(client, DOORMAN_OK);
+    client->kill_switch = on;
+}
+
+void doorman_permit_client_read(const doorman_permit_client *client,
+                                doorman_permit_client_info *out) {
+    const doorman_upstream *upstream = &client->upstream;
+    *out = client->counts;
+    out->failures = upstream->failure_count;
+    out->waiting_count = client->call_count - client->decided.count;
+    out->is_pausing = doorman__breaker_is_open(client, upstream->now);
+}
+
 /* ---- >>loop --------------------------------------------------------------------------------- */
 /*
- * A caller's loop calls the same four functions for a client, a node and a root. Each upstream
- * belongs to a client or to a server. The section >>upstream does not call this owner. So this
- * section passes each call on to the owner.
+ * A caller's loop calls the same four functions for a client, a node, a root and a permit client.
+ * The section >>upstream does not call the owner of an upstream. So this section passes each call
+ * on to the owner.
  */
 
 doorman_time doorman_upstream_due(const doorman_upstream *upstream) {
+    if (upstream->permit_client) return doorman__permit_client_due(upstream->permit_client);
     return upstream->client ? doorman__client_due(upstream->client)
                             : doorman__server_due(upstream->server);
 }
 
 /* Does the work that is due, without making a request. */
 static void doorman__upstream_work(doorman_upstream *upstream, doorman_time now) {
-    if (upstream->client) {
+    if (upstream->permit_client) {
+        doorman__permit_client_work(upstream->permit_client, now);
+    } else if (upstream->client) {
         doorman__client_work(upstream->client, now);
     } else {
         doorman__server_work(upstream->server, now);
@@ -15492,18 +16635,26 @@ static void doorman__upstream_work(doorman_upstream *upstream, doorman_time now)
 bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out, doorman_time now) {
     memset(out, 0, sizeof *out);
     doorman__upstream_work(upstream, now);
+    if (upstream->permit_client) {
+        return doorman__permit_client_request(upstream->permit_client, out, now);
+    }
     return upstream->client ? doorman__client_request(upstream->client, out, now)
                             : doorman__server_request(upstream->server, out, now);
 }
 
 doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t sequence,
                                          const doorman_response *response, doorman_time now) {
+    if (upstream->permit_client) {
+        return doorman__permit_client_response(upstream->permit_client, sequence, response, now);
+    }
     return upstream->client ? doorman__client_response(upstream->client, sequence, response, now)
                             : doorman__server_response(upstream->server, sequence, response, now);
 }
 
 void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
-    if (upstream->client) {
+    if (upstream->permit_client) {
+        doorman__permit_client_failed(upstream->permit_client, sequence, now);
+    } else if (upstream->client) {
         doorman__client_failed(upstream->client, sequence, now);
     } else {
         doorman__server_failed(upstream->server, sequence, now);

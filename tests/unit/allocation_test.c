@@ -84,6 +84,7 @@ typedef struct fixture {
     doorman_json_exchange exchange;
     doorman_permits *permits;
     doorman_limiter_map *map;
+    doorman_permit_client *permit_client;
 
     /* The input of the call. */
     doorman_request request;
@@ -198,6 +199,7 @@ static void fixture_stop(fixture *s) {
     doorman_json_exchange_uninit(&s->exchange);
     doorman_permits_destroy(s->permits);
     doorman_limiter_map_destroy(s->map);
+    doorman_permit_client_destroy(s->permit_client);
     text_end(&s->outcome);
     free(s);
 }
@@ -913,6 +915,56 @@ static doorman_status read_node_response(fixture *s) {
     return status;
 }
 
+/* ---- permit clients */
+
+static doorman_status create_permit_client(fixture *s) {
+    const doorman_limit_options local = {
+        .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 1, .size = 1};
+    const doorman_client_options options = {
+        .client_id = "new",
+        .addresses = parents,
+        .address_count = COUNT_OF(parents),
+        .seed = 5,
+        .permits = {.fallback = DOORMAN_FAIL_LOCAL, .local = &local}};
+    doorman_error error = {""};
+    doorman_status status =
+        doorman_permit_client_create(&s->permit_client, &options, &error, s->now);
+    if (status != DOORMAN_OK) assert_null(s->permit_client);
+    if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+    return status;
+}
+
+static void prepare_permit_client(fixture *s) {
+    assert_int_equal(create_permit_client(s), DOORMAN_OK);
+}
+
+static const doorman_permit_item one_item = {.resource_id = "r", .key = "a", .cost = 1};
+static const doorman_permit_request one_request = {.items = &one_item, .item_count = 1};
+
+/* Whether permits and reports wait must agree with the result of the call. */
+static void check_permit_client(fixture *s, doorman_status status) {
+    doorman_permit_client_info info;
+    doorman_permit_client_read(s->permit_client, &info);
+    assert_int_equal(info.waiting_count, status == DOORMAN_OK);
+    assert_int_equal(doorman_upstream_request(doorman_permit_client_upstream(s->permit_client),
+                                              &s->request, s->now),
+                     status == DOORMAN_OK);
+}
+
+static doorman_status acquire_by_permit_client(fixture *s) {
+    doorman_status status =
+        doorman_permit_client_acquire(s->permit_client, &one_request, SECOND, NULL, NULL, s->now);
+    check_permit_client(s, status);
+    return status;
+}
+
+static doorman_status report_by_permit_client(fixture *s) {
+    doorman_status status =
+        doorman_permit_client_report(s->permit_client, "r", "a", 2, NULL, s->now);
+    check_permit_client(s, status);
+    return status;
+}
+
 /* ---- agents and transports; nng's own allocations cannot be made to fail */
 
 static const char *const unused_addresses[] = {"inproc://nobody"};
@@ -1011,6 +1063,11 @@ static const test_case test_cases[] = {
      read_node_response, 20},
     {"doorman_agent_start", "no agent starts", NULL, start_agent, 4},
     {"doorman_resource_open", "an agent opens nothing", prepare_agent, open_agent_resource, 4},
+    {"doorman_permit_client_create", "no permit client is made", NULL, create_permit_client, 4},
+    {"doorman_permit_client_acquire", "no permit is asked", prepare_permit_client,
+     acquire_by_permit_client, 5},
+    {"doorman_permit_client_report", "nothing is reported", prepare_permit_client,
+     report_by_permit_client, 5},
     {"doorman_transport_create", "no transport is created", NULL, create_transport, 4},
     {"doorman_transport_set_tls", "the last certificates stay", prepare_transport, set_tls, 3},
 };
