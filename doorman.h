@@ -691,8 +691,8 @@ DOORMAN_API doorman_status doorman_upstream_response(doorman_upstream *upstream,
                                                      const doorman_response *response,
                                                      doorman_time now);
 
-/* Reports that the request with this sequence got no response. The upstream backs off, and then
- * tries the next address. The call has no effect unless this request is under way. */
+/* Reports that the request with this sequence got no response. The upstream tries the next address.
+ * If all addresses have failed, it backs off first. The call has no effect unless this request is under way. */
 DOORMAN_API void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence,
                                          doorman_time now);
 
@@ -6237,7 +6237,7 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *                                           there is no memory for a request     -> BACKING_OFF
  *   REQUESTED    waits for one response     a response or a redirect comes       -> READY
  *                                           no valid response comes in time      -> BACKING_OFF
- *   BACKING_OFF  waits until retry_at       a request is made after retry_at     -> REQUESTED
+ *   BACKING_OFF  waits until retry_at       a request is made from retry_at on   -> REQUESTED
  *   REQUESTED, BACKING_OFF                  its owner is no longer master        -> READY
  *
  * A held lease belongs to a resource of the owner, and is a part of the owner's own struct. If its
@@ -6284,11 +6284,14 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    its wants asks at once when its limiters refuse something, because there may be more capacity
  *    (S3). A client confirms a smaller lease at once. A node confirms a smaller lease when the
  *    amounts that it has committed for its holders fit into the lease (R12).
- * K2 After a failure the upstream backs off for a random time between 1 s and an upper bound. The
- *    bound is 2 s after the first failure. The bound doubles with each further failure, up to 60 s.
- *    The random time is also at most a quarter of the time until the first lease ends. The random
- *    time is never less than 1 s. While servers answer that they do not know the master, the bound
- *    is at most 4 s, because an election ends soon.
+ * K2 After a failure the upstream tries its next address at once. When all addresses have failed, a
+ *    round ends, and the upstream backs off for a random time between 1 s and an upper bound. The
+ *    bound is 2 s after the first round. The bound doubles with each further round, up to 60 s. The
+ *    bound is also at most the refresh interval. So a server that comes back gets the requests of
+ *    its holders over at most the time that their renewals take. If a server of the round has
+ *    answered that it does not know the master, the bound is at most 4 s, because an election ends
+ *    soon. The random time is also at most a quarter of the time until the first lease ends. The
+ *    random time is never less than 1 s. A valid response ends the series of rounds.
  * K3 The upstream follows a redirect at once. The upstream follows at most five redirects in a row,
  *    and no redirect from TLS to plain text.
  * R2 The upstream accepts only the response to its last request, and accepts it once. If a lease
@@ -6402,8 +6405,14 @@ struct doorman_upstream {
     char *addresses[DOORMAN__ADDRESSES_MAX];
     size_t address_count, address_index;     /* a root has no addresses */
     char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* the address of a redirect; "": none */
-    unsigned redirects, failures;
+    unsigned redirects, failures;            /* `failures`: failed requests in a row */
+    size_t tried_count;                      /* the addresses that have failed in this round (K2) */
+    unsigned rounds;        /* the rounds in which all addresses failed, up to `rounds_max` */
+    unsigned rounds_max;    /* bounds `rounds` at the end of this round */
     uint64_t failure_count; /* the number of failed requests since the start */
+    /* the shortest refresh interval of the last response that granted a lease; 0: none has */
+    doorman_time refresh_interval;
+    bool interval_is_old; /* `refresh_interval` is from an earlier response */
     doorman__upstream_state state;
     doorman_method method; /* of the request under way; if none is, of the last request */
     uint64_t sequence, random;
@@ -6777,6 +6786,12 @@ static void doorman__upstream_end_items(doorman_upstream *upstream, bool has_res
     upstream->item_count = 0;
 }
 
+/* Ends a series of failures. */
+static void doorman__upstream_end_failures(doorman_upstream *upstream) {
+    upstream->tried_count = 0;
+    upstream->failures = upstream->rounds = upstream->redirects = 0;
+}
+
 /* Removes all held leases. The upstream will send no release for them. A response to the request
  * under way will be dropped. The owner frees the held leases. */
 static void doorman__upstream_forget(doorman_upstream *upstream) {
@@ -6784,15 +6799,16 @@ static void doorman__upstream_forget(doorman_upstream *upstream) {
     upstream->item_count = 0;
     while (upstream->first) doorman__upstream_remove(upstream, upstream->first);
     if (upstream->state != DOORMAN__READY) doorman__upstream_move(upstream, DOORMAN__READY);
-    upstream->failures = upstream->redirects = 0;
+    doorman__upstream_end_failures(upstream);
     upstream->redirect[0] = 0;
+    upstream->refresh_interval = 0;
 }
 
-/* K2: after n failures the upper bound is 2^n seconds, but at most 60 s. n does not rise above
- * FAILURES_MAX. If a server answered that it does not know the master, n does not rise above
- * FAILURES_MAX_ALIVE. */
-#define DOORMAN__FAILURES_MAX 6
-#define DOORMAN__FAILURES_MAX_ALIVE 2
+/* K2: after n rounds the upper bound is 2^n seconds, but at most 60 s. n does not rise above
+ * ROUNDS_MAX. If a server of the round has answered that it does not know the master, n does not
+ * rise above ROUNDS_MAX_ALIVE. */
+#define DOORMAN__ROUNDS_MAX 6
+#define DOORMAN__ROUNDS_MAX_ALIVE 2
 
 /* Returns the earliest end of the leases in force, and clears the timers of leases that have
  * ended. */
@@ -6803,21 +6819,39 @@ static doorman_time doorman__upstream_first_end(doorman_upstream *upstream) {
     return doorman__timers_due(&upstream->ends);
 }
 
-/* Ends a request that has failed, and sets when to try again. */
-static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned failures_max) {
-    doorman_time now = upstream->now;
+/* Returns how long to wait after a round in which all addresses failed (K2). */
+static doorman_time doorman__upstream_pause(doorman_upstream *upstream) {
+    doorman_time most = doorman__earlier(DOORMAN_SECOND << upstream->rounds, 60 * DOORMAN_SECOND);
+    if (upstream->refresh_interval > 0) {
+        most = doorman__earlier(most, upstream->refresh_interval);
+    }
+    most = doorman__later(most, DOORMAN_SECOND);
+    doorman_time pause = DOORMAN_SECOND + doorman__scale(most - DOORMAN_SECOND,
+                                                         doorman__random_unit(&upstream->random));
+    pause = doorman__earlier(pause, (doorman__upstream_first_end(upstream) - upstream->now) / 4);
+    return doorman__later(pause, DOORMAN_SECOND);
+}
+
+/* Ends a request that has failed, and sets when to try again.
+ *   rounds_max   ROUNDS_MAX, or ROUNDS_MAX_ALIVE if the server does not know the master */
+static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned rounds_max) {
     doorman__upstream_move(upstream, DOORMAN__BACKING_OFF);
     doorman__upstream_end_items(upstream, false);
-    upstream->failures = upstream->failures < failures_max ? upstream->failures + 1 : failures_max;
+    assert(upstream->tried_count < upstream->address_count);
+    bool first = upstream->tried_count == 0;
+    if (first || rounds_max < upstream->rounds_max) upstream->rounds_max = rounds_max;
+    if (upstream->failures < UINT16_MAX) upstream->failures++;
     upstream->failure_count++;
+    upstream->tried_count++;
     upstream->redirects = 0;
     upstream->redirect[0] = 0;
     upstream->address_index = (upstream->address_index + 1) % upstream->address_count;
-    doorman_time most = doorman__earlier(DOORMAN_SECOND << upstream->failures, 60 * DOORMAN_SECOND);
-    doorman_time delay = DOORMAN_SECOND + doorman__scale(most - DOORMAN_SECOND,
-                                                         doorman__random_unit(&upstream->random));
-    delay = doorman__earlier(delay, (doorman__upstream_first_end(upstream) - now) / 4);
-    upstream->retry_at = doorman__after(now, doorman__later(delay, DOORMAN_SECOND));
+    upstream->retry_at = upstream->now;
+    if (upstream->tried_count < upstream->address_count) return;
+    bool grows = upstream->rounds < upstream->rounds_max;
+    upstream->rounds = grows ? upstream->rounds + 1 : upstream->rounds_max;
+    upstream->tried_count = 0;
+    upstream->retry_at = doorman__after(upstream->now, doorman__upstream_pause(upstream));
 }
 
 /* Ends a request that got no response. Does nothing if the request `sequence` is no longer under
@@ -6826,7 +6860,7 @@ static void doorman__upstream_fail(doorman_upstream *upstream, uint64_t sequence
                                    doorman_time now) {
     doorman__upstream_now(upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
-    doorman__upstream_back_off(upstream, DOORMAN__FAILURES_MAX);
+    doorman__upstream_back_off(upstream, DOORMAN__ROUNDS_MAX);
 }
 
 /* ---- upstream: a request */
@@ -6839,7 +6873,7 @@ static bool doorman__upstream_begin(doorman_upstream *upstream, doorman_time now
     upstream->tried_both = upstream->no_memory = false;
     if (upstream->state == DOORMAN__REQUESTED) {
         if (now - upstream->sent_at < upstream->timeout) return false;
-        doorman__upstream_back_off(upstream, DOORMAN__FAILURES_MAX);
+        doorman__upstream_back_off(upstream, DOORMAN__ROUNDS_MAX);
     }
     if (now < doorman__upstream_due(upstream)) return false;
     assert(upstream->item_count == 0);
@@ -7116,6 +7150,14 @@ static void doorman__held_replace(doorman__held_lease *held, const doorman_lease
     memcpy(held->node, lease->node, strlen(lease->node) + 1);
 }
 
+/* Notes the refresh interval of a lease. The shortest one of a response counts (K2). */
+static void doorman__upstream_note_interval(doorman_upstream *upstream, doorman_time interval) {
+    if (upstream->interval_is_old || interval < upstream->refresh_interval) {
+        upstream->refresh_interval = interval;
+    }
+    upstream->interval_is_old = false;
+}
+
 /* Processes one item of a response. If the lease that the request reported has ended meanwhile, the
  * item has no effect, and the function returns false (R2). */
 static bool doorman__held_process_response(doorman_upstream *upstream, doorman__held_lease *held,
@@ -7142,6 +7184,7 @@ static bool doorman__held_process_response(doorman_upstream *upstream, doorman__
                               upstream->now);
         /* The renewal must come before the lease ends. */
         interval = doorman__earlier(interval, lease->expires_in / 2);
+        doorman__upstream_note_interval(upstream, interval);
     }
     doorman__held_schedule(upstream, held, interval);
     return true;
@@ -7162,12 +7205,13 @@ static doorman_status doorman__upstream_accept(doorman_upstream *upstream, uint6
         return DOORMAN_OK;
     }
     if (!response->is_master || !doorman__response_valid(upstream, response)) {
-        doorman__upstream_back_off(upstream, response->is_master ? DOORMAN__FAILURES_MAX
-                                                                 : DOORMAN__FAILURES_MAX_ALIVE);
+        doorman__upstream_back_off(upstream, response->is_master ? DOORMAN__ROUNDS_MAX
+                                                                 : DOORMAN__ROUNDS_MAX_ALIVE);
         return response->is_master ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
     }
-    upstream->failures = upstream->redirects = 0;
+    doorman__upstream_end_failures(upstream);
     doorman__upstream_move(upstream, DOORMAN__READY);
+    upstream->interval_is_old = true;
     upstream->processed_count = 0;
     if (upstream->method == DOORMAN_RELEASE_CAPACITY) doorman__upstream_end_items(upstream, true);
     return DOORMAN_OK;

@@ -696,12 +696,15 @@ static void a_timeout_counts_as_a_failure(void **state) {
         assert_false(has_request(&w));
         assert_string_equal(doorman__upstream_address(w.upstream), "tcp://a:1");
         w.now = until;
-        assert_false(has_request(&w));
-        assert_string_equal(doorman__upstream_address(w.upstream), "tcp://b:1");
+        assert_true(has_request(&w)); /* at the next address, without a pause */
+        assert_string_equal(w.request.address, "tcp://b:1");
+        const doorman_request next = w.request;
         w.request = unanswered;
         doorman_capacity_response item_response = {.resource_id = "db",
                                                    .gets.refresh_interval = SECOND};
         assert_int_equal(reply(&w, &item_response, 1), DOORMAN_STALE);
+        w.request = next;
+        fail_request(&w);
         doorman_time retry = next_request_at(&w);
         assert_true(retry >= until + SECOND && retry <= until + 2 * SECOND);
         world_stop(&w);
@@ -724,6 +727,86 @@ static void addresses_are_tried_in_turn(void **state) {
     wait_for_request(&w);
     assert_string_equal(doorman__upstream_address(w.upstream), "tcp://b:1"); /* it has answered */
     world_stop(&w);
+}
+
+/* K2 */
+static void a_pause_follows_a_round_of_all_addresses(void **state) {
+    (void)state;
+    static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
+    world w = world_start_at(addresses, 3);
+    open_resource(&w, "db", 10);
+    for (size_t round = 0; round < 8; round++) {
+        doorman_time before = w.now;
+        assert_true(next_request_at(&w) >= before + (round > 0 ? SECOND : 0));
+        for (size_t i = 0; i < 3; i++) {
+            if (i > 0) assert_true(has_request(&w));
+            assert_string_equal(w.request.address, addresses[i]);
+            fail_request(&w);
+        }
+        assert_true(doorman_upstream_due(w.upstream) >= w.now + SECOND);
+    }
+    world_stop(&w);
+}
+
+/* K2. A response ends the round too, so the next round has all addresses again. */
+static void a_response_ends_a_round(void **state) {
+    (void)state;
+    static const char *const addresses[] = {"tcp://a:1", "tcp://b:1"};
+    world w = world_start_at(addresses, 2);
+    open_resource(&w, "db", 10);
+    wait_for_request(&w);
+    fail_request(&w);
+    assert_true(has_request(&w));
+    grant_one(&w, 10);
+    wait_for_request(&w);
+    assert_string_equal(w.request.address, "tcp://b:1");
+    fail_request(&w);
+    assert_true(has_request(&w));
+    assert_string_equal(w.request.address, "tcp://a:1");
+    fail_request(&w);
+    assert_true(doorman_upstream_due(w.upstream) >= w.now + SECOND);
+    world_stop(&w);
+}
+
+/* Opens a resource, gets a lease with this refresh interval, and lets requests fail until the lease
+ * has ended and the bound of the pauses does not rise any more. */
+static world start_failing(doorman_time refresh_interval) {
+    world w = world_start();
+    open_resource(&w, "db", 10);
+    wait_for_request(&w);
+    doorman_capacity_response lease = granted_lease(&w, 0, 10);
+    lease.gets.refresh_interval = refresh_interval;
+    respond_with(&w, lease);
+    wait_for_request(&w);
+    respond_with(&w, refusal(&w, DOORMAN_TRY_LATER, SECOND)); /* its interval does not count */
+    doorman_time end = w.now + 120 * SECOND;
+    for (int i = 0; i < 7 || w.now < end; i++) {
+        assert_true(i < 1000);
+        wait_for_request(&w);
+        fail_request(&w);
+    }
+    return w;
+}
+
+/* K2 */
+static void pauses_are_at_most_the_refresh_interval(void **state) {
+    (void)state;
+    const doorman_time intervals[] = {SECOND / 2, SECOND, 5 * SECOND, 30 * SECOND};
+    for (size_t i = 0; i < 4; i++) {
+        world w = start_failing(intervals[i]);
+        doorman_time bound = intervals[i] > SECOND ? intervals[i] : SECOND;
+        doorman_time least = bound, most = 0;
+        for (int round = 0; round < 300; round++) {
+            doorman_time failed = w.now;
+            doorman_time pause = next_request_at(&w) - failed;
+            least = pause < least ? pause : least;
+            most = pause > most ? pause : most;
+            fail_request(&w);
+        }
+        assert_true(least >= SECOND && most <= bound);
+        assert_true(least <= SECOND + bound / 20 && most >= bound - bound / 20); /* full jitter */
+        world_stop(&w);
+    }
 }
 
 /* R2 */
@@ -867,8 +950,10 @@ static void an_unknown_master_is_a_failure(void **state) {
         open_resource(&w, "db", 10);
         assert_true(has_request(&w));
         assert_int_equal(redirect(&w, unusable[i]), DOORMAN_OK);
+        assert_true(has_request(&w));
+        assert_string_equal(w.request.address, "tcp://b:1");
+        assert_int_equal(redirect(&w, unusable[i]), DOORMAN_OK);
         assert_true(doorman_upstream_due(w.upstream) >= w.now + SECOND);
-        assert_string_equal(doorman__upstream_address(w.upstream), "tcp://b:1");
         world_stop(&w);
     }
 }
@@ -886,6 +971,28 @@ static void an_unknown_master_is_retried_within_four_seconds(void **state) {
         assert_true(w.now - learned_at >= SECOND && w.now - learned_at <= 4 * SECOND);
     }
     world_stop(&w);
+}
+
+/* K2: one server of a round that answers is enough, whether it comes first or last. */
+static void an_unknown_master_beside_dead_servers_is_retried_within_four_seconds(void **state) {
+    (void)state;
+    static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
+    for (int alive = 0; alive < 3; alive++) {
+        world w = world_start_at(addresses, 3);
+        open_resource(&w, "db", 10);
+        wait_for_request(&w);
+        for (int round = 0; round < 50; round++) {
+            for (int i = 0; i < 3; i++) {
+                if (i > 0) assert_true(has_request(&w));
+                if (i == alive) redirect(&w, NULL);
+                if (i != alive) fail_request(&w);
+            }
+            doorman_time failed = w.now;
+            wait_for_request(&w);
+            assert_true(w.now - failed >= SECOND && w.now - failed <= 4 * SECOND);
+        }
+        world_stop(&w);
+    }
 }
 
 /* ---- answers ---- */
@@ -1487,6 +1594,10 @@ int main(void) {
         cmocka_unit_test(every_one_of_many_resources_is_renewed),
         cmocka_unit_test(retries_back_off_from_one_second_to_one_minute),
         cmocka_unit_test(a_response_ends_the_back_off),
+        cmocka_unit_test(a_pause_follows_a_round_of_all_addresses),
+        cmocka_unit_test(a_response_ends_a_round),
+        cmocka_unit_test(pauses_are_at_most_the_refresh_interval),
+        cmocka_unit_test(an_unknown_master_beside_dead_servers_is_retried_within_four_seconds),
         cmocka_unit_test(retries_fit_three_times_before_the_first_lease_ends),
         cmocka_unit_test(a_lease_of_any_resource_speeds_up_the_retries),
         cmocka_unit_test(a_timeout_counts_as_a_failure),
