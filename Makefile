@@ -74,7 +74,7 @@ FILES_NOTIFY = notify
 FILES_HTTP = http http_listen http_request http_response tokens health text snapshot history \
     metrics process page graph json children base64 host
 FILES_ETCD = etcd etcd_http election base64 host
-FILES_TLS = tls
+FILES_TLS = tls certificate base64
 SERVER_SOURCES = doorman_server.c \
     $(patsubst %,server/%.c,$(sort $(foreach part,$(PARTS),$(FILES_$(part)))))
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
@@ -174,6 +174,8 @@ $(filter %/unit/warnings_test %/unit/reports_test,$(ALL_FLAVORS)): server/warnin
 $(filter %/unit/reports_test,$(ALL_FLAVORS)): server/reports.c
 $(filter %/unit/watch_test,$(ALL_FLAVORS)): $(addprefix server/,watch.c server.h flags.h tls.h)
 $(filter %/unit/notify_test,$(ALL_FLAVORS)): server/notify.c
+$(filter %/unit/certificate_test,$(ALL_FLAVORS)): \
+    $(addprefix server/,certificate.c base64.c server.h flags.h tls.h)
 $(filter %/unit/text_test,$(ALL_FLAVORS)): $(addprefix server/,text.c http.h server.h flags.h)
 $(filter %/unit/graph_test,$(ALL_FLAVORS)): \
     $(addprefix server/,graph.c history.c host.c snapshot.c text.c http.h)

@@ -51,13 +51,13 @@
  *     server/notify.c      NOTIFY    readiness and the watchdog of systemd
  *     server/host.c                  the host in an address, and whether other machines reach it
  *     server/memory.c      MEMORY    an allocator for cJSON; free memory goes back to the system
- *     server/tls.h         TLS       the head of this part, which server.h includes
- *     server/tls.c         TLS       certificates, and the flags that name them
+ *     server/tls.c         TLS       certificates, and the flags that name them; also tls.h
+ *     server/certificate.c TLS       when certificates end
  *     server/etcd.h        ETCD      what the files of this part share
  *     server/etcd.c        ETCD      calls to etcd, its token, and the configuration in a key
  *     server/etcd_http.c   ETCD      requests to a member of etcd, over libcurl
  *     server/election.c    ETCD      the election of the master, and the watch on the configuration
- *     server/base64.c                base64, for etcd and for passwords over HTTP
+ *     server/base64.c                base64, for etcd, certificates and passwords over HTTP
  *     server/http.h        HTTP      what the files of this part share; also http_connection.h
  *     server/http.c        HTTP      connections: their states, limits and timeouts
  *     server/http_listen.c HTTP      accepting connections, and the limit of their number

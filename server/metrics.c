@@ -173,6 +173,21 @@ static void metrics_authentication(struct text *text, const struct counters *cou
     }
 }
 
+/* When certificates end. A server without a certificate has no such metric. */
+static void metrics_certificates(struct text *text, struct service *service) {
+    const char *name = "doorman_server_certificate_not_after_timestamp_seconds";
+    int64_t ends[CERTIFICATE_COUNT] = {0};
+    server_tls_ends(service, ends);
+    if (!ends[CERTIFICATE_OWN] && !ends[CERTIFICATE_AUTHORITY]) return;
+    metrics_header(text, "server_certificate_not_after_timestamp_seconds", "gauge",
+                   "When the certificates of --tls-cert and --tls-ca end, in Unix seconds.");
+    for (int i = 0; i < CERTIFICATE_COUNT; i++) {
+        if (!ends[i]) continue;
+        server_text_addf(text, "%s{file=\"%s\"} %" PRId64 "\n", name, server_certificate_flag(i),
+                         ends[i]);
+    }
+}
+
 /* Events of the whole process. */
 static void metrics_events(struct text *text, const struct counters *counters) {
     metrics_counter(text, "server_unmatched_requests_total",
@@ -311,6 +326,7 @@ void server_handle_metrics(struct service *service, const struct http_request *r
     metrics_gauge(text, "server_learning_remaining_seconds",
                   "How long the server still learns; 0: it does not learn.", learning);
     metrics_config(text, &last_load);
+    metrics_certificates(text, service);
     metrics_connections(text, service, has_parent);
     metrics_election(text, service);
     metrics_events(text, &service->counters);

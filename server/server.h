@@ -335,10 +335,11 @@ struct pem {
     char *certificate, *key, *authority;
 };
 
-/* The failed handshakes that nng counts. Only the main thread uses them. */
-struct handshake_watch {
-    uint64_t count;       /* at the last look */
-    doorman_time look_at; /* when to look next */
+/* What the main thread has seen of TLS: the failed handshakes that nng counts, and the ends of the
+ * certificates. */
+struct tls_watch {
+    uint64_t count;                /* failed handshakes at the last look */
+    doorman_time look_at, warn_at; /* when to look next at the handshakes, and at the ends */
 };
 
 /* How long a thread held the lock of the service. */
@@ -368,7 +369,7 @@ struct service {
     struct history *history;                       /* NULL: HTTP is off */
     struct counters counters;
     struct file_watch watch;
-    struct handshake_watch handshake_watch;
+    struct tls_watch tls_watch;
     size_t connection_count; /* nng connections; atomic */
     nng_socket socket;
     char *urls[ADDRESS_MAX];             /* the bound addresses, with real ports instead of 0 */

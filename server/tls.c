@@ -311,6 +311,7 @@ void server_tls_reload(struct service *service) {
         assert(!tls == !service->tls);
         if (tls) tls_replace(service, tls);
         pem_replace(service, &pem);
+        service->tls_watch.warn_at = 0;
         server_log(settings, LEVEL_INFO, "certificate loaded",
                    settings->tls_cert ? "tls_cert" : "tls_ca",
                    settings->tls_cert ? settings->tls_cert : settings->tls_ca, LOG_END);
@@ -368,14 +369,65 @@ static uint64_t socket_count_failures(nng_socket socket) {
     return count;
 }
 
-void server_tls_update(struct service *service, doorman_time now) {
-    struct handshake_watch *watch = &service->handshake_watch;
+static void tls_look_at_handshakes(struct service *service, doorman_time now) {
+    struct tls_watch *watch = &service->tls_watch;
     if (now < watch->look_at || !server_addresses_want_tls(&service->settings->listen)) return;
     watch->look_at = now + HANDSHAKE_LOOK_INTERVAL;
     uint64_t count = socket_count_failures(service->socket);
     if (count <= watch->count) return; /* less: there was no memory for the statistics */
     server_log_nng_handshakes(service, count - watch->count);
     watch->count = count;
+}
+
+/* ---- ends of certificates ------------------------------------------------------------------- */
+/* The file of --tls-cert can have a chain, which works only while all its certificates are valid.
+ * So the earliest end counts. The file of --tls-ca can have several authorities, one of which is
+ * being replaced. So the latest end counts. The link to the parent uses the same files. */
+
+#define WARN_DAYS 14
+#define DAY ((doorman_time)86400 * DOORMAN_SECOND)
+
+void server_tls_ends(struct service *service, int64_t ends[CERTIFICATE_COUNT]) {
+    pthread_mutex_lock(&service->lock);
+    const struct pem *pem = &service->pem;
+    ends[CERTIFICATE_OWN] = pem->certificate ? server_certificate_end(pem->certificate, false) : 0;
+    ends[CERTIFICATE_AUTHORITY] = pem->authority ? server_certificate_end(pem->authority, true) : 0;
+    pthread_mutex_unlock(&service->lock);
+}
+
+/* Logs a warning if the certificates of a file end soon, or have ended. */
+static bool tls_warn_about_end(const struct service *service, int file, int64_t end) {
+    const struct settings *settings = service->settings;
+    const char *path = file == CERTIFICATE_OWN ? settings->tls_cert : settings->tls_ca;
+    int64_t now = (int64_t)time(NULL);
+    time_t seconds = (time_t)end;
+    struct tm utc;
+    char text[32];
+    if (end == 0 || end - now > WARN_DAYS * 86400) return false;
+    gmtime_r(&seconds, &utc);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    server_log(settings, LEVEL_WARNING,
+               end > now ? "a certificate ends soon: replace it" : "a certificate has ended",
+               "flag", server_certificate_flag(file), "file", path, "end", text, LOG_END);
+    return true;
+}
+
+/* Looks at the ends once an hour. After a warning, looks again a day later. */
+static void tls_look_at_ends(struct service *service, doorman_time now) {
+    struct tls_watch *watch = &service->tls_watch;
+    int64_t ends[CERTIFICATE_COUNT];
+    bool warned = false;
+    if (now < watch->warn_at) return;
+    server_tls_ends(service, ends);
+    for (int i = 0; i < CERTIFICATE_COUNT; i++) {
+        warned |= tls_warn_about_end(service, i, ends[i]);
+    }
+    watch->warn_at = now + (warned ? DAY : DAY / 24);
+}
+
+void server_tls_update(struct service *service, doorman_time now) {
+    tls_look_at_handshakes(service, now);
+    tls_look_at_ends(service, now);
 }
 
 /* ---- flags ---------------------------------------------------------------------------------- */

@@ -16,6 +16,13 @@ static inline bool server_addresses_want_tls(const struct addresses *addresses) 
     return wanted;
 }
 
+/* The files of certificates, and their flags. */
+enum { CERTIFICATE_OWN, CERTIFICATE_AUTHORITY, CERTIFICATE_COUNT };
+
+static inline const char *server_certificate_flag(int file) {
+    return server_flag_name(file == CERTIFICATE_OWN ? FLAG_TLS_CERT : FLAG_TLS_CA);
+}
+
 #ifdef DOORMAN_SERVER_TLS
 /* Checks that the flags for TLS fit together, and that each TLS address has the files it needs. */
 enum exit_status server_tls_check_settings(const struct settings *settings);
@@ -32,9 +39,18 @@ void server_tls_reload(struct service *service);
  * link calls this function. Precondition: the lock is held. */
 void server_tls_update_parent_link(struct service *service);
 
-/* Counts and logs the handshakes over nng that have failed. The main thread calls this function
- * once a second. */
+/* Counts and logs the handshakes over nng that have failed, and warns about certificates that end
+ * soon. The main thread calls this function once a second. */
 void server_tls_update(struct service *service, doorman_time now);
+
+/* Reads when the certificates in force end, in seconds since 1970. 0: the flag is not given, or the
+ * end is not known. Precondition: the lock is not held. */
+void server_tls_ends(struct service *service, int64_t ends[CERTIFICATE_COUNT]);
+
+/* Returns when the certificates of a PEM text end, in seconds since 1970. Returns 0 if no
+ * certificate can be read.
+ *   latest   true: the latest end of all certificates. false: the earliest one */
+int64_t server_certificate_end(const char *pem, bool latest);
 #else
 static inline enum exit_status server_tls_check_settings(const struct settings *settings) {
     bool wanted = server_addresses_want_tls(&settings->listen) ||
@@ -52,6 +68,10 @@ static inline void server_tls_reload(struct service *service) { (void)service; }
 static inline void server_tls_update_parent_link(struct service *service) { (void)service; }
 static inline void server_tls_update(struct service *service, doorman_time now) {
     (void)service, (void)now;
+}
+static inline void server_tls_ends(struct service *service, int64_t ends[CERTIFICATE_COUNT]) {
+    (void)service;
+    ends[CERTIFICATE_OWN] = ends[CERTIFICATE_AUTHORITY] = 0;
 }
 #endif
 

@@ -1,5 +1,5 @@
-"""Checks the dashboard and the alerts against the metrics of running servers: a root, a leaf, and a
-process whose etcd cannot be reached. Every metric must exist, with every label that an expression
+"""Checks the dashboard and the alerts against the metrics of running servers: a root, a leaf, a
+server with TLS, and a process whose etcd cannot be reached. Every metric must exist, with every label that an expression
 uses. A value that an expression compares a label with must occur.
 
     python3 metrics_check.py SERVER FOLDER DASHBOARD RULES
@@ -8,6 +8,7 @@ Also writes the expressions of the dashboard as rules to FOLDER/dashboard.yml, f
 
 import json
 import re
+import ssl
 import subprocess
 import sys
 import time
@@ -42,7 +43,8 @@ class Server:
         request = urllib.request.Request(
             self.http + path, data=body, headers={"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+        tls = ssl._create_unverified_context()
+        with urllib.request.urlopen(request, timeout=TIMEOUT, context=tls) as response:
             return response.read().decode()
 
     def stop(self):
@@ -50,8 +52,17 @@ class Server:
         self.process.wait(TIMEOUT)
 
 
+def make_certificate(folder):
+    """Returns the flags that name a certificate and its key."""
+    pem, key = f"{folder}/own.pem", f"{folder}/own.key"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+    names = ["-subj", "/CN=localhost", "-keyout", key, "-out", pem]
+    subprocess.run(command.split() + names, check=True, stderr=subprocess.DEVNULL)
+    return ["--tls-cert", pem, "--tls-key", key]
+
+
 def series_of(program, folder):
-    """Returns the labels of all series of the three servers, by the name of the metric."""
+    """Returns the labels of all series of the servers, by the name of the metric."""
     config = ["--config", "config.example.json"]
     request = b'{"client_id": "a", "resource": [{"resource_id": "db/orders", "wants": 1}]}'
     servers = []
@@ -61,6 +72,7 @@ def series_of(program, folder):
         servers.append(Server(program, f"{folder}/leaf", parent))
         etcd = ["--etcd", "http://127.0.0.1:1", "--election-key", "key"]
         servers.append(Server(program, f"{folder}/standby", config + etcd))
+        servers.append(Server(program, f"{folder}/tls", config + make_certificate(folder)))
         for server in servers[:2]:
             server.get("/v1/get_capacity", request)
         pages = [server.get("/metrics") for server in servers]

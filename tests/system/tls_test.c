@@ -327,6 +327,51 @@ static void replace(const char *to_folder, const char *to, const char *from_fold
     assert_int_equal(system(command), 0);
 }
 
+/* Waits for the metric of a file of certificates, and compares it with what openssl says. */
+static void expect_certificate_end(const struct fixture *fixture, const char *folder,
+                                   const char *flag, const char *file) {
+    char command[512];
+    snprintf(
+        command, sizeof command,
+        "cd %s && end=$(date -d \"$(openssl x509 -noout -enddate -in %s | sed s/.*=//)\" +%%s) "
+        "&& curl -sk --cert own.pem --key own.key https://127.0.0.1:%s/metrics | grep -q "
+        "'certificate_not_after_timestamp_seconds{file=\"%s\"} '$end",
+        folder, file, strrchr(fixture->http.url, ':') + 1, flag);
+    if (system(command) != 0) fail_msg("%s", command);
+}
+
+/* A certificate that ends within 14 days is logged at once, and again after each load. */
+static void the_end_of_a_certificate_is_shown_and_announced(void **state) {
+    (void)state;
+    struct process *files = process_new();
+    char cert[128], key[128], ca[128], command[1024];
+    require_program("openssl");
+    require_program("curl");
+    assert_true(make_certificates(files->folder));
+    snprintf(command, sizeof command,
+             "cd %s && openssl x509 -req -in own.csr -CA ca.pem -CAkey ca.key -CAcreateserial "
+             "-days 15 -out long.pem >/dev/null 2>&1",
+             files->folder);
+    assert_int_equal(system(command), 0);
+    snprintf(cert, sizeof cert, "%s/own.pem", files->folder);
+    snprintf(key, sizeof key, "%s/own.key", files->folder);
+    snprintf(ca, sizeof ca, "%s/ca.pem", files->folder);
+    struct fixture fixture =
+        fixture_start(CONFIG("100", ""),
+                      (const char *[]){"--tls-cert", cert, "--tls-key", key, "--tls-ca", ca, NULL});
+    struct process *server = fixture.server.process;
+    process_await(server, "a certificate ends soon: replace it\" flag=tls-cert file=", 1);
+    process_await(server, "a certificate ends soon: replace it\" flag=tls-ca file=", 1);
+    expect_certificate_end(&fixture, files->folder, "tls-cert", "own.pem");
+    expect_certificate_end(&fixture, files->folder, "tls-ca", "ca.pem");
+    replace(files->folder, "own.pem", files->folder, "long.pem");
+    process_await(server, "certificate loaded", 1);
+    process_await(server, "a certificate ends soon: replace it\" flag=tls-ca file=", 2);
+    assert_int_equal(process_logged(server, "replace it\" flag=tls-cert"), 1);
+    expect_certificate_end(&fixture, files->folder, "tls-cert", "long.pem");
+    server_stop(&fixture.server);
+}
+
 /* V1: the folder `used` starts with the certificate of one CA, and then gets that of another. */
 static void a_changed_certificate_is_used_without_a_restart(void **state) {
     (void)state;
@@ -597,6 +642,7 @@ int main(int argc, char **argv) {
         TEST(files_that_are_no_certificates_are_refused_at_the_start),
         TEST(a_key_of_another_certificate_is_refused_at_the_start),
         TEST(a_refused_peer_is_logged),
+        TEST(the_end_of_a_certificate_is_shown_and_announced),
         TEST(a_changed_certificate_is_used_without_a_restart),
         TEST(refused_peers_are_counted),
         TEST(a_leaf_renews_with_a_changed_certificate),

@@ -1,0 +1,128 @@
+/* When certificates end: server/certificate.c. The certificates were made by openssl. They hold no
+ * secret, because their keys are not here. */
+#define DOORMAN_SERVER_TLS
+#include "../../server/base64.c"
+#include "../../server/certificate.c"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+/* The random bytes are the same in each run. */
+static unsigned random_below(unsigned bound) {
+    static uint64_t state = 1;
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    return (unsigned)(state >> 33) % bound;
+}
+
+/* Ends at 2026-12-22 19:24:35, as UTCTime. */
+static const char near[] = "-----BEGIN CERTIFICATE-----\n"
+                           "MIIBbTCCAROgAwIBAgIUbWPmCSJLL0hV5YcCbOBZbHehh7owCgYIKoZIzj0EAwIw\n"
+                           "DDEKMAgGA1UEAwwBYTAeFw0yNjExMjIxOTI0MzVaFw0yNjEyMjIxOTI0MzVaMAwx\n"
+                           "CjAIBgNVBAMMAWEwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAASDbeIOXBbN9wQ9\n"
+                           "ficsTIsrhWKZelLDV/DMOzvjYQSEh0o2ea8Tz5Wv5OGC9fQ8g8Ncz7mwOxKUR8qm\n"
+                           "+XiYB8tSo1MwUTAdBgNVHQ4EFgQUnWII7MBKtK9xAjPu/t0g24FMzVYwHwYDVR0j\n"
+                           "BBgwFoAUnWII7MBKtK9xAjPu/t0g24FMzVYwDwYDVR0TAQH/BAUwAwEB/zAKBggq\n"
+                           "hkjOPQQDAgNIADBFAiEAvdNzsoMdgyVlUVvwGgL8FInUrBtO43Tm6fwtdp8WGXoC\n"
+                           "IF2/5hvtneXh6kXMezG/abOEvnye/BM+v0RU3AzYNm15\n"
+                           "-----END CERTIFICATE-----\n";
+#define NEAR_END 1797967475
+
+/* Ends at 2081-08-25 19:24:35, as GeneralizedTime. */
+static const char far[] = "-----BEGIN CERTIFICATE-----\n"
+                          "MIIBbzCCARWgAwIBAgIUcbQA+ddCgFp0Y1bxRQlNKjusEZ4wCgYIKoZIzj0EAwIw\n"
+                          "DDEKMAgGA1UEAwwBYjAgFw0yNjExMjIxOTI0MzVaGA8yMDgxMDgyNTE5MjQzNVow\n"
+                          "DDEKMAgGA1UEAwwBYjBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABGA79EGN3cZz\n"
+                          "frKeXov5bgTX7EB5LvExacWGjwN20h9tTNq9I0cobXfP4RsG3U1T51rdijoge7Zu\n"
+                          "s874XUBGNTKjUzBRMB0GA1UdDgQWBBQP6SUAsn98LN/CP+pDhXWUMHESUjAfBgNV\n"
+                          "HSMEGDAWgBQP6SUAsn98LN/CP+pDhXWUMHESUjAPBgNVHRMBAf8EBTADAQH/MAoG\n"
+                          "CCqGSM49BAMCA0gAMEUCIGTboqi028I8YGB+cZaz5BPbVtPUATGH11HSWcK0Js/e\n"
+                          "AiEAl+APZC45pMqWYME9syHgt+/XFFfyOu8kgMTgA86mgW0=\n"
+                          "-----END CERTIFICATE-----\n";
+#define FAR_END INT64_C(3523375475)
+
+static void the_end_of_a_certificate_is_read(void **state) {
+    (void)state;
+    assert_int_equal(server_certificate_end(near, false), NEAR_END);
+    assert_int_equal(server_certificate_end(near, true), NEAR_END);
+    assert_int_equal(server_certificate_end(far, false), FAR_END);
+}
+
+static void a_file_with_several_certificates_has_an_earliest_and_a_latest_end(void **state) {
+    (void)state;
+    char text[4096];
+    for (int order = 0; order < 2; order++) {
+        snprintf(text, sizeof text, "a comment\n%s\n%s", order ? near : far, order ? far : near);
+        assert_int_equal(server_certificate_end(text, false), NEAR_END);
+        assert_int_equal(server_certificate_end(text, true), FAR_END);
+    }
+}
+
+/* A certificate that cannot be read does not hide the others. */
+static void what_is_no_certificate_has_no_end(void **state) {
+    (void)state;
+    static const char *const texts[] = {"",
+                                        "not PEM",
+                                        PEM_BEGIN,
+                                        PEM_BEGIN PEM_END,
+                                        PEM_BEGIN "\nMIIB\n" PEM_END,
+                                        PEM_BEGIN "\n####\n" PEM_END};
+    char text[4096];
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        assert_int_equal(server_certificate_end(texts[i], false), 0);
+        if (!strstr(texts[i], PEM_END)) continue;
+        snprintf(text, sizeof text, "%s\n%s", texts[i], near);
+        assert_int_equal(server_certificate_end(text, false), NEAR_END);
+    }
+}
+
+/* Cut texts and changed bytes lead to another end or to none, and never outside the text, which a
+ * sanitizer would notice. */
+static void damaged_certificates_are_read_safely(void **state) {
+    (void)state;
+    size_t first = strlen(PEM_BEGIN) + 1, last = sizeof near - 1 - strlen(PEM_END) - 1;
+    for (size_t cut = first; cut < last; cut++) {
+        char *text = NULL;
+        assert_true(asprintf(&text, "%.*s%s", (int)cut, near, PEM_END) > 0);
+        (void)server_certificate_end(text, false);
+        free(text);
+    }
+    for (int round = 0; round < 20000; round++) {
+        char *text = strdup(far);
+        assert_non_null(text);
+        for (int i = 0; i < 3; i++)
+            text[first + random_below((unsigned)(last - first))] = "AZaz09+/"[random_below(8)];
+        (void)server_certificate_end(text, false);
+        free(text);
+    }
+}
+
+static int64_t end_of_time(unsigned tag, const char *text) {
+    struct der content = {(const unsigned char *)text, (const unsigned char *)text + strlen(text)};
+    return der_read_time(tag, &content);
+}
+
+/* RFC 5280, 4.1.2.5: the years 50 to 99 of a UTCTime are those from 1950 on. */
+static void times_are_read_as_certificates_have_them(void **state) {
+    (void)state;
+    assert_int_equal(end_of_time(DER_UTC_TIME, "700101000001Z"), 1);
+    assert_int_equal(end_of_time(DER_UTC_TIME, "491231235959Z"), INT64_C(2524607999));
+    assert_true(end_of_time(DER_UTC_TIME, "500101000000Z") < 0);
+    assert_int_equal(end_of_time(DER_GENERALIZED_TIME, "20500101000000Z"), INT64_C(2524608000));
+    assert_int_equal(end_of_time(DER_GENERALIZED_TIME, "99991231235959Z"), INT64_C(253402300799));
+    assert_int_equal(end_of_time(DER_UTC_TIME, "700101000001"), 0);
+    assert_int_equal(end_of_time(DER_UTC_TIME, "7001010000 1Z"), 0);
+    assert_int_equal(end_of_time(DER_GENERALIZED_TIME, "700101000001Z"), 0);
+    assert_int_equal(end_of_time(0x02, "700101000001Z"), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_end_of_a_certificate_is_read),
+        cmocka_unit_test(a_file_with_several_certificates_has_an_earliest_and_a_latest_end),
+        cmocka_unit_test(what_is_no_certificate_has_no_end),
+        cmocka_unit_test(damaged_certificates_are_read_safely),
+        cmocka_unit_test(times_are_read_as_certificates_have_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
