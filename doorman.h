@@ -1680,7 +1680,8 @@ struct doorman_permit {
     size_t item_count;
 
     /* Refused: the limit that refuses for the longest time. */
-    doorman_reason reason;
+    doorman_reason reason;    /* NO_REASON: a server has sent a reason that this version does not
+                                 know */
     size_t item_index;        /* the item that is refused */
     const char *limit;        /* NULL: the reason is BANNED, or UNMATCHED */
     bool has_retry_after;     /* false: waiting does not help */
@@ -2163,6 +2164,7 @@ typedef struct doorman_json_exchange {
     struct cJSON *tree;
     void *room, *kept;
     size_t kept_bytes;
+    doorman__arena arena; /* the decisions on permits */
     char node[DOORMAN_ID_BYTES_MAX + 1], master[DOORMAN_ID_BYTES_MAX + 1];
 } doorman_json_exchange;
 
@@ -12038,8 +12040,9 @@ struct doorman_permits {
     size_t free_count, free_capacity;
     size_t sweep_slot; /* the index of the slot that a sweep visits next */
     size_t counter_count;
-    size_t node_bytes; /* of the counters, the bans and the resources */
-    size_t top_bytes;  /* of the sketches */
+    size_t node_bytes;              /* of the counters, the bans and the resources */
+    size_t name_bytes, limits_most; /* of the configuration: see doorman__permits_measure */
+    size_t top_bytes;               /* of the sketches */
     uint64_t unmatched, banned;
     doorman_time updated_at;
 
@@ -13754,6 +13757,33 @@ static doorman__slot **doorman__permits_make_slots(doorman_permits *permits,
     return NULL;
 }
 
+/* Returns how many bytes a text takes in JSON, without its quotes. Control characters are written
+ * as \u and four digits. */
+static size_t doorman__quoted_bytes(const char *text) {
+    size_t bytes = 0;
+    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+        bool control = *at < 0x20 || *at == 0x7f || (*at == 0xc2 && at[1] < 0xa0);
+        bytes += control ? 6 : *at == '"' || *at == '\\' ? 2 : 1;
+    }
+    return bytes;
+}
+
+/* Notes how long the names of limits are at most, and how many limits a template has at most. So a
+ * message whose response would be too large can be refused before anything is decided. */
+static void doorman__permits_measure(doorman_permits *permits, const doorman_config *config) {
+    permits->name_bytes = permits->limits_most = 0;
+    for (size_t i = 0; i < config->template_count; i++) {
+        const doorman_template *template_ = &config->templates[i];
+        if (template_->limit_count > permits->limits_most) {
+            permits->limits_most = template_->limit_count;
+        }
+        for (size_t j = 0; j < template_->limit_count; j++) {
+            size_t bytes = doorman__quoted_bytes(template_->limits[j].name);
+            if (bytes > permits->name_bytes) permits->name_bytes = bytes;
+        }
+    }
+}
+
 doorman_status doorman_permits_configure(doorman_permits *permits, const doorman_config *config) {
     if (!config) return DOORMAN_INVALID_ARGUMENT;
     doorman__slot **own = doorman__permits_make_slots(permits, config);
@@ -13772,6 +13802,7 @@ doorman_status doorman_permits_configure(doorman_permits *permits, const doorman
     permits->own_slots = own;
     permits->config = config;
     permits->generation++;
+    doorman__permits_measure(permits, config);
     for (size_t i = 0; i < permits->place_count; i++) {
         /* without memory the place is adapted when it is used next */
         if (permits->places[i]) (void)doorman__place_resolve(permits, permits->places[i]);
@@ -17315,6 +17346,7 @@ static void doorman__read_missing(const doorman__field *field) {
  *   r  double *, from 0 to 1                     i  uint64_t *, a lease id
  *   c  double *, a number of clients             p  int *, a priority; 1 if absent
  *   b  bool *                                    o  doorman__field *, read by the caller
+ *   n  double *, any number
  *   N  bool *, whether the field is present, and double *, any number
  *   T  bool *, whether the field is present, and doorman_time *, at least 0
  * If the list begins with `!`, a key that is not in the list is refused. */
@@ -17333,6 +17365,7 @@ static void doorman__read(const doorman__field *object, const char *fields, ...)
             *va_arg(targets, bool *) = field.value != NULL;
             (void)doorman__read_number(&field, va_arg(targets, double *));
             break;
+        case 'n': (void)doorman__read_number(&field, va_arg(targets, double *)); break;
         case 'a': doorman__read_amount(&field, va_arg(targets, double *)); break;
         case 'r': doorman__read_part(&field, va_arg(targets, double *)); break;
         case 'c': doorman__read_clients(&field, va_arg(targets, double *)); break;
@@ -17880,7 +17913,9 @@ static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"}
 static bool doorman__read_content(const doorman__field *root) {
     bool found = doorman__field_of(root, "client_id", 9).value ||
                  doorman__field_of(root, "server_id", 9).value ||
-                 doorman__field_of(root, "resource", 8).value;
+                 doorman__field_of(root, "resource", 8).value ||
+                 doorman__field_of(root, "permit", 6).value ||
+                 doorman__field_of(root, "entry", 5).value;
     if (found) {
         doorman__read_fail(root, "must be an object with one key, the method, such as "
                                  "{\"get_capacity\": {...}}. Only POST /v1/METHOD takes a body "
@@ -17993,6 +18028,82 @@ static doorman__field doorman__read_path(const doorman__field *body, doorman_req
     return path;
 }
 
+/* ---- json: reading requests for permits */
+
+static bool doorman__method_has_permits(doorman_method method) {
+    return method >= DOORMAN_ACQUIRE && method <= DOORMAN_RESET;
+}
+
+/* Reads one permit. Its items are written to *items, which moves behind them. */
+static void doorman__read_permit_request(const doorman__field *field, doorman_permit_item **items,
+                                         doorman_permit_request *out) {
+    doorman__field list;
+    doorman__read(field, "max_wait?t equal?b detail?b item:o", &out->max_wait, &out->equal,
+                  &out->detail, &list);
+    out->items = *items;
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_permit_item *next = (*items)++;
+        next->cost = 1;
+        doorman__read(&item, "resource_id:s key?s cost?a min?N", &next->resource_id, &next->key,
+                      &next->cost, &next->has_min, &next->min);
+        out->item_count++;
+    }
+}
+
+/* The memory block holds the permits, and then the items of all permits. */
+static void doorman__read_permit_requests(const doorman__field *list, doorman_request *out) {
+    size_t count = doorman__list_count(list);
+    size_t items = doorman__count_below(list, "item", SIZE_MAX);
+    doorman_permit_request *permits = (doorman_permit_request *)doorman__read_room(
+        list->reader, count * sizeof *permits + items * sizeof(doorman_permit_item));
+    if (!permits) return;
+    doorman_permit_item *next = (doorman_permit_item *)(void *)(permits + count);
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_permit_request(&item, &next, &permits[item.index]);
+    }
+    out->permits = permits;
+    out->permit_count = count;
+}
+
+static void doorman__read_permit_entries(const doorman__field *list, doorman_request *out) {
+    size_t count = doorman__list_count(list);
+    doorman_permit_entry *entries = (doorman_permit_entry *)doorman__read_room(
+        list->reader, count * sizeof(doorman_permit_entry));
+    if (!entries) return;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_permit_entry *next = &entries[item.index];
+        doorman__read(&item, "resource_id:s key?s", &next->resource_id, &next->key);
+        if (out->method == DOORMAN_REPORT) {
+            doorman__read(&item, "cost:n", &next->cost);
+        } else {
+            doorman__read(&item, "limit?s", &next->limit);
+        }
+        if (out->method == DOORMAN_RESET) {
+            doorman__read(&item, "ban?T", &next->sets_ban, &next->ban);
+        }
+    }
+    out->entries = entries;
+    out->entry_count = count;
+}
+
+/* Reads the body of a message on permits. Values that the server checks are not checked here. */
+static void doorman__read_permit_message(const doorman__field *body, doorman_request *out) {
+    bool acquires = out->method == DOORMAN_ACQUIRE;
+    bool needs_id = acquires || out->method == DOORMAN_REPORT;
+    doorman__field list;
+    if (!doorman__field_of(body, acquires ? "permit" : "entry", acquires ? 6 : 5).value) {
+        doorman__read_nested(body);
+    }
+    doorman__read(body, needs_id ? "client_id:s" : "client_id?s", &out->holder_id);
+    doorman__read(body, acquires ? "permit:o" : "entry:o", &list);
+    if (list.value && !cJSON_IsArray(list.value)) doorman__read_fail(&list, "must be a list");
+    if (acquires) doorman__read_permit_requests(&list, out);
+    if (!acquires) doorman__read_permit_entries(&list, out);
+}
+
 /* Reads a request. The memory block holds the items, the demands, and the path, in this order. */
 static void doorman__read_request(const doorman__field *root, doorman_request *out) {
     doorman__reader *reader = root->reader;
@@ -18000,6 +18111,10 @@ static void doorman__read_request(const doorman__field *root, doorman_request *o
     out->method = doorman__read_method(root, &out->is_server, &body);
     doorman__read(&body, "");
     if (out->method == DOORMAN_DISCOVERY) return;
+    if (doorman__method_has_permits(out->method)) {
+        doorman__read_permit_message(&body, out);
+        return;
+    }
     bool groups = out->is_server;
     doorman__read_holder(&body, out);
     if (groups) {
@@ -18091,6 +18206,136 @@ static void doorman__read_capacity_responses(const doorman__field *list, doorman
     out->item_count = count;
 }
 
+/* ---- json: reading responses for permits */
+/*
+ * A newer server may know more decisions and reasons. A decision that this version does not know
+ * counts as a refusal. A reason that it does not know is DOORMAN_NO_REASON.
+ */
+
+/* The memory for the parts of a response, which the functions below use up. */
+typedef struct doorman__permit_room {
+    doorman_permit_grant *grants;
+    doorman_permit_detail *details;
+} doorman__permit_room;
+
+static void doorman__read_permit_detail(const doorman__field *field, doorman_permit_detail *out) {
+    double tier = 0, refusals = 0;
+    doorman__read(field,
+                  "name:s limit?n used?n remaining?n reset_after?t window?t shadow?b tier?n "
+                  "moved_up?b refused?b refusals?n",
+                  &out->limit, &out->most, &out->used, &out->remaining, &out->reset_after,
+                  &out->window, &out->shadow, &tier, &out->moved_up, &out->refused, &refusals);
+    if (tier >= 0 && tier <= DOORMAN_TIERS_MAX) out->tier = (size_t)tier;
+    if (refusals >= 0 && refusals <= UINT32_MAX) out->refusals = (uint32_t)refusals;
+}
+
+/* Reads the list `limits` of an item or of an inspection. */
+static void doorman__read_permit_details(const doorman__field *object, size_t item_index,
+                                         doorman__permit_room *room, doorman_permit *out) {
+    doorman__field list;
+    doorman__read(object, "limits?o", &list);
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_permit_detail *next = room->details++;
+        next->item_index = item_index;
+        doorman__read_permit_detail(&item, next);
+        out->detail_count++;
+    }
+}
+
+/* Reads why a permit was refused. */
+static void doorman__read_permit_refusal(const doorman__field *field, doorman_permit *out) {
+    const char *reason = NULL;
+    double item_index = 0;
+    doorman__read(field, "reason?s limit?s item_index?n retry_after?T valid_for?t", &reason,
+                  &out->limit, &item_index, &out->has_retry_after, &out->retry_after,
+                  &out->valid_for);
+    if (item_index >= 0 && item_index <= DOORMAN__JSON_VALUES_MAX) {
+        out->item_index = (size_t)item_index;
+    }
+    for (int i = 0; reason && i < DOORMAN_REASON_COUNT; i++) {
+        const char *name = doorman_reason_name((doorman_reason)i);
+        if (strcmp(name, reason) == 0) out->reason = (doorman_reason)i;
+    }
+}
+
+static void doorman__read_permit(const doorman__field *field, doorman__permit_room *room,
+                                 doorman_permit *out) {
+    const char *decision = "";
+    doorman__field list;
+    doorman__read(field, "decision:s item?o", &decision, &list);
+    out->granted = strcmp(decision, "GRANTED") == 0;
+    out->details = room->details;
+    if (out->granted) {
+        out->items = room->grants;
+        doorman__read(field, "wait?t warning?b", &out->wait, &out->warning);
+    } else {
+        doorman__read_permit_refusal(field, out);
+    }
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_permit_details(&item, item.index, room, out);
+        if (!out->granted) continue;
+        doorman_permit_grant *next = room->grants++;
+        doorman__read(&item, "granted:a limit?s remaining?n reset_after?t", &next->granted,
+                      &next->limit, &next->remaining, &next->reset_after);
+        out->item_count++;
+    }
+}
+
+static void doorman__read_permits(const doorman__field *list, doorman_response *out) {
+    size_t count = doorman__list_count(list), details = 0;
+    size_t grants = doorman__count_below(list, "item", SIZE_MAX);
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__field items = doorman__field_of(&item, "item", 4);
+        details += doorman__count_below(&items, "limits", SIZE_MAX);
+    }
+    doorman_permit *permits = (doorman_permit *)doorman__read_room(
+        list->reader, count * sizeof *permits + grants * sizeof(doorman_permit_grant) +
+                          details * sizeof(doorman_permit_detail));
+    if (!permits) return;
+    doorman__permit_room room = {.grants = (doorman_permit_grant *)(void *)(permits + count)};
+    room.details = (doorman_permit_detail *)(void *)(room.grants + grants);
+    item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_permit(&item, &room, &permits[item.index]);
+    }
+    out->permits = permits;
+    out->permit_count = count;
+}
+
+static void doorman__read_permit_results(const doorman__field *list, doorman_response *out) {
+    size_t count = doorman__list_count(list);
+    size_t details = doorman__count_below(list, "limits", SIZE_MAX);
+    doorman_permit_result *results = (doorman_permit_result *)doorman__read_room(
+        list->reader, count * sizeof *results + details * sizeof(doorman_permit_detail));
+    if (!results) return;
+    doorman__permit_room room = {.details = (doorman_permit_detail *)(void *)(results + count)};
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_permit_result *next = &results[item.index];
+        double removed = 0;
+        next->state.details = room.details;
+        next->state.granted = !doorman__field_of(&item, "reason", 6).value;
+        doorman__read(&item, "charged?n count?n", &next->charged, &removed);
+        next->count = removed >= 0 && removed <= 1e9 ? (size_t)removed : 0;
+        doorman__read_permit_refusal(&item, &next->state);
+        doorman__read_permit_details(&item, 0, &room, &next->state);
+    }
+    out->results = results;
+    out->result_count = count;
+}
+
+static void doorman__read_permit_response(const doorman__field *body, doorman_response *out) {
+    bool acquires = out->method == DOORMAN_ACQUIRE;
+    doorman__field list;
+    doorman__read(body, acquires ? "permit:o" : "entry:o", &list);
+    if (list.value && !cJSON_IsArray(list.value)) doorman__read_fail(&list, "must be a list");
+    if (acquires) doorman__read_permits(&list, out);
+    if (!acquires) doorman__read_permit_results(&list, out);
+}
+
 static void doorman__read_response(const doorman__field *root, doorman_response *out) {
     const char *code = "", *message = "";
     doorman__reader *reader = root->reader;
@@ -18107,6 +18352,9 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
     if (mastership.value) doorman__read(&mastership, "master_address?s", &out->master_address);
     out->is_master = !mastership.value;
     if (out->method == DOORMAN_DISCOVERY) doorman__read(&body, "is_master:b", &out->is_master);
+    if (out->is_master && doorman__method_has_permits(out->method)) {
+        doorman__read_permit_response(&body, out);
+    }
     if (out->method != DOORMAN_GET_CAPACITY || !out->is_master) return;
     if (out->is_server) doorman__read(&body, "http_address?s", &out->http_address);
     if (!list.value) doorman__read_fail(&list, "is missing");
@@ -18544,6 +18792,210 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
     doorman__put(out, "}}");
 }
 
+/* ---- json: writing messages on permits */
+/*
+ * Durations are exact to a nanosecond, so they are not rounded. Units of `granted` and `charged` are
+ * exact too. What people read has at most six decimals: `remaining` is rounded down, and `used` is
+ * rounded up. So no client believes that more is left than there is.
+ */
+
+/* Returns an amount with at most six decimals, rounded down. An amount of 1e9 or more is rounded to
+ * an integer. */
+static double doorman__six_decimals(double amount) {
+    if (!(amount > 0)) return 0;
+    if (amount >= DOORMAN__INTEGER_MAX) return amount;
+    if (amount >= 1e9) return (double)(uint64_t)amount;
+    double down = (double)(uint64_t)(amount * 1e6) / 1e6;
+    return down <= amount ? down : doorman__max(0, down - 1e-6);
+}
+
+/* As doorman__six_decimals, but rounded up. */
+static double doorman__six_decimals_up(double amount) {
+    double down = doorman__six_decimals(amount);
+    if (down >= amount) return down;
+    if (amount >= 1e9) return down + 1;
+    return (double)((uint64_t)(down * 1e6 + 0.5) + 1) / 1e6;
+}
+
+static void doorman__put_permit_detail(doorman__writer *out, const doorman_permit_detail *detail) {
+    doorman__put(out, "%,{'name':%s,'limit':%n,'used':%n,'remaining':%n,'reset_after':%t",
+                 detail->limit, detail->most, doorman__six_decimals_up(detail->used),
+                 doorman__six_decimals(detail->remaining), detail->reset_after);
+    if (detail->window) doorman__put(out, ",'window':%t", detail->window);
+    if (detail->tier) doorman__put(out, ",'tier':%i", (uint64_t)detail->tier);
+    if (detail->moved_up) doorman__put(out, ",'moved_up':%b", true);
+    if (detail->shadow) doorman__put(out, ",'shadow':%b", true);
+    if (detail->refused) doorman__put(out, ",'refused':%b", true);
+    if (detail->refusals) doorman__put(out, ",'refusals':%i", (uint64_t)detail->refusals);
+    doorman__put(out, "}");
+}
+
+/* Writes the list `limits` of one item. The details of a permit are in the order of its items. */
+static void doorman__put_permit_details(doorman__writer *out, const doorman_permit *permit,
+                                        size_t item_index, size_t *next) {
+    doorman__put(out, "%,'limits':[");
+    while (*next < permit->detail_count && permit->details[*next].item_index == item_index) {
+        doorman__put_permit_detail(out, &permit->details[(*next)++]);
+    }
+    doorman__put(out, "]");
+}
+
+static void doorman__put_permit_items(doorman__writer *out, const doorman_permit *permit,
+                                      size_t item_count, bool detail) {
+    size_t next = 0;
+    doorman__put(out, ",'item':[");
+    for (size_t i = 0; i < item_count; i++) {
+        doorman__put(out, "%,{");
+        if (permit->granted) {
+            const doorman_permit_grant *grant = &permit->items[i];
+            doorman__put(out, "'granted':%n", grant->granted);
+            if (grant->limit) {
+                doorman__put(out, ",'limit':%s,'remaining':%n,'reset_after':%t", grant->limit,
+                             doorman__six_decimals(grant->remaining), grant->reset_after);
+            }
+        }
+        if (detail) doorman__put_permit_details(out, permit, i, &next);
+        doorman__put(out, "}");
+    }
+    doorman__put(out, "]");
+}
+
+/* Writes why a permit is refused, without the item. */
+static void doorman__put_permit_reason(doorman__writer *out, const doorman_permit *permit) {
+    if (permit->limit) doorman__put(out, "%,'limit':%s", permit->limit);
+    doorman__put(out, "%,'reason':%s", doorman_reason_name(permit->reason));
+    if (permit->has_retry_after) doorman__put(out, ",'retry_after':%t", permit->retry_after);
+}
+
+static void doorman__put_permit(doorman__writer *out, const doorman_permit *permit,
+                                const doorman_permit_request *request) {
+    const doorman_permit_item *item = &request->items[permit->item_index];
+    if (permit->granted) {
+        doorman__put(out, "%,{'decision':%s", "GRANTED");
+        if (permit->wait) doorman__put(out, ",'wait':%t", permit->wait);
+        if (permit->warning) doorman__put(out, ",'warning':%b", true);
+    } else {
+        doorman__put(out, "%,{'decision':%s,'resource_id':%s", "REFUSED", item->resource_id);
+        if (item->key && item->key[0]) doorman__put(out, ",'key':%s", item->key);
+        if (permit->item_index) {
+            doorman__put(out, ",'item_index':%i", (uint64_t)permit->item_index);
+        }
+        doorman__put_permit_reason(out, permit);
+        doorman__put(out, ",'valid_for':%t", permit->valid_for);
+    }
+    if (permit->granted || request->detail) {
+        doorman__put_permit_items(out, permit, request->item_count, request->detail);
+    }
+    doorman__put(out, "}");
+}
+
+static void doorman__put_permit_result(doorman__writer *out, doorman_method method,
+                                       const doorman_permit_result *result) {
+    size_t next = 0;
+    doorman__put(out, "%,{");
+    if (method == DOORMAN_REPORT) {
+        doorman__put(out, "'charged':%n", result->charged);
+    } else if (method == DOORMAN_RESET) {
+        doorman__put(out, "'count':%i", (uint64_t)result->count);
+    } else {
+        if (!result->state.granted) doorman__put_permit_reason(out, &result->state);
+        doorman__put_permit_details(out, &result->state, 0, &next);
+    }
+    doorman__put(out, "}");
+}
+
+/* Writes the response of a master to a message on permits. A refusal names an item of the
+ * request. */
+static void doorman__put_permit_response(doorman__writer *out, const doorman_response *response,
+                                         const doorman_request *request) {
+    bool acquires = response->method == DOORMAN_ACQUIRE;
+    assert(response->permit_count == (acquires ? request->permit_count : 0));
+    doorman__put(out, "{%s:{", doorman_method_name(response->method, false));
+    doorman__put(out, acquires ? "'permit':[" : "'entry':[");
+    for (size_t i = 0; i < response->permit_count; i++) {
+        doorman__put_permit(out, &response->permits[i], &request->permits[i]);
+    }
+    for (size_t i = 0; i < response->result_count; i++) {
+        doorman__put_permit_result(out, response->method, &response->results[i]);
+    }
+    doorman__put(out, "]}}");
+}
+
+static void doorman__put_permit_request(doorman__writer *out,
+                                        const doorman_permit_request *permit) {
+    doorman__put(out, "%,{");
+    if (permit->max_wait) doorman__put(out, "%,'max_wait':%t", permit->max_wait);
+    if (permit->equal) doorman__put(out, "%,'equal':%b", true);
+    if (permit->detail) doorman__put(out, "%,'detail':%b", true);
+    doorman__put(out, "%,'item':[");
+    for (size_t i = 0; i < permit->item_count; i++) {
+        const doorman_permit_item *item = &permit->items[i];
+        doorman__put(out, "%,{'resource_id':%s", item->resource_id);
+        if (item->key && item->key[0]) doorman__put(out, ",'key':%s", item->key);
+        if (!doorman__equal(item->cost, 1)) doorman__put(out, ",'cost':%n", item->cost);
+        if (item->has_min) doorman__put(out, ",'min':%n", item->min);
+        doorman__put(out, "}");
+    }
+    doorman__put(out, "]}");
+}
+
+static void doorman__put_permit_entry(doorman__writer *out, doorman_method method,
+                                      const doorman_permit_entry *entry) {
+    doorman__put(out, "%,{'resource_id':%s", entry->resource_id);
+    if (entry->key && entry->key[0]) doorman__put(out, ",'key':%s", entry->key);
+    if (method == DOORMAN_REPORT) doorman__put(out, ",'cost':%n", entry->cost);
+    if (method != DOORMAN_REPORT && entry->limit) doorman__put(out, ",'limit':%s", entry->limit);
+    if (method == DOORMAN_RESET && entry->sets_ban) doorman__put(out, ",'ban':%t", entry->ban);
+    doorman__put(out, "}");
+}
+
+/* Writes a request of a client on permits. */
+static void doorman__put_permit_message(doorman__writer *out, const doorman_request *request) {
+    bool acquires = request->method == DOORMAN_ACQUIRE;
+    doorman__put(out, "{%s:{", doorman_method_name(request->method, false));
+    if (request->holder_id) doorman__put(out, "'client_id':%s,", request->holder_id);
+    doorman__put(out, acquires ? "'permit':[" : "'entry':[");
+    for (size_t i = 0; acquires && i < request->permit_count; i++) {
+        doorman__put_permit_request(out, &request->permits[i]);
+    }
+    for (size_t i = 0; !acquires && i < request->entry_count; i++) {
+        doorman__put_permit_entry(out, request->method, &request->entries[i]);
+    }
+    doorman__put(out, "]}}");
+}
+
+/* Returns the most bytes that the response to a permit takes. `name` is what the name of a limit
+ * takes, and `limits` is how many limits a template has at most. */
+static size_t doorman__permit_reply_bytes(const doorman_permit_request *permit, size_t name,
+                                          size_t limits) {
+    size_t granted = 100, refused = 220 + name, longest = 0;
+    for (size_t i = 0; i < permit->item_count; i++) {
+        const char *id = permit->items[i].resource_id, *key = permit->items[i].key;
+        size_t bytes = doorman__quoted_bytes(id) + (key ? doorman__quoted_bytes(key) : 0);
+        if (bytes > longest) longest = bytes;
+        granted += 150 + name;
+    }
+    size_t bytes = granted > refused + longest ? granted : refused + longest;
+    if (permit->detail) bytes += permit->item_count * (20 + limits * (300 + name));
+    return bytes;
+}
+
+/* Refuses a message whose response could be too large, before the server decides. */
+static doorman_status doorman__permits_reply_check(const doorman_permits *permits,
+                                                   const doorman_request *request,
+                                                   doorman_error *error) {
+    size_t name = permits->name_bytes, limits = permits->limits_most;
+    size_t each = request->method == DOORMAN_INSPECT ? 100 + limits * (300 + name) : 60;
+    size_t bytes = 1024 + request->entry_count * each;
+    for (size_t i = 0; i < request->permit_count && bytes <= DOORMAN_MESSAGE_BYTES_MAX; i++) {
+        bytes += doorman__permit_reply_bytes(&request->permits[i], name, limits);
+    }
+    if (bytes <= DOORMAN_MESSAGE_BYTES_MAX) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
+                         "%s: the response could be larger than 4 MiB; send less in one message",
+                         request->method == DOORMAN_ACQUIRE ? "permit" : "entry");
+}
+
 static const char *doorman__status_text(doorman_status status) {
 #define DOORMAN__STATUS_TEXT(code, name, text) text,
     static const char *const texts[] = {DOORMAN_STATUSES(DOORMAN__STATUS_TEXT)};
@@ -18607,6 +19059,10 @@ static void doorman__put_holder(doorman__writer *out, const doorman_request *req
 doorman_status doorman_json_request(const doorman_request *request, doorman_buffer *text) {
     doorman__writer out = doorman__put_start(text);
     bool items = request->method != DOORMAN_DISCOVERY;
+    if (doorman__method_has_permits(request->method)) {
+        doorman__put_permit_message(&out, request);
+        return doorman__put_end(&out);
+    }
     doorman__put(&out, "{%s:{", doorman_method_name(request->method, request->is_server));
     if (items) doorman__put_holder(&out, request);
     if (items) doorman__put(&out, ",'resource':[");
@@ -18636,6 +19092,7 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
     const size_t frame = 1024;
     size_t bytes = frame, largest = 0, rest = 820;
     if (request->is_server) rest += 520 + 16 * 80 + 2 * DOORMAN__TEXTS_BYTES_MAX + 32;
+    bytes += 256 * request->permit_count + 64 * request->entry_count;
     for (size_t i = 0; i < request->item_count; i++) {
         size_t id_bytes = strlen(request->items[i].resource_id);
         size_t item =
@@ -18718,6 +19175,7 @@ static void doorman__exchange_forget(doorman_json_exchange *exchange) {
 void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
     doorman__exchange_forget(exchange);
     doorman_buffer_uninit(&exchange->reply);
+    doorman__arena_uninit(&exchange->arena);
     DOORMAN_FREE(exchange->kept);
     *exchange = (doorman_json_exchange){.kept = NULL};
     doorman__exchange_move(exchange, DOORMAN__EXCHANGE_EMPTY, DOORMAN_OK);
@@ -18812,8 +19270,14 @@ doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doo
         return doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
     }
     if (exchange->state != DOORMAN__EXCHANGE_READ) return exchange->status;
-    doorman_status status =
-        doorman_server_handle(server, request, &exchange->response, &below, now);
+    doorman_status status = DOORMAN_OK;
+    if (doorman__method_has_permits(request->method)) {
+        status = doorman__permits_reply_check(server->permits, request, &below);
+    }
+    if (status == DOORMAN_OK) {
+        status = doorman__server_handle_in(server, request, &exchange->response, &exchange->arena,
+                                           &below, now);
+    }
     if (status == DOORMAN_OK) {
         doorman__exchange_keep(exchange);
         doorman__exchange_move(exchange, DOORMAN__EXCHANGE_DECIDED, status);
@@ -18835,7 +19299,11 @@ doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange, int6
         doorman__exchange_fail(exchange, DOORMAN_UNAVAILABLE, "the server is stopping");
     }
     doorman__writer out = doorman__put_start(&exchange->reply);
-    if (exchange->state == DOORMAN__EXCHANGE_DECIDED) {
+    const doorman_response *response = &exchange->response;
+    bool permits = response->is_master && doorman__method_has_permits(response->method);
+    if (exchange->state == DOORMAN__EXCHANGE_DECIDED && permits) {
+        doorman__put_permit_response(&out, response, &exchange->request);
+    } else if (exchange->state == DOORMAN__EXCHANGE_DECIDED) {
         doorman__put_response(&out, &exchange->response, epoch);
     } else {
         doorman__put_error(&out, exchange->status, exchange->error.text);

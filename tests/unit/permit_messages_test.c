@@ -567,6 +567,580 @@ static void wrong_entries_are_refused_with_their_path(void **state) {
     node_stop(n);
 }
 
+/* ---- JSON ----------------------------------------------------------------------------------- */
+
+/* Serves a message. The caller frees the reply. */
+static char *serve(node *n, const char *text) {
+    doorman_buffer reply = {0};
+    (void)doorman_json_serve(n->server, text, strlen(text), &reply, 0, n->now);
+    assert_non_null(reply.text);
+    return reply.text;
+}
+
+static void assert_reply(node *n, const char *message, const char *reply) {
+    char *text = serve(n, message);
+    if (strcmp(text, reply) != 0) print_error("%s\n", message);
+    assert_string_equal(text, reply);
+    free(text);
+}
+
+static void messages_are_answered_in_json(void **state) {
+    UNUSED;
+    node *n = node_start(limits, NULL);
+    assert_reply(n,
+                 "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"max_wait\": 0.5, \"item\": "
+                 "[{\"resource_id\": \"login\", \"key\": \"alice\"}, {\"resource_id\": \"slow\", "
+                 "\"key\": \"acme\", \"cost\": 9, \"min\": 1}]}, {\"item\": [{\"resource_id\": "
+                 "\"slow\", \"key\": \"acme\", \"cost\": 2}]}]}}",
+                 "{\"acquire\":{\"permit\":[{\"decision\":\"GRANTED\",\"item\":[{\"granted\":1,"
+                 "\"limit\":\"per-user\",\"remaining\":4,\"reset_after\":1},{\"granted\":1,"
+                 "\"limit\":\"b\",\"remaining\":0,\"reset_after\":3}]},{\"decision\":\"REFUSED\","
+                 "\"resource_id\":\"slow\",\"key\":\"acme\",\"limit\":\"b\",\"reason\":\"RATE\","
+                 "\"retry_after\":1,\"valid_for\":1}]}}");
+    assert_reply(n, "{\"acquire\": {\"client_id\": \"c\", \"permit\": []}}",
+                 "{\"acquire\":{\"permit\":[]}}");
+    assert_reply(n,
+                 "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"max_wait\": 3, \"item\": "
+                 "[{\"resource_id\": \"slow\", \"key\": \"acme\"}]}]}}",
+                 "{\"acquire\":{\"permit\":[{\"decision\":\"GRANTED\",\"wait\":1,\"item\":["
+                 "{\"granted\":1,\"limit\":\"b\",\"remaining\":0,\"reset_after\":4}]}]}}");
+    assert_reply(n,
+                 "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": "
+                 "\"open\"}, {\"resource_id\": \"slow\", \"key\": \"acme\"}]}]}}",
+                 "{\"acquire\":{\"permit\":[{\"decision\":\"REFUSED\",\"resource_id\":\"slow\","
+                 "\"key\":\"acme\",\"item_index\":1,\"limit\":\"b\",\"reason\":\"RATE\","
+                 "\"retry_after\":2,\"valid_for\":0}]}}");
+    assert_reply(n,
+                 "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": "
+                 "\"open\", \"cost\": 1e15}]}]}}",
+                 "{\"acquire\":{\"permit\":[{\"decision\":\"GRANTED\",\"item\":[{\"granted\":"
+                 "1000000000000000}]}]}}");
+    assert_reply(n,
+                 "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": "
+                 "\"slow\", \"key\": \"x\", \"cost\": 0}]}]}}",
+                 "{\"acquire\":{\"permit\":[{\"decision\":\"GRANTED\",\"item\":[{\"granted\":0,"
+                 "\"limit\":\"b\",\"remaining\":0,\"reset_after\":2}]}]}}");
+    node_stop(n);
+}
+
+/* P6 */
+static void details_list_each_limit_of_each_item(void **state) {
+    UNUSED;
+    node *n = node_start(limits, NULL);
+    assert_reply(n,
+                 "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"detail\": true, \"item\": "
+                 "[{\"resource_id\": \"login\", \"key\": \"alice\"}, {\"resource_id\": "
+                 "\"open\"}]}, {\"detail\": true, \"item\": [{\"resource_id\": \"login\", "
+                 "\"key\": \"alice\", \"cost\": 4.5}]}]}}",
+                 "{\"acquire\":{\"permit\":[{\"decision\":\"GRANTED\",\"item\":[{\"granted\":1,"
+                 "\"limit\":\"per-user\",\"remaining\":4,\"reset_after\":1,\"limits\":["
+                 "{\"name\":\"per-user\",\"limit\":5,\"used\":1,\"remaining\":4,\"reset_after\":1,"
+                 "\"window\":5},{\"name\":\"all\",\"limit\":100,\"used\":1,\"remaining\":99,"
+                 "\"reset_after\":86393,\"window\":86400}]},{\"granted\":1,\"limits\":[]}]},"
+                 "{\"decision\":\"REFUSED\",\"resource_id\":\"login\",\"key\":\"alice\",\"limit\":"
+                 "\"per-user\",\"reason\":\"RATE\",\"retry_after\":0.5,\"valid_for\":0.5,"
+                 "\"item\":[{\"limits\":[{\"name\":\"per-user\",\"limit\":5,\"used\":1,"
+                 "\"remaining\":4,\"reset_after\":1,\"window\":5,\"refused\":true},{\"name\":"
+                 "\"all\",\"limit\":100,\"used\":1,\"remaining\":99,\"reset_after\":86393,"
+                 "\"window\":86400}]}]}]}}");
+    node_stop(n);
+}
+
+static void administration_is_answered_in_json(void **state) {
+    UNUSED;
+    node *n = node_start(limits, NULL);
+    assert_reply(n,
+                 "{\"report\": {\"client_id\": \"c\", \"entry\": [{\"resource_id\": \"slow\", "
+                 "\"key\": \"a\", \"cost\": 0.5}, {\"resource_id\": \"none\", \"cost\": -3}]}}",
+                 "{\"report\":{\"entry\":[{\"charged\":0.5},{\"charged\":0}]}}");
+    assert_reply(n,
+                 "{\"inspect\": {\"entry\": [{\"resource_id\": \"slow\", \"key\": \"a\"}, "
+                 "{\"resource_id\": \"slow\", \"limit\": \"none\"}]}}",
+                 "{\"inspect\":{\"entry\":[{\"limits\":[{\"name\":\"b\",\"limit\":2,\"used\":2.5,"
+                 "\"remaining\":0,\"reset_after\":2.5,\"window\":2}]},{\"limits\":[]}]}}");
+    assert_reply(n,
+                 "{\"reset\": {\"client_id\": \"c\", \"entry\": [{\"resource_id\": \"slow\", "
+                 "\"key\": \"a\"}, {\"resource_id\": \"slow\", \"key\": \"a\", \"limit\": \"b\"}, "
+                 "{\"resource_id\": \"slow\", \"key\": \"a\", \"ban\": 3600}]}}",
+                 "{\"reset\":{\"entry\":[{\"count\":1},{\"count\":0},{\"count\":1}]}}");
+    assert_reply(n, "{\"inspect\": {\"entry\": [{\"resource_id\": \"slow\", \"key\": \"a\"}]}}",
+                 "{\"inspect\":{\"entry\":[{\"reason\":\"BANNED\",\"retry_after\":3600,\"limits\":["
+                 "{\"name\":\"b\",\"limit\":2,\"used\":2,\"remaining\":0,\"reset_after\":2,"
+                 "\"window\":2}]}]}}");
+    assert_reply(n,
+                 "{\"reset\": {\"entry\": [{\"resource_id\": \"slow\", \"key\": \"a\", \"ban\": "
+                 "0}]}}",
+                 "{\"reset\":{\"entry\":[{\"count\":1}]}}");
+    become_master(n, false);
+    static const char *const methods[] = {"acquire", "report", "inspect", "reset"};
+    for (size_t i = 0; i < COUNT(methods); i++) {
+        char message[128], reply[128];
+        snprintf(message, sizeof message, "{\"%s\": {\"client_id\": \"c\", \"%s\": []}}",
+                 methods[i], i ? "entry" : "permit");
+        snprintf(reply, sizeof reply,
+                 "{\"%s\":{\"mastership\":{\"master_address\":\"tcp://here:1\"}}}", methods[i]);
+        assert_reply(n, message, reply);
+    }
+    node_stop(n);
+}
+
+#define ITEM(rest) "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": [" rest "]}]}}"
+#define KEY_OF_32 "0123456789abcdef0123456789abcdef"
+#define KEY_OF_256 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32
+
+/* Every error answers the whole message, and names the field by its path. */
+static void wrong_messages_are_refused_with_the_path(void **state) {
+    UNUSED;
+    static const struct {
+        const char *message, *error;
+    } wrong[] = {
+        {"{\"acquire\": {\"permit\": []}}", "acquire.client_id: is missing"},
+        {"{\"report\": {\"entry\": []}}", "report.client_id: is missing"},
+        {"{\"acquire\": {\"client_id\": \"\", \"permit\": []}}", "acquire.client_id: must be 1 to"},
+        {"{\"inspect\": {\"client_id\": \"\", \"entry\": []}}", "inspect.client_id: must be 1 to"},
+        {"{\"acquire\": {\"client_id\": \"c\"}}", "acquire.permit: is missing"},
+        {"{\"acquire\": {\"client_id\": \"c\", \"permits\": []}}",
+         "acquire.permit: is missing; \\\"permits\\\" is not a field"},
+        {"{\"acquire\": {\"client_id\": \"c\", \"permit\": {}}}", "acquire.permit: must be a list"},
+        {"{\"acquire\": {\"client_id\": 7, \"permit\": []}}", "acquire.client_id: must be a"},
+        {"{\"acquire\": []}", "acquire: must be an object"},
+        {"{\"acquire\": {\"client_id\": \"c\", \"permit\": [7]}}", "acquire.permit[0]: must be an"},
+        {"{\"acquire\": {\"client_id\": \"c\", \"permit\": [{}]}}",
+         "acquire.permit[0].item: is missing"},
+        {"{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": 1}]}}",
+         "acquire.permit[0].item: must be a list"},
+        {ITEM(""), "acquire.permit[0].item: must be a list of items"},
+        {ITEM("1"), "acquire.permit[0].item[0]: must be an object"},
+        {ITEM("{}"), "acquire.permit[0].item[0].resource_id: is missing"},
+        {ITEM("{\"resource_id\": \"\"}"), "acquire.permit[0].item[0].resource_id: must be 1 to"},
+        {ITEM("{\"resource_id\": null}"), "acquire.permit[0].item[0].resource_id: must be a str"},
+        {ITEM("{\"resource_id\": \"a\\nb\"}"), "acquire.permit[0].item[0].resource_id: must be 1"},
+        {ITEM("{\"resource_id\": \"" KEY_OF_256 "x\"}"),
+         "acquire.permit[0].item[0].resource_id: must be 1 to 256"},
+        {ITEM("{\"resource_id\": \"a\", \"key\": 3}"), "acquire.permit[0].item[0].key: must be a"},
+        {ITEM("{\"resource_id\": \"a\"}, {\"resource_id\": \"a\", \"key\": \"" KEY_OF_256 "x\"}"),
+         "acquire.permit[0].item[1].key: must be 0 to 256 bytes of UTF-8"},
+        {ITEM("{\"resource_id\": \"a\", \"key\": \"x\\u0000y\"}"),
+         "the control character U+0000 is not allowed"},
+        {ITEM("{\"resource_id\": \"a\", \"key\": \"\xff\"}"), "not JSON: expected UTF-8"},
+        {ITEM("{\"resource_id\": \"a\", \"key\": \"\xc0\x80\"}"), "not JSON: expected UTF-8"},
+        {ITEM("{\"resource_id\": \"a\", \"key\": \"\\ud800\"}"), "a surrogate without its pair"},
+        {ITEM("{\"resource_id\": \"a\", \"cost\": \"1\"}"),
+         "acquire.permit[0].item[0].cost: must be a number"},
+        {ITEM("{\"resource_id\": \"a\", \"cost\": -1}"), "acquire.permit[0].item[0].cost: must be"},
+        {ITEM("{\"resource_id\": \"a\", \"cost\": 1e309}"),
+         "acquire.permit[0].item[0].cost: must be a finite number"},
+        {ITEM("{\"resource_id\": \"a\", \"cost\": 1.1e15}"),
+         "acquire.permit[0].item[0].cost: must be a finite number from 0 to 1e15"},
+        {ITEM("{\"resource_id\": \"a\", \"cost\": NaN}"), "not JSON: expected a value"},
+        {ITEM("{\"resource_id\": \"a\", \"cost\": 1, \"min\": 2}"),
+         "acquire.permit[0].item[0].min: must be from 0 to the cost"},
+        {ITEM("{\"resource_id\": \"a\", \"min\": -1}"),
+         "acquire.permit[0].item[0].min: must be from 0 to the cost"},
+        {ITEM("{\"resource_id\": \"a\", \"min\": 1e309}"),
+         "acquire.permit[0].item[0].min: must be a finite number"},
+        {ITEM("{\"resource_id\": \"a\", \"key\": \"x\", \"key\": \"y\"}"),
+         "acquire.permit[0].item[0].key: appears twice"},
+        {"{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"max_wait\": -1, \"item\": []}]}}",
+         "acquire.permit[0].max_wait: must be from 0 to 1e8 seconds"},
+        {"{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"equal\": 1, \"item\": []}]}}",
+         "acquire.permit[0].equal: must be a boolean"},
+        {"{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"detail\": \"x\", \"item\": []}]}}",
+         "acquire.permit[0].detail: must be a boolean"},
+        {"{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"equal\": true, \"item\": "
+         "[{\"resource_id\": \"a\", \"cost\": 0.5}]}]}}",
+         "acquire.permit[0].equal: no whole number"},
+        {"{\"report\": {\"client_id\": \"c\", \"entry\": [{\"resource_id\": \"a\"}]}}",
+         "report.entry[0].cost: is missing"},
+        {"{\"report\": {\"client_id\": \"c\", \"entry\": [{\"resource_id\": \"a\", \"cost\": "
+         "-1.1e15}]}}",
+         "report.entry[0].cost: must be a finite number from -1e15 to 1e15"},
+        {"{\"reset\": {\"entry\": [{\"resource_id\": \"a\", \"ban\": -1}]}}",
+         "reset.entry[0].ban: must be from 0 to 1e8 seconds"},
+        {"{\"reset\": {\"entry\": [{\"resource_id\": \"a\", \"ban\": 1, \"limit\": \"x\"}]}}",
+         "reset.entry[0].limit: must be absent beside a ban"},
+        {"{\"inspect\": {\"entry\": [{\"key\": \"a\"}]}}",
+         "inspect.entry[0].resource_id: is missing"},
+        {"{\"inspect\": {\"entry\": [{\"resource_id\": \"a\", \"limit\": 1}]}}",
+         "inspect.entry[0].limit: must be a string"},
+        {"{\"acquire\": {\"acquire\": {}}}", "acquire.acquire: is a method inside a method"},
+        {"{\"permit\": []}", "must be an object with one key, the method"},
+        {"{\"entry\": []}", "must be an object with one key, the method"},
+        {"{\"renew\": {}}", "no such method: renew"},
+    };
+    node *n = node_start(limits, NULL);
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        char *reply = serve(n, wrong[i].message);
+        if (strncmp(reply, "{\"error\":", 9) != 0 || !strstr(reply, wrong[i].error)) {
+            fail_msg("%s\n%s\n%s", wrong[i].message, reply, wrong[i].error);
+        }
+        free(reply);
+    }
+    node_stop(n);
+}
+
+/* Unknown fields are ignored, also those of later versions of the protocol. */
+static void unknown_fields_are_ignored(void **state) {
+    UNUSED;
+    node *n = node_start(limits, NULL);
+    assert_reply(n,
+                 "{\"acquire\": {\"client_id\": \"c\", \"future\": [1], \"permit\": [{\"colour\": "
+                 "\"red\", \"item\": [{\"resource_id\": \"open\", \"limit\": 7}]}]}}",
+                 "{\"acquire\":{\"permit\":[{\"decision\":\"GRANTED\",\"item\":[{\"granted\":1}]}]"
+                 "}}");
+    assert_reply(n, "{\"inspect\": {\"entry\": [{\"resource_id\": \"open\", \"ban\": {}}]}}",
+                 "{\"inspect\":{\"entry\":[{\"limits\":[]}]}}");
+    node_stop(n);
+}
+
+/* Writes a message of `permits` permits with `items` items each. The caller frees it. */
+static char *large_message(size_t permits, size_t items, const char *item) {
+    size_t room = 100 + permits * (40 + items * (strlen(item) + 1)), bytes = 0;
+    char *text = malloc(room);
+    assert_non_null(text);
+    bytes += (size_t)snprintf(text, room, "{\"acquire\":{\"client_id\":\"c\",\"permit\":[");
+    for (size_t i = 0; i < permits; i++) {
+        bytes += (size_t)snprintf(text + bytes, room - bytes, "%s{\"item\":[", i ? "," : "");
+        for (size_t j = 0; j < items; j++) {
+            bytes += (size_t)snprintf(text + bytes, room - bytes, "%s%s", j ? "," : "", item);
+        }
+        bytes += (size_t)snprintf(text + bytes, room - bytes, "]}");
+    }
+    (void)snprintf(text + bytes, room - bytes, "]}}");
+    return text;
+}
+
+static void assert_large_reply(node *n, size_t permits, size_t items, const char *item,
+                               const char *expected) {
+    char *message = large_message(permits, items, item), *reply = serve(n, message);
+    if (!strstr(reply, expected)) fail_msg("%.200s", reply);
+    assert_true(strlen(reply) <= DOORMAN_MESSAGE_BYTES_MAX);
+    free(message);
+    free(reply);
+}
+
+/* P19 */
+static void large_messages_are_answered_up_to_the_bounds(void **state) {
+    UNUSED;
+    node *n = node_start(limits, NULL);
+    static const char item[] = "{\"resource_id\":\"login\",\"key\":\"a\",\"cost\":0.01}";
+    static const char open[] = "{\"resource_id\":\"open\"}";
+    assert_large_reply(n, 1, 100, item, "\"decision\":\"GRANTED\"");
+    assert_true(fabs(acquire(n, "login", "a", 0).items[0].remaining - 4) < 0.02); /* added up */
+    assert_large_reply(n, 1, 101, open,
+                       "\"RESOURCE_EXHAUSTED\",\"message\":\"acquire.permit[0].item: at most 100");
+    assert_large_reply(n, 10000, 1, open, "\"decision\":\"GRANTED\"");
+    assert_large_reply(n, 100, 100, open, "\"decision\":\"GRANTED\"");
+    assert_large_reply(n, 10001, 1, open,
+                       "acquire.permit: at most 10000 items in a message, not 10001");
+    node_stop(n);
+}
+
+/* A response that a client could not read is refused before anything is charged. */
+static void a_response_of_more_than_4_mib_is_not_begun(void **state) {
+    UNUSED;
+    node *n = node_start(limits, NULL);
+    static const char item[] = "{\"resource_id\":\"login\",\"key\":\"" KEY_OF_256 "\"}";
+    char quotes[600] = "{\"resource_id\":\"login\",\"key\":\"";
+    for (int i = 0; i < 256; i++) strcat(quotes, "\x7f"); /* 6 bytes each in the response */
+    strcat(quotes, "\"}");
+    assert_large_reply(n, 5000, 1, item, "\"decision\":\"GRANTED\"");
+    assert_int_equal(result_of(n, DOORMAN_RESET,
+                               (doorman_permit_entry){.resource_id = "login", .key = KEY_OF_256})
+                         .count,
+                     1);
+    assert_large_reply(n, 10000, 1, item, "could be larger than 4 MiB");
+    assert_large_reply(n, 5000, 1, quotes, "could be larger than 4 MiB");
+    assert_true(acquire(n, "login", KEY_OF_256, 5).granted);
+    char message[20000] = "{\"acquire\":{\"client_id\":\"c\",\"permit\":[{\"detail\":true,"
+                          "\"item\":[{\"resource_id\":\"open\"}";
+    for (int i = 1; i < 100; i++) strcat(message, ",{\"resource_id\":\"open\"}");
+    strcat(message, "]}]}}");
+    char *reply = serve(n, message);
+    assert_non_null(strstr(reply, "GRANTED"));
+    free(reply);
+    node_stop(n);
+}
+
+/* The exchange keeps its own copies: another thread may use the server before the reply is
+ * written. */
+static void a_reply_does_not_need_the_server(void **state) {
+    UNUSED;
+    static const char message[] =
+        "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"detail\": true, \"item\": "
+        "[{\"resource_id\": \"slow\", \"key\": \"acme\"}]}, {\"item\": [{\"resource_id\": "
+        "\"slow\", \"key\": \"acme\"}]}]}}";
+    node *n = node_start(limits, NULL);
+    doorman_json_exchange one = {.status = DOORMAN_OK}, two = {.status = DOORMAN_OK};
+    char first[1000] = "";
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(doorman_json_exchange_read(&one, message, strlen(message)), DOORMAN_OK);
+        assert_int_equal(doorman_json_exchange_decide(&one, n->server, n->now), DOORMAN_OK);
+        assert_int_equal(doorman_json_exchange_read(&two, message, strlen(message)), DOORMAN_OK);
+        assert_int_equal(doorman_json_exchange_decide(&two, n->server, n->now), DOORMAN_OK);
+        doorman_config *other = config_of(capacities);
+        assert_int_equal(doorman_server_configure(n->server, other, n->now), DOORMAN_OK);
+        doorman_config_destroy(n->config);
+        n->config = other;
+        assert_int_equal(doorman_json_exchange_write(&one, 0), DOORMAN_OK);
+        assert_int_equal(doorman_json_exchange_write(&two, 0), DOORMAN_OK);
+        if (i == 0) snprintf(first, sizeof first, "%s", one.reply.text);
+        assert_string_equal(one.reply.text, first);
+        assert_string_not_equal(two.reply.text, first);
+        doorman_server_destroy(n->server);
+        doorman_config_destroy(n->config);
+        free(n);
+        n = node_start(limits, NULL);
+    }
+    doorman_json_exchange_uninit(&one);
+    doorman_json_exchange_uninit(&two);
+    node_stop(n);
+}
+
+/* ---- clients -------------------------------------------------------------------------------- */
+
+/* Reads a response as a client does. The caller ends the reading. */
+static doorman_status read_response(doorman__incoming *incoming, const char *text,
+                                    doorman_error *error) {
+    doorman__incoming_read(incoming, text, strlen(text), error);
+    return incoming->reader.status;
+}
+
+static void assert_same_text(const char *a, const char *b) {
+    assert_int_equal(a == NULL, b == NULL);
+    if (a) assert_string_equal(a, b);
+}
+
+static void assert_same_permit(const doorman_permit *a, const doorman_permit *b) {
+    assert_int_equal(a->granted, b->granted);
+    assert_int_equal(a->warning, b->warning);
+    assert_int_equal(a->wait, b->wait);
+    assert_int_equal(a->item_count, b->item_count);
+    for (size_t i = 0; i < a->item_count; i++) {
+        assert_true(doorman__equal(a->items[i].granted, b->items[i].granted));
+        assert_same_text(a->items[i].limit, b->items[i].limit);
+        assert_int_equal(a->items[i].reset_after, b->items[i].reset_after);
+        assert_true(b->items[i].remaining <= a->items[i].remaining);
+        assert_true(b->items[i].remaining > a->items[i].remaining - 1e-5);
+    }
+    assert_int_equal(a->reason, b->reason);
+    assert_int_equal(a->item_index, b->item_index);
+    assert_same_text(a->limit, b->limit);
+    assert_int_equal(a->has_retry_after, b->has_retry_after);
+    assert_int_equal(a->retry_after, b->retry_after);
+    assert_int_equal(a->valid_for, b->valid_for);
+    assert_int_equal(a->detail_count, b->detail_count);
+    for (size_t i = 0; i < a->detail_count; i++) {
+        const doorman_permit_detail *x = &a->details[i], *y = &b->details[i];
+        assert_int_equal(x->item_index, y->item_index);
+        assert_string_equal(x->limit, y->limit);
+        assert_true(doorman__equal(x->most, y->most));
+        assert_true(y->remaining <= x->remaining && y->remaining > x->remaining - 1e-5);
+        assert_true(y->used >= x->used && y->used < x->used + 1e-5);
+        assert_int_equal(x->reset_after, y->reset_after);
+        assert_int_equal(x->window, y->window);
+        assert_int_equal(x->tier, y->tier);
+        assert_int_equal(x->shadow, y->shadow);
+        assert_int_equal(x->refused, y->refused);
+        assert_int_equal(x->moved_up, y->moved_up);
+        assert_int_equal(x->refusals, y->refusals);
+    }
+}
+
+static const char rich[] =
+    "{\"resources\": [{\"identifier_glob\": \"r*\", \"limits\": ["
+    "{\"name\": \"b\\\"ucket\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 0.37, \"size\": 7, "
+    "\"max_debt\": 9, \"warn_at\": 0.5, \"refunds\": true, "
+    "\"ban\": {\"refusals\": 3, \"window\": 9, \"duration\": 7}},"
+    "{\"name\": \"w\", \"per\": \"resource\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 40.3, "
+    "\"window\": 11},"
+    "{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 9, \"window\": 3, \"active\": "
+    "3}, {\"limit\": 11, \"window\": 5, \"active\": 9, \"cooldown\": 20}]},"
+    "{\"name\": \"s\", \"per\": \"template\", \"shadow\": true, \"kind\": \"FIXED_WINDOW\", "
+    "\"limit\": 3, \"window\": \"minute\"}]}]}";
+
+static double whole_below(size_t bound) { return (double)random_below(bound); }
+
+/* Makes a random request of one method. */
+typedef struct random_request {
+    doorman_request request;
+    doorman_permit_request permits[4];
+    doorman_permit_item items[4][3];
+    doorman_permit_entry entries[4];
+} random_request;
+
+static void make_request(random_request *r) {
+    static const char *const ids[] = {"r1", "r2", "none", "\"quoted\""};
+    static const char *const keys[] = {"", "a", "b\n\x7f\xc2\x85", NULL};
+    *r = (random_request){.request = {.method = DOORMAN_ACQUIRE + random_below(4),
+                                      .holder_id = "c",
+                                      .permits = r->permits,
+                                      .entries = r->entries}};
+    size_t count = random_below(5);
+    bool acquires = r->request.method == DOORMAN_ACQUIRE;
+    if (acquires) r->request.permit_count = count;
+    if (!acquires) r->request.entry_count = count;
+    for (size_t i = 0; i < count; i++) {
+        r->permits[i] =
+            (doorman_permit_request){.items = r->items[i],
+                                     .item_count = 1 + random_below(3),
+                                     .max_wait = (doorman_time)random_below(9) * SECOND / 7,
+                                     .detail = random_below(2)};
+        for (size_t j = 0; j < r->permits[i].item_count; j++) {
+            double cost = random_below(3) ? whole_below(6) : whole_below(1000) / 61;
+            r->items[i][j] = (doorman_permit_item){ids[random_below(4)], keys[random_below(4)],
+                                                   cost, random_below(2), 0};
+            if (r->items[i][j].has_min) r->items[i][j].min = cost / 3;
+        }
+        doorman_permit_entry *entry = &r->entries[i];
+        *entry = (doorman_permit_entry){.resource_id = ids[random_below(4)],
+                                        .key = keys[random_below(4)]};
+        if (r->request.method == DOORMAN_REPORT) entry->cost = whole_below(999) / 61 - 5;
+        if (r->request.method != DOORMAN_REPORT && !random_below(3)) entry->limit = "w";
+        if (r->request.method == DOORMAN_RESET && !entry->limit && !random_below(3)) {
+            entry->sets_ban = true;
+            entry->ban = (doorman_time)random_below(3) * SECOND / 3;
+        }
+    }
+}
+
+/* Decides what the exchange has read, and reads the reply as a client. */
+static void check_round_trip(node *n, doorman_json_exchange *exchange, const random_request *r) {
+    doorman_buffer text = {0};
+    doorman__incoming incoming;
+    doorman_error error = {""};
+    assert_int_equal(doorman_json_request(&r->request, &text), DOORMAN_OK);
+    doorman_status status = doorman_json_exchange_read(exchange, text.text, text.bytes);
+    if (status != DOORMAN_OK) fail_msg("%s\n%s", text.text, exchange->error.text);
+    status = doorman_json_exchange_decide(exchange, n->server, n->now);
+    if (status != DOORMAN_OK) fail_msg("%s\n%s", text.text, exchange->error.text);
+    const doorman_response *sent = &exchange->response, *got = &incoming.response;
+    assert_int_equal(exchange->request.permit_count, r->request.permit_count);
+    assert_int_equal(exchange->request.entry_count, r->request.entry_count);
+    assert_int_equal(doorman_json_exchange_write(exchange, 0), DOORMAN_OK);
+    status = read_response(&incoming, exchange->reply.text, &error);
+    if (status != DOORMAN_OK) fail_msg("%s\n%s", exchange->reply.text, error.text);
+    assert_int_equal(got->method, r->request.method);
+    assert_true(got->is_master);
+    assert_int_equal(got->permit_count, r->request.permit_count);
+    assert_int_equal(got->result_count, r->request.entry_count);
+    for (size_t i = 0; i < got->permit_count; i++) {
+        assert_same_permit(&sent->permits[i], &got->permits[i]);
+    }
+    for (size_t i = 0; i < got->result_count; i++) {
+        doorman_permit_result expected = sent->results[i];
+        bool inspects = got->method == DOORMAN_INSPECT;
+        if (inspects) expected.state.items = NULL, expected.state.item_count = 0;
+        expected.state.valid_for = 0; /* not in an inspection */
+        if (!inspects) expected.state.granted = true;
+        assert_true(doorman__equal(expected.charged, got->results[i].charged));
+        assert_int_equal(expected.count, got->results[i].count);
+        assert_same_permit(&expected.state, &got->results[i].state);
+    }
+    (void)doorman__read_end(&incoming.reader);
+    doorman_buffer_uninit(&text);
+}
+
+/* What a client writes is what the server reads, and the other way round. */
+static void random_messages_survive_the_wire(void **state) {
+    UNUSED;
+    node *n = node_start(rich, NULL);
+    doorman_json_exchange exchange = {.status = DOORMAN_OK};
+    for (int i = 0; i < 3000; i++) {
+        random_request r;
+        make_request(&r);
+        n->now += (doorman_time)(random_below(1000) * 1000003);
+        check_round_trip(n, &exchange, &r);
+    }
+    doorman_json_exchange_uninit(&exchange);
+    node_stop(n);
+}
+
+/* A newer server may have more reasons and decisions. */
+static void a_client_survives_what_it_does_not_know(void **state) {
+    UNUSED;
+    static const char text[] =
+        "{\"acquire\": {\"permit\": [{\"decision\": \"REFUSED\", \"reason\": \"MOON_PHASE\", "
+        "\"retry_after\": 2, \"new\": {}}, {\"decision\": \"PENDING\"}, {\"decision\": "
+        "\"GRANTED\", \"item\": [{\"granted\": 1, \"remaining\": 8e15, \"colour\": 1}]}]}}";
+    doorman__incoming incoming;
+    doorman_error error = {""};
+    assert_int_equal(read_response(&incoming, text, &error), DOORMAN_OK);
+    const doorman_permit *permits = incoming.response.permits;
+    assert_int_equal(incoming.response.permit_count, 3);
+    assert_false(permits[0].granted);
+    assert_int_equal(permits[0].reason, DOORMAN_NO_REASON);
+    assert_int_equal(permits[0].retry_after, 2 * SECOND);
+    assert_false(permits[1].granted || permits[1].has_retry_after);
+    assert_true(permits[2].granted && permits[2].item_count == 1);
+    (void)doorman__read_end(&incoming.reader);
+}
+
+static void wrong_responses_are_refused(void **state) {
+    UNUSED;
+    static const struct {
+        const char *text, *error;
+    } wrong[] = {
+        {"{\"acquire\": {}}", "acquire.permit: is missing"},
+        {"{\"acquire\": {\"permit\": 1}}", "acquire.permit: must be a list"},
+        {"{\"acquire\": {\"permit\": [1]}}", "acquire.permit[0]: must be an object"},
+        {"{\"acquire\": {\"permit\": [{}]}}", "acquire.permit[0].decision: is missing"},
+        {"{\"acquire\": {\"permit\": [{\"decision\": \"GRANTED\", \"item\": [{}]}]}}",
+         "acquire.permit[0].item[0].granted: is missing"},
+        {"{\"acquire\": {\"permit\": [{\"decision\": \"GRANTED\", \"item\": [{\"granted\": -1}]}]"
+         "}}",
+         "acquire.permit[0].item[0].granted: must be"},
+        {"{\"acquire\": {\"permit\": [{\"decision\": \"GRANTED\", \"wait\": -1}]}}",
+         "acquire.permit[0].wait: must be"},
+        {"{\"acquire\": {\"permit\": [{\"decision\": \"REFUSED\", \"item\": [{\"limits\": "
+         "[{}]}]}]}}",
+         "acquire.permit[0].item[0].limits[0].name: is missing"},
+        {"{\"report\": {}}", "report.entry: is missing"},
+        {"{\"report\": {\"entry\": [{\"charged\": \"1\"}]}}", "report.entry[0].charged: must be a"},
+        {"{\"error\": {\"code\": \"INVALID_ARGUMENT\", \"message\": \"acquire.permit: x\"}}",
+         "INVALID_ARGUMENT: acquire.permit: x"},
+    };
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        doorman__incoming incoming;
+        doorman_error error = {""};
+        assert_int_equal(read_response(&incoming, wrong[i].text, &error), DOORMAN_INVALID_ARGUMENT);
+        if (strncmp(error.text, wrong[i].error, strlen(wrong[i].error)) != 0) {
+            fail_msg("%s: %s", wrong[i].text, error.text);
+        }
+        (void)doorman__read_end(&incoming.reader);
+    }
+}
+
+/* A node that is not master has no decisions. */
+static void a_client_reads_the_mastership(void **state) {
+    UNUSED;
+    doorman__incoming incoming;
+    doorman_error error = {""};
+    assert_int_equal(read_response(&incoming,
+                                   "{\"acquire\": {\"mastership\": {\"master_address\": \"x\"}}}",
+                                   &error),
+                     DOORMAN_OK);
+    assert_false(incoming.response.is_master);
+    assert_string_equal(incoming.response.master_address, "x");
+    assert_int_equal(incoming.response.permit_count, 0);
+    (void)doorman__read_end(&incoming.reader);
+}
+
+/* Amounts for people are rounded so that nobody believes that more is left than there is. */
+static void remaining_is_rounded_down_and_used_up(void **state) {
+    UNUSED;
+    for (int i = 0; i < 100000; i++) {
+        double amount = pow(10, whole_below(17)) * (whole_below(1000000) + 1) / 999983;
+        double down = doorman__six_decimals(amount), up = doorman__six_decimals_up(amount);
+        assert_true(down <= amount && up >= amount);
+        assert_true(amount < 1e9 ? down > amount - 2e-6 : down > amount - 1.5);
+        assert_true(amount < 1e9 ? up < amount + 3e-6 : up < amount + 1.5);
+    }
+    assert_true(doorman__equal(doorman__six_decimals(-1), 0));
+    assert_true(doorman__equal(doorman__six_decimals(4), 4));
+    assert_true(doorman__equal(doorman__six_decimals_up(4), 4));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_a_master_decides),
@@ -589,6 +1163,19 @@ int main(void) {
         cmocka_unit_test(resets_remove_counters_and_set_and_end_bans),
         cmocka_unit_test(bans_have_a_bound_too),
         cmocka_unit_test(wrong_entries_are_refused_with_their_path),
+        cmocka_unit_test(messages_are_answered_in_json),
+        cmocka_unit_test(details_list_each_limit_of_each_item),
+        cmocka_unit_test(administration_is_answered_in_json),
+        cmocka_unit_test(wrong_messages_are_refused_with_the_path),
+        cmocka_unit_test(unknown_fields_are_ignored),
+        cmocka_unit_test(large_messages_are_answered_up_to_the_bounds),
+        cmocka_unit_test(a_response_of_more_than_4_mib_is_not_begun),
+        cmocka_unit_test(a_reply_does_not_need_the_server),
+        cmocka_unit_test(random_messages_survive_the_wire),
+        cmocka_unit_test(a_client_survives_what_it_does_not_know),
+        cmocka_unit_test(wrong_responses_are_refused),
+        cmocka_unit_test(a_client_reads_the_mastership),
+        cmocka_unit_test(remaining_is_rounded_down_and_used_up),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all(tests);
 }
