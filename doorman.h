@@ -3793,14 +3793,42 @@ static void doorman__tiers_warn(const doorman__check *check, const doorman_figur
     }
 }
 
-/* Returns the first limit with this scope and kind, or NULL. */
-static const doorman_permit_limit *doorman__limit_per(const doorman_template *template_,
-                                                      doorman_scope per, doorman_limit_kind kind) {
-    for (size_t i = 0; i < template_->limit_count; i++) {
-        const doorman_permit_limit *limit = &template_->limits[i];
-        if (limit->per == per && limit->kind == kind && !limit->key_count) return limit;
+/* Returns whether figures of a limit per key are above those of a limit that all keys share. Windows
+ * are only compared with windows of the same kind and length. */
+static bool doorman__figures_above(const doorman_figures *all, doorman_limit_kind kind,
+                                   const doorman_permit_limit *shared) {
+    const doorman_figures *most = &shared->figures;
+    if (kind != shared->kind || kind == DOORMAN_TIERS) return false;
+    if (kind == DOORMAN_TOKEN_BUCKET) return all->rate > most->rate;
+    bool same_window = all->window == most->window && all->calendar == most->calendar;
+    return same_window && all->limit > most->limit;
+}
+
+/* Warns of the figures of a limit per key that are above those of a limit that all keys share. The
+ * shared limit refuses first, so such figures act rarely or never. */
+static void doorman__shared_warn(doorman__check *check, const doorman_template *template_,
+                                 const doorman_permit_limit *limit, const doorman_figures *all) {
+    for (size_t i = 0; limit->per == DOORMAN_PER_KEY && i < template_->limit_count; i++) {
+        const doorman_permit_limit *shared = &template_->limits[i];
+        if (shared->per == DOORMAN_PER_KEY || shared->key_count || shared->shadow) continue;
+        if (!doorman__figures_above(all, limit->kind, shared)) continue;
+        char text[96];
+        snprintf(text, sizeof text, "%s: is above that of limits[%zu], which all keys share",
+                 limit->kind == DOORMAN_TOKEN_BUCKET ? "rate" : "limit", i);
+        doorman__check_add(check, text);
+        return;
     }
-    return NULL;
+}
+
+/* Warns of the figures of an override that differ from those of its limit. */
+static void doorman__override_warn(doorman__check *check, const doorman_template *template_,
+                                   const doorman_permit_limit *limit, size_t index) {
+    const doorman_figures *given = &limit->overrides[index].figures, *own = &limit->figures;
+    const doorman_figures all = doorman__override_resolve(limit, given);
+    doorman__check item = doorman__check_item(check, "overrides", index, ".");
+    bool same = doorman__equal(all.rate, own->rate) && doorman__equal(all.limit, own->limit);
+    if (!same) doorman__shared_warn(&item, template_, limit, &all);
+    if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(&item, given);
 }
 
 /* Warns of limits that cannot act. Precondition: the limits are valid. */
@@ -3811,15 +3839,9 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
         const doorman_permit_limit *limit = &template_->limits[i];
         doorman__check check = doorman__check_item(&all, "limits", i, ".");
         doorman__tiers_warn(&check, &limit->figures);
-        const doorman_permit_limit *whole =
-            doorman__limit_per(template_, DOORMAN_PER_RESOURCE, limit->kind);
-        const doorman_figures *a = &limit->figures, *b = whole ? &whole->figures : NULL;
-        bool same = b && a->window == b->window && a->calendar == b->calendar;
-        if (limit->per != DOORMAN_PER_KEY || !same) continue;
-        if (limit->kind == DOORMAN_TOKEN_BUCKET && a->rate > b->rate) {
-            doorman__check_add(&check, "rate: is above the rate of a limit per resource");
-        } else if (a->limit > b->limit) {
-            doorman__check_add(&check, "limit: is above that of a limit per resource");
+        doorman__shared_warn(&check, template_, limit, &limit->figures);
+        for (size_t j = 0; j < limit->override_count; j++) {
+            doorman__override_warn(&check, template_, limit, j);
         }
     }
 }

@@ -108,6 +108,8 @@ static void a_written_configuration_is_read_back_the_same(void **state) {
     doorman_buffer_uninit(&second);
 }
 
+#define TIER "{\"limit\": 1, \"window\": 1, \"active\": 1}"
+
 /* One wrong limit, and the error without its position. */
 static const struct {
     const char *limit, *error;
@@ -140,7 +142,20 @@ static const struct {
      ".window: only a FIXED_WINDOW follows the calendar"},
     {"{\"name\": \"a\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 1, \"window\": 1, \"rate\": 1}",
      ".rate: only a TOKEN_BUCKET has one"},
+    {"{\"name\": \"a\", \"kind\": \"SLIDING_WINDOW\", \"limit\": -1e309, \"window\": 1}",
+     ".limit: must be a finite number"},
+    {"{\"name\": \"a\", \"kind\": \"SLIDING_WINDOW\", \"limit\": \"NaN\", \"window\": 1}",
+     ".limit: must be a number"},
+    {"{\"name\": \"a\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 1, \"window\": 1e309}",
+     ".window: must be a finite number"},
+    {"{\"name\": \"a\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 1, \"window\": null}",
+     ".window: must be a number"},
     {"{\"name\": \"a\", \"kind\": \"TIERS\"}", ".tiers: is missing"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [" TIER ", " TIER ", " TIER ", " TIER
+     ", " TIER ", " TIER ", " TIER ", " TIER ", " TIER "]}",
+     ".tiers: must be a list of at most 8"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [" TIER ", {\"limit\": 1}]}",
+     ".tiers[1].window: is missing"},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 1, \"window\": 1, \"active\": "
      "1},"
      "{\"limit\": 1, \"window\": 0, \"active\": 1}]}",
@@ -170,6 +185,11 @@ static const struct {
      "[{\"keys\": [\"b\"], \"limit\": 2}, {\"keys\": [\"c\"], \"window\": -1}]}",
      ".overrides[1].window: must be more than 0 and at most 1e8 seconds"},
     {"{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 1, \"overrides\": "
+     "[{\"limit\": 2}]}",
+     ".overrides[0].keys: is missing"},
+    {"{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 1, \"overrides\": 1}",
+     ".overrides: must be a list"},
+    {"{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 1, \"overrides\": "
      "[{\"keys\": []}]}",
      ".overrides[0].keys: must be a list of 1 to 10,000 globs"},
     {"{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 1, \"per\": "
@@ -194,6 +214,42 @@ static void a_wrong_limit_is_named_by_path_and_position(void **state) {
         if (!strstr(error.text, path)) fail_msg("%s\nis not in\n%s", path, error.text);
         assert_true(strncmp(error.text, "line 2, column ", 15) == 0);
     }
+}
+
+/* The same in a text: each error has the line and column of the field. */
+static void wrong_lists_of_limits_are_named_by_path_and_position(void **state) {
+    UNUSED;
+    static const char *const texts[] = {
+        "[{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": []},\n"
+        "{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": []}]",
+        "{}", "[{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": NaN, \"window\": 1}]"};
+    static const char *const errors[] = {
+        "line 3, column 2: resources[0].limits[1].name: equals that of limits[0]",
+        "line 2, column 1: resources[0].limits: must be a list", "line 2, column "};
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        char text[512];
+        doorman_config *config = NULL;
+        doorman_error error = {""};
+        snprintf(text, sizeof text,
+                 "{\"resources\": [{\"identifier_glob\": \"x\",\n\"limits\": %s}]}", texts[i]);
+        assert_int_equal(doorman_json_config(&config, text, strlen(text), &error),
+                         DOORMAN_INVALID_ARGUMENT);
+        if (strncmp(error.text, errors[i], strlen(errors[i])) != 0) fail_msg("%s", error.text);
+    }
+    char text[4096] = "{\"resources\": [{\"identifier_glob\": \"x\",\n\"limits\": [";
+    size_t used = strlen(text);
+    for (int i = 0; i < 17; i++) {
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 "%s{\"name\": \"%d\", \"kind\": \"TIERS\", \"tiers\": []}",
+                                 i ? ", " : "", i);
+    }
+    snprintf(text + used, sizeof text - used, "]}]}");
+    doorman_config *config = NULL;
+    doorman_error error = {""};
+    assert_int_equal(doorman_json_config(&config, text, strlen(text), &error),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text,
+                        "line 2, column 1: resources[0].limits: must be a list of at most 16");
 }
 
 static void a_template_has_at_most_16_limits_with_different_names(void **state) {
@@ -235,6 +291,20 @@ static void a_template_has_at_most_16_limits_with_different_names(void **state) 
     assert_string_equal(error.text, "resources[0].limits: a template needs capacity or limits");
 }
 
+/* Each warning has a position in the text. */
+static void expect_warnings(const char *text, const char *const *warnings, size_t expected) {
+    doorman_config_problem problems[8];
+    size_t count = 0;
+    assert_int_equal(
+        doorman_json_check_config(NULL, text, strlen(text), problems, COUNT(problems), &count),
+        DOORMAN_OK);
+    for (size_t i = 0; i < count && i < COUNT(problems); i++) {
+        assert_true(problems[i].line > 0 && problems[i].column > 0);
+        if (i < expected) assert_string_equal(problems[i].error.text, warnings[i]);
+    }
+    assert_int_equal(count, expected);
+}
+
 static void limits_that_cannot_act_cause_warnings(void **state) {
     UNUSED;
     static const char text[] =
@@ -250,14 +320,49 @@ static void limits_that_cannot_act_cause_warnings(void **state) {
         "resources[0].limits[0].tiers[0].active: is 0, so the tier is never entered",
         "resources[0].limits[0].tiers[1].window: is longer than active, so the tier ends first",
         "resources[0].limits[0].tiers[2].window: does not divide active, so the last window is cut",
-        "resources[0].limits[1].rate: is above the rate of a limit per resource"};
-    doorman_config_problem problems[8];
-    size_t count = 0;
-    assert_int_equal(
-        doorman_json_check_config(NULL, text, strlen(text), problems, COUNT(problems), &count),
-        DOORMAN_OK);
-    assert_int_equal(count, COUNT(warnings));
-    for (size_t i = 0; i < count; i++) assert_string_equal(problems[i].error.text, warnings[i]);
+        "resources[0].limits[1].rate: is above that of limits[2], which all keys share"};
+    expect_warnings(text, warnings, COUNT(warnings));
+}
+
+/* The limit `a` per key has the warnings, beside other limits of the template. The other limits are
+ * compared with it one by one, and so are its overrides. */
+static void a_limit_per_key_above_one_that_all_keys_share_causes_a_warning(void **state) {
+    UNUSED;
+    static const char text[] =
+        "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [\n"
+        "{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"day\",\n"
+        " \"overrides\": [{\"keys\": [\"x\"], \"limit\": 10},\n"
+        "  {\"keys\": [\"y\"], \"limit\": 8}, {\"keys\": [\"z\"], \"window\": \"hour\"}]},\n"
+        "{\"name\": \"b\", \"kind\": \"FIXED_WINDOW\", \"limit\": 8, \"window\": \"hour\"},\n"
+        "{\"name\": \"c\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": 7,\n"
+        " \"window\": \"hour\"},\n"
+        "{\"name\": \"d\", \"per\": \"resource\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 1,\n"
+        " \"window\": 86400},\n"
+        "{\"name\": \"e\", \"per\": \"resource\", \"keys\": [\"k\"], \"kind\": \"FIXED_WINDOW\",\n"
+        " \"limit\": 1, \"window\": \"day\"},\n"
+        "{\"name\": \"f\", \"per\": \"resource\", \"shadow\": true, \"kind\": \"FIXED_WINDOW\",\n"
+        " \"limit\": 1, \"window\": \"day\"},\n"
+        "{\"name\": \"g\", \"per\": \"template\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9,\n"
+        " \"window\": \"day\"}]}]}";
+    static const char *const warnings[] = {
+        "resources[0].limits[0].overrides[0].limit: is above that of limits[6], which all keys "
+        "share",
+        "resources[0].limits[1].limit: is above that of limits[2], which all keys share"};
+    expect_warnings(text, warnings, COUNT(warnings));
+}
+
+/* The tiers of an override are checked like those of the limit. */
+static void tiers_of_an_override_that_cannot_act_cause_warnings(void **state) {
+    UNUSED;
+    static const char text[] =
+        "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"t\",\n"
+        " \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 1, \"window\": 2, \"active\": 4}],\n"
+        " \"overrides\": [{\"keys\": [\"x\"]}, {\"keys\": [\"y\"], \"tiers\": [\n"
+        "  {\"limit\": 1, \"window\": 2, \"active\": 5}]}]}]}]}";
+    static const char *const warnings[] = {
+        "resources[0].limits[0].overrides[1].tiers[0].window: does not divide active, so the last "
+        "window is cut"};
+    expect_warnings(text, warnings, COUNT(warnings));
 }
 
 /* A resource with limits alone has no leases, even where other resources without a template do. */
@@ -2315,8 +2420,11 @@ int main(void) {
         cmocka_unit_test(limits_are_read_with_all_their_fields),
         cmocka_unit_test(a_written_configuration_is_read_back_the_same),
         cmocka_unit_test(a_wrong_limit_is_named_by_path_and_position),
+        cmocka_unit_test(wrong_lists_of_limits_are_named_by_path_and_position),
         cmocka_unit_test(a_template_has_at_most_16_limits_with_different_names),
         cmocka_unit_test(limits_that_cannot_act_cause_warnings),
+        cmocka_unit_test(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning),
+        cmocka_unit_test(tiers_of_an_override_that_cannot_act_cause_warnings),
         cmocka_unit_test(a_template_without_capacity_grants_no_leases),
         cmocka_unit_test(a_refusal_charges_nothing_and_creates_nothing),
         cmocka_unit_test(items_that_meet_in_one_counter_are_added_up),
