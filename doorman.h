@@ -1747,8 +1747,9 @@ struct doorman_permits_options {
     size_t message_detail_max;    /* only for a server: the most permits with `detail` in a message,
                                      and the most entries of an INSPECT; default 100 */
     size_t counter_max;           /* the most counters of all limits; default 10,000,000 */
-    size_t memory_max; /* the most bytes of all counters and resources, without free buckets;
-                           default: no bound */
+    size_t memory_max; /* the most bytes of all counters, bans, resources and lists of frequent
+                          keys, without free buckets. The resources of one permit may exceed it.
+                          Default: no bound */
     void (*on_event)(void *context, const doorman_permit_event *event); /* must not call the
                                                                            permits */
     void *context;
@@ -12220,12 +12221,20 @@ static const doorman_template *doorman__permits_template(const doorman_permits *
     return found && found->has_limits ? found : NULL;
 }
 
-/* Gives back the references of a place to its slots. */
-static void doorman__place_leave(const doorman__place *place) {
+static size_t doorman__place_bytes(const doorman__place *place) {
+    size_t slots = place->slots ? (place->slot_count + 1) * sizeof *place->slots : 0;
+    return sizeof *place + strlen(doorman__place_id(place)) + 1 + slots;
+}
+
+/* Gives back the references of a place to its slots, and frees its list of slots. */
+static void doorman__place_leave(doorman__place *place) {
     for (size_t i = 0; i < place->slot_count; i++) {
         assert(place->slots[i].slot->references > 0);
         place->slots[i].slot->references--;
     }
+    DOORMAN_FREE(place->slots);
+    place->slots = NULL;
+    place->slot_count = 0;
 }
 
 /* Finds the template and the slots of a place again after a change of configuration. Returns false
@@ -12242,18 +12251,15 @@ static bool doorman__place_resolve(doorman_permits *permits, doorman__place *pla
         slots[i] = doorman__place_slot_for(permits, place, &template_->limits[i]);
     }
     for (size_t i = 0; i < count; i++) slots[i].slot->references++;
+    permits->node_bytes -= doorman__place_bytes(place);
     doorman__place_leave(place);
-    DOORMAN_FREE(place->slots);
     place->slots = slots;
     place->slot_count = count;
+    permits->node_bytes += doorman__place_bytes(place);
     place->template_ = template_;
     place->shadow = doorman__config_shadows(permits->config, id);
     place->generation = permits->generation;
     return true;
-}
-
-static size_t doorman__place_bytes(const doorman__place *place) {
-    return sizeof *place + strlen(doorman__place_id(place)) + 1;
 }
 
 static doorman__place *doorman__permits_find_place(const doorman_permits *permits,
@@ -12279,7 +12285,14 @@ static bool doorman__permits_reserve_place(doorman_permits *permits) {
     return room;
 }
 
-/* Adds a place without a template. Returns NULL if memory runs out. */
+static void doorman__place_free(doorman_permits *permits, doorman__place *place) {
+    assert(permits->node_bytes >= doorman__place_bytes(place));
+    permits->node_bytes -= doorman__place_bytes(place);
+    doorman__place_leave(place);
+    DOORMAN_FREE(place);
+}
+
+/* Adds a place with its present template. Returns NULL if memory runs out. */
 static doorman__place *doorman__permits_add_place(doorman_permits *permits,
                                                   const char *resource_id) {
     size_t bytes = strlen(resource_id) + 1;
@@ -12287,13 +12300,12 @@ static doorman__place *doorman__permits_add_place(doorman_permits *permits,
     doorman__place *place = (doorman__place *)doorman__zalloc(sizeof *place + bytes);
     if (!place) return NULL;
     memcpy(place + 1, resource_id, bytes);
+    permits->node_bytes += doorman__place_bytes(place);
     place->generation = permits->generation - 1;
     place->hash = doorman__hash(permits->options.seed, resource_id);
     if (!doorman__place_resolve(permits, place) ||
         !doorman__chains_add(&permits->place_table, &place->node, (uint32_t)place->hash)) {
-        doorman__place_leave(place);
-        DOORMAN_FREE(place->slots);
-        DOORMAN_FREE(place);
+        doorman__place_free(permits, place);
         return NULL;
     }
     size_t index = permits->place_count;
@@ -12301,7 +12313,6 @@ static doorman__place *doorman__permits_add_place(doorman_permits *permits,
     if (index == permits->place_count) permits->place_count++;
     place->node.tag = (uint32_t)index;
     permits->places[index] = place;
-    permits->node_bytes += doorman__place_bytes(place);
     return place;
 }
 
@@ -12310,11 +12321,8 @@ static void doorman__permits_remove_place(doorman_permits *permits, doorman__pla
     assert(permits->free_count < permits->free_capacity);
     permits->places[place->node.tag] = NULL;
     permits->free_places[permits->free_count++] = place->node.tag;
-    permits->node_bytes -= doorman__place_bytes(place);
     doorman__chains_remove(&permits->place_table, &place->node);
-    doorman__place_leave(place);
-    DOORMAN_FREE(place->slots);
-    DOORMAN_FREE(place);
+    doorman__place_free(permits, place);
 }
 
 /* Finds or adds a place, with its present template. Returns NULL if memory runs out. */
@@ -12504,9 +12512,13 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
     doorman__permits_drop(permits, slot, counter, DOORMAN_PERMIT_KEY_REMOVED);
 }
 
-/* Visits the counters of one bucket. Returns how many there were. */
+/* Visits the counters of one bucket, and starts to load those of a later bucket into the cache.
+ * Often the next call visits that bucket. Returns how many counters there were. */
 static size_t doorman__permits_visit_bucket(doorman_permits *permits, doorman__slot *slot) {
-    doorman__chain *node = *doorman__chains_at(&slot->nodes, slot->nodes.cursor++);
+    doorman__chains *nodes = &slot->nodes;
+    size_t ahead = nodes->cursor + 2 * DOORMAN__CALL_VISITS;
+    if (ahead < nodes->bucket_count) __builtin_prefetch(*doorman__chains_at(nodes, ahead));
+    doorman__chain *node = *doorman__chains_at(nodes, nodes->cursor++);
     size_t count = 0;
     for (doorman__chain *next = NULL; node; node = next, count++) {
         next = node->next;
@@ -12560,14 +12572,6 @@ static void doorman__permits_sweep_places(doorman_permits *permits, size_t visit
     }
 }
 
-/* Starts to load the counters that the next sweep visits into the cache. */
-static void doorman__permits_prefetch_sweep(const doorman_permits *permits, size_t visits) {
-    const doorman__chains *nodes = &permits->slots[permits->sweep_slot]->nodes;
-    for (size_t i = nodes->cursor; i < nodes->bucket_count && visits > 0; i++, visits--) {
-        __builtin_prefetch(*doorman__chains_at(nodes, i));
-    }
-}
-
 /* Visits about so many counters. */
 static void doorman__permits_sweep_counters(doorman_permits *permits, size_t visits) {
     size_t all = permits->slot_count + 4 * (permits->counter_count + 1);
@@ -12581,7 +12585,6 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
             visited += doorman__permits_visit_bucket(permits, slot);
         }
     }
-    doorman__permits_prefetch_sweep(permits, DOORMAN__CALL_VISITS);
 }
 
 /* ---- permits: room for one more counter */
