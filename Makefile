@@ -272,6 +272,7 @@ bench: build/bench build/doorman_server ## benchmarks, some minutes; QUICK=1 is 
 	@build/bench $(if $(QUICK),--quick) build/doorman_server build
 ifndef QUICK
 	@sh tests/bench/draw.sh build/bench_cost.dat tests/bench/cost.svg
+	@sh tests/bench/draw.sh build/bench_permits.dat tests/bench/permits.svg
 endif
 
 build/bench: $(wildcard tests/bench/*.[ch]) doorman.h | build_deps

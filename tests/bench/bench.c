@@ -2,8 +2,8 @@
  *
  *     build/bench [--quick] build/doorman_server FOLDER
  *
- * prints a table with the goal of each figure, and writes bench.csv and, for the picture,
- * bench_cost.dat to the folder. `build/bench echo` is the peer that the server is compared with.
+ * prints a table with the goal of each figure, and writes bench.csv and, for the pictures,
+ * bench_cost.dat and bench_permits.dat to the folder. `build/bench echo` is the peer that the server is compared with.
  *
  * The machine is noisy, so figures are medians of several rounds. Two loads that are compared are
  * measured alternately: a short round of one, then a short round of the other. Work of a single
@@ -209,6 +209,7 @@ static int run(bench *b, const char *folder) {
     b->terminal = isatty(STDERR_FILENO);
     b->csv = create(folder, "bench.csv");
     b->cost = create(folder, "bench_cost.dat");
+    b->permits = create(folder, "bench_permits.dat");
     fprintf(b->csv, "name,value,unit,to_reach\n");
     printf(TABLE_GOAL_ROW, "what", "value", "unit", "goal", "reached");
     bench_limiter(b);
@@ -216,8 +217,10 @@ static int run(bench *b, const char *folder) {
     bench_wire(b);
     bench_connections(b);
     bench_renewals(b);
+    bench_permits(b);
     clear_step(b);
-    bool written = fclose(b->csv) == 0 && fclose(b->cost) == 0 && fflush(stdout) == 0;
+    bool written = fclose(b->csv) == 0 && fclose(b->cost) == 0 && fclose(b->permits) == 0 &&
+                   fflush(stdout) == 0;
     must(written, "cannot write the results");
     return 0;
 }

@@ -27,9 +27,10 @@ typedef struct goal {
 
 typedef struct bench {
     bool quick;           /* fewer and shorter rounds, and smaller loads */
-    bool large_pages;     /* renewals in one process use pages of 2 MiB */
+    bool large_pages;     /* work in one process uses pages of 2 MiB */
     const char *server;   /* the path of the server program */
-    FILE *csv, *cost;     /* the rows; and for the picture, nanoseconds by number of holders */
+    FILE *csv;            /* the rows */
+    FILE *cost, *permits; /* for the pictures: nanoseconds by number of holders, or of keys */
     char group[96];       /* the last row whose name is not indented */
     char step[80];        /* what is being measured */
     doorman_time started; /* when this step started */
@@ -115,6 +116,7 @@ double load_reconnect(load *l, bench *b);
 /* ---- the parts ------------------------------------------------------------------------------- */
 
 void bench_renewals(bench *b);
+void bench_permits(bench *b);
 void bench_wire(bench *b);
 void bench_connections(bench *b);
 void bench_limiter(bench *b);

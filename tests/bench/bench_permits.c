@@ -1,0 +1,199 @@
+/* Permits in one process on one core. Keys have 32 bytes and are chosen at random. All limits are so
+ * wide that every permit is granted, so each decision charges all its counters. Memory is what
+ * malloc reports as in use, with its own headers.
+ *
+ * Only the decision is measured. A real key comes from the network and is therefore in the cache.
+ * Here each key is one cache line, which is prefetched while the previous permit is decided. */
+#include "bench.h"
+
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 5, BATCH = 100 };
+
+typedef struct key {
+    char text[64];
+} key;
+
+typedef struct key_fleet {
+    doorman_config *config;
+    doorman_permits *permits;
+    doorman_time now, epoch;
+    key *keys;
+    size_t count, items; /* items: of each permit */
+    double bytes;        /* memory for each key */
+    doorman_time pause;  /* the longest call */
+    uint64_t random;
+} key_fleet;
+
+static const doorman_permit_limit one_limit[] = {
+    {.name = "user", .kind = DOORMAN_TOKEN_BUCKET, .figures = {.rate = 1, .size = 1e6}}};
+static const doorman_permit_limit three_limits[] = {
+    {.name = "user", .kind = DOORMAN_TOKEN_BUCKET, .figures = {.rate = 1, .size = 1e6}},
+    {.name = "day",
+     .kind = DOORMAN_FIXED_WINDOW,
+     .figures = {.limit = 1e9, .calendar = DOORMAN_DAY}},
+    {.name = "all",
+     .per = DOORMAN_PER_RESOURCE,
+     .kind = DOORMAN_TOKEN_BUCKET,
+     .figures = {.rate = 1e6, .size = 1e12}}};
+
+/* Asks for one permit. The items differ in their resource. */
+static void decide(key_fleet *f, const char *text) {
+    static const char *const ids[] = {"api/search", "login"};
+    doorman_permit_item items[2] = {{.cost = 1}, {.cost = 1}};
+    for (size_t i = 0; i < f->items; i++) items[i].resource_id = ids[i];
+    for (size_t i = 0; i < f->items; i++) items[i].key = text;
+    const doorman_permit_request request = {.items = items, .item_count = f->items};
+    doorman_permit permit;
+    f->now += 1000;
+    f->epoch += 1000;
+    doorman_status status =
+        doorman_permits_acquire(f->permits, &request, &permit, NULL, f->epoch, f->now);
+    must(status == DOORMAN_OK && permit.granted, "a permit was refused");
+}
+
+static void create_permits(key_fleet *f) {
+    bool one = f->items == 1;
+    const doorman_template all = {.identifier_glob = "*",
+                                  .without_capacity = true,
+                                  .has_limits = true,
+                                  .limits = one ? one_limit : three_limits,
+                                  .limit_count = one ? 1 : 3};
+    const doorman_config_options options = {.templates = &all, .template_count = 1};
+    must(doorman_config_create(&f->config, &options, NULL) == DOORMAN_OK,
+         "cannot make a configuration");
+    const doorman_permits_options of = {.config = f->config, .seed = {1, 2}};
+    must(doorman_permits_create(&f->permits, &of, NULL, f->epoch, f->now) == DOORMAN_OK,
+         "cannot make permits");
+}
+
+static double bytes_in_use(void) {
+    struct mallinfo2 info = mallinfo2();
+    return (double)info.uordblks + (double)info.hblkhd;
+}
+
+/* Returns how long a call took, in CPU time. */
+static void note_pause(key_fleet *f, doorman_time start) {
+    doorman_time passed = cpu_time() - start;
+    if (passed > f->pause) f->pause = passed;
+}
+
+static void keys_arrive(key_fleet *f, bench *b, size_t count, size_t items) {
+    *f = (key_fleet){.count = count, .items = items, .random = 1};
+    f->now = 1000 * DOORMAN_SECOND;
+    f->epoch = 1700000000 * DOORMAN_SECOND;
+    f->keys = aligned_alloc(sizeof *f->keys, count * sizeof *f->keys);
+    must(f->keys, "out of memory");
+    for (size_t i = 0; i < count; i++) write_holder_id(f->keys[i].text, i);
+    create_permits(f);
+    double before = bytes_in_use();
+    for (size_t i = 0; i < count; i++) {
+        doorman_time start = cpu_time();
+        decide(f, f->keys[i].text);
+        note_pause(f, start);
+        if (i % 1000 == 0) bench_tick(b);
+    }
+    f->bytes = (bytes_in_use() - before) / (double)count;
+}
+
+/* All counters are fresh again, and are removed by updates and by decisions. */
+static void keys_expire(key_fleet *f, bench *b) {
+    doorman_permits_info info = {.counter_count = f->count};
+    f->pause = 0;
+    f->now += 3600 * DOORMAN_SECOND;
+    f->epoch += 3600 * DOORMAN_SECOND;
+    for (size_t i = 0; info.counter_count > 100 && i < f->count; i++) {
+        doorman_time start = cpu_time();
+        if (i % BATCH == 0) doorman_permits_update(f->permits, f->epoch, f->now);
+        if (i % BATCH) decide(f, f->keys[i % 50].text);
+        note_pause(f, start);
+        doorman_permits_read(f->permits, &info);
+        if (i % BATCH == 0) bench_tick(b);
+    }
+    must(info.counter_count <= 100, "keys do not expire");
+}
+
+static void fleet_stop(key_fleet *f) {
+    doorman_permits_destroy(f->permits);
+    doorman_config_destroy(f->config);
+    free(f->keys);
+}
+
+/* Returns permits a second. It ends after four times `length`, even if other programs use the
+ * core. */
+static double round_of(key_fleet *f, doorman_time length) {
+    doorman_time start = cpu_time(), passed = 0, end = doorman_clock() + 4 * length;
+    size_t count = 0;
+    const key *next = &f->keys[random_below(&f->random, f->count)];
+    for (; passed < length && doorman_clock() < end; passed = cpu_time() - start) {
+        for (size_t batch = count + 1000; count < batch; count++) {
+            const key *k = next;
+            next = &f->keys[random_below(&f->random, f->count)];
+            __builtin_prefetch(next);
+            decide(f, k->text);
+        }
+    }
+    return (double)count * 1e9 / (double)passed;
+}
+
+static double permits_rate(key_fleet *f, bench *b) {
+    double rates[ROUNDS];
+    size_t rounds = b->quick ? 3 : ROUNDS;
+    doorman_time length = DOORMAN_SECOND / (b->quick ? 8 : 3);
+    round_of(f, length / 2);
+    for (size_t i = 0; i < rounds; i++) {
+        rates[i] = round_of(f, length);
+        bench_tick(b);
+    }
+    return median(rates, rounds);
+}
+
+/* Writes nanoseconds a clock read, which says how fast the machine is today. */
+static void clock_row(bench *b) {
+    double costs[ROUNDS];
+    for (size_t i = 0; i < ROUNDS; i++) {
+        doorman_time start = cpu_time(), sum = 0;
+        for (int j = 0; j < 100000; j++) sum += doorman_clock();
+        __asm__ volatile("" : : "r"(sum));
+        costs[i] = (double)(cpu_time() - start) / 100000;
+    }
+    bench_row(b, median(costs, ROUNDS), "ns", ANY, "beside permits: a clock read");
+}
+
+static goal rate_goal(size_t count, size_t items) {
+    if (items == 2 && count == 1000) return LEAST(1e6);
+    if (items == 1 && count == 1000) return LEAST(4e6);
+    if (items == 1 && count == 1000000) return LEAST(1.2e6);
+    return ANY;
+}
+
+static void expiry_rows(bench *b, key_fleet *f, const char *name) {
+    bench_row(b, f->bytes, "bytes", MOST(100), "memory for a key of permits, of %s", name);
+    bench_row(b, (double)f->pause / 1e6, "ms", MOST(5), "longest pause while %s keys arrive", name);
+    keys_expire(f, b);
+    bench_row(b, (double)f->pause / 1e6, "ms", MOST(5), "longest pause while %s keys expire", name);
+}
+
+void bench_permits(bench *b) {
+    const char *names[] = {"1,000", "10,000", "100,000", "1,000,000"};
+    size_t count = 1000;
+    clock_row(b);
+    fprintf(b->permits, "# keys, and nanoseconds a permit: one item, two items with 3 limits\n");
+    for (size_t i = 0; i < 4; i++, count *= 10) {
+        fprintf(b->permits, "%zu", count);
+        for (size_t items = 1; items <= 2; items++) {
+            key_fleet f;
+            bench_step(b, "permits of %zu items, %s keys", items, names[i]);
+            keys_arrive(&f, b, count, items);
+            double rate = permits_rate(&f, b);
+            bench_row(b, rate, "permits/s", rate_goal(count, items), "permits, %s keys, %s",
+                      names[i], items == 1 ? "a token bucket" : "2 items with 3 limits each");
+            fprintf(b->permits, " %.1f", 1e9 / rate);
+            if (items == 1 && i == 3) expiry_rows(b, &f, names[i]);
+            fleet_stop(&f);
+        }
+        fprintf(b->permits, "\n");
+    }
+}
