@@ -11234,14 +11234,22 @@ static void doorman__chains_remove(doorman__chains *nodes, doorman__chain *node)
     }
 }
 
-/* Starts to load the bucket of a hash into the cache. */
-static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash) {
-    if (nodes->bucket_count) __builtin_prefetch(doorman__chains_bucket(nodes, hash));
-}
-
 /* Returns the first node of the list for a hash, or NULL. The caller compares hashes and keys. */
 static doorman__chain *doorman__chains_first(const doorman__chains *nodes, uint32_t hash) {
     return nodes->bucket_count ? *doorman__chains_bucket(nodes, hash) : NULL;
+}
+
+/* What is loaded into the cache ahead of use. To find a counter, the CPU waits for memory twice:
+ * for the bucket, and then for the first node of its list. */
+typedef enum doorman__ahead { DOORMAN__AHEAD_BUCKET, DOORMAN__AHEAD_NODE } doorman__ahead;
+
+/* Precondition for DOORMAN__AHEAD_NODE: the bucket was loaded ahead. */
+static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash,
+                                     doorman__ahead what) {
+    if (!nodes->bucket_count) return;
+    doorman__chain **bucket = doorman__chains_bucket(nodes, hash);
+    if (what == DOORMAN__AHEAD_BUCKET) __builtin_prefetch(bucket);
+    if (what == DOORMAN__AHEAD_NODE) __builtin_prefetch(*bucket);
 }
 
 /* ---- permits: time */
@@ -12900,8 +12908,29 @@ static doorman__counter *doorman__permits_find_ban(const doorman_permits *permit
     return doorman__slot_find(doorman__permits_bans(permits), of_key);
 }
 
-/* Finds the place of an item, and starts to load its counters into the cache. Returns false if
- * memory runs out. */
+/* Starts to load the counters of a key into the cache. Counters that keys share are in use anyway. */
+static void doorman__place_prefetch(const doorman__place *place, const doorman__identity *of_key,
+                                    doorman__ahead what) {
+    for (size_t i = 0; i < place->slot_count; i++) {
+        const doorman__slot *slot = place->slots[i].slot;
+        if (slot->per != DOORMAN_PER_KEY) continue;
+        doorman__chains_prefetch(&slot->nodes, (uint32_t)of_key->hash, what);
+    }
+}
+
+/* Starts to load the counters of a later permit into the cache. */
+static void doorman__permits_prefetch(const doorman_permits *permits,
+                                      const doorman_permit_request *request, doorman__ahead what) {
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        const doorman__place *place = doorman__permits_find_place(permits, item->resource_id);
+        if (!place) continue;
+        doorman__identity of_key = doorman__identity_of(permits, place, item->key ? item->key : "");
+        doorman__place_prefetch(place, &of_key, what);
+    }
+}
+
+/* Finds the place of an item. Returns false if memory runs out. */
 static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want *want) {
     doorman__place *place = doorman__permits_find_place(permits, want->resource_id);
     if (place && !doorman__place_resolve(permits, place)) return false;
@@ -12918,11 +12947,7 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
     if (!place || want->unmatched) return true;
     want->place = place;
     want->identity = doorman__identity_of(permits, place, want->key);
-    for (size_t i = 0; i < place->slot_count; i++) {
-        bool per_key = place->template_->limits[i].per == DOORMAN_PER_KEY;
-        const doorman__chains *nodes = &place->slots[i].slot->nodes;
-        if (per_key) doorman__chains_prefetch(nodes, (uint32_t)want->identity.hash);
-    }
+    doorman__place_prefetch(place, &want->identity, DOORMAN__AHEAD_BUCKET);
     return true;
 }
 
@@ -12948,6 +12973,10 @@ static bool doorman__permits_prepare(doorman_permits *permits, size_t count, boo
         if (!doorman__permits_locate_item(permits, &permits->wants[i])) return false;
     }
     doorman__permits_sweep_counters(permits, DOORMAN__CALL_VISITS);
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        if (want->place) doorman__place_prefetch(want->place, &want->identity, DOORMAN__AHEAD_NODE);
+    }
     for (size_t i = 0; i < count; i++) {
         if (!doorman__permits_prepare_item(permits, i, inspects)) return false;
     }
@@ -14124,6 +14153,9 @@ static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
     doorman_permit *decided = (doorman_permit *)doorman__arena_take(arena, count * sizeof *decided);
     if (!decided) return DOORMAN_OUT_OF_MEMORY;
     for (size_t i = 0; i < count; i++) {
+        const doorman_permit_request *next = &request->permits[i + 1];
+        if (i + 2 < count) doorman__permits_prefetch(permits, next + 1, DOORMAN__AHEAD_BUCKET);
+        if (i + 1 < count) doorman__permits_prefetch(permits, next, DOORMAN__AHEAD_NODE);
         doorman_status status =
             doorman_permits_acquire(permits, &request->permits[i], &decided[i], NULL, epoch, now);
         if (status != DOORMAN_OK) return status;
