@@ -11243,13 +11243,19 @@ static doorman__chain *doorman__chains_first(const doorman__chains *nodes, uint3
  * for the bucket, and then for the first node of its list. */
 typedef enum doorman__ahead { DOORMAN__AHEAD_BUCKET, DOORMAN__AHEAD_NODE } doorman__ahead;
 
+/* Starts to load a node into the cache. Most nodes are on two cache lines. */
+static void doorman__chain_prefetch(const doorman__chain *node) {
+    __builtin_prefetch(node);
+    __builtin_prefetch((const char *)node + DOORMAN__LINE_BYTES);
+}
+
 /* Precondition for DOORMAN__AHEAD_NODE: the bucket was loaded ahead. */
 static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash,
                                      doorman__ahead what) {
     if (!nodes->bucket_count) return;
     doorman__chain **bucket = doorman__chains_bucket(nodes, hash);
     if (what == DOORMAN__AHEAD_BUCKET) __builtin_prefetch(bucket);
-    if (what == DOORMAN__AHEAD_NODE) __builtin_prefetch(*bucket);
+    if (what == DOORMAN__AHEAD_NODE) doorman__chain_prefetch(*bucket);
 }
 
 /* ---- permits: time */
@@ -12530,13 +12536,20 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
     doorman__permits_drop(permits, slot, counter, DOORMAN_PERMIT_KEY_REMOVED);
 }
 
-/* Visits the counters of one bucket, and starts to load those of a later bucket into the cache.
- * Often the next call visits that bucket. Returns how many counters there were. */
+/* Starts to load the counters of later buckets into the cache: the first ones of their lists, and
+ * the second ones once the first ones are there. */
+static void doorman__chains_prefetch_later(const doorman__chains *nodes) {
+    size_t soon = nodes->cursor + DOORMAN__CALL_VISITS, later = soon + DOORMAN__CALL_VISITS;
+    if (later >= nodes->bucket_count) return;
+    doorman__chain_prefetch(*doorman__chains_at(nodes, later));
+    const doorman__chain *first = *doorman__chains_at(nodes, soon);
+    if (first) doorman__chain_prefetch(first->next);
+}
+
+/* Visits the counters of one bucket. Returns how many there were. */
 static size_t doorman__permits_visit_bucket(doorman_permits *permits, doorman__slot *slot) {
-    doorman__chains *nodes = &slot->nodes;
-    size_t ahead = nodes->cursor + 2 * DOORMAN__CALL_VISITS;
-    if (ahead < nodes->bucket_count) __builtin_prefetch(*doorman__chains_at(nodes, ahead));
-    doorman__chain *node = *doorman__chains_at(nodes, nodes->cursor++);
+    doorman__chains_prefetch_later(&slot->nodes);
+    doorman__chain *node = *doorman__chains_at(&slot->nodes, slot->nodes.cursor++);
     size_t count = 0;
     for (doorman__chain *next = NULL; node; node = next, count++) {
         next = node->next;
@@ -12625,14 +12638,17 @@ static doorman_time doorman__permits_distance(doorman_permits *permits, doorman_
     return doorman__later(rest, limit->ban.window);
 }
 
-/* Evicts the counter that is nearest to a fresh one, among 8 that are sampled. Returns false if
- * there is none. Bans are in another table, so no ban is evicted. */
-static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot) {
+/* Returns the counter that is nearest to a fresh one, among 8 that are sampled. Returns NULL if
+ * there is none. */
+static doorman__counter *doorman__permits_victim(doorman_permits *permits, doorman__slot *slot) {
     const doorman__chains *nodes = &slot->nodes;
     doorman__counter *best = NULL;
     doorman_time least = DOORMAN_NEVER;
-    if (!nodes->count) return false;
+    if (!nodes->count) return NULL;
     size_t bucket = (size_t)(doorman__random(&permits->random) % nodes->bucket_count);
+    for (size_t i = 1; i <= DOORMAN__EVICT_SAMPLES && bucket + i < nodes->bucket_count; i++) {
+        doorman__chain_prefetch(*doorman__chains_at(nodes, bucket + i));
+    }
     for (size_t i = 0, seen = 0; i < nodes->bucket_count && seen < DOORMAN__EVICT_SAMPLES; i++) {
         if (++bucket >= nodes->bucket_count) bucket = 0;
         doorman__chain *node = *doorman__chains_at(nodes, bucket);
@@ -12645,6 +12661,13 @@ static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot
             }
         }
     }
+    return best;
+}
+
+/* Evicts a counter. Returns false if there is none. Bans are in another table, so no ban is
+ * evicted. */
+static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot) {
+    doorman__counter *best = doorman__permits_victim(permits, slot);
     if (!best) return false;
     slot->totals.evicted++;
     doorman__permits_drop(permits, slot, best, DOORMAN_PERMIT_KEY_EVICTED);

@@ -30,8 +30,12 @@ typedef struct key_fleet {
 static const doorman_permit_limit one_limit[] = {
     {.name = "user", .kind = DOORMAN_TOKEN_BUCKET, .figures = {.rate = 1, .size = 1e6}}};
 static const doorman_permit_limit three_limits[] = {
-    {.name = "user", .kind = DOORMAN_TOKEN_BUCKET, .figures = {.rate = 1, .size = 1e6}},
+    {.name = "user",
+     .kind = DOORMAN_TOKEN_BUCKET,
+     .figures = {.rate = 1, .size = 1e6},
+     .max_keys = 10000000},
     {.name = "day",
+     .max_keys = 10000000,
      .kind = DOORMAN_FIXED_WINDOW,
      .figures = {.limit = 1e9, .calendar = DOORMAN_DAY}},
     {.name = "all",
