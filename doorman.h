@@ -12931,7 +12931,7 @@ static doorman__counter *doorman__permits_find_ban(const doorman_permits *permit
     return doorman__slot_find(doorman__permits_bans(permits), of_key);
 }
 
-/* Starts to load the counters of a key into the cache. Counters that keys share are in use anyway. */
+/* Starts to load the counters of a key into the cache. Shared counters are in the cache anyway. */
 static void doorman__place_prefetch(const doorman__place *place, const doorman__identity *of_key,
                                     doorman__ahead what) {
     for (size_t i = 0; i < place->slot_count; i++) {

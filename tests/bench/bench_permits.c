@@ -1,6 +1,6 @@
-/* Permits in one process on one core. Keys have 32 bytes and are chosen at random. All limits are so
- * wide that every permit is granted, so each decision charges all its counters. Memory is what
- * malloc reports as in use, with its own headers.
+/* Permits in one process on one core. Keys have 32 bytes and are chosen at random. The limits grant
+ * every permit, so each decision charges all its counters. Memory is what malloc reports as in use,
+ * with its own headers.
  *
  * Only the decision is measured. A real key comes from the network and is therefore in the cache.
  * Here each key is one cache line, which is prefetched while the previous permit is decided. */
