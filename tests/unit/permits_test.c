@@ -358,10 +358,14 @@ static void tiers_of_an_override_that_cannot_act_cause_warnings(void **state) {
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"t\",\n"
         " \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 1, \"window\": 2, \"active\": 4}],\n"
         " \"overrides\": [{\"keys\": [\"x\"]}, {\"keys\": [\"y\"], \"tiers\": [\n"
-        "  {\"limit\": 1, \"window\": 2, \"active\": 5}]}]}]}]}";
+        "  {\"limit\": 1, \"window\": 2, \"active\": 5}]}, {\"keys\": [\"z\"], \"tiers\": [\n"
+        "  {\"limit\": 0, \"window\": 2, \"active\": 4}, {\"limit\": 0, \"window\": 2, \n"
+        "   \"active\": 4}]}]}]}]}";
     static const char *const warnings[] = {
         "resources[0].limits[0].overrides[1].tiers[0].window: does not divide active, so the last "
-        "window is cut"};
+        "window is cut",
+        "resources[0].limits[0].overrides[2].tiers[1].limit: is 0, so the last tier is never "
+        "entered"};
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
