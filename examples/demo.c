@@ -6,7 +6,7 @@
  * On a terminal the demo shows a table. Otherwise it prints a line every second. The last line says
  * how much of the capacity was in use, and whether it was ever exceeded.
  */
-#include "demo.h"
+#include "demo_fleet.h"
 
 enum { CHECKOUT, SEARCH, REPORTS, MOBILE, CRAWLER, CLIENTS };
 enum { SECONDS = 21, BAR_COLUMNS = 44, TABLE_LINES = 13 };
@@ -90,7 +90,7 @@ static void show_client(const demo *d, const client *c) {
     int wants = atomic_load(&c->wants);
     if (wants) {
         printf("  %-9s%7d%7.0f%7.0f  ", c->name, wants, c->has, c->does);
-        screen_bar(&d->screen, c->color, column(d, c->does));
+        screen_bar(&d->screen, c->color, '#', column(d, c->does));
     } else {
         printf("  %-9s%7s%7s%7s", c->name, "-", "-", "-");
     }
@@ -108,7 +108,7 @@ static void show_total(const demo *d) {
     for (int i = 0; i < CLIENTS; i++) {
         int start = column(d, shown);
         shown += d->all.clients[i].does;
-        screen_bar(&d->screen, d->all.clients[i].color, column(d, shown) - start);
+        screen_bar(&d->screen, d->all.clients[i].color, '#', column(d, shown) - start);
     }
     printf("%*s|\x1b[K\n", BAR_COLUMNS - column(d, shown), "");
 }

@@ -8,7 +8,7 @@
  * the server want, have (their leases) and do. The bars show how much capacity each leaf has. Each
  * leaf has a color of its own.
  */
-#include "demo.h"
+#include "demo_fleet.h"
 
 enum { ROOT, EU, US, EU_1, EU_2, US_1, US_2, SERVERS };
 enum { CLIENTS_A_LEAF = 3, LEAVES = SERVERS - EU_1, CLIENTS = LEAVES * CLIENTS_A_LEAF };
@@ -136,7 +136,7 @@ static void show_bar(const demo *d, int index) {
         if (!below(i, index)) continue;
         int start = column(shown);
         shown += sums_of(d, i).has;
-        screen_bar(&d->screen, nodes[i].color, column(shown) - start);
+        screen_bar(&d->screen, nodes[i].color, '#', column(shown) - start);
     }
     if (index == ROOT) printf("%*s|", BAR_COLUMNS - column(shown), "");
 }
