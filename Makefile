@@ -116,7 +116,7 @@ build/examples/%: examples/%.c doorman.h | build_deps
 	$(build)
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
 build/examples/event_loop build/examples/permits_only: LIBRARIES = -lcjson
-build/examples/demo build/examples/demo_tree: examples/demo_fleet.h examples/demo.h
+build/examples/demo build/examples/demo_tree: examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 
 # For C++, the implementation is compiled separately, as C.
@@ -185,7 +185,7 @@ $(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/grap
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # header for them once.
 LINKED = doorman_server fuzz/calls fuzz/http fuzz/response \
-    $(addprefix system/,abuse_test etcd_test status_test tls_test tree_test) \
+    $(addprefix system/,abuse_test agent_permits_test etcd_test status_test tls_test tree_test) \
     $(addprefix unit/,graph_test notify_test reports_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))

@@ -87,7 +87,8 @@
  *     fallback        what a resource of a client may use while it has no lease: see
  *                     doorman_fallback
  *     permit          a decision on one request, for strict limits on very many keys: see "permits,
- *                     the public part". examples/permits_only.c has permits without a network
+ *                     the public part". examples/permit_client.c asks a server for a permit, and
+ *                     examples/permits_only.c has permits without a network
  *
  *     This is the life of a lease, on the clocks of holder and server:
  *
@@ -134,7 +135,8 @@
  *                    _response
  *                    doorman_json_exchange_read  _decide  _write  _uninit
  *                    doorman_buffer_uninit
- *     agent          doorman_agent_start  _shutdown  _stop  _read_info  _kill_switch
+ *     agent          doorman_agent_start  _shutdown  _stop  _read_info  _kill_switch  _acquire
+ *                    _acquire_async  _report
  *                    doorman_resource_open  _close  _try  _wait  _release  _delay  _set_wants
  *                    _read    doorman_clock
  *     transport      doorman_transport_create  _destroy  _set_tls  _update  _send
@@ -1142,7 +1144,7 @@ typedef struct doorman_client_options {
                                      random bits from the system */
     doorman_time request_timeout;  /* at least 1 ms; default 5 s */
     const doorman_tls *tls;        /* only for an agent; required if an address needs TLS */
-    doorman_permit_policy permits; /* only for a doorman_permit_client */
+    doorman_permit_policy permits; /* only for an agent and a doorman_permit_client */
 } doorman_client_options;
 
 typedef struct doorman_client doorman_client;
@@ -1953,7 +1955,7 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
                                              doorman_time now);
 /* ---- permit clients, the public part -------------------------------------------------------- */
 /* A permit client asks servers for permits on behalf of many callers. It has no thread and no
- * clock. The loop is that of doorman_upstream,
+ * clock. An agent has one already: see doorman_agent_acquire. The loop is that of doorman_upstream,
  * with one addition:
  *
  *     doorman_upstream *upstream = doorman_permit_client_upstream(client);
@@ -2295,6 +2297,7 @@ typedef struct doorman_agent_info {
     doorman_time next_refresh;  /* if a request is under way: when the request times out. Otherwise:
                                    when the next request is sent. DOORMAN_NEVER: no request is
                                    planned */
+    doorman_permit_client_info permits;
 } doorman_agent_info;
 
 /* Reads the state of an agent.
@@ -2404,6 +2407,43 @@ DOORMAN_API doorman_status doorman_resource_set_wants(doorman_resource *resource
  *   cost      a mutex */
 DOORMAN_API doorman_status doorman_resource_read(const doorman_resource *resource,
                                                  doorman_resource_info *out);
+
+/* Asks a server for a permit, and waits for the decision. If the permit is granted with a wait, the
+ * call also waits for that time. Permits of many threads travel in one message. If no server
+ * decides within the timeout, the policy in the options decides. So the call always ends in time. A
+ * thread may be cancelled while it waits.
+ *   request   used only during the call. `detail` must be false. A max_wait that is longer than the
+ *             timeout has the effect of the timeout
+ *   timeout   more than 0; DOORMAN_NEVER: the request_timeout of the options bounds the wait for
+ *             each server
+ *   out       written in full on OK. A refusal is OK too
+ *   error     may be NULL
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down, or the
+ *             system has no thread) | DEADLOCK (also within on_decided)
+ *   cost      a message at most. No message after a refusal that is still valid (P22), and none
+ *             while the servers fail (P23) */
+DOORMAN_API doorman_status doorman_agent_acquire(doorman_agent *agent,
+                                                 const doorman_permit_request *request,
+                                                 doorman_time timeout, doorman_acquired *out,
+                                                 doorman_error *error);
+
+/* Asks for a permit like doorman_agent_acquire, but does not wait.
+ *   on_decided   called once if the result is OK, in a thread of the agent. `status` is OK, or
+ *                UNAVAILABLE if the agent was shut down. Only on OK, `acquired` is not NULL; it is
+ *                valid only during the call. on_decided should return soon, because other decisions
+ *                wait for it. It may call this function, doorman_agent_report and the functions of
+ *                resources. doorman_agent_acquire and doorman_agent_stop return DEADLOCK there
+ *   returns      as doorman_agent_acquire */
+DOORMAN_API doorman_status doorman_agent_acquire_async(
+    doorman_agent *agent, const doorman_permit_request *request, doorman_time timeout,
+    void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired),
+    void *context, doorman_error *error);
+
+/* Reports what an action has really cost: see doorman_permit_client_report. The call does not wait.
+ * doorman_agent_stop sends what is left.
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (as doorman_agent_acquire) */
+DOORMAN_API doorman_status doorman_agent_report(doorman_agent *agent, const char *resource_id,
+                                                const char *key, double cost, doorman_error *error);
 
 /* ---- transport, the public part -------------------------------------------------------------- */
 
@@ -3786,8 +3826,6 @@ static void doorman__tiers_warn(const doorman__check *check, const doorman_figur
         doorman__check item = doorman__check_item(check, "tiers", i, ".");
         if (!tier->active) {
             doorman__check_add(&item, "active: is 0, so the tier is never entered");
-        } else if (i + 1 == figures->tier_count && !(tier->limit > 0)) {
-            doorman__check_add(&item, "limit: is 0, so the last tier is never entered");
         } else if (tier->window > tier->active) {
             doorman__check_add(&item, "window: is longer than active, so the tier ends first");
         } else if (tier->active % tier->window != 0) {
@@ -19568,6 +19606,23 @@ typedef struct doorman__waiter {
     pthread_cond_t wake; /* wakes the thread of this call */
 } doorman__waiter;
 
+/* The permits of an agent: see "permits of an agent". The mutex guards the other fields. Only the
+ * thread uses the transport. */
+typedef struct doorman__agent_permits {
+    pthread_mutex_t mutex;
+    pthread_cond_t wake; /* wakes the thread */
+    pthread_t thread;
+    bool has_thread;
+    bool closed;               /* new calls return at once */
+    bool wakeup;               /* the thread must run again before it sleeps */
+    doorman_time sleeps_until; /* when the thread wakes up; 0: it is awake */
+    doorman_time stop_by;      /* when the thread ends at the latest; NEVER: it is not stopping */
+    doorman_permit_client *client;
+    doorman_transport *transport;
+    size_t callers;                   /* threads that wait for a permit; atomic */
+    struct doorman__acquirer *unused; /* the structs of threads that waited before; atomic */
+} doorman__agent_permits;
+
 struct doorman_agent {
     pthread_t thread;
     pthread_mutex_t mutex;
@@ -19588,6 +19643,7 @@ struct doorman_agent {
     bool cannot_connect;
     doorman_error last_error;
     doorman_time last_error_at; /* 0: no request has failed */
+    doorman__agent_permits permits;
 };
 
 static doorman_time doorman__clock_read(clockid_t clock) {
@@ -19734,11 +19790,16 @@ static struct timespec doorman__monotonic_end(doorman_time duration) {
 
 /* Sleeps until a point in time, or for a shorter time. So the caller must check the clock again,
  * and each condition for which it waits. */
-static void doorman__agent_sleep(doorman_agent *agent, pthread_cond_t *condition,
-                                 doorman_time until, doorman_time now) {
+static void doorman__condition_wait(pthread_cond_t *condition, pthread_mutex_t *mutex,
+                                    doorman_time until, doorman_time now) {
     doorman_time nap = doorman__earlier(until - now, DOORMAN__NAP_MAX);
     struct timespec time = doorman__monotonic_end(nap);
-    (void)pthread_cond_timedwait(condition, &agent->mutex, &time);
+    (void)pthread_cond_timedwait(condition, mutex, &time);
+}
+
+static void doorman__agent_sleep(doorman_agent *agent, pthread_cond_t *condition,
+                                 doorman_time until, doorman_time now) {
+    doorman__condition_wait(condition, &agent->mutex, until, now);
 }
 
 static void doorman__agent_notify(doorman_agent *agent) {
@@ -20125,6 +20186,7 @@ struct doorman_transport {
     nng_aio *aio;
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address of the last request */
     bool has_dialer;                        /* the dialer connects to this address */
+    bool fails_early;      /* a request fails when an attempt to connect has failed */
     uint64_t old_failures; /* the number of the dialer's failures before it last connected */
     const struct doorman__dial_failure *failure; /* why nng could not connect since the request was
                                                     sent; NULL: no attempt has failed; atomic */
@@ -20307,8 +20369,11 @@ static void doorman__transport_on_aio(void *context) {
     bool sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
     if (sending && nng_error == NNG_ETIMEDOUT && doorman_clock() < transport->send_by) {
         doorman__transport_look(transport);
-        doorman__transport_submit(transport);
-        return;
+        bool failed = __atomic_load_n(&transport->failure, __ATOMIC_RELAXED) != NULL;
+        if (!failed || !transport->fails_early) {
+            doorman__transport_submit(transport);
+            return;
+        }
     }
     if (sending && nng_error == 0) {
         if (transport->look_in > DOORMAN__LOOK_FIRST) {
@@ -20708,6 +20773,407 @@ static void *doorman__agent_main(void *context) {
     return NULL;
 }
 
+/* ---- nng: permits of an agent */
+/*
+ * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
+ * response with leases does not delay a permit, and many permits do not delay a lease. The thread
+ * starts with the first permit, so an agent without permits does not have it. It repeats these
+ * steps:
+ *
+ *   1. Parse the response that has come, without the mutex.
+ *   2. Pass it to the client, and take the next message and all decisions from the client.
+ *   3. Send the message, without the mutex. Then tell the callers their decisions.
+ *   4. Sleep until the client is due or something has changed.
+ *
+ * The message goes first, so that the server works while the callers wake up.
+ *
+ * A caller that waits sleeps on its own condition variable with its own mutex. With one mutex for
+ * all, 64 callers that wake up together would wait for each other. A caller also watches its
+ * timeout, in case the thread is late. A caller is counted in `callers` until it no longer uses the
+ * agent, and doorman_agent_stop waits until none is left.
+ */
+
+/* Who gets the decision of a call. */
+typedef struct doorman__receiver {
+    void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired);
+    void *context;
+    doorman__call *call; /* NULL: the thread has taken the call from the client. The mutex of the
+                            permits guards this field */
+    bool is_allocated;   /* freed after on_decided */
+} doorman__receiver;
+
+/* A thread that waits for a decision. Its agent uses the struct again for other threads, and frees
+ * it when the agent stops. So a late signal to the condition variable does no harm. */
+typedef struct doorman__acquirer {
+    struct doorman__acquirer *next; /* in the list of those that nobody uses */
+    doorman__receiver receiver;
+    doorman__agent_permits *permits;
+    doorman_acquired *out;
+    doorman_time end;
+    struct timespec until; /* see doorman__acquirer_wait */
+    pthread_cond_t wake;
+    pthread_mutex_t mutex; /* guards the other fields */
+    bool decided;
+    doorman_status status;
+} doorman__acquirer;
+
+static void doorman__permits_on_wakeup(void *context) {
+    doorman__agent_permits *permits = (doorman__agent_permits *)context;
+    pthread_mutex_lock(&permits->mutex);
+    permits->wakeup = true;
+    pthread_cond_signal(&permits->wake);
+    pthread_mutex_unlock(&permits->mutex);
+}
+
+/* Unlocks the mutex. Wakes the thread if the client is due before the thread would wake up. The
+ * mutex is unlocked first, so that the thread need not wait for it. */
+static void doorman__permits_unlock(doorman__agent_permits *permits) {
+    bool expedites = doorman__permit_client_due(permits->client) < permits->sleeps_until;
+    if (expedites) permits->wakeup = true;
+    if (expedites) permits->sleeps_until = 0;
+    pthread_mutex_unlock(&permits->mutex);
+    if (expedites) pthread_cond_signal(&permits->wake);
+}
+
+/* Takes all decided calls from the client. Their receivers can no longer give up the calls. */
+static doorman__calls doorman__permits_take(doorman__agent_permits *permits, doorman_time now) {
+    doorman_permit_client *client = permits->client;
+    doorman__permit_client_work(client, now);
+    doorman__calls calls = client->decided;
+    memset(&client->decided, 0, sizeof client->decided);
+    client->call_count -= calls.count;
+    for (doorman__call *call = calls.first; call; call = call->next) {
+        ((doorman__receiver *)call->context)->call = NULL;
+    }
+    return calls;
+}
+
+/* Tells the receivers of calls their decisions. The mutex is not locked. */
+static void doorman__permits_tell(const doorman__calls *calls) {
+    for (doorman__call *call = calls->first, *next = NULL; call; call = next) {
+        doorman__receiver *receiver = (doorman__receiver *)call->context;
+        bool is_allocated = receiver->is_allocated, done = call->status == DOORMAN_OK;
+        next = call->next;
+        receiver->on_decided(receiver->context, call->status, done ? &call->acquired : NULL);
+        if (is_allocated) DOORMAN_FREE(receiver);
+        DOORMAN_FREE(call);
+    }
+}
+
+/* Returns whether the thread still has reports to send, and a server that takes them. */
+static bool doorman__permits_has_to_wait(const doorman__agent_permits *permits, doorman_time now) {
+    const doorman_permit_client *client = permits->client;
+    const doorman_upstream *upstream = &client->upstream;
+    bool sends = upstream->state == DOORMAN__REQUESTED && upstream->method == DOORMAN_REPORT;
+    return now < permits->stop_by && upstream->failures == 0 && (sends || client->reports.first);
+}
+
+static void doorman__permits_sleep(doorman__agent_permits *permits, doorman_time now) {
+    doorman_time due = doorman__permit_client_due(permits->client);
+    due = doorman__earlier(due, permits->stop_by);
+    /* A message has timed out, but nng has not ended it yet. */
+    if (due <= now) due = now + DOORMAN_SECOND / 1000;
+    permits->sleeps_until = due;
+    doorman__condition_wait(&permits->wake, &permits->mutex, due, now);
+    permits->sleeps_until = 0;
+}
+
+static void *doorman__permits_main(void *context) {
+    doorman__agent_permits *permits = (doorman__agent_permits *)context;
+    pthread_mutex_lock(&permits->mutex);
+    for (;;) {
+        pthread_mutex_unlock(&permits->mutex);
+        doorman__transport_parse(permits->transport);
+        pthread_mutex_lock(&permits->mutex);
+        doorman_time now = doorman_clock();
+        permits->wakeup = false;
+        if (permits->closed) doorman__permit_client_end_all(permits->client, DOORMAN_UNAVAILABLE);
+        bool made = doorman_transport_update(permits->transport, NULL, now);
+        doorman__calls calls = doorman__permits_take(permits, now);
+        pthread_mutex_unlock(&permits->mutex);
+        if (made) doorman_transport_send(permits->transport);
+        doorman__permits_tell(&calls);
+        pthread_mutex_lock(&permits->mutex);
+        if (made || calls.first || permits->wakeup) continue;
+        now = doorman_clock();
+        bool stops = permits->stop_by != DOORMAN_NEVER;
+        if (stops && !doorman__permits_has_to_wait(permits, now)) break;
+        doorman__permits_sleep(permits, now);
+    }
+    pthread_mutex_unlock(&permits->mutex);
+    return NULL;
+}
+
+/* Returns whether the caller is an on_decided. `has_thread` and `thread` do not change any more when
+ * a call of on_decided runs. So a caller within on_decided needs no mutex. */
+static bool doorman__permits_is_own_thread(const doorman__agent_permits *permits) {
+    return permits->has_thread && pthread_equal(pthread_self(), permits->thread);
+}
+
+static doorman_status doorman__agent_call_fail(doorman_error *error, doorman_status status) {
+    const char *text = "the agent is that of the parent process";
+    if (status == DOORMAN_DEADLOCK) text = doorman__status_text(status);
+    return doorman__fail(error, status, "%s", text);
+}
+
+/* Begins a call that uses the permits. If the result is OK, the mutex is locked, and the thread
+ * runs. */
+static doorman_status doorman__permits_begin(doorman_agent *agent, doorman_error *error) {
+    doorman__agent_permits *permits = &agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return doorman__agent_call_fail(error, status);
+    pthread_mutex_lock(&permits->mutex);
+    if (permits->closed) {
+        status = doorman__fail(error, DOORMAN_UNAVAILABLE, "the agent is shut down");
+    } else if (!permits->has_thread) {
+        permits->has_thread =
+            doorman__thread_start(&permits->thread, doorman__permits_main, permits);
+        if (!permits->has_thread) {
+            status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
+        }
+    }
+    if (status != DOORMAN_OK) pthread_mutex_unlock(&permits->mutex);
+    return status;
+}
+
+/* ---- nng: a thread that waits for a permit */
+
+/* The thread of the permits calls this function. The mutex is unlocked first, so that the thread
+ * that wakes up need not wait for it. */
+static void doorman__acquirer_on_decided(void *context, doorman_status status,
+                                         const doorman_acquired *acquired) {
+    doorman__acquirer *acquirer = (doorman__acquirer *)context;
+    pthread_mutex_lock(&acquirer->mutex);
+    if (acquired) *acquirer->out = *acquired;
+    acquirer->status = status;
+    acquirer->decided = true;
+    pthread_mutex_unlock(&acquirer->mutex);
+    pthread_cond_signal(&acquirer->wake);
+}
+
+/* Ends the call of this thread now, unless the thread of the permits has taken the call. The mutex
+ * of the acquirer is not locked.
+ *   gives_up   the result is not wanted */
+static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_up) {
+    doorman__agent_permits *permits = acquirer->permits;
+    doorman_permit_client *client = permits->client;
+    pthread_mutex_lock(&permits->mutex);
+    doorman__call *call = acquirer->receiver.call;
+    if (call) {
+        if (!gives_up && call->state != DOORMAN__CALL_DECIDED)
+            doorman__permit_client_work(client, doorman__later(doorman_clock(), acquirer->end));
+        if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(client, call);
+        *acquirer->out = call->acquired;
+        acquirer->decided = true;
+        acquirer->receiver.call = NULL;
+        doorman__call_free(client, call);
+    }
+    pthread_mutex_unlock(&permits->mutex);
+}
+
+/* Waits for the decision, which the thread of the permits is about to tell. */
+static void doorman__acquirer_join(doorman__acquirer *acquirer) {
+    pthread_mutex_lock(&acquirer->mutex);
+    while (!acquirer->decided) pthread_cond_wait(&acquirer->wake, &acquirer->mutex);
+    pthread_mutex_unlock(&acquirer->mutex);
+}
+
+static doorman__acquirer *doorman__acquirer_create(doorman_agent *agent) {
+    doorman__acquirer *acquirer = (doorman__acquirer *)doorman__zalloc(sizeof *acquirer);
+    bool done = acquirer && pthread_mutex_init(&acquirer->mutex, NULL) == 0;
+    if (done && pthread_cond_init(&acquirer->wake, &agent->monotonic) == 0) {
+        acquirer->permits = &agent->permits;
+        acquirer->receiver.on_decided = doorman__acquirer_on_decided;
+        acquirer->receiver.context = acquirer;
+        return acquirer;
+    }
+    if (done) pthread_mutex_destroy(&acquirer->mutex);
+    DOORMAN_FREE(acquirer);
+    return NULL;
+}
+
+/* Takes an acquirer that nobody uses, or makes one. Precondition: the mutex of the permits is
+ * locked. So only one thread at a time takes from the list, while others add to it. */
+static doorman__acquirer *doorman__acquirer_begin(doorman_agent *agent, doorman_acquired *out) {
+    doorman__agent_permits *permits = &agent->permits;
+    doorman__acquirer *acquirer = __atomic_load_n(&permits->unused, __ATOMIC_ACQUIRE);
+    while (acquirer && !__atomic_compare_exchange_n(&permits->unused, &acquirer, acquirer->next,
+                                                    true, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
+    }
+    if (!acquirer) acquirer = doorman__acquirer_create(agent);
+    if (!acquirer) return NULL;
+    __atomic_add_fetch(&permits->callers, 1, __ATOMIC_RELAXED);
+    acquirer->decided = false;
+    acquirer->status = DOORMAN_OK;
+    acquirer->out = out;
+    return acquirer;
+}
+
+/* After this call the agent may be gone. */
+static void doorman__acquirer_finish(doorman__acquirer *acquirer) {
+    doorman__agent_permits *permits = acquirer->permits;
+    acquirer->next = __atomic_load_n(&permits->unused, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(&permits->unused, &acquirer->next, acquirer, true,
+                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    }
+    __atomic_sub_fetch(&permits->callers, 1, __ATOMIC_RELEASE);
+}
+
+/* Runs if the thread is cancelled. The mutex of the acquirer is locked. */
+static void doorman__acquirer_cancel(void *context) {
+    doorman__acquirer *acquirer = (doorman__acquirer *)context;
+    pthread_mutex_unlock(&acquirer->mutex);
+    doorman__acquirer_end_call(acquirer, true);
+    doorman__acquirer_join(acquirer);
+    doorman__acquirer_finish(acquirer);
+}
+
+/* Waits for the decision until the timeout. If the thread is cancelled, a cleanup handler ends the
+ * call. `until` is not in the frame of a function that is called here. AddressSanitizer would still
+ * guard such a frame when the cleanup handler runs. */
+static void doorman__acquirer_wait(doorman__acquirer *acquirer) {
+    doorman_time now;
+    pthread_mutex_lock(&acquirer->mutex);
+    pthread_cleanup_push(doorman__acquirer_cancel, acquirer);
+    while (!acquirer->decided && (now = doorman_clock()) < acquirer->end) {
+        doorman_time nap = doorman__earlier(acquirer->end - now, DOORMAN__NAP_MAX);
+        acquirer->until = doorman__monotonic_end(nap);
+        (void)pthread_cond_timedwait(&acquirer->wake, &acquirer->mutex, &acquirer->until);
+    }
+    pthread_cleanup_pop(0);
+    bool decided = acquirer->decided;
+    pthread_mutex_unlock(&acquirer->mutex);
+    if (decided) return;
+    doorman__acquirer_end_call(acquirer, false);
+    doorman__acquirer_join(acquirer);
+}
+
+/* Adds the call. A call that is decided already ends here. */
+static doorman_status doorman__acquirer_add(doorman__acquirer *acquirer,
+                                            const doorman_permit_request *request,
+                                            doorman_time timeout, doorman_error *error) {
+    doorman_permit_client *client = acquirer->permits->client;
+    doorman_time now = doorman_clock();
+    doorman__call *call = NULL;
+    doorman_status status = doorman__permit_client_add(client, request, timeout,
+                                                       &acquirer->receiver, &call, error, now);
+    if (status != DOORMAN_OK) return status;
+    acquirer->end = call->deadline;
+    acquirer->receiver.call = call;
+    if (call->state != DOORMAN__CALL_DECIDED) return DOORMAN_OK;
+    *acquirer->out = call->acquired;
+    acquirer->decided = true;
+    doorman__call_free(client, call);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_agent_acquire(doorman_agent *agent, const doorman_permit_request *request,
+                                     doorman_time timeout, doorman_acquired *out,
+                                     doorman_error *error) {
+    doorman__agent_permits *permits = &agent->permits;
+    doorman_status status = doorman__permits_begin(agent, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__acquirer *acquirer = NULL;
+    if (doorman__permits_is_own_thread(permits)) {
+        status = doorman__agent_call_fail(error, DOORMAN_DEADLOCK);
+    } else if (!(acquirer = doorman__acquirer_begin(agent, out))) {
+        status = doorman__no_memory(error);
+    } else {
+        status = doorman__acquirer_add(acquirer, request, timeout, error);
+    }
+    bool waits = status == DOORMAN_OK && !acquirer->decided;
+    doorman__permits_unlock(permits);
+    if (waits) {
+        doorman__acquirer_wait(acquirer);
+        status = acquirer->status;
+    }
+    if (acquirer) doorman__acquirer_finish(acquirer);
+    return status;
+}
+
+doorman_status doorman_agent_acquire_async(
+    doorman_agent *agent, const doorman_permit_request *request, doorman_time timeout,
+    void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired),
+    void *context, doorman_error *error) {
+    doorman__call *call = NULL;
+    doorman_status status = doorman__permits_begin(agent, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__receiver *receiver = (doorman__receiver *)doorman__zalloc(sizeof *receiver);
+    if (receiver) {
+        receiver->on_decided = on_decided;
+        receiver->context = context;
+        receiver->is_allocated = true;
+        status = doorman__permit_client_add(agent->permits.client, request, timeout, receiver,
+                                            &call, error, doorman_clock());
+    } else {
+        status = doorman__no_memory(error);
+    }
+    if (status != DOORMAN_OK) DOORMAN_FREE(receiver);
+    doorman__permits_unlock(&agent->permits);
+    return status;
+}
+
+doorman_status doorman_agent_report(doorman_agent *agent, const char *resource_id, const char *key,
+                                    double cost, doorman_error *error) {
+    doorman_status status = doorman__permits_begin(agent, error);
+    if (status != DOORMAN_OK) return status;
+    status = doorman_permit_client_report(agent->permits.client, resource_id, key, cost, error,
+                                          doorman_clock());
+    doorman__permits_unlock(&agent->permits);
+    return status;
+}
+
+/* ---- nng: permits when an agent starts and stops */
+
+static doorman_status doorman__permits_create(doorman_agent *agent,
+                                              const doorman_client_options *options,
+                                              doorman_error *error) {
+    doorman__agent_permits *permits = &agent->permits;
+    doorman_client_options own = *options;
+    own.client_id = agent->client->client_id;
+    own.tls = NULL; /* only the transport uses it */
+    doorman_status status =
+        doorman_permit_client_create(&permits->client, &own, error, doorman_clock());
+    if (status != DOORMAN_OK) return status;
+    const doorman_transport_options transport = {
+        .upstream = doorman_permit_client_upstream(permits->client),
+        .on_wakeup = doorman__permits_on_wakeup,
+        .context = permits,
+        .tls = options->tls};
+    status = doorman_transport_create(&permits->transport, &transport);
+    if (status != DOORMAN_OK) return doorman__no_memory(error);
+    permits->transport->fails_early = true;
+    return DOORMAN_OK;
+}
+
+/* Ends all calls, and allows no new calls. */
+static void doorman__permits_close(doorman__agent_permits *permits, doorman_time stop_by) {
+    pthread_mutex_lock(&permits->mutex);
+    permits->closed = true;
+    permits->stop_by = stop_by;
+    permits->wakeup = true;
+    pthread_cond_signal(&permits->wake);
+    pthread_mutex_unlock(&permits->mutex);
+}
+
+/* Waits for the thread, and for the callers, which have been told that the agent stops. */
+static void doorman__permits_join(doorman__agent_permits *permits) {
+    const struct timespec pause = {.tv_nsec = (long)DOORMAN__SLICE_PAUSE};
+    if (permits->has_thread) pthread_join(permits->thread, NULL);
+    while (__atomic_load_n(&permits->callers, __ATOMIC_ACQUIRE) > 0) (void)nanosleep(&pause, NULL);
+}
+
+static void doorman__permits_free(doorman__agent_permits *permits) {
+    for (doorman__acquirer *acquirer = permits->unused, *next; acquirer; acquirer = next) {
+        next = acquirer->next;
+        pthread_cond_destroy(&acquirer->wake);
+        pthread_mutex_destroy(&acquirer->mutex);
+        DOORMAN_FREE(acquirer);
+    }
+    doorman_transport_destroy(permits->transport);
+    doorman_permit_client_destroy(permits->client);
+}
+
 /* Writes "HOST:PID:RANDOM". Characters of the host name that an id cannot have become "-". The host
  * name and the pid help people to find the process. Two containers may have the same host name and
  * pid, so 64 random bits make the id unique. The system provides the bits, because a fork or a copy
@@ -20820,8 +21286,11 @@ static doorman_status doorman__agent_use_nng(doorman_error *error) {
 /* Precondition: the agent's thread has ended, or never ran. Threads of nng may use the agent until
  * the transport is destroyed. */
 static void doorman__agent_free(doorman_agent *agent) {
+    doorman__permits_free(&agent->permits);
     doorman_transport_destroy(agent->transport);
     doorman_client_destroy(agent->client);
+    pthread_cond_destroy(&agent->permits.wake);
+    pthread_mutex_destroy(&agent->permits.mutex);
     pthread_cond_destroy(&agent->left);
     pthread_cond_destroy(&agent->wake);
     pthread_condattr_destroy(&agent->monotonic);
@@ -20833,14 +21302,16 @@ static void doorman__agent_free(doorman_agent *agent) {
  * nothing, because none of them owns memory yet. */
 static bool doorman__agent_init(doorman_agent *agent) {
     pthread_mutexattr_t checks;
-    agent->stop_by = DOORMAN_NEVER;
+    agent->stop_by = agent->permits.stop_by = DOORMAN_NEVER;
     bool done = pthread_mutexattr_init(&checks) == 0 &&
                 pthread_mutexattr_settype(&checks, PTHREAD_MUTEX_ERRORCHECK) == 0 &&
                 pthread_mutex_init(&agent->mutex, &checks) == 0;
     pthread_mutexattr_destroy(&checks);
     return done && doorman__monotonic_init(&agent->monotonic) &&
            pthread_cond_init(&agent->wake, &agent->monotonic) == 0 &&
-           pthread_cond_init(&agent->left, &agent->monotonic) == 0;
+           pthread_cond_init(&agent->left, &agent->monotonic) == 0 &&
+           pthread_mutex_init(&agent->permits.mutex, NULL) == 0 &&
+           pthread_cond_init(&agent->permits.wake, &agent->monotonic) == 0;
 }
 
 doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_options *options,
@@ -20855,6 +21326,7 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
     status = doorman__agent_create_client(agent, options, error);
     if (status == DOORMAN_OK) status = doorman__agent_check(options, error);
     if (status == DOORMAN_OK) status = doorman__agent_create_transport(agent, options->tls, error);
+    if (status == DOORMAN_OK) status = doorman__permits_create(agent, options, error);
     if (status == DOORMAN_OK &&
         !doorman__thread_start(&agent->thread, doorman__agent_main, agent)) {
         status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
@@ -20889,6 +21361,7 @@ doorman_status doorman_agent_shutdown(doorman_agent *agent) {
     if (status != DOORMAN_OK) return status;
     doorman__agent_cancel_waits(agent);
     pthread_mutex_unlock(&agent->mutex);
+    doorman__permits_close(&agent->permits, agent->permits.stop_by);
     return DOORMAN_OK;
 }
 
@@ -20897,6 +21370,11 @@ doorman_status doorman_agent_stop(doorman_agent *agent) {
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
     doorman_time now = doorman_clock();
+    if (doorman__permits_is_own_thread(&agent->permits)) {
+        pthread_mutex_unlock(&agent->mutex);
+        return DOORMAN_DEADLOCK;
+    }
+    doorman__permits_close(&agent->permits, doorman__after(now, DOORMAN_SECOND));
     agent->stop_by = doorman__after(now, DOORMAN_SECOND);
     doorman__agent_cancel_waits(agent);
     doorman__agent_close_all(agent, now);
@@ -20904,6 +21382,7 @@ doorman_status doorman_agent_stop(doorman_agent *agent) {
     while (agent->first) pthread_cond_wait(&agent->left, &agent->mutex);
     pthread_mutex_unlock(&agent->mutex);
     pthread_join(agent->thread, NULL);
+    doorman__permits_join(&agent->permits);
     doorman__process_remove(agent);
     doorman__agent_free(agent);
     return DOORMAN_OK;
@@ -20924,6 +21403,9 @@ doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info 
     out->last_error_at = agent->last_error_at;
     out->next_refresh = doorman__upstream_due(upstream);
     pthread_mutex_unlock(&agent->mutex);
+    pthread_mutex_lock(&agent->permits.mutex);
+    doorman_permit_client_read(agent->permits.client, &out->permits);
+    pthread_mutex_unlock(&agent->permits.mutex);
     return DOORMAN_OK;
 }
 
@@ -21040,6 +21522,9 @@ doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
         doorman__resource_set_kill_switch(doorman__resource_of(held), on);
     doorman__waiters_wake(agent);
     pthread_mutex_unlock(&agent->mutex);
+    pthread_mutex_lock(&agent->permits.mutex);
+    doorman_permit_client_kill_switch(agent->permits.client, on);
+    doorman__permits_unlock(&agent->permits);
     return DOORMAN_OK;
 }
 #endif /* DOORMAN_NNG */

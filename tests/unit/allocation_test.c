@@ -989,6 +989,31 @@ static doorman_status open_agent_resource(fixture *s) {
     return status;
 }
 
+/* The agent has no server, so its fallback decides. */
+static doorman_status acquire_by_agent(fixture *s) {
+    doorman_acquired acquired = {.granted = false};
+    doorman_error error = {""};
+    doorman_status status =
+        doorman_agent_acquire(s->agent, &one_request, SECOND, &acquired, &error);
+    assert_int_equal(acquired.granted, status == DOORMAN_OK);
+    assert_string_equal(error.text, status == DOORMAN_OK ? "" : "out of memory");
+    return status;
+}
+
+static void ignore_decision(void *context, doorman_status status,
+                            const doorman_acquired *acquired) {
+    (void)context;
+    assert_true(status == DOORMAN_OK ? acquired->granted : status == DOORMAN_UNAVAILABLE);
+}
+
+static doorman_status acquire_async_by_agent(fixture *s) {
+    return doorman_agent_acquire_async(s->agent, &one_request, SECOND, ignore_decision, NULL, NULL);
+}
+
+static doorman_status report_by_agent(fixture *s) {
+    return doorman_agent_report(s->agent, "r", "a", 2, NULL);
+}
+
 static void ignore_wakeup(void *context) { (void)context; }
 
 static doorman_status create_transport(fixture *s) {
@@ -1068,6 +1093,9 @@ static const test_case test_cases[] = {
      acquire_by_permit_client, 5},
     {"doorman_permit_client_report", "nothing is reported", prepare_permit_client,
      report_by_permit_client, 5},
+    {"doorman_agent_acquire", "nobody waits for a permit", prepare_agent, acquire_by_agent, 6},
+    {"doorman_agent_acquire_async", "no permit is asked", prepare_agent, acquire_async_by_agent, 6},
+    {"doorman_agent_report", "nothing is reported", prepare_agent, report_by_agent, 5},
     {"doorman_transport_create", "no transport is created", NULL, create_transport, 4},
     {"doorman_transport_set_tls", "the last certificates stay", prepare_transport, set_tls, 3},
 };
