@@ -216,6 +216,7 @@ static int run(bench *b, const char *folder) {
     bench_limiter(b);
     bench_pacing(b);
     bench_wire(b);
+    bench_agent(b);
     bench_connections(b);
     bench_renewals(b);
     bench_permits(b);

@@ -92,6 +92,7 @@ typedef struct load_options {
     size_t holders;       /* used in rotation; at least one for each request in flight */
     const char *resource; /* its id; with several in each request, the start of their ids */
     size_t resources;     /* the number in each request */
+    bool permits;         /* requests ask for one permit, with the holder's id as the key */
 } load_options;
 
 load *load_open(const load_options *options);
@@ -118,6 +119,7 @@ double load_reconnect(load *l, bench *b);
 void bench_renewals(bench *b);
 void bench_permits(bench *b);
 void bench_wire(bench *b);
+void bench_agent(bench *b);
 void bench_connections(bench *b);
 void bench_limiter(bench *b);
 void bench_pacing(bench *b);

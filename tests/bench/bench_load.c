@@ -103,15 +103,28 @@ static void write_resource(const load *l, const holder *h, size_t i, text *out) 
     text_write(out, "}");
 }
 
-static void write_request(const load *l, const holder *h, size_t slot, text *out) {
-    size_t start = out->count;
-    unsigned char head[HEAD_BYTES] = {0};
-    text_add(out, head, sizeof head);
+static void write_leases(const load *l, const holder *h, text *out) {
     text_write(out, "{\"get_capacity\":{\"client_id\":\"");
     text_write(out, h->id);
     text_write(out, "\",\"resource\":[");
     for (size_t i = 0; i < l->options.resources; i++) write_resource(l, h, i, out);
     text_write(out, "]}}");
+}
+
+static void write_permit(const load *l, const holder *h, text *out) {
+    text_write(out,
+               "{\"acquire\":{\"client_id\":\"bench\",\"permit\":[{\"item\":[{\"resource_id\":\"");
+    text_write(out, l->options.resource);
+    text_write(out, "\",\"key\":\"");
+    text_write(out, h->id);
+    text_write(out, "\",\"cost\":1}]}]}}");
+}
+
+static void write_request(const load *l, const holder *h, size_t slot, text *out) {
+    size_t start = out->count;
+    unsigned char head[HEAD_BYTES] = {0};
+    text_add(out, head, sizeof head);
+    (l->options.permits ? write_permit : write_leases)(l, h, out);
     uint64_t length = out->count - start - GREETING_BYTES;
     for (size_t i = 0; i < 8; i++) head[i] = (unsigned char)(length >> (56 - 8 * i));
     head[8] = 0x80;
@@ -137,6 +150,8 @@ static bool read_number(const char **at, const char *end, const char *key, char 
 
 static bool read_response(const load *l, holder *h, const char *response, size_t bytes) {
     const char *end = response + bytes;
+    const char *granted = l->options.echo ? "\"cost\":1" : "\"granted\":1";
+    if (l->options.permits) return memmem(response, bytes, granted, strlen(granted)) != NULL;
     const char *key = l->options.echo ? "\"has\":{\"id\":" : "\"gets\":{\"id\":";
     bool there = true;
     for (size_t i = 0; there && i < l->options.resources; i++) {

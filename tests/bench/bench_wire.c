@@ -75,6 +75,23 @@ static void compare_with_echo(bench *b, const peer *server, const peer *echo, si
     bench_row(b, them.microseconds, "us", ANY, "  CPU time of the echo");
 }
 
+static void compare_permits_with_echo(bench *b, const peer *server, const peer *echo) {
+    bench_step(b, "16 connections, one permit in each message, and an echo");
+    load_options ours = {.to = server, .connections = 16, .in_flight = 1, .permits = true};
+    ours.holders = 64;
+    ours.resource = "permits/64";
+    load_options theirs = ours;
+    theirs.to = echo;
+    theirs.echo = true;
+    side us = {.load = load_open(&ours), .peer = server};
+    side them = {.load = load_open(&theirs), .peer = echo};
+    double ratio = run_sides(b, &us, &them);
+    bench_row(b, us.rate, "permits/s", ANY, "16 connections, one permit in each message");
+    bench_row(b, them.rate, "requests/s", ANY, "  an nng echo of the same bytes");
+    bench_row(b, ratio, "times", LEAST(0.85), "  the server relative to the echo");
+    bench_row(b, us.microseconds, "us", ANY, "  CPU time of the server for a permit");
+}
+
 static void compare_holder_counts(bench *b, const peer *server) {
     bench_step(b, "10 connections, 10 clients, and 10,000");
     load_options ten = {.to = server, .connections = 10, .in_flight = 1, .holders = 10};
@@ -111,6 +128,7 @@ void bench_wire(bench *b) {
     compare_with_echo(b, server, echo, 4);
     compare_holder_counts(b, server);
     measure_hundred_in_flight(b, server);
+    compare_permits_with_echo(b, server, echo);
     peer_stop(server);
     peer_stop(echo);
 }
