@@ -116,7 +116,7 @@ build/examples/%: examples/%.c doorman.h | build_deps
 	$(build)
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
 build/examples/event_loop build/examples/permits_only: LIBRARIES = -lcjson
-build/examples/demo build/examples/demo_tree: examples/demo.h
+build/examples/demo build/examples/demo_tree: examples/demo_fleet.h examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 
 # For C++, the implementation is compiled separately, as C.

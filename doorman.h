@@ -3826,6 +3826,8 @@ static void doorman__tiers_warn(const doorman__check *check, const doorman_figur
         doorman__check item = doorman__check_item(check, "tiers", i, ".");
         if (!tier->active) {
             doorman__check_add(&item, "active: is 0, so the tier is never entered");
+        } else if (i + 1 == figures->tier_count && !(tier->limit > 0)) {
+            doorman__check_add(&item, "limit: is 0, so the last tier is never entered");
         } else if (tier->window > tier->active) {
             doorman__check_add(&item, "window: is longer than active, so the tier ends first");
         } else if (tier->active % tier->window != 0) {
