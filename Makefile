@@ -80,7 +80,7 @@ SERVER_SOURCES = doorman_server.c \
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
 HTTP_FILES = build/page_files.h build/openapi.h
-SERVER_INPUTS = $(SERVER_SOURCES) $(addprefix server/,server.h flags.h etcd.h http.h tls.h) \
+SERVER_INPUTS = $(SERVER_SOURCES) $(addprefix server/,server.h flags.h etcd.h http.h tls.h permits.h) \
     server/http_connection.h $(HTTP_FILES) build/server_parts doorman.h
 
 define build_server

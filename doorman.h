@@ -2156,6 +2156,9 @@ typedef struct doorman_json_exchange {
     doorman_response response; /* if _decide has returned OK: the response. The caller may set its
                                   http_address before _write, to at most 256 bytes of a URL */
     doorman_error error;       /* if a step has failed, and memory did not run out: what is wrong */
+    bool forbids_administration; /* the caller may set it before _read: INSPECT and RESET are
+                                    refused, because anybody may have sent the message. _uninit sets
+                                    it to false */
     /* How many bytes of the next message do not count against DOORMAN_MESSAGE_BYTES_MAX. The caller
      * may set this field before _read. A server that puts a method around the body of a request
      * over HTTP uses it. At most DOORMAN_MESSAGE_BYTES_MAX. */
@@ -19330,6 +19333,15 @@ static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange)
     return room ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
+static doorman_status doorman__exchange_check_administration(doorman_json_exchange *exchange) {
+    const doorman_request *request = &exchange->request;
+    bool administers = request->method == DOORMAN_INSPECT || request->method == DOORMAN_RESET;
+    if (!administers || !exchange->forbids_administration) return DOORMAN_OK;
+    return doorman__fail(&exchange->error, DOORMAN_NOT_FOUND,
+                         "%s: is only possible over HTTP, where a token says who asks",
+                         doorman_method_name(request->method, false));
+}
+
 doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const char *text,
                                           size_t bytes) {
     doorman__exchange_forget(exchange);
@@ -19342,6 +19354,7 @@ doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const
     exchange->room = reader.room;
     doorman_status status = reader.status;
     if (status == DOORMAN_OK) status = doorman__exchange_reserve(exchange);
+    if (status == DOORMAN_OK) status = doorman__exchange_check_administration(exchange);
     if (status != DOORMAN_OK) doorman__exchange_forget(exchange);
     doorman__exchange_move(
         exchange, status == DOORMAN_OK ? DOORMAN__EXCHANGE_READ : DOORMAN__EXCHANGE_FAILED, status);

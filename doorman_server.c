@@ -9,8 +9,8 @@
  * more thread takes part in the election of the master and watches the configuration. With HTTP,
  * one more thread makes pages and metrics.
  *
- * G8 A node with a parent gets its resources from the parent. It is a usage error to give both
- *    --config and --parent.
+ * G8 A node with a parent gets its capacities from the parent. Its own --config may only have limits
+ *    of permits.
  *    When a node gets the first request for a resource, it requests the resource from its parent at
  *    once (T4). All processes of a node use the name of the node in requests to the parent (T5).
  * V1 The server reloads the configuration on SIGHUP, when the file changes or is replaced, and when
@@ -44,6 +44,7 @@
  *     file                 part      purpose
  *     server/server.h                what the files share: structs, and the functions of each file
  *     server/flags.h                 the table of the flags, with the texts of --help
+ *     server/permits.h               the clock of permits, and configurations with limits alone
  *     server/warnings.c    WARNINGS  events that peers can cause at any rate, as log lines (V6)
  *     server/reports.c     REPORTS   log lines about messages, configurations and learning
  *     server/check.c       CHECK     --check-config, and checks of addresses before the start
@@ -79,6 +80,7 @@
 
 #define DOORMAN_IMPLEMENTATION /* in this file only */
 #include "server/server.h"
+#include "server/permits.h"
 
 #include <getopt.h>
 #include <poll.h>
@@ -344,15 +346,10 @@ static enum exit_status settings_read_environment(struct settings *settings) {
     return exit_status;
 }
 
-/* The resources come either from a configuration or from a parent (G8). */
+/* The capacities come either from a configuration or from a parent (G8). */
 static enum exit_status settings_check_source(const struct settings *settings) {
     enum exit_status exit_status = CONTINUE;
-    bool has_parent = settings->parents.count > 0;
-    if (settings->config && has_parent) {
-        exit_status =
-            server_usage_error("--config and --parent exclude each other: a node with a "
-                               "parent gets its resources from the parent; give one of the two");
-    } else if (!settings->config && !has_parent) {
+    if (!settings->config && settings->parents.count == 0) {
         exit_status = server_usage_error("no configuration: give --config FILE for a root, or "
                                          "--parent URL for another node");
     } else if (!settings->config && settings->check_config) {
@@ -583,7 +580,7 @@ void server_apply_config(struct service *service, doorman_config *config,
     if (valid) {
         doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
         loaded = status == DOORMAN_OK;
-        if (!loaded) snprintf(error, sizeof error, "%s", server_status_text(status));
+        if (!loaded) snprintf(error, sizeof error, "%s", server_config_refusal(status));
     }
     if (loaded) {
         last = service->config;
@@ -661,6 +658,7 @@ doorman_status server_handle_message(struct service *service, doorman_json_excha
                                      const struct peer *peer, const char *text, size_t bytes,
                                      char http_address[DOORMAN_ID_BYTES_MAX + 1]) {
     doorman_time started_at = doorman_clock();
+    exchange->forbids_administration = !http_address; /* nng does not say who asks */
     doorman_status read = doorman_json_exchange_read(exchange, text, bytes);
     pthread_mutex_lock(&service->lock);
     doorman_time now = doorman_clock();
@@ -960,6 +958,7 @@ static enum exit_status service_create_server(struct service *service) {
     doorman_error error = {""};
     doorman_status status = doorman_server_create(&service->server, &options, &error, now);
     enum exit_status exit_status = CONTINUE;
+    if (status == DOORMAN_OK) server_set_epoch(service, now);
     if (status == DOORMAN_INVALID_ARGUMENT) {
         exit_status = server_usage_error("%s; the node is '%s'", error.text, service->node);
     } else if (status != DOORMAN_OK) {
@@ -1119,6 +1118,7 @@ static void service_update(struct service *service) {
     doorman_upstream *upstream = doorman_server_upstream(service->server);
     doorman_request none;
     bool is_root = service->settings->parents.count == 0; /* with a parent, the link does this */
+    server_set_epoch(service, now);
     while (is_root && doorman_upstream_due(upstream) <= now) {
         (void)doorman_upstream_request(upstream, &none, now);
         if (doorman_upstream_due(upstream) <= now) service_yield(service);

@@ -50,16 +50,40 @@ void server_log_problems(const struct settings *settings, const struct config_pr
     }
 }
 
+/* G8: refuses a capacity in the configuration of a node with a parent. */
+static enum exit_status check_limits(const struct settings *settings,
+                                     const doorman_config *config) {
+    doorman_config_options read;
+    enum exit_status exit_status = CONTINUE;
+    doorman_config_read(config, &read);
+    for (size_t i = 0; i < read.template_count && settings->parents.count > 0; i++) {
+        if (read.templates[i].without_capacity || exit_status != CONTINUE) continue;
+        exit_status = server_fatal_error(EXIT_ERROR,
+                                         "%s: resources[%zu].capacity: must be absent, because "
+                                         "a node with a parent gets its capacities from the parent",
+                                         settings->config, i);
+    }
+    return exit_status;
+}
+
+static enum exit_status print_result(const struct settings *settings,
+                                     const struct config_problems *warnings,
+                                     const doorman_config *config) {
+    doorman_config_options read;
+    doorman_config_read(config, &read);
+    print_problems(settings->config, warnings, "warning");
+    printf("%s: ok, %zu resources\n", settings->config, read.template_count);
+    return EXIT_OK;
+}
+
 enum exit_status server_check_config(const struct settings *settings) {
     struct service service = {.settings = settings};
     struct config_problems problems = {.count = 0};
     enum exit_status exit_status = server_election_create(&service);
     if (exit_status == CONTINUE && server_fetch_config(&service, &problems)) {
-        doorman_config_options read;
-        doorman_config_read(service.config, &read);
-        print_problems(settings->config, &problems, "warning");
-        printf("%s: ok, %zu resources\n", settings->config, read.template_count);
-        exit_status = EXIT_OK;
+        exit_status = check_limits(settings, service.config);
+        if (exit_status == CONTINUE)
+            exit_status = print_result(settings, &problems, service.config);
     } else if (exit_status == CONTINUE) {
         exit_status = server_config_error(settings->config, &problems);
     }

@@ -17,7 +17,8 @@ FLAG(LISTEN, "listen", "URL[,URL...]", "DOORMAN_LISTEN", NULL, 0,
 FLAG(PARENT, "parent", "URL[,URL...]", "DOORMAN_PARENT", NULL, 0,
      "the servers of the parent node, which grants this node its capacity and names its "
      "resources;\n"
-     "        replaces --config; can be given more than once (default none: this node is a root)")
+     "        --config may then only have limits of permits; can be given more than once (default\n"
+     "        none: this node is a root)")
 FLAG(ID, "id", "NAME", "DOORMAN_ID", NULL, PLACE(id),
      "the name of this process (default HOST:PORT of the first --listen)")
 FLAG(NODE, "node", "NAME", "DOORMAN_NODE", NULL, PLACE(node),

@@ -784,8 +784,6 @@ static void a_usage_error_is_one_line_that_mentions_help(void **state) {
         {{"--config="}, {NULL}, "--config"},
         {{"--parent"}, {NULL}, "--parent"},
         {{"--parent", "tcp://127.0.0.1:1,,"}, {NULL}, "--parent"},
-        {{"--config", "c", "--parent", "tcp://127.0.0.1:1"}, {NULL}, "one of the two"}, /* G8 */
-        {{"--config", "c"}, {"DOORMAN_PARENT=tcp://127.0.0.1:1"}, "one of the two"},
         {{"--parent", "tcp://127.0.0.1:1", "--check-config"}, {NULL}, "--config"},
         {{"--config", "c", "more"}, {NULL}, "'more'"},
         {{"--config", "c", "--check-config=yes"}, {NULL}, "--check-config"},

@@ -897,6 +897,25 @@ static void a_reply_does_not_need_the_server(void **state) {
     node_stop(n);
 }
 
+static void an_exchange_can_forbid_administration(void **state) {
+    UNUSED;
+    static const char *const messages[] = {
+        "{\"inspect\": {\"entry\": []}}", "{\"reset\": {\"entry\": []}}",
+        "{\"report\": {\"client_id\": \"c\", \"entry\": []}}", "{\"discovery\": {}}"};
+    node *n = node_start(limits, NULL);
+    doorman_json_exchange exchange = {.forbids_administration = true};
+    for (size_t i = 0; i < COUNT(messages); i++) {
+        const char *text = messages[i];
+        doorman_status expected = i < 2 ? DOORMAN_NOT_FOUND : DOORMAN_OK;
+        assert_int_equal(doorman_json_exchange_read(&exchange, text, strlen(text)), expected);
+        assert_int_equal(doorman_json_exchange_decide(&exchange, n->server, n->now), expected);
+        assert_int_equal(doorman_json_exchange_write(&exchange, 0), expected);
+        assert_int_equal(strstr(exchange.reply.text, "only possible over HTTP") != NULL, i < 2);
+    }
+    doorman_json_exchange_uninit(&exchange);
+    node_stop(n);
+}
+
 /* ---- clients -------------------------------------------------------------------------------- */
 
 /* Reads a response as a client does. The caller ends the reading. */
@@ -1171,6 +1190,7 @@ int main(void) {
         cmocka_unit_test(large_messages_are_answered_up_to_the_bounds),
         cmocka_unit_test(a_response_of_more_than_4_mib_is_not_begun),
         cmocka_unit_test(a_reply_does_not_need_the_server),
+        cmocka_unit_test(an_exchange_can_forbid_administration),
         cmocka_unit_test(random_messages_survive_the_wire),
         cmocka_unit_test(a_client_survives_what_it_does_not_know),
         cmocka_unit_test(wrong_responses_are_refused),
