@@ -3877,6 +3877,23 @@ static void doorman__override_warn(doorman__check *check, const doorman_template
     if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(&item, given);
 }
 
+/* Warns of fields that only leases use, in a template that has none. The template "*" lends its
+ * algorithm to others (G3), so it may have one. */
+static void doorman__without_capacity_warn(const doorman_template *template_, size_t index,
+                                           bool last, const doorman__config_report *report) {
+    if (!template_->without_capacity) return;
+    if (template_->has_safe_capacity || template_->whole) {
+        const char *text = template_->has_safe_capacity
+                               ? "safe_capacity: has no effect without capacity"
+                               : "whole: has no effect without capacity";
+        doorman__config_report_add(report, index, "", text);
+    }
+    bool lends = last && strcmp(template_->identifier_glob, "*") == 0;
+    if (template_->has_algorithm && !lends) {
+        doorman__config_report_add(report, index, "", "algorithm: has no effect without capacity");
+    }
+}
+
 /* Warns of limits that cannot act. Precondition: the limits are valid. */
 static void doorman__limits_warn(const doorman_template *template_, size_t index,
                                  const doorman__config_report *report) {
@@ -4023,6 +4040,8 @@ static void doorman__config_warn(const doorman_config_options *options,
         }
         if (template_->has_algorithm) doorman__algorithm_warn(&template_->algorithm, i, report);
         doorman__limits_warn(template_, i, report);
+        bool last = i + 1 == options->template_count;
+        doorman__without_capacity_warn(template_, i, last, report);
     }
 }
 

@@ -351,6 +351,23 @@ static void a_limit_per_key_above_one_that_all_keys_share_causes_a_warning(void 
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
+/* Fields that only leases use have no effect. The template "*" lends its algorithm to others. */
+static void fields_of_leases_in_a_template_without_capacity_cause_warnings(void **state) {
+    UNUSED;
+    static const char text[] =
+        "{\"resources\": [\n"
+        "{\"identifier_glob\": \"a\", \"limits\": [], \"safe_capacity\": 1},\n"
+        "{\"identifier_glob\": \"b\", \"limits\": [], \"whole\": true,\n"
+        " \"algorithm\": {\"kind\": \"FAIR_SHARE\"}},\n"
+        "{\"identifier_glob\": \"c\", \"limits\": [], \"capacity\": 1, \"safe_capacity\": 1},\n"
+        "{\"identifier_glob\": \"*\", \"limits\": [], \"algorithm\": {\"kind\": \"FAIR_SHARE\"}}]}";
+    static const char *const warnings[] = {
+        "resources[0].safe_capacity: has no effect without capacity",
+        "resources[1].whole: has no effect without capacity",
+        "resources[1].algorithm: has no effect without capacity"};
+    expect_warnings(text, warnings, COUNT(warnings));
+}
+
 /* The tiers of an override are checked like those of the limit. */
 static void tiers_of_an_override_that_cannot_act_cause_warnings(void **state) {
     UNUSED;
@@ -2428,6 +2445,7 @@ int main(void) {
         cmocka_unit_test(a_template_has_at_most_16_limits_with_different_names),
         cmocka_unit_test(limits_that_cannot_act_cause_warnings),
         cmocka_unit_test(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning),
+        cmocka_unit_test(fields_of_leases_in_a_template_without_capacity_cause_warnings),
         cmocka_unit_test(tiers_of_an_override_that_cannot_act_cause_warnings),
         cmocka_unit_test(a_template_without_capacity_grants_no_leases),
         cmocka_unit_test(a_refusal_charges_nothing_and_creates_nothing),
