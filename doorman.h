@@ -17732,7 +17732,6 @@ static const char **doorman__read_strings(const doorman__field *list, size_t *co
     for (; item.value; doorman__next(&item)) {
         strings[item.index] = "";
         doorman__read_string(&item, &strings[item.index]);
-        if (!cJSON_IsString(item.value)) doorman__read_fail(&item, "must be a string");
     }
     *count = all;
     return strings;
@@ -17788,20 +17787,22 @@ static void doorman__read_window(const doorman__field *field, doorman_figures *o
     }
 }
 
+static void doorman__read_rate(const doorman__field *field, double *out) {
+    if (!doorman__read_number(field, out) || (*out > 0 && doorman__amount_valid(*out))) return;
+    doorman__read_fail(field, "must be more than 0 and at most 1e15");
+}
+
 /* The fields of figures, as objects that doorman__read_figures reads. */
 typedef struct doorman__figure_fields {
     doorman__field rate, size, max_debt, max_wait, limit, window, tiers;
 } doorman__figure_fields;
 
 static void doorman__read_figures(const doorman__figure_fields *fields, doorman_figures *out) {
-    (void)doorman__read_amount(&fields->rate, &out->rate);
-    if (fields->rate.value && !(out->rate > 0)) {
-        doorman__read_fail(&fields->rate, "must be more than 0 and at most 1e15");
-    }
-    (void)doorman__read_amount(&fields->size, &out->size);
+    doorman__read_rate(&fields->rate, &out->rate);
+    doorman__read_amount(&fields->size, &out->size);
     doorman__read_seconds(&fields->max_debt, false, &out->max_debt);
     doorman__read_seconds(&fields->max_wait, false, &out->max_wait);
-    (void)doorman__read_amount(&fields->limit, &out->limit);
+    doorman__read_amount(&fields->limit, &out->limit);
     out->has_size = fields->size.value != NULL;
     out->has_max_debt = fields->max_debt.value != NULL;
     out->has_max_wait = fields->max_wait.value != NULL;

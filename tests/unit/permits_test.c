@@ -154,7 +154,7 @@ static const struct {
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [" TIER ", " TIER ", " TIER ", " TIER
      ", " TIER ", " TIER ", " TIER ", " TIER ", " TIER "]}",
      ".tiers: must be a list of at most 8"},
-    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [" TIER ", {\"limit\": 1}]}",
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [" TIER ", {\"limit\": 1, \"active\": 1}]}",
      ".tiers[1].window: is missing"},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 1, \"window\": 1, \"active\": "
      "1},"
@@ -213,6 +213,10 @@ static void a_wrong_limit_is_named_by_path_and_position(void **state) {
                  wrong_limits[i].error[0] == '.' ? "" : ": ", wrong_limits[i].error);
         if (!strstr(error.text, path)) fail_msg("%s\nis not in\n%s", path, error.text);
         assert_true(strncmp(error.text, "line 2, column ", 15) == 0);
+        doorman_config_problem problems[4];
+        size_t count = 0;
+        (void)doorman_json_check_config(NULL, text, strlen(text), problems, 4, &count);
+        if (count != 1) fail_msg("%zu errors: %s", count, problems[1].error.text);
     }
 }
 
