@@ -17879,6 +17879,9 @@ static void doorman__read_limit(const doorman__field *field, doorman_permit_limi
     if (!cJSON_IsObject(field->value)) return;
     doorman__read_limit_choices(&f, out);
     out->keys = doorman__read_strings(&f.keys, &out->key_count);
+    if (cJSON_IsArray(f.keys.value) && out->key_count == 0) {
+        doorman__read_fail(&f.keys, "must not be empty; without keys, all keys are concerned");
+    }
     out->has_max_cost = f.max_cost.value != NULL;
     doorman__read_amount(&f.max_cost, &out->max_cost);
     if (f.ban.value) doorman__read_ban(&f.ban, &out->ban);

@@ -171,6 +171,10 @@ static const struct {
      "\"window\": 1, "
      "\"duration\": 1}}",
      ".ban.refusals: must be an integer from 1 to 1e+09"},
+    {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"keys\": []}",
+     ".keys: must not be empty; without keys, all keys are concerned"},
+    {"{\"name\": \"a\", \"kind\": \"TOKEN_BUCKET\", \"rate\": -1, \"size\": 1}",
+     ".rate: must be more than 0 and at most 1e15"},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"keys\": [\"\"]}",
      ".keys[0]: must be 1 to 256 bytes of UTF-8 without control characters"},
     {"{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": [], \"keys\": [\"a\", 1]}",
