@@ -35,13 +35,19 @@ ABOUT_test = all tests, about 5 minutes on two cores; the last line says how man
 ifdef TREE
 ABOUT_demo = seven servers and twelve clients for 40 s (after the build)
 endif
+ifdef PERMITS
+ABOUT_demo = a server that decides on permits of seven users for 20 s (after the build)
+endif
 $(foreach goal,$(filter demo test,$(MAKECMDGOALS)),$(info make $(goal): $(ABOUT_$(goal))))
 
 ifdef TREE
 demo: build/doorman_server build/examples/demo_tree
 	@build/examples/demo_tree build/doorman_server
+else ifdef PERMITS
+demo: build/doorman_server build/examples/demo_permits
+	@build/examples/demo_permits build/doorman_server
 else
-demo: build/doorman_server build/examples/demo ## a server, five clients; or TREE=1: a tree
+demo: build/doorman_server build/examples/demo ## a server, five clients; or TREE=1; or PERMITS=1
 	@build/examples/demo build/doorman_server config.example.json
 endif
 
@@ -117,6 +123,7 @@ build/examples/%: examples/%.c doorman.h | build_deps
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
 build/examples/event_loop build/examples/permits_only: LIBRARIES = -lcjson
 build/examples/demo build/examples/demo_tree: examples/demo_fleet.h examples/demo.h
+build/examples/demo_permits: examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 
 # For C++, the implementation is compiled separately, as C.
