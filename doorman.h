@@ -3839,8 +3839,8 @@ static void doorman__tiers_warn(const doorman__check *check, const doorman_figur
     }
 }
 
-/* Returns whether figures of a limit per key are above those of a limit that all keys share. Windows
- * are only compared with windows of the same kind and length. */
+/* Returns whether figures of a limit per key are above those of a limit that all keys share.
+ * Windows are only compared with windows of the same kind and length. */
 static bool doorman__figures_above(const doorman_figures *all, doorman_limit_kind kind,
                                    const doorman_permit_limit *shared) {
     const doorman_figures *most = &shared->figures;
