@@ -77,7 +77,7 @@ FILES_REPORTS = reports
 FILES_WARNINGS = warnings
 FILES_WATCH = watch
 FILES_NOTIFY = notify
-FILES_HTTP = http http_listen http_request http_response tokens health text snapshot history \
+FILES_HTTP = http http_listen http_request http_response allow tokens health text snapshot history \
     metrics process page graph json children base64 host
 FILES_ETCD = etcd etcd_http election base64 host
 FILES_TLS = tls certificate base64
@@ -86,7 +86,8 @@ SERVER_SOURCES = doorman_server.c \
 SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
 HTTP_FILES = build/page_files.h build/openapi.h
-SERVER_INPUTS = $(SERVER_SOURCES) $(addprefix server/,server.h flags.h etcd.h http.h tls.h permits.h) \
+SERVER_INPUTS = $(SERVER_SOURCES) \
+    $(addprefix server/,server.h flags.h etcd.h http.h permits.h tls.h) \
     server/http_connection.h $(HTTP_FILES) build/server_parts doorman.h
 
 define build_server

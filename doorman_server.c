@@ -54,9 +54,8 @@
  *     server/memory.c      MEMORY    an allocator for cJSON; free memory goes back to the system
  *     server/tls.c         TLS       certificates, and the flags that name them; also tls.h
  *     server/certificate.c TLS       when certificates end
- *     server/etcd.h        ETCD      what the files of this part share
  *     server/etcd.c        ETCD      calls to etcd, its token, and the configuration in a key
- *     server/etcd_http.c   ETCD      requests to a member of etcd, over libcurl
+ *     server/etcd_http.c   ETCD      requests to a member of etcd, over libcurl; also etcd.h
  *     server/election.c    ETCD      the election of the master, and the watch on the configuration
  *     server/base64.c                base64, for etcd, certificates and passwords over HTTP
  *     server/http.h        HTTP      what the files of this part share; also http_connection.h
@@ -64,6 +63,7 @@
  *     server/http_listen.c HTTP      accepting connections, and the limit of their number
  *     server/http_request.c HTTP     requests: which are allowed, and bodies that come in chunks
  *     server/http_response.c HTTP    responses: errors, and the lines of the head
+ *     server/allow.c       HTTP      decisions on permits for gateways
  *     server/tokens.c      HTTP      tokens, their roles, and the file that has them
  *     server/health.c      HTTP      probes of a process, at an address without TLS or a token
  *     server/text.c        HTTP      text that grows, escapes, and the query of a URL
@@ -658,7 +658,7 @@ doorman_status server_handle_message(struct service *service, doorman_json_excha
                                      const struct peer *peer, const char *text, size_t bytes,
                                      char http_address[DOORMAN_ID_BYTES_MAX + 1]) {
     doorman_time started_at = doorman_clock();
-    exchange->forbids_administration = !http_address; /* nng does not say who asks */
+    if (!http_address) exchange->forbids_administration = true; /* nng does not say who asks */
     doorman_status read = doorman_json_exchange_read(exchange, text, bytes);
     pthread_mutex_lock(&service->lock);
     doorman_time now = doorman_clock();

@@ -21,10 +21,16 @@
  *     BODY       the body of an allowed       it is complete, or refused      SENDING
  *                request comes in             it is complete, and the thread  ANSWERING
  *                                             of pages makes the response
+ *                                             it is complete, and the         DELAYED
+ *                                             response must wait
  *                                             timeout, or a disconnect        FREE
  *     ANSWERING  the response waits for the   it is made                      SENDING
  *                thread of pages, or this     a disconnect while it waits     FREE
  *                thread makes it              a disconnect while it is made   ABANDONED
+ *     DELAYED    the response is made. It     the time has come             SENDING
+ *                says that a permit is        a disconnect                  FREE
+ *                granted from a later time
+ *                on, and waits until then
  *     ABANDONED  the thread of pages makes a  the thread has stopped making   FREE
  *                response for nobody          the response
  *     SENDING    the response goes out        it is sent                      IDLE, DRAINING, FREE
@@ -51,6 +57,12 @@
  *    operation then sends the response. Without a receive operation, the thread of pages itself
  *    sends the response. In ABANDONED, no operation is in progress, and only the thread of pages
  *    uses the connection.
+ * In DELAYED, the connection receives too, and the time of the response is its timeout. So no
+ *    thread waits, and the connection of a client that leaves is free at once. The units of this
+ *    client stay charged, because permits of rates cannot be given back. With TLS, and when
+ *    HTTP_BUFFER_MAX bytes have arrived, the connection sleeps instead. It then notices a
+ *    disconnect when it sends. At most HTTP_DELAYED_MAX connections are in DELAYED. While so many
+ *    are, a request is decided as if it could not wait.
  * When few connections are free (V5), a connection closes after its next response, and the response
  *    says so with `Connection: close`. So a client never loses a response. http_listen.c closes
  *    connections when none is free.
@@ -92,11 +104,12 @@ void server_connection_move(struct http_connection *connection, enum http_connec
         [CONNECTION_HEAD] = 1U << CONNECTION_CONTINUING | 1U << CONNECTION_BODY |
                             1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
         [CONNECTION_CONTINUING] = 1U << CONNECTION_BODY | 1U << CONNECTION_FREE,
-        [CONNECTION_BODY] =
-            1U << CONNECTION_ANSWERING | 1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
+        [CONNECTION_BODY] = 1U << CONNECTION_ANSWERING | 1U << CONNECTION_DELAYED |
+                            1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
         [CONNECTION_ANSWERING] =
             1U << CONNECTION_SENDING | 1U << CONNECTION_ABANDONED | 1U << CONNECTION_FREE,
         [CONNECTION_ABANDONED] = 1U << CONNECTION_FREE,
+        [CONNECTION_DELAYED] = 1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
         [CONNECTION_SENDING] = 1U << CONNECTION_IDLE | 1U << CONNECTION_HEAD |
                                1U << CONNECTION_DRAINING | 1U << CONNECTION_FREE,
         [CONNECTION_DRAINING] = 1U << CONNECTION_FREE};
@@ -105,7 +118,8 @@ void server_connection_move(struct http_connection *connection, enum http_connec
     assert(moves[connection->state] >> state & 1U);
     if (connection->state == CONNECTION_FREE) http->used_count++;
     if (state == CONNECTION_FREE) http->used_count--;
-    assert(http->used_count <= http->limit);
+    if (connection->state == CONNECTION_DELAYED) http->delayed_count--;
+    assert(http->used_count <= http->limit && http->delayed_count <= HTTP_DELAYED_MAX);
     int seconds = state == CONNECTION_DRAINING ? HTTP_DRAIN_SECONDS : HTTP_TIMEOUT_SECONDS;
     if (state != CONNECTION_CONTINUING && state != CONNECTION_BODY) {
         connection->deadline = doorman_clock() + seconds * DOORMAN_SECOND;
@@ -243,12 +257,62 @@ static void connection_send_continue(struct http_connection *connection) {
     }
 }
 
-/* Removes the request from the received bytes. */
+/* Removes the request from the received bytes. Its head stays valid. */
 static void connection_consume(struct http_connection *connection) {
     assert(connection->used <= connection->in_bytes);
     connection->in_bytes -= connection->used;
     memmove(connection->in, connection->in + connection->used, connection->in_bytes);
     connection->used = 0;
+}
+
+/* Removes a request whose body is not needed any more, so that bytes of the next request can be
+ * received. */
+static void connection_forget_body(struct http_connection *connection) {
+    connection->request.body = NULL;
+    connection->request.body_bytes = 0;
+    connection_consume(connection);
+}
+
+/* Waits for the time of a response. */
+static void connection_await_delay(struct http_connection *connection) {
+    bool receives = !connection->service->tls && connection->in_bytes < HTTP_BUFFER_MAX &&
+                    connection_reserve(connection);
+    doorman_time left = connection->deadline - doorman_clock();
+    if (receives) {
+        connection_start_io(connection, false);
+    } else {
+        nng_aio_set_timeout(connection->aio, NNG_DURATION_INFINITE);
+        nng_sleep_aio(left > 0 ? (nng_duration)(left / 1000000 + 1) : 1, connection->aio);
+    }
+}
+
+/* Keeps a response until its time. Frees its memory. */
+static void connection_delay(struct http_connection *connection, struct http_response *response) {
+    struct http *http = connection->service->http;
+    doorman_time delay = response->delay;
+    assert(delay > 0 && delay <= HTTP_DELAY_SECONDS_MAX * DOORMAN_SECOND);
+    connection_forget_body(connection);
+    connection_yield(connection);
+    server_http_response_write(&connection->out, response, connection->last, connection->is_head);
+    pthread_mutex_lock(&http->lock);
+    assert(http->delayed_count > 0); /* the handler has reserved the delay */
+    server_connection_move(connection, CONNECTION_DELAYED);
+    connection->deadline = doorman_clock() + delay;
+    pthread_mutex_unlock(&http->lock);
+    connection_await_delay(connection);
+}
+
+/* Called in DELAYED, when the time may have come, or bytes of the next request were received, or
+ * the peer has left. */
+static void connection_on_delayed(struct http_connection *connection, int result, size_t count) {
+    connection->in_bytes += count;
+    if (result != 0 && result != NNG_ETIMEDOUT) {
+        connection_close(connection);
+    } else if (doorman_clock() < connection->deadline) {
+        connection_await_delay(connection);
+    } else {
+        connection_send(connection);
+    }
 }
 
 /* Answers a request on this thread. */
@@ -257,7 +321,11 @@ static void connection_answer_now(struct http_connection *connection) {
     struct http_response response = server_http_response_init(NULL);
     (request->route ? request->route->handle : server_handle_method)(connection->service, request,
                                                                      &response);
-    connection_respond(connection, &response);
+    if (response.delay > 0) {
+        connection_delay(connection, &response);
+    } else {
+        connection_respond(connection, &response);
+    }
 }
 
 /* Adds a connection to the end of the queue. Precondition: the lock of HTTP is held.
@@ -300,9 +368,7 @@ static void connection_watch(struct http_connection *connection) {
 /* Lets the thread of pages answer a request. */
 static void connection_answer_later(struct http_connection *connection) {
     struct http *http = connection->service->http;
-    connection->request.body = NULL;
-    connection->request.body_bytes = 0;
-    connection_consume(connection);
+    connection_forget_body(connection);
     bool receives = !connection->service->tls && connection->in_bytes < HTTP_BUFFER_MAX &&
                     connection_reserve(connection);
     pthread_mutex_lock(&http->lock);
@@ -578,6 +644,8 @@ void server_connection_step(void *argument) {
     bool failed = nng_aio_result(connection->aio) != 0;
     if (connection->state == CONNECTION_ANSWERING) {
         connection_on_watched(connection, failed, failed ? 0 : count);
+    } else if (connection->state == CONNECTION_DELAYED) {
+        connection_on_delayed(connection, nng_aio_result(connection->aio), failed ? 0 : count);
     } else if (failed && connection_probes(connection)) {
         connection_start_io(connection, false);
     } else if (failed) {

@@ -88,8 +88,11 @@ struct http_response {
     const char *type, *more; /* Content-Type; further lines of the head */
     char nonce[33];          /* marks our styles and scripts, see Content-Security-Policy */
     char location[DOORMAN_ID_BYTES_MAX + 64]; /* the URL of a redirect; "": none */
+    struct text lines;                        /* further lines of the head, after `more` */
     struct text text;                         /* the body */
-    const bool *abandoned;                    /* atomic; true: the peer has left; NULL: it stays */
+    doorman_time delay; /* the response goes out so much later; above 0: server_http_reserve_delay
+                           has succeeded */
+    const bool *abandoned; /* atomic; true: the peer has left; NULL: it stays */
 };
 
 /* Each path of HTTP has a function of this type, which makes the response. */
@@ -97,7 +100,7 @@ typedef void server_handler(struct service *service, const struct http_request *
                             struct http_response *response);
 server_handler server_handle_page, server_handle_leases, server_handle_clients,
     server_handle_metrics, server_handle_health, server_handle_ready, server_handle_status,
-    server_handle_config, server_handle_description, server_handle_method;
+    server_handle_config, server_handle_description, server_handle_method, server_handle_allow;
 
 struct http_response server_http_response_init(const bool *abandoned);
 
@@ -128,6 +131,7 @@ struct http_route {
     const char *path;
     bool is_open;      /* needs no token or Host, for health checks */
     bool is_immediate; /* needs few steps, so any thread may make the response */
+    bool charges;      /* takes units of permits: see request_check_access */
     server_handler *handle;
 };
 
@@ -188,8 +192,19 @@ int server_http_read_chunks(struct chunk_reader *reader, char *body, size_t *cou
                             size_t message_max);
 
 /* Returns the number of open connections.
- *   limit   out: their maximum */
-size_t server_http_connection_count(const struct service *service, size_t *limit);
+ *   limit    out: their maximum
+ *   delayed  out: how many of them wait before their responses */
+size_t server_http_connection_count(const struct service *service, size_t *limit, size_t *delayed);
+
+/* The most connections that wait before their responses at the same time, and how long they wait.
+ * With few connections there are fewer: at most one connection of four waits. */
+#define HTTP_DELAYED_MAX 64
+#define HTTP_DELAY_SECONDS_MAX 25
+
+/* Reserves the delay of one response, before it is known whether the response needs it.
+ *   returns   false: as many connections as may wait do so already */
+bool server_http_reserve_delay(struct service *service);
+void server_http_cancel_delay(struct service *service);
 
 /* Adds the metrics of the process: its CPU time, memory, file descriptors and start. */
 void server_process_metrics(struct text *text);

@@ -23,6 +23,7 @@ enum http_connection_state {
     CONNECTION_BODY,
     CONNECTION_ANSWERING,
     CONNECTION_ABANDONED,
+    CONNECTION_DELAYED,
     CONNECTION_SENDING,
     CONNECTION_DRAINING
 };
@@ -60,6 +61,7 @@ struct http {
     nng_aio *aio;                     /* for accepting connections */
     bool accepting, stopping, ending; /* ending: the thread of pages ends */
     size_t limit, used_count;         /* the maximum number of connections; those not FREE */
+    size_t delayed_count;             /* connections in DELAYED, and reservations for them */
     nng_aio *timer;                   /* for the next eviction */
     bool evicting;                    /* the timer runs */
     pthread_t thread;                 /* makes pages */

@@ -16,7 +16,8 @@
  *        WAITING    HEAD, CONTINUING, BODY   the request has lasted for PATIENCE
  *        SENDING    SENDING                  the state has lasted for PATIENCE_SENDING
  *        NEVER      any other                the state ends by itself: ANSWERING and ABANDONED by
- *                                            the thread of pages, and DRAINING soon
+ *                                            the thread of pages, DELAYED at its time, and
+ *                                            DRAINING soon
  *
  *    The timer runs until HTTP is no longer crowded. So no event is lost: a connection that cannot
  *    be closed now can be closed at a later look.
@@ -58,6 +59,24 @@ bool server_http_is_crowded(const struct http *http) {
 
 enum eviction_rank { RANK_IDLE, RANK_WAITING, RANK_SENDING, RANK_NEVER };
 
+/* At most one connection of four is delayed. So delayed connections never keep others out. */
+bool server_http_reserve_delay(struct service *service) {
+    struct http *http = service->http;
+    pthread_mutex_lock(&http->lock);
+    bool reserved = http->delayed_count < HTTP_DELAYED_MAX && http->delayed_count < http->limit / 4;
+    http->delayed_count += reserved;
+    pthread_mutex_unlock(&http->lock);
+    return reserved;
+}
+
+void server_http_cancel_delay(struct service *service) {
+    struct http *http = service->http;
+    pthread_mutex_lock(&http->lock);
+    assert(http->delayed_count > 0);
+    http->delayed_count--;
+    pthread_mutex_unlock(&http->lock);
+}
+
 /* Returns the rank of a connection, see the table above. */
 static enum eviction_rank connection_rank(const struct http_connection *connection,
                                           doorman_time now) {
@@ -72,6 +91,7 @@ static enum eviction_rank connection_rank(const struct http_connection *connecti
     case CONNECTION_FREE:
     case CONNECTION_ANSWERING:
     case CONNECTION_ABANDONED:
+    case CONNECTION_DELAYED:
     case CONNECTION_DRAINING:
     default: return RANK_NEVER;
     }
@@ -311,11 +331,12 @@ const char *server_http_address(const struct service *service) {
     return service->http && service->http->address[0] ? service->http->address : "off";
 }
 
-size_t server_http_connection_count(const struct service *service, size_t *limit) {
+size_t server_http_connection_count(const struct service *service, size_t *limit, size_t *delayed) {
     struct http *http = service->http;
     pthread_mutex_lock(&http->lock);
     size_t count = http->used_count;
     *limit = http->limit;
+    *delayed = http->delayed_count;
     pthread_mutex_unlock(&http->lock);
     return count;
 }

@@ -11,11 +11,16 @@
  *     Host       It must be known. Otherwise a web page could use a DNS    403
  *                name of its own to reach a server on the machine of its
  *                reader. There are no CORS headers.
+ *     page       A path that charges for permits refuses requests of web   403
+ *                pages. A page can send a GET to any address without
+ *                reading the response, so it could use up the units of
+ *                other keys.
  *     token      It must be in the file of tokens.                         401
  *     path       It must exist, and accept the verb.                       404, 405
  *     type       A POST must have a Content-Type that HTML forms cannot    415
  *                send, without another charset or a Content-Encoding.
- *     role       The token must have the role that the verb needs.         403
+ *     role       The token must have the role that the verb, or the path,  403
+ *                needs.
  *     body       Its end must be clear: see request_read_framing.          400, 411, 501
  *     size       The body has at most --max-message bytes.                 413
  *     Expect     The only known value is 100-continue.                     417
@@ -213,8 +218,9 @@ static const struct http_route routes[] = {
     {"/resources", .handle = server_handle_leases},
     {"/clients", .handle = server_handle_clients},
     {"/metrics", .handle = server_handle_metrics},
-    {"/healthz", true, true, server_handle_health},
-    {"/readyz", true, true, server_handle_ready},
+    {"/healthz", .is_open = true, .is_immediate = true, .handle = server_handle_health},
+    {"/readyz", .is_open = true, .is_immediate = true, .handle = server_handle_ready},
+    {"/v1/allow", .is_immediate = true, .charges = true, .handle = server_handle_allow},
     {"/v1/status", .handle = server_handle_status},
     {"/v1/config", .handle = server_handle_config},
     {"/v1/openapi.json", .is_immediate = true, .handle = server_handle_description},
@@ -256,6 +262,21 @@ static bool request_is_post(const struct http_request *request) {
     return strcmp(request->verb, "POST") == 0;
 }
 
+/* Returns whether the path takes units of permits. It is not a method of the protocol. */
+static bool request_charges(const struct http_request *request) {
+    return request->route && request->route->charges;
+}
+
+/* Returns whether a web page may have sent the request. Browsers add an Origin to most requests of
+ * pages, and Sec-Fetch-Site to all requests. Its value "none" is a request of the user. */
+static bool request_is_from_page(const struct http_request *request) {
+    char value[16];
+    if (field_read(request->fields, "Origin", value, sizeof value) > 0) return true;
+    int count = field_read(request->fields, "Sec-Fetch-Site", value, sizeof value);
+    bool own = strcmp(value, "none") == 0 || strcmp(value, "same-origin") == 0;
+    return count > 1 || (count == 1 && !own);
+}
+
 /* Refuses a path that does not exist. For a path below /v1 the text names the methods. */
 static void response_set_unknown_path(struct http_response *response, const char *path) {
     char text[256] = "this path does not exist";
@@ -291,6 +312,11 @@ static void request_check_path(const struct http_request *request, struct http_r
     bool get = strcmp(request->verb, "GET") == 0 || request->is_head;
     if (!request->route && !method) {
         response_set_unknown_path(response, request->path);
+    } else if (request_charges(request)) {
+        if (get || post) return; /* the body has no meaning, so its type has none */
+        server_http_response_set_error(response, 405, "INVALID_ARGUMENT",
+                                       "this path needs GET, HEAD or POST");
+        response->more = "Allow: GET, HEAD, POST\r\n";
     } else if (method ? !post : !get) {
         server_http_response_set_error(response, 405, "INVALID_ARGUMENT",
                                        method ? "methods of the protocol need POST"
@@ -302,14 +328,21 @@ static void request_check_path(const struct http_request *request, struct http_r
 }
 
 /* Checks the Host and the token. With a token, a GET may have any Host, because the token already
- * protects the data. Proxies and Prometheus may use other names for the server. */
+ * protects the data. Proxies and Prometheus may use other names for the server. A request that
+ * charges for permits must have a known Host, and must not be of a web page. */
 static void request_check_access(struct service *service, struct http_request *request,
                                  struct http_response *response) {
     struct tokens *tokens = service->tokens;
     bool open = request->route && request->route->is_open;
-    bool by_host = !tokens || request_is_post(request);
+    bool charges = request_charges(request);
+    bool by_host = !tokens || request_is_post(request) || charges;
     if (open) return;
-    if (by_host && !request_host_known(service, request)) {
+    if (charges && request_is_from_page(request)) {
+        server_http_response_set_error(
+            response, 403, "PERMISSION_DENIED",
+            "a web page must not use permits: the request has an Origin, or a Sec-Fetch-Site other "
+            "than none and same-origin; a gateway must remove both");
+    } else if (by_host && !request_host_known(service, request)) {
         server_http_response_set_error(
             response, 403, "PERMISSION_DENIED",
             "the Host is unknown: use a loopback name, or the host of --http, --http-advertise or "
@@ -328,13 +361,30 @@ static void request_check_access(struct service *service, struct http_request *r
     }
 }
 
-/* Checks the role of the token. A POST needs the role write, because it may change leases.
- * Precondition: the path exists, and accepts the verb. */
+/* Returns whether the path is that of a method for administrators. */
+static bool request_administers(const struct http_request *request) {
+    return strcmp(request->path, "/v1/inspect") == 0 || strcmp(request->path, "/v1/reset") == 0;
+}
+
+/* Returns the role that a request needs. A POST needs the role write, because it may change leases.
+ * So does a request that charges for permits. An inspection changes nothing. */
+static enum role request_role(const struct http_request *request) {
+    if (strcmp(request->path, "/v1/inspect") == 0) return ROLE_READ;
+    if (strcmp(request->path, "/v1/reset") == 0) return ROLE_ADMIN;
+    return request_is_post(request) || request_charges(request) ? ROLE_WRITE : ROLE_READ;
+}
+
+/* Checks the role of the token. The methods for administrators need a token, so that everybody who
+ * changes a counter is known. Precondition: the path exists, and accepts the verb. */
 static void request_check_role(const struct service *service, const struct http_request *request,
                                struct http_response *response) {
-    enum role needed = request_is_post(request) ? ROLE_WRITE : ROLE_READ;
+    enum role needed = request_role(request);
     bool open = request->route && request->route->is_open;
     char text[128 + TOKEN_NAME_MAX];
+    if (!service->tokens && request_administers(request)) {
+        server_http_response_set_error(response, 403, "PERMISSION_DENIED",
+                                       "this method needs a server with --http-token");
+    }
     if (!service->tokens || open || request->token.role >= needed) return;
     snprintf(text, sizeof text, "this request needs a token with the role %s; '%s' has the role %s",
              server_role_name(needed), request->token.name, server_role_name(request->token.role));
@@ -355,7 +405,8 @@ static void request_check_framing(const struct http_request *request,
     } else if (!coded && request->length == SIZE_MAX) {
         server_http_response_set_error(response, 400, "INVALID_ARGUMENT",
                                        "a body needs exactly one Content-Length, a number");
-    } else if (!coded && !request->has_length && request_is_post(request)) {
+    } else if (!coded && !request->has_length && request_is_post(request) &&
+               !request_charges(request)) {
         server_http_response_set_error(response, 411, "INVALID_ARGUMENT",
                                        "a body needs a Content-Length, or must be chunked");
     }

@@ -50,6 +50,7 @@ static const char *code_reason(int code) {
                    {413, "Content Too Large"},
                    {415, "Unsupported Media Type"},
                    {417, "Expectation Failed"},
+                   {429, "Too Many Requests"},
                    {431, "Request Header Fields Too Large"},
                    {501, "Not Implemented"},
                    {503, "Service Unavailable"}};
@@ -62,7 +63,7 @@ static const char *code_reason(int code) {
 
 void server_http_response_write(struct text *out, struct http_response *response, bool last,
                                 bool is_head) {
-    if (response->text.failed) {
+    if (response->text.failed || response->lines.failed) {
         server_http_response_set_error(response, 500, "INTERNAL", "out of memory");
     }
     out->buffer.bytes = 0;
@@ -74,6 +75,9 @@ void server_http_response_write(struct text *out, struct http_response *response
         response->code, code_reason(response->code), response->type, response->text.buffer.bytes,
         last ? "close" : "keep-alive", response->more);
     if (response->location[0]) server_text_addf(out, "Location: %s\r\n", response->location);
+    if (!response->lines.failed && response->lines.buffer.bytes > 0) {
+        server_text_add_bytes(out, response->lines.buffer.text, response->lines.buffer.bytes);
+    }
     server_text_addf(
         out,
         "Content-Security-Policy: default-src 'none'; style-src 'nonce-%s'; "
@@ -84,4 +88,5 @@ void server_http_response_write(struct text *out, struct http_response *response
         server_text_add_bytes(out, response->text.buffer.text, response->text.buffer.bytes);
     }
     doorman_buffer_uninit(&response->text.buffer);
+    doorman_buffer_uninit(&response->lines.buffer);
 }

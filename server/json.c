@@ -549,6 +549,48 @@ static void response_redirect(struct http_response *response, const struct http_
              decided->http_address, request->path);
 }
 
+#define AUDIT_MAX 20 /* lines of one message */
+
+/* Logs one entry of a RESET. */
+static void audit_entry(const struct service *service, const char *token,
+                        const doorman_permit_entry *entry) {
+    char seconds[32];
+    snprintf(seconds, sizeof seconds, "%.9g", (double)entry->ban / (double)DOORMAN_SECOND);
+    const char *key = entry->key ? entry->key : "";
+    if (entry->sets_ban) {
+        server_log(service->settings, LEVEL_INFO,
+                   entry->ban > 0 ? "a key was banned" : "a ban was ended", "token", token,
+                   "resource", entry->resource_id, "key", key, entry->ban > 0 ? "seconds" : LOG_END,
+                   seconds, LOG_END);
+    } else {
+        server_log(service->settings, LEVEL_INFO, "counters were reset", "token", token, "resource",
+                   entry->resource_id, "key", key, entry->limit ? "limit" : LOG_END, entry->limit,
+                   LOG_END);
+    }
+}
+
+/* Logs what a RESET has changed, with the name of the token. The message is read once more, because
+ * the exchange has dropped it.
+ *   text   the whole message, which the server has answered */
+static void audit_reset(const struct service *service, const struct http_request *request,
+                        const struct text *text) {
+    doorman_json_exchange exchange = {.frame_bytes = strlen("{\"reset\":}")};
+    char more[24];
+    if (doorman_json_exchange_read(&exchange, text->buffer.text, text->buffer.bytes) ==
+        DOORMAN_OK) {
+        size_t count = exchange.request.entry_count;
+        for (size_t i = 0; i < count && i < AUDIT_MAX; i++) {
+            audit_entry(service, request->token.name, &exchange.request.entries[i]);
+        }
+        snprintf(more, sizeof more, "%zu", count > AUDIT_MAX ? count - AUDIT_MAX : 0);
+        if (count > AUDIT_MAX) {
+            server_log(service->settings, LEVEL_INFO, "more counters were reset, or bans changed",
+                       "token", request->token.name, "entries", more, LOG_END);
+        }
+    }
+    doorman_json_exchange_uninit(&exchange);
+}
+
 /* If the path names a method, the bodies of the request and of the response are the inner objects.
  * With the path /v1 the bodies are whole messages, as in every other transport. */
 void server_handle_method(struct service *service, const struct http_request *request,
@@ -557,6 +599,7 @@ void server_handle_method(struct service *service, const struct http_request *re
     struct text wrapped = {.failed = false};
     const size_t frame_bytes = method ? strlen(method) + strlen("{\"\":}") : 0;
     doorman_json_exchange exchange = {.frame_bytes = frame_bytes};
+    exchange.forbids_administration = !method; /* the role was checked for the path */
     char http_address[DOORMAN_ID_BYTES_MAX + 1];
     const struct peer peer = {.stream = request->stream, .token = request->token.name};
     if (method) server_text_addf(&wrapped, "{\"%s\":", method);
@@ -569,6 +612,10 @@ void server_handle_method(struct service *service, const struct http_request *re
             service, &exchange, &peer, wrapped.buffer.text, wrapped.buffer.bytes, http_address);
         response->code = status_code(status);
         if (status == DOORMAN_OK) response_redirect(response, request, &exchange.response);
+        if (status == DOORMAN_OK && method && strcmp(method, "reset") == 0 &&
+            exchange.response.is_master) {
+            audit_reset(service, request, &wrapped);
+        }
         response->type = "application/json";
         response_unwrap(&response->text, &exchange.reply, method, status);
         response->text.failed = response->text.failed || exchange.reply.bytes == 0;

@@ -9,15 +9,23 @@
 #define SERIES_MAX 1000
 
 const char *const server_message_names[MESSAGE_KIND_COUNT] = {
-    "discovery", "get_capacity", "get_server_capacity", "release_capacity", "unknown"};
+    "discovery",        "get_capacity", "get_server_capacity",
+    "release_capacity", "acquire",      "report",
+    "inspect",          "reset",        "unknown"};
 
 /* The upper bounds of the buckets, in seconds. */
 static const double bucket_bounds[BUCKET_COUNT] = {
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.5, 2.5};
 
 void server_metrics_count_message(struct counters *counters, const struct message_report *report) {
-    static const int kinds[DOORMAN_METHOD_COUNT] = {MESSAGE_DISCOVERY, MESSAGE_GET_CAPACITY,
-                                                    MESSAGE_RELEASE_CAPACITY};
+    static const int kinds[DOORMAN_METHOD_COUNT] = {[DOORMAN_DISCOVERY] = MESSAGE_DISCOVERY,
+                                                    [DOORMAN_GET_CAPACITY] = MESSAGE_GET_CAPACITY,
+                                                    [DOORMAN_RELEASE_CAPACITY] =
+                                                        MESSAGE_RELEASE_CAPACITY,
+                                                    [DOORMAN_ACQUIRE] = MESSAGE_ACQUIRE,
+                                                    [DOORMAN_REPORT] = MESSAGE_REPORT,
+                                                    [DOORMAN_INSPECT] = MESSAGE_INSPECT,
+                                                    [DOORMAN_RESET] = MESSAGE_RESET};
     const doorman_request *request = &report->exchange->request;
     int kind = report->was_read ? kinds[request->method] : MESSAGE_UNKNOWN, bucket = 0;
     if (kind == MESSAGE_GET_CAPACITY && request->is_server) kind = MESSAGE_GET_SERVER_CAPACITY;
@@ -100,7 +108,7 @@ static void metrics_parent(struct text *text, const struct counters *counters) {
 /* Connections by kind. Prometheus itself uses a connection of the kind http. */
 static void metrics_connections(struct text *text, struct service *service, bool has_parent) {
     size_t nng = __atomic_load_n(&service->connection_count, __ATOMIC_RELAXED), limit = 0;
-    size_t http = server_http_connection_count(service, &limit);
+    size_t delayed = 0, http = server_http_connection_count(service, &limit, &delayed);
     metrics_header(text, "server_connections", "gauge",
                    "Open connections: of peers over nng, of peers over HTTP, and 1 to the parent "
                    "while it answers.");
@@ -114,6 +122,8 @@ static void metrics_connections(struct text *text, struct service *service, bool
     }
     metrics_gauge(text, "server_http_connections_limit",
                   "Maximum number of connections of peers over HTTP.", (double)limit);
+    metrics_gauge(text, "server_http_connections_delayed",
+                  "Connections over HTTP that wait until a permit is granted.", (double)delayed);
 }
 
 /* A server without an election has only one master, itself. So it has no such metrics. */

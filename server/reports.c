@@ -13,6 +13,10 @@ static const struct message_method {
     [MESSAGE_GET_CAPACITY] = {DOORMAN_GET_CAPACITY, false},
     [MESSAGE_GET_SERVER_CAPACITY] = {DOORMAN_GET_CAPACITY, true},
     [MESSAGE_RELEASE_CAPACITY] = {DOORMAN_RELEASE_CAPACITY, false},
+    [MESSAGE_ACQUIRE] = {DOORMAN_ACQUIRE, false},
+    [MESSAGE_REPORT] = {DOORMAN_REPORT, false},
+    [MESSAGE_INSPECT] = {DOORMAN_INSPECT, false},
+    [MESSAGE_RESET] = {DOORMAN_RESET, false},
 };
 
 static const char *message_name(int kind) {
@@ -87,7 +91,9 @@ static void message_log(const struct service *service, const struct message_repo
                         const char *peer, int kind) {
     const char *token = report->peer->token;
     char items[24], duration[32];
-    size_t item_count = report->was_read ? report->exchange->request.item_count : 0;
+    const doorman_request *request = &report->exchange->request;
+    size_t item_count = request->item_count + request->permit_count + request->entry_count;
+    if (!report->was_read) item_count = 0;
     snprintf(items, sizeof items, "%zu", item_count);
     snprintf(duration, sizeof duration, "%.3f", (double)report->duration / 1e6);
     server_log(service->settings, LEVEL_DEBUG, "request", "peer", peer, "method",

@@ -44,9 +44,16 @@ cat >"$folder/config.json" <<END
     "kind": "PRIORITY_SHARE", "lease_length": 60, "refresh_interval": 15,
     "learning_mode_duration": 0, "parameters": [{"name": "reserve", "value": 0.2}]}},
   {"identifier_glob": "mail/*", "capacity": 50, "algorithm": {
-    "kind": "FAIR_SHARE", "parameters": [{"name": "handover", "value": "immediate"}]}}]}
+    "kind": "FAIR_SHARE", "parameters": [{"name": "handover", "value": "immediate"}]}},
+  {"identifier_glob": "login", "limits": [
+    {"name": "per-user", "kind": "TOKEN_BUCKET", "rate": 0.1, "size": 5, "max_debt": 60,
+     "warn_at": 0.5, "ban": {"refusals": 9, "window": 60, "duration": 60}},
+    {"name": "tiers", "kind": "TIERS", "tiers": [{"limit": 99, "window": 9, "active": 9}]},
+    {"name": "soft", "kind": "FIXED_WINDOW", "limit": 1, "window": "day", "shadow": true}]},
+  {"identifier_glob": "soon", "limits": [
+    {"name": "debt", "kind": "TOKEN_BUCKET", "rate": 4, "size": 0, "max_debt": 60}]}]}
 END
-printf 'read reader read-1\nwrite writer write-1\n' >"$folder/tokens"
+printf 'read reader read-1\nwrite writer write-1\nadmin ann admin-1\n' >"$folder/tokens"
 
 # Starts a server, and sets $url to its HTTP address.
 start() { # name, flags...

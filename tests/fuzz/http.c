@@ -15,6 +15,7 @@
 
 static void fuzz_set_iov(const nng_iov *iov);
 static void fuzz_wait(bool sends);
+static void fuzz_sleep(void);
 static nng_stream *fuzz_stream_free(nng_stream *stream);
 static size_t fuzz_count(void);
 static int fuzz_result(void);
@@ -29,13 +30,14 @@ static void fuzz_cancel(void);
 #define nng_stream_recv(stream, aio) fuzz_wait(false)
 #define nng_stream_free(stream) fuzz_stream_free(stream)
 #define nng_stream_listener_accept(listener, aio) ((void)(listener))
-#define nng_sleep_aio(duration, aio) ((void)(aio))
+#define nng_sleep_aio(duration, aio) ((void)(duration), fuzz_sleep())
 #define main server_main
 int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_HTTP
 #define DOORMAN_SERVER_WARNINGS
 #include "doorman_server.c"
 #undef main
+#include "server/allow.c"
 #include "server/base64.c"
 #include "server/children.c"
 #include "server/graph.c"
@@ -63,7 +65,7 @@ int server_main(int argc, char **argv);
 static struct {
     fuzz_text input;
     nng_iov iov;
-    bool sends, waits;
+    bool sends, sleeps, waits;
     size_t count;
     int result;
     doorman_buffer output;
@@ -74,7 +76,13 @@ static void fuzz_set_iov(const nng_iov *iov) { wire.iov = *iov; }
 static void fuzz_wait(bool sends) {
     must(!wire.waits && wire.iov.iov_len > 0);
     wire.waits = true;
+    wire.sleeps = false;
     wire.sends = sends;
+}
+
+static void fuzz_sleep(void) {
+    must(!wire.waits);
+    wire.waits = wire.sleeps = true;
 }
 
 static nng_stream *fuzz_stream_free(nng_stream *stream) { return stream; }
@@ -102,6 +110,14 @@ static void reserve_output(size_t more) {
     char *text = (char *)realloc(wire.output.text, wire.output.bytes + more);
     must(text != NULL);
     wire.output.text = text;
+}
+
+/* Ends the delay of a response. */
+static void end_delay(struct http_connection *connection) {
+    connection->deadline = doorman_clock();
+    wire.waits = false;
+    wire.count = 0;
+    wire.result = wire.sleeps ? 0 : NNG_ETIMEDOUT;
 }
 
 /* Completes the operation that the server waits for, with at most `most` bytes. */
@@ -136,6 +152,10 @@ static bool is_known_line(const char *line) {
                                         "WWW-Authenticate",
                                         "Content-Security-Policy: ",
                                         "Content-Disposition: ",
+                                        "RateLimit-Policy: \"",
+                                        "RateLimit: \"",
+                                        "X-RateLimit-",
+                                        "Retry-After: ",
                                         "Location: http"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strncmp(line, names[i], strlen(names[i])) == 0) return true;
@@ -216,6 +236,9 @@ static void start(struct service *service, bool has_tokens) {
         "{\"resources\":[{\"identifier_glob\":\"db\",\"description\":\"<b>\\\"'&\","
         "\"unit\":\"</b>\\\"'&\","
         "\"capacity\":10,\"algorithm\":{\"kind\":\"PRIORITY_SHARE\",\"learning_mode_duration\":0}},"
+        "{\"identifier_glob\":\"pay\",\"limits\":["
+        "{\"name\":\"<zz\\\"\\u00e9\",\"kind\":\"TOKEN_BUCKET\",\"rate\":1,\"size\":2,"
+        "\"max_debt\":60}]},"
         "{\"identifier_glob\":\"*\",\"capacity\":5}]}";
     must(doorman_json_config(&service->config, config, sizeof config - 1, NULL) == DOORMAN_OK);
     doorman_server_options options = {.node = "node", .config = service->config};
@@ -263,6 +286,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         must(wire.waits);
         if (service->http->queue && (!(data[0] & 8) || i % 2)) {
             make_response(service->http);
+        } else if (connection->state == CONNECTION_DELAYED &&
+                   (wire.sleeps || !wire.input.bytes || i % 4 == 0)) {
+            end_delay(connection);
         } else {
             move_bytes(sizes[data[0] & 3]);
         }

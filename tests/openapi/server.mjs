@@ -5,8 +5,8 @@
 //     node tests/openapi/server.mjs MASTER STANDBY CHILD GUARDED
 //
 // The arguments are HTTP addresses. STANDBY is not the master, and knows no master. CHILD has the
-// parent MASTER. GUARDED has the tokens "read-1" and "write-1", and accepts messages of 2,000
-// bytes.
+// parent MASTER. GUARDED has the tokens "read-1", "write-1" and "admin-1", and accepts messages of
+// 2,000 bytes.
 
 import { readFileSync } from 'node:fs';
 import { connect } from 'node:net';
@@ -20,8 +20,10 @@ const TIMEOUT = 60; // seconds
 
 // These responses need a second process that is master, a lack of memory, a server that stops at
 // this moment, or many requests at the same moment. Other tests have them.
-const UNSEEN = /^(post .* (307|500|503)|get (?!.readyz).* (500|503)|get .readyz 500)$/;
-const FIELDS_UNSEEN = ['NotMaster.is_master', 'NotMaster.mastership'];
+const UNSEEN =
+  /^(post .* (307|500|503)|get (?!.readyz).* (500|503)|get .readyz 500|get .v1.allow 307)$/;
+const FIELDS_UNSEEN = ['InspectResponse.mastership', 'NotMaster.is_master', 'NotMaster.mastership',
+  'ResetResponse.mastership', 'ResponseMessage.inspect', 'ResponseMessage.reset'];
 
 // ---- requests
 
@@ -157,6 +159,40 @@ async function getState() {
   await get(master, '/readyz', '?master=1');
 }
 
+// Gets decisions on permits of all kinds, so that all fields of the responses occur.
+async function getPermits() {
+  const item = (key, more = {}) => [{ resource_id: 'login', key, ...more }];
+  const permit = [{ item: item('a', { cost: 5 }), detail: true }, { item: item('a', { cost: 5 }) },
+    { item: [...item('b'), ...item('a')], detail: true },
+    { item: item('a'), max_wait: 60 }];
+  await post(master, '/v1/acquire', { client_id: 'web-7', permit });
+  for (const query of ['cost=3', 'cost=9', 'cost=5', 'cost=1', 'refuse=403']) {
+    await get(master, '/v1/allow', `?resource=login&key=c&${query}`);
+  }
+  await get(master, '/v1/allow', '?resource=soon&cost=2');
+  await get(master, '/v1/allow', '?resource=soon&max_wait=25');
+}
+
+const ADMIN = ['/v1/inspect', '/v1/reset'];
+const ADMIN_TOKEN = { Authorization: 'Bearer admin-1' };
+
+// The methods of administrators need a token.
+async function administer() {
+  const headers = { ...JSON_TYPE, ...ADMIN_TOKEN };
+  const login = { resource_id: 'login', key: 'a' };
+  const acquire = { client_id: 'a', permit: [{ item: [{ ...login, cost: 5 }] },
+    { item: [{ ...login, cost: 5 }] }] };
+  await post(guarded, '/v1/acquire', acquire, { headers });
+  for (const [path, verb, operation] of all) {
+    if (!ADMIN.includes(path)) continue;
+    const { examples } = operation.requestBody.content['application/json'];
+    for (const { value } of Object.values(examples)) await post(guarded, path, value, { headers });
+  }
+  await post(guarded, '/v1/inspect', { entry: [login] }, { headers });
+  await post(guarded, '/v1/reset', { entry: [{ ...login, ban: 60 }] }, { headers });
+  await post(guarded, '/v1/inspect', { entry: [login] }, { headers });
+}
+
 // Sends each example of the description, and a GET to each path, to all servers.
 async function sendAll() {
   for (const address of [master, standby, child]) {
@@ -182,7 +218,7 @@ const REFUSED = [
   [guarded, { headers: EMPTY }], // 401
   [master, { headers: { ...EMPTY, Host: 'other.example' } }], // 403
   [guarded, { headers: {
-    ...JSON_TYPE, 'Content-Length': 100000, Authorization: 'Bearer write-1' } }], // 413
+    ...JSON_TYPE, 'Content-Length': 100000, ...ADMIN_TOKEN } }], // 413
   [master, { headers: { ...EMPTY, Expect: 'more' } }], // 417
   [master, { headers: { ...EMPTY, Long: 'x'.repeat(17000) } }], // 431
   [master, { headers: { ...JSON_TYPE, 'Transfer-Encoding': 'gzip' } }], // 501
@@ -198,27 +234,34 @@ const REFUSED_POSTS = [
 async function refuse(path, verb, operation) {
   for (const [address, more] of [...REFUSED, ...(verb === 'post' ? REFUSED_POSTS : [])]) {
     const url = path + queryOf(operation);
-    checkResponse(path, verb, await send(address, verb.toUpperCase(), url, more));
+    const asAdmin = address === master && ADMIN.includes(path);
+    const headers = { ...(asAdmin ? ADMIN_TOKEN : {}), ...more.headers };
+    const to = asAdmin ? guarded : address;
+    checkResponse(path, verb, await send(to, verb.toUpperCase(), url, { ...more, headers }));
   }
 }
 
-// A GET needs a token exactly if the description says so, and a token to read is enough.
+// A GET needs a token exactly if the description says so, and a token of this role is enough.
 async function checkToken(path, verb, operation) {
   if (verb !== 'get') return;
-  const schemes = (operation.security ?? description.security).flatMap(Object.keys);
+  const security = operation.security ?? description.security;
+  const schemes = security.flatMap(Object.keys);
+  const role = security.find(({ token }) => token)?.token[0] ?? 'read';
   const without = await send(guarded, 'GET', path + queryOf(operation));
   const needs = schemes.includes('token');
   if (needs !== (without.status === '401')) fault(path, 'without a token:', without.status);
   const given = await send(guarded, 'GET', path + queryOf(operation),
-    { headers: { Authorization: 'Bearer read-1' } });
+    { headers: { Authorization: `Bearer ${role}-1` } });
   if (['401', '403'].includes(given.status)) fault(path, 'with a token:', given.status);
 }
 
 // Other verbs are refused. HEAD is the same as GET, without the body.
 async function checkVerbs(path, verb, operation) {
   const url = path + queryOf(operation);
-  const allowed = verb === 'post' ? 'POST' : 'GET, HEAD';
-  for (const other of [verb === 'post' ? 'GET' : 'POST', 'PUT', 'DELETE', 'OPTIONS']) {
+  const reads = path === '/v1/allow' ? 'GET, HEAD, POST' : 'GET, HEAD';
+  const allowed = verb === 'post' ? 'POST' : reads;
+  for (const other of ['GET', 'POST', 'PUT', 'DELETE', 'OPTIONS']) {
+    if (allowed.includes(other)) continue;
     const response = await send(master, other, url, { headers: EMPTY });
     if (response.status !== '405' || header(response, 'Allow') !== allowed) {
       fault(other, path, response.head);
@@ -243,8 +286,10 @@ function pathsOfServer() {
 
 // The names of the parameters that the source of the server reads.
 function parametersOfServer() {
-  const source = readFileSync('server/json.c', 'utf8') + readFileSync('server/page.c', 'utf8');
-  const reads = source.matchAll(/(?:_query_read\([\w>-]+, |query_has\(request, )"(\w+)"/g);
+  const source = ['json', 'page', 'allow']
+    .map((name) => readFileSync(`server/${name}.c`, 'utf8')).join('');
+  const reads = source.matchAll(
+    /(?:_query_read\([\w>-]+, |query_has\(request, |allow_read_\w+\(allow, query, )"(\w+)"/g);
   return [...new Set([...reads].map(([, name]) => name))];
 }
 
@@ -270,6 +315,8 @@ async function checkPaths() {
 await checkPaths();
 await getLeases();
 await waitForChild();
+await getPermits();
+await administer();
 await sendAll();
 await getState();
 for (const [path, verb, operation] of all) {

@@ -114,7 +114,7 @@ static cJSON *send_by_http(const struct fixture *fixture, const char *message) {
     snprintf(path, sizeof path, "/v1%s%s", has_path ? "/" : "", has_path ? method : "");
     const char *inner = strchr(message, ':') + 1;
     char *body = has_path ? strndup(inner, (size_t)(strrchr(inner, '}') - inner)) : strdup(message);
-    char *response = post(fixture, path, HOST JSON, body);
+    char *response = post(fixture, path, HOST JSON "Authorization: Bearer top-1\r\n", body);
     cJSON *result = cJSON_Parse(body_of(response)), *whole = result;
     assert_non_null(result);
     assert_int_equal(code_of(response) == 200, !cJSON_HasObjectItem(result, "error"));
@@ -154,6 +154,13 @@ static struct fixture standby_start(const char *config) {
     return fixture_start(config, arguments);
 }
 
+/* Starts a server with a token, for the methods of administrators. */
+static struct fixture guarded_start(const char *config) {
+    struct process *files = process_new();
+    file_write(files->config, "admin ann top-1\n");
+    return fixture_start(config, (const char *[]){"--http-token", files->config, NULL});
+}
+
 static void try_examples(sender send_message) {
     char *page = file_read(PAGE), kind[32], request_kind[32];
     const char *at = page;
@@ -162,14 +169,19 @@ static void try_examples(sender send_message) {
     assert_string_equal(kind, "configuration");
     const char *more[] = {"--node", "eu", "--max-holders", "3", NULL};
     struct fixture master = fixture_start(config, more), standby = standby_start(config);
+    struct fixture guarded = guarded_start(config);
     int count = 0;
     while ((request = next_block(&at, request_kind, sizeof request_kind))) {
         char *response = next_block(&at, kind, sizeof kind);
-        bool to_standby = strcmp(request_kind, "request standby") == 0;
+        const char *to = request_kind + strlen("request");
         assert_non_null(response);
-        assert_string_equal(kind, to_standby ? "response standby" : "response");
-        if (!to_standby) assert_string_equal(request_kind, "request");
-        try_example(send_message, to_standby ? &standby : &master, request, response, &ids);
+        assert_string_equal(kind + strlen("response"), to);
+        if (strcmp(to, " admin") == 0) {
+            try_example(send_by_http, &guarded, request, response, &ids);
+        } else {
+            if (*to) assert_string_equal(to, " standby");
+            try_example(send_message, *to ? &standby : &master, request, response, &ids);
+        }
         free(request);
         free(response);
         count++;
@@ -177,6 +189,7 @@ static void try_examples(sender send_message) {
     assert_true(count >= 12);
     server_stop(&master.server);
     server_stop(&standby.server);
+    server_stop(&guarded.server);
     free(config);
     free(page);
 }

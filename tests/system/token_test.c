@@ -49,6 +49,87 @@ static void a_role_decides_what_a_token_allows(void **state) {
     server_stop(&fixture.server);
 }
 
+#define LIMITED                                                                                    \
+    "{\"resources\": [{\"identifier_glob\": \"login\", \"limits\": [{\"name\": \"w\", \"kind\": "  \
+    "\"FIXED_WINDOW\", \"limit\": 2, \"window\": 100000000}]}]}"
+#define ACQUIRE                                                                                    \
+    "{\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": \"login\", \"key\": "       \
+    "\"ann\"}]}]}"
+#define ENTRY(more) "{\"entry\": [{\"resource_id\": \"login\", \"key\": \"ann\"" more "}]}"
+#define REPORT "{\"client_id\": \"c\", \"entry\": [{\"resource_id\": \"login\", \"cost\": 1}]}"
+
+/* P20: to ask for permits needs the role write, to look at a key read, and to change it admin. */
+static void permits_need_the_role_of_their_method(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body;
+        int codes[3]; /* of read, write and admin */
+    } cases[] = {{"/v1/acquire", ACQUIRE, {403, 200, 200}},
+                 {"/v1/report", REPORT, {403, 200, 200}},
+                 {"/v1/inspect", ENTRY(""), {200, 200, 200}},
+                 {"/v1/reset", ENTRY(""), {403, 403, 200}}};
+    static const char *const tokens[] = {BEARER("scrape-1"), BEARER("lease-2"), BEARER("top-4")};
+    struct process *files = process_new();
+    file_write(files->config, TOKENS);
+    struct fixture fixture =
+        fixture_start(LIMITED, (const char *[]){"--http-token", files->config, NULL});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (size_t k = 0; k < 3; k++) {
+            char lines[256];
+            snprintf(lines, sizeof lines, HOST JSON "%s", tokens[k]);
+            expect_post(&fixture, cases[i].path, lines, cases[i].body, cases[i].codes[k], "");
+        }
+    }
+    server_stop(&fixture.server);
+}
+
+/* P20: the log says who has changed what. */
+static void a_reset_and_a_ban_are_logged_with_the_name_of_the_token(void **state) {
+    (void)state;
+    struct process *files = process_new();
+    file_write(files->config, TOKENS);
+    struct fixture fixture =
+        fixture_start(LIMITED, (const char *[]){"--http-token", files->config, NULL});
+    const char *lines = HOST JSON BEARER("top-4");
+    struct process *process = fixture.server.process;
+    for (int i = 0; i < 2; i++)
+        expect_post(&fixture, "/v1/acquire", lines, ACQUIRE, 200, "GRANTED");
+    expect_post(&fixture, "/v1/acquire", lines, ACQUIRE, 200, "\"reason\":\"RATE\"");
+    expect_post(&fixture, "/v1/reset", lines, ENTRY(", \"limit\": \"w\""), 200, "\"count\":1");
+    process_await(process, "msg=\"counters were reset\" token=ann resource=login key=ann limit=w\n",
+                  1);
+    expect_post(&fixture, "/v1/acquire", lines, ACQUIRE, 200, "GRANTED");
+    expect_post(&fixture, "/v1/reset", lines, ENTRY(", \"ban\": 600"), 200, "\"count\":1");
+    process_await(process,
+                  "msg=\"a key was banned\" token=ann resource=login key=ann seconds=600\n", 1);
+    expect_post(&fixture, "/v1/acquire", lines, ACQUIRE, 200, "\"reason\":\"BANNED\"");
+    expect_post(&fixture, "/v1/inspect", lines, ENTRY(""), 200, "\"reason\":\"BANNED\"");
+    expect_post(&fixture, "/v1/reset", lines, ENTRY(", \"ban\": 0"), 200, "\"count\":1");
+    process_await(process, "msg=\"a ban was ended\" token=ann resource=login key=ann\n", 1);
+    expect_post(&fixture, "/v1/reset", lines, ENTRY(", \"ban\": -1"), 400, "ban: must be");
+    assert_int_equal(process_logged(process, "a ban was ended"), 1); /* not the wrong message */
+    server_stop(&fixture.server);
+}
+
+/* Not every transport knows who sends a message. */
+static void a_key_is_inspected_and_reset_only_over_http_with_a_token(void **state) {
+    (void)state;
+    struct fixture open = fixture_start(LIMITED, NULL);
+    expect_post(&open, "/v1/acquire", HOST JSON, ACQUIRE, 200, "GRANTED");
+    expect_post(&open, "/v1/inspect", HOST JSON, ENTRY(""), 403,
+                "needs a server with --http-token");
+    expect_post(&open, "/v1/reset", HOST JSON, ENTRY(""), 403, "needs a server with --http-token");
+    const char *only = "is only possible over HTTP, where a token says who asks";
+    expect_post(&open, "/v1", HOST JSON, "{\"inspect\": " ENTRY("") "}", 404, only);
+    cJSON *reply = send_request(&open.server, "{\"reset\":" ENTRY("") "}");
+    const cJSON *error = cJSON_GetObjectItem(reply, "error");
+    assert_string_equal(cJSON_GetObjectItem(error, "code")->valuestring, "NOT_FOUND");
+    assert_non_null(strstr(cJSON_GetObjectItem(error, "message")->valuestring, only));
+    cJSON_Delete(reply);
+    expect_post(&open, "/v1/acquire", HOST JSON, "{\"acquire\": " ACQUIRE "}", 400, "acquire");
+    server_stop(&open.server);
+}
+
 static void a_token_that_is_not_in_the_file_is_refused(void **state) {
     (void)state;
     static const char *const wrong[] = {"",
@@ -206,6 +287,9 @@ int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_role*" */
     const struct CMUnitTest tests[] = {
         TEST(a_role_decides_what_a_token_allows),
+        TEST(permits_need_the_role_of_their_method),
+        TEST(a_reset_and_a_ban_are_logged_with_the_name_of_the_token),
+        TEST(a_key_is_inspected_and_reset_only_over_http_with_a_token),
         TEST(a_token_that_is_not_in_the_file_is_refused),
         TEST(a_wrong_token_is_logged),
         TEST(the_name_of_a_token_is_logged),

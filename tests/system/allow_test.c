@@ -1,0 +1,339 @@
+/* Permits over HTTP: decisions for gateways and scripts (/v1/allow). Time passes by itself here. So
+ * limits whose units must not come back have a rate of one unit in a day. */
+#define _GNU_SOURCE
+#include "http.h"
+
+#include <poll.h>
+
+#define DAILY "\"rate\": 0.00001"
+#define LIMIT(name, kind, more) "{\"name\": \"" name "\", \"kind\": \"" kind "\", " more "}"
+#define TEMPLATE(glob, limits) "{\"identifier_glob\": \"" glob "\", \"limits\": [" limits "]}"
+#define PER_USER LIMIT("per-user", "TOKEN_BUCKET", DAILY ", \"size\": 2")
+#define ALL                                                                                        \
+    LIMIT("all", "FIXED_WINDOW", "\"per\": \"resource\", \"limit\": 1000, \"window\": 100000000")
+#define SLOW LIMIT("debt", "TOKEN_BUCKET", "\"rate\": 1, \"size\": 0, \"max_debt\": 60")
+#define SOON LIMIT("debt", "TOKEN_BUCKET", "\"rate\": 2, \"size\": 0, \"max_debt\": 60")
+#define ODD LIMIT("\\u00e9\\\"", "TOKEN_BUCKET", "\"rate\": 1e8, \"size\": 1e15")
+#define SOFT LIMIT("hidden", "TOKEN_BUCKET", DAILY ", \"size\": 1, \"shadow\": true")
+#define LOGIN TEMPLATE("login", PER_USER ", " ALL)
+#define OTHERS TEMPLATE("slow", SLOW) "," TEMPLATE("soon", SOON) "," TEMPLATE("odd", ODD)
+#define OPEN TEMPLATE("soft", SOFT) "," TEMPLATE("free", "")
+#define PERMITS "{\"unmatched\": \"reject\", \"resources\": [" LOGIN "," OTHERS "," OPEN "]}"
+
+static struct fixture start(const char *const *more) { return fixture_start(PERMITS, more); }
+
+/* Fails unless the response of a GET has this status code and all these texts. */
+static void expect_all(const struct fixture *fixture, const char *path, int code,
+                       const char *const *texts) {
+    char *response = get(fixture, path, HOST);
+    assert_non_null(strstr(response, "\r\nCache-Control: no-store\r\n"));
+    if (code_of(response) != code) fail_msg("%s: expected %d, got\n%s", path, code, response);
+    for (size_t i = 0; texts[i]; i++) {
+        if (!strstr(response, texts[i])) fail_msg("%s: no '%s' in\n%s", path, texts[i], response);
+    }
+    free(response);
+}
+
+/* P4: a grant is 200, a refusal 429. Both say how much is left. */
+static void the_status_is_the_decision(void **state) {
+    (void)state;
+    struct fixture fixture = start(NULL);
+    expect_all(
+        &fixture, "/v1/allow?resource=login&key=ann", 200,
+        (const char *[]){
+            "\r\nRateLimit-Policy: \"per-user\";q=2;w=200000, \"all\";q=1000;w=100000000\r\n",
+            "\r\nRateLimit: \"per-user\";r=1;t=100000, \"all\";r=999;t=",
+            "\r\nX-RateLimit-Limit: 2\r\nX-RateLimit-Remaining: 1\r\n"
+            "X-RateLimit-Reset: 100000\r\n",
+            "\r\n\r\n{\"decision\":\"GRANTED\",\"granted\":1,\"limit\":\"per-user\",", NULL});
+    expect(&fixture, "/v1/allow?resource=login&key=ann", HOST, 200, "r=0;t=");
+    expect_all(
+        &fixture, "/v1/allow?resource=login&key=ann", 429,
+        (const char *[]){"HTTP/1.1 429 Too Many Requests\r\n", "\r\nRateLimit: \"per-user\";r=0;t=",
+                         "\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: ", "\r\nRetry-After: ",
+                         "{\"decision\":\"REFUSED\",\"reason\":\"RATE\",\"limit\":"
+                         "\"per-user\"",
+                         "\"retry_after\":", NULL});
+    expect(&fixture, "/v1/allow?key=ann&refuse=403&resource=login", HOST, 403, "\r\nRetry-After: ");
+    expect(&fixture, "/v1/allow?resource=login&key=bob", HOST, 200, "GRANTED");
+    const char *series = "doorman_server_requests_total{method=\"acquire\",code=\"OK\"}";
+    assert_int_equal((int)metric(&fixture, series), 5);
+    server_stop(&fixture.server);
+}
+
+/* A cost of 0 only looks. A cost above what the limit ever grants has no Retry-After. */
+static void the_cost_is_charged_to_the_key(void **state) {
+    (void)state;
+    struct fixture fixture = start(NULL);
+    expect(&fixture, "/v1/allow?resource=login&key=a%26b&cost=1.5", HOST, 200, "\"granted\":1.5");
+    expect(&fixture, "/v1/allow?resource=login&key=a%26b&cost=1", HOST, 429, "\"RATE\"");
+    expect(&fixture, "/v1/allow?resource=login&key=a%26b&cost=5e-1", HOST, 200, "\"granted\":0.5");
+    expect(&fixture, "/v1/allow?resource=login&key=a%26b&cost=0", HOST, 200, "\"granted\":0");
+    expect(&fixture, "/v1/allow?resource=login&key=a&cost=2", HOST, 200, "\"granted\":2");
+    expect(&fixture, "/v1/allow?resource=login&cost=2", HOST, 200, "\"granted\":2");
+    expect(&fixture, "/v1/allow?resource=login&key=&cost=1", HOST, 429, "\"RATE\"");
+    char *response = get(&fixture, "/v1/allow?resource=login&key=new&cost=3", HOST);
+    assert_int_equal(code_of(response), 429);
+    assert_non_null(strstr(response, "\"MAX_COST\""));
+    assert_null(strstr(response, "Retry-After"));
+    free(response);
+    server_stop(&fixture.server);
+}
+
+static void a_resource_without_limits_has_no_limit_headers(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *text;
+        int code;
+    } cases[] = {{"/v1/allow?resource=free", "\"GRANTED\",\"granted\":1}", 200},
+                 {"/v1/allow?resource=none", "\"REFUSED\",\"reason\":\"UNMATCHED\"}", 429},
+                 {"/v1/allow?resource=soft&key=a", "\"GRANTED\"", 200},
+                 {"/v1/allow?resource=soft&key=a", "\"GRANTED\"", 200}};
+    struct fixture fixture = start(NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *response = get(&fixture, cases[i].path, HOST);
+        if (code_of(response) != cases[i].code || !strstr(response, cases[i].text) ||
+            strstr(response, "RateLimit")) {
+            fail_msg("%s: got\n%s", cases[i].path, response);
+        }
+        free(response);
+    }
+    server_stop(&fixture.server);
+}
+
+/* RFC 9651: names are printable ASCII, and an integer has at most 15 digits. */
+static void the_headers_are_structured_fields(void **state) {
+    (void)state;
+    struct fixture fixture = start(NULL);
+    expect(&fixture, "/v1/allow?resource=odd", HOST, 200,
+           "\r\nRateLimit-Policy: \"%C3%A9\\\"\";q=999999999999999;w=10000000\r\n");
+    server_stop(&fixture.server);
+}
+
+static void an_error_names_the_wrong_parameter(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"", "resource: is required"},
+        {"key=a", "resource: is required"},
+        {"resource=", "resource: must be 1 to 256 bytes"},
+        {"resource=a%0ab", "resource: must be 1 to 256 bytes"},
+        {"resource=login&key=%ff", "key: must be 0 to 256 bytes"},
+        {"resource=login&key=a%00b", "key: must not contain a 0 byte"},
+        {"resource=login&cost=", "cost: must be a number"},
+        {"resource=login&cost=-1", "cost: must be a number"},
+        {"resource=login&cost=0x1", "cost: must be a number"},
+        {"resource=login&cost=inf", "cost: must be a number"},
+        {"resource=login&cost=1e16", "cost: must be a number"},
+        {"resource=login&max_wait=25.1", "max_wait: must be a number from 0 to 25"},
+        {"resource=login&refuse=500", "refuse: must be 403 or 429"},
+        {"resource=login&key=a&key=b", "key: occurs twice"},
+        {"resource=login&cost=1&cost=0", "cost: occurs twice"},
+    };
+    struct fixture fixture = start(NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[256];
+        snprintf(path, sizeof path, "/v1/allow?%s", cases[i][0]);
+        expect(&fixture, path, HOST, 400, cases[i][1]);
+    }
+    char path[600];
+    snprintf(path, sizeof path, "/v1/allow?resource=login&key=%0256d", 1);
+    expect(&fixture, path, HOST, 200, "GRANTED");
+    snprintf(path, sizeof path, "/v1/allow?resource=login&key=%0257d", 1);
+    expect(&fixture, path, HOST, 400, "key: must be 0 to 256 bytes");
+    expect(&fixture, "/v1/allow?resource=login&other=1&key=z", HOST, 200, "GRANTED");
+    process_await(fixture.server.process, "method=acquire", 1); /* an operator sees the mistake */
+    server_stop(&fixture.server);
+}
+
+/* GET, HEAD and POST do the same. A POST needs no body, and its body has no meaning. */
+static void all_verbs_that_gateways_use_are_the_same(void **state) {
+    (void)state;
+    struct fixture fixture = start(NULL);
+    char *response = exchange(&fixture, "HEAD /v1/allow?resource=login&key=a HTTP/1.1\r\n" HOST
+                                        "Connection: close\r\n\r\n");
+    assert_int_equal(code_of(response), 200);
+    assert_string_equal(body_of(response), "");
+    assert_non_null(strstr(response, "X-RateLimit-Remaining: 1\r\n"));
+    free(response);
+    response = exchange(&fixture, "POST /v1/allow?resource=login&key=a HTTP/1.1\r\n" HOST
+                                  "Connection: close\r\n\r\n");
+    assert_int_equal(code_of(response), 200);
+    assert_non_null(strstr(response, "X-RateLimit-Remaining: 0\r\n"));
+    free(response);
+    expect_post(&fixture, "/v1/allow?resource=login&key=a", HOST, "a=b", 429, "\"RATE\"");
+    response = exchange(&fixture, "PUT /v1/allow?resource=login HTTP/1.1\r\n" HOST
+                                  "Content-Length: 0\r\nConnection: close\r\n\r\n");
+    assert_int_equal(code_of(response), 405);
+    assert_non_null(strstr(response, "\r\nAllow: GET, HEAD, POST\r\n"));
+    free(response);
+    server_stop(&fixture.server);
+}
+
+/* A web page must not use up the units of a key, on the machine of its reader or elsewhere. */
+static void a_web_page_cannot_charge_a_key(void **state) {
+    (void)state;
+    static const char *const refused[] = {HOST "Origin: http://localhost\r\n",
+                                          HOST "Origin: null\r\n",
+                                          HOST "Origin:\r\n",
+                                          HOST "Sec-Fetch-Site: cross-site\r\n",
+                                          HOST "Sec-Fetch-Site: same-site\r\n",
+                                          HOST "sec-fetch-site: none\r\nSec-Fetch-Site: none\r\n",
+                                          "Host: attacker.example\r\n",
+                                          ""};
+    const char *path = "/v1/allow?resource=login&key=a&cost=2";
+    struct fixture fixture = start(NULL);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        expect(&fixture, path, refused[i], 403, "PERMISSION_DENIED");
+    }
+    expect(&fixture, path, HOST "Sec-Fetch-Site: none\r\n", 200, "GRANTED"); /* typed by a user */
+    expect(&fixture, path, HOST "Sec-Fetch-Site: same-origin\r\n", 429, "REFUSED");
+    server_stop(&fixture.server);
+}
+
+/* Also a GET takes units, so it needs more than the role read. */
+static void a_token_needs_the_role_write(void **state) {
+    (void)state;
+    struct process *files = process_new();
+    file_write(files->config, "read r r-1\nwrite w w-1\n");
+    struct fixture fixture = start((const char *[]){"--http-token", files->config, NULL});
+    const char *path = "/v1/allow?resource=login&key=a";
+    expect(&fixture, path, HOST, 401, "UNAUTHENTICATED");
+    expect(&fixture, path, HOST "Authorization: Bearer r-1\r\n", 403,
+           "needs a token with the role");
+    expect(&fixture, path, HOST "Authorization: Bearer w-1\r\n", 200, "GRANTED");
+    expect(&fixture, path, "Host: other\r\nAuthorization: Bearer w-1\r\n", 403, "Host is unknown");
+    server_stop(&fixture.server);
+}
+
+static void a_process_that_is_not_the_master_decides_nothing(void **state) {
+    (void)state;
+    const char *const more[] = {"--etcd", "http://127.0.0.1:1", "--election-key", "k", NULL};
+    struct fixture fixture = start(more);
+    expect(&fixture, "/v1/allow?resource=login", HOST, 503, "\r\nRetry-After: 1\r\n");
+    expect(&fixture, "/v1/allow?resource=login&redirect=1", HOST, 503, "not the master");
+    server_stop(&fixture.server);
+}
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+/* Sends a GET on a connection that stays open. */
+static int send_get(const struct fixture *fixture, const char *path) {
+    char request[512];
+    int fd = raw_connect(&fixture->http);
+    snprintf(request, sizeof request, "GET %s HTTP/1.1\r\n" HOST "\r\n", path);
+    assert_true(raw_send(fd, request, strlen(request)));
+    return fd;
+}
+
+/* Receives bytes until a text has come `count` times. */
+static void await_text(int fd, const char *text, int count) {
+    char received[16384] = "";
+    size_t bytes = 0;
+    for (int found = 0; found < count;) {
+        ssize_t got = recv(fd, received + bytes, sizeof received - bytes - 1, 0);
+        if (got <= 0) fail_msg("no '%s' in\n%s", text, received);
+        bytes += (size_t)got;
+        received[bytes] = 0;
+        found = 0;
+        for (const char *at = received; (at = strstr(at, text)) != NULL; at++) found++;
+    }
+}
+
+static void await_delayed(const struct fixture *fixture, int count) {
+    const char *name = "doorman_server_http_connections_delayed";
+    for (int waited = 0; (int)metric(fixture, name) != count; waited += 10) {
+        if (waited > TIMEOUT_MS)
+            fail_msg("%g connections wait, not %d", metric(fixture, name), count);
+        sleep_ms(10);
+    }
+}
+
+static double now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* P3: the response comes when the wait is over. The next request may have arrived meanwhile. */
+static void a_grant_that_waits_answers_after_the_wait(void **state) {
+    (void)state;
+    struct fixture fixture = start(NULL);
+    double start_s = now_s();
+    expect(&fixture, "/v1/allow?resource=soon&key=a&cost=4", HOST, 200, "\"granted\":4,\"limit\"");
+    int fd = send_get(&fixture, "/v1/allow?resource=soon&key=a&max_wait=25");
+    const char *next = "GET /healthz HTTP/1.1\r\n" HOST "\r\n";
+    assert_true(raw_send(fd, next, strlen(next)));
+    await_text(fd, "HTTP/1.1 200 OK", 2);
+    assert_true(now_s() - start_s >= 1.99);
+    close(fd);
+    expect(&fixture, "/v1/allow?resource=soon&key=a&max_wait=25", HOST, 200, "GRANTED");
+    server_stop(&fixture.server);
+}
+
+/* The connections that wait have a bound. Beyond it a permit is decided as if it could not wait.
+ * They block no thread, and a client that leaves makes room. */
+static void few_connections_wait_and_leaving_makes_room(void **state) {
+    (void)state;
+    enum { MAX = 64 };
+    const char *path = "/v1/allow?resource=slow&key=a&cost=0.001&max_wait=25";
+    struct fixture fixture = start(NULL);
+    int fds[MAX];
+    expect(&fixture, "/v1/allow?resource=slow&key=a&cost=24.5", HOST, 200, "GRANTED");
+    for (int i = 0; i < MAX; i++) fds[i] = send_get(&fixture, path);
+    await_delayed(&fixture, MAX);
+    expect(&fixture, path, HOST, 429, "\r\nRetry-After: ");
+    expect(&fixture, "/v1/allow?resource=login&key=a&max_wait=25", HOST, 200, "GRANTED");
+    close(fds[0]);
+    await_delayed(&fixture, MAX - 1);
+    fds[0] = send_get(&fixture, path);
+    await_delayed(&fixture, MAX);
+    for (int i = 0; i < MAX; i++) close(fds[i]);
+    await_delayed(&fixture, 0);
+    server_stop(&fixture.server);
+}
+
+/* A client that sends much while it waits stops being read, and still gets its response. */
+static void a_client_that_sends_while_it_waits_is_bounded(void **state) {
+    (void)state;
+    struct fixture fixture = start(NULL);
+    expect(&fixture, "/v1/allow?resource=soon&key=a&cost=4", HOST, 200, "GRANTED");
+    int fd = send_get(&fixture, "/v1/allow?resource=soon&key=a&max_wait=25");
+    static char bytes[1 << 16];
+    memset(bytes, 'x', sizeof bytes);
+    for (int i = 0; i < 2; i++) assert_true(raw_send(fd, bytes, sizeof bytes));
+    await_text(fd, "GRANTED", 1);
+    close(fd);
+    server_stop(&fixture.server);
+}
+
+static void a_server_that_ends_does_not_wait_for_permits(void **state) {
+    (void)state;
+    struct fixture fixture = start(NULL);
+    expect(&fixture, "/v1/allow?resource=slow&key=a&cost=24.5", HOST, 200, "GRANTED");
+    int fd = send_get(&fixture, "/v1/allow?resource=slow&key=a&max_wait=25");
+    await_delayed(&fixture, 1);
+    server_stop(&fixture.server);
+    assert_true(raw_hung_up(fd));
+    close(fd);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(the_status_is_the_decision),
+        TEST(the_cost_is_charged_to_the_key),
+        TEST(a_resource_without_limits_has_no_limit_headers),
+        TEST(the_headers_are_structured_fields),
+        TEST(an_error_names_the_wrong_parameter),
+        TEST(all_verbs_that_gateways_use_are_the_same),
+        TEST(a_web_page_cannot_charge_a_key),
+        TEST(a_token_needs_the_role_write),
+        TEST(a_process_that_is_not_the_master_decides_nothing),
+        TEST(a_grant_that_waits_answers_after_the_wait),
+        TEST(few_connections_wait_and_leaving_makes_room),
+        TEST(a_client_that_sends_while_it_waits_is_bounded),
+        TEST(a_server_that_ends_does_not_wait_for_permits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
