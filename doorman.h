@@ -8958,9 +8958,10 @@ static void doorman__server_respond_unmatched(doorman_server *server,
                           item_request->resource_id, request->holder_id, wants);
     item_response->outcome = full ? DOORMAN_FULL : DOORMAN_UNMATCHED;
     item_response->gets.refresh_interval = doorman__unmatched.refresh_interval;
+    if (full) return; /* a node with a parent has no configuration */
     /* a template that matches has limits alone, without capacity */
     bool without_capacity = doorman__config_find(server->config, item_request->resource_id) != NULL;
-    if (full || without_capacity || server->config->reject_unmatched) return;
+    if (without_capacity || server->config->reject_unmatched) return;
     item_response->outcome = DOORMAN_GRANTED;
     item_response->gets = doorman__unmatched_lease(server, wants);
     if (!request->is_server) return;

@@ -1424,6 +1424,31 @@ static void a_node_has_a_configuration_or_a_parent(void **state) {
     forest_stop(f);
 }
 
+/* C7 */
+static void a_full_node_with_a_parent_refuses(void **state) {
+    (void)state;
+    static const char *const parents[] = {"tcp://parent:1"};
+    const doorman_server_options options = {
+        .node = "child", .parents = parents, .parent_count = 1, .seed = {1, 2}, .holder_max = 1};
+    const doorman_mastership mastership = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
+    doorman_server *server = NULL;
+    assert_int_equal(doorman_server_create(&server, &options, NULL, 0), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(server, &mastership, 0), DOORMAN_OK);
+    for (int i = 0; i < 2; i++) {
+        const doorman_demand demand = {1, 1, 1};
+        const doorman_capacity_request item = {
+            .resource_id = "db", .wants = &demand, .wants_count = 1};
+        const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                         .holder_id = i ? "b" : "a",
+                                         .items = &item,
+                                         .item_count = 1};
+        doorman_response response;
+        assert_int_equal(doorman_server_handle(server, &request, &response, NULL, 0), DOORMAN_OK);
+        assert_int_equal(response.items[0].outcome, i ? DOORMAN_FULL : DOORMAN_TRY_LATER);
+    }
+    doorman_server_destroy(server);
+}
+
 /* A root has work to do, but nothing to send. */
 static void a_root_has_an_upstream_that_sends_nothing(void **state) {
     (void)state;
@@ -2124,6 +2149,7 @@ int main(void) {
         cmocka_unit_test(an_unknown_algorithm_keeps_the_lease),
         cmocka_unit_test(many_resources_are_split_into_several_messages),
         cmocka_unit_test(many_groups_are_split_into_several_messages),
+        cmocka_unit_test(a_full_node_with_a_parent_refuses),
         cmocka_unit_test(a_root_has_an_upstream_that_sends_nothing),
         cmocka_unit_test(a_node_has_a_configuration_or_a_parent),
         cmocka_unit_test(a_lost_mastership_cancels_the_request_in_progress),
