@@ -4,6 +4,8 @@
  * A line is a message to the root; with `<` in front, to the node. With a digit n in front of that,
  * 2^n seconds pass. What the node sends to its parent and receives from it is text too.
  *
+ * With `=` in front, a line is a response on permits that a client reads.
+ *
  * There are two roots that get the same messages. One serves a message in one call. The other uses
  * the three steps, with one exchange for all messages. Their replies are the same to the last
  * byte. */
@@ -22,6 +24,39 @@ typedef struct message_world {
     doorman_time now;
 } message_world;
 
+static const char *const vip[] = {"v*"};
+static const doorman_override overrides[] = {
+    {.keys = vip, .key_count = 1, .figures = {.has_max_debt = true, .max_debt = DOORMAN_SECOND}}};
+static const doorman_tier tiers[] = {
+    {.limit = 4, .window = DOORMAN_SECOND, .active = 2 * DOORMAN_SECOND},
+    {.limit = 8, .window = DOORMAN_SECOND, .active = 3 * DOORMAN_SECOND, .skippable = true}};
+
+/* One limit of each kind, and a ban. Few keys fit, so that counters are evicted. */
+static const doorman_permit_limit limits[] = {
+    {.name = "bucket",
+     .kind = DOORMAN_TOKEN_BUCKET,
+     .figures = {.rate = 2, .size = 5, .max_debt = 3 * DOORMAN_SECOND},
+     .overrides = overrides,
+     .override_count = 1,
+     .ban = {.refusals = 2, .window = 9 * DOORMAN_SECOND, .duration = 4 * DOORMAN_SECOND},
+     .max_keys = 3,
+     .warn_at = 0.5,
+     .refunds = true},
+    {.name = "day",
+     .per = DOORMAN_PER_RESOURCE,
+     .kind = DOORMAN_FIXED_WINDOW,
+     .figures = {.limit = 20, .calendar = DOORMAN_DAY}},
+    {.name = "slide",
+     .kind = DOORMAN_SLIDING_WINDOW,
+     .figures = {.limit = 9, .window = 7 * DOORMAN_SECOND},
+     .max_keys = 4,
+     .refuse_new = true},
+    {.name = "tiers",
+     .per = DOORMAN_PER_TEMPLATE,
+     .kind = DOORMAN_TIERS,
+     .figures = {.tiers = tiers, .tier_count = 2},
+     .shadow = true}};
+
 static void start(message_world *world) {
     static const doorman_kind kinds[] = {DOORMAN_PRIORITY_SHARE, DOORMAN_PROPORTIONAL_SHARE,
                                          DOORMAN_STATIC_SHARE, DOORMAN_NO_ALGORITHM,
@@ -35,6 +70,9 @@ static void start(message_world *world) {
         next->has_algorithm = next->algorithm.has_learning_mode_duration = true;
         next->algorithm.kind = kinds[i];
         if (i == 0) next->algorithm.reserve = 0.25;
+        next->has_limits = i < 2; /* the others refuse permits as UNMATCHED */
+        next->limits = i == 0 ? limits : NULL;
+        next->limit_count = i == 0 ? 4 : 0;
     }
     doorman_config_options options = {
         .templates = templates, .template_count = 5, .reject_unmatched = true};
@@ -65,7 +103,7 @@ static bool is_error(const doorman_buffer *reply) {
     cJSON *tree = NULL;
     doorman__scan scan;
     must(reply->bytes == strlen(reply->text) && reply->bytes <= DOORMAN_MESSAGE_BYTES_MAX);
-    must(doorman__json_parse(&tree, &scan, reply->text, reply->bytes) == DOORMAN_OK);
+    must(doorman__json_parse(&tree, &scan, reply->text, reply->bytes, 0) == DOORMAN_OK);
     bool error = cJSON_GetObjectItemCaseSensitive(tree, "error") != NULL;
     cJSON_Delete(tree);
     return error;
@@ -74,7 +112,16 @@ static bool is_error(const doorman_buffer *reply) {
 /* Returns whether the library itself could send a request: its ids are valid, and its durations are
  * at most 26 days, so that they are exact as numbers of seconds. */
 static bool can_be_sent(const doorman_request *request) {
-    bool valid = request->method == DOORMAN_DISCOVERY || doorman__id_valid(request->holder_id);
+    bool needs_id = request->method != DOORMAN_DISCOVERY && request->method != DOORMAN_INSPECT &&
+                    request->method != DOORMAN_RESET;
+    bool valid = !needs_id && !request->holder_id;
+    valid = valid || doorman__id_valid(request->holder_id);
+    for (size_t i = 0; i < request->permit_count; i++) {
+        valid = valid && request->permits[i].max_wait <= 26 * 86400 * DOORMAN_SECOND;
+    }
+    for (size_t i = 0; i < request->entry_count; i++) {
+        valid = valid && request->entries[i].ban <= 26 * 86400 * DOORMAN_SECOND;
+    }
     for (size_t i = 0; i < request->path_count; i++) {
         valid = valid && doorman__id_valid(request->path[i]);
     }
@@ -100,6 +147,50 @@ static void check_round_trip(message_world *world, const doorman_request *reques
     doorman_buffer_uninit(&second);
 }
 
+/* Reads what a decision points to, and checks its amounts. */
+static size_t check_permit(const doorman_permit *permit) {
+    size_t bytes = permit->limit ? strlen(permit->limit) : 0;
+    must(permit->wait >= 0 && permit->retry_after >= 0 && permit->valid_for >= 0);
+    must((unsigned)permit->reason < DOORMAN_REASON_COUNT);
+    for (size_t i = 0; i < permit->item_count; i++) {
+        must(fuzz_amount(permit->items[i].granted) && permit->items[i].reset_after >= 0);
+        bytes += permit->items[i].limit ? strlen(permit->items[i].limit) : 0;
+    }
+    for (size_t i = 0; i < permit->detail_count; i++) {
+        must(permit->details[i].tier <= DOORMAN_TIERS_MAX && isfinite(permit->details[i].used));
+        bytes += strlen(permit->details[i].limit);
+    }
+    return bytes;
+}
+
+/* Reads a response on permits as a client does.
+ *   request   what it answers; NULL: nothing */
+static void read_permits(const char *text, size_t bytes, const doorman_request *request) {
+    doorman__incoming incoming;
+    doorman_error error = {""};
+    doorman__incoming_read(&incoming, text, bytes, &error);
+    const doorman_response *response = &incoming.response;
+    bool valid = incoming.reader.status == DOORMAN_OK;
+    must(valid == (error.text[0] == 0));
+    if (request && response->is_master) {
+        must(valid && response->method == request->method);
+        must(response->permit_count == request->permit_count);
+        must(response->result_count == request->entry_count);
+    }
+    size_t names = 0;
+    for (size_t i = 0; valid && i < response->permit_count; i++) {
+        names += check_permit(&response->permits[i]);
+        bool known = request && !response->permits[i].granted;
+        must(!known || response->permits[i].reason);
+    }
+    for (size_t i = 0; valid && i < response->result_count; i++) {
+        names += check_permit(&response->results[i].state);
+        must(isfinite(response->results[i].charged));
+    }
+    must(names <= bytes);
+    (void)doorman__read_end(&incoming.reader);
+}
+
 /* Sends a message to both roots. The reply is in world->reply. */
 static void send_to_root(message_world *world, const char *text, size_t bytes) {
     doorman_json_exchange *steps = &world->exchange;
@@ -109,8 +200,12 @@ static void send_to_root(message_world *world, const char *text, size_t bytes) {
         check_round_trip(world, &steps->request);
     }
     (void)doorman_json_exchange_decide(steps, world->twin, world->now);
+    bool permits = doorman__method_has_permits(steps->request.method);
+    bool decided = steps->state == DOORMAN__EXCHANGE_DECIDED && permits;
+    doorman_request counts = steps->request; /* only its counts are used after the next step */
     must(doorman_json_exchange_write(steps, 0) == whole);
     must(strcmp(steps->reply.text, world->reply.text) == 0);
+    if (decided) read_permits(steps->reply.text, steps->reply.bytes, &counts);
     must(is_error(&world->reply) == (whole != DOORMAN_OK));
 }
 
@@ -167,7 +262,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
             run_for(&world, DOORMAN_SECOND << (line.text[0] - '0'));
             line.text++, line.bytes--;
         }
-        if (line.bytes && line.text[0] == '<') {
+        if (line.bytes && line.text[0] == '=') {
+            read_permits(line.text + 1, line.bytes - 1, NULL);
+        } else if (line.bytes && line.text[0] == '<') {
             send_to_leaf(&world, line.text + 1, line.bytes - 1);
         } else {
             send_to_root(&world, line.text, line.bytes);
