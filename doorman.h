@@ -19455,6 +19455,9 @@ doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doo
     if (status != DOORMAN_OUT_OF_MEMORY) {
         doorman__fail(&exchange->error, status, "%s.%s",
                       doorman_method_name(request->method, request->is_server), below.text);
+    } else if (doorman__method_has_permits(request->method)) {
+        doorman__fail(&exchange->error, status,
+                      "out of memory; units may have been charged"); /* P9 */
     }
     doorman__exchange_move(exchange, DOORMAN__EXCHANGE_FAILED, status);
     return status;

@@ -806,12 +806,34 @@ static void dump_reply(fixture *s, const doorman_buffer *reply, doorman_status s
                                 "\"out of memory; nothing has changed\"}}";
     if (reply->text) assert_int_equal(strlen(reply->text), reply->bytes);
     if (status == DOORMAN_OK) add(&s->outcome, "%s\n", reply->text);
-    if (status != DOORMAN_OK && reply->bytes) assert_string_equal(reply->text, error);
+    bool charges = reply->text && strstr(reply->text, "units may have been charged"); /* P9 */
+    if (status != DOORMAN_OK && reply->bytes && !charges) assert_string_equal(reply->text, error);
 }
 
 static doorman_status serve_message(fixture *s) {
     doorman_status status = doorman_json_serve(s->root, request_text, sizeof request_text - 1,
                                                &s->reply, 1234567890, s->now);
+    dump_reply(s, &s->reply, status);
+    return status;
+}
+
+/* The costs are 0, because units may be charged without a reply (P9). */
+static doorman_status serve_permits(fixture *s) {
+    static const char message[] =
+        "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"detail\": true, \"item\": "
+        "[{\"resource_id\": \"r\", \"key\": \"a\", \"cost\": 0}]}, {\"item\": "
+        "[{\"resource_id\": \"s\", \"cost\": 0}, {\"resource_id\": \"r\", \"cost\": 0}]}]}}";
+    doorman_status status =
+        doorman_json_serve(s->created_server, message, sizeof message - 1, &s->reply, 0, s->now);
+    dump_reply(s, &s->reply, status);
+    return status;
+}
+
+static doorman_status serve_inspection(fixture *s) {
+    static const char message[] =
+        "{\"inspect\": {\"entry\": [{\"resource_id\": \"r\"}, {\"resource_id\": \"s\"}]}}";
+    doorman_status status =
+        doorman_json_serve(s->created_server, message, sizeof message - 1, &s->reply, 0, s->now);
     dump_reply(s, &s->reply, status);
     return status;
 }
@@ -1076,6 +1098,8 @@ static const test_case test_cases[] = {
     {"doorman_json_check_config", "no configuration is checked", NULL, check_config, 20},
     {"doorman_json_write_config", "no configuration is written", NULL, write_config, 2},
     {"doorman_json_serve", "nothing is served", NULL, serve_message, 40},
+    {"doorman_json_serve", "no permits are served", prepare_limits_server, serve_permits, 30},
+    {"doorman_json_serve", "no inspection is served", prepare_limits_server, serve_inspection, 20},
     {"doorman_json_serve", "a node is served nothing", prepare_node_message, serve_node, 60},
     {"doorman_json_exchange_read", "nothing is read", NULL, read_message, 30},
     {"doorman_json_exchange_decide", "nothing is decided", NULL, decide_message, 40},
