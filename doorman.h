@@ -11308,8 +11308,9 @@ static doorman__chain *doorman__chains_first(const doorman__chains *nodes, uint3
  * for the bucket, and then for the first node of its list. */
 typedef enum doorman__ahead { DOORMAN__AHEAD_BUCKET, DOORMAN__AHEAD_NODE } doorman__ahead;
 
-/* Starts to load a node into the cache. Most nodes are on two cache lines. */
+/* Starts to load a node into the cache. Most nodes are on two cache lines. NULL has no effect. */
 static void doorman__chain_prefetch(const doorman__chain *node) {
+    if (!node) return;
     __builtin_prefetch(node);
     __builtin_prefetch((const char *)node + DOORMAN__LINE_BYTES);
 }
