@@ -12268,7 +12268,7 @@ static void doorman__permits_drop(doorman_permits *permits, doorman__slot *slot,
         memcpy(key, doorman__counter_key(counter), counter->key_bytes);
         key[counter->key_bytes] = 0;
         doorman__permits_event(permits, kind, place ? doorman__place_id(place) : NULL, key,
-                               slot->limit ? slot->limit->name : NULL, DOORMAN_NO_REASON, 0);
+                               slot->name, DOORMAN_NO_REASON, 0);
     }
     doorman__permits_remove(permits, slot, counter);
 }
@@ -12515,7 +12515,8 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
 }
 
 /* Adapts a counter to the present configuration. `limit` is the limit that the counter has now. Its
- * figures may have other overrides than before. Returns NULL if memory runs out. */
+ * figures may have other overrides than before. A SLIDING_WINDOW of changed length becomes fresh.
+ * With empty_at_start it is used up in its first window (P16). Returns NULL if memory runs out. */
 static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorman__slot *slot,
                                                 const doorman_permit_limit *limit,
                                                 doorman__counter *counter) {
@@ -12532,6 +12533,9 @@ static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorma
     if (!counter) return NULL;
     counter->override_ = override_;
     counter->generation = generation;
+    const doorman__meter meter = {limit, figures, doorman__counter_state(counter)};
+    bool changed = meter.state[0] != (uint64_t)figures->window;
+    if (limit->kind == DOORMAN_SLIDING_WINDOW && changed) doorman__meter_init(&meter, &permits->at);
     return counter;
 }
 
@@ -12953,6 +12957,7 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
         *head = (int32_t)permits->charge_count++;
     }
     charge->item_count++;
+    charge->shadow = charge->shadow && given->shadow; /* only some resources may be in shadow */
     charge->need += want->min;
     assert(want->charge_count < DOORMAN_LIMITS_MAX);
     want->charges[want->charge_count++] = (uint32_t)(charge - permits->charges);
@@ -13333,6 +13338,7 @@ static doorman_time doorman__charge_count_refusal(doorman_permits *permits,
     doorman_time now = permits->at.now;
     if (!ban->refusals || charge->reason != DOORMAN_REASON_RATE) return 0;
     if (!charge->counter && doorman__charge_create(permits, charge) != DOORMAN_OK) return 0;
+    if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
     uint64_t *count = doorman__counter_refusals(charge->counter);
     if (!doorman__counter_counts(charge->counter, charge->limit, now)) {
         count[0] = 0;

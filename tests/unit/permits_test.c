@@ -428,11 +428,13 @@ typedef struct fixture {
     doorman_time now, epoch;
     doorman_permit out;
     size_t events[DOORMAN_PERMIT_EVENT_COUNT];
+    char limit[16]; /* of the last event */
 } fixture;
 
 static void count_event(void *context, const doorman_permit_event *event) {
     fixture *f = (fixture *)context;
     f->events[event->kind]++;
+    snprintf(f->limit, sizeof f->limit, "%s", event->limit ? event->limit : "");
 }
 
 static fixture start_config(doorman_config *config) {
@@ -737,6 +739,22 @@ static void shadow_counts_but_never_refuses(void **state) {
     stop(&f);
 }
 
+/* Otherwise an item in shadow would open a counter that it shares with others. */
+static void a_shared_counter_is_in_shadow_only_if_all_items_are(void **state) {
+    UNUSED;
+    fixture f = start_config(
+        config_of("{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"w\","
+                  "\"per\": \"template\", \"kind\": \"FIXED_WINDOW\", \"limit\": 3, \"window\": "
+                  "60}]}], \"shadow\": [\"beta-*\"]}"));
+    create(&f);
+    const doorman_permit_item items[] = {{.resource_id = "beta-x", .key = "a", .cost = 2},
+                                         {.resource_id = "r", .key = "a", .cost = 2}};
+    assert_false(acquire_items(&f, items, 2, 0));
+    assert_true(acquire_items(&f, items, 1, 0));
+    assert_true(acquire_items(&f, items, 1, 0));
+    stop(&f);
+}
+
 static void a_warning_comes_above_its_fraction(void **state) {
     UNUSED;
     fixture f =
@@ -929,6 +947,19 @@ static void a_report_charges_what_was_used(void **state) {
     assert_int_equal(
         doorman_permits_report(f.permits, "r", "a", (double)NAN, &charged, NULL, f.epoch, f.now),
         DOORMAN_INVALID_ARGUMENT);
+    stop(&f);
+}
+
+/* P18 */
+static void a_counter_for_refusals_is_created_with_an_event(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": "
+                                       "1, \"window\": 60, \"on_restart\": \"empty\", \"ban\": "
+                                       "{\"refusals\": 3, \"window\": 60, \"duration\": 60}}"));
+    create(&f);
+    assert_false(acquire(&f, "r", "a", 1));
+    assert_int_equal(counters(&f), 1);
+    assert_int_equal(f.events[DOORMAN_PERMIT_KEY_CREATED], 1);
     stop(&f);
 }
 
@@ -1167,6 +1198,40 @@ static void configure(fixture *f, doorman_config *config) {
     assert_int_equal(doorman_permits_configure(f->permits, config), DOORMAN_OK);
     doorman_config_destroy(f->config);
     f->config = config;
+}
+
+/* P16: a window of changed length is fresh. A fresh window that contains the start is used up. */
+static void a_changed_window_that_contains_the_start_is_used_up(void **state) {
+    UNUSED;
+    static const char limit[] = "{\"name\": \"w\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 5, "
+                                "\"window\": %d, \"on_restart\": \"empty\"}";
+    char text[200];
+    snprintf(text, sizeof text, limit, 10);
+    fixture f = start_config(limits_of(text));
+    create(&f);
+    pass(&f, 20 * SECOND);
+    assert_true(acquire(&f, "r", "a", 1));
+    snprintf(text, sizeof text, limit, 100);
+    configure(&f, limits_of(text));
+    assert_false(acquire(&f, "r", "a", 1)); /* the counter exists */
+    assert_false(acquire(&f, "r", "b", 1));
+    pass(&f, 100 * SECOND);
+    assert_true(acquire(&f, "r", "a", 5) && acquire(&f, "r", "b", 5));
+    stop(&f);
+}
+
+/* P18 */
+static void an_event_names_the_limit_that_a_counter_had(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(ALL));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 1));
+    configure(&f, limits_of(BUCKET));
+    f.limit[0] = 0;
+    doorman_permits_update(f.permits, f.epoch, f.now);
+    assert_int_equal(f.events[DOORMAN_PERMIT_KEY_REMOVED], 1);
+    assert_string_equal(f.limit, "all");
+    stop(&f);
 }
 
 static void a_bucket_keeps_its_level_when_the_rate_changes(void **state) {
@@ -1638,9 +1703,10 @@ static void model_collect(model *m, const doorman_config_options *config,
                 d->needs[n].figures = limit->per == DOORMAN_PER_KEY
                                           ? model_figures(limit, item->key)
                                           : &limit->figures;
-                d->needs[n].shadow = limit->shadow || dark;
+                d->needs[n].shadow = true;
                 d->need_count++;
             }
+            if (!limit->shadow && !dark) d->needs[n].shadow = false;
             d->needs[n].need += item->has_min ? item->min : item->cost;
             d->of_item[i][d->of_count[i]++] = n;
         }
@@ -2469,6 +2535,7 @@ int main(void) {
         cmocka_unit_test(keys_and_overrides_choose_the_figures),
         cmocka_unit_test(a_detail_says_when_all_units_come_back),
         cmocka_unit_test(shadow_counts_but_never_refuses),
+        cmocka_unit_test(a_shared_counter_is_in_shadow_only_if_all_items_are),
         cmocka_unit_test(a_warning_comes_above_its_fraction),
         cmocka_unit_test(a_key_that_keeps_sending_is_banned),
         cmocka_unit_test(of_two_bans_the_longer_one_is_in_force),
@@ -2477,6 +2544,7 @@ int main(void) {
         cmocka_unit_test(a_ban_can_be_set_changed_and_ended),
         cmocka_unit_test(a_ban_holds_also_where_nothing_is_limited),
         cmocka_unit_test(a_report_charges_what_was_used),
+        cmocka_unit_test(a_counter_for_refusals_is_created_with_an_event),
         cmocka_unit_test(idle_counters_are_removed),
         cmocka_unit_test(counters_stay_within_max_keys),
         cmocka_unit_test(memory_stays_within_its_bound),
@@ -2485,6 +2553,8 @@ int main(void) {
         cmocka_unit_test(windows_go_on_when_the_clock_steps_back),
         cmocka_unit_test(nothing_is_saved_at_the_start_if_the_limit_says_so),
         cmocka_unit_test(tiers_are_entered_one_after_the_other),
+        cmocka_unit_test(a_changed_window_that_contains_the_start_is_used_up),
+        cmocka_unit_test(an_event_names_the_limit_that_a_counter_had),
         cmocka_unit_test(a_bucket_keeps_its_level_when_the_rate_changes),
         cmocka_unit_test(a_lowered_limit_grants_nothing_until_usage_is_below_it),
         cmocka_unit_test(counters_follow_their_resource_to_another_template),
