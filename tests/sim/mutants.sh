@@ -108,8 +108,12 @@ mutant any-id 'R4: a claim confirms even if it names another lease' \
     'if (context->names_last_lease && !context->learns) { doorman__leases_confirm(' \
     'if (entry->lease_id && !context->learns) { doorman__leases_confirm('
 mutant any-answer 'R2: a client accepts the response to any request' \
-    'sequence != upstream->sequence) return DOORMAN_STALE;' \
-    '(sequence != upstream->sequence && !doorman__response_valid(upstream, response)))
+    'doorman_time now) { doorman__upstream_now(upstream, now);
+    if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence)
+        return DOORMAN_STALE;' \
+    'doorman_time now) { doorman__upstream_now(upstream, now);
+    if (upstream->state != DOORMAN__REQUESTED ||
+        (sequence != upstream->sequence && !doorman__response_valid(upstream, response)))
         return DOORMAN_STALE;' \
     --favour delay
 mutant in-flight 'R3: units in use are not claimed' \
