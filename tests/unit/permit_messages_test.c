@@ -209,6 +209,24 @@ static void an_epoch_that_steps_back_opens_no_new_window(void **state) {
     node_stop(n);
 }
 
+/* A clock that goes back stands still. */
+static void a_clock_that_steps_back_gives_no_units(void **state) {
+    UNUSED;
+    node *n = node_start(limits, NULL);
+    assert_true(acquire(n, "login", "alice", 5).granted);
+    for (int i = 0; i < 5; i++) {
+        n->now -= SECOND;
+        assert_false(acquire(n, "login", "alice", 1).granted);
+    }
+    n->now += 5 * SECOND;
+    doorman_permit permit = acquire(n, "login", "alice", 1);
+    assert_false(permit.granted);
+    assert_int_equal(permit.retry_after, SECOND);
+    n->now += SECOND;
+    assert_true(acquire(n, "login", "alice", 1).granted);
+    node_stop(n);
+}
+
 /* P16: leases are learned, permits are not. */
 static void a_server_that_learns_decides_on_permits(void **state) {
     UNUSED;
@@ -1167,6 +1185,7 @@ int main(void) {
         cmocka_unit_test(counters_end_with_the_time_of_the_mastership),
         cmocka_unit_test(windows_follow_the_epoch_of_the_server),
         cmocka_unit_test(an_epoch_that_steps_back_opens_no_new_window),
+        cmocka_unit_test(a_clock_that_steps_back_gives_no_units),
         cmocka_unit_test(a_server_that_learns_decides_on_permits),
         cmocka_unit_test(a_template_without_limits_has_no_permits_and_without_capacity_no_leases),
         cmocka_unit_test(a_new_configuration_keeps_the_counters),
