@@ -14,7 +14,8 @@
 #define TREND_WIDTH (HISTORY_POINTS - 1)
 #define TREND_TOP 2.0
 #define TREND_BOTTOM 38.0
-#define TREND_WANTS_MAX 4 /* the axis ends at this many times the capacity, whatever is wanted */
+/* A bar or an axis ends at this many times the capacity, whatever is wanted. */
+#define WANTS_MAX 4.0
 
 const char *server_amount_text(double amount, char room[32]) {
     if (amount < 0) return "unlimited";
@@ -58,10 +59,18 @@ static double bar_width(double amount, double scale) {
     return width < BAR_WIDTH ? width : BAR_WIDTH;
 }
 
+/* Returns the amount at the end of a bar: the largest one. Wants can be a thousand times larger
+ * than the rest. Then the rest would not be visible, so wants are cut off. */
+static double bar_maximum(const doorman_server_resource *info, double capacity) {
+    double limit = larger(capacity, info->has), maximum = larger(limit, info->wants);
+    bool cut = limit > 0 && maximum > WANTS_MAX * limit;
+    return cut ? WANTS_MAX * limit : maximum;
+}
+
 void server_graph_add_bar(struct text *text, const struct row *row) {
     const doorman_server_resource *info = &row->info;
     double capacity = info->divides_capacity ? info->capacity : 0;
-    double maximum = larger(larger(capacity, info->wants), info->has);
+    double maximum = bar_maximum(info, capacity);
     double scale = maximum > 0 ? BAR_WIDTH / maximum : 0;
     server_text_add(text, "<svg class=bar viewBox='0 0 1000 10' preserveAspectRatio=none role=img>"
                           "<title>has ");
@@ -82,6 +91,9 @@ void server_graph_add_bar(struct text *text, const struct row *row) {
     if (capacity > 0) {
         server_text_addf(text, "<rect class=edge x=%.1f width=3 height=10 />",
                          larger(bar_width(capacity, scale) - 3, 0));
+    }
+    if (info->wants > maximum) { /* an arrow: the wants continue beyond the bar */
+        server_text_add(text, "<path class=more d='M960 0L1000 5L960 10Z' />");
     }
     server_text_add(text, "</svg>");
 }
@@ -117,7 +129,7 @@ static struct axis axis_make(const struct trend *trend) {
         axis.capacity = larger(axis.capacity, (double)trend->capacity[i]);
     }
     double limit = larger(axis.has, axis.capacity), top = larger(limit, axis.wants);
-    if (limit > 0 && top > TREND_WANTS_MAX * limit) top = TREND_WANTS_MAX * limit;
+    if (limit > 0 && top > WANTS_MAX * limit) top = WANTS_MAX * limit;
     axis.top = top < AMOUNT_MIN ? 1 : top > AMOUNT_MAX ? top : round_up(top);
     axis.scale = (TREND_BOTTOM - TREND_TOP) / axis.top;
     return axis;

@@ -103,6 +103,18 @@ static void assert_contains(const char *text, const char *part) {
 
 /* ---- bars ----------------------------------------------------------------------------------- */
 
+/* A greedy client hides neither the capacity nor the leases. */
+static void wants_above_four_times_the_capacity_are_cut_off(void **state) {
+    const char *bar = draw_bar((struct world *)*state, 100, 100, 100000);
+    assert_contains(bar, "<rect class=wants width=1000.0 ");
+    assert_contains(bar, "<rect class=has width=250.0 ");
+    assert_contains(bar, "<rect class=edge x=247.0 ");
+    assert_contains(bar, "<path class=more ");
+    assert_contains(bar, "wants 100000");
+    assert_null(strstr(draw_bar((struct world *)*state, 100, 100, 400), "class=more"));
+    assert_null(strstr(draw_bar((struct world *)*state, 0, 0, 400), "class=more"));
+}
+
 static void a_bar_is_as_long_as_the_wants(void **state) {
     const char *bar = draw_bar((struct world *)*state, 100, 100, 400);
     assert_contains(bar, "<rect class=wants width=1000.0 ");
@@ -120,9 +132,9 @@ static void a_bar_names_the_unit(void **state) {
 }
 
 static void a_small_part_of_a_bar_stays_visible(void **state) {
-    const char *bar = draw_bar((struct world *)*state, 1, 1, 1e9);
+    const char *bar = draw_bar((struct world *)*state, 1e9, 1, 1);
     assert_contains(bar, "<rect class=has width=4.0 ");
-    assert_contains(bar, "<rect class=edge x=1.0 ");
+    assert_contains(bar, "<rect class=wants width=4.0 ");
 }
 
 static void a_bar_of_nothing_is_empty(void **state) {
@@ -212,6 +224,7 @@ static void a_short_amount_has_at_most_three_digits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(wants_above_four_times_the_capacity_are_cut_off),
         TEST(a_bar_is_as_long_as_the_wants),
         TEST(a_bar_names_the_unit),
         TEST(a_small_part_of_a_bar_stays_visible),
