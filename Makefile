@@ -78,7 +78,7 @@ FILES_WARNINGS = warnings
 FILES_WATCH = watch
 FILES_NOTIFY = notify
 FILES_HTTP = http http_listen http_request http_response allow tokens health text snapshot history \
-    metrics process page graph json children base64 host
+    metrics process page page_facts graph json children base64 host
 FILES_ETCD = etcd etcd_http election base64 host
 FILES_TLS = tls certificate base64
 SERVER_SOURCES = doorman_server.c \
@@ -87,7 +87,7 @@ SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
 HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_INPUTS = $(SERVER_SOURCES) \
-    $(addprefix server/,server.h flags.h etcd.h http.h permits.h tls.h) \
+    $(addprefix server/,server.h flags.h etcd.h http.h permits.h tls.h warnings.h) \
     server/http_connection.h $(HTTP_FILES) build/server_parts doorman.h
 
 define build_server
@@ -180,15 +180,16 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 $(filter %/unit/warnings_test %/unit/reports_test,$(ALL_FLAVORS)): server/warnings.c
 $(filter %/unit/reports_test,$(ALL_FLAVORS)): server/reports.c
-$(filter %/unit/watch_test,$(ALL_FLAVORS)): $(addprefix server/,watch.c server.h flags.h tls.h)
+$(filter %/unit/watch_test,$(ALL_FLAVORS)): \
+    $(addprefix server/,watch.c server.h flags.h tls.h warnings.h)
 $(filter %/unit/notify_test,$(ALL_FLAVORS)): server/notify.c
 $(filter %/unit/certificate_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,certificate.c base64.c server.h flags.h tls.h)
+    $(addprefix server/,certificate.c base64.c server.h flags.h tls.h warnings.h)
 $(filter %/unit/text_test,$(ALL_FLAVORS)): $(addprefix server/,text.c http.h server.h flags.h)
 $(filter %/unit/graph_test,$(ALL_FLAVORS)): \
     $(addprefix server/,graph.c history.c host.c snapshot.c text.c http.h)
 $(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/graph_test, \
-    $(ALL_FLAVORS)): doorman_server.c $(addprefix server/,server.h flags.h tls.h)
+    $(ALL_FLAVORS)): doorman_server.c $(addprefix server/,server.h flags.h tls.h warnings.h)
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # header for them once.

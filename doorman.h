@@ -2478,6 +2478,12 @@ typedef struct doorman_transport_options {
      * "": not known. Only doorman_transport_update reads the text, so the text may change while the
      * lock is held. The text must outlive the transport. */
     const char *http_address;
+    /* true: while the upstream has nothing to request, the transport sends probes. A probe is a
+     * DISCOVERY. So the caller learns whether a server answers before its first request. The first
+     * probe is sent at once, and the next one a minute after the last result. After a failure or a
+     * lost connection it is sent after 5 s. The caller then calls doorman_transport_update about
+     * once a second. */
+    bool probes;
 } doorman_transport_options;
 
 /* Creates a transport. The transport connects when there is a request to send.
@@ -2516,6 +2522,7 @@ typedef struct doorman_transport_result {
     char address[DOORMAN_ID_BYTES_MAX + 1];      /* the address to which the request was sent */
     char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of a parent's status page over HTTP, from its
                                                     response; not checked; "": not known */
+    bool is_probe; /* true: the request was a probe, so `http_address` is "" */
 } doorman_transport_result;
 
 /* If a request has ended, passes its response or its failure to the upstream. If no request is in
@@ -20263,6 +20270,12 @@ struct doorman_transport {
     doorman_time send_by;  /* when the request fails if there is no connection */
     doorman_time look_in;  /* how long to wait before the next check for failures to connect */
 
+    /* The probes. */
+    bool probing;          /* the request in progress is a probe */
+    bool failed;           /* the last request or probe failed */
+    doorman_time ended_at; /* when the last request or probe has ended; 0: there was none */
+    size_t probe_index;    /* the index of the address of the next probe */
+
     /* How the request ended. */
     int nng_error;  /* why the request failed; 0: the request did not fail */
     nng_msg *reply; /* NULL: the request failed */
@@ -20618,6 +20631,44 @@ static void doorman__transport_disconnect(doorman_transport *transport) {
     __atomic_store_n(&transport->socket->pipe, 0, __ATOMIC_RELAXED);
 }
 
+/* Sets the address of the next request. Another address or new certificates need a new
+ * connection. */
+static void doorman__transport_set_address(doorman_transport *transport, const char *address) {
+    bool renews_tls = transport->has_new_tls && doorman__tls(address);
+    if (renews_tls || strcmp(transport->address, address) != 0) {
+        doorman__transport_disconnect(transport);
+    }
+    memcpy(transport->address, address, strlen(address) + 1);
+}
+
+/* When the next probe is due after a result. It is due sooner if the server may be gone: the last
+ * request has failed, or nng has lost the connection. */
+#define DOORMAN__PROBE_AFTER (60 * DOORMAN_SECOND)
+#define DOORMAN__PROBE_SOON (5 * DOORMAN_SECOND)
+
+/* While the upstream backs off, its next request comes soon, so no probe is due. */
+static bool doorman__transport_probe_is_due(const doorman_transport *transport, doorman_time now) {
+    bool usual = transport->options.probes && transport->options.upstream->state == DOORMAN__READY;
+    bool gone = transport->failed || !doorman__transport_connected(transport);
+    doorman_time pause = gone ? DOORMAN__PROBE_SOON : DOORMAN__PROBE_AFTER;
+    if (!transport->ended_at) return usual;
+    return usual && now >= doorman__after(transport->ended_at, pause);
+}
+
+/* Makes a probe if one is due. */
+static bool doorman__transport_prepare_probe(doorman_transport *transport, doorman_time now) {
+    const doorman_upstream *upstream = transport->options.upstream;
+    const doorman_request request = {.method = DOORMAN_DISCOVERY};
+    if (!doorman__transport_probe_is_due(transport, now)) return false;
+    if (doorman_json_request(&request, &transport->text) != DOORMAN_OK) return false;
+    doorman__transport_set_address(transport, upstream->addresses[transport->probe_index]);
+    transport->probing = true;
+    transport->sequence = 0;
+    transport->deadline = doorman__after(now, upstream->timeout);
+    doorman__transport_move(transport, DOORMAN__TRANSPORT_PREPARED);
+    return true;
+}
+
 /* Does the work of the upstream's owner. After that, fetches the next request, unless a request is
  * in progress. Returns true if a request must be sent. */
 static bool doorman__transport_prepare(doorman_transport *transport, doorman_time now) {
@@ -20627,18 +20678,16 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
         doorman__upstream_work(upstream, now);
         return false;
     }
-    if (!doorman_upstream_request(upstream, &request, now)) return false;
+    if (!doorman_upstream_request(upstream, &request, now)) {
+        return doorman__transport_prepare_probe(transport, now);
+    }
     const char *http = transport->options.http_address;
     if (upstream->is_server && http && *http) request.http_address = http;
     if (doorman_json_request(&request, &transport->text) != DOORMAN_OK) {
         doorman_upstream_failed(upstream, request.sequence, now);
         return false;
     }
-    bool renews_tls = transport->has_new_tls && doorman__tls(request.address);
-    if (renews_tls || strcmp(transport->address, request.address) != 0) {
-        doorman__transport_disconnect(transport);
-    }
-    memcpy(transport->address, request.address, strlen(request.address) + 1);
+    doorman__transport_set_address(transport, request.address);
     transport->sequence = request.sequence;
     transport->deadline = doorman__upstream_due(upstream);
     doorman__transport_move(transport, DOORMAN__TRANSPORT_PREPARED);
@@ -20646,14 +20695,14 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
 }
 
 /* nng sends a request when there is a connection. If the upstream has another address to try, the
- * transport waits for a connection at most this long. If it has only one address, the transport
- * waits until the request times out. */
+ * transport waits for a connection at most this long. For a probe too. If the upstream has only one
+ * address, the transport waits until the request times out. */
 #define DOORMAN__CONNECT_MAX (2 * DOORMAN_SECOND)
 
 /* Sets how long nng may wait for a connection, and when to look for failures. */
 static void doorman__transport_start_looks(doorman_transport *transport) {
     transport->send_by = transport->deadline;
-    if (transport->options.upstream->address_count > 1) {
+    if (transport->probing || transport->options.upstream->address_count > 1) {
         doorman_time soon = doorman_clock() + DOORMAN__CONNECT_MAX;
         transport->send_by = doorman__earlier(transport->deadline, soon);
     }
@@ -20684,6 +20733,38 @@ static void doorman__transport_parse(doorman_transport *transport) {
     doorman__transport_move(transport, DOORMAN__TRANSPORT_PARSED);
 }
 
+/* Takes the response of a request. Gives it to the upstream, unless it is the response to a probe. */
+static doorman_status doorman__transport_take_response(doorman_transport *transport,
+                                                       doorman_transport_result *out,
+                                                       doorman_time now) {
+    doorman__incoming *incoming = &transport->incoming;
+    const char *http = incoming->response.http_address;
+    doorman_status status;
+    if (transport->probing) {
+        status = doorman__read_end(&incoming->reader);
+    } else {
+        if (doorman__id_valid(http)) memcpy(out->http_address, http, strlen(http) + 1);
+        status =
+            doorman__incoming_give(incoming, transport->options.upstream, transport->sequence, now);
+    }
+    nng_msg_free(transport->reply);
+    transport->reply = NULL;
+    return status;
+}
+
+/* Notes how a request or probe has ended. After a failed probe, the next one goes to the next
+ * address. */
+static void doorman__transport_note_end(doorman_transport *transport, bool failed,
+                                        doorman_time now) {
+    size_t count = transport->options.upstream->address_count;
+    if (transport->probing && failed) {
+        transport->probe_index = (transport->probe_index + 1) % count;
+    }
+    transport->probing = false;
+    transport->failed = failed;
+    transport->ended_at = doorman__later(now, 1);
+}
+
 /* Passes a response or a failure to the upstream. After a failure the next request opens a new
  * connection. */
 static void doorman__transport_process_result(doorman_transport *transport,
@@ -20697,19 +20778,14 @@ static void doorman__transport_process_result(doorman_transport *transport,
     out->has_ended = true;
     out->status = DOORMAN_UNAVAILABLE;
     memcpy(out->address, transport->address, sizeof out->address);
-    if (parsed) {
-        const char *http = transport->incoming.response.http_address;
-        if (doorman__id_valid(http)) memcpy(out->http_address, http, strlen(http) + 1);
-        out->status =
-            doorman__incoming_give(&transport->incoming, upstream, transport->sequence, now);
-        nng_msg_free(transport->reply);
-        transport->reply = NULL;
-    }
+    out->is_probe = transport->probing;
+    if (parsed) out->status = doorman__transport_take_response(transport, out, now);
     if (out->status != DOORMAN_OK) {
         out->error = transport->error;
-        doorman_upstream_failed(upstream, transport->sequence, now);
+        if (!out->is_probe) doorman_upstream_failed(upstream, transport->sequence, now);
         doorman__transport_disconnect(transport);
     }
+    doorman__transport_note_end(transport, out->status != DOORMAN_OK, now);
     doorman__transport_move(transport, DOORMAN__TRANSPORT_IDLE);
 }
 

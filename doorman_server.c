@@ -45,7 +45,7 @@
  *     server/server.h                what the files share: structs, and the functions of each file
  *     server/flags.h                 the table of the flags, with the texts of --help
  *     server/permits.h               the clock of permits, and configurations with limits alone
- *     server/warnings.c    WARNINGS  events that peers can cause at any rate, as log lines (V6)
+ *     server/warnings.c    WARNINGS  events that peers can cause at any rate, as log lines (V6); .h
  *     server/reports.c     REPORTS   log lines about messages, configurations and learning
  *     server/check.c       CHECK     --check-config, and checks of addresses before the start
  *     server/watch.c       WATCH     notices that the configuration file has changed (V1)
@@ -72,6 +72,7 @@
  *     server/metrics.c     HTTP      metrics for Prometheus
  *     server/process.c     HTTP      metrics of the process, as other exporters have them
  *     server/page.c        HTTP      the status page and the page of a resource
+ *     server/page_facts.c  HTTP      the facts about the process on these pages, and their words
  *     server/graph.c       HTTP      the bars and the trends of these pages
  *     server/children.c    HTTP      the child nodes, for links to their pages
  *     server/page.css, .js HTTP      the style and the script of these pages, embedded by the build
@@ -748,29 +749,13 @@ static void parent_link_on_wakeup(void *context) {
     pthread_mutex_unlock(&service->lock);
 }
 
-static void parent_link_log_failure(struct service *service, const doorman_transport_result *result,
-                                    doorman_time now) {
-    bool unreachable = result->status == DOORMAN_UNAVAILABLE;
-    int kind = unreachable ? WARNING_PARENT_UNREACHABLE : WARNING_PARENT_RESPONSE;
-    const char *why =
-        result->error.text[0] ? result->error.text : server_status_text(result->status);
-    server_log_warning(service, kind, "parent", result->address, why, now);
-}
-
 /* Counts and logs the result of a request to the parent. */
 static void parent_link_note_result(struct service *service, doorman_transport_result *result,
                                     doorman_time now) {
-    struct parent_link *link = &service->parent_link;
     /* A stale response belongs to an earlier mastership. */
     if (result->status == DOORMAN_STALE) result->status = DOORMAN_OK;
-    server_counter_add(&service->counters.parent[result->status], 1);
-    if (result->status != DOORMAN_OK) parent_link_log_failure(service, result, now);
-    if (result->status == DOORMAN_OK && !link->reachable) {
-        server_log(service->settings, LEVEL_INFO, "the parent answers", "parent", result->address,
-                   LOG_END);
-    }
-    link->reachable = result->status == DOORMAN_OK;
-    if (link->reachable) memcpy(link->http_address, result->http_address, DOORMAN_ID_BYTES_MAX + 1);
+    if (!result->is_probe) server_counter_add(&service->counters.parent[result->status], 1);
+    server_report_parent(service, result, now);
 }
 
 /* Sleeps until work is due, or until the transport signals. The sleep lasts at least 10 ms, so that
@@ -813,7 +798,8 @@ static bool parent_link_init(struct service *service) {
     doorman_transport_options options = {.upstream = doorman_server_upstream(service->server),
                                          .on_wakeup = parent_link_on_wakeup,
                                          .context = service,
-                                         .http_address = service->http_advertise};
+                                         .http_address = service->http_advertise,
+                                         .probes = true};
     link->has_new_tls = true; /* the thread of the link then sets the certificates */
     return server_condition_init(&link->wake) &&
            doorman_transport_create(&link->transport, &options) == DOORMAN_OK;

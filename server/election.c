@@ -59,7 +59,7 @@ static void election_log(const struct service *service) {
 /* Logs why this process has lost its mastership.
  *   expired     the time of the mastership has passed
  *   reachable   etcd has answered the last call */
-static void election_log_loss(const struct service *service, bool expired, bool reachable) {
+static void election_log_loss(struct service *service, bool expired, bool reachable) {
     const struct election *election = service->election;
     const char *reason = "the election key is gone, or its etcd lease has ended";
     if (expired && reachable) {
@@ -69,9 +69,26 @@ static void election_log_loss(const struct service *service, bool expired, bool 
     } else if (election->state == DOORMAN_STANDBY) {
         reason = "another server owns the election key";
     }
+    bool has_error = expired && !reachable;
     server_log(service->settings, LEVEL_WARNING, "this server is no longer the master", "key",
-               service->settings->election_key, "reason", reason,
-               expired && !reachable ? "error" : LOG_END, election->etcd.error.text, LOG_END);
+               service->settings->election_key, "reason", reason, has_error ? "error" : LOG_END,
+               election->etcd.error.text, LOG_END);
+    service->last_loss.since = doorman_clock();
+    snprintf(service->last_loss.reason, sizeof service->last_loss.reason, "%s%s%.180s", reason,
+             has_error ? ": " : "", has_error ? election->etcd.error.text : "");
+}
+
+/* Notes whether the node has a master, and why not. Precondition: the lock is held. */
+static void election_note_master(struct service *service, bool reachable, doorman_time now) {
+    const struct election *election = service->election;
+    if (election->state == DOORMAN_MASTER || election->address[0]) {
+        service->no_master.since = 0;
+    } else {
+        server_trouble_set(&service->no_master,
+                           reachable ? "the election has not ended yet"
+                                     : "etcd cannot be reached, or refuses the call",
+                           now);
+    }
 }
 
 /* Passes the mastership on to the server object, and logs a change. Precondition: the lock is
@@ -103,6 +120,7 @@ static void election_apply(struct service *service, bool reachable) {
         server_counter_add(&service->counters.master_changes[state], 1);
         election_log(service);
     }
+    election_note_master(service, reachable, now);
     server_report_learning(service, now);
 }
 
@@ -119,6 +137,11 @@ static void election_log_etcd(struct service *service, bool reachable) {
         server_log(service->settings, LEVEL_INFO, "etcd answers", "etcd", member, LOG_END);
     }
     election->reachable = reachable;
+    if (reachable) {
+        service->etcd.since = 0;
+    } else {
+        server_trouble_set(&service->etcd, election->etcd.error.text, doorman_clock());
+    }
 }
 
 /* Returns how often the configuration is read: as often as the election polls. */

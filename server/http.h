@@ -246,6 +246,8 @@ struct snapshot {
     size_t resource_count, leased_count, learning_count, holder_count, match_count;
     doorman_time learned_at, lease_end; /* latest end of learning; earliest lease end */
     doorman_time learns_until; /* of the process, also without resources; 0: it does not learn */
+    struct parent_state parent;
+    struct trouble no_master, last_loss, etcd; /* see struct service */
     struct row *rows;
     size_t row_count, row_capacity;
     struct row others; /* the sum of the resources beyond `limit` */
@@ -270,6 +272,7 @@ struct lease_list {
     bool found;
     struct row resource;
     char *description; /* NULL: none */
+    char *glob;        /* of the template; NULL: not known to this node */
     struct lease_row *rows;
     size_t row_count, row_capacity;
     bool failed;
@@ -405,6 +408,28 @@ struct trend server_history_find(struct service *service, const char *id);
 
 bool server_history_create(struct service *service);
 void server_history_destroy(struct service *service);
+
+/* ---- >>facts -------------------------------------------------------------------------------- */
+
+/* Starts an element whose meaning the page shows on hover, such as "<th title='...'>". */
+void server_page_start_term(struct text *text, const char *element, const char *word);
+
+/* Lists the words and their meanings. */
+void server_page_terms(struct text *text);
+
+/* Writes a duration in its two largest units, such as "3 d 4 h". */
+void server_page_duration(struct text *text, doorman_time time);
+
+/* Adds the time that is left until the server stops learning. */
+void server_page_learning_time(struct text *text, doorman_time learned_at, doorman_time now);
+
+/* Adds a text that links to the page of another process.
+ *   http       the HTTP address of that process; "": not known, so there is no link
+ *   resource   the link is to the page of this resource; NULL: to the list of resources */
+void server_page_link(struct text *text, const char *http, const char *resource, const char *title);
+
+/* Adds the box at the top of the first page. */
+void server_page_facts(struct text *text, struct service *service, const struct snapshot *snapshot);
 
 /* ---- >>graphs ------------------------------------------------------------------------------- */
 

@@ -70,6 +70,29 @@ static void json_resource(struct text *text, const struct row *row, const char *
     server_text_add(text, "}");
 }
 
+/* Writes a problem and its duration in seconds, unless there is no problem. */
+static void json_trouble(struct text *text, const char *name, const char *duration,
+                         const struct trouble *trouble, doorman_time now) {
+    if (trouble->since == 0) return;
+    server_text_addf(text, ",\"%s\":{\"%s\":", name, duration);
+    server_text_add_number(text, (double)(now - trouble->since) / (double)DOORMAN_SECOND);
+    json_field(text, "reason", trouble->reason);
+    server_text_add(text, "}");
+}
+
+/* Writes whether the parent answers. */
+static void json_parent(struct text *text, const struct snapshot *snapshot) {
+    const struct parent_state *parent = &snapshot->parent;
+    bool reachable = parent->answered_at > 0 && parent->trouble.since == 0;
+    server_text_addf(text, ",\"parent\":{\"reachable\":%s", reachable ? "true" : "false");
+    json_field(text, "address", parent->address);
+    if (parent->answered_at > 0) {
+        json_seconds(text, ",\"answered_ago\":", snapshot->now - parent->answered_at);
+    }
+    json_trouble(text, "failure", "for", &parent->trouble, snapshot->now);
+    server_text_add(text, "}");
+}
+
 /* Starts the object of a status with the fields about this process. */
 static void json_start_status(struct text *text, const struct service *service,
                               const struct snapshot *snapshot) {
@@ -86,6 +109,10 @@ static void json_start_status(struct text *text, const struct service *service,
         server_text_add(text, "null");
     }
     json_field(text, "parent_http_address", snapshot->parent_http);
+    json_trouble(text, "no_master", "for", &snapshot->no_master, snapshot->now);
+    json_trouble(text, "last_loss", "ago", &snapshot->last_loss, snapshot->now);
+    json_trouble(text, "etcd_failure", "for", &snapshot->etcd, snapshot->now);
+    if (service->settings->parents.count > 0) json_parent(text, snapshot);
 }
 
 /* Writes the child nodes, if there are any. */

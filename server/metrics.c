@@ -94,7 +94,12 @@ static void metrics_durations(struct text *text, const struct counters *counters
     }
 }
 
-static void metrics_parent(struct text *text, const struct counters *counters) {
+static void metrics_parent(struct text *text, const struct snapshot *snapshot,
+                           const struct counters *counters) {
+    const struct parent_state *parent = &snapshot->parent;
+    metrics_gauge(text, "server_parent_reachable",
+                  "1 if the parent has answered the last request or probe, else 0.",
+                  parent->answered_at > 0 && parent->trouble.since == 0);
     metrics_header(text, "server_parent_requests_total", "counter",
                    "Requests to the parent, by status.");
     for (int code = 0; code < DOORMAN_STATUS_COUNT; code++) {
@@ -116,7 +121,8 @@ static void metrics_connections(struct text *text, struct service *service, bool
     server_text_addf(text, "doorman_server_connections{kind=\"http\"} %zu\n", http);
     if (has_parent) {
         pthread_mutex_lock(&service->lock);
-        int reachable = service->parent_link.reachable;
+        const struct parent_state *parent = &service->parent_link.state;
+        int reachable = parent->answered_at > 0 && parent->trouble.since == 0;
         pthread_mutex_unlock(&service->lock);
         server_text_addf(text, "doorman_server_connections{kind=\"parent\"} %d\n", reachable);
     }
@@ -343,7 +349,7 @@ void server_handle_metrics(struct service *service, const struct http_request *r
     server_process_metrics(text);
     metrics_requests(text, &service->counters);
     metrics_durations(text, &service->counters);
-    if (has_parent) metrics_parent(text, &service->counters);
+    if (has_parent) metrics_parent(text, &snapshot, &service->counters);
     metrics_all_resources(text, &snapshot, has_parent);
     text->failed = text->failed || snapshot.failed;
     server_snapshot_uninit(&snapshot);

@@ -11,75 +11,6 @@
 
 #define PAGE_ROWS 100
 
-/* What the words on the pages mean. The pages show the meaning on hover. A page also has the whole
- * list at its end, for devices without a pointer. */
-static const struct term {
-    const char *word, *meaning;
-} terms[] = {
-    {"master", "the process of a node that grants leases"},
-    {"parent", "the server from which this node gets its leases"},
-    {"children", "the nodes that get their leases from this node"},
-    {"learning", "a new master does not know the leases of its predecessor; until they have ended, "
-                 "it grants only what holders say they have"},
-    {"lease", "an amount of capacity that a holder may use until a point in time"},
-    {"capacity", "how much there is of a resource"},
-    {"holder", "a client, or a server on behalf of its clients"},
-    {"has", "how much the holders hold: the sum of their leases"},
-    {"wants", "how much the holders ask for"},
-    {"committed", "what the server still counts as used by a holder, at least what it has"},
-    {"over its capacity", "the leases exceed what the node may have in force at this moment; after "
-                          "a cut, the older capacity counts until its leases have ended"},
-    {"subclients", "the clients that a holder stands for; a client stands for itself"},
-    {"safe", "the safe capacity: what a client may use without a lease"},
-    {"priority", "a higher number is more important"},
-    {"ends in", "the time until the lease ends, unless the holder renews it"},
-    {"last renewal", "the time since the holder was last granted a lease"},
-};
-
-/* Starts an element whose meaning the page shows on hover, such as "<th title='...'>". */
-static void page_start_term(struct text *text, const char *element, const char *word) {
-    server_text_addf(text, "<%s", element);
-    for (size_t i = 0; i < sizeof terms / sizeof *terms; i++) {
-        if (strcmp(terms[i].word, word) != 0) continue;
-        server_text_addf(text, " title='%s'", terms[i].meaning);
-    }
-    server_text_add(text, ">");
-}
-
-/* Lists the words. The list is outside <main>, so it stays open when the script replaces <main>. */
-static void page_terms(struct text *text) {
-    server_text_add(text, "<details><summary>what the words mean</summary><dl>");
-    for (size_t i = 0; i < sizeof terms / sizeof *terms; i++) {
-        server_text_addf(text, "<dt>%s</dt><dd>%s</dd>", terms[i].word, terms[i].meaning);
-    }
-    server_text_add(text, "</dl></details>");
-}
-
-/* Writes a duration in its two largest units, such as "3 d 4 h". */
-static void page_duration(struct text *text, doorman_time time) {
-    long long seconds = (long long)(time / DOORMAN_SECOND);
-    if (seconds >= 86400) {
-        server_text_addf(text, "%lld d %lld h", seconds / 86400, seconds / 3600 % 24);
-    } else if (seconds >= 3600) {
-        server_text_addf(text, "%lld h %lld min", seconds / 3600, seconds / 60 % 60);
-    } else if (seconds >= 60) {
-        server_text_addf(text, "%lld min %lld s", seconds / 60, seconds % 60);
-    } else {
-        server_text_addf(text, "%lld s", seconds > 0 ? seconds : 0);
-    }
-}
-
-/* Adds the time that is left until the server stops learning. A node with a parent does not know
- * this time until the parent has answered. */
-static void page_learning_time(struct text *text, doorman_time learned_at, doorman_time now) {
-    if (learned_at == DOORMAN_NEVER) {
-        server_text_add(text, "until the parent answers");
-    } else {
-        server_text_add(text, "for ");
-        page_duration(text, learned_at - now);
-    }
-}
-
 /* The state of the mastership, at the top of a page. The color is green only if this process is
  * master. <main> has the state too, for the script. */
 struct page_state {
@@ -157,7 +88,7 @@ static void page_end(struct http_response *response, bool is_live) {
                     "</main><footer>doorman_server " DOORMAN_VERSION
                     " &middot; <a href='/metrics'>metrics</a> &middot; <a href='/v1/status'>status "
                     "as JSON</a> &middot; <a href='/v1/config'>configuration</a>");
-    page_terms(text);
+    server_page_terms(text);
     server_text_add(text, "</footer>");
     if (is_live) {
         server_text_addf(text, "<script nonce='%s'>", response->nonce);
@@ -167,159 +98,45 @@ static void page_end(struct http_response *response, bool is_live) {
     server_text_add(text, "</body></html>\n");
 }
 
-/* Starts one entry of the box at the top. The caller adds the value and the end tags. */
-static void page_fact(struct text *text, const char *name, const char *class) {
-    server_text_addf(text, "<div%s>", strcmp(class, "wide") == 0 ? " class=wide" : "");
-    page_start_term(text, "dt", name);
-    server_text_addf(text, "%s</dt><dd class='%s'>", name, class);
+/* Returns why a node has no lease of a resource. */
+static const char *lease_reason(const struct row *row, const struct parent_state *parent) {
+    if (parent->trouble.since) return "it is not reached, see the top of the first page";
+    switch (row->info.outcome) {
+    case DOORMAN_TRY_LATER: return "it learns, or has no lease of its own yet";
+    case DOORMAN_UNMATCHED: return "no template of the root matches the resource";
+    case DOORMAN_FULL: return "it has reached a limit, such as --max-holders";
+    case DOORMAN_GRANTED:
+    default: return "it has not answered yet, or its last lease has ended";
+    }
 }
 
-static void page_fact_text(struct text *text, const char *name, const char *value,
-                           const char *class) {
-    page_fact(text, name, class);
-    server_text_add_escaped(text, value, server_escape_html);
-    server_text_add(text, "</dd></div>");
-}
-
-/* Adds a text that links to the page of another process.
- *   http       the HTTP address of that process; "": not known, so there is no link
- *   resource   the link is to the page of this resource; NULL: to the list of resources */
-static void page_link(struct text *text, const char *http, const char *resource,
-                      const char *title) {
-    if (http[0]) {
-        server_text_add(text, "<a href=\"");
-        server_text_add_escaped(text, http, server_escape_html);
-        server_text_add(text, resource ? "/resources?resource=" : "/");
-        server_text_add_escaped(text, resource ? resource : "", server_escape_query);
-        server_text_add(text, "\">");
+/* Adds the lease of a node, or why there is none. */
+static void page_own_lease(struct text *text, const struct row *row,
+                           const struct parent_state *parent, doorman_time now) {
+    if (!row->info.leased) {
+        server_text_addf(text, " <span class=bad>no lease from the parent: %s</span>",
+                         lease_reason(row, parent));
+        return;
     }
-    server_text_add_escaped(text, title, server_escape_html);
-    if (http[0]) server_text_add(text, "</a>");
-}
-
-/* If the HTTP address of the master is known, its address is a link to its page. */
-static void page_master(struct text *text, const struct snapshot *snapshot) {
-    page_fact(text, "master", snapshot->is_master ? "good" : snapshot->master[0] ? "warn" : "bad");
-    if (snapshot->is_master) {
-        server_text_add(text, "this process");
-    } else if (snapshot->master[0]) {
-        server_text_add(text, "another: ");
-        page_link(text, snapshot->master_http, NULL, snapshot->master);
-    } else {
-        server_text_add(text, "not known");
-    }
-    server_text_add(text, "</dd></div>");
-}
-
-static void page_parent(struct text *text, struct service *service,
-                        const struct snapshot *snapshot) {
-    const struct addresses *parents = &service->settings->parents;
-    if (parents->count == 0) return;
-    bool all = snapshot->leased_count == snapshot->resource_count;
-    page_fact(text, "parent", "");
-    for (size_t i = 0; i < parents->count; i++) {
-        server_text_add(text, i ? ", " : "");
-        server_text_add_escaped(text, parents->items[i], server_escape_html);
-    }
-    if (snapshot->parent_http[0]) {
-        server_text_add(text, " &middot; ");
-        page_link(text, snapshot->parent_http, NULL, "page");
-    }
-    server_text_add(text, "</dd></div>");
-    page_fact(text, "leases from the parent", all ? "" : "bad");
-    server_text_addf(text, "%zu of %zu resources", snapshot->leased_count,
-                     snapshot->resource_count);
-    if (snapshot->leased_count > 0) {
-        server_text_add(text, "; the first one ends in ");
-        page_duration(text, snapshot->lease_end - snapshot->now);
-    }
-    server_text_add(text, "</dd></div>");
-}
-
-#define CHILDREN_SHOWN 50
-#define CHILD_SILENT (60 * DOORMAN_SECOND) /* the page marks a node that is silent for longer */
-
-/* Adds the child nodes, with links to their pages. */
-static void page_children(struct text *text, struct service *service) {
-    struct child_list children;
-    server_children_take(&children, service);
-    if (children.count > 0) page_fact(text, "children", "wide");
-    for (size_t i = 0; i < children.count && i < CHILDREN_SHOWN; i++) {
-        const struct child *child = &children.items[i];
-        server_text_add(text, i ? ", " : "");
-        page_link(text, child->http_address, NULL, child->node);
-        if (children.now - child->seen_at <= CHILD_SILENT) continue;
-        server_text_add(text, " <span class=warn>(silent for ");
-        page_duration(text, children.now - child->seen_at);
-        server_text_add(text, ")</span>");
-    }
-    if (children.count > CHILDREN_SHOWN) {
-        server_text_addf(text, " and %zu more", children.count - CHILDREN_SHOWN);
-    }
-    if (children.count > 0) server_text_add(text, "</dd></div>");
-    server_children_free(&children);
-}
-
-static void page_configuration(struct text *text, struct service *service) {
-    struct config_load last_load = server_last_load(service);
-    char when[32];
-    struct tm utc;
-    if (!service->settings->config) return;
-    gmtime_r(&last_load.loaded_at, &utc);
-    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &utc);
-    page_fact_text(text, "configuration loaded (UTC)", when, last_load.error[0] ? "warn" : "");
-    if (!last_load.error[0]) return;
-    page_fact(text, "last change refused", "wide");
-    server_text_add(text, "<span class=bad>");
-    server_text_add_escaped(text, last_load.error, server_escape_html);
-    server_text_add(text, "</span></dd></div>");
-}
-
-static void page_facts(struct text *text, struct service *service,
-                       const struct snapshot *snapshot) {
-    bool is_root = service->settings->parents.count == 0;
-    server_text_add(text, "<dl class=facts>");
-    page_fact_text(text, "node", service->node, "");
-    if (strcmp(service->id, service->node) != 0) page_fact_text(text, "process", service->id, "");
-    page_fact_text(text, "role", is_root ? "root: has the configuration" : "child of a parent", "");
-    page_master(text, snapshot);
-    page_fact_text(text, "address", service->advertise, "");
-    page_parent(text, service, snapshot);
-    bool learns = snapshot->learning_count > 0 || snapshot->learns_until;
-    page_fact(text, "learning", learns ? "warn" : "");
-    if (snapshot->learning_count > 0) {
-        server_text_addf(text, "%zu resource%s, ", snapshot->learning_count,
-                         snapshot->learning_count == 1 ? "" : "s");
-        page_learning_time(text, snapshot->learned_at, snapshot->now);
-    } else if (learns) { /* no holder has asked yet */
-        server_text_add(text, "all resources, ");
-        page_learning_time(text, snapshot->learns_until, snapshot->now);
-    } else {
-        server_text_add(text, "no");
-    }
-    server_text_add(text, "</dd></div>");
-    page_fact(text, "resources, holders", "");
-    server_text_addf(text, "%zu, %zu</dd></div>", snapshot->resource_count, snapshot->holder_count);
-    page_fact(text, "uptime", "");
-    page_duration(text, snapshot->now - service->started_at);
-    server_text_add(text, "</dd></div>");
-    page_fact_text(text, "version", DOORMAN_VERSION, "");
-    page_configuration(text, service);
-    if (snapshot->is_master) page_children(text, service);
-    server_text_add(text, "</dl>");
+    server_text_add(text, " ");
+    server_text_add_amount(text, row->info.capacity);
+    server_text_add(text, " leased from the parent ");
+    server_text_add_escaped(text, parent->address, server_escape_html);
+    server_text_add(text, " for ");
+    server_page_duration(text, row->info.lease_end - now);
 }
 
 /* Adds warnings about conditions that an operator should know. */
 static void page_warnings(struct text *text, struct service *service, const struct row *row,
-                          doorman_time now) {
+                          const struct parent_state *parent, doorman_time now) {
     if (row->info.is_learning) {
         server_text_add(text, " <span class=warn>learning ");
-        page_learning_time(text, row->info.learned_at, now);
+        server_page_learning_time(text, row->info.learned_at, now);
         server_text_add(text, "</span>");
     }
     if (row->info.overshoot > 0) {
         server_text_add(text, " <span class=bad>");
-        page_start_term(text, "span", "over its capacity");
+        server_page_start_term(text, "span", "over its capacity");
         server_text_add(text, "over its capacity</span></span>");
     }
     if (row->info.unconfirmed_count > 0) {
@@ -327,13 +144,7 @@ static void page_warnings(struct text *text, struct service *service, const stru
                          row->info.unconfirmed_count,
                          row->info.unconfirmed_count == 1 ? " does" : "s do");
     }
-    if (service->settings->parents.count == 0) return;
-    if (row->info.leased) {
-        server_text_add(text, " lease of ");
-        page_duration(text, row->info.lease_end - now);
-    } else {
-        server_text_add(text, " <span class=bad>no lease from the parent</span>");
-    }
+    if (service->settings->parents.count > 0) page_own_lease(text, row, parent, now);
 }
 
 /* Adds the unit of a resource behind an amount. */
@@ -345,7 +156,7 @@ static void page_unit(struct text *text, const char *unit) {
 static void page_numbers(struct text *text, const struct row *row) {
     const doorman_server_resource *info = &row->info;
     server_text_add(text, "<p>");
-    page_start_term(text, "span", "has");
+    server_page_start_term(text, "span", "has");
     server_text_add(text, "has <b>");
     server_text_add_amount(text, info->has);
     if (row->kind == DOORMAN_NO_ALGORITHM) {
@@ -359,22 +170,22 @@ static void page_numbers(struct text *text, const struct row *row) {
         page_unit(text, row->unit);
     }
     server_text_add(text, "</span>");
-    page_start_term(text, "span", "wants");
+    server_page_start_term(text, "span", "wants");
     server_text_add(text, "wants <b>");
     server_text_add_amount(text, info->wants);
     server_text_add(text, "</b></span></p><small>");
-    page_start_term(text, "span", "holder");
+    server_page_start_term(text, "span", "holder");
     server_text_addf(text, "%zu holder%s</span>, ", info->holder_count,
                      info->holder_count == 1 ? "" : "s");
     server_text_add_amount(text, info->subclients);
     server_text_addf(text, " subclient%s &middot; ", info->subclients <= 1 ? "" : "s");
-    page_start_term(text, "span", "committed");
+    server_page_start_term(text, "span", "committed");
     server_text_add(text, "committed ");
     server_text_add_amount(text, info->committed);
     server_text_add(text, "</span>");
     if (info->has_safe_capacity) {
         server_text_add(text, " &middot; ");
-        page_start_term(text, "span", "safe");
+        server_page_start_term(text, "span", "safe");
         server_text_add(text, "safe ");
         server_text_add_amount(text, info->safe_capacity);
         server_text_add(text, "</span>");
@@ -383,13 +194,13 @@ static void page_numbers(struct text *text, const struct row *row) {
 }
 
 static void page_resource(struct text *text, struct service *service, const struct row *row,
-                          doorman_time now) {
+                          const struct parent_state *parent, doorman_time now) {
     server_text_add(text, "<li class=resource><div class=name><a href=\"/resources?resource=");
     server_text_add_escaped(text, row->id, server_escape_query);
     server_text_add(text, "\">");
     server_text_add_escaped(text, row->id, server_escape_html);
     server_text_addf(text, "</a><small>%s", server_kind_name(row->kind));
-    page_warnings(text, service, row, now);
+    page_warnings(text, service, row, parent, now);
     server_text_add(text, "</small></div><div class=numbers>");
     server_graph_add_bar(text, row);
     page_numbers(text, row);
@@ -521,11 +332,11 @@ void server_handle_page(struct service *service, const struct http_request *requ
         qsort(snapshot.rows, snapshot.row_count, sizeof *snapshot.rows, view.order->compare);
     }
     page_start(service, request, response, view.filter, "");
-    page_facts(text, service, &snapshot);
+    server_page_facts(text, service, &snapshot);
     view_add_bars(text, &view, "resources");
     server_text_add(text, "<ol>");
     for (size_t i = view.first; i < view.end; i++) {
-        page_resource(text, service, &snapshot.rows[i], snapshot.now);
+        page_resource(text, service, &snapshot.rows[i], &snapshot.parent, snapshot.now);
     }
     server_text_add(text, "</ol>");
     if (snapshot.resource_count == 0) {
@@ -551,7 +362,7 @@ static void page_holder(struct text *text, const struct lease_row *row, const st
                         const char *resource) {
     const doorman_server_lease *info = &row->info;
     bool has_link = info->is_server && child;
-    page_link(text, has_link ? child->http_address : "", resource, row->id);
+    server_page_link(text, has_link ? child->http_address : "", resource, row->id);
     if (info->is_server) server_text_add(text, " <span class=soft>(a server)</span>");
     if (info->shared) server_text_add(text, " <span class=bad>used by two processes</span>");
     if (info->unconfirmed) server_text_add(text, " <span class=bad>does not confirm</span>");
@@ -568,12 +379,16 @@ static void page_lease(struct text *text, const struct lease_row *row, doorman_t
     server_text_add_amount(text, info->wants);
     server_text_add(text, "</td><td data-name=subclients>");
     server_text_add_amount(text, info->subclients);
-    server_text_addf(text, "</td><td data-name=priority>%d</td><td data-name='ends in'>",
-                     info->priority);
-    page_duration(text, info->expires_at - now);
+    if (info->is_server) { /* each of the clients below it has a priority of its own */
+        server_text_add(text, "</td><td data-name=priority>&ndash;</td><td data-name='ends in'>");
+    } else {
+        server_text_addf(text, "</td><td data-name=priority>%d</td><td data-name='ends in'>",
+                         info->priority);
+    }
+    server_page_duration(text, info->expires_at - now);
     server_text_add(text, "</td><td data-name=seen>");
     if (info->granted_at > 0) {
-        page_duration(text, now - info->granted_at);
+        server_page_duration(text, now - info->granted_at);
     } else {
         server_text_add(text, "no lease yet");
     }
@@ -598,7 +413,7 @@ static void lease_list_arrange(struct lease_list *leases, const struct view *vie
 static void page_start_table(struct text *text, const struct order *columns) {
     server_text_add(text, "<table><thead><tr>");
     for (const struct order *column = columns; column->name; column++) {
-        page_start_term(text, "th", column->title);
+        server_page_start_term(text, "th", column->title);
         server_text_addf(text, "%s</th>", column->title);
     }
     server_text_add(text, "</tr></thead><tbody>");
@@ -608,14 +423,19 @@ static void page_start_table(struct text *text, const struct order *columns) {
 static void page_about(struct text *text, struct service *service,
                        const struct lease_list *leases) {
     struct snapshot snapshot = {.now = 0};
-    server_text_addf(text, "<p class=soft>%s ", server_kind_name(leases->resource.kind));
-    page_warnings(text, service, &leases->resource, leases->now);
     pthread_mutex_lock(&service->lock);
     server_snapshot_find_master(&snapshot, service);
     pthread_mutex_unlock(&service->lock);
+    server_text_addf(text, "<p class=soft>%s", server_kind_name(leases->resource.kind));
+    if (leases->glob) {
+        server_text_add(text, " by the template ");
+        server_text_add_escaped(text, leases->glob, server_escape_html);
+    }
+    page_warnings(text, service, &leases->resource, &snapshot.parent, leases->now);
     if (snapshot.parent_http[0]) {
         server_text_add(text, " &middot; ");
-        page_link(text, snapshot.parent_http, leases->resource_id, "this resource at the parent");
+        server_page_link(text, snapshot.parent_http, leases->resource_id,
+                         "this resource at the parent");
     }
     server_text_add(text, "</p><p class=soft>");
     if (leases->description) server_text_add_escaped(text, leases->description, server_escape_html);

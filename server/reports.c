@@ -1,6 +1,7 @@
 /* doorman_server, part REPORTS: log lines for a person who looks for a cause (V6). They tell which
- * messages are refused, how a new configuration differs from the last one, and how long the server
- * learns. This file changes service->learning, and logs warnings through server/warnings.c. */
+ * messages are refused, how a new configuration differs from the last one, how long the server
+ * learns, and whether the parent answers. This file changes service->learning and the state of the
+ * link to the parent, and logs warnings through server/warnings.c. */
 #include "server.h"
 
 /* ---- messages ------------------------------------------------------------------------------- */
@@ -314,5 +315,33 @@ void server_report_learning(struct service *service, doorman_time now) {
         if (now >= learning->until) {
             learning_log(service, "learning has ended", learning->until - learning->started_at);
         }
+    }
+}
+
+/* ---- the parent ----------------------------------------------------------------------------- */
+
+void server_report_parent(struct service *service, const doorman_transport_result *result,
+                          doorman_time now) {
+    struct parent_state *state = &service->parent_link.state;
+    bool unreachable = result->status == DOORMAN_UNAVAILABLE;
+    const char *error =
+        result->error.text[0] ? result->error.text : server_status_text(result->status);
+    bool answered = state->answered_at > 0 && state->trouble.since == 0;
+    snprintf(state->address, sizeof state->address, "%s", result->address);
+    if (result->status != DOORMAN_OK) {
+        server_log_warning(service,
+                           unreachable ? WARNING_PARENT_UNREACHABLE : WARNING_PARENT_RESPONSE,
+                           "parent", result->address, error, now);
+        server_trouble_set(&state->trouble, error, now);
+        return;
+    }
+    if (!answered) {
+        server_log(service->settings, LEVEL_INFO, "the parent answers", "parent", result->address,
+                   LOG_END);
+    }
+    state->trouble.since = 0;
+    state->answered_at = now;
+    if (!result->is_probe) {
+        memcpy(state->http_address, result->http_address, sizeof state->http_address);
     }
 }

@@ -206,6 +206,27 @@ struct message_report {
     doorman_time duration; /* from the arrival of the message to its response */
 };
 
+/* A problem that lasts, such as a parent that cannot be reached. For pages and JSON. */
+struct trouble {
+    doorman_time since; /* 0: there is no problem */
+    char reason[sizeof(doorman_error)];
+};
+
+/* Starts a problem, or gives it a new reason. */
+static inline void server_trouble_set(struct trouble *trouble, const char *reason,
+                                      doorman_time now) {
+    if (trouble->since == 0) trouble->since = now;
+    snprintf(trouble->reason, sizeof trouble->reason, "%s", reason);
+}
+
+/* What is known about the parent. */
+struct parent_state {
+    doorman_time answered_at;                    /* 0: it has not answered yet */
+    char address[DOORMAN_ID_BYTES_MAX + 1];      /* the last one that was asked; "": none */
+    char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of its pages; not checked; "": not known */
+    struct trouble trouble;                      /* why the last request failed */
+};
+
 /* The link to the parent. The lock of the service guards all members except the transport. Only the
  * thread of this link uses the transport. */
 struct parent_link {
@@ -214,10 +235,8 @@ struct parent_link {
     pthread_cond_t wake;
     doorman_transport *transport;
     doorman_time wakes_at; /* when the thread wakes up to do what is due; 0: it is awake */
-    bool reachable;        /* the last request to the parent succeeded */
     bool has_new_tls;      /* service->pem has changed since the transport copied it */
-    char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of the parent's pages; not checked; "": not
-                                                    known */
+    struct parent_state state;
 };
 
 #define BUCKET_COUNT 12 /* of the histogram of durations */
@@ -399,6 +418,9 @@ struct service {
     struct parent_link parent_link;
     struct children *children; /* NULL: none */
     struct election *election; /* NULL: no etcd */
+    struct trouble no_master;  /* of the node; with an election */
+    struct trouble last_loss;  /* when and why this process lost its mastership */
+    struct trouble etcd;       /* why the last call to etcd failed */
     char master_http[DOORMAN_ID_BYTES_MAX +
                      1];   /* of another process that is master; "": not known */
     struct notify *notify; /* NULL: systemd does not ask for notifications */
@@ -533,77 +555,7 @@ static inline void server_notify_stop(struct service *service) { (void)service; 
 
 /* ---- >>warnings ----------------------------------------------------------------------------- */
 
-#define PEER_BYTES 64 /* the address of a peer as text */
-
-#ifdef DOORMAN_SERVER_WARNINGS
-/* Counts an event, and logs its warning at most once a minute, with the number of events since the
- * last line (V6). Precondition: the lock is held.
- *   key     a constant string
- *   value   what the new event is about
- *   cause   the holder or the error of the new event; may be NULL */
-void server_log_warning(struct service *service, int kind, const char *key, const char *value,
-                        const char *cause, doorman_time now);
-
-/* Works like server_log_warning, for an event with other pairs.
- *   pairs   WARNING_PAIR_MAX keys, each followed by its value. The keys are constant strings. A
- *           pair whose value is NULL is left out */
-void server_log_warning_pairs(struct service *service, int kind,
-                              const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now);
-
-/* Writes the address and the port of a peer. Returns false for a peer that is not at an IP address,
- * and leaves `text` unchanged. */
-bool server_peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]);
-
-/* Logs a refused peer as a repeated warning. Precondition: the lock is not held. */
-void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer);
-
-/* Counts and logs the error of a handshake over HTTPS, if the error is one of TLS. */
-void server_log_handshake(struct service *service, int error, const nng_sockaddr *peer);
-
-/* Counts and logs failed handshakes over nng, which does not say who the peers are.
- *   count   of new failures; at least 1 */
-void server_log_nng_handshakes(struct service *service, uint64_t count);
-
-/* Logs the warnings that are due. The main thread calls this once a second. */
-void server_warnings_update(struct service *service, doorman_time now);
-
-/* Counts and logs an event of the server object, which calls this function. */
-void server_on_event(void *context, const doorman_event *event);
-#else
-/* Without this part, only failures of requests to the parent are logged, each of them at once. */
-static inline void server_log_warning(struct service *service, int kind, const char *key,
-                                      const char *value, const char *cause, doorman_time now) {
-    (void)kind, (void)now;
-    if (!cause) return;
-    server_log(service->settings, LEVEL_WARNING, "a request to another server has failed", key,
-               value, "error", cause, LOG_END);
-}
-static inline void server_log_warning_pairs(struct service *service, int kind,
-                                            const char *const pairs[WARNING_PAIR_MAX][2],
-                                            doorman_time now) {
-    (void)service, (void)kind, (void)pairs, (void)now;
-}
-static inline bool server_peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]) {
-    (void)peer, (void)text;
-    return false;
-}
-static inline void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer) {
-    (void)service, (void)kind, (void)peer;
-}
-static inline void server_log_handshake(struct service *service, int error,
-                                        const nng_sockaddr *peer) {
-    (void)service, (void)error, (void)peer;
-}
-static inline void server_log_nng_handshakes(struct service *service, uint64_t count) {
-    (void)service, (void)count;
-}
-static inline void server_warnings_update(struct service *service, doorman_time now) {
-    (void)service, (void)now;
-}
-static inline void server_on_event(void *context, const doorman_event *event) {
-    (void)context, (void)event;
-}
-#endif
+#include "warnings.h"
 
 /* ---- >>reports ------------------------------------------------------------------------------ */
 
@@ -628,6 +580,10 @@ void server_report_config(const struct service *service, const doorman_config *l
 /* Logs when learning starts and when it ends. The main thread calls this once a second.
  * Precondition: the lock is held. */
 void server_report_learning(struct service *service, doorman_time now);
+
+/* Logs and notes how a request to the parent has ended. Precondition: the lock is held. */
+void server_report_parent(struct service *service, const doorman_transport_result *result,
+                          doorman_time now);
 #else
 static inline void server_report_message(struct service *service,
                                          const struct message_report *report) {
@@ -646,6 +602,12 @@ static inline void server_report_config(const struct service *service, const doo
 }
 static inline void server_report_learning(struct service *service, doorman_time now) {
     (void)service, (void)now;
+}
+static inline void server_report_parent(struct service *service,
+                                        const doorman_transport_result *result, doorman_time now) {
+    if (result->status == DOORMAN_OK) return;
+    server_log_warning(service, WARNING_PARENT_UNREACHABLE, "parent", result->address,
+                       result->error.text, now);
 }
 #endif
 

@@ -154,7 +154,11 @@ void server_snapshot_find_master(struct snapshot *snapshot, struct service *serv
     const char *master = response.master_address ? response.master_address : "";
     snprintf(snapshot->master, sizeof snapshot->master, "%s", master);
     snprintf(snapshot->master_http, sizeof snapshot->master_http, "%s", service->master_http);
-    const char *parent = service->parent_link.http_address;
+    const char *parent = service->parent_link.state.http_address;
+    snapshot->parent = service->parent_link.state;
+    snapshot->no_master = service->no_master;
+    snapshot->last_loss = service->last_loss;
+    snapshot->etcd = service->etcd;
     snprintf(snapshot->parent_http, sizeof snapshot->parent_http, "%s",
              server_host_is_http_address(parent) ? parent : "");
 }
@@ -240,6 +244,8 @@ static void lease_list_find_resource(struct lease_list *leases, struct service *
     const char *description = info.settings->description;
     leases->resource = row_make(&info);
     if (description) leases->description = strdup(description);
+    if (service->settings->parents.count == 0)
+        leases->glob = strdup(info.settings->identifier_glob);
 }
 
 void server_lease_list_take(struct lease_list *leases, struct service *service) {
@@ -260,6 +266,7 @@ void server_lease_list_uninit(struct lease_list *leases) {
     for (size_t i = 0; i < leases->row_count; i++) free(leases->rows[i].id);
     free(leases->rows);
     free(leases->description);
+    free(leases->glob);
 }
 
 /* ---- a search ---- */

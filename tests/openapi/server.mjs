@@ -19,11 +19,17 @@ const [master, standby, child, guarded] = process.argv.slice(2);
 const TIMEOUT = 60; // seconds
 
 // These responses need a second process that is master, a lack of memory, a server that stops at
-// this moment, or many requests at the same moment. Other tests have them.
+// this moment, or many requests at the same moment. These fields need a dead etcd or parent, or a
+// lost mastership. Other tests have them.
 const UNSEEN =
   /^(post .* (307|500|503)|get (?!.readyz).* (500|503)|get .readyz 500|get .v1.allow 307)$/;
-const FIELDS_UNSEEN = ['InspectResponse.mastership', 'NotMaster.is_master', 'NotMaster.mastership',
-  'ResetResponse.mastership', 'ResponseMessage.inspect', 'ResponseMessage.reset'];
+const FIELDS_UNSEEN = [
+  ...['ClientLeases', 'ResourceLeases'].flatMap(
+    (name) => ['etcd_failure', 'last_loss', 'no_master'].map((field) => `${name}.${field}`)),
+  'InspectResponse.mastership', 'LastLoss.ago', 'LastLoss.reason', 'NotMaster.is_master',
+  'NotMaster.mastership', 'ParentStatus.failure', 'ResetResponse.mastership',
+  'ResponseMessage.inspect', 'ResponseMessage.reset', 'Status.last_loss',
+].sort();
 
 // ---- requests
 

@@ -95,6 +95,49 @@ static void await_link(const struct tree *tree, int from, const char *page, int 
     await_text(&tree->nodes[from], page, link);
 }
 
+/* A node shows the state of its parent before its first client asks. It notices a dead parent, also
+ * while it has no client. */
+static void a_node_says_whether_its_parent_answers(void **state) {
+    (void)state;
+    struct fixture root = fixture_start(TEMPLATE(""), NULL);
+    struct fixture leaf = child_start(&root, "leaf");
+    process_await(leaf.server.process, "the parent answers", 1);
+    await_text(&leaf, "/", " answered ");
+    await_text(&leaf, "/v1/status", "\"parent\":{\"reachable\":true,\"address\":\"tcp://");
+    await_text(&leaf, "/metrics", "\ndoorman_server_parent_reachable 1\n");
+    server_stop(&root.server);
+    process_await(leaf.server.process, "the parent cannot be reached", 1);
+    await_text(&leaf, "/", "not reached for ");
+    await_text(&leaf, "/v1/status", "\"failure\":{\"for\":");
+    await_text(&leaf, "/metrics", "\ndoorman_server_parent_reachable 0\n");
+    free(post(&leaf, "/v1/get_capacity", HOST JSON, CAPACITY_REQUEST("c", "db/a", "5")));
+    await_text(&leaf, "/resources?resource=db/a", "no lease from the parent: it is not reached");
+    server_stop(&leaf.server);
+}
+
+static void a_node_says_where_its_capacity_comes_from(void **state) {
+    (void)state;
+    struct tree tree;
+    tree_start(&tree, TEMPLATE(""));
+    await_text(&tree.nodes[LEAF], "/resources?resource=db/a", "5 leased from the parent tcp://");
+    await_text(&tree.nodes[ROOT], "/resources?resource=db/a", "FAIR_SHARE by the template *");
+    await_text(&tree.nodes[ROOT], "/resources?resource=db/a", "<td data-name=priority>&ndash;");
+    tree_stop(&tree);
+}
+
+/* The page and the status say why there is no master, and since when. */
+static void a_node_says_why_it_has_no_master(void **state) {
+    (void)state;
+    const char *const flags[] = {"--etcd", "http://127.0.0.1:1", "--election-key", "key", NULL};
+    struct fixture lonely = fixture_start(TEMPLATE(""), flags);
+    await_text(&lonely, "/", "none for ");
+    await_text(&lonely, "/", "etcd cannot be reached");
+    await_text(&lonely, "/", "has not answered for ");
+    await_text(&lonely, "/v1/status", "\"no_master\":{\"for\":");
+    await_text(&lonely, "/v1/status", "\"etcd_failure\":{\"for\":");
+    server_stop(&lonely.server);
+}
+
 static void pages_link_up_and_down_the_tree(void **state) {
     (void)state;
     struct tree tree;
@@ -451,6 +494,9 @@ static void a_search_visits_a_bounded_number_of_leases(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(pages_link_up_and_down_the_tree),
+        TEST(a_node_says_whether_its_parent_answers),
+        TEST(a_node_says_where_its_capacity_comes_from),
+        TEST(a_node_says_why_it_has_no_master),
         TEST(nodes_below_show_the_description_and_the_unit),
         TEST(hostile_texts_of_a_configuration_stay_texts),
         TEST(a_node_without_a_valid_address_has_no_link),

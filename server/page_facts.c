@@ -1,0 +1,263 @@
+/* doorman_server, part HTTP: the facts at the top of the status page, and what the words on the
+ * pages mean. The facts are about the process: its node, its master, its parent, and what goes
+ * wrong. This file reads snapshots, and writes HTML. page.c makes the pages. */
+#include "http.h"
+
+/* What the words on the pages mean. The pages show the meaning on hover. A page also has the whole
+ * list at its end, for devices without a pointer. */
+static const struct term {
+    const char *word, *meaning;
+} terms[] = {
+    {"master", "the process of a node that grants leases"},
+    {"parent", "the server from which this node gets its leases"},
+    {"children", "the nodes that get their leases from this node"},
+    {"learning", "a new master does not know the leases of its predecessor; until they have ended, "
+                 "it grants only what holders say they have"},
+    {"lease", "an amount of capacity that a holder may use until a point in time"},
+    {"capacity", "how much there is of a resource"},
+    {"holder", "a client, or a server on behalf of its clients"},
+    {"has", "how much the holders hold: the sum of their leases"},
+    {"wants", "how much the holders ask for"},
+    {"committed", "what the server still counts as used by a holder, at least what it has"},
+    {"over its capacity", "the leases exceed what the node may have in force at this moment; after "
+                          "a cut, the older capacity counts until its leases have ended"},
+    {"subclients", "the clients that a holder stands for; a client stands for itself"},
+    {"safe", "the safe capacity: what a client may use without a lease"},
+    {"priority", "a higher number is more important; each client below a node has its own"},
+    {"ends in", "the time until the lease ends, unless the holder renews it"},
+    {"last renewal", "the time since the holder was last granted a lease"},
+};
+
+/* Starts an element whose meaning the page shows on hover, such as "<th title='...'>". */
+void server_page_start_term(struct text *text, const char *element, const char *word) {
+    server_text_addf(text, "<%s", element);
+    for (size_t i = 0; i < sizeof terms / sizeof *terms; i++) {
+        if (strcmp(terms[i].word, word) != 0) continue;
+        server_text_addf(text, " title='%s'", terms[i].meaning);
+    }
+    server_text_add(text, ">");
+}
+
+/* Lists the words. The list is outside <main>, so it stays open when the script replaces <main>. */
+void server_page_terms(struct text *text) {
+    server_text_add(text, "<details><summary>what the words mean</summary><dl>");
+    for (size_t i = 0; i < sizeof terms / sizeof *terms; i++) {
+        server_text_addf(text, "<dt>%s</dt><dd>%s</dd>", terms[i].word, terms[i].meaning);
+    }
+    server_text_add(text, "</dl></details>");
+}
+
+/* Writes a duration in its two largest units, such as "3 d 4 h". */
+void server_page_duration(struct text *text, doorman_time time) {
+    long long seconds = (long long)(time / DOORMAN_SECOND);
+    if (seconds >= 86400) {
+        server_text_addf(text, "%lld d %lld h", seconds / 86400, seconds / 3600 % 24);
+    } else if (seconds >= 3600) {
+        server_text_addf(text, "%lld h %lld min", seconds / 3600, seconds / 60 % 60);
+    } else if (seconds >= 60) {
+        server_text_addf(text, "%lld min %lld s", seconds / 60, seconds % 60);
+    } else {
+        server_text_addf(text, "%lld s", seconds > 0 ? seconds : 0);
+    }
+}
+
+/* Adds the time that is left until the server stops learning. A node with a parent does not know
+ * this time until the parent has answered. */
+void server_page_learning_time(struct text *text, doorman_time learned_at, doorman_time now) {
+    if (learned_at == DOORMAN_NEVER) {
+        server_text_add(text, "until the parent answers");
+    } else {
+        server_text_add(text, "for ");
+        server_page_duration(text, learned_at - now);
+    }
+}
+
+/* Starts one entry of the box at the top. The caller adds the value and the end tags. */
+static void page_fact(struct text *text, const char *name, const char *class) {
+    server_text_addf(text, "<div%s>", strcmp(class, "wide") == 0 ? " class=wide" : "");
+    server_page_start_term(text, "dt", name);
+    server_text_addf(text, "%s</dt><dd class='%s'>", name, class);
+}
+
+static void page_fact_text(struct text *text, const char *name, const char *value,
+                           const char *class) {
+    page_fact(text, name, class);
+    server_text_add_escaped(text, value, server_escape_html);
+    server_text_add(text, "</dd></div>");
+}
+
+/* Adds a text that links to the page of another process.
+ *   http       the HTTP address of that process; "": not known, so there is no link
+ *   resource   the link is to the page of this resource; NULL: to the list of resources */
+void server_page_link(struct text *text, const char *http, const char *resource,
+                      const char *title) {
+    if (http[0]) {
+        server_text_add(text, "<a href=\"");
+        server_text_add_escaped(text, http, server_escape_html);
+        server_text_add(text, resource ? "/resources?resource=" : "/");
+        server_text_add_escaped(text, resource ? resource : "", server_escape_query);
+        server_text_add(text, "\">");
+    }
+    server_text_add_escaped(text, title, server_escape_html);
+    if (http[0]) server_text_add(text, "</a>");
+}
+
+/* If the HTTP address of the master is known, its address is a link to its page. */
+static void page_master(struct text *text, const struct snapshot *snapshot) {
+    page_fact(text, "master", snapshot->is_master ? "good" : snapshot->master[0] ? "warn" : "bad");
+    if (snapshot->is_master) {
+        server_text_add(text, "this process");
+    } else if (snapshot->master[0]) {
+        server_text_add(text, "another: ");
+        server_page_link(text, snapshot->master_http, NULL, snapshot->master);
+    } else if (snapshot->no_master.since) {
+        server_text_add(text, "none for ");
+        server_page_duration(text, snapshot->now - snapshot->no_master.since);
+        server_text_add(text, ": ");
+        server_text_add_escaped(text, snapshot->no_master.reason, server_escape_html);
+    } else {
+        server_text_add(text, "not known");
+    }
+    server_text_add(text, "</dd></div>");
+}
+
+/* Adds a problem that has started, or what has happened once.
+ *   words   what stands in front of the duration, and behind it */
+static void page_trouble(struct text *text, const char *name, const struct trouble *trouble,
+                         const char *const words[2], doorman_time now) {
+    if (trouble->since == 0) return;
+    page_fact(text, name, "wide");
+    server_text_addf(text, "<span class=bad>%s", words[0]);
+    server_page_duration(text, now - trouble->since);
+    server_text_add(text, words[1]);
+    server_text_add_escaped(text, trouble->reason, server_escape_html);
+    server_text_add(text, "</span></dd></div>");
+}
+
+/* Adds why there is no master, and when and why this process lost its mastership. */
+static void page_election(struct text *text, const struct snapshot *snapshot) {
+    static const char *const fails[] = {"has not answered for ", ": "};
+    static const char *const lost[] = {"", " ago: "};
+    page_trouble(text, "etcd", &snapshot->etcd, fails, snapshot->now);
+    page_trouble(text, "last loss of mastership", &snapshot->last_loss, lost, snapshot->now);
+}
+
+/* Adds whether the parent answers. */
+static void page_parent_state(struct text *text, const struct snapshot *snapshot) {
+    static const char *const fails[] = {"not reached for ", ": "};
+    const struct parent_state *parent = &snapshot->parent;
+    if (parent->trouble.since) {
+        page_trouble(text, "link to the parent", &parent->trouble, fails, snapshot->now);
+        return;
+    }
+    page_fact(text, "link to the parent", parent->answered_at ? "good" : "");
+    if (parent->answered_at) {
+        server_text_add_escaped(text, parent->address, server_escape_html);
+        server_text_add(text, " answered ");
+        server_page_duration(text, snapshot->now - parent->answered_at);
+        server_text_add(text, " ago");
+    } else {
+        server_text_add(text, "no answer yet");
+    }
+    server_text_add(text, "</dd></div>");
+}
+
+static void page_parent(struct text *text, struct service *service,
+                        const struct snapshot *snapshot) {
+    const struct addresses *parents = &service->settings->parents;
+    if (parents->count == 0) return;
+    bool all = snapshot->leased_count == snapshot->resource_count;
+    page_fact(text, "parent", "");
+    for (size_t i = 0; i < parents->count; i++) {
+        server_text_add(text, i ? ", " : "");
+        server_text_add_escaped(text, parents->items[i], server_escape_html);
+    }
+    if (snapshot->parent_http[0]) {
+        server_text_add(text, " &middot; ");
+        server_page_link(text, snapshot->parent_http, NULL, "page");
+    }
+    server_text_add(text, "</dd></div>");
+    page_parent_state(text, snapshot);
+    page_fact(text, "leases from the parent", all ? "" : "bad");
+    server_text_addf(text, "%zu of %zu resources", snapshot->leased_count,
+                     snapshot->resource_count);
+    if (snapshot->leased_count > 0) {
+        server_text_add(text, "; the first one ends in ");
+        server_page_duration(text, snapshot->lease_end - snapshot->now);
+    }
+    server_text_add(text, "</dd></div>");
+}
+
+#define CHILDREN_SHOWN 50
+#define CHILD_SILENT (60 * DOORMAN_SECOND) /* the page marks a node that is silent for longer */
+
+/* Adds the child nodes, with links to their pages. */
+static void page_children(struct text *text, struct service *service) {
+    struct child_list children;
+    server_children_take(&children, service);
+    if (children.count > 0) page_fact(text, "children", "wide");
+    for (size_t i = 0; i < children.count && i < CHILDREN_SHOWN; i++) {
+        const struct child *child = &children.items[i];
+        server_text_add(text, i ? ", " : "");
+        server_page_link(text, child->http_address, NULL, child->node);
+        if (children.now - child->seen_at <= CHILD_SILENT) continue;
+        server_text_add(text, " <span class=warn>(silent for ");
+        server_page_duration(text, children.now - child->seen_at);
+        server_text_add(text, ")</span>");
+    }
+    if (children.count > CHILDREN_SHOWN) {
+        server_text_addf(text, " and %zu more", children.count - CHILDREN_SHOWN);
+    }
+    if (children.count > 0) server_text_add(text, "</dd></div>");
+    server_children_free(&children);
+}
+
+static void page_configuration(struct text *text, struct service *service) {
+    struct config_load last_load = server_last_load(service);
+    char when[32];
+    struct tm utc;
+    if (!service->settings->config) return;
+    gmtime_r(&last_load.loaded_at, &utc);
+    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &utc);
+    page_fact_text(text, "configuration loaded (UTC)", when, last_load.error[0] ? "warn" : "");
+    if (!last_load.error[0]) return;
+    page_fact(text, "last change refused", "wide");
+    server_text_add(text, "<span class=bad>");
+    server_text_add_escaped(text, last_load.error, server_escape_html);
+    server_text_add(text, "</span></dd></div>");
+}
+
+void server_page_facts(struct text *text, struct service *service,
+                       const struct snapshot *snapshot) {
+    bool is_root = service->settings->parents.count == 0;
+    server_text_add(text, "<dl class=facts>");
+    page_fact_text(text, "node", service->node, "");
+    if (strcmp(service->id, service->node) != 0) page_fact_text(text, "process", service->id, "");
+    page_fact_text(text, "role", is_root ? "root: has the configuration" : "child of a parent", "");
+    page_master(text, snapshot);
+    page_fact_text(text, "address", service->advertise, "");
+    page_election(text, snapshot);
+    page_parent(text, service, snapshot);
+    bool learns = snapshot->learning_count > 0 || snapshot->learns_until;
+    page_fact(text, "learning", learns ? "warn" : "");
+    if (snapshot->learning_count > 0) {
+        server_text_addf(text, "%zu resource%s, ", snapshot->learning_count,
+                         snapshot->learning_count == 1 ? "" : "s");
+        server_page_learning_time(text, snapshot->learned_at, snapshot->now);
+    } else if (learns) { /* no holder has asked yet */
+        server_text_add(text, "all resources, ");
+        server_page_learning_time(text, snapshot->learns_until, snapshot->now);
+    } else {
+        server_text_add(text, "no");
+    }
+    server_text_add(text, "</dd></div>");
+    page_fact(text, "resources, holders", "");
+    server_text_addf(text, "%zu, %zu</dd></div>", snapshot->resource_count, snapshot->holder_count);
+    page_fact(text, "uptime", "");
+    server_page_duration(text, snapshot->now - service->started_at);
+    server_text_add(text, "</dd></div>");
+    page_fact_text(text, "version", DOORMAN_VERSION, "");
+    page_configuration(text, service);
+    if (snapshot->is_master) page_children(text, service);
+    server_text_add(text, "</dl>");
+}
