@@ -178,7 +178,6 @@ static void the_status_says_that_the_master_is_not_known(void **state) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), more);
     expect(&fixture, "/v1/status", HOST, 200, "\"is_master\":false,\"master_address\":null");
     expect(&fixture, "/readyz", "", 503, "the master is not known");
-    expect(&fixture, "/", HOST, 200, "not known");
     expect(&fixture, "/", HOST, 200, "<span id=live class=bad>no master</span>");
     expect(&fixture, "/", HOST, 200, "<main data-state=bad ");
     expect(&fixture, "/", HOST, 200, "This process is not the master.");

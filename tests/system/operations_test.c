@@ -95,7 +95,7 @@ static void a_node_shows_whether_its_parent_answers(void **state) {
     struct fixture root =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
     struct fixture leaf = leaf_start(root.server.url);
-    assert_true(metric(&leaf, series) == 0);
+    metric_await(&leaf, series, 1); /* before its first client */
     request_capacity(&leaf, CAPACITY_REQUEST("a", "db", "30"));
     metric_await(&leaf, series, 1);
     char *response = get(&leaf, "/metrics", HOST);
