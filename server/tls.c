@@ -301,13 +301,14 @@ static void pem_replace(struct service *service, struct pem *pem) {
     pem_uninit(&last);
 }
 
-void server_tls_reload(struct service *service) {
+bool server_tls_reload(struct service *service, bool is_quiet) {
     const struct settings *settings = service->settings;
     struct pem pem = {.certificate = NULL};
     nng_tls_config *tls = NULL;
     doorman_error error;
-    if (!settings->tls_cert && !settings->tls_ca) return;
-    if (tls_load(&pem, &tls, settings, &error)) {
+    if (!settings->tls_cert && !settings->tls_ca) return true;
+    bool loaded = tls_load(&pem, &tls, settings, &error);
+    if (loaded) {
         assert(!tls == !service->tls);
         if (tls) tls_replace(service, tls);
         pem_replace(service, &pem);
@@ -318,9 +319,12 @@ void server_tls_reload(struct service *service) {
     } else {
         if (tls) nng_tls_config_free(tls);
         pem_uninit(&pem);
+    }
+    if (!loaded && !is_quiet) {
         server_log(settings, LEVEL_ERROR, "certificate refused; the last one stays in force",
                    "error", error.text, LOG_END);
     }
+    return loaded;
 }
 
 /* If memory runs out, the next call tries again. Only nodes with a parent have a transport. */

@@ -32,8 +32,10 @@ enum exit_status server_tls_start(struct service *service);
 void server_tls_stop(struct service *service);
 
 /* Loads the files again, and gives them to the listeners and to the link to the parent. If a file
- * is invalid, only logs the reason. The main thread calls this function. */
-void server_tls_reload(struct service *service);
+ * is invalid, only logs the reason. The main thread calls this function.
+ *   is_quiet   a failure is not logged, because a later call will try again
+ *   returns    whether the files were loaded; true if there are no files */
+bool server_tls_reload(struct service *service, bool is_quiet);
 
 /* Gives the transport of the link to the parent the files that were loaded last. The thread of the
  * link calls this function. Precondition: the lock is held. */
@@ -64,7 +66,10 @@ static inline enum exit_status server_tls_start(struct service *service) {
     return CONTINUE;
 }
 static inline void server_tls_stop(struct service *service) { (void)service; }
-static inline void server_tls_reload(struct service *service) { (void)service; }
+static inline bool server_tls_reload(struct service *service, bool is_quiet) {
+    (void)service, (void)is_quiet;
+    return true;
+}
 static inline void server_tls_update_parent_link(struct service *service) { (void)service; }
 static inline void server_tls_update(struct service *service, doorman_time now) {
     (void)service, (void)now;

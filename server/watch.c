@@ -73,11 +73,16 @@ bool server_watch_poll(struct service *service) {
 /* ---- certificates and tokens ---------------------------------------------------------------- */
 /* The certificate, its key and the authority belong together. A program may replace them one after
  * the other. So these files are loaded when one of them has changed and all of them were the same
- * in two looks. The file of the tokens is a group of its own. If a file of a group is missing or
+ * in two looks. If they do not fit then, the rest may follow. So an error is only logged when they
+ * still do not fit TLS_WAIT looks later. What was loaded before stays in force meanwhile. The file of the tokens is a group of its own. If a file of a group is missing or
  * cannot be read, a program may be replacing it, and nothing of this group is loaded.
  *
  * libcurl reads the certificates for etcd again for each connection. So those are not loaded here.
  * They are only reported if they are missing, because the next connection to etcd would fail. */
+
+/* How many looks, one each second, the server waits for the other files before it refuses files of
+ * TLS that do not fit. */
+#define TLS_WAIT 10
 
 static const int reload_flags[RELOAD_FILE_COUNT] = {
     [FILE_TLS_CERT] = FLAG_TLS_CERT, [FILE_TLS_KEY] = FLAG_TLS_KEY,
@@ -166,7 +171,8 @@ void server_reload_start(struct service *service) {
 
 void server_reload_now(struct service *service) {
     server_reload_start(service);
-    server_tls_reload(service);
+    service->reload.tls_wait = 0;
+    server_tls_reload(service, false);
     server_tokens_reload(service);
 }
 
@@ -179,7 +185,9 @@ void server_reload_update(struct service *service) {
     memcpy(reload->seen, now, sizeof now);
     if (tls) {
         memcpy(reload->loaded, now, FILE_TOKENS * sizeof *now);
-        server_tls_reload(service);
+        reload->tls_wait = server_tls_reload(service, true) ? 0 : TLS_WAIT;
+    } else if (reload->tls_wait > 0 && --reload->tls_wait == 0) {
+        server_tls_reload(service, false);
     }
     if (tokens) {
         reload->loaded[FILE_TOKENS] = now[FILE_TOKENS];

@@ -21,7 +21,9 @@ struct world {
 
 static int missing_lines, again_lines; /* of the log, since the last look */
 static int tls_loads, token_loads;
-static char last_flag[32]; /* in the last line of the log that has a flag */
+static bool tls_fits = true; /* the files of TLS belong together */
+static int tls_refusals;     /* loads that log that they do not */
+static char last_flag[32];   /* in the last line of the log that has a flag */
 
 /* Counts the lines that the watch logs. */
 void server_log(const struct settings *settings, enum log_level level, const char *message, ...) {
@@ -40,9 +42,11 @@ void server_log(const struct settings *settings, enum log_level level, const cha
 const char *server_flag_name(int flag) {
     return flag == FLAG_TLS_KEY ? "tls-key" : flag == FLAG_ETCD_CA ? "etcd-ca" : "other";
 }
-void server_tls_reload(struct service *service) {
+bool server_tls_reload(struct service *service, bool is_quiet) {
     (void)service;
     tls_loads++;
+    tls_refusals += !tls_fits && !is_quiet;
+    return tls_fits;
 }
 void server_tokens_reload(struct service *service) {
     (void)service;
@@ -260,6 +264,36 @@ static void a_missing_file_for_etcd_is_reported(void **state) {
     assert_logged(1, 0);
 }
 
+/* A certificate and its key are replaced one after the other, five seconds apart. */
+static void a_certificate_waits_for_its_key(void **state) {
+    struct world *w = (struct world *)*state;
+    use_own_files(w);
+    tls_refusals = 0;
+    tls_fits = false;
+    write_text(w->own[FILE_TLS_CERT], "another certificate");
+    expect_loads(w, 5, 1, 0);
+    write_text(w->own[FILE_TLS_KEY], "another key");
+    tls_fits = true;
+    expect_loads(w, 30, 1, 0);
+    assert_int_equal(tls_refusals, 0);
+}
+
+static void a_certificate_without_its_key_is_refused_once(void **state) {
+    struct world *w = (struct world *)*state;
+    use_own_files(w);
+    tls_refusals = 0;
+    tls_fits = false;
+    write_text(w->own[FILE_TLS_CERT], "another certificate");
+    expect_loads(w, 2 + TLS_WAIT - 1, 1, 0);
+    assert_int_equal(tls_refusals, 0);
+    expect_loads(w, 1, 1, 0);
+    assert_int_equal(tls_refusals, 1);
+    expect_loads(w, 30, 0, 0);
+    server_reload_now(&w->service);
+    assert_int_equal(tls_refusals, 2); /* a reload that a person asks for says it at once */
+    tls_fits = true;
+}
+
 /* The load logs that the file cannot be read. */
 static void a_key_that_is_missing_at_a_reload_is_not_reported_again(void **state) {
     struct world *w = (struct world *)*state;
@@ -289,6 +323,8 @@ int main(void) {
         TEST(tokens_are_loaded_while_a_key_is_missing),
         TEST(a_file_that_cannot_be_opened_counts_as_missing),
         TEST(a_missing_file_for_etcd_is_reported),
+        TEST(a_certificate_waits_for_its_key),
+        TEST(a_certificate_without_its_key_is_refused_once),
         TEST(a_key_that_is_missing_at_a_reload_is_not_reported_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
