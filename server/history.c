@@ -4,7 +4,11 @@
  * The history is what resources had, wanted and could give in the last ten minutes. The graphs of
  * the status page show it. It has a point every ten seconds, for at most 10,000 resources (7 MB).
  * The main thread adds the points. It merges the last list with a new snapshot. Both are sorted by
- * id. */
+ * id.
+ *
+ * A resource vanishes from the server with its last holder. Its history stays until all its points
+ * are from the time after that, and so do its metrics. Such a resource only has the room that the
+ * other resources leave. */
 #include "http.h"
 
 #define HISTORY_MAX 10000
@@ -43,19 +47,53 @@ static void history_copy(struct snapshot *snapshot, struct service *service) {
     server_for_each_resource(service, server_snapshot_reserve, history_add_row, snapshot);
 }
 
-/* Makes the new list. Keeps the points of resources that still exist, and adds one point to each
- * resource. Takes ownership of the ids of the rows. Returns NULL if memory runs out. */
-static struct trend *history_merge(const struct history *history, struct snapshot *snapshot) {
-    struct trend *trends = (struct trend *)calloc(snapshot->row_count + 1, sizeof *trends);
-    for (size_t i = 0, old = 0; trends && i < snapshot->row_count; i++) {
-        struct row *row = &snapshot->rows[i];
-        while (old < history->count && strcmp(history->trends[old].id, row->id) < 0) old++;
-        if (old < history->count && strcmp(history->trends[old].id, row->id) == 0) {
-            trends[i] = history->trends[old];
+/* Continues the history of a resource that has no holders any more. Returns false if the history
+ * ends, or if memory runs out. */
+static bool trend_continue(struct trend *trend, const struct trend *last) {
+    char *id = last->missing < HISTORY_POINTS - 1 ? strdup(last->id) : NULL;
+    if (!id) return false;
+    *trend = *last;
+    trend->id = id;
+    trend->missing++;
+    if (trend->count < HISTORY_POINTS) trend->count++;
+    points_add(trend->has, 0);
+    points_add(trend->wants, 0);
+    points_add(trend->capacity, -1);
+    return true;
+}
+
+/* Adds a point to a resource that has holders.
+ *   last   its points; NULL: it is new */
+static void trend_update(struct trend *trend, const struct trend *last, struct row *row) {
+    if (last) *trend = *last;
+    trend->missing = 0;
+    trend->id = row->id;
+    row->id = NULL;
+    trend_add(trend, &row->info);
+}
+
+/* Makes the new list. Keeps the points of the last list, and adds one point to each resource. Takes
+ * ownership of the ids of the rows. Returns NULL if memory runs out.
+ *   count   out: the length of the list */
+static struct trend *history_merge(const struct history *history, struct snapshot *snapshot,
+                                   size_t *count) {
+    size_t room = HISTORY_MAX - snapshot->row_count, i = 0, old = 0;
+    if (room > history->count) room = history->count;
+    struct trend *trends = (struct trend *)calloc(snapshot->row_count + room + 1, sizeof *trends);
+    *count = 0;
+    while (trends && (i < snapshot->row_count || old < history->count)) {
+        const struct trend *last = old < history->count ? &history->trends[old] : NULL;
+        int order = !last                     ? 1
+                    : i < snapshot->row_count ? strcmp(last->id, snapshot->rows[i].id)
+                                              : -1;
+        if (order < 0) {
+            bool kept = room > 0 && trend_continue(&trends[*count], last);
+            room -= kept;
+            *count += kept;
+        } else {
+            trend_update(&trends[(*count)++], order == 0 ? last : NULL, &snapshot->rows[i++]);
         }
-        trends[i].id = row->id;
-        row->id = NULL;
-        trend_add(&trends[i], &row->info);
+        old += order <= 0;
     }
     return trends;
 }
@@ -74,12 +112,13 @@ static void history_sample(struct service *service) {
     if (snapshot.row_count > 1) {
         qsort(snapshot.rows, snapshot.row_count, sizeof *snapshot.rows, server_compare_row_ids);
     }
-    struct trend *trends = snapshot.failed ? NULL : history_merge(history, &snapshot);
+    size_t count = 0;
+    struct trend *trends = snapshot.failed ? NULL : history_merge(history, &snapshot, &count);
     if (trends) {
         pthread_mutex_lock(&history->lock);
         history_clear(history);
         history->trends = trends;
-        history->count = snapshot.row_count;
+        history->count = count;
         pthread_mutex_unlock(&history->lock);
     }
     server_snapshot_uninit(&snapshot);
@@ -98,6 +137,28 @@ struct trend server_history_find(struct service *service, const char *id) {
     pthread_mutex_unlock(&history->lock);
     found.id = NULL;
     return found;
+}
+
+/* Returns whether one of the first `count` rows, which are sorted, has this id. */
+static bool rows_have(const struct snapshot *snapshot, size_t count, char *id) {
+    const struct row key = {.id = id};
+    return count > 0 && bsearch(&key, snapshot->rows, count, sizeof key, server_compare_row_ids);
+}
+
+void server_history_add_missing(struct service *service, struct snapshot *snapshot, size_t limit) {
+    struct history *history = service->history;
+    size_t sorted = snapshot->row_count;
+    if (sorted > 1) qsort(snapshot->rows, sorted, sizeof *snapshot->rows, server_compare_row_ids);
+    pthread_mutex_lock(&history->lock);
+    for (size_t i = 0; i < history->count && snapshot->row_count < limit; i++) {
+        const struct trend *trend = &history->trends[i];
+        if (trend->missing == 0 || rows_have(snapshot, sorted, trend->id)) continue;
+        char *id = server_snapshot_reserve(snapshot) ? strdup(trend->id) : NULL;
+        if (!id) break;
+        snapshot->rows[snapshot->row_count++] = (struct row){.id = id, .is_missing = true};
+        /* cppcheck-suppress memleak ; the row owns the memory */
+    }
+    pthread_mutex_unlock(&history->lock);
 }
 
 void server_history_update(struct service *service, doorman_time now) {

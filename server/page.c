@@ -471,6 +471,19 @@ static void page_leases(struct text *text, struct service *service, struct lease
     }
 }
 
+/* Makes the page of a resource without holders. For ten minutes it shows the history. */
+static void page_missing(struct text *text, struct service *service, struct http_response *response,
+                         const char *id) {
+    bool has_history = server_history_find(service, id).count > 0;
+    if (!has_history) response->code = 404;
+    server_text_addf(text, "<p>This resource has no %s. <a href='/'>All resources</a></p>",
+                     has_history ? "holders at present" : "leases");
+    if (!has_history) return;
+    server_text_add(text, "<div class=big>");
+    server_graph_add_trend(text, service, id);
+    server_text_add(text, "</div>");
+}
+
 void server_handle_leases(struct service *service, const struct http_request *request,
                           struct http_response *response) {
     struct view view = view_read(request, lease_orders);
@@ -487,8 +500,7 @@ void server_handle_leases(struct service *service, const struct http_request *re
     if (leases.found) {
         page_leases(text, service, &leases, &view);
     } else {
-        response->code = 404;
-        server_text_add(text, "<p>This resource has no leases. <a href='/'>All resources</a></p>");
+        page_missing(text, service, response, view.resource);
     }
     page_end(response, true);
     text->failed = text->failed || leases.failed;

@@ -66,7 +66,8 @@ static int teardown(void **state) {
     return 0;
 }
 
-static void request(struct world *w, const char *client, double wants) {
+/* Returns the id of the lease. */
+static uint64_t request(struct world *w, const char *client, double wants) {
     const doorman_demand demand = {.wants = wants, .subclients = 1, .priority = 1};
     const doorman_capacity_request item = {.resource_id = "db", .wants = &demand, .wants_count = 1};
     const doorman_request request = {
@@ -75,6 +76,20 @@ static void request(struct world *w, const char *client, double wants) {
     assert_int_equal(
         doorman_server_handle(w->service.server, &request, &response, NULL, doorman_clock()),
         DOORMAN_OK);
+    return response.items[0].gets.id;
+}
+
+static void release(struct world *w, const char *client, uint64_t id) {
+    const doorman_capacity_request item = {.resource_id = "db", .has = {.id = id}};
+    const doorman_request request = {
+        .method = DOORMAN_RELEASE_CAPACITY, .holder_id = client, .items = &item, .item_count = 1};
+    doorman_response response;
+    assert_int_equal(
+        doorman_server_handle(w->service.server, &request, &response, NULL, doorman_clock()),
+        DOORMAN_OK);
+    doorman_request none; /* an update removes the resource */
+    assert_false(doorman_upstream_request(doorman_server_upstream(w->service.server), &none,
+                                          doorman_clock()));
 }
 
 static void add_point(struct world *w) {
@@ -193,6 +208,52 @@ static void a_trend_keeps_its_last_ten_minutes(void **state) {
     assert_contains(draw_trend(w), "the last 590 s: ");
 }
 
+/* Returns how many rows the metrics have for resources that have lost their holders. */
+static size_t count_missing(struct world *w) {
+    struct snapshot snapshot = {.now = 0};
+    server_for_each_resource(&w->service, server_snapshot_reserve, history_add_row, &snapshot);
+    size_t before = snapshot.row_count;
+    server_history_add_missing(&w->service, &snapshot, 1000);
+    size_t added = snapshot.row_count - before;
+    for (size_t i = before; i < snapshot.row_count; i++) assert_true(snapshot.rows[i].is_missing);
+    server_snapshot_uninit(&snapshot);
+    return added;
+}
+
+static void a_resource_keeps_its_history_without_holders(void **state) {
+    struct world *w = (struct world *)*state;
+    uint64_t id = request(w, "a", 90);
+    add_point(w);
+    add_point(w);
+    release(w, "a", id);
+    assert_int_equal(count_missing(w), 0); /* no sample has noticed it yet */
+    for (int i = 1; i < HISTORY_POINTS; i++) {
+        add_point(w);
+        assert_int_equal(count_missing(w), 1);
+        struct trend trend = server_history_find(&w->service, "db");
+        assert_true(trend.has[HISTORY_POINTS - 1 - i] == 90 && trend.has[HISTORY_POINTS - 1] == 0);
+    }
+    add_point(w);
+    assert_int_equal(server_history_find(&w->service, "db").count, 0);
+    assert_int_equal(count_missing(w), 0);
+}
+
+static void a_resource_continues_its_history_with_a_new_holder(void **state) {
+    struct world *w = (struct world *)*state;
+    uint64_t id = request(w, "a", 90);
+    add_point(w);
+    release(w, "a", id);
+    add_point(w);
+    assert_int_equal(count_missing(w), 1);
+    request(w, "b", 50);
+    assert_int_equal(count_missing(w), 0); /* before the next sample too */
+    add_point(w);
+    struct trend trend = server_history_find(&w->service, "db");
+    assert_int_equal(trend.count, 3);
+    assert_true(trend.has[HISTORY_POINTS - 3] == 90 && trend.has[HISTORY_POINTS - 2] == 0 &&
+                trend.has[HISTORY_POINTS - 1] == 50);
+}
+
 static void an_axis_ends_at_a_round_number(void **state) {
     static const struct {
         double amount, expected;
@@ -233,6 +294,8 @@ int main(void) {
         TEST(an_axis_ends_at_four_times_the_capacity_and_says_what_is_wanted),
         TEST(a_trend_without_two_points_has_only_axes),
         TEST(a_trend_keeps_its_last_ten_minutes),
+        TEST(a_resource_keeps_its_history_without_holders),
+        TEST(a_resource_continues_its_history_with_a_new_holder),
         TEST(an_axis_ends_at_a_round_number),
         TEST(a_short_amount_has_at_most_three_digits),
     };
