@@ -525,7 +525,9 @@ static void connection_check(struct http_connection *connection) {
     connection->is_head = request->is_head;
     bool allowed = server_http_request_check(connection->service, request, &response);
     if (request->has_wrong_token) {
-        server_log_peer(connection->service, WARNING_TOKEN, &connection->peer);
+        server_log_peer(connection->service, WARNING_TOKEN, &connection->peer, NULL);
+    } else if (request->lacks_role) {
+        server_log_peer(connection->service, WARNING_ROLE, &connection->peer, request->token.name);
     }
     if (!allowed) {
         connection->last = true;

@@ -71,6 +71,7 @@ struct http_request {
     struct token_identity token;    /* of the sender */
     nng_stream *stream;             /* the connection, which tells the address of the peer */
     bool has_wrong_token;           /* the sender has given a token that is not valid */
+    bool lacks_role;                /* the token does not have the role that the request needs */
     const struct http_route *route; /* NULL: unknown path, or a method of the protocol */
     size_t length;                  /* bytes of the body; SIZE_MAX: not known */
     int coding_count;               /* how often Transfer-Encoding occurs */
@@ -232,6 +233,7 @@ struct row {
     doorman_server_resource info; /* its id and settings pointers are not valid */
     doorman_kind kind;
     char unit[DOORMAN_UNIT_BYTES_MAX + 1]; /* "": none */
+    bool is_missing; /* only for metrics: the resource has lost its last holder */
 };
 
 struct snapshot {
@@ -398,13 +400,19 @@ const struct child *server_children_find(const struct child_list *list, const ch
 
 struct trend {
     char *id;
-    unsigned count; /* the number of valid points, which are at the end; the newest is last */
+    unsigned count;   /* the number of valid points, which are at the end; the newest is last */
+    unsigned missing; /* points since the resource lost its last holder; 0: it has holders */
     float has[HISTORY_POINTS], wants[HISTORY_POINTS];
     float capacity[HISTORY_POINTS]; /* below 0: the holders did not share a capacity */
 };
 
 /* Returns a copy of the history of a resource. The copy is empty if the resource is not found. */
 struct trend server_history_find(struct service *service, const char *id);
+
+/* Adds a row for each resource that has lost its last holder in the last ten minutes. The amounts of
+ * such a row are 0. Sorts the rows that the snapshot has.
+ *   limit   of all rows */
+void server_history_add_missing(struct service *service, struct snapshot *snapshot, size_t limit);
 
 bool server_history_create(struct service *service);
 void server_history_destroy(struct service *service);

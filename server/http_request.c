@@ -376,7 +376,7 @@ static enum role request_role(const struct http_request *request) {
 
 /* Checks the role of the token. The methods for administrators need a token, so that everybody who
  * changes a counter is known. Precondition: the path exists, and accepts the verb. */
-static void request_check_role(const struct service *service, const struct http_request *request,
+static void request_check_role(struct service *service, struct http_request *request,
                                struct http_response *response) {
     enum role needed = request_role(request);
     bool open = request->route && request->route->is_open;
@@ -388,6 +388,8 @@ static void request_check_role(const struct service *service, const struct http_
     if (!service->tokens || open || request->token.role >= needed) return;
     snprintf(text, sizeof text, "this request needs a token with the role %s; '%s' has the role %s",
              server_role_name(needed), request->token.name, server_role_name(request->token.role));
+    request->lacks_role = true;
+    server_counter_add(&service->counters.authentication_failures[FAILED_ROLE], 1);
     server_http_response_set_error(response, 403, "PERMISSION_DENIED", text);
 }
 

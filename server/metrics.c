@@ -3,7 +3,10 @@
  *
  * The metrics follow the conventions of Prometheus. At most SERIES_MAX resources have series of
  * their own, because every series costs memory in Prometheus. The series `other` is the sum of the
- * remaining resources. */
+ * remaining resources.
+ *
+ * The series of a resource do not end with its last holder. For ten minutes, what belongs to the
+ * holders is 0. So a graph falls to 0, and an alert sees it. */
 #include "http.h"
 
 #define SERIES_MAX 1000
@@ -177,12 +180,14 @@ static void metrics_authentication(struct text *text, const struct counters *cou
     static const char *const labels[FAILED_COUNT] = {
         [FAILED_TOKEN_MISSING] = "kind=\"http\",reason=\"token_missing\"",
         [FAILED_TOKEN_WRONG] = "kind=\"http\",reason=\"token_wrong\"",
+        [FAILED_ROLE] = "kind=\"http\",reason=\"role\"",
         [FAILED_CERTIFICATE] = "kind=\"http\",reason=\"certificate\"",
         [FAILED_HANDSHAKE] = "kind=\"http\",reason=\"handshake\"",
         [FAILED_NNG_HANDSHAKE] = "kind=\"nng\",reason=\"handshake\""};
     metrics_header(text, "server_authentication_failures_total", "counter",
-                   "Refused peers: no token or a wrong one, no certificate of --tls-ca, or another "
-                   "failed TLS handshake. Over nng, handshake stands for both.");
+                   "Refused peers: no token, a wrong one, or one whose role is too small; no "
+                   "certificate of --tls-ca, or another failed TLS handshake. Over nng, handshake "
+                   "stands for both.");
     for (int i = 0; i < FAILED_COUNT; i++) {
         server_text_addf(text, "doorman_server_authentication_failures_total{%s} %" PRIu64 "\n",
                          labels[i], counter_read(&counters->authentication_failures[i]));
@@ -258,6 +263,9 @@ static bool metric_value(const struct snapshot *snapshot, const struct row *row,
                          enum resource_metric metric, bool has_parent, double *out) {
     const doorman_server_resource *info = &row->info;
     double left = (double)(info->lease_end - snapshot->now) / 1e9;
+    bool is_of_holders = metric != METRIC_CAPACITY && metric != METRIC_EXPIRED &&
+                         metric != METRIC_SAFE_CAPACITY && metric != METRIC_REMAINING;
+    if (row->is_missing && !is_of_holders) return false;
     switch (metric) {
     case METRIC_CAPACITY: *out = info->capacity; break;
     case METRIC_HAS: *out = info->has; break;
@@ -332,6 +340,7 @@ void server_handle_metrics(struct service *service, const struct http_request *r
     snapshot.abandoned = response->abandoned;
     server_snapshot_take(&snapshot, service, "", SERIES_MAX);
     metrics_merge_other(&snapshot);
+    if (!snapshot.has_others) server_history_add_missing(service, &snapshot, SERIES_MAX);
     double learning =
         snapshot.learns_until ? (double)(snapshot.learns_until - snapshot.now) / DOORMAN_SECOND : 0;
     response->type = "text/plain; version=0.0.4; charset=utf-8";

@@ -172,6 +172,7 @@ enum {
     WARNING_NNG_HANDSHAKE,
     WARNING_PEER_CERTIFICATE,
     WARNING_TOKEN,
+    WARNING_ROLE,
     WARNING_HTTP_CROWDED,
     WARNING_SHARED_ID, /* the first of SHARED_ID_MAX kinds */
     WARNING_COUNT = WARNING_SHARED_ID + SHARED_ID_MAX
@@ -184,8 +185,12 @@ struct warning_pair {
     char value[sizeof(doorman_error)];
 };
 
+#define WARNING_HOSTS_MAX 32
+
 struct repeated_warning {
     uint64_t unlogged_count;
+    size_t host_count; /* different hosts of peers since the last line, up to WARNING_HOSTS_MAX */
+    uint32_t hosts[WARNING_HOSTS_MAX];           /* their hashes */
     doorman_time quiet_until;                    /* no line of this kind before this time */
     struct warning_pair pairs[WARNING_PAIR_MAX]; /* they describe the last event */
 };
@@ -246,6 +251,7 @@ struct parent_link {
 enum {
     FAILED_TOKEN_MISSING,
     FAILED_TOKEN_WRONG,
+    FAILED_ROLE,        /* the token is right, but has a role that is too small */
     FAILED_CERTIFICATE, /* the peer has no certificate that --tls-ca has signed */
     FAILED_HANDSHAKE,
     FAILED_NNG_HANDSHAKE, /* nng does not say whether the certificate was the reason */
@@ -351,6 +357,8 @@ struct reload {
     struct file_version loaded[RELOAD_FILE_COUNT]; /* when the files were loaded */
     struct file_version seen[RELOAD_FILE_COUNT];   /* at the last look */
     unsigned missing_count[RELOAD_FILE_COUNT]; /* looks in a row without the file, as file_watch */
+    unsigned
+        tls_wait; /* looks until the files of TLS, which do not fit yet, are refused; 0: none */
 };
 
 /* The contents of the files that the flags --tls-... name. NULL: the flag is not given. */

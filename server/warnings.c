@@ -31,6 +31,7 @@ static const char *const warning_texts[WARNING_COUNT] = {
         "TLS handshakes at --listen have failed; nng does not report the peers",
     [WARNING_PEER_CERTIFICATE] = "a peer has no certificate that --tls-ca has signed",
     [WARNING_TOKEN] = "a request has a wrong token",
+    [WARNING_ROLE] = "a token does not have the role that its request needs",
     [WARNING_HTTP_CROWDED] =
         "few HTTP connections are free, so the server closes each one after its response",
     [WARNING_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
@@ -57,6 +58,7 @@ static void warning_update(struct service *service, int kind, doorman_time now) 
                    pairs[2].value, pairs[3].key, pairs[3].value, pairs[4].key, pairs[4].value,
                    pairs[5].key, pairs[5].value, LOG_END);
         warning->unlogged_count = 0;
+        warning->host_count = 0;
         warning->quiet_until = now + WARNING_INTERVAL;
     }
 }
@@ -99,11 +101,32 @@ bool server_peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]) {
     return is_4 || is_6;
 }
 
-void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer) {
-    char text[PEER_BYTES] = "unknown";
+#define HOSTS_TEXT 40
+
+/* Notes the host of a peer, and writes how many different hosts there are. Each connection has a
+ * port of its own, so the port does not count. */
+static void warning_note_host(struct repeated_warning *warning, const char *peer,
+                              char count[HOSTS_TEXT]) {
+    const char *end = strrchr(peer, ':');
+    uint32_t hash = 2166136261U; /* FNV-1a */
+    size_t at = 0;
+    for (; *peer && peer != end; peer++) hash = (hash ^ (unsigned char)*peer) * 16777619U;
+    while (at < warning->host_count && warning->hosts[at] != hash) at++;
+    bool full = at == WARNING_HOSTS_MAX;
+    if (!full) warning->hosts[at] = hash;
+    if (!full && at == warning->host_count) warning->host_count++;
+    snprintf(count, HOSTS_TEXT, "%s%zu", full ? "more than " : "", warning->host_count);
+}
+
+void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer,
+                     const char *token) {
+    char text[PEER_BYTES] = "unknown", hosts[HOSTS_TEXT];
     (void)server_peer_format(peer, text);
     pthread_mutex_lock(&service->lock);
-    server_log_warning(service, kind, "peer", text, NULL, doorman_clock());
+    warning_note_host(&service->warnings[kind], text, hosts);
+    const char *const pairs[WARNING_PAIR_MAX][2] = {
+        {"peer", text}, {"hosts", hosts}, {"token", token}};
+    server_log_warning_pairs(service, kind, pairs, doorman_clock());
     pthread_mutex_unlock(&service->lock);
 }
 
@@ -111,10 +134,10 @@ void server_log_handshake(struct service *service, int error, const nng_sockaddr
     counter *failures = service->counters.authentication_failures;
     if (error == NNG_EPEERAUTH) {
         server_counter_add(&failures[FAILED_CERTIFICATE], 1);
-        server_log_peer(service, WARNING_PEER_CERTIFICATE, peer);
+        server_log_peer(service, WARNING_PEER_CERTIFICATE, peer, NULL);
     } else if (error == NNG_ECRYPTO) {
         server_counter_add(&failures[FAILED_HANDSHAKE], 1);
-        server_log_peer(service, WARNING_HANDSHAKE, peer);
+        server_log_peer(service, WARNING_HANDSHAKE, peer, NULL);
     }
 }
 

@@ -23,8 +23,11 @@ void server_log_warning_pairs(struct service *service, int kind,
  * and leaves `text` unchanged. */
 bool server_peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]);
 
-/* Logs a refused peer as a repeated warning. Precondition: the lock is not held. */
-void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer);
+/* Logs a refused peer as a repeated warning, with the number of different hosts. Precondition: the
+ * lock is not held.
+ *   token   the name of its token; NULL: none */
+void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer,
+                     const char *token);
 
 /* Counts and logs the error of a handshake over HTTPS, if the error is one of TLS. */
 void server_log_handshake(struct service *service, int error, const nng_sockaddr *peer);
@@ -56,8 +59,9 @@ static inline bool server_peer_format(const nng_sockaddr *peer, char text[PEER_B
     (void)peer, (void)text;
     return false;
 }
-static inline void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer) {
-    (void)service, (void)kind, (void)peer;
+static inline void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer,
+                                   const char *token) {
+    (void)service, (void)kind, (void)peer, (void)token;
 }
 static inline void server_log_handshake(struct service *service, int error,
                                         const nng_sockaddr *peer) {

@@ -168,6 +168,22 @@ static void a_wrong_token_is_logged(void **state) {
     server_stop(&fixture.server);
 }
 
+/* V6: the metrics count such requests too. */
+static void a_role_that_is_too_small_is_logged_and_counted(void **state) {
+    (void)state;
+    struct fixture fixture = start_with_tokens(TOKENS);
+    for (int i = 0; i < 3; i++) {
+        expect_post(&fixture, "/v1/get_capacity", HOST JSON BEARER("scrape-1"), "{}", 403, "");
+    }
+    process_await(fixture.server.process,
+                  "\"a token does not have the role that its request needs\" count=1 "
+                  "peer=127.0.0.1:",
+                  1);
+    process_await(fixture.server.process, " hosts=1 token=prometheus\n", 1);
+    expect(&fixture, "/metrics", HOST BEARER("scrape-1"), 200, "kind=\"http\",reason=\"role\"} 3");
+    server_stop(&fixture.server);
+}
+
 /* V6: the log has the name of the token that a request used. */
 static void the_name_of_a_token_is_logged(void **state) {
     (void)state;
@@ -292,6 +308,7 @@ int main(int argc, char **argv) {
         TEST(a_key_is_inspected_and_reset_only_over_http_with_a_token),
         TEST(a_token_that_is_not_in_the_file_is_refused),
         TEST(a_wrong_token_is_logged),
+        TEST(a_role_that_is_too_small_is_logged_and_counted),
         TEST(the_name_of_a_token_is_logged),
         TEST(an_error_in_the_file_of_tokens_names_the_line),
         TEST(the_file_of_tokens_has_limits),

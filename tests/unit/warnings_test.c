@@ -83,6 +83,30 @@ static void a_line_about_several_events_describes_the_last(void **state) {
     assert_int_equal(logged(w, " count=2 resource=two holder=b\n"), 1);
 }
 
+/* Logs a refused peer with this IPv4 address and port. */
+static void refuse(struct world *w, uint32_t host, uint16_t port) {
+    const nng_sockaddr peer = {
+        .s_in = {.sa_family = NNG_AF_INET, .sa_port = htons(port), .sa_addr = htonl(host)}};
+    server_log_peer(&w->service, WARNING_TOKEN, &peer, NULL);
+}
+
+static void a_line_about_peers_counts_their_hosts(void **state) {
+    struct world *w = (struct world *)*state;
+    refuse(w, 0x0a000001, 1000);
+    assert_int_equal(logged(w, " count=1 peer=10.0.0.1:1000 hosts=1\n"), 1);
+    for (uint16_t port = 1; port <= 5; port++) refuse(w, 0x0a000002, port);
+    refuse(w, 0x0a000003, 6);
+    refuse(w, 0x0a000002, 7);
+    update(w, doorman_clock() + 60 * SECOND);
+    assert_int_equal(logged(w, " count=7 peer=10.0.0.2:7 hosts=2\n"), 1);
+    for (uint32_t host = 1; host <= WARNING_HOSTS_MAX; host++) refuse(w, host, 1);
+    update(w, doorman_clock() + 200 * SECOND);
+    assert_int_equal(logged(w, " count=32 peer=0.0.0.32:1 hosts=32\n"), 1);
+    for (uint32_t host = 1; host <= WARNING_HOSTS_MAX + 9; host++) refuse(w, host, 1);
+    update(w, doorman_clock() + 400 * SECOND);
+    assert_int_equal(logged(w, " count=41 peer=0.0.0.41:1 hosts=\"more than 32\"\n"), 1);
+}
+
 /* nng reports no peers, and the server looks at its counters from time to time. */
 static void failed_handshakes_over_nng_are_counted_and_logged_once_a_minute(void **state) {
     struct world *w = (struct world *)*state;
@@ -105,6 +129,7 @@ int main(void) {
         TEST(further_shared_ids_have_one_line_that_names_the_last),
         TEST(an_id_that_is_no_longer_shared_makes_room_for_another),
         TEST(a_line_about_several_events_describes_the_last),
+        TEST(a_line_about_peers_counts_their_hosts),
         TEST(failed_handshakes_over_nng_are_counted_and_logged_once_a_minute),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
