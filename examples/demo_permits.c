@@ -279,6 +279,12 @@ static int show_result(const demo *d, bool ended) {
     printf("%lu permits: %lu granted, %lu refused, %lu of them in %d bans. %s\n", all.asked,
            all.granted, all.asked - all.granted, all.banned, d->bans,
            d->exceeded ? "A LIMIT WAS EXCEEDED." : "No limit was exceeded.");
+    doorman_agent_info info;
+    if (doorman_agent_read_info(d->agent, &info) == DOORMAN_OK) {
+        printf("The agent sent %llu messages, and refused %llu permits by itself.\n",
+               (unsigned long long)info.permits.messages,
+               (unsigned long long)info.permits.refused_locally);
+    }
     return d->exceeded || !all.granted;
 }
 
