@@ -15909,8 +15909,10 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
  * after 5 failures: the message under way is the test. Otherwise: the breaker is closed.
  */
 
-#define DOORMAN__MESSAGE_ITEMS ((size_t)10000)    /* P19 */
-#define DOORMAN__MESSAGE_TEXT ((size_t)256 << 10) /* so the response fits in 4 MiB, too */
+/* With the longest names of limits, a response of so many items and so many bytes of text fits in 4
+ * MiB. P19 would allow 10,000 items. */
+#define DOORMAN__MESSAGE_ITEMS ((size_t)4000)
+#define DOORMAN__MESSAGE_TEXT ((size_t)256 << 10)
 #define DOORMAN__REFUSALS_MAX ((size_t)10000)
 #define DOORMAN__CALLS_MAX ((size_t)100000) /* the fallback decides on further permits */
 #define DOORMAN__REPORTS_MAX ((size_t)10000)
