@@ -80,6 +80,61 @@ static void report(bench *b, const comparison *c, doorman_agent *agent) {
     bench_row(b, c->ratio, "times", LEAST(5), "  permits for each request of the echo");
 }
 
+/* A caller without a thread: each decision asks for the next permit. */
+typedef struct chain {
+    doorman_agent *agent;
+    const bool *stops; /* atomic */
+    uint64_t *granted; /* atomic */
+    size_t *running;   /* atomic */
+    char key[HOLDER_ID_BYTES + 1];
+} chain;
+
+static void chain_on_decided(void *context, doorman_status status,
+                             const doorman_acquired *acquired);
+
+static void chain_next(chain *self) {
+    const doorman_permit_item item = {.resource_id = "permits/64", .key = self->key, .cost = 1};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    must(doorman_agent_acquire_async(self->agent, &request, TIMEOUT, chain_on_decided, self,
+                                     NULL) == DOORMAN_OK,
+         "a permit was not asked");
+}
+
+static void chain_on_decided(void *context, doorman_status status,
+                             const doorman_acquired *acquired) {
+    chain *self = context;
+    must(status == DOORMAN_OK && acquired->granted, "a permit was not granted");
+    __atomic_fetch_add(self->granted, 1, __ATOMIC_RELAXED);
+    if (__atomic_load_n(self->stops, __ATOMIC_RELAXED)) {
+        __atomic_fetch_sub(self->running, 1, __ATOMIC_RELAXED);
+    } else {
+        chain_next(self);
+    }
+}
+
+static void measure_callbacks(bench *b, doorman_agent *agent) {
+    static chain chains[THREADS];
+    const struct timespec length = {.tv_sec = b->quick ? 1 : 3};
+    bool stops = false;
+    uint64_t granted = 0;
+    size_t running = THREADS;
+    for (size_t i = 0; i < THREADS; i++) {
+        chains[i] =
+            (chain){.agent = agent, .stops = &stops, .granted = &granted, .running = &running};
+        write_holder_id(chains[i].key, i);
+        chain_next(&chains[i]);
+    }
+    doorman_time start = doorman_clock();
+    uint64_t before = __atomic_load_n(&granted, __ATOMIC_RELAXED);
+    nanosleep(&length, NULL);
+    double count = (double)(__atomic_load_n(&granted, __ATOMIC_RELAXED) - before);
+    bench_row(b, count * 1e9 / (double)(doorman_clock() - start), "permits/s", ANY,
+              "  64 callbacks in place of the threads");
+    __atomic_store_n(&stops, true, __ATOMIC_RELAXED);
+    const struct timespec pause = {.tv_nsec = 1000000};
+    while (__atomic_load_n(&running, __ATOMIC_RELAXED) > 0) nanosleep(&pause, NULL);
+}
+
 /* One thread alone: the time from the call to the decision. */
 static void measure_alone(bench *b, doorman_agent *agent) {
     enum { CALLS = 2000 };
@@ -123,6 +178,7 @@ void bench_agent(bench *b) {
     __atomic_store_n(&stops, true, __ATOMIC_RELAXED);
     for (size_t i = 0; i < THREADS; i++) pthread_join(askers[i].thread, NULL);
     report(b, &c, agent);
+    measure_callbacks(b, agent);
     measure_alone(b, agent);
     doorman_agent_stop(agent);
     peer_stop(server);
