@@ -634,7 +634,7 @@ typedef struct doorman_response {
 
 /* The part of a client or a server that makes requests. It decides which leases to ask for, when,
  * and at which address. It also processes the responses. The client or server owns its upstream and
- * frees it. The same loop works for a client, a node with a parent, and a root. The upstream of a
+ * frees it. A doorman_permit_client has an upstream too, which asks for permits. The same loop works for a client, a node with a parent, and a root. The upstream of a
  * root has work to do, but nothing to send.
  *
  *     doorman_upstream *upstream = doorman_client_upstream(client);  (or doorman_server_upstream)
@@ -2229,8 +2229,9 @@ DOORMAN_API doorman_status doorman_json_response(doorman_upstream *upstream, uin
 #define DOORMAN__DECLARES_NNG
 /* ---- agent and resources, the public part --------------------------------------------------- */
 
-/* A client with a clock, a thread and a connection of its own. Any thread may call the functions of
- * an agent and its resources. Only doorman_resource_wait and doorman_agent_stop block.
+/* A client with a clock, a thread and a connection of its own. It has a second thread and a second
+ * connection when it is asked for permits. Any thread may call the functions of an agent and its
+ * resources. Only doorman_resource_wait, doorman_agent_acquire and doorman_agent_stop block.
  * If n units may be used now, doorman_resource_wait takes them and returns without a wait.
  *
  * Each function of an agent or a resource that returns a status can also return
@@ -2262,10 +2263,11 @@ DOORMAN_API doorman_status doorman_agent_start(doorman_agent **out,
                                                const doorman_client_options *options,
                                                doorman_error *error);
 
-/* The first of two steps to stop an agent. Calls of doorman_resource_wait in progress return
- * UNAVAILABLE. Later calls of doorman_resource_wait and doorman_resource_open return UNAVAILABLE at
- * once. All other calls work as before. Any thread may call doorman_agent_shutdown, any number of
- * times. Threads that wait without a timeout can be stopped like this:
+/* The first of two steps to stop an agent. Calls of doorman_resource_wait and doorman_agent_acquire
+ * in progress return UNAVAILABLE. Later calls of these two functions, of doorman_resource_open,
+ * doorman_agent_acquire_async and doorman_agent_report return UNAVAILABLE at once. All other calls
+ * work as before. Any thread may call doorman_agent_shutdown, any number of times. Threads that
+ * wait without a timeout can be stopped like this:
  *
  *     each thread     while (doorman_resource_wait(resource, 1, DOORMAN_NEVER) == DOORMAN_OK)
  *                         act();
@@ -2278,11 +2280,12 @@ DOORMAN_API doorman_status doorman_agent_shutdown(doorman_agent *agent);
 
 /* The second of two steps to stop an agent. The call also does the first step, if this was not done
  * before. It releases all leases, except the leases of gauges with units in use. To release leases,
- * the call waits at most a second for the server. The call does not wait if nothing can be
- * released, or if no server can be reached. At the end the call closes its socket of nng, and waits
- * at most another half second for nng. Then the call frees the agent and its resources.
- * No other thread may use the agent or its resources during the call or later, with one exception:
- * a thread may already be blocked in doorman_resource_wait. NULL has no effect.
+ * the call waits at most a second for the server. In the same second the agent sends the reports
+ * that are left. The call does not wait if nothing can be released or sent, or if no server can be
+ * reached. At the end the call closes its one or two sockets of nng, and waits at most another half
+ * second for each of them. Then the call frees the agent and its resources. No other thread may use
+ * the agent or its resources during the call or later, with one exception: a thread may already be
+ * blocked in doorman_resource_wait or doorman_agent_acquire. NULL has no effect.
  *   returns   OK | DEADLOCK or UNAVAILABLE (see doorman_agent; nothing is freed) */
 DOORMAN_API doorman_status doorman_agent_stop(doorman_agent *agent);
 
@@ -2314,7 +2317,8 @@ DOORMAN_API doorman_status doorman_agent_read_info(doorman_agent *agent, doorman
 
 /* Turns the kill switch on or off. While it is on, all attempts on the agent's resources are
  * allowed and counted, and no call waits. The switch also affects resources that are opened later.
- * The agent renews its leases as usual.
+ * The agent renews its leases as usual. All permits are granted at once, and the agent still sends
+ * them (P25).
  *   returns   OK */
 DOORMAN_API doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on);
 
