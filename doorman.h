@@ -11127,6 +11127,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * P5 valid_for is at most retry_after and 1 s. It is 1 s without retry_after. It is 0 for a permit
  *    of several items, and where a refusal counts for a ban.
  * P6 Details list each limit of each item.
+ * P9 Permits are not idempotent. A request whose response is lost may have charged units. So a
+ *    repeated request may be refused too early, but is never granted too often.
  * P12 A window of SLIDING_WINDOW or TIERS has 16 slices. The units of the last 16 slices count. So
  *    the window covers 15/16 to 1 of its length, and never refuses what an exact window allows. The
  *    slices of SLIDING_WINDOW begin at multiples of window / 16. The slices of a tier begin at the
@@ -11156,9 +11158,11 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    max_keys counts them there. A counter is adapted when it is used or visited next. So a counter
  *    that was full or over under the previous figures may be fresh, or may have its state again.
  * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
- *    gained since then, and a window that contains this time is used up.
+ *    gained since then, and a window that contains this time is used up. The permits of a server
+ *    begin without counters and bans at each victory. A server that learns decides on permits.
  * P18 Every decision raises events, and is counted by limit and reason.
- * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit.
+ * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
+ *    beyond a bound is refused as a whole, by name.
  * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
  *    (resource, key) has.
  *       Each limit counts which (resource, key)s it grants and refuses most, in two sketches. A
