@@ -240,9 +240,9 @@ coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## coverage of he
 	@sh .ci/deps --need 'sh .ci/deps gcovr' gcovr
 	@find build/coverage -name '*.gcda' -delete
 	@sh tests/run.sh $(COVERAGE_TESTS)
-	@echo '$(COVERAGE_SIM) faults; its log is $(COVERAGE_SIM).log'
-	@$(COVERAGE_SIM) faults --jobs $$(nproc 2>/dev/null || echo 1) --seeds 200 \
-	    >$(COVERAGE_SIM).log 2>&1
+	@echo '$(COVERAGE_SIM) faults, permits; its log is $(COVERAGE_SIM).log'
+	@for mode in faults permits; do $(COVERAGE_SIM) $$mode \
+	    --jobs $$(nproc 2>/dev/null || echo 1) --seeds 200 || exit; done >$(COVERAGE_SIM).log 2>&1
 	@gcovr --filter doorman.h --filter doorman_server.c --filter server/ \
 	    --exclude server/server.h --exclude-branches-by-pattern '^ *assert\(' \
 	    --json build/coverage/all.json build/coverage
@@ -295,7 +295,8 @@ sim: build/sim/sim ## simulated scenarios; or FAULTS=1 [SEEDS=N] [SEED=N]; or MU
 ifdef MUTANTS
 	@CC='$(CC)' sh tests/sim/mutants.sh
 else ifdef FAULTS
-	@build/sim/sim faults --jobs $$(nproc 2>/dev/null || echo 1) $(SIM_SEEDS)
+	@for mode in faults permits; do echo "sim $$mode" && \
+	    build/sim/sim $$mode --jobs $$(nproc 2>/dev/null || echo 1) $(SIM_SEEDS) || exit; done
 else
 	@build/sim/sim scenarios --jobs $$(nproc 2>/dev/null || echo 1) \
 	    $(if $(SEEDS),--seeds $(SEEDS)) --output build/sim
@@ -319,7 +320,8 @@ FUZZ_FLAGS_calls = -max_len=1024
 FUZZ_FLAGS_glob = -max_len=520 -use_value_profile=1
 FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
-SIM_SOURCES = $(addprefix tests/sim/sim_,world.c election.c network.c check.c)
+SIM_SOURCES = $(addprefix tests/sim/sim_,world.c election.c network.c check.c permits.c account.c \
+    counter.c definition.c decision.c)
 
 fuzz: $(FUZZ:%=fuzz_%) ## fuzz everything that reads bytes (libFuzzer); SECONDS=60 FUZZ=glob
 

@@ -74,8 +74,9 @@ change() { # header, old, new
     ' "$1"
 }
 
-mutant() { # name, the rule and how it is broken, old text, new text, ..., options of `sim faults`
-    name=$1 rule=$2
+# The options are those of `sim faults`. With --permits first, they are those of `sim permits`.
+mutant() { # name, the rule and how it is broken, old text, new text, ..., options
+    name=$1 rule=$2 mode=faults
     shift 2
     if [ "$name" != "$wanted" ]; then return; fi
     cp doorman.h "$folder/$name/doorman.h"
@@ -87,10 +88,14 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
         fi
         shift 2
     done
+    if [ "${1:-}" = --permits ]; then
+        mode=permits
+        shift
+    fi
     $compile "-I$folder/$name" -c tests/sim/sim.c -o "$folder/$name/sim.o"
     # shellcheck disable=SC2086 # the objects
     $compile "$folder/$name/sim.o" $folder/*.o -o "$folder/$name/sim" -lm
-    if "$folder/$name/sim" faults --seeds "$seeds" --no-shrink "$@" >"$folder/$name/out" 2>/dev/null
+    if "$folder/$name/sim" $mode --seeds "$seeds" --no-shrink "$@" >"$folder/$name/out" 2>/dev/null
     then
         missed=1
         found="NOT FOUND in $seeds runs"
@@ -241,6 +246,54 @@ mutant gone-between 'R8: a new master does not learn what a master before it gra
     '(void)term;' --favour resign
 mutant gone-own 'R8: a master that becomes master again does not learn what it granted before' \
     'if (is_master) election->vacant_term = 0;' '' --favour exile,loss
+mutant permit-part 'P1: the last limit alone decides on a permit' \
+    'fits = fits && (!charge->reason || charge->shadow);' \
+    'fits = !charge->reason || charge->shadow;' --permits
+mutant permit-sum 'P1: what several items want of one counter is not added up' \
+    'doorman__charge *charge = item ? doorman__permits_same_charge(permits, given) : NULL;' \
+    'doorman__charge *charge = NULL;' --permits
+mutant permit-debt 'P2: a bucket lends although its debt takes longer than the caller can wait' \
+    'if (*wait > wait_max || *wait > figures->max_wait) return 0;' \
+    'if (*wait > figures->max_wait) return 0;' --permits
+mutant permit-wait 'P3: the wait of a grant is that of the last bucket' \
+    'if (waits) result.wait = doorman__later(result.wait, charge->wait);' \
+    'if (waits) result.wait = charge->wait;' --permits
+mutant permit-named 'P4: the refusal that ends first is named' \
+    'best_waits && given.delay > best->delay' \
+    'best_waits && given.delay < best->delay' --permits
+mutant permit-valid 'P5: a caller may refuse by itself while refusals count for a ban' \
+    'if (counts && !charge->shadow) return 0;' \
+    '(void)counts;' --permits
+mutant permit-slices 'P12: a sliding window counts 15 slices' \
+    'if (slice + DOORMAN__SLICES <= now) break; sum +=' \
+    'if (slice + DOORMAN__SLICES - 1 <= now) break; sum +=' --permits
+mutant permit-cooldown 'P12: a tier that cools down is always passed over' \
+    'if (!tier->skippable) break;' \
+    '' --permits
+mutant permit-report 'P13: a report fills a window to three times its limit' \
+    'uint64_t most = 2 * doorman__parts_floor(figures->limit);' \
+    'uint64_t most = 3 * doorman__parts_floor(figures->limit);' --permits
+mutant permit-forget 'P14: a counter is removed while its refusals count for a ban' \
+    '!doorman__counter_counts(counter, limit, permits->at.now); if (!fresh)' \
+    'limit; if (!fresh)' --permits
+mutant permit-keep 'P14: a counter with an override is never removed' \
+    'if (!fresh) return;' \
+    'if (!fresh || counter->override_) return;' --permits
+mutant permit-reload 'P15: a resource that gets another template loses its counters' \
+    'if (same && (last->slot == own || place->counter_count)) return *last;' \
+    'if (same && last->slot == own) return *last;' --permits
+mutant permit-restart 'P16: a window that contains the victory is not used up' \
+    'bool used_up = limit->empty_at_start && span.begin <= at->start_epoch;' \
+    'bool used_up = false && limit && at;' --permits
+mutant permit-max-keys 'P19: a full limit evicts a counter, although it has to refuse' \
+    'if (limit->refuse_new || !doorman__permits_evict(permits, slot)) return false;' \
+    'if (!doorman__permits_evict(permits, slot)) return false;' --permits
+mutant permit-epoch 'P26: the time of day goes back' \
+    'at->epoch = given > least ? given : least;' \
+    'at->epoch = given; (void)least;' --permits
+mutant permit-ban 'of two bans that begin at the same time, the one of the last limit is in force' \
+    'return end - now > duration ? end - now : duration;' \
+    '(void)end; return duration;' --permits
 
 if [ -z "$missed" ]; then echo "$wanted: no such mutant"; fi
 [ "$missed" = 0 ]

@@ -5,6 +5,9 @@
  *     sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST] [--levels MOST]
  *         [--nodes MOST] [--clients MOST] [--resources MOST] [--seconds MOST] [--jobs N]
  *         [--verbose] [--no-shrink]
+ *     sim permits ...
+ *
+ * The runs of `faults` have leases. Those of `permits` have permits, with the same options.
  *
  *   --seeds    the number of seeds, which count up from the first one. Default: 10 for scenarios;
  *              for faults 1,000, or 1 where --seed is given
@@ -28,6 +31,7 @@ static int usage_error(const char *what) {
             "       sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST]\n"
             "           [--levels MOST] [--nodes MOST] [--clients MOST] [--resources MOST]\n"
             "           [--seconds MOST] [--jobs N] [--verbose] [--no-shrink]\n"
+            "       sim permits, with the options of sim faults\n"
             "LIST is all, none, or kinds of faults separated by commas:\n",
             what);
 #define FAULT_LINE(code, name, text) fprintf(stderr, "  %-10s %s\n", name, text);
@@ -91,7 +95,7 @@ int main(int argc, char **argv) {
     command.options = (sim_run_options){.program = argv[0], .shrink = true};
     for (size_t i = 0; i < SIM_BOUND_COUNT; i++) command.options.maximum[i] = 100000;
     (void)read_faults("all", command.options.allowed);
-    if (argc < 2) return usage_error("missing command: scenarios or faults");
+    if (argc < 2) return usage_error("missing command: scenarios, faults or permits");
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) {
             command.options.verbose = true;
@@ -107,7 +111,9 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "scenarios") == 0) {
         return sim_scenarios(command.seeds ? command.seeds : 10, command.folder, command.jobs);
     }
-    if (strcmp(argv[1], "faults") != 0) return usage_error(argv[1]);
+    command.options.permits = strcmp(argv[1], "permits") == 0;
+    bool faults = strcmp(argv[1], "faults") == 0;
+    if (!faults && !command.options.permits) return usage_error(argv[1]);
     if (!command.seeds) command.seeds = command.options.seed ? 1 : 1000;
     if (!command.options.seed) command.options.seed = 1;
     return sim_faults(&command.options, command.seeds, command.jobs);

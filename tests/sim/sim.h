@@ -10,12 +10,19 @@
  *   sim_check.c      invariants checked at every event, and the exact shares expected at the end
  *   sim_scenarios.c  the scenarios of the design document, and their tables
  *   sim_faults.c     random systems and faults, and how a failing run is shrunk
+ *   sim_permits.c    clients of permits, and their messages
+ *   sim_account.c    an account of the permits of each mastership
+ *   sim_decision.c   checks each decision against the account
+ *   sim_counter.c    what one counter of permits offers
+ *   sim_definition.c random configurations of permits
  *   sim.c            the command line
  *
  * A system has nodes and clients. Each node has processes, which elect its master. Each client
  * sends requests to the processes of a node. The nodes form one or more trees. The processes of a
  * root have a configuration. The processes of any other node send requests to the processes of its
  * parent, as clients do.
+ *
+ * A run has leases or permits. Runs with leases use the files up to sim_faults.c.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -69,13 +76,15 @@
     X(ABANDON, "abandon", "resources are closed with units in flight")                             \
     X(CARELESS, "careless", "clients name no lease, or the one before the last")                   \
     X(CUT, "cut", "the capacity falls, several times in a row, and sometimes rises")               \
-    X(WHOLE, "whole", "resources are in whole units, or change to that and back")
+    X(WHOLE, "whole", "resources are in whole units, or change to that and back")                  \
+    X(TIME, "time", "permits only: the time of day is set back or forward")
 
 #define SIM_FAULT_CODE(code, name, text) SIM_##code,
 typedef enum sim_fault { SIM_FAULTS(SIM_FAULT_CODE) SIM_FAULT_COUNT } sim_fault;
 
 typedef struct sim_world sim_world;
 typedef struct sim_event sim_event;
+typedef struct sim_permits sim_permits;
 typedef void (*sim_handler)(sim_world *world, const sim_event *event);
 
 /* The sender of a request: a client, or a process of a node that has a parent. */
@@ -275,9 +284,10 @@ struct sim_world {
     doorman_time observe_at[SIM_RESOURCES][SIM_CLIENTS]; /* next observation; 0: touched */
     doorman_time first_observe_at[SIM_RESOURCES];        /* at or before the earliest of them */
 
-    bool cuts;           /* this run has a schedule of cuts: see sim_faults.c */
-    doorman_time hold;   /* the longest time for which a gauge's units are held */
-    bool verbose, quiet; /* verbose: prints the whole log; quiet: keeps none */
+    sim_permits *permits; /* NULL: the run has leases */
+    bool cuts;            /* this run has a schedule of cuts: see sim_faults.c */
+    doorman_time hold;    /* the longest time for which a gauge's units are held */
+    bool verbose, quiet;  /* verbose: prints the whole log; quiet: keeps none */
     char log_lines[SIM_LOG_LINES][200];
     uint64_t log_count;
     char failure[300]; /* "": no failure */
@@ -358,6 +368,25 @@ void sim_invalidate_client(sim_world *world, size_t client);
 /* Must be called whenever a process starts, dies, freezes, thaws or loads a configuration. */
 void sim_invalidate_processes(sim_world *world);
 
+/* ---- sim_permits.c. The first functions are only for runs with permits. */
+
+void sim_permits_set_up(sim_world *world);
+void sim_permits_tear_down(sim_world *world);
+void sim_permits_add_client(sim_world *world, size_t client);
+bool sim_permits_add_version(sim_world *world, uint64_t *random); /* false: there are too many */
+void sim_permits_die(sim_world *world, uint64_t *random);
+void sim_permits_set_clock(sim_world *world, uint64_t *random);
+void sim_permits_check_idle(sim_world *world);
+
+/* Must be called when a process starts, dies, has become or is not master, or has loaded a
+ * configuration. These functions have no effect in a run with leases. */
+void sim_permits_fill_options(sim_world *world, size_t process, doorman_server_options *options,
+                              doorman_permits_options *permits);
+void sim_permits_started(sim_world *world, size_t process);
+void sim_permits_died(sim_world *world, size_t process);
+void sim_permits_elected(sim_world *world, size_t process, doorman_time until);
+void sim_permits_configured(sim_world *world, size_t process);
+
 /* ---- sim_scenarios.c and sim_faults.c */
 
 int sim_scenarios(uint64_t seeds, const char *folder, uint64_t jobs);
@@ -379,6 +408,7 @@ typedef struct sim_run_options {
     bool allowed[SIM_FAULT_COUNT];  /* faults that may happen */
     bool favoured[SIM_FAULT_COUNT]; /* faults that happen at full intensity */
     size_t maximum[SIM_BOUND_COUNT];
+    bool permits; /* the runs have permits, not leases */
     bool verbose, shrink;
     bool quiet; /* keeps no log, which is faster; a run that fails is repeated with a log */
 } sim_run_options;

@@ -124,6 +124,7 @@ static void apply(sim_world *world, size_t index) {
     if (doorman_server_set_master(process->server, &mastership, local) != DOORMAN_OK) {
         sim_fail(world, "%s refuses a mastership", process->address);
     }
+    sim_permits_elected(world, index, mastership.until);
     if (state == DOORMAN_MASTER || changed) sim_observe_learning(world, index);
     if (!changed) return;
     if (state == DOORMAN_MASTER) {

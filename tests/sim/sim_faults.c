@@ -368,6 +368,23 @@ typedef struct sim_injector {
     double interval;
 } sim_injector;
 
+/* The faults of a run with permits that are not those of a run with leases. */
+static void inject_permit_reload(sim_world *world, uint64_t *random) {
+    if (sim_permits_add_version(world, random)) roll_out(world, random);
+}
+
+static const sim_injector permit_injectors[SIM_FAULT_COUNT] = {
+    [SIM_PARTITION] = {inject_partition, 20},
+    [SIM_KILL] = {inject_kill, 15},
+    [SIM_FREEZE] = {inject_freeze, 30},
+    [SIM_RESIGN] = {inject_resign, 30},
+    [SIM_GAP] = {inject_gap, 60},
+    [SIM_EXILE] = {inject_exile, 20},
+    [SIM_DIE] = {sim_permits_die, 10},
+    [SIM_RELOAD] = {inject_permit_reload, 10},
+    [SIM_TIME] = {sim_permits_set_clock, 10},
+};
+
 static const sim_injector injectors[SIM_FAULT_COUNT] = {
     [SIM_PARTITION] = {inject_partition, 20}, [SIM_KILL] = {inject_kill, 15},
     [SIM_FREEZE] = {inject_freeze, 30},       [SIM_STALL] = {inject_stall, 15},
@@ -377,8 +394,12 @@ static const sim_injector injectors[SIM_FAULT_COUNT] = {
     [SIM_CLOSE] = {inject_close, 5},          [SIM_CUT] = {inject_cut, 12},
 };
 
+static const sim_injector *injector_of(const sim_world *world, size_t fault) {
+    return world->permits ? &permit_injectors[fault] : &injectors[fault];
+}
+
 static void inject_fault(sim_world *world, const sim_event *event) {
-    const sim_injector *injector = &injectors[event->target];
+    const sim_injector *injector = injector_of(world, event->target);
     uint64_t *random = &world->fault_random[event->target];
     double interval = injector->interval / world->intensity[event->target];
     if (world->now >= world->end) return;
@@ -452,7 +473,7 @@ static void set_up_cuts(sim_world *world, const sim_run_options *options) {
  * give the same runs where these kinds do not happen. */
 static void set_up_faults(sim_world *world, const sim_run_options *options) {
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
-        bool later = i == SIM_CARELESS || i == SIM_CUT || i == SIM_WHOLE;
+        bool later = i == SIM_CARELESS || i == SIM_CUT || i == SIM_WHOLE || i == SIM_TIME;
         uint64_t *random = later ? &world->fault_random[i] : &world->random;
         double intensity = sim_below(random, later ? 4 : 3) ? sim_unit(random) : 0;
         if (later && intensity < 0.7) intensity = 0;
@@ -461,7 +482,7 @@ static void set_up_faults(sim_world *world, const sim_run_options *options) {
     }
     set_up_cuts(world, options);
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
-        if (!injectors[i].inject || world->intensity[i] <= 0) continue;
+        if (!injector_of(world, i)->inject || world->intensity[i] <= 0) continue;
         sim_schedule(world, 0, (sim_event){.handler = inject_fault, .target = i});
     }
 }
@@ -568,9 +589,52 @@ static doorman_time settling_time(const sim_world *world) {
     return (slept > 3 * length ? slept : 3 * length) + levels * length;
 }
 
+/* A run with permits. The time without faults and messages is long enough for all counters, except
+ * for those of the calendar, to become fresh. */
+static void set_up_permits(sim_world *world, const sim_run_options *options) {
+    static const doorman_time latencies[] = {SECOND / 1000, SECOND / 10, SECOND};
+    uint64_t *random = &world->random;
+    sim_permits_set_up(world);
+    set_up_faults(world, options);
+    doorman_time longest = (doorman_time)options->maximum[SIM_MAX_SECONDS] * SECOND;
+    world->end = sim_time_between(random, 10 * SECOND, 90 * SECOND);
+    if (world->end > longest) world->end = longest;
+    world->verbose = options->verbose;
+    world->quiet = options->quiet;
+    world->latency = latencies[sim_below(random, 3)];
+    world->ttl = 3 * SECOND * (1 + (doorman_time)sim_below(random, 2));
+    size_t nodes = 1 + at_most(sim_below(random, 3), options->maximum[SIM_MAX_NODES] - 1);
+    size_t clients = 2 + at_most(sim_below(random, 4), options->maximum[SIM_MAX_CLIENTS] - 2);
+    for (size_t i = 0; i < nodes; i++) {
+        sim_add_node(world, i ? sim_pick(random, i) : SIM_NONE, 1 + sim_pick(random, 3));
+    }
+    (void)sim_permits_add_version(world, random);
+    for (size_t i = 0; i < world->process_count; i++) {
+        world->processes[i].machine.clock = random_clock(world);
+        sim_start_process(world, i);
+    }
+    for (size_t i = 0; i < clients; i++) {
+        sim_add_client(world, sim_pick(random, nodes), random_clock(world));
+        sim_permits_add_client(world, i);
+    }
+}
+
+static bool run_permits(sim_world *world, const sim_run_options *options) {
+    sim_init(world, options->seed);
+    set_up_permits(world, options);
+    sim_run(world, world->end);
+    if (!world->failure[0]) end_faults(world);
+    if (!world->failure[0]) sim_run(world, world->end + 150 * SECOND);
+    if (!world->failure[0]) sim_permits_check_idle(world);
+    sim_permits_tear_down(world);
+    sim_uninit(world);
+    return !world->failure[0];
+}
+
 static sim_world world; /* one at a time; the SIGABRT handler reads it */
 
 static bool run(const sim_run_options *options) {
+    if (options->permits) return run_permits(&world, options);
     sim_init(&world, options->seed);
     set_up(&world, options);
     sim_run(&world, world.end);
@@ -585,7 +649,8 @@ static bool run(const sim_run_options *options) {
 
 static void report_command(const sim_run_options *options) {
     bool first = true;
-    printf("replay: %s faults --seed %" PRIu64, options->program, options->seed);
+    printf("replay: %s %s --seed %" PRIu64, options->program,
+           options->permits ? "permits" : "faults", options->seed);
     for (size_t i = 0; i < SIM_BOUND_COUNT; i++) {
         printf(" %s %zu", sim_bound_option(i), options->maximum[i]);
     }

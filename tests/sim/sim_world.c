@@ -221,7 +221,8 @@ bool sim_is_root(const sim_world *world, const sim_process *process) {
 void sim_load_config(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);
-    if (!process->server || !sim_is_root(world, process)) return;
+    bool configured = sim_is_root(world, process) || world->permits;
+    if (!process->server || !configured) return;
     while (process->version < world->version) {
         const doorman_config *config = world->versions[++process->version].config;
         if (doorman_server_configure(process->server, config, local) != DOORMAN_OK) {
@@ -229,6 +230,7 @@ void sim_load_config(sim_world *world, size_t index) {
         }
         sim_invalidate_processes(world);
         sim_log(world, "%s loads configuration %zu", process->address, process->version);
+        sim_permits_configured(world, index);
         sim_check_resources(world, index);
     }
 }
@@ -268,8 +270,11 @@ void sim_start_process(sim_world *world, size_t index) {
         options.parents = parents;
         options.parent_count = addresses_of(world, node->parent, &random, parents);
     }
+    doorman_permits_options permits;
+    sim_permits_fill_options(world, index, &options, &permits);
     doorman_time local = sim_local(&process->machine.clock, world->now);
     if (doorman_server_create(&process->server, &options, NULL, local) != DOORMAN_OK) abort();
+    sim_permits_started(world, index);
     sim_invalidate_processes(world);
     sim_log(world, "%s starts", process->address);
     sim_load_config(world, index);
@@ -281,6 +286,7 @@ void sim_kill_process(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     doorman_server_destroy(process->server);
     process->server = NULL;
+    sim_permits_died(world, index);
     process->machine.paused_until = 0;
     sim_invalidate_processes(world);
     sim_log(world, "%s dies", process->address);
