@@ -714,19 +714,19 @@ static void shrink(sim_run_options *options) {
     }
 }
 
-static const sim_run_options *current;
+static const sim_run_options *current_options;
 
 /* An assertion of the header has failed. If the run kept no log, it is repeated with a log and ends
  * up here again. The state of the first run is not needed any more. */
 static void on_abort(int number) {
     (void)number;
     if (world.quiet) {
-        sim_run_options again = *current;
+        sim_run_options again = *current_options;
         again.quiet = false;
         (void)run(&again);
     }
     snprintf(world.failure, sizeof world.failure, "an assertion failed");
-    report(current);
+    report(current_options);
     fflush(stdout);
     _Exit(1);
 }
@@ -734,7 +734,7 @@ static void on_abort(int number) {
 /* Runs one seed. Reports a failure, and shrinks it. */
 static bool run_fails(const sim_run_options *first) {
     sim_run_options options = *first;
-    current = &options;
+    current_options = &options;
     options.quiet = !options.verbose;
     if (run(&options)) return false;
     options.quiet = false;
@@ -805,7 +805,7 @@ static int run_in_child(const sim_run_options *options, uint64_t first, uint64_t
 int sim_faults(const sim_run_options *options, uint64_t seeds, uint64_t jobs) {
     sim_totals sum = {.runs = 0};
     int pipes[SIM_JOBS];
-    current = options;
+    current_options = options;
     signal(SIGABRT, on_abort);
     if (!options->verbose && !is_repeatable(options)) return 1;
     fflush(stdout);
