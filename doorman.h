@@ -1862,6 +1862,7 @@ DOORMAN_API void doorman_permits_read(const doorman_permits *permits, doorman_pe
 typedef struct doorman_permits_limit {
     const char *identifier_glob; /* of the template */
     const char *limit;
+    const doorman_permit_limit *settings; /* with the defaults filled in */
     double granted_units;
     uint64_t granted;                       /* grants that this limit concerned */
     uint64_t refused[DOORMAN_REASON_COUNT]; /* refusals by this limit, by reason. BANNED counts at
@@ -14122,6 +14123,7 @@ bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *
     *out = slot->totals;
     out->identifier_glob = slot->glob;
     out->limit = slot->name;
+    out->settings = slot->limit;
     out->counter_count = slot->nodes.count;
     return true;
 }

@@ -33,9 +33,8 @@
  *    error says what is wrong and what to do. For a configuration, the lines before it list at most
  *    20 errors, each with its line and column.
  *
- * This file has these sections, in this order: flags, log, configuration, state, request, parent
- * link, sockets, signals, main. A function that can end the process returns an enum exit_status,
- * which main turns into the exit code.
+ * The sections of this file: flags, log, configuration, state, request, parent link, sockets,
+ * signals, main. A function that can end the process returns its exit code, an enum exit_status.
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
  * other files are in server/. The build adds them as parts. `make HTTP=0 ETCD=0` leaves out the
@@ -75,6 +74,7 @@
  *     server/page_facts.c  HTTP      the facts about the process on these pages, and their words
  *     server/graph.c       HTTP      the bars and the trends of these pages
  *     server/children.c    HTTP      the child nodes, for links to their pages
+ *     server/limits.c      HTTP      the limits of permits: pages, JSON and metrics
  *     server/page.css, .js HTTP      the style and the script of these pages, embedded by the build
  *     server/json.c        HTTP      the state, the configuration and the protocol as JSON
  *     server/openapi.json  HTTP      the description of all paths, which the build embeds */

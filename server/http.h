@@ -101,7 +101,8 @@ typedef void server_handler(struct service *service, const struct http_request *
                             struct http_response *response);
 server_handler server_handle_page, server_handle_leases, server_handle_clients,
     server_handle_metrics, server_handle_health, server_handle_ready, server_handle_status,
-    server_handle_config, server_handle_description, server_handle_method, server_handle_allow;
+    server_handle_config, server_handle_description, server_handle_method, server_handle_allow,
+    server_handle_limits, server_handle_keys, server_handle_json_limits;
 
 struct http_response server_http_response_init(const bool *abandoned);
 
@@ -392,6 +393,31 @@ struct child_list {
 void server_children_take(struct child_list *list, struct service *service);
 void server_children_free(struct child_list *list);
 const struct child *server_children_find(const struct child_list *list, const char *node);
+
+/* ---- >>pages -------------------------------------------------------------------------------- */
+
+/* Starts a page.
+ *   filter   the filter of the list on the page; NULL: the page has no filter. It is not loaded
+ *            again every two seconds either, because it can be expensive
+ *   client   the text in the search for a client */
+void server_page_start(struct service *service, const struct http_request *request,
+                       struct http_response *response, const char *filter, const char *client);
+
+/* Ends a page.
+ *   has_script   the page has the script */
+void server_page_end(struct http_response *response, bool has_script);
+
+/* ---- >>limits ------------------------------------------------------------------------------- */
+
+/* Adds the metrics of the limits of permits. */
+void server_limits_metrics(struct text *text, struct service *service, const bool *abandoned);
+
+/* Starts a metric. `name` is without the prefix "doorman_". */
+void server_metrics_header(struct text *text, const char *name, const char *type, const char *help);
+
+/* Adds a metric with one value. */
+void server_metrics_value(struct text *text, const char *name, const char *type, const char *help,
+                          double value);
 
 /* ---- >>history ------------------------------------------------------------------------------ */
 

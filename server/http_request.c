@@ -217,12 +217,15 @@ static const struct http_route routes[] = {
     {"/", .handle = server_handle_page},
     {"/resources", .handle = server_handle_leases},
     {"/clients", .handle = server_handle_clients},
+    {"/limits", .handle = server_handle_limits},
+    {"/keys", .handle = server_handle_keys},
     {"/metrics", .handle = server_handle_metrics},
     {"/healthz", .is_open = true, .is_immediate = true, .handle = server_handle_health},
     {"/readyz", .is_open = true, .is_immediate = true, .handle = server_handle_ready},
     {"/v1/allow", .is_immediate = true, .charges = true, .handle = server_handle_allow},
     {"/v1/status", .handle = server_handle_status},
     {"/v1/config", .handle = server_handle_config},
+    {"/v1/limits", .handle = server_handle_json_limits},
     {"/v1/openapi.json", .is_immediate = true, .handle = server_handle_description},
 };
 

@@ -39,16 +39,21 @@ void server_metrics_count_message(struct counters *counters, const struct messag
     server_counter_add(&counters->nanoseconds[kind], (uint64_t)report->duration);
 }
 
-static void metrics_header(struct text *text, const char *name, const char *type,
+void server_metrics_header(struct text *text, const char *name, const char *type,
                            const char *help) {
     server_text_addf(text, "# HELP doorman_%s %s\n# TYPE doorman_%s %s\n", name, help, name, type);
 }
 
-static void metrics_gauge(struct text *text, const char *name, const char *help, double value) {
-    metrics_header(text, name, "gauge", help);
+void server_metrics_value(struct text *text, const char *name, const char *type, const char *help,
+                          double value) {
+    server_metrics_header(text, name, type, help);
     server_text_addf(text, "doorman_%s ", name);
     server_text_add_number(text, value);
     server_text_add(text, "\n");
+}
+
+static void metrics_gauge(struct text *text, const char *name, const char *help, double value) {
+    server_metrics_value(text, name, "gauge", help, value);
 }
 
 static uint64_t counter_read(const counter *count) {
@@ -57,13 +62,13 @@ static uint64_t counter_read(const counter *count) {
 
 static void metrics_counter(struct text *text, const char *name, const char *help,
                             const counter *count) {
-    metrics_header(text, name, "counter", help);
+    server_metrics_header(text, name, "counter", help);
     server_text_addf(text, "doorman_%s %" PRIu64 "\n", name, counter_read(count));
 }
 
 static void metrics_requests(struct text *text, const struct counters *counters) {
-    metrics_header(text, "server_requests_total", "counter",
-                   "Messages answered, by method and status.");
+    server_metrics_header(text, "server_requests_total", "counter",
+                          "Messages answered, by method and status.");
     for (int kind = 0; kind < MESSAGE_KIND_COUNT; kind++) {
         for (int code = 0; code < DOORMAN_STATUS_COUNT; code++) {
             uint64_t count = counter_read(&counters->requests[kind][code]);
@@ -77,8 +82,8 @@ static void metrics_requests(struct text *text, const struct counters *counters)
 
 static void metrics_durations(struct text *text, const struct counters *counters) {
     const char *name = "doorman_server_request_duration_seconds";
-    metrics_header(text, "server_request_duration_seconds", "histogram",
-                   "Time from the arrival of a message to its response, parsing included.");
+    server_metrics_header(text, "server_request_duration_seconds", "histogram",
+                          "Time from the arrival of a message to its response, parsing included.");
     for (int kind = 0; kind < MESSAGE_KIND_COUNT; kind++) {
         const char *method = server_message_names[kind];
         uint64_t sum = 0;
@@ -103,8 +108,8 @@ static void metrics_parent(struct text *text, const struct snapshot *snapshot,
     metrics_gauge(text, "server_parent_reachable",
                   "1 if the parent has answered the last request or probe, else 0.",
                   parent->answered_at > 0 && parent->trouble.since == 0);
-    metrics_header(text, "server_parent_requests_total", "counter",
-                   "Requests to the parent, by status.");
+    server_metrics_header(text, "server_parent_requests_total", "counter",
+                          "Requests to the parent, by status.");
     for (int code = 0; code < DOORMAN_STATUS_COUNT; code++) {
         uint64_t count = counter_read(&counters->parent[code]);
         if (count == 0 && code != DOORMAN_OK) continue;
@@ -117,9 +122,10 @@ static void metrics_parent(struct text *text, const struct snapshot *snapshot,
 static void metrics_connections(struct text *text, struct service *service, bool has_parent) {
     size_t nng = __atomic_load_n(&service->connection_count, __ATOMIC_RELAXED), limit = 0;
     size_t delayed = 0, http = server_http_connection_count(service, &limit, &delayed);
-    metrics_header(text, "server_connections", "gauge",
-                   "Open connections: of peers over nng, of peers over HTTP, and 1 to the parent "
-                   "while it answers.");
+    server_metrics_header(
+        text, "server_connections", "gauge",
+        "Open connections: of peers over nng, of peers over HTTP, and 1 to the parent "
+        "while it answers.");
     server_text_addf(text, "doorman_server_connections{kind=\"nng\"} %zu\n", nng);
     server_text_addf(text, "doorman_server_connections{kind=\"http\"} %zu\n", http);
     if (has_parent) {
@@ -141,16 +147,17 @@ static void metrics_election(struct text *text, const struct service *service) {
         [DOORMAN_NO_MASTER] = "none", [DOORMAN_STANDBY] = "other", [DOORMAN_MASTER] = "self"};
     const struct settings *settings = service->settings;
     if (settings->election_key) {
-        metrics_header(text, "server_master_changes_total", "counter",
-                       "Changes of the master that this process has seen, by the new master.");
+        server_metrics_header(
+            text, "server_master_changes_total", "counter",
+            "Changes of the master that this process has seen, by the new master.");
     }
     for (int i = 0; settings->election_key && i < DOORMAN_RESIGNED; i++) {
         server_text_addf(text, "doorman_server_master_changes_total{to=\"%s\"} %" PRIu64 "\n",
                          masters[i], counter_read(&service->counters.master_changes[i]));
     }
     if (settings->etcd.count > 0) {
-        metrics_header(text, "server_etcd_errors_total", "counter",
-                       "Calls to a member of etcd that failed.");
+        server_metrics_header(text, "server_etcd_errors_total", "counter",
+                              "Calls to a member of etcd that failed.");
     }
     for (size_t i = 0; i < settings->etcd.count; i++) {
         server_text_add(text, "doorman_server_etcd_errors_total{member=\"");
@@ -169,8 +176,8 @@ static void metrics_config(struct text *text, const struct config_load *last_loa
                   "When the configuration in force was loaded, in Unix seconds.",
                   (double)last_load->loaded_at);
     if (last_load->hash[0]) {
-        metrics_header(text, "server_config_info", "gauge",
-                       "Always 1; the label is a hash of the configuration in force.");
+        server_metrics_header(text, "server_config_info", "gauge",
+                              "Always 1; the label is a hash of the configuration in force.");
         server_text_addf(text, "doorman_server_config_info{hash=\"%s\"} 1\n", last_load->hash);
     }
 }
@@ -184,10 +191,11 @@ static void metrics_authentication(struct text *text, const struct counters *cou
         [FAILED_CERTIFICATE] = "kind=\"http\",reason=\"certificate\"",
         [FAILED_HANDSHAKE] = "kind=\"http\",reason=\"handshake\"",
         [FAILED_NNG_HANDSHAKE] = "kind=\"nng\",reason=\"handshake\""};
-    metrics_header(text, "server_authentication_failures_total", "counter",
-                   "Refused peers: no token, a wrong one, or one whose role is too small; no "
-                   "certificate of --tls-ca, or another failed TLS handshake. Over nng, handshake "
-                   "stands for both.");
+    server_metrics_header(
+        text, "server_authentication_failures_total", "counter",
+        "Refused peers: no token, a wrong one, or one whose role is too small; no "
+        "certificate of --tls-ca, or another failed TLS handshake. Over nng, handshake "
+        "stands for both.");
     for (int i = 0; i < FAILED_COUNT; i++) {
         server_text_addf(text, "doorman_server_authentication_failures_total{%s} %" PRIu64 "\n",
                          labels[i], counter_read(&counters->authentication_failures[i]));
@@ -200,8 +208,8 @@ static void metrics_certificates(struct text *text, struct service *service) {
     int64_t ends[CERTIFICATE_COUNT] = {0};
     server_tls_ends(service, ends);
     if (!ends[CERTIFICATE_OWN] && !ends[CERTIFICATE_AUTHORITY]) return;
-    metrics_header(text, "server_certificate_not_after_timestamp_seconds", "gauge",
-                   "When the certificates of --tls-cert and --tls-ca end, in Unix seconds.");
+    server_metrics_header(text, "server_certificate_not_after_timestamp_seconds", "gauge",
+                          "When the certificates of --tls-cert and --tls-ca end, in Unix seconds.");
     for (int i = 0; i < CERTIFICATE_COUNT; i++) {
         if (!ends[i]) continue;
         server_text_addf(text, "%s{file=\"%s\"} %" PRId64 "\n", name, server_certificate_flag(i),
@@ -319,8 +327,8 @@ static void metrics_all_resources(struct text *text, const struct snapshot *snap
     for (int i = 0; i < METRIC_COUNT; i++) {
         enum resource_metric metric = (enum resource_metric)i;
         if (metric == METRIC_REMAINING && !has_parent) continue;
-        metrics_header(text, resource_metrics[i].name, resource_metrics[i].type,
-                       resource_metrics[i].help);
+        server_metrics_header(text, resource_metrics[i].name, resource_metrics[i].type,
+                              resource_metrics[i].help);
         for (size_t at = 0; at < snapshot->row_count; at++) {
             metrics_resource(text, snapshot, &snapshot->rows[at], metric, has_parent);
         }
@@ -344,7 +352,7 @@ void server_handle_metrics(struct service *service, const struct http_request *r
     double learning =
         snapshot.learns_until ? (double)(snapshot.learns_until - snapshot.now) / DOORMAN_SECOND : 0;
     response->type = "text/plain; version=0.0.4; charset=utf-8";
-    metrics_header(text, "build_info", "gauge", "Always 1; the label is the version.");
+    server_metrics_header(text, "build_info", "gauge", "Always 1; the label is the version.");
     server_text_add(text, "doorman_build_info{version=\"" DOORMAN_VERSION "\"} 1\n");
     metrics_gauge(text, "server_is_master", "1 if this process is the master of its node, else 0.",
                   snapshot.is_master);
@@ -360,6 +368,7 @@ void server_handle_metrics(struct service *service, const struct http_request *r
     metrics_durations(text, &service->counters);
     if (has_parent) metrics_parent(text, &snapshot, &service->counters);
     metrics_all_resources(text, &snapshot, has_parent);
+    server_limits_metrics(text, service, response->abandoned);
     text->failed = text->failed || snapshot.failed;
     server_snapshot_uninit(&snapshot);
 }

@@ -56,7 +56,7 @@ static void page_search(struct text *text, const char *client) {
  *   filter   the filter of the list on the page; NULL: the page has no filter. It is not loaded
  *            again every two seconds either, because it can be expensive
  *   client   the text in the search for a client */
-static void page_start(struct service *service, const struct http_request *request,
+void server_page_start(struct service *service, const struct http_request *request,
                        struct http_response *response, const char *filter, const char *client) {
     struct text *text = &response->text;
     struct page_state state = page_state_read(service);
@@ -82,7 +82,7 @@ static void page_start(struct service *service, const struct http_request *reque
 
 /* Ends a page.
  *   is_live   the script loads the page again every two seconds */
-static void page_end(struct http_response *response, bool is_live) {
+void server_page_end(struct http_response *response, bool is_live) {
     struct text *text = &response->text;
     server_text_add(text,
                     "</main><footer>doorman_server " DOORMAN_VERSION
@@ -331,7 +331,7 @@ void server_handle_page(struct service *service, const struct http_request *requ
     if (snapshot.row_count > 1) {
         qsort(snapshot.rows, snapshot.row_count, sizeof *snapshot.rows, view.order->compare);
     }
-    page_start(service, request, response, view.filter, "");
+    server_page_start(service, request, response, view.filter, "");
     server_page_facts(text, service, &snapshot);
     view_add_bars(text, &view, "resources");
     server_text_add(text, "<ol>");
@@ -351,7 +351,7 @@ void server_handle_page(struct service *service, const struct http_request *requ
                         "<p class='soft key'><span class=k1>has</span><span class=k2>wants</span>"
                         "<span class=k3>free</span>the edge marks the capacity</p>");
     }
-    page_end(response, true);
+    server_page_end(response, true);
     text->failed = text->failed || snapshot.failed;
     server_snapshot_uninit(&snapshot);
 }
@@ -493,7 +493,7 @@ void server_handle_leases(struct service *service, const struct http_request *re
     server_lease_list_take(&leases, service);
     lease_list_arrange(&leases, &view);
     view_set_count(&view, leases.row_count);
-    page_start(service, request, response, view.filter, "");
+    server_page_start(service, request, response, view.filter, "");
     server_text_add(text, "<h2>");
     server_text_add_escaped(text, view.resource, server_escape_html);
     server_text_add(text, "</h2>");
@@ -502,7 +502,7 @@ void server_handle_leases(struct service *service, const struct http_request *re
     } else {
         page_missing(text, service, response, view.resource);
     }
-    page_end(response, true);
+    server_page_end(response, true);
     text->failed = text->failed || leases.failed;
     server_lease_list_uninit(&leases);
 }
@@ -565,7 +565,7 @@ void server_handle_clients(struct service *service, const struct http_request *r
     server_query_read(request->query, "client", client, sizeof client);
     bool valid = server_search_read_position(request->query, service, &search.position);
     if (client[0] && valid) server_search_take(&search, service);
-    page_start(service, request, response, NULL, client);
+    server_page_start(service, request, response, NULL, client);
     server_text_add(text, "<h2>Leases of clients whose id starts with ");
     server_text_add_escaped(text, client[0] ? client : "...", server_escape_html);
     server_text_add(text, "</h2>");
@@ -582,7 +582,7 @@ void server_handle_clients(struct service *service, const struct http_request *r
         server_text_add(text,
                         "<p>Give the start of a client id, such as the name of its host.</p>");
     }
-    page_end(response, false);
+    server_page_end(response, false);
     text->failed = text->failed || search.failed;
     server_search_uninit(&search);
 }

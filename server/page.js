@@ -1,6 +1,7 @@
 /* The script of the status page. The build embeds it (see server/page.c). Every two seconds it
  * fetches the page again and replaces <main>, unless the reader selects text, uses a link or reads
- * an explanation. While the reader types into the filter, it changes the address of the page.
+ * an explanation. While the reader types into the filter, it changes the address of the page. On the
+ * page of a key it sends the message of the button.
  *
  * The script parses only <main>. The rest of the new page has a style with another nonce. The
  * browser would refuse this style, and would say so in its console. */
@@ -44,9 +45,31 @@
         });
     }
 
+    function reset(change) {
+        var entry = {resource_id: change.dataset.resource, key: change.dataset.key},
+            says = change.querySelector('span');
+        fetch('/v1/reset', {
+            method: 'POST',
+            credentials: 'same-origin',
+            headers: {'Content-Type': 'application/json'},
+            body: JSON.stringify({entry: [entry]})
+        }).then(function (r) {
+            return r.json();
+        }).then(function (answer) {
+            says.textContent = answer.error ? answer.error.message : 'done';
+        }).catch(function () {
+            says.textContent = 'not reachable';
+        });
+    }
+
     say(main.dataset.state, main.dataset.text);
     setInterval(load, 2000);
+    document.addEventListener('click', function (event) {
+        var change = event.target.closest('#change button');
+        if (change) reset(change.parentNode);
+    });
     form.addEventListener('input', function () {
+        if (!form.elements.filter) return;
         clearTimeout(timer);
         timer = setTimeout(function () {
             var url = new URL(location.href);

@@ -253,6 +253,8 @@ void server_page_facts(struct text *text, struct service *service,
     server_text_add(text, "</dd></div>");
     page_fact(text, "resources, holders", "");
     server_text_addf(text, "%zu, %zu</dd></div>", snapshot->resource_count, snapshot->holder_count);
+    page_fact(text, "limits", "");
+    server_text_add(text, "<a href='/limits'>of permits</a></dd></div>");
     page_fact(text, "uptime", "");
     server_page_duration(text, snapshot->now - service->started_at);
     server_text_add(text, "</dd></div>");

@@ -177,6 +177,14 @@ async function getPermits() {
   }
   await get(master, '/v1/allow', '?resource=soon&cost=2');
   await get(master, '/v1/allow', '?resource=soon&max_wait=25');
+  const { limits } = await get(master, '/v1/limits');
+  for (const { template, limit } of limits) {
+    const query = `?template=${encodeURIComponent(template)}&limit=${encodeURIComponent(limit)}`;
+    await get(master, '/v1/limits', query);
+    await get(master, '/limits', query);
+  }
+  await get(master, '/v1/limits', '?limit=none');
+  await get(master, '/limits', '?limit=none');
 }
 
 const ADMIN = ['/v1/inspect', '/v1/reset'];
@@ -196,6 +204,7 @@ async function administer() {
   }
   await post(guarded, '/v1/inspect', { entry: [login] }, { headers });
   await post(guarded, '/v1/reset', { entry: [{ ...login, ban: 60 }] }, { headers });
+  await get(guarded, '/keys', '?resource=login&key=a', { headers: ADMIN_TOKEN });
   await post(guarded, '/v1/inspect', { entry: [login] }, { headers });
 }
 
@@ -292,7 +301,7 @@ function pathsOfServer() {
 
 // The names of the parameters that the source of the server reads.
 function parametersOfServer() {
-  const source = ['json', 'page', 'allow']
+  const source = ['json', 'page', 'limits', 'allow']
     .map((name) => readFileSync(`server/${name}.c`, 'utf8')).join('');
   const reads = source.matchAll(
     /(?:_query_read\([\w>-]+, |query_has\(request, |allow_read_\w+\(allow, query, )"(\w+)"/g);

@@ -1,0 +1,137 @@
+/* What operators see of the limits of permits: pages, JSON and metrics (P18, P20). */
+#define _GNU_SOURCE
+#include "http.h"
+
+#define DOORMAN_IMPLEMENTATION
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#include "doorman.h"
+
+#define ADMIN "Authorization: Bearer a-1\r\n"
+#define LOGIN                                                                                      \
+    "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": ["                            \
+    "{\"name\": \"per-<user>\", \"kind\": \"FIXED_WINDOW\", \"limit\": 3, \"window\": \"month\"}," \
+    "{\"name\": \"all\", \"per\": \"resource\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 100,"     \
+    " \"window\": 60}]}]}"
+
+static struct fixture start_with_limits(bool tokens) {
+    struct process *files = process_new();
+    file_write(files->config, "admin alice a-1\nread rob r-1\n");
+    return fixture_start(LOGIN,
+                         tokens ? (const char *[]){"--http-token", files->config, NULL} : NULL);
+}
+
+/* Asks for permits, one after the other. */
+static void acquire(const struct fixture *fixture, const char *key, int count) {
+    char body[256], *response;
+    snprintf(body, sizeof body,
+             "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"item\": [{\"resource_id\": "
+             "\"login/web\", \"key\": \"%s\"}]}]}}",
+             key);
+    for (int i = 0; i < count; i++) {
+        response = post(fixture, "/v1", HOST JSON ADMIN, body);
+        if (code_of(response) != 200) fail_msg("%s", response);
+        free(response);
+    }
+}
+
+static cJSON *read_limits(const struct fixture *fixture, const char *query) {
+    char path[256];
+    snprintf(path, sizeof path, "/v1/limits%s", query);
+    char *response = get(fixture, path, HOST);
+    if (code_of(response) != 200) fail_msg("%s", response);
+    cJSON *tree = cJSON_Parse(body_of(response));
+    assert_non_null(tree);
+    free(response);
+    return tree;
+}
+
+/* P18: what each limit has granted, and refused by reason. */
+static void the_decisions_of_each_limit_are_counted(void **state) {
+    (void)state;
+    struct fixture fixture = start_with_limits(false);
+    acquire(&fixture, "ann", 2);
+    acquire(&fixture, "bob", 5);
+    cJSON *tree = read_limits(&fixture, "");
+    assert_true(number(tree, "keys") == 3 && number(tree, "bans") == 0);
+    assert_string_equal(text(tree, "limits[0].template"), "login/*");
+    assert_string_equal(text(tree, "limits[0].limit"), "per-<user>");
+    assert_string_equal(text(tree, "limits[0].definition"), "each key: 3 each month");
+    assert_true(number(tree, "limits[0].granted") == 5 && number(tree, "limits[0].keys") == 2);
+    assert_true(number(tree, "limits[0].refused.RATE") == 2);
+    assert_true(number(tree, "limits[1].granted") == 5 && number(tree, "limits[1].keys") == 1);
+    assert_null(find(tree, "limits[1].refused.RATE"));
+    cJSON_Delete(tree);
+    expect(&fixture, "/metrics", HOST, 200,
+           "doorman_permits_refused_total{template=\"login/*\",limit=\"per-<user>\","
+           "reason=\"RATE\"} 2\n");
+    expect(&fixture, "/metrics", HOST, 200,
+           "doorman_permits_granted_units_total{template=\"login/*\",limit=\"all\"} 5\n");
+    expect(&fixture, "/metrics", HOST, 200, "doorman_permits_bans 0\n");
+    server_stop(&fixture.server);
+}
+
+/* P20: the keys that a limit refuses and grants most often. */
+static void the_most_frequent_keys_of_a_limit_are_listed(void **state) {
+    (void)state;
+    struct fixture fixture = start_with_limits(false);
+    acquire(&fixture, "ann", 2);
+    acquire(&fixture, "bob", 8);
+    acquire(&fixture, "carl", 4);
+    cJSON *tree = read_limits(&fixture, "?template=login/*&limit=per-%3Cuser%3E");
+    assert_int_equal(cJSON_GetArraySize(find(tree, "limits")), 1);
+    assert_string_equal(text(tree, "limits[0].most_refused[0].key"), "bob");
+    assert_string_equal(text(tree, "limits[0].most_refused[1].key"), "carl");
+    assert_null(find(tree, "limits[0].most_refused[2]"));
+    assert_int_equal(cJSON_GetArraySize(find(tree, "limits[0].most_granted")), 3);
+    cJSON_Delete(tree);
+    expect(&fixture, "/limits", HOST, 200, "per-&lt;user&gt;");
+    expect(&fixture, "/limits?template=login/*&limit=per-%3Cuser%3E", HOST, 200,
+           "<a href=\"/keys?resource=login/web&amp;key=bob\">bob</a>");
+    expect(&fixture, "/limits?template=login/*&limit=none", HOST, 404, "no such limit");
+    expect(&fixture, "/v1/limits?limit=none", HOST, 404, "no limit with this template and name");
+    server_stop(&fixture.server);
+}
+
+/* P20: a page says what the limits have counted for one key. It needs a token, as the method
+ * does. */
+static void a_key_can_be_inspected_with_a_token(void **state) {
+    (void)state;
+    struct fixture open = start_with_limits(false), fixture = start_with_limits(true);
+    expect(&open, "/keys?resource=login/web&key=bob", HOST, 403, "--http-token");
+    acquire(&fixture, "bob", 4);
+    expect(&fixture, "/keys?resource=login/web&key=bob", HOST, 401, "");
+    const char *const reader = HOST "Authorization: Bearer r-1\r\n";
+    expect(&fixture, "/keys?resource=login/web&key=bob", reader, 200, "used up");
+    expect(&fixture, "/keys?resource=login/web&key=new", reader, 200, "per-&lt;user&gt;");
+    expect(&fixture, "/keys?resource=other&key=bob", reader, 200, "No limit concerns this key");
+    expect(&fixture, "/keys?resource=&key=bob", reader, 200, "resource_id");
+    server_stop(&fixture.server);
+    server_stop(&open.server);
+}
+
+static void a_process_that_is_not_master_has_no_counters(void **state) {
+    (void)state;
+    const char *const more[] = {"--etcd", "http://127.0.0.1:1", "--election-key", "/k", NULL};
+    struct fixture fixture = fixture_start(LOGIN, more);
+    cJSON *tree = read_limits(&fixture, "");
+    assert_true(cJSON_IsFalse(find(tree, "is_master")));
+    assert_int_equal(cJSON_GetArraySize(find(tree, "limits")), 0);
+    cJSON_Delete(tree);
+    expect(&fixture, "/limits", HOST, 200, "This process is not the master");
+    expect(&fixture, "/v1/limits?limit=x", HOST, 404, "this process is not the master");
+    server_stop(&fixture.server);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
+
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "the_decisions*" */
+    const struct CMUnitTest tests[] = {
+        TEST(the_decisions_of_each_limit_are_counted),
+        TEST(the_most_frequent_keys_of_a_limit_are_listed),
+        TEST(a_key_can_be_inspected_with_a_token),
+        TEST(a_process_that_is_not_master_has_no_counters),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
