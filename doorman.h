@@ -11343,6 +11343,35 @@ static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash
     if (what == DOORMAN__AHEAD_NODE) doorman__chain_prefetch(*bucket);
 }
 
+#define DOORMAN__EVICT_SAMPLES 8
+#define DOORMAN__EVICT_BUCKETS 16
+
+/* Samples 8 nodes for an eviction, or fewer if the table has fewer. Returns how many there are.
+ *     The buckets are drawn one by one. So a list loses nodes in proportion to its length, and stays
+ * short. If neighbouring buckets were taken, each part of the table would lose as many nodes,
+ * however full it is. Under a flood of new keys, some lists would then grow without a bound. */
+static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *random,
+                                     doorman__chain *out[DOORMAN__EVICT_SAMPLES]) {
+    size_t buckets[DOORMAN__EVICT_BUCKETS], count = 0, last = 0;
+    if (!nodes->count) return 0;
+    for (size_t i = 0; i < DOORMAN__EVICT_BUCKETS; i++) {
+        last = buckets[i] = (size_t)(doorman__random(random) % nodes->bucket_count);
+        __builtin_prefetch(doorman__chains_at(nodes, last));
+    }
+    for (size_t i = 0; i < DOORMAN__EVICT_BUCKETS; i++) {
+        doorman__chain_prefetch(*doorman__chains_at(nodes, buckets[i]));
+    }
+    /* if the buckets that were drawn have too few nodes, the buckets behind the last one follow */
+    size_t most = DOORMAN__EVICT_BUCKETS + nodes->bucket_count;
+    for (size_t i = 0; i < most && count < DOORMAN__EVICT_SAMPLES; i++) {
+        if (i >= DOORMAN__EVICT_BUCKETS && ++last >= nodes->bucket_count) last = 0;
+        size_t bucket = i < DOORMAN__EVICT_BUCKETS ? buckets[i] : last;
+        doorman__chain *node = *doorman__chains_at(nodes, bucket);
+        for (; node && count < DOORMAN__EVICT_SAMPLES; node = node->next) out[count++] = node;
+    }
+    return count;
+}
+
 /* ---- permits: time */
 
 /* The times of one call, and the times at which the permits were created. */
@@ -12709,8 +12738,6 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
 
 /* ---- permits: room for one more counter */
 
-#define DOORMAN__EVICT_SAMPLES 8
-
 /* How near a counter is to a fresh one. */
 static doorman_time doorman__permits_distance(doorman_permits *permits, doorman__slot *slot,
                                               doorman__counter *counter) {
@@ -12730,25 +12757,16 @@ static doorman_time doorman__permits_distance(doorman_permits *permits, doorman_
 /* Returns the counter that is nearest to a fresh one, among 8 that are sampled. Returns NULL if
  * there is none. */
 static doorman__counter *doorman__permits_victim(doorman_permits *permits, doorman__slot *slot) {
-    const doorman__chains *nodes = &slot->nodes;
+    doorman__chain *samples[DOORMAN__EVICT_SAMPLES];
     doorman__counter *best = NULL;
     doorman_time least = DOORMAN_NEVER;
-    if (!nodes->count) return NULL;
-    size_t bucket = (size_t)(doorman__random(&permits->random) % nodes->bucket_count);
-    for (size_t i = 1; i <= DOORMAN__EVICT_SAMPLES && bucket + i < nodes->bucket_count; i++) {
-        doorman__chain_prefetch(*doorman__chains_at(nodes, bucket + i));
-    }
-    for (size_t i = 0, seen = 0; i < nodes->bucket_count && seen < DOORMAN__EVICT_SAMPLES; i++) {
-        if (++bucket >= nodes->bucket_count) bucket = 0;
-        doorman__chain *node = *doorman__chains_at(nodes, bucket);
-        for (; node; node = node->next, seen++) {
-            doorman__counter *counter = (doorman__counter *)(void *)node;
-            doorman_time distance = doorman__permits_distance(permits, slot, counter);
-            if (distance < least) {
-                least = distance;
-                best = counter;
-            }
-        }
+    size_t count = doorman__chains_sample(&slot->nodes, &permits->random, samples);
+    for (size_t i = 0; i < count; i++) {
+        doorman__counter *counter = (doorman__counter *)(void *)samples[i];
+        doorman_time distance = doorman__permits_distance(permits, slot, counter);
+        if (distance >= least) continue;
+        least = distance;
+        best = counter;
     }
     return best;
 }
@@ -14460,22 +14478,16 @@ static void doorman__map_sweep(doorman_limiter_map *map, size_t visits, doorman_
 
 /* Forgets the entry that is nearest to a new one, among 8 that are sampled. */
 static bool doorman__map_evict(doorman_limiter_map *map, doorman_time now) {
-    const doorman__chains *nodes = &map->nodes;
+    doorman__chain *samples[DOORMAN__EVICT_SAMPLES];
     doorman__entry *best = NULL;
     doorman_time least = DOORMAN_NEVER;
-    if (!nodes->count) return false;
-    size_t bucket = (size_t)(doorman__random(&map->random) % nodes->bucket_count);
-    for (size_t i = 0, seen = 0; i < nodes->bucket_count && seen < DOORMAN__EVICT_SAMPLES; i++) {
-        if (++bucket >= nodes->bucket_count) bucket = 0;
-        doorman__chain *node = *doorman__chains_at(nodes, bucket);
-        for (; node; node = node->next, seen++) {
-            doorman__entry *entry = (doorman__entry *)(void *)node;
-            doorman_time distance = doorman__map_distance(map, entry, now);
-            if (distance < least) {
-                least = distance;
-                best = entry;
-            }
-        }
+    size_t count = doorman__chains_sample(&map->nodes, &map->random, samples);
+    for (size_t i = 0; i < count; i++) {
+        doorman__entry *entry = (doorman__entry *)(void *)samples[i];
+        doorman_time distance = doorman__map_distance(map, entry, now);
+        if (distance >= least) continue;
+        least = distance;
+        best = entry;
     }
     if (best) doorman__map_remove(map, best);
     return best != NULL;

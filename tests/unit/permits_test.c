@@ -2201,6 +2201,216 @@ static void random_decisions_are_those_of_the_model(void **state) {
     }
 }
 
+/* ---- bounds (P19) --------------------------------------------------------------------------- */
+
+static void create_bounded(fixture *f, size_t counter_max, size_t memory_max) {
+    const doorman_permits_options options = {.config = f->config,
+                                             .seed = {7, 9},
+                                             .counter_max = counter_max,
+                                             .memory_max = memory_max,
+                                             .on_event = count_event,
+                                             .context = f};
+    assert_int_equal(doorman_permits_create(&f->permits, &options, NULL, f->epoch, f->now),
+                     DOORMAN_OK);
+}
+
+static size_t longest_list(const doorman__chains *chains) {
+    size_t longest = 0;
+    for (size_t i = 0; i < chains->bucket_count; i++) {
+        size_t length = 0;
+        const doorman__chain *node = *doorman__chains_at(chains, i);
+        for (; node; node = node->next) length++;
+        if (length > longest) longest = length;
+    }
+    return longest;
+}
+
+/* Keys that nobody can guess, as an attacker sends them. */
+static void flood_key(char out[40]) {
+    snprintf(out, 40, "%08x%08x%08x%08x", (unsigned)pick(1 << 30), (unsigned)pick(1 << 30),
+             (unsigned)pick(1 << 30), (unsigned)pick(1 << 30));
+}
+
+enum { FLOOD_KEYS = 1000, LOYAL_KEYS = 20 };
+
+/* Loyal keys have used up their units. They must stay refused while others flood, because a counter
+ * that is forgotten is fresh again. */
+static void check_loyal(fixture *f, bool used_up) {
+    for (int i = 0; i < LOYAL_KEYS; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "loyal-%d", i);
+        assert_int_equal(acquire(f, "r", key, 1), !used_up);
+    }
+}
+
+/* FLOOD=N sets how many keys come; FLOOD=10000000 takes some seconds. */
+static void flood(const char *overflow) {
+    char text[256], key[40];
+    const char *given = getenv("FLOOD");
+    size_t count = given ? strtoull(given, NULL, 10) : 50000, most = 0;
+    snprintf(text, sizeof text,
+             "{\"name\": \"k\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1e-6, \"size\": 10, "
+             "\"max_keys\": %d, \"overflow\": \"%s\"}",
+             FLOOD_KEYS, overflow);
+    fixture f = start_config(limits_of(text));
+    create(&f);
+    bool refuses = strcmp(overflow, "refuse") == 0;
+    for (int i = 0; i < 10; i++) check_loyal(&f, false);
+    for (size_t i = 0; i < count; i++) {
+        size_t before = f.events[DOORMAN_PERMIT_KEY_EVICTED];
+        flood_key(key);
+        bool granted = acquire(&f, "r", key, 1);
+        assert_int_equal(granted, !refuses || i + LOYAL_KEYS < FLOOD_KEYS);
+        if (!granted) assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_KEYS);
+        assert_true(f.events[DOORMAN_PERMIT_KEY_EVICTED] <= before + 1);
+        pass(&f, 1000);
+        if (i % 1000) continue;
+        doorman_permits_info info;
+        doorman_permits_read(f.permits, &info);
+        assert_true(info.counter_count <= FLOOD_KEYS);
+        if (info.bytes > most) most = info.bytes;
+        assert_true(longest_list(&f.permits->slots[1]->nodes) <= 20);
+        check_loyal(&f, true);
+    }
+    assert_true(most <= FLOOD_KEYS * 120 + 50000); /* the second number: frequent keys, buckets */
+    recount(f.permits);
+    stop(&f);
+}
+
+static void a_flood_of_keys_evicts_no_key_that_is_used_up(void **state) {
+    UNUSED;
+    flood("evict");
+}
+
+static void a_flood_of_keys_is_refused_where_the_limit_says_so(void **state) {
+    UNUSED;
+    flood("refuse");
+}
+
+static void a_flood_of_keys_leaves_the_lists_of_a_map_short(void **state) {
+    UNUSED;
+    const doorman_limiter_map_options options = {
+        .limit = {.kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 1e-3, .size = 10},
+        .key_max = FLOOD_KEYS,
+        .seed = {7, 9}};
+    doorman_limiter_map *map = NULL;
+    assert_int_equal(doorman_limiter_map_create(&map, &options, NULL), DOORMAN_OK);
+    for (doorman_time now = SECOND; now < SECOND + 50000; now++) {
+        char key[40];
+        flood_key(key);
+        assert_int_equal(doorman_limiter_map_try(map, key, 32, 1, NULL, now), DOORMAN_ALLOWED);
+        if (now % 1000 == 0) assert_true(longest_list(&map->nodes) <= 20);
+    }
+    doorman_limiter_map_destroy(map);
+}
+
+/* Each limit evicts its own counters alone. A limit that has none is refused. */
+static void all_limits_together_have_at_most_counter_max_counters(void **state) {
+    UNUSED;
+    fixture f =
+        start_config(config_of("{\"resources\": [{\"identifier_glob\": \"a\", \"limits\": [" BUCKET
+                               "]}, {\"identifier_glob\": \"b\", \"limits\": [" BUCKET "]}]}"));
+    create_bounded(&f, 100, 0);
+    char key[16];
+    for (int i = 0; i < 300; i++) {
+        snprintf(key, sizeof key, "%d", i);
+        assert_true(acquire(&f, i < 10 ? "b" : "a", key, 1));
+        assert_true(counters(&f) <= 100);
+    }
+    assert_int_equal(counters(&f), 100);
+    assert_true(acquire(&f, "b", "another", 1));
+    assert_int_equal(counters(&f), 100);
+    for (int i = 0; i < 10; i++) {
+        snprintf(key, sizeof key, "%d", i);
+        (void)doorman_permits_reset(f.permits, "b", key, NULL, NULL, NULL);
+    }
+    (void)doorman_permits_reset(f.permits, "b", "another", NULL, NULL, NULL);
+    for (int i = 0; i < 300; i++) {
+        snprintf(key, sizeof key, "%d", i);
+        assert_true(acquire(&f, "a", key, 1));
+    }
+    assert_false(acquire(&f, "b", "one", 1));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_KEYS);
+    assert_string_equal(f.out.limit, "b");
+    stop(&f);
+}
+
+/* Long keys, new resources, frequent keys and bans: all count. */
+static void all_memory_of_permits_stays_within_memory_max(void **state) {
+    UNUSED;
+    fixture f = start_config(
+        limits_of("{\"name\": \"k\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1e-6, \"size\": 10}"));
+    const size_t most = 200000;
+    create_bounded(&f, 0, most);
+    size_t grown = 0;
+    char id[300], key[40];
+    memset(id, 'x', sizeof id);
+    for (int i = 0; i < 20000; i++) {
+        flood_key(key);
+        memcpy(id, key, 32);
+        id[40 + pick(200)] = 0;
+        if (i < 1000) id[1] = 0; /* at first, few resources with many keys */
+        (void)acquire(&f, id, key, 1);
+        if (!f.out.granted) assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_KEYS);
+        if (pick(4) == 0)
+            (void)doorman_permits_ban(f.permits, id, key, SECOND, NULL, f.epoch, f.now);
+        memset(id, 'x', sizeof id);
+        size_t bytes = f.permits->node_bytes + f.permits->top_bytes;
+        assert_true(bytes <= most + 1000); /* a resource of the last permit */
+        if (bytes > grown) grown = bytes;
+        if (i % 100 == 0) pass(&f, SECOND);
+        if (i % 500 == 0) recount(f.permits);
+    }
+    assert_true(grown > most / 2);
+    stop(&f);
+}
+
+/* Each item of a refused permit adds a resource, and the call removes as many. */
+static void refused_permits_of_new_resources_use_little_memory(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of("{\"name\": \"n\", \"kind\": \"TIERS\", \"tiers\": []}"));
+    create(&f);
+    doorman_permit_item items[100];
+    char ids[100][40];
+    for (int i = 0; i < 500; i++) {
+        for (int j = 0; j < 100; j++) {
+            flood_key(ids[j]);
+            items[j] = (doorman_permit_item){.resource_id = ids[j], .cost = 1};
+        }
+        assert_false(acquire_items(&f, items, 100, 0));
+        doorman_permits_info info;
+        doorman_permits_read(f.permits, &info);
+        assert_true(info.resource_count <= 400);
+        assert_true(info.bytes <= 150000);
+    }
+    recount(f.permits);
+    stop(&f);
+}
+
+static void bans_have_a_bound(void **state) {
+    UNUSED;
+    for (int by_memory = 0; by_memory < 2; by_memory++) {
+        fixture f = start_config(limits_of(BUCKET));
+        create_bounded(&f, by_memory ? 0 : 100, by_memory ? 10000 : 0);
+        char key[16];
+        int set = 0;
+        for (int i = 0; i < 1000; i++) {
+            snprintf(key, sizeof key, "%d", i);
+            doorman_status status = ban(&f, "r", key, SECOND);
+            set += status == DOORMAN_OK;
+            if (status != DOORMAN_OK) assert_int_equal(status, DOORMAN_RESOURCE_EXHAUSTED);
+        }
+        assert_true(by_memory ? set > 100 && set < 400 : set == 100);
+        assert_true(f.permits->node_bytes <= 10000);
+        assert_int_equal(ban(&f, "r", "0", 2 * SECOND), DOORMAN_OK); /* a ban that exists */
+        pass(&f, SECOND);
+        for (int i = 0; i < 4; i++) doorman_permits_update(f.permits, f.epoch, f.now);
+        assert_int_equal(ban(&f, "r", "new", SECOND), DOORMAN_OK);
+        recount(f.permits);
+        stop(&f);
+    }
+}
+
 /* ---- the most frequent keys ------------------------------------------------------------------ */
 
 static const char tops_text[] =
@@ -2563,6 +2773,13 @@ int main(void) {
         cmocka_unit_test(counters_do_not_come_back_with_a_template),
         cmocka_unit_test(windows_of_different_lengths_are_different_at_the_same_end),
         cmocka_unit_test(random_decisions_are_those_of_the_model),
+        cmocka_unit_test(a_flood_of_keys_evicts_no_key_that_is_used_up),
+        cmocka_unit_test(a_flood_of_keys_is_refused_where_the_limit_says_so),
+        cmocka_unit_test(a_flood_of_keys_leaves_the_lists_of_a_map_short),
+        cmocka_unit_test(all_limits_together_have_at_most_counter_max_counters),
+        cmocka_unit_test(all_memory_of_permits_stays_within_memory_max),
+        cmocka_unit_test(refused_permits_of_new_resources_use_little_memory),
+        cmocka_unit_test(bans_have_a_bound),
         cmocka_unit_test(the_most_frequent_keys_are_listed_with_their_counts),
         cmocka_unit_test(counts_of_frequent_keys_are_halved_each_minute),
         cmocka_unit_test(refused_keys_are_listed_also_in_shadow_and_while_banned),
