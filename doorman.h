@@ -11347,8 +11347,8 @@ static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash
 #define DOORMAN__EVICT_BUCKETS 16
 
 /* Samples 8 nodes for an eviction, or fewer if the table has fewer. Returns how many there are.
- *     The buckets are drawn one by one. So a list loses nodes in proportion to its length, and stays
- * short. If neighbouring buckets were taken, each part of the table would lose as many nodes,
+ *     The buckets are drawn one by one. So a list loses nodes in proportion to its length, and
+ * stays short. If neighbouring buckets were taken, each part of the table would lose as many nodes,
  * however full it is. Under a flood of new keys, some lists would then grow without a bound. */
 static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *random,
                                      doorman__chain *out[DOORMAN__EVICT_SAMPLES]) {

@@ -1717,7 +1717,7 @@ static double model_most(const model_need *n) {
     const doorman_figures *f = n->figures;
     double most = f->limit;
     if (n->limit->kind == DOORMAN_TOKEN_BUCKET)
-        most = f->size + f->rate * (double)f->max_debt / 1e9;
+        most = f->size + f->rate * ((double)f->max_debt / 1e9);
     if (n->limit->kind == DOORMAN_TIERS) {
         most = 0;
         for (size_t i = 0; i < f->tier_count; i++)
