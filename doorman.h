@@ -12582,8 +12582,10 @@ static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorma
     counter->override_ = override_;
     counter->generation = generation;
     const doorman__meter meter = {limit, figures, doorman__counter_state(counter)};
-    bool changed = meter.state[0] != (uint64_t)figures->window;
-    if (limit->kind == DOORMAN_SLIDING_WINDOW && changed) doorman__meter_init(&meter, &permits->at);
+    /* TIERS without tiers has no state */
+    bool sliding = limit->kind == DOORMAN_SLIDING_WINDOW;
+    bool changed = sliding && meter.state[0] != (uint64_t)figures->window;
+    if (changed) doorman__meter_init(&meter, &permits->at);
     return counter;
 }
 
