@@ -11,6 +11,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,7 +30,6 @@ import (
 
 const burst = 0.1 // seconds of the rate that an idle client saves
 
-var errNoMaster = errors.New("there is no master")
 var transport = &http.Transport{DisableKeepAlives: true} // a new connection for each request
 var connection = http.Client{Timeout: 5 * time.Second, Transport: transport}
 
@@ -57,12 +57,14 @@ type answer struct {
 // server can change the safe capacity. The client uses it when it has no lease; -1 means unlimited.
 type Client struct {
 	URLs                []string
-	Resource, Token     string
+	Resource            string
 	Wants, SafeCapacity float64
 
-	asking         sync.Mutex // held while a request is in flight (2)
+	asking         sync.Mutex // held while a request is in flight (2); guards the next two lines
 	id, url        string
-	failures, cuts float64
+	rounds, cuts   float64
+	tried          int        // addresses that have failed in this round (6)
+	most, interval float64    // bounds of a pause in seconds
 	mutex          sync.Mutex // guards SafeCapacity and the rest
 	isClosed       bool
 	lease          lease
@@ -76,6 +78,7 @@ func (c *Client) Start() {
 	c.id = fmt.Sprintf("%s:%d:%x", host, os.Getpid(), rand.Uint64())
 	c.URLs = append([]string{}, c.URLs...)     // renew changes the order
 	c.url, c.paidUntil = c.URLs[0], time.Now() // a new client has saved nothing
+	c.most, c.interval = 60, 60
 	go c.renew()
 }
 
@@ -136,18 +139,29 @@ func (c *Client) renew() {
 	}
 	wait, err := c.ask(0)
 	if err == nil {
-		c.failures = 0
-	} else { // (6)
+		c.tried, c.rounds, c.most = 0, 0, 60
+	} else {
 		log.Printf("doorman: %s: %v", c.url, err)
-		c.URLs = append(c.URLs[1:], c.URLs[0])
-		most := map[bool]float64{false: 6, true: 2}[err == errNoMaster] // (7)
-		c.url, c.failures = c.URLs[0], math.Min(c.failures+1, most)
-		wait = 1 + rand.Float64()*(math.Min(60, math.Exp2(c.failures))-1)
-		if left := c.left(); left > 0 {
-			wait = math.Max(1, math.Min(wait, left/4))
-		}
+		wait = c.fail()
 	}
 	time.AfterFunc(seconds(wait), c.renew)
+}
+
+// fail goes to the next address. It returns how long to wait: only after all have failed (6).
+func (c *Client) fail() float64 {
+	c.URLs = append(c.URLs[1:], c.URLs[0])
+	c.url, c.tried = c.URLs[0], c.tried+1
+	if c.tried < len(c.URLs) {
+		return 0
+	}
+	c.rounds = math.Min(c.rounds+1, 6)
+	bound := math.Min(math.Exp2(c.rounds), math.Min(c.most, c.interval))
+	wait := 1 + rand.Float64()*(math.Max(1, bound)-1)
+	c.tried, c.most = 0, 60
+	if left := c.left(); left > 0 {
+		wait = math.Max(1, math.Min(wait, left/4))
+	}
+	return wait
 }
 
 // ask sends a request, and follows the master. It returns how many seconds to wait.
@@ -163,8 +177,9 @@ func (c *Client) ask(hops int) (float64, error) {
 	} else if reply.Mastership != nil { // (7)
 		master := reply.Mastership["http_address"]
 		isPlain := strings.HasPrefix(c.url, "https:") && !strings.HasPrefix(master, "https:")
+		c.most = 4 // until a master answers
 		if master == "" || isPlain || hops == 5 {
-			return 0, errNoMaster
+			return 0, errors.New("there is no master")
 		}
 		c.url = master
 		return c.ask(hops + 1)
@@ -185,25 +200,18 @@ func (c *Client) ask(hops int) (float64, error) {
 		return late(math.Max(1, result.Refused.RefreshInterval)), nil
 	}
 	c.lease, c.end = *result.Gets, sent.Add(seconds(result.Gets.ExpiresIn))
+	c.interval = math.Min(c.lease.RefreshInterval, math.Max(1, c.lease.ExpiresIn/2)) // (5)
 	if left > 0 && c.lease.Capacity < has.Capacity {
 		c.cuts++ // confirm the smaller lease, so that others get the difference (4)
 		return math.Min(c.cuts-1, 1), nil
 	}
 	c.cuts = 0
-	return late(math.Min(c.lease.RefreshInterval, math.Max(1, c.lease.ExpiresIn/2))), nil // (5)
+	return late(c.interval), nil
 }
 
 func (c *Client) post(method string, item object) (out answer, err error) {
 	body, _ := json.Marshal(object{"client_id": c.id, "resource": []object{item}})
-	request, err := http.NewRequest("POST", c.url+"/v1/"+method, strings.NewReader(string(body)))
-	if err != nil {
-		return out, err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	if c.Token != "" {
-		request.Header.Set("Authorization", "Bearer "+c.Token)
-	}
-	reply, err := connection.Do(request)
+	reply, err := connection.Post(c.url+"/v1/"+method, "application/json", bytes.NewReader(body))
 	if err != nil {
 		return out, err
 	}
