@@ -121,6 +121,10 @@ static void loop_step(doorman_time until) {
 }
 
 int main(int argc, char **argv) {
+    if (argc > 1 && argv[1][0] == '-') { /* such as --help */
+        printf("usage: event_loop [ADDRESS [SECONDS]]\n");
+        return 0;
+    }
     const char *address = argc > 1 ? argv[1] : "http://127.0.0.1:15050";
     int seconds = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 10, queries = 0;
     uint64_t random[2];

@@ -51,6 +51,10 @@ static double in_use(const doorman_resource *resource) {
 }
 
 int main(int argc, char **argv) {
+    if (argc > 1 && argv[1][0] == '-') { /* such as --help */
+        printf("usage: gauge_guard [ADDRESS]\n");
+        return 0;
+    }
     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
     doorman_client_options options = {};
     options.addresses = addresses;

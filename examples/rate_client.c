@@ -17,6 +17,10 @@
 #include <stdio.h>
 
 int main(int argc, char **argv) {
+    if (argc > 1 && argv[1][0] == '-') { /* such as --help */
+        printf("usage: rate_client [ADDRESS]\n");
+        return 0;
+    }
     const char *addresses[] = {argc > 1 ? argv[1] : "tcp://127.0.0.1:15000"};
     doorman_client_options options = {.addresses = addresses, .address_count = 1};
     doorman_resource_options database = {
