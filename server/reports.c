@@ -291,11 +291,27 @@ void server_report_config(const struct service *service, const doorman_config *l
 
 /* ---- learning ------------------------------------------------------------------------------- */
 
-/* Logs a line about learning, with a duration in seconds. */
-static void learning_log(const struct service *service, const char *text, doorman_time duration) {
-    char seconds[32];
+#define KNOWN_MAX 1000 /* resources that are counted, because the lock is held */
+
+/* Logs a line about learning, with a duration in seconds, and with how many resources and holders
+ * the server knows. */
+static void learning_log(const struct service *service, const char *text, doorman_time duration,
+                         doorman_time now) {
+    char seconds[32], resources[48], holders[48];
+    size_t resource_count = 0, holder_count = 0;
+    doorman_cursor cursor = {.position = 0};
+    doorman_server_resource info;
+    while (resource_count < KNOWN_MAX &&
+           doorman_server_next_resource(service->server, &cursor, &info, now)) {
+        resource_count++;
+        holder_count += info.holder_count;
+    }
+    const char *most = resource_count == KNOWN_MAX ? "at least " : "";
     snprintf(seconds, sizeof seconds, "%.1f", (double)duration / (double)DOORMAN_SECOND);
-    server_log(service->settings, LEVEL_INFO, text, "seconds", seconds, LOG_END);
+    snprintf(resources, sizeof resources, "%s%zu", most, resource_count);
+    snprintf(holders, sizeof holders, "%s%zu", most, holder_count);
+    server_log(service->settings, LEVEL_INFO, text, "seconds", seconds, "resources", resources,
+               "holders", holders, LOG_END);
 }
 
 /* If a node with a parent gets further resources while it learns, the end may move. The last line
@@ -305,15 +321,18 @@ void server_report_learning(struct service *service, doorman_time now) {
     doorman_time until = doorman_server_learns_until(service->server, now);
     if (until && !learning->is_logged) {
         *learning = (struct learning){.is_logged = true, .started_at = now};
-        learning_log(service, "learning starts: holders keep what they have, and get no more",
-                     until - now);
+        learning_log(service,
+                     "learning starts: until the leases of the last master have ended, holders "
+                     "keep what they have, and get no more",
+                     until - now, now);
     }
     if (until) {
         learning->until = until;
     } else if (learning->is_logged) {
         learning->is_logged = false;
         if (now >= learning->until) {
-            learning_log(service, "learning has ended", learning->until - learning->started_at);
+            learning_log(service, "learning has ended", learning->until - learning->started_at,
+                         now);
         }
     }
 }

@@ -295,8 +295,8 @@ static void the_log_says_how_long_learning_lasts(void **state) {
         NULL);
     const struct process *process = fixture.server.process;
     process_await(process,
-                  "level=info msg=\"learning starts: holders keep what they have, and get "
-                  "no more\" seconds=",
+                  "level=info msg=\"learning starts: until the leases of the last master have "
+                  "ended, holders keep what they have, and get no more\" seconds=",
                   1);
     process_await(process, "level=info msg=\"learning has ended\" seconds=", 1);
     server_stop(&fixture.server);

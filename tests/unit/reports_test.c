@@ -230,7 +230,9 @@ static void equal_configurations_have_equal_hashes(void **state) {
 
 /* ---- learning ------------------------------------------------------------------------------- */
 
-#define STARTS "msg=\"learning starts: holders keep what they have, and get no more\" seconds="
+#define STARTS                                                                                     \
+    "msg=\"learning starts: until the leases of the last master have ended, holders keep what "    \
+    "they have, and get no more\" seconds="
 #define ENDED "msg=\"learning has ended\" seconds="
 
 static void the_log_says_how_long_learning_lasts(void **state) {
@@ -240,14 +242,14 @@ static void the_log_says_how_long_learning_lasts(void **state) {
     assert_int_equal(logged(w, ""), 0);
     set_master(w, DOORMAN_NEVER, 100 * SECOND);
     server_report_learning(&w->service, 100 * SECOND);
-    assert_int_equal(logged(w, STARTS "63.0\n"), 1);
+    assert_int_equal(logged(w, STARTS "63.0 resources=0 holders=0\n"), 1);
     for (int second = 101; second < 163; second++) {
         server_report_learning(&w->service, second * SECOND);
     }
     server_report_learning(&w->service, 163 * SECOND - 1);
     assert_int_equal(logged(w, ""), 0);
     server_report_learning(&w->service, 163 * SECOND);
-    assert_int_equal(logged(w, ENDED "63.0\n"), 1);
+    assert_int_equal(logged(w, ENDED "63.0 resources=0 holders=0\n"), 1);
     server_report_learning(&w->service, 164 * SECOND);
     assert_int_equal(logged(w, ""), 0);
     server_destroy(w, config);
@@ -259,16 +261,16 @@ static void learning_that_a_lost_mastership_cuts_short_has_no_end(void **state) 
     doorman_config *config = server_create(w, 100 * SECOND);
     set_master(w, 120 * SECOND, 100 * SECOND);
     server_report_learning(&w->service, 100 * SECOND);
-    assert_int_equal(logged(w, STARTS "63.0\n"), 1);
+    assert_int_equal(logged(w, STARTS "63.0 resources=0 holders=0\n"), 1);
     server_report_learning(&w->service, 120 * SECOND);
     set_master(w, 0, 121 * SECOND);
     server_report_learning(&w->service, 121 * SECOND);
     assert_int_equal(logged(w, ""), 0);
     set_master(w, DOORMAN_NEVER, 130 * SECOND);
     server_report_learning(&w->service, 131 * SECOND);
-    assert_int_equal(logged(w, STARTS "62.0\n"), 1);
+    assert_int_equal(logged(w, STARTS "62.0 resources=0 holders=0\n"), 1);
     server_report_learning(&w->service, 193 * SECOND);
-    assert_int_equal(logged(w, ENDED "62.0\n"), 1);
+    assert_int_equal(logged(w, ENDED "62.0 resources=0 holders=0\n"), 1);
     server_destroy(w, config);
 }
 
