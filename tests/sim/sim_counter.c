@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define SLICES 16
 
@@ -28,12 +27,21 @@ double sim_figures_most(doorman_limit_kind kind, const doorman_figures *figures)
 
 /* ---- windows of the calendar */
 
-static doorman_time begin_of_month(doorman_time epoch, int later) {
-    time_t seconds = (time_t)(epoch / DOORMAN_SECOND);
-    struct tm date;
-    gmtime_r(&seconds, &date);
-    struct tm first = {.tm_year = date.tm_year, .tm_mon = date.tm_mon + later, .tm_mday = 1};
-    return (doorman_time)timegm(&first) * DOORMAN_SECOND;
+static int days_of_month(int year, int month) {
+    static const int days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+    return days[month] + (month == 1 && leap);
+}
+
+/* Sets the month that contains a time. */
+static void month_at(doorman_time epoch, doorman_time *begin, doorman_time *end) {
+    const doorman_time day = 86400 * DOORMAN_SECOND;
+    *begin = 0;
+    for (int month = 0;; month++) {
+        *end = *begin + days_of_month(1970 + month / 12, month % 12) * day;
+        if (epoch < *end) return;
+        *begin = *end;
+    }
 }
 
 /* Sets the window that contains a time. 1 January 1970 was a Thursday. */
@@ -41,8 +49,7 @@ static void window_at(const doorman_figures *figures, doorman_time epoch, doorma
                       doorman_time *end) {
     doorman_time day = 86400 * DOORMAN_SECOND, length = figures->window, monday = 0;
     if (figures->calendar == DOORMAN_MONTH) {
-        *begin = begin_of_month(epoch, 0);
-        *end = begin_of_month(epoch, 1);
+        month_at(epoch, begin, end);
         return;
     }
     if (figures->calendar == DOORMAN_MINUTE) length = 60 * DOORMAN_SECOND;
