@@ -173,7 +173,7 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh \
 	    $(filter $(LONG),$(TESTS)) $(filter-out $(LONG),$(TESTS)) \
 	    tests/shell_check.sh tests/event_loop_check.sh tests/deploy_check.sh \
-	    tests/browser_check.sh tests/openapi_check.sh \
+	    tests/browser_check.sh tests/openapi_check.sh tests/gateway_check.sh \
 	    tests/install_check.sh tests/package_check.sh tests/fuzz/replay.sh tests/text_check.sh \
 	    tests/comment_check.sh tests/contributing_check.sh
 
