@@ -696,7 +696,8 @@ DOORMAN_API doorman_status doorman_upstream_response(doorman_upstream *upstream,
                                                      doorman_time now);
 
 /* Reports that the request with this sequence got no response. The upstream tries the next address.
- * If all addresses have failed, it backs off first. The call has no effect unless this request is under way. */
+ * If all addresses have failed, it backs off first. The call has no effect unless this request is
+ * under way. */
 DOORMAN_API void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence,
                                          doorman_time now);
 
@@ -2500,8 +2501,8 @@ DOORMAN_API doorman_status doorman_transport_create(doorman_transport **out,
 
 /* Ends the connection, and waits until a call of on_wakeup in progress has returned. The caller
  * must not hold the lock. NULL has no effect.
- *   cost   usually less than 1 ms, and up to 0.5 s while nng closes the socket. If nng needs longer,
- *          the process keeps a thread and the socket until nng has closed the socket */
+ *   cost   usually less than 1 ms, and up to 0.5 s while nng closes the socket. If nng needs more
+ *          time, the process keeps a thread and the socket until nng has closed the socket */
 DOORMAN_API void doorman_transport_destroy(doorman_transport *transport);
 
 /* Replaces the certificates, for example when a program has renewed their files. A request in
@@ -20759,7 +20760,8 @@ static void doorman__transport_parse(doorman_transport *transport) {
     doorman__transport_move(transport, DOORMAN__TRANSPORT_PARSED);
 }
 
-/* Takes the response of a request. Gives it to the upstream, unless it is the response to a probe. */
+/* Takes the response of a request. Gives it to the upstream, unless it is the response to a
+ * probe. */
 static doorman_status doorman__transport_take_response(doorman_transport *transport,
                                                        doorman_transport_result *out,
                                                        doorman_time now) {

@@ -435,8 +435,8 @@ struct trend {
 /* Returns a copy of the history of a resource. The copy is empty if the resource is not found. */
 struct trend server_history_find(struct service *service, const char *id);
 
-/* Adds a row for each resource that has lost its last holder in the last ten minutes. The amounts of
- * such a row are 0. Sorts the rows that the snapshot has.
+/* Adds a row for each resource that has lost its last holder in the last ten minutes. The amounts
+ * of such a row are 0. Sorts the rows that the snapshot has.
  *   limit   of all rows */
 void server_history_add_missing(struct service *service, struct snapshot *snapshot, size_t limit);
 
