@@ -634,8 +634,9 @@ typedef struct doorman_response {
 
 /* The part of a client or a server that makes requests. It decides which leases to ask for, when,
  * and at which address. It also processes the responses. The client or server owns its upstream and
- * frees it. A doorman_permit_client has an upstream too, which asks for permits. The same loop works for a client, a node with a parent, and a root. The upstream of a
- * root has work to do, but nothing to send.
+ * frees it. A doorman_permit_client has an upstream too, which asks for permits. The same loop
+ * works for a client, a node with a parent, and a root. The upstream of a root has work to do, but
+ * nothing to send.
  *
  *     doorman_upstream *upstream = doorman_client_upstream(client);  (or doorman_server_upstream)
  *     until the end
@@ -667,9 +668,10 @@ DOORMAN_API doorman_time doorman_upstream_due(const doorman_upstream *upstream);
  * last request has passed without a response, the call counts that request as failed. The work is:
  *     client   estimates wants from use, and removes expired leases from the limiters
  *     server   frees memory, removes counters of permits that equal fresh ones, and ends a
- *              mastership whose time has passed. Responses depend on this work only if more than 1,000 leases of a resource expire together (S2). One call
- *              visits at most 10,000 resources and expired leases. These visits take some
- *              milliseconds. If more work is left, the upstream is due again at once
+ *              mastership whose time has passed. Responses depend on this work only if more than
+ *              1,000 leases of a resource expire together (S2). One call visits at most 10,000
+ *              resources and expired leases. These visits take some milliseconds. If more work is
+ *              left, the upstream is due again at once
  *
  *   out       written in full. Pointers in out are valid until the next call on the upstream
  *   returns   true: send this request to out->address. false: there is nothing to send now, and
@@ -14170,8 +14172,9 @@ bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index
 /*
  * A server answers messages on permits with the functions of this part. A message is checked as a
  * whole before anything is decided. So an error answers the whole message, and nothing of it has
- * taken effect. There is one exception: if memory runs out during the decisions, some units may have
- * been charged (P9). A repeated message may be refused too early, but is never granted too often.
+ * taken effect. There is one exception: if memory runs out during the decisions, some units may
+ * have been charged (P9). A repeated message may be refused too early, but is never granted too
+ * often.
  *
  * The decisions of the permits are only valid until the next call. So the response has copies in an
  * arena, also of the names of limits.
@@ -19009,9 +19012,9 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
 
 /* ---- json: writing messages on permits */
 /*
- * Durations are exact to a nanosecond, so they are not rounded. Units of `granted` and `charged` are
- * exact too. What people read has at most six decimals: `remaining` is rounded down, and `used` is
- * rounded up. So no client believes that more is left than there is.
+ * Durations are exact to a nanosecond, so they are not rounded. Units of `granted` and `charged`
+ * are exact too. What people read has at most six decimals: `remaining` is rounded down, and `used`
+ * is rounded up. So no client believes that more is left than there is.
  */
 
 /* Returns an amount with at most six decimals, rounded down. An amount of 1e9 or more is rounded to
@@ -21073,8 +21076,8 @@ static void *doorman__permits_main(void *context) {
     return NULL;
 }
 
-/* Returns whether the caller is an on_decided. `has_thread` and `thread` do not change any more when
- * a call of on_decided runs. So a caller within on_decided needs no mutex. */
+/* Returns whether the caller is an on_decided. `has_thread` and `thread` do not change any more
+ * when a call of on_decided runs. So a caller within on_decided needs no mutex. */
 static bool doorman__permits_is_own_thread(const doorman__agent_permits *permits) {
     return permits->has_thread && pthread_equal(pthread_self(), permits->thread);
 }

@@ -2,10 +2,10 @@
  * only reads the state; it takes the lock of the service.
  *
  *     /limits                          all limits, and what they have decided
- *     /limits?template=GLOB&limit=NAME one limit, and the keys that it grants and refuses most often
+ *     /limits?template=GLOB&limit=NAME one limit, and its most frequent keys
  *     /keys?resource=ID&key=KEY        what the limits have counted for one key. The page can reset
  *                                      the key and end its ban, with the method reset of the
- *                                      protocol. So that method checks the role, and logs the change
+ *                                      protocol. That method checks the role, and logs the change
  *     /v1/limits                       the first two as JSON
  *
  * A copy of the state is made while the lock is held. The text is written later, without the lock.

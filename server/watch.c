@@ -74,8 +74,9 @@ bool server_watch_poll(struct service *service) {
 /* The certificate, its key and the authority belong together. A program may replace them one after
  * the other. So these files are loaded when one of them has changed and all of them were the same
  * in two looks. If they do not fit then, the rest may follow. So an error is only logged when they
- * still do not fit TLS_WAIT looks later. What was loaded before stays in force meanwhile. The file of the tokens is a group of its own. If a file of a group is missing or
- * cannot be read, a program may be replacing it, and nothing of this group is loaded.
+ * still do not fit TLS_WAIT looks later. What was loaded before stays in force meanwhile. The file
+ * of the tokens is a group of its own. If a file of a group is missing or cannot be read, a program
+ * may be replacing it, and nothing of this group is loaded.
  *
  * libcurl reads the certificates for etcd again for each connection. So those are not loaded here.
  * They are only reported if they are missing, because the next connection to etcd would fail. */

@@ -46,8 +46,8 @@ require() { # tools
     done
 }
 
-# Waits up to three minutes for a text in a file, such as the log of a server. With a process id, the
-# wait ends with the process.
+# Waits up to three minutes for a text in a file, such as the log of a server. With a process id,
+# the wait ends with the process.
 await() { # text, file, process
     tries=0
     until grep -q -e "$1" "$2" || [ $tries = 1800 ]; do

@@ -3,8 +3,8 @@
  *     build/bench [--quick] build/doorman_server FOLDER
  *
  * prints a table with the goal of each figure, and writes bench.csv and, for the pictures,
- * bench_cost.dat and bench_permits.dat to the folder. `build/bench echo` is the peer that the server
- * is compared with.
+ * bench_cost.dat and bench_permits.dat to the folder. `build/bench echo` is the peer that the
+ * server is compared with.
  *
  * The machine is noisy, so figures are medians of several rounds. Two loads that are compared are
  * measured alternately: a short round of one, then a short round of the other. Work of a single

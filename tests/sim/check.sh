@@ -1,6 +1,7 @@
 #!/bin/sh
 # The part of the simulator that `make test` runs: all scenarios with one seed, and 200 runs with
-# faults of leases and of permits. SEED is the first seed of the runs with faults (1). SIM is the program (build/sim/sim).
+# faults of leases and of permits. SEED is the first seed of the runs with faults (1). SIM is the
+# program (build/sim/sim).
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh

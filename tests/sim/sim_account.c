@@ -2,8 +2,8 @@
  *
  * The account follows what the process does, and checks every step. It knows each counter of the
  * process. Before a call it finds the counters that a permit or a report concerns. After the call
- * sim_decision.c checks the decision by the rules of the section >>permits, and charges the counters of the
- * account with what was granted.
+ * sim_decision.c checks the decision by the rules of the section >>permits, and charges the
+ * counters of the account with what was granted.
  *
  *     P1, P2    a permit is granted if it fits, and only then. Every item gets what P2 says
  *     P3 to P6  the wait, the limit that is named, retry_after, valid_for, the details

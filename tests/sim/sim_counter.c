@@ -1,5 +1,5 @@
-/* What one counter of permits offers, by the rules of the section >>permits: see sim_account.h. A window
- * has a list of everything that was charged to it, and adds up what counts now. */
+/* What one counter of permits offers, by the rules of the section >>permits: see sim_account.h. A
+ * window has a list of everything that was charged to it, and adds up what counts now. */
 #include "sim_account.h"
 
 #include <assert.h>
