@@ -266,7 +266,7 @@ void server_limits_metrics(struct text *text, struct service *service, const boo
 
 /* ---- JSON ---- */
 
-static void json_text(struct text *text, const char *before, const char *value) {
+static void limits_text(struct text *text, const char *before, const char *value) {
     server_text_addf(text, "%s\"", before);
     server_text_add_escaped(text, value, server_escape_json);
     server_text_add(text, "\"");
@@ -275,9 +275,9 @@ static void json_text(struct text *text, const char *before, const char *value) 
 static void json_limit(struct text *text, const struct limit_row *row) {
     const doorman_permits_limit *info = &row->info;
     const char *separator = "";
-    json_text(text, "{\"template\":", row->glob);
-    json_text(text, ",\"limit\":", row->name);
-    json_text(text, ",\"definition\":", row->definition);
+    limits_text(text, "{\"template\":", row->glob);
+    limits_text(text, ",\"limit\":", row->name);
+    limits_text(text, ",\"definition\":", row->definition);
     server_text_addf(text, ",\"keys\":%zu,\"granted\":%" PRIu64 ",\"granted_units\":",
                      info->counter_count, info->granted);
     server_text_add_number(text, info->granted_units);
@@ -298,8 +298,8 @@ static void json_tops(struct text *text, struct service *service, size_t index, 
     top_list_take(&tops, service, index, kind);
     server_text_addf(text, ",\"%s\":[", name);
     for (size_t i = 0; i < tops.count; i++) {
-        json_text(text, i ? ",\n{\"resource_id\":" : "{\"resource_id\":", tops.rows[i].resource);
-        json_text(text, ",\"key\":", tops.rows[i].key);
+        limits_text(text, i ? ",\n{\"resource_id\":" : "{\"resource_id\":", tops.rows[i].resource);
+        limits_text(text, ",\"key\":", tops.rows[i].key);
         server_text_addf(text, ",\"count\":%" PRIu64 ",\"error\":%" PRIu64 "}", tops.rows[i].count,
                          tops.rows[i].error);
     }
