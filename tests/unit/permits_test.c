@@ -1870,7 +1870,10 @@ static void model_reload(model *m, const doorman_config_options *config) {
                     for (size_t k = 0; k < MODEL_KEYS; k++) {
                         model_name(name, sizeof name, template_, &template_->limits[j],
                                    model_resources[r], model_keys[k]);
-                        kept = kept || strcmp(name, m->counters[i].name) == 0;
+                        if (strcmp(name, m->counters[i].name) != 0) continue;
+                        kept = true;
+                        /* a configuration without a ban forgets the refusals */
+                        if (!template_->limits[j].ban.refusals) m->counters[i].refusals = 0;
                     }
                 }
             }
@@ -1940,8 +1943,9 @@ static void random_limit(char *to, size_t room, int index) {
         add_text(to, room, ", \"keys\": [%s]", pick(2) ? "\"*\", \"!ann\"" : "\"vip-*\", \"bob\"");
     if (pick(8) == 0) add_text(to, room, ", \"max_cost\": %d", pick(4));
     if (scope < 2 && index == 0) {
-        add_text(to, room, ", \"ban\": {\"refusals\": %d, \"window\": %d, \"duration\": %d}",
-                 1 + pick(4), 1 + pick(9), 1 + pick(30));
+        /* all windows are equal: a longer window could bring back a count that has ended (P15) */
+        add_text(to, room, ", \"ban\": {\"refusals\": %d, \"window\": 5, \"duration\": %d}",
+                 1 + pick(4), 1 + pick(30));
     }
     if (scope < 2 && pick(2)) {
         add_text(to, room, ", \"overrides\": [{\"keys\": [\"vip-*\"]");
