@@ -14062,7 +14062,8 @@ doorman_status doorman_permits_create(doorman_permits **out, const doorman_permi
     if (!permits) return doorman__no_memory(error);
     permits->options = own;
     permits->random = own.seed[0] ^ own.seed[1];
-    permits->empty_hash = doorman__hash(own.seed, "");
+    static const char empty[8] = ""; /* a whole word: see doorman__word */
+    permits->empty_hash = doorman__hash(own.seed, empty);
     doorman__permits_restart(permits, epoch, now);
     if (!doorman__permits_add_slot(permits, NULL, NULL) ||
         doorman_permits_configure(permits, own.config) != DOORMAN_OK) {
