@@ -2787,11 +2787,12 @@ static bool doorman__utf8_next(const char **text, const char *end, uint32_t *cod
 /* Reads eight bytes, the lowest byte first. Compilers turn this function into one load instruction
  * if the machine has one. */
 static inline uint64_t doorman__word(const unsigned char *data) {
-    uint64_t seven = (uint64_t)data[0] | (uint64_t)data[1] << 8 | (uint64_t)data[2] << 16 |
-                     (uint64_t)data[3] << 24 | (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
-                     (uint64_t)data[6] << 48;
-    /* cppcheck-suppress arrayIndexOutOfBounds ; cppcheck does not see all eight bytes */
-    return seven | (uint64_t)data[7] << 56;
+    unsigned char at[8];
+    /* cppcheck-suppress bufferAccessOutOfBounds ; cppcheck does not see all eight bytes */
+    memcpy(at, data, sizeof at);
+    return (uint64_t)at[0] | (uint64_t)at[1] << 8 | (uint64_t)at[2] << 16 | (uint64_t)at[3] << 24 |
+           (uint64_t)at[4] << 32 | (uint64_t)at[5] << 40 | (uint64_t)at[6] << 48 |
+           (uint64_t)at[7] << 56;
 }
 
 /* Returns whether eight bytes are printable ASCII. Adding 1 sets the top bit of a byte of 0x7f.
@@ -14062,8 +14063,7 @@ doorman_status doorman_permits_create(doorman_permits **out, const doorman_permi
     if (!permits) return doorman__no_memory(error);
     permits->options = own;
     permits->random = own.seed[0] ^ own.seed[1];
-    static const char empty[8] = ""; /* a whole word: see doorman__word */
-    permits->empty_hash = doorman__hash(own.seed, empty);
+    permits->empty_hash = doorman__hash(own.seed, "");
     doorman__permits_restart(permits, epoch, now);
     if (!doorman__permits_add_slot(permits, NULL, NULL) ||
         doorman_permits_configure(permits, own.config) != DOORMAN_OK) {
@@ -21319,11 +21319,12 @@ static doorman_status doorman__permits_create(doorman_agent *agent,
     return DOORMAN_OK;
 }
 
-/* Ends all calls, and allows no new calls. */
+/* Ends all calls, and allows no new calls.
+ *   stop_by   when the thread ends at the latest; 0: it does not end yet */
 static void doorman__permits_close(doorman__agent_permits *permits, doorman_time stop_by) {
     pthread_mutex_lock(&permits->mutex);
     permits->closed = true;
-    permits->stop_by = stop_by;
+    if (stop_by) permits->stop_by = stop_by;
     permits->wakeup = true;
     pthread_cond_signal(&permits->wake);
     pthread_mutex_unlock(&permits->mutex);
@@ -21534,7 +21535,7 @@ doorman_status doorman_agent_shutdown(doorman_agent *agent) {
     if (status != DOORMAN_OK) return status;
     doorman__agent_cancel_waits(agent);
     pthread_mutex_unlock(&agent->mutex);
-    doorman__permits_close(&agent->permits, agent->permits.stop_by);
+    doorman__permits_close(&agent->permits, 0);
     return DOORMAN_OK;
 }
 
