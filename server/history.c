@@ -2,16 +2,18 @@
  * reads the state through snapshots.
  *
  * The history is what resources had, wanted and could give in the last ten minutes. The graphs of
- * the status page show it. It has a point every ten seconds, for at most 10,000 resources (7 MB).
- * The main thread adds the points. It merges the last list with a new snapshot. Both are sorted by
- * id.
+ * the status page show it. It has a point every ten seconds, for at most 10,000 resources (10 MB).
+ * The ids are in the same block as the points. Otherwise they would lie between blocks of leases,
+ * so the memory of leases that have ended could not go back to the system. The main thread adds the
+ * points. It merges the last list with a new snapshot. Both are sorted by id.
  *
  * A resource vanishes from the server with its last holder. Its history stays until all its points
  * are from the time after that, and so do its metrics. Such a resource only has the room that the
- * other resources leave. */
+ * other resources leave, and there are at most VACANT_MAX of them. */
 #include "http.h"
 
 #define HISTORY_MAX 10000
+#define VACANT_MAX 1000 /* resources without holders */
 
 struct history {
     pthread_mutex_t lock;
@@ -48,12 +50,10 @@ static void history_copy(struct snapshot *snapshot, struct service *service) {
 }
 
 /* Continues the history of a resource that has no holders any more. Returns false if the history
- * ends, or if memory runs out. */
+ * ends. */
 static bool trend_continue(struct trend *trend, const struct trend *last) {
-    char *id = last->missing < HISTORY_POINTS - 1 ? strdup(last->id) : NULL;
-    if (!id) return false;
+    if (last->missing == HISTORY_POINTS - 1) return false;
     *trend = *last;
-    trend->id = id;
     trend->missing++;
     if (trend->count < HISTORY_POINTS) trend->count++;
     points_add(trend->has, 0);
@@ -64,21 +64,20 @@ static bool trend_continue(struct trend *trend, const struct trend *last) {
 
 /* Adds a point to a resource that has holders.
  *   last   its points; NULL: it is new */
-static void trend_update(struct trend *trend, const struct trend *last, struct row *row) {
+static void trend_update(struct trend *trend, const struct trend *last, const struct row *row) {
     if (last) *trend = *last;
     trend->missing = 0;
-    trend->id = row->id;
-    row->id = NULL;
+    snprintf(trend->id, sizeof trend->id, "%s", row->id);
     trend_add(trend, &row->info);
 }
 
-/* Makes the new list. Keeps the points of the last list, and adds one point to each resource. Takes
- * ownership of the ids of the rows. Returns NULL if memory runs out.
+/* Makes the new list. Keeps the points of the last list, and adds one point to each resource.
+ * Returns NULL if memory runs out.
  *   count   out: the length of the list */
-static struct trend *history_merge(const struct history *history, struct snapshot *snapshot,
+static struct trend *history_merge(const struct history *history, const struct snapshot *snapshot,
                                    size_t *count) {
     size_t room = HISTORY_MAX - snapshot->row_count, i = 0, old = 0;
-    if (room > history->count) room = history->count;
+    if (room > VACANT_MAX) room = VACANT_MAX;
     struct trend *trends = (struct trend *)calloc(snapshot->row_count + room + 1, sizeof *trends);
     *count = 0;
     while (trends && (i < snapshot->row_count || old < history->count)) {
@@ -99,7 +98,6 @@ static struct trend *history_merge(const struct history *history, struct snapsho
 }
 
 static void history_clear(struct history *history) {
-    for (size_t i = 0; i < history->count; i++) free(history->trends[i].id);
     free(history->trends);
     history->trends = NULL;
     history->count = 0;
@@ -135,7 +133,6 @@ struct trend server_history_find(struct service *service, const char *id) {
     }
     if (trend) found = *trend;
     pthread_mutex_unlock(&history->lock);
-    found.id = NULL;
     return found;
 }
 
@@ -151,7 +148,7 @@ void server_history_add_missing(struct service *service, struct snapshot *snapsh
     if (sorted > 1) qsort(snapshot->rows, sorted, sizeof *snapshot->rows, server_compare_row_ids);
     pthread_mutex_lock(&history->lock);
     for (size_t i = 0; i < history->count && snapshot->row_count < limit; i++) {
-        const struct trend *trend = &history->trends[i];
+        struct trend *trend = &history->trends[i];
         if (trend->missing == 0 || rows_have(snapshot, sorted, trend->id)) continue;
         char *id = server_snapshot_reserve(snapshot) ? strdup(trend->id) : NULL;
         if (!id) break;

@@ -425,7 +425,7 @@ void server_metrics_value(struct text *text, const char *name, const char *type,
 #define HISTORY_INTERVAL (10 * DOORMAN_SECOND)
 
 struct trend {
-    char *id;
+    char id[DOORMAN_ID_BYTES_MAX + 1]; /* in place: see history.c */
     unsigned count;   /* the number of valid points, which are at the end; the newest is last */
     unsigned missing; /* points since the resource lost its last holder; 0: it has holders */
     float has[HISTORY_POINTS], wants[HISTORY_POINTS];
