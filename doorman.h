@@ -11357,7 +11357,7 @@ static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash
 static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *random,
                                      doorman__chain *out[DOORMAN__EVICT_SAMPLES]) {
     size_t buckets[DOORMAN__EVICT_BUCKETS], count = 0, last = 0;
-    if (!nodes->count) return 0;
+    if (!nodes->bucket_count) return 0;
     for (size_t i = 0; i < DOORMAN__EVICT_BUCKETS; i++) {
         last = buckets[i] = (size_t)(doorman__random(random) % nodes->bucket_count);
         __builtin_prefetch(doorman__chains_at(nodes, last));
@@ -11686,7 +11686,7 @@ static uint64_t doorman__tier_room(const doorman_tier *tier, const uint64_t *wor
  * there is none, or if a tier that cools down blocks. */
 static size_t doorman__tiers_next(const doorman_figures *figures, const uint64_t *state, int index,
                                   doorman_time time) {
-    for (size_t i = (size_t)(index + 1); i < figures->tier_count; i++) {
+    for (size_t i = (size_t)index + 1; i < figures->tier_count; i++) { /* index may be -1 */
         const doorman_tier *tier = &figures->tiers[i];
         if (!tier->active) continue;
         doorman__phase phase = doorman__tier_phase(tier, doorman__tier_state(state, i), time);
@@ -13614,7 +13614,7 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
     detail.moved_up = charge->tier_entered > 0;
     detail.refused = charge->reason != DOORMAN_NO_REASON;
     if (charge->limit->kind == DOORMAN_TIERS) {
-        detail.tier = (size_t)(doorman__tiers_current(figures, meter.state, permits->at.now) + 1);
+        detail.tier = (size_t)doorman__tiers_current(figures, meter.state, permits->at.now) + 1;
     }
     bool counts =
         charge->counter && doorman__counter_counts(charge->counter, charge->limit, permits->at.now);
@@ -16132,10 +16132,15 @@ static void doorman__call_free(doorman_permit_client *client, doorman__call *cal
     DOORMAN_FREE(call);
 }
 
-/* Ends a call, whose result is in `acquired`. */
-static void doorman__call_finish(doorman_permit_client *client, doorman__call *call) {
+/* Sets that the result of a call is in `acquired`. */
+static void doorman__call_settle(doorman_permit_client *client, doorman__call *call) {
     doorman__timer_clear(&client->timers, &call->timer);
     doorman__call_move(client, call, DOORMAN__CALL_DECIDED);
+}
+
+/* Ends a call. If nobody waits for its result, the call is freed. */
+static void doorman__call_finish(doorman_permit_client *client, doorman__call *call) {
+    doorman__call_settle(client, call);
     if (!call->attended) doorman__call_free(client, call);
 }
 
@@ -19311,7 +19316,6 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
     const size_t frame = 1024;
     size_t bytes = frame, largest = 0, rest = 820;
     if (request->is_server) rest += 520 + 16 * 80 + 2 * DOORMAN__TEXTS_BYTES_MAX + 32;
-    bytes += 256 * request->permit_count + 64 * request->entry_count;
     for (size_t i = 0; i < request->item_count; i++) {
         size_t id_bytes = strlen(request->items[i].resource_id);
         size_t item =
@@ -19319,12 +19323,19 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
         if (item > largest) largest = item;
         bytes += item;
     }
+    if (request->permit_count > 0) largest = 256;
+    if (request->entry_count > 0) largest = 64;
+    bytes += (request->permit_count + request->entry_count) * largest;
     if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
-                             "%s.resource: the response could be larger than 4 MiB; send at most "
-                             "%zu resources in one message",
+                             "%s%s: the response could be larger than 4 MiB; send at most %zu %s "
+                             "in one message",
                              doorman_method_name(request->method, request->is_server),
-                             (DOORMAN_MESSAGE_BYTES_MAX - frame) / largest);
+                             request->permit_count  ? ".permit"
+                             : request->entry_count ? ".entry"
+                                                    : ".resource",
+                             (DOORMAN_MESSAGE_BYTES_MAX - frame) / largest,
+                             request->item_count ? "resources" : "elements");
     }
     return doorman__buffer_reserve(reply, bytes) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
@@ -21135,7 +21146,8 @@ static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_u
     if (call) {
         if (!gives_up && call->state != DOORMAN__CALL_DECIDED)
             doorman__permit_client_work(client, doorman__later(doorman_clock(), acquirer->end));
-        if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(client, call);
+        assert(call->attended); /* by this thread, which frees it */
+        if (call->state != DOORMAN__CALL_DECIDED) doorman__call_settle(client, call);
         *acquirer->out = call->acquired;
         acquirer->decided = true;
         acquirer->receiver.call = NULL;
@@ -21282,6 +21294,7 @@ doorman_status doorman_agent_acquire_async(
         status = doorman__no_memory(error);
     }
     if (status != DOORMAN_OK) DOORMAN_FREE(receiver);
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the call owns the receiver */
     doorman__permits_unlock(&agent->permits);
     return status;
 }

@@ -85,7 +85,9 @@ static int64_t der_read_time(unsigned tag, const struct der *content) {
 static int64_t der_read_end(struct der at) {
     unsigned tag = 0;
     struct der content = at;
-    if (!der_enter(&at) || !der_enter(&at) || !der_read(&at, &tag, &content)) return 0;
+    bool inside = der_enter(&at);      /* the certificate */
+    inside = inside && der_enter(&at); /* what its issuer has signed */
+    if (!inside || !der_read(&at, &tag, &content)) return 0;
     int skipped = tag == DER_VERSION ? 3 : 2; /* the serial number, the signature, the issuer */
     for (int i = 0; i < skipped; i++) {
         if (!der_read(&at, &tag, &content)) return 0;

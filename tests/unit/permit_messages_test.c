@@ -851,6 +851,9 @@ static void large_messages_are_answered_up_to_the_bounds(void **state) {
     assert_large_reply(n, 100, 100, open, "\"decision\":\"GRANTED\"");
     assert_large_reply(n, 10001, 1, open,
                        "acquire.permit: at most 10000 items in a message, not 10001");
+    assert_large_reply(n, 20000, 1, open,
+                       "acquire.permit: the response could be larger than 4 MiB; send at most "
+                       "16380 elements in one message");
     node_stop(n);
 }
 
