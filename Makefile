@@ -321,7 +321,7 @@ FUZZ_FLAGS_glob = -max_len=520 -use_value_profile=1
 FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
 SIM_SOURCES = $(addprefix tests/sim/sim_,world.c election.c network.c check.c permits.c account.c \
-    counter.c definition.c decision.c)
+    counter.c definition.c decision.c permit_load.c permit_client.c permit_model.c)
 
 fuzz: $(FUZZ:%=fuzz_%) ## fuzz everything that reads bytes (libFuzzer); SECONDS=60 FUZZ=glob
 

@@ -294,6 +294,57 @@ mutant permit-epoch 'P26: the time of day goes back' \
 mutant permit-ban 'of two bans that begin at the same time, the one of the last limit is in force' \
     'return end - now > duration ? end - now : duration;' \
     '(void)end; return duration;' --permits
+mutant client-lone 'P21: a message has one permit' \
+    'while (from->first && doorman__batch_fits(client, from->first, items, bytes)) {' \
+    'while (from->first && !client->message_count) {' --permits
+mutant client-order 'P21: a permit that is sent again waits behind newer ones' \
+    'if (last == DOORMAN__CALL_SENT && state == DOORMAN__CALL_QUEUED) {' \
+    'if (0) {' --permits
+mutant client-valid 'P22: a refusal counts from the response' \
+    'doorman_time until = doorman__after(client->upstream.sent_at, permit->valid_for);' \
+    'doorman_time until = doorman__after(now, permit->valid_for);' --permits
+mutant client-less 'P22: a refusal also refuses permits with a smaller minimum' \
+    'doorman__request_minimum(request, i) >= refusal->min) {' \
+    '(doorman__request_minimum(request, i) >= refusal->min || 1)) {' --permits
+mutant client-longer 'P22: a refusal also refuses permits that can wait longer' \
+    'request->max_wait <= refusal->max_wait &&' '' --permits
+mutant client-cut 'P22: a refusal is remembered with a longer max_wait than the server knew' \
+    'refusal->max_wait = client->permit_items[call->place].max_wait;' \
+    'refusal->max_wait = call->request.max_wait;' --permits
+mutant client-unmatched 'P23: UNMATCHED is a refusal' \
+    'return reason == DOORMAN_REASON_UNMATCHED;' \
+    'return reason == DOORMAN_REASON_COUNT;' --permits
+mutant client-breaker 'P23: the breaker never opens' \
+    'if (upstream->failures >= DOORMAN__BREAKER_FAILURES) { doorman__breaker_open(client, now);' \
+    'if (0) { doorman__breaker_open(client, now);' --permits
+mutant client-pause 'P23: the breaker stays open for 1 s' \
+    'doorman_time pause = doorman__earlier(DOORMAN_SECOND << doublings, DOORMAN__BREAKER_MAX);' \
+    'doorman_time pause = DOORMAN_SECOND; (void)doublings;' --permits
+mutant client-again 'P23: a permit is sent again for ever' \
+    'if (++call->failures > client->upstream.address_count) {' \
+    'if (0) {' --permits
+mutant client-late 'P23: a permit under way does not time out' \
+    'if (last == DOORMAN__CALL_SENT) client->message[call->place] = NULL;' \
+    'if (last == DOORMAN__CALL_SENT) client->message[call->place] = NULL;
+    if (state == DOORMAN__CALL_SENT) doorman__timer_clear(&client->timers, &call->timer);' \
+    --permits
+mutant client-full 'P23: the fallback grants the cost, not the minimum' \
+    'if (granted) doorman__call_grant(call, false);' \
+    'if (granted) doorman__call_grant(call, true);' --permits
+mutant client-wait 'P3: a caller waits for the whole wait, beyond its timeout' \
+    'doorman_time end = doorman__earlier(ready, call->deadline);' \
+    'doorman_time end = ready;' --permits
+mutant client-twice 'R2: the response to an earlier message counts' \
+    'now = doorman__upstream_now(upstream, now); if (upstream->state != DOORMAN__REQUESTED ||
+    sequence != upstream->sequence) return DOORMAN_STALE;' \
+    'now = doorman__upstream_now(upstream, now);
+    if (upstream->state != DOORMAN__REQUESTED) return DOORMAN_STALE;' --permits
+mutant client-silent 'P25: with the kill switch, no copy is sent' \
+    'if (!copy || !doorman__permit_client_reserve(client)) {' \
+    'if (1) {' --permits
+mutant client-killed 'P25: the kill switch does not end permits that wait' \
+    'if (on) doorman__permit_client_end_all(client, DOORMAN_OK);' \
+    '' --permits
 
 if [ -z "$missed" ]; then echo "$wanted: no such mutant"; fi
 [ "$missed" = 0 ]

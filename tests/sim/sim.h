@@ -3,19 +3,22 @@
  * Servers and clients are the real state machines; clocks, network, processes and elections are
  * simulated in one thread. The same seed gives the same run, to the last bit.
  *
- *   sim_random.c     random numbers; tests/fuzz replaces this file with its own
- *   sim_world.c      time, clocks, processes, clients
- *   sim_election.c   elections, and the store of each node
- *   sim_network.c    messages between clients or child nodes and the processes that answer them
- *   sim_check.c      invariants checked at every event, and the exact shares expected at the end
- *   sim_scenarios.c  the scenarios of the design document, and their tables
- *   sim_faults.c     random systems and faults, and how a failing run is shrunk
- *   sim_permits.c    clients of permits, and their messages
- *   sim_account.c    an account of the permits of each mastership
- *   sim_decision.c   checks each decision against the account
- *   sim_counter.c    what one counter of permits offers
- *   sim_definition.c random configurations of permits
- *   sim.c            the command line
+ *   sim_random.c         random numbers; tests/fuzz replaces this file with its own
+ *   sim_world.c          time, clocks, processes, clients
+ *   sim_election.c       elections, and the store of each node
+ *   sim_network.c        messages between clients or child nodes and the processes that answer them
+ *   sim_check.c          invariants checked at every event, and the exact shares expected at the end
+ *   sim_scenarios.c      the scenarios of the design document, and their tables
+ *   sim_faults.c         random systems and faults, and how a failing run is shrunk
+ *   sim_permits.c        permits: processes, messages, time of day, configurations
+ *   sim_permit_load.c    what the clients of permits ask for
+ *   sim_permit_client.c  clients with a doorman_permit_client
+ *   sim_permit_model.c   what a doorman_permit_client must do
+ *   sim_account.c        an account of the permits of each mastership
+ *   sim_decision.c       checks each decision against the account
+ *   sim_counter.c        what one counter of permits offers
+ *   sim_definition.c     random configurations of permits
+ *   sim.c                the command line
  *
  * A system has nodes and clients. Each node has processes, which elect its master. Each client
  * sends requests to the processes of a node. The nodes form one or more trees. The processes of a
@@ -374,7 +377,8 @@ void sim_permits_set_up(sim_world *world);
 void sim_permits_tear_down(sim_world *world);
 void sim_permits_add_client(sim_world *world, size_t client);
 bool sim_permits_add_version(sim_world *world, uint64_t *random); /* false: there are too many */
-void sim_permits_die(sim_world *world, uint64_t *random);
+void sim_permits_restart_client(sim_world *world, size_t client);
+void sim_permit_client_resume(sim_world *world, size_t client);
 void sim_permits_set_clock(sim_world *world, uint64_t *random);
 void sim_permits_check_idle(sim_world *world);
 

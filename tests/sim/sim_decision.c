@@ -84,7 +84,7 @@ static double units_of(const sim_charge *charge, double *slack) {
     bool nothing = offer->high < 2.0 / UNIT + 2 * charge->counter->slack;
     if (!bucket) return cut ? offer->high : charge->granted;
     if (cut && lends) {
-        *slack = 2.0 / UNIT;
+        *slack = 2.0 / UNIT + (offer->low > 0 ? 0 : charge->counter->slack);
     } else if (cut && nothing) {
         *slack += 1.0 / UNIT;
         return 0;

@@ -373,6 +373,16 @@ static void inject_permit_reload(sim_world *world, uint64_t *random) {
     if (sim_permits_add_version(world, random)) roll_out(world, random);
 }
 
+static void inject_permit_stall(sim_world *world, uint64_t *random) {
+    size_t client = sim_pick(random, world->client_count);
+    doorman_time until = world->now + sim_time_between(random, 0, 10 * SECOND);
+    if (!world->clients[client].machine.paused_until) sim_pause_client(world, client, until);
+}
+
+static void inject_permit_die(sim_world *world, uint64_t *random) {
+    sim_permits_restart_client(world, sim_pick(random, world->client_count));
+}
+
 static const sim_injector permit_injectors[SIM_FAULT_COUNT] = {
     [SIM_PARTITION] = {inject_partition, 20},
     [SIM_KILL] = {inject_kill, 15},
@@ -380,7 +390,8 @@ static const sim_injector permit_injectors[SIM_FAULT_COUNT] = {
     [SIM_RESIGN] = {inject_resign, 30},
     [SIM_GAP] = {inject_gap, 60},
     [SIM_EXILE] = {inject_exile, 20},
-    [SIM_DIE] = {sim_permits_die, 10},
+    [SIM_STALL] = {inject_permit_stall, 15},
+    [SIM_DIE] = {inject_permit_die, 10},
     [SIM_RELOAD] = {inject_permit_reload, 10},
     [SIM_TIME] = {sim_permits_set_clock, 10},
 };
@@ -450,7 +461,9 @@ static void end_faults(sim_world *world) {
     }
     for (size_t i = 0; i < world->node_count; i++) world->nodes[i].store.vacant_until = world->now;
     for (size_t i = 0; i < world->client_count; i++) {
-        if (world->clients[i].machine.paused_until) sim_kill_client(world, i);
+        bool paused = world->clients[i].machine.paused_until;
+        if (paused && world->permits) sim_permits_restart_client(world, i);
+        if (paused && !world->permits) sim_kill_client(world, i);
         fix_wants(world, i);
     }
     sim_log(world, "the faults end");
@@ -614,7 +627,9 @@ static void set_up_permits(sim_world *world, const sim_run_options *options) {
         sim_start_process(world, i);
     }
     for (size_t i = 0; i < clients; i++) {
-        sim_add_client(world, sim_pick(random, nodes), random_clock(world));
+        sim_client *client = sim_add_client(world, sim_pick(random, nodes), random_clock(world));
+        size_t other = sim_pick(random, nodes);
+        if (world->intensity[SIM_ROAM] > 0) client->other = other;
         sim_permits_add_client(world, i);
     }
 }

@@ -1,10 +1,11 @@
-/* Permits in a simulated system: clients, messages, the time of day, and configurations.
+/* Permits in a simulated system: processes, messages, the time of day, and configurations.
  *
  * The processes of each node elect a master, as they do for leases. Each process also has a clock
  * of the time of day, which an administrator may set back or forward. Clients send messages to the
- * processes of a node: permits, reports, inspections, resets and bans. Messages are lost, copied
- * and late. Each process has an account (sim_account.c), which checks every decision while the
- * process is master.
+ * processes of a node: permits, reports, inspections, resets and bans. Most permits and reports go
+ * through a doorman_permit_client, as in an agent (sim_permit_client.c). The others are messages of
+ * the load itself (sim_permit_load.c). Messages are lost, copied and late. Each process has an
+ * account (sim_account.c), which checks every decision while the process is master.
  *
  * A client takes the first response to a message, and ignores the others. What it was granted is
  * never more than what the processes have decided for this message. */
@@ -18,57 +19,16 @@
 #define SECOND DOORMAN_SECOND
 #define EPOCH (1792000000 * SECOND) /* October 2026 */
 
-/* A message of a client, or a repetition that comes exactly after `retry_after`. */
-typedef struct sim_call {
-    size_t client;
-    uint64_t incarnation;
-    size_t process;
-    bool answered;
-    doorman_method method;
-    size_t permit_count; /* ACQUIRE */
-    doorman_permit_request permits[SIM_PERMITS];
-    doorman_permit_item items[SIM_PERMITS][SIM_ITEMS];
-    size_t place, key; /* of the entry of another method */
-    doorman_permit_entry entry;
-    double decided; /* the units that processes have granted for it */
-} sim_call;
-
-typedef struct sim_reply {
-    size_t call;
-    bool is_master;
-    size_t master; /* SIM_NONE: the process does not know it */
-    double granted;
-} sim_reply;
-
-typedef struct sim_permit_process {
-    sim_account account;
-    doorman_time offset;          /* of its clock of the time of day */
-    doorman_time epoch, epoch_at; /* what the server was told last */
-    doorman_time until;           /* the end of its mastership, by its clock */
-    bool queues;                  /* events wait until the response is known */
-    doorman_permit_event events[SIM_EVENTS];
-    size_t event_count;
-} sim_permit_process;
-
-typedef struct sim_permit_client {
-    size_t process; /* to which it sends */
-    double pace;    /* seconds between two messages */
-} sim_permit_client;
-
-struct sim_permits {
-    sim_permit_version versions[SIM_VERSIONS];
-    sim_permit_process processes[SIM_PROCESSES];
-    sim_permit_client clients[SIM_CLIENTS];
-    sim_call *calls;
-    size_t call_count, call_capacity;
-    sim_reply *replies;
-    size_t reply_count, reply_capacity;
-    uint64_t random; /* of the load */
-};
-
 static const char marker[] = "marker"; /* a resource: see handle_acquire */
 
 static sim_permits the_permits; /* one at a time */
+
+/* The events of a message, which wait until the response is known. */
+static struct {
+    const sim_permit_process *process; /* NULL: no message is handled now */
+    doorman_permit_event events[SIM_EVENTS];
+    size_t count;
+} queue;
 
 /* ---- the time of day */
 
@@ -145,10 +105,10 @@ static void on_event(void *context, const doorman_permit_event *event) {
     copy.limit = known_text(sim_limit_names, SIM_LIMIT_NAMES, event->limit);
     if (!own->account.open) {
         sim_fail(world, "%s decides without being master", own->account.owner);
-    } else if (!own->queues) {
+    } else if (queue.process != own) {
         sim_account_event(move_account(world, process), &copy);
-    } else if (own->event_count < SIM_EVENTS) {
-        own->events[own->event_count++] = copy;
+    } else if (queue.count < SIM_EVENTS) {
+        queue.events[queue.count++] = copy;
     } else {
         sim_fail(world, "%s raises too many events", own->account.owner);
     }
@@ -242,87 +202,92 @@ static void log_permit(sim_world *world, size_t process, const doorman_permit_re
     }
 }
 
-static void send_repetition(sim_world *world, const sim_call *call, size_t process, size_t permit,
-                            doorman_time after);
-
 /* Gives the events of one permit to the account. A permit first sweeps, and then decides. So what
  * is removed after that was swept by the marker. */
-static size_t take_events(sim_permit_process *own, size_t next) {
+static size_t take_events(sim_account *account, size_t next) {
     bool decided = false;
-    for (; next < own->event_count; next++) {
-        const doorman_permit_event *event = &own->events[next];
+    for (; next < queue.count; next++) {
+        const doorman_permit_event *event = &queue.events[next];
         bool removed = event->kind == DOORMAN_PERMIT_KEY_REMOVED;
         if (event->resource_id == marker || (decided && removed)) break;
         decided = decided || !removed;
-        sim_account_event(&own->account, event);
+        sim_account_event(account, event);
     }
     return next;
 }
 
 /* Gives the events of a marker to the account. */
-static size_t take_marker(sim_permit_process *own, size_t next) {
-    while (next < own->event_count && own->events[next].resource_id != marker) {
-        sim_account_event(&own->account, &own->events[next++]);
+static size_t take_marker(sim_account *account, size_t next) {
+    while (next < queue.count && queue.events[next].resource_id != marker) {
+        sim_account_event(account, &queue.events[next++]);
     }
     return next + 1;
 }
 
 /* Checks the decisions on the permits of a message, and on the markers between them. */
-static void check_permits(sim_world *world, size_t process, size_t call_index,
+static void check_permits(sim_world *world, size_t process, size_t call,
                           const doorman_request *request, const doorman_response *response) {
-    sim_permit_process *own = &world->permits->processes[process];
+    sim_account *account = &world->permits->processes[process].account;
     size_t next = 0;
     for (size_t i = 0; i < request->permit_count && !world->failure[0]; i += 2) {
         const doorman_permit_request *wanted = &request->permits[i];
         const doorman_permit *permit = &response->permits[i];
-        sim_call *call = &world->permits->calls[call_index];
         log_permit(world, process, wanted, permit);
         hash_permit(world, permit);
-        sim_account_begin(&own->account, wanted, false);
-        next = take_events(own, next);
-        sim_account_permit(&own->account, wanted, permit);
-        next = take_marker(own, next);
+        sim_account_begin(account, wanted, false);
+        next = take_events(account, next);
+        sim_account_permit(account, wanted, permit);
+        next = take_marker(account, next);
         for (size_t j = 0; permit->granted && j < permit->item_count; j++) {
-            call->decided += permit->items[j].granted;
+            world->permits->calls[call].decided += permit->items[j].granted;
         }
-        bool repeats = permit->has_retry_after && world->now < world->end &&
-                       sim_below(&world->permits->random, 6) == 0;
-        if (repeats) send_repetition(world, call, process, i / 2, permit->retry_after);
+        if (permit->has_retry_after) sim_load_refused(world, call, i / 2, permit->retry_after);
     }
 }
 
 /* Between two permits stands a marker, so that the events of each can be told apart. Its resource
  * has no limits, or its cost is 0. So the marker takes nothing. */
-static doorman_status handle_acquire(sim_world *world, size_t process, size_t call_index,
+static doorman_status handle_acquire(sim_world *world, size_t process, size_t index,
                                      doorman_response *response, doorman_error *error) {
     static const doorman_permit_item mark = {.resource_id = marker, .key = ""};
-    sim_permit_process *own = &world->permits->processes[process];
-    sim_call *call = &world->permits->calls[call_index];
+    const sim_call *call = &world->permits->calls[index];
     doorman_permit_request permits[2 * SIM_PERMITS];
     doorman_request request = {.method = DOORMAN_ACQUIRE,
                                .holder_id = world->clients[call->client].id,
                                .permits = permits};
-    for (size_t i = 0; i < call->permit_count; i++) {
-        permits[request.permit_count] = call->permits[i];
-        permits[request.permit_count++].items = call->items[i];
+    for (size_t i = 0; i < call->count; i++) {
+        permits[request.permit_count++] = sim_request_of(&call->permits[i]);
         permits[request.permit_count++] = (doorman_permit_request){.items = &mark, .item_count = 1};
     }
-    own->event_count = 0;
-    own->queues = true;
+    queue.count = 0;
+    queue.process = &world->permits->processes[process];
     doorman_status status = doorman_server_handle(world->processes[process].server, &request,
                                                   response, error, local_of(world, process));
-    own->queues = false;
+    queue.process = NULL;
     if (status != DOORMAN_OK || !response->is_master) return status;
-    check_permits(world, process, call_index, &request, response);
+    check_permits(world, process, index, &request, response);
     return status;
 }
 
-/* Handles a report, an inspection, a reset, or a ban. */
+static void check_entry(sim_account *account, const sim_entry *wanted, doorman_method method,
+                        const doorman_permit_result *result) {
+    const doorman_permit_entry *entry = &wanted->entry;
+    if (method == DOORMAN_REPORT) sim_account_report(account, entry->cost, result->charged);
+    if (method == DOORMAN_INSPECT) sim_account_inspect(account, &result->state);
+    if (method != DOORMAN_RESET) return;
+    if (entry->sets_ban) {
+        sim_account_ban(account, wanted->place, wanted->key, entry->ban);
+    } else {
+        sim_account_reset(account, wanted->place, wanted->key, entry->limit, result->count);
+    }
+}
+
+/* Handles an entry of a report or an inspection, or a reset or a ban. */
 static doorman_status handle_entry(sim_world *world, size_t process, const sim_call *call,
-                                   doorman_response *response, doorman_error *error) {
-    sim_permit_process *own = &world->permits->processes[process];
-    sim_account *account = &own->account;
-    const doorman_permit_entry *entry = &call->entry;
+                                   const sim_entry *wanted, doorman_response *response,
+                                   doorman_error *error) {
+    sim_account *account = &world->permits->processes[process].account;
+    const doorman_permit_entry *entry = &wanted->entry;
     const doorman_permit_item item = {.resource_id = entry->resource_id, .key = entry->key};
     const doorman_permit_request looks = {.items = &item, .item_count = 1};
     doorman_request request = {.method = call->method,
@@ -335,16 +300,20 @@ static doorman_status handle_entry(sim_world *world, size_t process, const sim_c
                                                   response, error, local_of(world, process));
     account->resets = false;
     if (status != DOORMAN_OK || !response->is_master) return status;
-    const doorman_permit_result *result = &response->results[0];
     sim_log(world, "%s: %s of %s for \"%s\", %g", world->processes[process].address,
             doorman_method_name(call->method, false), entry->resource_id, entry->key, entry->cost);
-    if (call->method == DOORMAN_REPORT) sim_account_report(account, entry->cost, result->charged);
-    if (call->method == DOORMAN_INSPECT) sim_account_inspect(account, &result->state);
-    if (call->method != DOORMAN_RESET) return status;
-    if (entry->sets_ban) {
-        sim_account_ban(account, call->place, call->key, entry->ban);
-    } else {
-        sim_account_reset(account, call->place, call->key, entry->limit, result->count);
+    check_entry(account, wanted, call->method, &response->results[0]);
+    return status;
+}
+
+/* Handles the entries of a message one by one, so that the events of each can be told apart. */
+static doorman_status handle_entries(sim_world *world, size_t process, size_t index,
+                                     doorman_response *response, doorman_error *error) {
+    const sim_call *call = &world->permits->calls[index];
+    doorman_status status = DOORMAN_OK;
+    for (size_t i = 0; i < call->count && status == DOORMAN_OK; i++) {
+        status = handle_entry(world, process, call, &call->entries[i], response, error);
+        if (status == DOORMAN_OK && !response->is_master) break;
     }
     return status;
 }
@@ -356,21 +325,45 @@ static size_t process_named(const sim_world *world, const char *address) {
     return SIM_NONE;
 }
 
+static void transmit(sim_world *world, sim_handler handler, size_t call, size_t index);
 static void on_reply(sim_world *world, const sim_event *event);
-static void transmit(sim_world *world, sim_handler handler, size_t client, size_t process,
-                     size_t index);
 
-static void send_reply(sim_world *world, size_t process, size_t call_index,
-                       const doorman_response *response) {
-    sim_permits *permits = world->permits;
+/* Copies the decisions of a response, without those on the markers. */
+static doorman_permit *copy_permits(const doorman_response *response) {
+    size_t count = response->permit_count / 2;
+    size_t bytes = count * (sizeof(doorman_permit) + SIM_ITEMS * sizeof(doorman_permit_grant));
+    doorman_permit *permits = malloc(bytes);
+    if (!permits) abort();
+    doorman_permit_grant *grants = (doorman_permit_grant *)(permits + count);
+    for (size_t i = 0; i < count; i++, grants += SIM_ITEMS) {
+        const doorman_permit *from = &response->permits[2 * i];
+        permits[i] = *from;
+        permits[i].items = grants;
+        permits[i].limit = known_text(sim_limit_names, SIM_LIMIT_NAMES, from->limit);
+        for (size_t j = 0; from->granted && j < from->item_count; j++) {
+            grants[j] = from->items[j];
+            grants[j].limit = known_text(sim_limit_names, SIM_LIMIT_NAMES, grants[j].limit);
+        }
+    }
+    return permits;
+}
+
+static size_t add_reply(sim_permits *permits) {
     if (permits->reply_count == permits->reply_capacity) {
         permits->reply_capacity = permits->reply_capacity ? 2 * permits->reply_capacity : 256;
         permits->replies =
             realloc(permits->replies, permits->reply_capacity * sizeof *permits->replies);
         if (!permits->replies) abort();
     }
-    sim_reply *reply = &permits->replies[permits->reply_count];
-    *reply = (sim_reply){.call = call_index, .is_master = response->is_master};
+    return permits->reply_count++;
+}
+
+static void send_reply(sim_world *world, size_t call, const doorman_response *response) {
+    sim_permits *permits = world->permits;
+    size_t index = add_reply(permits);
+    sim_reply *reply = &permits->replies[index];
+    *reply = (sim_reply){.call = call, .is_master = response->is_master};
+    reply->decided_at = world->now;
     reply->master = process_named(world, response->master_address);
     for (size_t i = 0; i < response->permit_count; i += 2) {
         const doorman_permit *permit = &response->permits[i];
@@ -378,12 +371,14 @@ static void send_reply(sim_world *world, size_t process, size_t call_index,
             reply->granted += permit->items[j].granted;
         }
     }
-    transmit(world, on_reply, permits->calls[call_index].client, process, permits->reply_count++);
+    if (permits->calls[call].batched && response->permit_count) {
+        reply->permits = copy_permits(response);
+    }
+    transmit(world, on_reply, call, index);
 }
 
-/* Handles a message at a process that is running. Returns whether the process is master. */
-static void handle_call(sim_world *world, size_t process, size_t call_index) {
-    sim_call *call = &world->permits->calls[call_index];
+/* Handles a message at a process that is running. */
+static void handle_call(sim_world *world, size_t process, size_t call) {
     sim_account *account = &world->permits->processes[process].account;
     doorman_response response;
     doorman_error error = {""};
@@ -393,10 +388,10 @@ static void handle_call(sim_world *world, size_t process, size_t call_index) {
         return; /* a rounding error decides between two windows: the message is lost */
     }
     (void)move_account(world, process);
-    if (call->method == DOORMAN_ACQUIRE) {
-        status = handle_acquire(world, process, call_index, &response, &error);
+    if (world->permits->calls[call].method == DOORMAN_ACQUIRE) {
+        status = handle_acquire(world, process, call, &response, &error);
     } else {
-        status = handle_entry(world, process, call, &response, &error);
+        status = handle_entries(world, process, call, &response, &error);
     }
     if (status != DOORMAN_OK) {
         sim_fail(world, "%s refuses a correct message: %s", account->owner, error.text);
@@ -406,9 +401,12 @@ static void handle_call(sim_world *world, size_t process, size_t call_index) {
     if (response.is_master) {
         sim_account_check(account, doorman_server_permits(world->processes[process].server));
     }
-    send_reply(world, process, call_index, &response);
+    send_reply(world, call, &response);
 }
 
+static void on_refused_connection(sim_world *world, const sim_event *event);
+
+/* The machine of a dead process refuses the connection, or is silent. */
 static void on_call(sim_world *world, const sim_event *event) {
     size_t index = event->target;
     size_t process = world->permits->calls[index].process;
@@ -418,17 +416,22 @@ static void on_call(sim_world *world, const sim_event *event) {
         if (!lost) sim_schedule(world, receiver->machine.paused_until, *event);
     } else if (receiver->server) {
         handle_call(world, process, index);
+    } else if (sim_below(&world->permits->random, 2)) {
+        transmit(world, on_refused_connection, index, index);
     }
 }
 
 /* ---- the network */
 
-/* Sends a message or a reply. It may be lost, copied or late. */
-static void transmit(sim_world *world, sim_handler handler, size_t client, size_t process,
-                     size_t index) {
-    sim_event event = {.handler = handler, .actor = client, .target = index};
-    bool passes = !world->partitioned || world->clients[client].machine.other_side ==
-                                             world->processes[process].machine.other_side;
+/* Sends a message, a reply, or the news that a connection was refused. It may be lost, copied or
+ * late.
+ *   call    the message, or the message that it is about
+ *   index   what the handler gets */
+static void transmit(sim_world *world, sim_handler handler, size_t call, size_t index) {
+    const sim_call *about = &world->permits->calls[call];
+    sim_event event = {.handler = handler, .actor = about->client, .target = index};
+    bool passes = !world->partitioned || world->clients[about->client].machine.other_side ==
+                                             world->processes[about->process].machine.other_side;
     int copies = sim_fault_occurs(world, SIM_DOUBLE, 0.2) ? 2 : 1;
     for (int i = 0; i < copies; i++) {
         doorman_time delay = sim_time_between(&world->permits->random, 0, world->latency);
@@ -440,132 +443,68 @@ static void transmit(sim_world *world, sim_handler handler, size_t client, size_
     }
 }
 
-/* ---- clients */
-
-static sim_call *add_call(sim_world *world) {
+size_t sim_add_call(sim_world *world, doorman_method method, size_t count) {
     sim_permits *permits = world->permits;
     if (permits->call_count == permits->call_capacity) {
         permits->call_capacity = permits->call_capacity ? 2 * permits->call_capacity : 256;
         permits->calls = realloc(permits->calls, permits->call_capacity * sizeof *permits->calls);
         if (!permits->calls) abort();
     }
-    sim_call *call = &permits->calls[permits->call_count++];
-    memset(call, 0, sizeof *call);
-    return call;
+    sim_call *call = &permits->calls[permits->call_count];
+    *call = (sim_call){.method = method, .count = count};
+    bool acquires = method == DOORMAN_ACQUIRE;
+    void *items = calloc(count, acquires ? sizeof *call->permits : sizeof *call->entries);
+    if (!items) abort();
+    if (acquires) call->permits = items;
+    if (!acquires) call->entries = items;
+    return permits->call_count++;
 }
 
-/* A repetition arrives exactly when retry_after has passed, at the same process. */
-static void send_repetition(sim_world *world, const sim_call *call, size_t process, size_t permit,
-                            doorman_time after) {
-    const sim_clock *clock = &world->processes[process].machine.clock;
-    sim_call copy = *call;
-    sim_call *again = add_call(world);
-    *again = (sim_call){.client = copy.client, .process = process, .answered = true};
-    again->incarnation = copy.incarnation;
-    again->method = DOORMAN_ACQUIRE;
-    again->permit_count = 1;
-    again->permits[0] = copy.permits[permit];
-    memcpy(again->items[0], copy.items[permit], sizeof again->items[0]);
-    sim_event event = {.handler = on_call, .actor = copy.client};
-    event.target = world->permits->call_count - 1;
-    sim_schedule(world, sim_global(clock, local_of(world, process) + after), event);
+doorman_permit_request sim_request_of(const sim_wanted *wanted) {
+    doorman_permit_request request = wanted->request;
+    request.items = wanted->items;
+    return request;
 }
 
-static double draw_cost(uint64_t *random) {
-    uint64_t choice = sim_below(random, 16);
-    if (choice == 0) return 0;
-    if (choice < 4) return (double)(1 + sim_below(random, 64)) / 8;
-    return (double)(1 + sim_below(random, choice < 14 ? 3 : 20));
+void sim_send_call(sim_world *world, size_t call) { transmit(world, on_call, call, call); }
+
+void sim_plan_call(sim_world *world, size_t call, doorman_time at) {
+    sim_event event = {.handler = on_call, .actor = world->permits->calls[call].client};
+    event.target = call;
+    sim_schedule(world, at, event);
 }
 
-static void draw_item(doorman_permit_item *item, uint64_t *random) {
-    *item = (doorman_permit_item){.resource_id = sim_place_names[sim_below(random, SIM_PLACES)]};
-    item->key = sim_key_names[sim_below(random, SIM_KEYS)];
-    item->cost = draw_cost(random);
-    item->has_min = sim_below(random, 3) == 0;
-    if (item->has_min) item->min = (double)sim_below(random, 1 + (uint64_t)(8 * item->cost)) / 8;
+/* ---- what reaches a client */
+
+/* A client that stands still receives its messages when it runs again, or never. One that was
+ * started again receives none of its messages from before. */
+static bool client_misses(sim_world *world, const sim_event *event, const sim_call *call) {
+    const sim_machine *machine = &world->clients[call->client].machine;
+    if (machine->incarnation != call->incarnation) return true;
+    if (!machine->paused_until) return false;
+    bool lost = sim_fault_occurs(world, SIM_STALL, 0.5);
+    if (!lost) sim_schedule(world, machine->paused_until, *event);
+    return true;
 }
 
-static void draw_permit(doorman_permit_request *permit, doorman_permit_item *items,
-                        uint64_t *random) {
-    *permit = (doorman_permit_request){.item_count = 1};
-    if (sim_below(random, 3) == 0) permit->item_count = 1 + sim_pick(random, SIM_ITEMS);
-    for (size_t i = 0; i < permit->item_count; i++) draw_item(&items[i], random);
-    if (sim_below(random, 2)) permit->max_wait = sim_time_between(random, 0, 4 * SECOND);
-    permit->detail = sim_below(random, 4) == 0;
-    permit->equal = sim_below(random, 8) == 0;
-    double least = 0, most = INFINITY;
-    for (size_t i = 0; i < permit->item_count; i++) {
-        least = fmax(least, ceil(items[i].has_min ? items[i].min : items[i].cost));
-        most = fmin(most, floor(items[i].cost));
-    }
-    if (least > most) permit->equal = false;
-}
-
-static void draw_entry(sim_call *call, uint64_t *random) {
-    uint64_t choice = sim_below(random, 16);
-    doorman_permit_entry *entry = &call->entry;
-    call->place = sim_pick(random, SIM_PLACES);
-    call->key = sim_pick(random, SIM_KEYS);
-    entry->resource_id = sim_place_names[call->place];
-    entry->key = sim_key_names[call->key];
-    call->method = choice < 9 ? DOORMAN_REPORT : choice < 13 ? DOORMAN_INSPECT : DOORMAN_RESET;
-    if (call->method == DOORMAN_REPORT) {
-        entry->cost = (double)(1 + sim_below(random, 80)) / 8;
-        if (sim_below(random, 3) == 0) entry->cost = -entry->cost;
-    }
-    if (call->method != DOORMAN_RESET) return;
-    entry->sets_ban = sim_below(random, 2);
-    if (entry->sets_ban && sim_below(random, 3))
-        entry->ban = sim_time_between(random, 1, 20 * SECOND);
-    if (!entry->sets_ban && sim_below(random, 2)) {
-        entry->limit = sim_limit_names[sim_below(random, SIM_LIMIT_NAMES)];
-    }
-}
-
-static size_t random_process(const sim_world *world, size_t client, uint64_t *random) {
-    const sim_node *node = &world->nodes[world->clients[client].node];
-    return node->first_process + sim_pick(random, node->process_count);
-}
-
-static void on_client_due(sim_world *world, const sim_event *event) {
-    sim_permit_client *client = &world->permits->clients[event->actor];
-    uint64_t *random = &world->permits->random;
-    doorman_time wait = (doorman_time)(sim_between(random, 0, 2 * client->pace) * 1e9);
-    if (world->now >= world->end) return;
-    sim_schedule(world, world->now + wait, *event);
-    sim_call *call = add_call(world);
-    call->client = event->actor;
-    call->incarnation = world->clients[event->actor].machine.incarnation;
-    if (sim_below(random, 12) == 0) client->process = random_process(world, event->actor, random);
-    call->process = client->process;
-    if (sim_below(random, 8) == 0) {
-        draw_entry(call, random);
-    } else {
-        call->method = DOORMAN_ACQUIRE;
-        call->permit_count = 1 + (sim_below(random, 4) == 0 ? sim_pick(random, SIM_PERMITS) : 0);
-        for (size_t i = 0; i < call->permit_count; i++) {
-            draw_permit(&call->permits[i], call->items[i], random);
-        }
-    }
-    transmit(world, on_call, event->actor, call->process, world->permits->call_count - 1);
+static void on_refused_connection(sim_world *world, const sim_event *event) {
+    const sim_call *call = &world->permits->calls[event->target];
+    if (call->batched && !client_misses(world, event, call)) sim_permit_client_failed(world, call);
 }
 
 static void on_reply(sim_world *world, const sim_event *event) {
     const sim_reply *reply = &world->permits->replies[event->target];
-    sim_call *call = &world->permits->calls[reply->call];
-    bool late = call->incarnation != world->clients[event->actor].machine.incarnation;
-    if (call->answered || late) return;
-    call->answered = true;
+    const sim_call *call = &world->permits->calls[reply->call];
+    if (client_misses(world, event, call)) return;
     if (reply->granted > call->decided) {
         sim_fail(world, "%s was granted %g, the servers decided %g",
                  world->clients[event->actor].id, reply->granted, call->decided);
     }
-    if (reply->is_master) return;
-    sim_permit_client *client = &world->permits->clients[event->actor];
-    client->process = reply->master == SIM_NONE
-                          ? random_process(world, event->actor, &world->permits->random)
-                          : reply->master;
+    if (call->batched) {
+        sim_permit_client_reply(world, reply);
+    } else {
+        sim_load_reply(world, reply);
+    }
 }
 
 /* ---- faults */
@@ -586,8 +525,11 @@ bool sim_permits_add_version(sim_world *world, uint64_t *random) {
     return true;
 }
 
-void sim_permits_die(sim_world *world, uint64_t *random) {
-    world->clients[sim_pick(random, world->client_count)].machine.incarnation++;
+/* A client dies, and is started again at once. */
+void sim_permits_restart_client(sim_world *world, size_t client) {
+    sim_permit_client_stop(world, client);
+    world->clients[client].machine.paused_until = 0;
+    sim_permit_client_start(world, client);
 }
 
 /* Sets the clock of the time of day of a process, mostly by some seconds. */
@@ -616,13 +558,9 @@ void sim_permits_set_up(sim_world *world) {
     world->permits = permits;
 }
 
-void sim_permits_add_client(sim_world *world, size_t index) {
-    uint64_t *random = &world->permits->random;
-    sim_permit_client *client = &world->permits->clients[index];
-    client->process = random_process(world, index, random);
-    client->pace = sim_between(random, 0.1, 2);
-    sim_schedule(world, sim_time_between(random, 0, SECOND),
-                 (sim_event){.handler = on_client_due, .actor = index});
+void sim_permits_add_client(sim_world *world, size_t client) {
+    sim_permit_client_start(world, client);
+    sim_load_start(world, client);
 }
 
 /* After a time without messages, no counter is left that equals a fresh one. */
@@ -635,11 +573,22 @@ void sim_permits_check_idle(sim_world *world) {
         update(world, i);
         if (account->open) sim_account_check_idle(account);
     }
+    for (size_t i = 0; i < world->client_count && !world->failure[0]; i++) {
+        sim_permit_client_check_idle(world, i);
+    }
 }
 
 void sim_permits_tear_down(sim_world *world) {
     for (size_t i = 0; i < world->process_count; i++) {
         sim_account_close(&world->permits->processes[i].account);
+    }
+    for (size_t i = 0; i < world->client_count; i++) sim_permit_client_stop(world, i);
+    for (size_t i = 0; i < world->permits->call_count; i++) {
+        free(world->permits->calls[i].permits);
+        free(world->permits->calls[i].entries);
+    }
+    for (size_t i = 0; i < world->permits->reply_count; i++) {
+        free(world->permits->replies[i].permits);
     }
     world->permits = NULL;
 }

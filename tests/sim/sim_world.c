@@ -388,6 +388,7 @@ static void on_client_resumed(sim_world *world, const sim_event *event) {
     if (client->machine.incarnation != event->incarnation || !client->machine.paused_until) return;
     client->machine.paused_until = 0;
     sim_log(world, "%s runs again", client->id);
+    if (world->permits) sim_permit_client_resume(world, event->actor);
     sim_step_client(world, event->actor);
 }
 
