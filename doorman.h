@@ -12660,12 +12660,14 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
     doorman__permits_drop(permits, slot, counter, DOORMAN_PERMIT_KEY_REMOVED);
 }
 
-/* Starts to load the counters of later buckets into the cache: the first ones of their lists, and
- * the second ones once the first ones are there. */
+/* Starts to load the counters of later buckets into the cache: first the buckets, then the first
+ * counters of their lists, then the second ones. What is loaded is used two calls later. So the CPU
+ * does not wait for memory, also if a call is short. */
 static void doorman__chains_prefetch_later(const doorman__chains *nodes) {
-    size_t soon = nodes->cursor + DOORMAN__CALL_VISITS, later = soon + DOORMAN__CALL_VISITS;
-    if (later >= nodes->bucket_count) return;
-    doorman__chain_prefetch(*doorman__chains_at(nodes, later));
+    const size_t step = (size_t)2 * DOORMAN__CALL_VISITS, soon = nodes->cursor + step;
+    if (soon + 2 * step >= nodes->bucket_count) return;
+    __builtin_prefetch(doorman__chains_at(nodes, soon + 2 * step));
+    doorman__chain_prefetch(*doorman__chains_at(nodes, soon + step));
     const doorman__chain *first = *doorman__chains_at(nodes, soon);
     if (first) doorman__chain_prefetch(first->next);
 }
