@@ -152,6 +152,11 @@ void bench_row(bench *b, double value, const char *unit, goal to, const char *fo
     write_csv(b, name, value, unit, to);
 }
 
+void bench_skip(const bench *b, const char *name, const char *program) {
+    clear_step(b);
+    printf("%-54s %10s  %s is not installed\n", name, "SKIPPED", program);
+}
+
 /* ---- main ------------------------------------------------------------------------------------ */
 
 static void on_signal(int number) {
@@ -217,9 +222,11 @@ static int run(bench *b, const char *folder) {
     bench_pacing(b);
     bench_wire(b);
     bench_agent(b);
+    bench_http(b);
     bench_connections(b);
     bench_renewals(b);
     bench_permits(b);
+    bench_batch(b);
     clear_step(b);
     bool written = fclose(b->csv) == 0 && fclose(b->cost) == 0 && fclose(b->permits) == 0 &&
                    fflush(stdout) == 0;

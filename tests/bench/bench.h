@@ -42,6 +42,9 @@ typedef struct bench {
 __attribute__((format(printf, 5, 6))) void bench_row(bench *b, double value, const char *unit,
                                                      goal to, const char *format, ...);
 
+/* Writes that a measurement is left out because a program is not installed. */
+void bench_skip(const bench *b, const char *name, const char *program);
+
 /* bench_step prints what is measured from now on. bench_tick is called often and prints from time
  * to time how long that has taken. */
 __attribute__((format(printf, 2, 3))) void bench_step(bench *b, const char *format, ...);
@@ -67,12 +70,14 @@ void write_holder_id(char out[HOLDER_ID_BYTES + 1], size_t index);
 typedef struct peer {
     pid_t pid; /* 0: none */
     uint16_t port;
-    char folder[64], config[80], log[80];
+    char folder[64], config[80], log[80], pid_file[80];
 } peer;
 
 /* Start a peer on a free port and return when it listens. The caller ends it with peer_stop. */
 peer *peer_server(const bench *b);
 peer *peer_echo(void);
+peer *peer_http_server(const bench *b); /* the port is that of HTTP */
+peer *peer_nginx(const char *program);  /* it answers every request with 200 */
 void peer_stop(peer *p);
 double peer_memory(const peer *p);  /* bytes of resident memory */
 double peer_seconds(const peer *p); /* CPU time of all its threads */
@@ -118,8 +123,10 @@ double load_reconnect(load *l, bench *b);
 
 void bench_renewals(bench *b);
 void bench_permits(bench *b);
+void bench_batch(bench *b);
 void bench_wire(bench *b);
 void bench_agent(bench *b);
+void bench_http(bench *b);
 void bench_connections(bench *b);
 void bench_limiter(bench *b);
 void bench_pacing(bench *b);

@@ -1,138 +1,184 @@
-/* Permits through an agent: 64 threads of one process ask for one permit after the other. The
- * server and this process share the machine, as the echo and its load do. */
+/* Permits through an agent: 64 callers of one process ask for one permit after the other. They are
+ * threads that wait, and then callbacks that run in the agent's thread. The server and this process
+ * share the machine, as the echo and its load do. */
 #include "bench.h"
 
 #include <pthread.h>
 
-enum { THREADS = 64, ROUNDS_MAX = 48 };
+enum { CALLERS = 64, ROUNDS_MAX = 48 };
 #define ROUND_LENGTH (DOORMAN_SECOND / 10)
 
-typedef struct asker {
-    doorman_agent *agent;
-    const bool *stops; /* atomic */
-    const bool *runs;  /* atomic; false: the thread pauses */
-    uint64_t *granted; /* atomic */
-    char key[HOLDER_ID_BYTES + 1];
-    pthread_t thread;
-} asker;
+typedef struct fleet fleet;
 
-static void *asker_main(void *context) {
-    asker *self = context;
+typedef struct caller {
+    fleet *fleet;
+    pthread_t thread; /* only of a caller with a thread */
+    char key[HOLDER_ID_BYTES + 1];
+} caller;
+
+/* Callers wait for `resume` between rounds, so that they do not disturb the echo. */
+struct fleet {
+    doorman_agent *agent;
+    bool has_threads;
+    bool runs, stops; /* atomic; the mutex guards the writes */
+    uint64_t granted; /* atomic */
+    size_t running;   /* callers within a round; atomic */
+    pthread_mutex_t mutex;
+    pthread_cond_t resume;
+    caller callers[CALLERS];
+};
+
+static void sleep_for(doorman_time time) {
+    const struct timespec length = {.tv_sec = (time_t)(time / DOORMAN_SECOND),
+                                    .tv_nsec = (long)(time % DOORMAN_SECOND)};
+    nanosleep(&length, NULL);
+}
+
+static void count_grant(fleet *f, doorman_status status, const doorman_acquired *acquired) {
+    must(status == DOORMAN_OK && acquired->decided_by == DOORMAN_BY_SERVER && acquired->granted,
+         "a permit was not granted");
+    __atomic_fetch_add(&f->granted, 1, __ATOMIC_RELAXED);
+}
+
+/* ---- callers with a thread */
+
+/* Waits for the next round. Returns false if there is none. */
+static bool await_round(fleet *f) {
+    pthread_mutex_lock(&f->mutex);
+    while (!f->runs && !f->stops) pthread_cond_wait(&f->resume, &f->mutex);
+    bool goes_on = !f->stops;
+    if (goes_on) __atomic_fetch_add(&f->running, 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&f->mutex);
+    return goes_on;
+}
+
+static void *caller_main(void *context) {
+    caller *self = context;
+    fleet *f = self->fleet;
     const doorman_permit_item item = {.resource_id = "permits/64", .key = self->key, .cost = 1};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
-    while (!__atomic_load_n(self->stops, __ATOMIC_RELAXED)) {
-        doorman_acquired acquired;
-        if (!__atomic_load_n(self->runs, __ATOMIC_RELAXED)) {
-            const struct timespec pause = {.tv_nsec = 1000000};
-            nanosleep(&pause, NULL);
-            continue;
+    while (await_round(f)) {
+        while (__atomic_load_n(&f->runs, __ATOMIC_RELAXED)) {
+            doorman_acquired acquired;
+            doorman_status status =
+                doorman_agent_acquire(f->agent, &request, TIMEOUT, &acquired, NULL);
+            count_grant(f, status, &acquired);
         }
-        doorman_status status =
-            doorman_agent_acquire(self->agent, &request, TIMEOUT, &acquired, NULL);
-        must(status == DOORMAN_OK && acquired.decided_by == DOORMAN_BY_SERVER && acquired.granted,
-             "a permit was not granted");
-        __atomic_fetch_add(self->granted, 1, __ATOMIC_RELAXED);
+        __atomic_fetch_sub(&f->running, 1, __ATOMIC_RELEASE);
     }
     return NULL;
 }
 
-/* Lets the threads run for a round. Returns permits a second. */
-static double run_askers(bool *runs, const uint64_t *granted) {
-    const struct timespec round = {.tv_nsec = (long)ROUND_LENGTH};
-    const struct timespec drain = {.tv_nsec = (long)(ROUND_LENGTH / 10)};
-    __atomic_store_n(runs, true, __ATOMIC_RELAXED);
-    nanosleep(&drain, NULL); /* until all threads run */
-    uint64_t before = __atomic_load_n(granted, __ATOMIC_RELAXED);
-    doorman_time start = doorman_clock();
-    nanosleep(&round, NULL);
-    double count = (double)(__atomic_load_n(granted, __ATOMIC_RELAXED) - before);
-    double rate = count * 1e9 / (double)(doorman_clock() - start);
-    __atomic_store_n(runs, false, __ATOMIC_RELAXED);
-    nanosleep(&drain, NULL);
-    return rate;
-}
+/* ---- callers without a thread: each decision asks for the next permit */
 
-typedef struct comparison {
-    double permits, requests, ratio; /* medians; a second, a second, permits for each request */
-} comparison;
+static void caller_on_decided(void *context, doorman_status status,
+                              const doorman_acquired *acquired);
 
-static comparison compare_rounds(bench *b, load *echo, bool *runs, const uint64_t *granted) {
-    double ours[ROUNDS_MAX], theirs[ROUNDS_MAX], ratios[ROUNDS_MAX];
-    size_t rounds = b->quick ? 12 : ROUNDS_MAX;
-    run_askers(runs, granted);
-    load_round(echo, ROUND_LENGTH);
-    for (size_t i = 0; i < rounds; i++) {
-        ours[i] = run_askers(runs, granted);
-        theirs[i] = load_round(echo, ROUND_LENGTH);
-        ratios[i] = ours[i] / theirs[i];
-        bench_tick(b);
-    }
-    return (comparison){median(ours, rounds), median(theirs, rounds), median(ratios, rounds)};
-}
-
-static void report(bench *b, const comparison *c, doorman_agent *agent) {
-    doorman_agent_info info;
-    must(doorman_agent_read_info(agent, &info) == DOORMAN_OK, "cannot read an agent");
-    bench_row(b, c->permits, "permits/s", ANY, "permits through an agent, 64 threads");
-    bench_row(b, (double)info.permits.granted / (double)info.permits.messages, "permits", ANY,
-              "  in a message");
-    bench_row(b, c->requests, "requests/s", ANY, "  an nng echo of one permit, 16 connections");
-    bench_row(b, c->ratio, "times", LEAST(5), "  permits for each request of the echo");
-}
-
-/* A caller without a thread: each decision asks for the next permit. */
-typedef struct chain {
-    doorman_agent *agent;
-    const bool *stops; /* atomic */
-    uint64_t *granted; /* atomic */
-    size_t *running;   /* atomic */
-    char key[HOLDER_ID_BYTES + 1];
-} chain;
-
-static void chain_on_decided(void *context, doorman_status status,
-                             const doorman_acquired *acquired);
-
-static void chain_next(chain *self) {
+static void caller_next(caller *self) {
     const doorman_permit_item item = {.resource_id = "permits/64", .key = self->key, .cost = 1};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
-    must(doorman_agent_acquire_async(self->agent, &request, TIMEOUT, chain_on_decided, self,
+    must(doorman_agent_acquire_async(self->fleet->agent, &request, TIMEOUT, caller_on_decided, self,
                                      NULL) == DOORMAN_OK,
          "a permit was not asked");
 }
 
-static void chain_on_decided(void *context, doorman_status status,
-                             const doorman_acquired *acquired) {
-    chain *self = context;
-    must(status == DOORMAN_OK && acquired->granted, "a permit was not granted");
-    __atomic_fetch_add(self->granted, 1, __ATOMIC_RELAXED);
-    if (__atomic_load_n(self->stops, __ATOMIC_RELAXED)) {
-        __atomic_fetch_sub(self->running, 1, __ATOMIC_RELAXED);
+static void caller_on_decided(void *context, doorman_status status,
+                              const doorman_acquired *acquired) {
+    caller *self = context;
+    count_grant(self->fleet, status, acquired);
+    if (__atomic_load_n(&self->fleet->runs, __ATOMIC_RELAXED)) {
+        caller_next(self);
     } else {
-        chain_next(self);
+        __atomic_fetch_sub(&self->fleet->running, 1, __ATOMIC_RELEASE);
     }
 }
 
-static void measure_callbacks(bench *b, doorman_agent *agent) {
-    static chain chains[THREADS];
-    const struct timespec length = {.tv_sec = b->quick ? 1 : 3};
-    bool stops = false;
-    uint64_t granted = 0;
-    size_t running = THREADS;
-    for (size_t i = 0; i < THREADS; i++) {
-        chains[i] =
-            (chain){.agent = agent, .stops = &stops, .granted = &granted, .running = &running};
-        write_holder_id(chains[i].key, i);
-        chain_next(&chains[i]);
+/* ---- rounds */
+
+static void fleet_resume(fleet *f) {
+    pthread_mutex_lock(&f->mutex);
+    __atomic_store_n(&f->runs, true, __ATOMIC_RELAXED);
+    pthread_cond_broadcast(&f->resume);
+    pthread_mutex_unlock(&f->mutex);
+    if (f->has_threads) return;
+    __atomic_store_n(&f->running, CALLERS, __ATOMIC_RELAXED);
+    for (size_t i = 0; i < CALLERS; i++) caller_next(&f->callers[i]);
+}
+
+static void fleet_pause(fleet *f) {
+    doorman_time end = doorman_clock() + TIMEOUT;
+    pthread_mutex_lock(&f->mutex);
+    __atomic_store_n(&f->runs, false, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&f->mutex);
+    while (__atomic_load_n(&f->running, __ATOMIC_ACQUIRE) > 0 && doorman_clock() < end) {
+        sleep_for(DOORMAN_SECOND / 1000);
     }
+    must(__atomic_load_n(&f->running, __ATOMIC_ACQUIRE) == 0, "permits without a decision");
+}
+
+/* Lets the callers run for a round. Returns permits a second. */
+static double run_round(fleet *f) {
+    fleet_resume(f);
+    sleep_for(ROUND_LENGTH / 10); /* until all callers run */
+    uint64_t before = __atomic_load_n(&f->granted, __ATOMIC_RELAXED);
     doorman_time start = doorman_clock();
-    uint64_t before = __atomic_load_n(&granted, __ATOMIC_RELAXED);
-    nanosleep(&length, NULL);
-    double count = (double)(__atomic_load_n(&granted, __ATOMIC_RELAXED) - before);
-    bench_row(b, count * 1e9 / (double)(doorman_clock() - start), "permits/s", ANY,
-              "  64 callbacks in place of the threads");
-    __atomic_store_n(&stops, true, __ATOMIC_RELAXED);
-    const struct timespec pause = {.tv_nsec = 1000000};
-    while (__atomic_load_n(&running, __ATOMIC_RELAXED) > 0) nanosleep(&pause, NULL);
+    sleep_for(ROUND_LENGTH);
+    double count = (double)(__atomic_load_n(&f->granted, __ATOMIC_RELAXED) - before);
+    double rate = count * 1e9 / (double)(doorman_clock() - start);
+    fleet_pause(f);
+    return rate;
+}
+
+static doorman_permit_client_info read_info(doorman_agent *agent) {
+    doorman_agent_info info;
+    must(doorman_agent_read_info(agent, &info) == DOORMAN_OK, "cannot read an agent");
+    return info.permits;
+}
+
+/* Measures a fleet and the echo alternately, and writes the rows. */
+static void compare(bench *b, fleet *f, load *echo) {
+    double ours[ROUNDS_MAX], theirs[ROUNDS_MAX], ratios[ROUNDS_MAX];
+    size_t rounds = b->quick ? 12 : ROUNDS_MAX;
+    run_round(f);
+    load_round(echo, ROUND_LENGTH);
+    doorman_permit_client_info before = read_info(f->agent);
+    for (size_t i = 0; i < rounds; i++) {
+        ours[i] = run_round(f);
+        theirs[i] = load_round(echo, ROUND_LENGTH);
+        ratios[i] = ours[i] / theirs[i];
+        bench_tick(b);
+    }
+    doorman_permit_client_info after = read_info(f->agent);
+    double granted = (double)(after.granted - before.granted);
+    bench_row(b, median(ours, rounds), "permits/s", ANY, "permits through an agent, %d %s", CALLERS,
+              f->has_threads ? "threads" : "callbacks");
+    bench_row(b, granted / (double)(after.messages - before.messages), "permits", ANY,
+              "  in a message");
+    bench_row(b, median(theirs, rounds), "requests/s", ANY,
+              "  an nng echo of one permit, 16 connections");
+    bench_row(b, median(ratios, rounds), "times", LEAST(5),
+              "  permits for each request of the echo");
+}
+
+static void measure_fleet(bench *b, doorman_agent *agent, load *echo, bool has_threads) {
+    static fleet f;
+    f = (fleet){.agent = agent, .has_threads = has_threads};
+    must(pthread_mutex_init(&f.mutex, NULL) == 0 && pthread_cond_init(&f.resume, NULL) == 0,
+         "cannot make a mutex");
+    for (size_t i = 0; i < CALLERS; i++) {
+        caller *c = &f.callers[i];
+        c->fleet = &f;
+        write_holder_id(c->key, i);
+        if (has_threads) must(pthread_create(&c->thread, NULL, caller_main, c) == 0, "no thread");
+    }
+    compare(b, &f, echo);
+    pthread_mutex_lock(&f.mutex);
+    __atomic_store_n(&f.stops, true, __ATOMIC_RELAXED);
+    pthread_cond_broadcast(&f.resume);
+    pthread_mutex_unlock(&f.mutex);
+    for (size_t i = 0; has_threads && i < CALLERS; i++) pthread_join(f.callers[i].thread, NULL);
+    pthread_cond_destroy(&f.resume);
+    pthread_mutex_destroy(&f.mutex);
 }
 
 /* One thread alone: the time from the call to the decision. */
@@ -148,13 +194,11 @@ static void measure_alone(bench *b, doorman_agent *agent) {
         must(status == DOORMAN_OK && acquired.granted, "a permit was not granted");
         times[i] = (double)(doorman_clock() - start) / 1e3;
     }
-    bench_row(b, median(times, CALLS), "us", ANY, "  one thread alone: time of a permit");
+    bench_row(b, median(times, CALLS), "us", ANY,
+              "one thread alone: time of a permit through an agent");
 }
 
 void bench_agent(bench *b) {
-    static asker askers[THREADS];
-    bool stops = false, runs = false;
-    uint64_t granted = 0;
     char address[64];
     const char *addresses[] = {address};
     peer *server = peer_server(b), *echo = peer_echo();
@@ -167,18 +211,10 @@ void bench_agent(bench *b) {
     doorman_agent *agent = NULL;
     bench_step(b, "permits through an agent, and an echo");
     must(doorman_agent_start(&agent, &client, NULL) == DOORMAN_OK, "cannot start an agent");
-    for (size_t i = 0; i < THREADS; i++) {
-        askers[i] = (asker){.agent = agent, .stops = &stops, .runs = &runs, .granted = &granted};
-        write_holder_id(askers[i].key, i);
-        must(pthread_create(&askers[i].thread, NULL, asker_main, &askers[i]) == 0, "no thread");
-    }
     load *l = load_open(&options);
-    comparison c = compare_rounds(b, l, &runs, &granted);
+    measure_fleet(b, agent, l, true);
+    measure_fleet(b, agent, l, false);
     load_close(l);
-    __atomic_store_n(&stops, true, __ATOMIC_RELAXED);
-    for (size_t i = 0; i < THREADS; i++) pthread_join(askers[i].thread, NULL);
-    report(b, &c, agent);
-    measure_callbacks(b, agent);
     measure_alone(b, agent);
     doorman_agent_stop(agent);
     peer_stop(server);

@@ -5,13 +5,16 @@
 #define _GNU_SOURCE
 #include "bench.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -71,6 +74,7 @@ static peer *peer_new(void) {
     memcpy(p->folder, folder, sizeof folder);
     snprintf(p->config, sizeof p->config, "%s/config.json", folder);
     snprintf(p->log, sizeof p->log, "%s/log", folder);
+    snprintf(p->pid_file, sizeof p->pid_file, "%s/pid", folder);
     return p;
 }
 
@@ -89,16 +93,16 @@ static void peer_exec(const peer *p, const char *const *arguments) {
     _exit(127);
 }
 
-/* Returns the port that follows "listen=" in a log; 0 if there is none yet. */
-static uint16_t read_port(const char *path) {
+/* Returns the port that follows a text in a log; 0 if there is none yet. */
+static uint16_t read_port(const char *path, const char *text_before) {
     char text[4096] = "";
     unsigned port = 0;
     FILE *file = fopen(path, "r");
     if (!file) return 0;
     text[fread(text, 1, sizeof text - 1, file)] = 0;
     fclose(file);
-    const char *listen = strstr(text, " listen=");
-    if (!listen || sscanf(listen, " listen=tcp://127.0.0.1:%u", &port) != 1) return 0;
+    const char *found = strstr(text, text_before);
+    if (!found || sscanf(found + strlen(text_before), "%u", &port) != 1) return 0;
     return (uint16_t)port;
 }
 
@@ -110,13 +114,21 @@ static void show_log(const peer *p) {
     if (file) fclose(file);
 }
 
-static void peer_start(peer *p, const char *const *arguments) {
+static void peer_fork(peer *p, const char *const *arguments) {
     p->pid = fork();
     if (p->pid == 0) peer_exec(p, arguments);
     must(p->pid > 0, "cannot start a process");
+}
+
+#define LISTENS_NNG " listen=tcp://127.0.0.1:"
+#define LISTENS_HTTP " http=http://127.0.0.1:"
+
+/* Starts a peer, and waits until its port is in its log, behind a text. */
+static void peer_start(peer *p, const char *const *arguments, const char *text_before) {
+    peer_fork(p, arguments);
     doorman_time end = doorman_clock() + TIMEOUT;
     bool runs = true;
-    while (runs && doorman_clock() < end && (p->port = read_port(p->log)) == 0) {
+    while (runs && doorman_clock() < end && (p->port = read_port(p->log, text_before)) == 0) {
         sleep_ms(10);
         runs = waitpid(p->pid, NULL, WNOHANG) == 0;
     }
@@ -130,14 +142,81 @@ peer *peer_server(const bench *b) {
     must(write_config(p->config), "cannot write a configuration");
     const char *const arguments[] = {b->server,           "--config", p->config, "--listen",
                                      "tcp://127.0.0.1:0", "--node",   "root",    NULL};
-    peer_start(p, arguments);
+    peer_start(p, arguments, LISTENS_NNG);
+    return p;
+}
+
+peer *peer_http_server(const bench *b) {
+    peer *p = peer_new();
+    must(write_config(p->config), "cannot write a configuration");
+    const char *const arguments[] = {
+        b->server, "--config",    p->config, "--listen", "tcp://127.0.0.1:0",
+        "--http",  "127.0.0.1:0", "--node",  "root",     NULL};
+    peer_start(p, arguments, LISTENS_HTTP);
+    return p;
+}
+
+/* Opens a socket on a port of the loopback, or on any free port if it is 0. Returns the port, or 0
+ * if that is not possible.
+ *   connects   connects to a listener in place of reserving the port */
+static uint16_t try_port(uint16_t port, bool connects) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+    socklen_t bytes = sizeof address;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    must(fd >= 0, "cannot open a socket");
+    struct sockaddr *at = (struct sockaddr *)&address;
+    int result = connects ? connect(fd, at, bytes) : bind(fd, at, bytes);
+    if (result == 0 && !connects) result = getsockname(fd, at, &bytes);
+    close(fd);
+    return result == 0 ? ntohs(address.sin_port) : 0;
+}
+
+/* nginx in one process. All its folders for temporary files are the peer's folder. By default it
+ * would close each connection after 1,000 requests. */
+static bool write_nginx_config(const peer *p) {
+    static const char *const uses[] = {"client_body", "proxy", "fastcgi", "uwsgi", "scgi"};
+    FILE *file = fopen(p->config, "w");
+    if (!file) return false;
+    fprintf(file, "daemon off; master_process off; pid %s; error_log stderr; events {}\n",
+            p->pid_file);
+    fprintf(file, "http { access_log off; keepalive_requests 1000000000;\n");
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        fprintf(file, "%s_temp_path %s;\n", uses[i], p->folder);
+    }
+    fprintf(file, "server { listen 127.0.0.1:%u; location / { return 200 \"ok\\n\"; } } }\n",
+            (unsigned)p->port);
+    return fclose(file) == 0;
+}
+
+/* nginx cannot choose a port itself. If another program takes the port that was free, nginx ends,
+ * and is started again. */
+peer *peer_nginx(const char *program) {
+    peer *p = peer_new();
+    const char *const arguments[] = {program, "-c", p->config, "-p", p->folder, NULL};
+    doorman_time end = doorman_clock() + TIMEOUT;
+    bool listens = false;
+    for (int tries = 0; tries < 5 && !listens; tries++) {
+        p->port = try_port(0, false);
+        must(write_nginx_config(p), "cannot write a configuration");
+        peer_fork(p, arguments);
+        bool runs = true;
+        while (runs && !listens && doorman_clock() < end) {
+            sleep_ms(10);
+            runs = waitpid(p->pid, NULL, WNOHANG) == 0;
+            listens = runs && try_port(p->port, true) != 0;
+        }
+        if (!runs) p->pid = 0;
+    }
+    if (!listens) show_log(p);
+    must(listens, "nginx did not start");
     return p;
 }
 
 peer *peer_echo(void) {
     peer *p = peer_new();
     const char *const arguments[] = {"/proc/self/exe", "echo", NULL};
-    peer_start(p, arguments);
+    peer_start(p, arguments, LISTENS_NNG);
     return p;
 }
 
@@ -151,6 +230,7 @@ static void peer_end(peer *p) {
     if (p->folder[0]) {
         unlink(p->config);
         unlink(p->log);
+        unlink(p->pid_file);
         rmdir(p->folder);
         p->folder[0] = 0;
     }

@@ -1,0 +1,128 @@
+/* Messages of 100 permits in one process on one core: what a server does with a message between its
+ * parser and its writer. Keys have 32 bytes and are chosen at random. The limit grants every permit.
+ *
+ * A real key comes from the network and is therefore in the cache. Here each key is one cache line,
+ * which is prefetched while the previous message is decided. */
+#include "bench.h"
+
+#include <stdlib.h>
+
+enum { ROUNDS = 5, BATCH = 100 };
+
+typedef struct key {
+    char text[64];
+} key;
+
+/* The permits of a message, each of one item. */
+typedef struct batch {
+    doorman_permit_item items[BATCH];
+    doorman_permit_request permits[BATCH];
+} batch;
+
+typedef struct batch_fleet {
+    doorman_config *config;
+    doorman_server *server;
+    doorman_time now;
+    key *keys;
+    size_t count;
+    batch batches[2]; /* while one is decided, the keys of the other one are loaded */
+    uint64_t random;
+} batch_fleet;
+
+static void make_server(batch_fleet *f) {
+    static const doorman_permit_limit limit = {
+        .name = "user", .kind = DOORMAN_TOKEN_BUCKET, .figures = {.rate = 1, .size = 1e6}};
+    const doorman_template all = {.identifier_glob = "*",
+                                  .without_capacity = true,
+                                  .has_limits = true,
+                                  .limits = &limit,
+                                  .limit_count = 1};
+    const doorman_config_options options = {.templates = &all, .template_count = 1};
+    must(doorman_config_create(&f->config, &options, NULL) == DOORMAN_OK,
+         "cannot make a configuration");
+    const doorman_server_options node = {.node = "root", .config = f->config, .seed = {1, 2}};
+    must(doorman_server_create(&f->server, &node, NULL, 0) == DOORMAN_OK, "cannot make a server");
+    doorman_server_set_epoch(f->server, 1700000000 * DOORMAN_SECOND, 0);
+    const doorman_mastership mastership = {.address = "here", .until = DOORMAN_NEVER};
+    must(doorman_server_set_master(f->server, &mastership, 0) == DOORMAN_OK,
+         "cannot make the server master");
+}
+
+static void decide(batch_fleet *f, const batch *permits) {
+    const doorman_request request = {.method = DOORMAN_ACQUIRE,
+                                     .holder_id = "bench",
+                                     .permits = permits->permits,
+                                     .permit_count = BATCH};
+    doorman_response response;
+    f->now += 1000 * BATCH;
+    must(doorman_server_handle(f->server, &request, &response, NULL, f->now) == DOORMAN_OK,
+         "a message was refused");
+    must(response.permits[0].granted && response.permits[BATCH - 1].granted,
+         "a permit was refused");
+}
+
+/* Chooses the key of one permit, and loads the key into the cache. */
+static void choose_key(batch_fleet *f, batch *permits, size_t index, size_t chosen) {
+    permits->items[index] =
+        (doorman_permit_item){.resource_id = "api/search", .key = f->keys[chosen].text, .cost = 1};
+    permits->permits[index] =
+        (doorman_permit_request){.items = &permits->items[index], .item_count = 1};
+    __builtin_prefetch(&f->keys[chosen]);
+}
+
+static void choose_keys(batch_fleet *f, batch *permits) {
+    for (size_t i = 0; i < BATCH; i++) {
+        choose_key(f, permits, i, random_below(&f->random, f->count));
+    }
+}
+
+static void fleet_start(batch_fleet *f, bench *b, size_t count) {
+    *f = (batch_fleet){.count = count, .random = 1, .now = 1000 * DOORMAN_SECOND};
+    f->keys = aligned_alloc(sizeof *f->keys, count * sizeof *f->keys);
+    must(f->keys && count % BATCH == 0, "out of memory");
+    for (size_t i = 0; i < count; i++) write_holder_id(f->keys[i].text, i);
+    make_server(f);
+    for (size_t i = 0; i < count; i += BATCH) {
+        for (size_t j = 0; j < BATCH; j++) choose_key(f, &f->batches[0], j, i + j);
+        decide(f, &f->batches[0]);
+        bench_tick(b);
+    }
+}
+
+static void fleet_stop(batch_fleet *f) {
+    doorman_server_destroy(f->server);
+    doorman_config_destroy(f->config);
+    free(f->keys);
+}
+
+/* Returns permits a second. It ends after four times `length`, even if other programs use the
+ * core. */
+static double round_of(batch_fleet *f, doorman_time length) {
+    doorman_time start = cpu_time(), passed = 0, end = doorman_clock() + 4 * length;
+    size_t count = 0;
+    choose_keys(f, &f->batches[0]);
+    for (; passed < length && doorman_clock() < end; passed = cpu_time() - start) {
+        for (size_t i = 0; i < 10; i++, count++) {
+            choose_keys(f, &f->batches[(count + 1) % 2]);
+            decide(f, &f->batches[count % 2]);
+        }
+    }
+    return (double)(count * BATCH) * 1e9 / (double)passed;
+}
+
+void bench_batch(bench *b) {
+    const char *names[] = {"1,000", "1,000,000"};
+    static batch_fleet f;
+    for (size_t i = 0; i < 2; i++) {
+        double rates[ROUNDS];
+        size_t rounds = b->quick ? 3 : ROUNDS;
+        doorman_time length = DOORMAN_SECOND / (b->quick ? 8 : 3);
+        bench_step(b, "permits in messages of %d, %s keys", BATCH, names[i]);
+        fleet_start(&f, b, i == 0 ? 1000 : 1000000);
+        round_of(&f, length / 2);
+        for (size_t j = 0; j < rounds; j++) rates[j] = round_of(&f, length);
+        bench_row(b, median(rates, rounds), "permits/s", i == 0 ? ANY : LEAST(2e6),
+                  "permits, %s keys, in messages of %d", names[i], BATCH);
+        fleet_stop(&f);
+    }
+}
