@@ -1652,7 +1652,7 @@ struct doorman_permit_request {
 
 /* What one item of a granted permit got. */
 typedef struct doorman_permit_grant {
-    double granted;           /* units */
+    double granted;           /* units, at most the cost */
     const char *limit;        /* the limit with the smallest `remaining`; NULL: no limit concerns
                                  the item, and the next two fields are 0 */
     double remaining;         /* units that this limit could still grant, without debt */
@@ -11107,8 +11107,11 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *     decide     refuses, or divides what is offered among the items
  *     commit     creates the missing counters, and then charges all counters
  *
- * Amounts are counted in 1/4096 of a unit, rounded up, as in >>limiters. A bucket saves a real
- * number of units.
+ * Counters count in 1/4096 of a unit, as those of >>limiters. The minimums that a permit has at one
+ * counter are added up, and their sum is rounded up. What an item gets above its minimum is rounded
+ * up too. So a counter never counts less than what was granted. `granted` is not rounded, so an item
+ * never gets more than its cost. The cost of a report is rounded up, and a refund is rounded down. A
+ * bucket saves a real number of units.
  *
  * P1 All limits of all items are evaluated before anything is charged. A refusal charges nothing.
  *    What several items want of one counter is added up.
@@ -11541,8 +11544,19 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
 
 #define DOORMAN__TIER_WORDS (2 + DOORMAN__RING_WORDS)
 
+/* More units than any sum of minimums that a counter accepts. Their parts fit into 63 bits. */
+#define DOORMAN__SUM_MAX (2 * DOORMAN_AMOUNT_MAX)
+
 static uint64_t doorman__parts_floor(double units) {
-    return units > 0 ? (uint64_t)(units * DOORMAN__UNIT) : 0;
+    return units > 0 ? (uint64_t)(doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT) : 0;
+}
+
+/* Rounds a sum up to whole parts. The sum itself has a rounding error, which does not count:
+ * a hundred times 0.05 is 5. */
+static uint64_t doorman__parts_ceil(double units) {
+    double parts = doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT;
+    uint64_t whole = (uint64_t)parts;
+    return whole + (parts - (double)whole > parts * 1.5e-14);
 }
 
 static double doorman__parts_units(uint64_t parts) { return (double)parts / DOORMAN__UNIT; }
@@ -12835,10 +12849,12 @@ struct doorman__charge {
     bool shadow, created;
     doorman_reason reason; /* not NO_REASON: the counter refuses */
     size_t first_item, item_count;
-    uint64_t need;    /* the sum of the minimums */
+    double minimum;   /* the sum of the minimums, in units */
+    uint64_t need;    /* `minimum` in parts, rounded up */
     uint64_t offer;   /* what the counter offers */
     uint64_t spare;   /* what is left without debt, above the minimums and above `extra` */
-    uint64_t granted; /* the sum of what the items get */
+    uint64_t granted; /* at least the sum of what the items get */
+    double units;     /* the sum of what the items get, in units */
     doorman_time wait;
     size_t tier_entered;
     int32_t next; /* the next charge with the same head, or -1 */
@@ -12849,7 +12865,7 @@ struct doorman__want {
     doorman__place *place; /* NULL: no limits */
     const char *resource_id, *key;
     doorman__identity identity; /* only if there is a place */
-    uint64_t cost, min, granted;
+    double cost, min, granted;  /* units */
     bool unmatched;
     doorman_time ban_rest; /* 0: not banned */
     size_t charge_count;
@@ -12919,14 +12935,13 @@ static doorman_status doorman__permits_check(doorman_permits *permits,
 /* P2, `equal`: all items get the same whole number of units. Sets the smallest and the largest
  * number that all items accept. Returns false if there is none. */
 static bool doorman__wants_equal(doorman__want *wants, size_t count) {
-    const uint64_t unit = (uint64_t)DOORMAN__UNIT;
-    uint64_t least = 0, most = UINT64_MAX / 2;
+    double least = 0, most = DOORMAN_AMOUNT_MAX;
     for (size_t i = 0; i < count; i++) {
-        if (wants[i].min > least) least = wants[i].min;
-        if (wants[i].cost < most) most = wants[i].cost;
+        least = doorman__max(least, wants[i].min);
+        most = doorman__min(most, wants[i].cost);
     }
-    least = (least + unit - 1) / unit * unit;
-    most = most / unit * unit;
+    least = (double)doorman__round_up(least);
+    most = (double)(int64_t)most;
     for (size_t i = 0; i < count; i++) {
         wants[i].min = least;
         wants[i].cost = most;
@@ -12942,8 +12957,8 @@ static doorman_status doorman__wants_read(doorman__want *wants,
         memset(&wants[i], 0, sizeof wants[i]);
         wants[i].resource_id = item->resource_id;
         wants[i].key = item->key ? item->key : "";
-        wants[i].cost = doorman__units(item->cost);
-        wants[i].min = item->has_min ? doorman__units(item->min) : wants[i].cost;
+        wants[i].cost = item->cost;
+        wants[i].min = item->has_min ? item->min : item->cost;
     }
     if (!request->equal || doorman__wants_equal(wants, request->item_count)) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
@@ -13003,7 +13018,8 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
     }
     charge->item_count++;
     charge->shadow = charge->shadow && given->shadow; /* only some resources may be in shadow */
-    charge->need += want->min;
+    charge->minimum += want->min;
+    charge->need = doorman__parts_ceil(charge->minimum);
     assert(want->charge_count < DOORMAN_LIMITS_MAX);
     want->charges[want->charge_count++] = (uint32_t)(charge - permits->charges);
     return true;
@@ -13147,7 +13163,7 @@ static doorman__meter doorman__charge_meter(const doorman_permits *permits,
 static uint64_t doorman__charge_max_cost(const doorman__charge *charge) {
     double most = doorman__figures_most(charge->limit->kind, charge->figures);
     if (charge->limit->has_max_cost) most = doorman__min(most, charge->limit->max_cost);
-    return doorman__parts_floor(most);
+    return doorman__parts_floor(doorman__min(most, DOORMAN_AMOUNT_MAX));
 }
 
 static void doorman__charge_evaluate(const doorman_permits *permits, doorman__charge *charge,
@@ -13187,9 +13203,14 @@ static bool doorman__permits_evaluate(doorman_permits *permits, size_t item_coun
 
 /* ---- permits: one decision, dividing what is offered (P2) */
 
-/* Returns how much more than its minimum an item can get. */
+/* Returns how much more than its minimum an item asks for, in parts. */
+static uint64_t doorman__want_most(const doorman__want *want) {
+    return doorman__parts_ceil(want->cost - want->min);
+}
+
+/* Returns how much more than its minimum an item can get, in parts. */
 static uint64_t doorman__want_extra(const doorman_permits *permits, const doorman__want *want) {
-    const uint64_t most = want->cost - want->min, unit = (uint64_t)DOORMAN__UNIT;
+    const uint64_t most = doorman__want_most(want), unit = (uint64_t)DOORMAN__UNIT;
     uint64_t extra = most;
     for (size_t i = 0; i < want->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[want->charges[i]];
@@ -13201,7 +13222,7 @@ static uint64_t doorman__want_extra(const doorman_permits *permits, const doorma
 /* Returns how much more than the minimum each item can get, if all items get the same. */
 static uint64_t doorman__permits_equal_extra(const doorman_permits *permits) {
     const uint64_t unit = (uint64_t)DOORMAN__UNIT;
-    uint64_t extra = permits->wants[0].cost - permits->wants[0].min;
+    uint64_t extra = doorman__want_most(&permits->wants[0]);
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
         uint64_t each = charge->spare / charge->item_count / unit * unit;
@@ -13210,20 +13231,32 @@ static uint64_t doorman__permits_equal_extra(const doorman_permits *permits) {
     return extra;
 }
 
+/* Gives an item some parts above its minimum. In shadow, a counter may have fewer to spare. */
+static void doorman__want_grant(doorman_permits *permits, doorman__want *want, uint64_t extra) {
+    const uint64_t most = UINT64_MAX / 2;
+    bool whole = extra == doorman__want_most(want);
+    double units = want->min + doorman__parts_units(extra);
+    want->granted = whole ? want->cost : doorman__min(units, want->cost);
+    for (size_t i = 0; i < want->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[want->charges[i]];
+        assert(charge->shadow || charge->spare >= extra);
+        charge->spare -= extra < charge->spare ? extra : charge->spare;
+        charge->granted = extra < most - charge->granted ? charge->granted + extra : most;
+        charge->units += want->granted;
+    }
+}
+
 /* Precondition: the permit fits. */
 static void doorman__permits_divide(doorman_permits *permits, size_t count, bool equal) {
     uint64_t same = equal ? doorman__permits_equal_extra(permits) : 0;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        permits->charges[i].granted = permits->charges[i].need;
+    }
     for (size_t i = 0; i < count; i++) {
         doorman__want *want = &permits->wants[i];
         uint64_t extra = equal ? same : doorman__want_extra(permits, want);
-        want->granted = want->min + extra;
-        assert(want->granted <= want->cost);
-        for (size_t j = 0; j < want->charge_count; j++) {
-            doorman__charge *charge = &permits->charges[want->charges[j]];
-            assert(charge->shadow || charge->spare >= extra);
-            charge->spare -= extra < charge->spare ? extra : charge->spare;
-            charge->granted += want->granted;
-        }
+        doorman__want_grant(permits, want, extra);
+        assert(want->granted >= want->min && want->granted <= want->cost);
     }
 }
 
@@ -13313,7 +13346,7 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
         return false;
     }
     if (charge->granted) totals->granted++;
-    totals->granted_units += doorman__parts_units(charge->granted);
+    totals->granted_units += charge->units;
     if (!amount) return false;
     if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
     const doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
@@ -13443,7 +13476,7 @@ static void doorman__permits_count_keys(doorman_permits *permits, size_t count, 
         for (size_t j = 0; j < want->charge_count; j++) {
             const doorman__charge *charge = &permits->charges[want->charges[j]];
             doorman_top_kind kind = charge->reason ? DOORMAN_TOP_REFUSED : DOORMAN_TOP_GRANTED;
-            bool counts = charge->reason || (granted && want->granted);
+            bool counts = charge->reason || (granted && want->granted > 0);
             if (counts) doorman__permits_count_key(permits, charge->own, kind, want);
         }
     }
@@ -13569,7 +13602,7 @@ static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
         doorman_permit_grant *grant = &permits->grants[i];
-        *grant = (doorman_permit_grant){.granted = doorman__parts_units(want->granted)};
+        *grant = (doorman_permit_grant){.granted = want->granted};
         for (size_t j = 0; j < want->charge_count; j++) {
             const doorman__charge *charge = &permits->charges[want->charges[j]];
             if (charge->shadow) continue;
@@ -13753,7 +13786,7 @@ static uint64_t doorman__report_refund(const doorman__meter *meter, const doorma
 /* Returns the parts of a report that one counter takes; negative for a refund. */
 static int64_t doorman__charge_reported(const doorman_permits *permits,
                                         const doorman__charge *charge, double cost) {
-    uint64_t parts = doorman__units(cost < 0 ? -cost : cost);
+    uint64_t parts = cost < 0 ? doorman__parts_floor(-cost) : doorman__parts_ceil(cost);
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
     uint64_t most = 0;
@@ -13792,7 +13825,7 @@ static doorman_status doorman__permits_charge_report(doorman_permits *permits, d
         const doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
         (void)doorman__meter_charge(&meter, amounts[i], &permits->at);
     }
-    *charged = (double)least / DOORMAN__UNIT;
+    *charged = doorman__min((double)least / DOORMAN__UNIT, doorman__max(cost, 0));
     return DOORMAN_OK;
 }
 
@@ -16167,26 +16200,23 @@ static bool doorman__permit_client_reserve(doorman_permit_client *client) {
 
 /* ---- permit client: checks */
 
-/* Returns the least number of units that an item accepts, rounded up to what servers count. With
- * `equal` this is a whole number, the same for all items. */
+/* Returns the least number of units that an item accepts. With `equal` this is a whole number, the
+ * same for all items. */
 static double doorman__request_minimum(const doorman_permit_request *request, size_t index) {
-    uint64_t least = 0;
+    double least = 0;
     size_t end = request->equal ? request->item_count : index + 1;
     for (size_t i = request->equal ? 0 : index; i < end; i++) {
         const doorman_permit_item *item = &request->items[i];
-        uint64_t min = doorman__units(item->has_min ? item->min : item->cost);
-        if (min > least) least = min;
+        least = doorman__max(least, item->has_min ? item->min : item->cost);
     }
-    const uint64_t unit = (uint64_t)DOORMAN__UNIT;
-    if (request->equal) least = (least + unit - 1) / unit * unit;
-    return (double)least / DOORMAN__UNIT;
+    return request->equal ? (double)doorman__round_up(least) : least;
 }
 
 /* Returns whether one whole number is between min and cost of all items. */
 static bool doorman__request_equal_possible(const doorman_permit_request *request) {
     double least = doorman__request_minimum(request, 0);
     for (size_t i = 0; i < request->item_count; i++) {
-        if ((double)doorman__units(request->items[i].cost) / DOORMAN__UNIT < least) return false;
+        if (request->items[i].cost < least) return false;
     }
     return true;
 }

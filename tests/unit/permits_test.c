@@ -523,11 +523,79 @@ static void items_that_meet_in_one_counter_are_added_up(void **state) {
     assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_COST); /* 8 never fit in 7 */
     assert_int_equal(counters(&f), 0);
     doorman_permit_item same[100];
-    for (int i = 0; i < 100; i++) same[i] = (doorman_permit_item){.resource_id = "r", .cost = 0.05};
-    assert_false(acquire_items(&f, same, 100, 0)); /* 100 * 205 / 4096 > 5 */
-    for (int i = 0; i < 100; i++) same[i].cost = 0.046875;
+    for (int i = 0; i < 100; i++)
+        same[i] = (doorman_permit_item){.resource_id = "r", .cost = 0.051};
+    assert_false(acquire_items(&f, same, 100, 0)); /* 5.1 > 5 */
+    for (int i = 0; i < 100; i++) same[i].cost = 0.05;
+    assert_true(acquire_items(&f, same, 100, 0)); /* the sum is rounded, not each of the items */
+    assert_exact(f.out.details[0].used, 5);
+    stop(&f);
+}
+
+/* P1. Counters count in 63 bits. */
+static void the_largest_costs_of_many_items_do_not_overflow(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", "
+                                       "\"limit\": 1e15, \"window\": \"day\"}, "
+                                       "{\"name\": \"s\", \"kind\": \"FIXED_WINDOW\", "
+                                       "\"limit\": 1, \"window\": \"day\", \"shadow\": true}"));
+    create(&f);
+    doorman_permit_item same[100];
+    for (int i = 0; i < 100; i++) same[i] = (doorman_permit_item){.resource_id = "r", .cost = 1e15};
+    assert_false(acquire_items(&f, same, 5, 0));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_COST);
+    assert_false(acquire_items(&f, same, 100, 0));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_COST);
+    for (int i = 0; i < 100; i++) same[i].has_min = true;
     assert_true(acquire_items(&f, same, 100, 0));
-    assert_exact(f.out.details[0].used, 4.6875);
+    assert_exact(f.out.items[0].granted, 1e15);
+    assert_exact(f.out.items[99].granted, 0);
+    stop(&f);
+}
+
+/* P2. Counters count in 1/4096 of a unit, but a client gets what it has asked for. */
+static void no_item_is_granted_more_than_its_cost(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(ALL));
+    create(&f);
+    const doorman_permit_item items[] = {
+        {.resource_id = "r", .key = "a", .cost = 0.1},
+        {.resource_id = "r", .key = "b", .cost = 1.7, .has_min = true, .min = 0.3},
+        {.resource_id = "r", .key = "c", .cost = 9, .has_min = true, .min = 0.2}};
+    assert_true(acquire_items(&f, items, 1, 0));
+    assert_exact(f.out.items[0].granted, 0.1);
+    assert_exact(f.out.details[0].used, 410.0 / 4096); /* never less than what was granted */
+    assert_true(acquire_items(&f, items, 3, 0));
+    assert_exact(f.out.items[0].granted, 0.1);
+    assert_exact(f.out.items[1].granted, 1.7);
+    assert_exact(f.out.items[2].granted, 4.2); /* 0.2, and whole units */
+    /* 0.6 and 1.4 are rounded up */
+    assert_exact(f.out.details[0].used, (410.0 + 2458 + 5735) / 4096 + 4);
+    doorman_permits_limit limit;
+    doorman_cursor cursor = {0};
+    assert_true(doorman_permits_next_limit(f.permits, &cursor, &limit));
+    assert_true(fabs(limit.granted_units - 6.1) < 1e-9);
+    stop(&f);
+}
+
+/* P13. A cost and its refund leave no more than was there before. */
+static void
+a_report_charges_no_more_than_its_cost_and_refunds_no_more_than_it_charged(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", "
+                                       "\"limit\": 5, \"window\": \"day\", \"refunds\": true}"));
+    create(&f);
+    double charged = 0;
+    assert_true(acquire(&f, "r", "a", 1));
+    for (int i = 0; i < 2; i++) {
+        double cost = i ? -0.1 : 0.1;
+        assert_int_equal(
+            doorman_permits_report(f.permits, "r", "a", cost, &charged, NULL, f.epoch, f.now),
+            DOORMAN_OK);
+        assert_exact(charged, i ? -409.0 / 4096 : 0.1);
+    }
+    assert_true(acquire(&f, "r", "a", 0));
+    assert_exact(f.out.details[0].used, 1 + 1.0 / 4096);
     stop(&f);
 }
 
@@ -2738,6 +2806,10 @@ int main(void) {
         cmocka_unit_test(a_template_without_capacity_grants_no_leases),
         cmocka_unit_test(a_refusal_charges_nothing_and_creates_nothing),
         cmocka_unit_test(items_that_meet_in_one_counter_are_added_up),
+        cmocka_unit_test(the_largest_costs_of_many_items_do_not_overflow),
+        cmocka_unit_test(no_item_is_granted_more_than_its_cost),
+        cmocka_unit_test(
+            a_report_charges_no_more_than_its_cost_and_refunds_no_more_than_it_charged),
         cmocka_unit_test(items_get_whole_units_above_their_minimum_in_order),
         cmocka_unit_test(equal_items_get_the_same_whole_number),
         cmocka_unit_test(a_debt_is_waited_for_and_no_longer_than_allowed),
