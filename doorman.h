@@ -1861,11 +1861,13 @@ typedef struct doorman_permits_info {
  *   out   written in full */
 DOORMAN_API void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out);
 
-/* What one limit has decided since it is in the configuration. */
+/* What one limit has decided since it is in the configuration. A template whose list of limits is
+ * empty has one too. It counts each item that such a template has granted. */
 typedef struct doorman_permits_limit {
-    const char *identifier_glob; /* of the template */
-    const char *limit;
-    const doorman_permit_limit *settings; /* with the defaults filled in */
+    const char *identifier_glob;          /* of the template */
+    const char *limit;                    /* "" if the list of limits is empty */
+    const doorman_permit_limit *settings; /* with the defaults filled in. NULL if the list of limits
+                                             is empty */
     double granted_units;
     uint64_t granted;                       /* grants that this limit concerned */
     uint64_t refused[DOORMAN_REASON_COUNT]; /* refusals by this limit, by reason. BANNED counts at
@@ -1875,7 +1877,8 @@ typedef struct doorman_permits_limit {
     size_t counter_count; /* its counters now */
 } doorman_permits_limit;
 
-/* Iterates over the limits of the configuration, in its order.
+/* Iterates over the limits of the configuration, in its order. The templates whose list of limits
+ * is empty follow.
  *   cursor    in/out; the caller initialises it with {0}
  *   out       written on true; pointers in it are valid until the next doorman_permits_configure
  *   returns   false: there are no more limits */
@@ -11168,7 +11171,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
  *    gained since then, and a window that contains this time is used up. The permits of a server
  *    begin without counters and bans at each victory. A server that learns decides on permits.
- * P18 Every decision raises events, and is counted by limit and reason.
+ * P18 Every decision raises events, and is counted by limit and reason. A template whose list of
+ *    limits is empty grants everything, and counts it.
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
  *    beyond a bound is refused as a whole, by name.
  * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
@@ -12210,8 +12214,11 @@ struct doorman_permits {
     uint64_t random, empty_hash; /* empty_hash: the hash of the key "" */
     doorman__slot **slots;       /* all; the first one is that of the bans */
     size_t slot_count, slot_capacity;
-    doorman__slot **own_slots; /* one for each limit of the configuration */
+    doorman__slot **own_slots; /* one for each limit of the configuration, then one for each
+                                  template whose list of limits is empty */
     size_t own_count;
+    doorman__slot **open_slots; /* behind own_slots, one for each template; NULL: its list of limits
+                                   is not empty */
     doorman__chains place_table;
     doorman__place **places; /* NULL: a free index */
     size_t place_count, place_capacity;
@@ -12236,6 +12243,9 @@ struct doorman_permits {
     size_t detail_count, detail_capacity;
     int32_t charge_heads[256]; /* finds the charges of one counter; -1: none */
 };
+
+/* The limit of a slot of a template whose list of limits is empty. Such a slot only counts. */
+static const doorman_permit_limit doorman__open_limit = {.name = ""};
 
 static doorman__slot *doorman__permits_bans(const doorman_permits *permits) {
     return permits->slots[0];
@@ -12863,6 +12873,7 @@ struct doorman__charge {
 /* One item of the permit. */
 struct doorman__want {
     doorman__place *place; /* NULL: no limits */
+    doorman__slot *open;   /* counts the grant if the list of limits is empty; else NULL */
     const char *resource_id, *key;
     doorman__identity identity; /* only if there is a place */
     double cost, min, granted;  /* units */
@@ -13095,6 +13106,7 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
         bool has_template = doorman__config_find(permits->config, want->resource_id) != NULL;
         want->unmatched = has_template || permits->config->reject_unmatched;
     }
+    if (template_) want->open = permits->open_slots[template_ - permits->config->templates];
     if (!place && template_ && template_->limit_count) {
         place = doorman__permits_add_place(permits, want->resource_id);
         if (!place) return false;
@@ -13482,6 +13494,21 @@ static void doorman__permits_count_keys(doorman_permits *permits, size_t count, 
     }
 }
 
+/* Counts what an item got, if the list of limits is empty. */
+static void doorman__want_count_open(doorman_permits *permits, doorman__want *want) {
+    if (!want->open || !(want->granted > 0)) return;
+    want->open->totals.granted++;
+    want->open->totals.granted_units += want->granted;
+    if (!want->place) {
+        const uint64_t *seed = permits->options.seed;
+        size_t bytes = strlen(want->key);
+        uint64_t hash = 3 * doorman__hash(seed, want->resource_id);
+        hash += doorman__hash_bytes(seed, (const unsigned char *)want->key, bytes);
+        want->identity = (doorman__identity){want->key, bytes, hash, DOORMAN__NO_PLACE};
+    }
+    doorman__permits_count_key(permits, want->open, DOORMAN_TOP_GRANTED, want);
+}
+
 /* Counts the refusal of an item that is banned, also at all limits that can ban. */
 static void doorman__want_count_ban(doorman_permits *permits, const doorman__want *want) {
     const doorman_template *template_ = want->place->template_;
@@ -13707,6 +13734,9 @@ static doorman_status doorman__permits_decide(doorman_permits *permits,
         if (waits) result.wait = doorman__later(result.wait, charge->wait);
     }
     if (!inspects) doorman__permits_count_keys(permits, count, fits);
+    for (size_t i = 0; fits && !inspects && i < count; i++) {
+        doorman__want_count_open(permits, &permits->wants[i]);
+    }
     if (fits) doorman__permits_fill_grants(permits, count, &result);
     if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
     if (detail) doorman__permits_fill_details(permits, count, &result);
@@ -13950,7 +13980,8 @@ static doorman__slot *doorman__slot_create(const doorman_template *template_,
     return slot;
 }
 
-/* Returns the slot that a limit had in the previous configuration, or NULL. */
+/* Returns the slot that a limit had in the previous configuration, or NULL.
+ *   limit   NULL: the list of limits is empty */
 static doorman__slot *doorman__permits_old_slot(const doorman_permits *permits,
                                                 const doorman_template *template_, size_t place,
                                                 const doorman_permit_limit *limit) {
@@ -13959,6 +13990,7 @@ static doorman__slot *doorman__permits_old_slot(const doorman_permits *permits,
     place = doorman__config_same(config, template_->identifier_glob, place);
     if (place >= config->template_count) return NULL;
     const doorman_template *old = &config->templates[place];
+    if (!limit) return permits->open_slots[place];
     for (size_t i = 0; i < old->limit_count; i++) {
         doorman__slot *slot = permits->own_slots[&old->limits[i] - config->limits];
         if (doorman__slot_is(slot, limit)) return slot;
@@ -13979,23 +14011,53 @@ static doorman__slot *doorman__permits_add_slot(doorman_permits *permits,
     return slot;
 }
 
-/* Finds or makes the slots of all limits of a configuration. On failure, the slots that were made
- * are freed. */
+static bool doorman__template_is_open(const doorman_template *template_) {
+    return template_->has_limits && !template_->limit_count;
+}
+
+/* Finds or makes the slots of a template. Returns false if memory runs out.
+ *   own    has the slots of limits
+ *   open   has the slots of templates whose list of limits is empty */
+static bool doorman__permits_make_template_slots(doorman_permits *permits,
+                                                 const doorman_config *config, size_t index,
+                                                 doorman__slot **own, doorman__slot **open) {
+    const doorman_template *template_ = &config->templates[index];
+    size_t count = doorman__template_is_open(template_) ? 1 : template_->limit_count;
+    for (size_t i = 0; i < count; i++) {
+        const doorman_permit_limit *limit = template_->limit_count ? &template_->limits[i] : NULL;
+        doorman__slot *slot = doorman__permits_old_slot(permits, template_, index, limit);
+        if (!slot) slot = doorman__permits_add_slot(permits, template_, limit);
+        *(limit ? &own[limit - config->limits] : &open[index]) = slot;
+        if (!slot) return false;
+    }
+    return true;
+}
+
+/* Returns how many limits a configuration has, and how many templates with an empty list. */
+static size_t doorman__config_slots(const doorman_config *config, size_t *limit_count) {
+    size_t open = 0;
+    *limit_count = 0;
+    for (size_t i = 0; i < config->template_count; i++) {
+        *limit_count += config->templates[i].limit_count;
+        open += doorman__template_is_open(&config->templates[i]);
+    }
+    return *limit_count + open;
+}
+
+/* Finds or makes the slots of all limits of a configuration: see own_slots and open_slots of
+ * doorman_permits. On failure, the slots that were made are freed. */
 static doorman__slot **doorman__permits_make_slots(doorman_permits *permits,
                                                    const doorman_config *config) {
-    size_t count = 0, before = permits->slot_count;
-    for (size_t i = 0; i < config->template_count; i++) count += config->templates[i].limit_count;
-    doorman__slot **own = (doorman__slot **)doorman__zalloc((count + 1) * sizeof *own);
+    size_t limits = 0, count = doorman__config_slots(config, &limits);
+    size_t before = permits->slot_count;
+    doorman__slot **own =
+        (doorman__slot **)doorman__zalloc((count + config->template_count + 1) * sizeof *own);
     bool made = own != NULL;
     for (size_t i = 0; made && i < config->template_count; i++) {
-        const doorman_template *template_ = &config->templates[i];
-        for (size_t j = 0; made && j < template_->limit_count; j++) {
-            const doorman_permit_limit *limit = &template_->limits[j];
-            doorman__slot *slot = doorman__permits_old_slot(permits, template_, i, limit);
-            if (!slot) slot = doorman__permits_add_slot(permits, template_, limit);
-            own[limit - config->limits] = slot;
-            made = slot != NULL;
-        }
+        made = doorman__permits_make_template_slots(permits, config, i, own, own + count);
+    }
+    for (size_t i = 0; made && i < config->template_count; i++) {
+        if (own[count + i]) own[limits++] = own[count + i];
     }
     if (made) return own;
     DOORMAN_FREE(own);
@@ -14034,18 +14096,15 @@ doorman_status doorman_permits_configure(doorman_permits *permits, const doorman
     if (!config) return DOORMAN_INVALID_ARGUMENT;
     doorman__slot **own = doorman__permits_make_slots(permits, config);
     if (!own) return DOORMAN_OUT_OF_MEMORY;
+    size_t limits = 0, count = doorman__config_slots(config, &limits);
     for (size_t i = 0; i < permits->slot_count; i++) permits->slots[i]->limit = NULL;
-    permits->own_count = 0;
-    for (size_t i = 0; i < config->template_count; i++) {
-        const doorman_template *template_ = &config->templates[i];
-        permits->own_count += template_->limit_count;
-        for (size_t j = 0; j < template_->limit_count; j++) {
-            const doorman_permit_limit *limit = &template_->limits[j];
-            own[limit - config->limits]->limit = limit;
-        }
+    for (size_t i = 0; i < count; i++) {
+        own[i]->limit = i < limits ? &config->limits[i] : &doorman__open_limit;
     }
     DOORMAN_FREE(permits->own_slots);
     permits->own_slots = own;
+    permits->own_count = count;
+    permits->open_slots = own + count;
     permits->config = config;
     permits->generation++;
     doorman__permits_measure(permits, config);
@@ -14182,7 +14241,7 @@ bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *
     *out = slot->totals;
     out->identifier_glob = slot->glob;
     out->limit = slot->name;
-    out->settings = slot->limit;
+    out->settings = slot->limit == &doorman__open_limit ? NULL : slot->limit;
     out->counter_count = slot->nodes.count;
     return true;
 }

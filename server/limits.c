@@ -36,13 +36,18 @@ struct limit_list {
 
 /* ---- copies of the state ---- */
 
-/* Returns a limit as text, such as "each key: 10 a second, up to 50 saved". */
+/* Returns a limit as text, such as "each key: 10 a second, up to 50 saved".
+ *   limit   NULL: the list of limits is empty */
 static void limit_define(const doorman_permit_limit *limit, char *out, size_t room) {
     static const char *const scopes[] = {[DOORMAN_PER_KEY] = "each key",
                                          [DOORMAN_PER_RESOURCE] = "each resource",
                                          [DOORMAN_PER_TEMPLATE] = "all resources together"};
     static const char *const calendars[DOORMAN_CALENDAR_COUNT] = {"",    "minute", "hour",
                                                                   "day", "week",   "month"};
+    if (!limit) {
+        snprintf(out, room, "no limits: everything is granted, and counted");
+        return;
+    }
     const doorman_figures *figures = &limit->figures;
     double window = (double)figures->window / 1e9, debt = (double)figures->max_debt / 1e9;
     int used = snprintf(out, room, "%s: ", scopes[limit->per]);
@@ -378,6 +383,12 @@ static uint64_t limit_refused(const doorman_permits_limit *info) {
     return sum;
 }
 
+static void page_limit_name(struct text *text, const struct limit_row *row) {
+    server_text_add_escaped(text, row->glob, server_escape_html);
+    server_text_add(text, " &middot; ");
+    server_text_add_escaped(text, row->name[0] ? row->name : "(no limits)", server_escape_html);
+}
+
 static void page_limit_row(struct text *text, const struct limit_row *row) {
     const doorman_permits_limit *info = &row->info;
     server_text_add(text, "<tr><td><a href=\"/limits?template=");
@@ -385,14 +396,13 @@ static void page_limit_row(struct text *text, const struct limit_row *row) {
     server_text_add(text, "&amp;limit=");
     server_text_add_escaped(text, row->name, server_escape_query);
     server_text_add(text, "\">");
-    server_text_add_escaped(text, row->glob, server_escape_html);
-    server_text_add(text, " &middot; ");
-    server_text_add_escaped(text, row->name, server_escape_html);
+    page_limit_name(text, row);
     server_text_add(text, "</a><div class=holder>");
     server_text_add_escaped(text, row->definition, server_escape_html);
     server_text_add(text, "</div></td>");
     page_cell(text, "keys", (double)info->counter_count);
     page_cell(text, "granted", (double)info->granted);
+    page_cell(text, "units", info->granted_units);
     page_cell(text, "refused", (double)limit_refused(info));
     page_cell(text, "in shadow", (double)info->shadow_refused);
     page_cell(text, "evicted", (double)info->evicted);
@@ -426,8 +436,10 @@ static void page_all_limits(struct text *text, const struct limit_list *list) {
                                     "decides on permits.</p>");
         return;
     }
-    server_text_add(text, "<table><thead><tr><th>template, limit</th><th>keys</th><th>granted</th>"
-                          "<th>refused</th><th>in shadow</th><th>evicted</th></tr></thead><tbody>");
+    server_text_add(
+        text,
+        "<table><thead><tr><th>template, limit</th><th>keys</th><th>granted</th>"
+        "<th>units</th><th>refused</th><th>in shadow</th><th>evicted</th></tr></thead><tbody>");
     for (size_t i = 0; i < list->row_count; i++) page_limit_row(text, &list->rows[i]);
     server_text_add(text, "</tbody></table>");
     if (list->has_more) {
@@ -463,9 +475,7 @@ static void page_tops(struct text *text, struct service *service, size_t index,
 static void page_one_limit(struct text *text, struct service *service, const struct limit_row *row,
                            size_t index) {
     server_text_add(text, "<h2>");
-    server_text_add_escaped(text, row->glob, server_escape_html);
-    server_text_add(text, " &middot; ");
-    server_text_add_escaped(text, row->name, server_escape_html);
+    page_limit_name(text, row);
     server_text_add(text, "</h2><p class=soft>");
     server_text_add_escaped(text, row->definition, server_escape_html);
     server_text_addf(text,

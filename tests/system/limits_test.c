@@ -71,6 +71,26 @@ static void the_decisions_of_each_limit_are_counted(void **state) {
     server_stop(&fixture.server);
 }
 
+/* P18: an empty list of limits is there to learn what a limit could be. */
+static void an_empty_list_of_limits_shows_what_it_grants(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(
+        "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": []}]}", NULL);
+    acquire(&fixture, "ann", 2);
+    cJSON *tree = read_limits(&fixture, "");
+    assert_string_equal(text(tree, "limits[0].template"), "login/*");
+    assert_string_equal(text(tree, "limits[0].limit"), "");
+    assert_true(number(tree, "limits[0].granted") == 2);
+    assert_true(number(tree, "limits[0].granted_units") == 2);
+    cJSON_Delete(tree);
+    expect(&fixture, "/metrics", HOST, 200,
+           "doorman_permits_granted_units_total{template=\"login/*\",limit=\"\"} 2\n");
+    expect(&fixture, "/limits", HOST, 200, "<td data-name='units'>2</td>");
+    expect(&fixture, "/limits?template=login/*&limit=", HOST, 200,
+           "<a href=\"/keys?resource=login/web&amp;key=ann\">ann</a>");
+    server_stop(&fixture.server);
+}
+
 /* P20: the keys that a limit refuses and grants most often. */
 static void the_most_frequent_keys_of_a_limit_are_listed(void **state) {
     (void)state;
@@ -129,6 +149,7 @@ int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "the_decisions*" */
     const struct CMUnitTest tests[] = {
         TEST(the_decisions_of_each_limit_are_counted),
+        TEST(an_empty_list_of_limits_shows_what_it_grants),
         TEST(the_most_frequent_keys_of_a_limit_are_listed),
         TEST(a_key_can_be_inspected_with_a_token),
         TEST(a_process_that_is_not_master_has_no_counters),

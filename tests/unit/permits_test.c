@@ -1288,6 +1288,51 @@ static void a_changed_window_that_contains_the_start_is_used_up(void **state) {
     stop(&f);
 }
 
+/* P18: an empty list of limits is there to learn what a limit could be. */
+static void an_empty_list_of_limits_counts_what_it_grants(void **state) {
+    UNUSED;
+    static const char open[] = "{\"resources\": [{\"identifier_glob\": \"a*\", \"limits\": []},"
+                               "{\"identifier_glob\": \"b\", \"limits\": [" BUCKET "]},"
+                               "{\"identifier_glob\": \"c\", \"capacity\": 1},"
+                               "{\"identifier_glob\": \"d\", \"limits\": []}]}";
+    fixture f = start_config(config_of(open));
+    create(&f);
+    const doorman_permit_item items[] = {{.resource_id = "a1", .key = "ann", .cost = 2.5},
+                                         {.resource_id = "b", .key = "ann", .cost = 9}};
+    assert_false(acquire_items(&f, items, 2, 0)); /* refused by b: nothing was granted */
+    assert_true(acquire_items(&f, items, 1, 0));
+    assert_true(acquire(&f, "a2", "bob", 1) && acquire(&f, "d", "bob", 1));
+    assert_true(acquire(&f, "a2", "bob", 0)); /* only looks */
+    assert_int_equal(counters(&f), 0);
+    for (int reloaded = 0; reloaded < 2; reloaded++) {
+        doorman_permits_limit limit;
+        doorman_cursor cursor = {0};
+        assert_true(doorman_permits_next_limit(f.permits, &cursor, &limit));
+        assert_string_equal(limit.limit, "b");
+        assert_true(doorman_permits_next_limit(f.permits, &cursor, &limit));
+        assert_string_equal(limit.identifier_glob, "a*");
+        assert_string_equal(limit.limit, "");
+        assert_null(limit.settings);
+        assert_int_equal(limit.granted, 2);
+        assert_exact(limit.granted_units, 3.5);
+        assert_true(doorman_permits_next_limit(f.permits, &cursor, &limit));
+        assert_string_equal(limit.identifier_glob, "d");
+        assert_int_equal(limit.granted, 1);
+        assert_false(doorman_permits_next_limit(f.permits, &cursor, &limit));
+        doorman_permits_top top;
+        doorman_cursor tops = {0};
+        assert_true(
+            doorman_permits_next_top(f.permits, 1, DOORMAN_TOP_GRANTED, &tops, &top, f.now));
+        assert_string_equal(top.key, "ann");
+        configure(&f, config_of(open)); /* a reload keeps the counts */
+        for (int i = 0; i < 10; i++) doorman_permits_update(f.permits, f.epoch, f.now);
+    }
+    configure(&f, limits_of(BUCKET)); /* the slots are freed */
+    for (int i = 0; i < 10; i++) doorman_permits_update(f.permits, f.epoch, f.now);
+    assert_true(acquire(&f, "a1", "ann", 1));
+    stop(&f);
+}
+
 /* P18 */
 static void an_event_names_the_limit_that_a_counter_had(void **state) {
     UNUSED;
@@ -2840,6 +2885,7 @@ int main(void) {
         cmocka_unit_test(nothing_is_saved_at_the_start_if_the_limit_says_so),
         cmocka_unit_test(tiers_are_entered_one_after_the_other),
         cmocka_unit_test(a_changed_window_that_contains_the_start_is_used_up),
+        cmocka_unit_test(an_empty_list_of_limits_counts_what_it_grants),
         cmocka_unit_test(an_event_names_the_limit_that_a_counter_had),
         cmocka_unit_test(a_bucket_keeps_its_level_when_the_rate_changes),
         cmocka_unit_test(a_lowered_limit_grants_nothing_until_usage_is_below_it),
