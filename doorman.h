@@ -715,6 +715,7 @@ typedef enum doorman_event_kind {
                                     know */
     DOORMAN_EVENT_SHARED_ID,     /* two processes seem to use one id, so each of them uses the whole
                                     lease */
+    DOORMAN_EVENT_UNCONFIRMED,   /* a request of a holder that does not confirm its leases: S11 */
     DOORMAN_EVENT_COUNT
 } doorman_event_kind;
 
@@ -7412,9 +7413,10 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * S11 The server counts requests that do not confirm the holder's last lease, although this lease
  *    is in force. A request confirms the lease if it names the lease and claims no larger `has`. A
  *    request that confirms sets the count back to 0. After three such requests in a row,
- *    doorman_server_next_lease shows the lease as `unconfirmed`. After a cut, the larger amount
- *    stays committed for such a holder (R4). A restart, a lost response or a late copy of a request
- *    adds only 1 to the count. Nothing else changes for the lease.
+ *    doorman_server_next_lease shows the lease as `unconfirmed`. on_event reports the third of these
+ *    requests and each further one. After a cut, the larger amount stays committed for such a holder
+ *    (R4). A restart, a lost response or a late copy of a request adds only 1 to the count. Nothing
+ *    else changes for the lease.
  * S12 The overshoot of a resource is the amount by which its leases exceed the maximum. The maximum
  *    is the amount that the node may have in force at this moment. See "the maximum".
  * R8 Learning ends when all leases of a predecessor must have ended. A root learns for the longest
@@ -9287,6 +9289,10 @@ static void doorman__context_enter(doorman__request_context *context) {
     if (!context->learns) {
         double claim = context->names_last_lease ? item_request->has.capacity : -1;
         doorman__leases_note_claim(leases, entry, claim, context->now);
+        if (doorman__entry_unconfirmed(entry)) {
+            doorman__server_event(context->server, DOORMAN_EVENT_UNCONFIRMED,
+                                  context->resource->resource_id, entry->holder_id, entry->has);
+        }
     }
     if (context->names_last_lease && !context->learns) {
         doorman__leases_confirm(leases, entry, context->claim);

@@ -664,7 +664,10 @@ doorman_status server_handle_message(struct service *service, doorman_json_excha
     pthread_mutex_lock(&service->lock);
     doorman_time now = doorman_clock();
     if (!service->stopping) {
+        service->sender = (struct sender){
+            .peer = peer, .is_server = read == DOORMAN_OK && exchange->request.is_server};
         doorman_status decided = doorman_json_exchange_decide(exchange, service->server, now);
+        service->sender.peer = NULL;
         if (decided == DOORMAN_OK) server_children_note(service, exchange, now);
         if (http_address) response_add_http_address(&exchange->response, service, http_address);
         bool releases = exchange->request.method == DOORMAN_RELEASE_CAPACITY;
@@ -674,9 +677,14 @@ doorman_status server_handle_message(struct service *service, doorman_json_excha
         parent_link_expedite(service);
     }
     pthread_mutex_unlock(&service->lock);
+    char client[DOORMAN_ID_BYTES_MAX + 1] = ""; /* a copy, because _write frees the request */
+    bool is_debug = service->settings->log_level == LEVEL_DEBUG;
+    if (is_debug && read == DOORMAN_OK && exchange->request.holder_id) {
+        snprintf(client, sizeof client, "%s", exchange->request.holder_id);
+    }
     doorman_status status = doorman_json_exchange_write(exchange, (int64_t)time(NULL));
-    const struct message_report report = {exchange, peer, read == DOORMAN_OK, status,
-                                          doorman_clock() - started_at};
+    const struct message_report report = {
+        exchange, peer, read == DOORMAN_OK, status, doorman_clock() - started_at, client};
     server_report_message(service, &report);
     server_metrics_count_message(&service->counters, &report);
     return status;
@@ -1055,6 +1063,7 @@ static void service_stop(struct service *service) {
     doorman_server_destroy(service->server);
     doorman_config_destroy(service->config);
     free(service->children);
+    free(service->suspects);
     server_tls_stop(service);
 }
 

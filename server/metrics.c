@@ -221,8 +221,13 @@ static void metrics_certificates(struct text *text, struct service *service) {
 static void metrics_events(struct text *text, const struct counters *counters) {
     metrics_counter(text, "server_unmatched_requests_total",
                     "Requests for a resource that no template matches.", &counters->unmatched);
-    metrics_counter(text, "server_shared_id_requests_total",
-                    "Requests that show that two processes use one id.", &counters->shared_id);
+    server_metrics_header(text, "server_shared_id_requests_total", "counter",
+                          "Requests that show that two processes use one id, by kind of holder.");
+    for (int i = 0; i < 2; i++) {
+        server_text_addf(text,
+                         "doorman_server_shared_id_requests_total{holder=\"%s\"} %" PRIu64 "\n",
+                         i ? "server" : "client", counter_read(&counters->shared_id[i]));
+    }
     metrics_counter(text, "server_log_lines_lost_total",
                     "Log lines that standard error did not accept.", server_lost_line_count());
     metrics_authentication(text, counters);

@@ -44,22 +44,6 @@ static int message_find_kind(const struct message_report *report, size_t *bytes)
     return kind;
 }
 
-/* Writes the address of a peer. A peer over IPC has no address, so its process is named. */
-static void peer_write(const struct peer *peer, char text[PEER_BYTES]) {
-    nng_sockaddr address = {.s_family = NNG_AF_UNSPEC};
-    uint64_t process = 0;
-    int error = peer->stream ? nng_stream_get_addr(peer->stream, NNG_OPT_REMADDR, &address)
-                             : nng_pipe_get_addr(peer->pipe, NNG_OPT_REMADDR, &address);
-    if (error == 0 && server_peer_format(&address, text)) return;
-    bool is_ipc =
-        !peer->stream && nng_pipe_get_uint64(peer->pipe, NNG_OPT_IPC_PEER_PID, &process) == 0;
-    if (is_ipc) {
-        snprintf(text, PEER_BYTES, "ipc:pid:%" PRIu64, process);
-    } else {
-        snprintf(text, PEER_BYTES, "unknown");
-    }
-}
-
 /* Logs a refused message. Its error is "METHOD.FIELD: RULE", or a text without a field.
  *   kind     of the message
  *   bytes    the length of the name of the method */
@@ -88,18 +72,29 @@ static void message_log_refusal(struct service *service, const struct message_re
     pthread_mutex_unlock(&service->lock);
 }
 
+/* Adds a pair, unless its value is NULL. Returns the number of pairs. */
+static size_t pairs_add(const char *pairs[][2], size_t count, const char *key, const char *value) {
+    pairs[count][0] = value ? key : NULL;
+    pairs[count][1] = value;
+    return count + (value != NULL);
+}
+
 static void message_log(const struct service *service, const struct message_report *report,
                         const char *peer, int kind) {
-    const char *token = report->peer->token;
+    const char *token = report->peer->token, *client = report->client;
     char items[24], duration[32];
     const doorman_request *request = &report->exchange->request;
     size_t item_count = request->item_count + request->permit_count + request->entry_count;
+    const char *pairs[2][2] = {{NULL}};
     if (!report->was_read) item_count = 0;
+    size_t count = pairs_add(pairs, 0, "client", client && *client ? client : NULL);
+    pairs_add(pairs, count, "token", token && *token ? token : NULL);
     snprintf(items, sizeof items, "%zu", item_count);
     snprintf(duration, sizeof duration, "%.3f", (double)report->duration / 1e6);
     server_log(service->settings, LEVEL_DEBUG, "request", "peer", peer, "method",
                message_name(kind), "items", items, "code", doorman_status_name(report->status),
-               "duration_ms", duration, token && *token ? "token" : LOG_END, token, LOG_END);
+               "duration_ms", duration, pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1],
+               LOG_END);
 }
 
 void server_report_message(struct service *service, const struct message_report *report) {
@@ -109,7 +104,7 @@ void server_report_message(struct service *service, const struct message_report 
     size_t bytes = 0;
     if (!is_refused && !is_debug) return;
     int kind = message_find_kind(report, &bytes);
-    peer_write(report->peer, peer);
+    server_peer_write(report->peer, peer);
     if (is_refused) message_log_refusal(service, report, peer, kind, bytes);
     if (is_debug) message_log(service, report, peer, kind);
 }
@@ -249,13 +244,6 @@ void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTE
         snprintf(hash, CONFIG_HASH_BYTES, "%016" PRIx64, value);
     }
     doorman_buffer_uninit(&text);
-}
-
-/* Adds a pair, unless its value is NULL. Returns the number of pairs. */
-static size_t pairs_add(const char *pairs[][2], size_t count, const char *key, const char *value) {
-    pairs[count][0] = value ? key : NULL;
-    pairs[count][1] = value;
-    return count + (value != NULL);
 }
 
 static void config_log_changes(const struct service *service, const doorman_config *last) {

@@ -202,6 +202,13 @@ struct peer {
     const char *token;  /* the name of its token; "" or NULL: none */
 };
 
+/* The sender of the message that the server decides at this moment. */
+struct sender {
+    const struct peer *peer; /* NULL: no message is being decided */
+    bool is_server;          /* the sender is a child node */
+    bool has_shared_id;      /* the message shows that two processes use the id of the sender */
+};
+
 /* A message that the server has answered. */
 struct message_report {
     const doorman_json_exchange *exchange; /* after its last step */
@@ -209,6 +216,7 @@ struct message_report {
     bool was_read; /* the message could be read, so exchange->request has its method */
     doorman_status status;
     doorman_time duration; /* from the arrival of the message to its response */
+    const char *client;    /* the id of the holder; "" or NULL: not known. Only for debug lines */
 };
 
 /* A problem that lasts, such as a parent that cannot be reached. For pages and JSON. */
@@ -266,7 +274,8 @@ struct counters {
     counter buckets[MESSAGE_KIND_COUNT][BUCKET_COUNT + 1]; /* the last one has no upper bound */
     counter nanoseconds[MESSAGE_KIND_COUNT];
     counter parent[DOORMAN_STATUS_COUNT];
-    counter unmatched, shared_id;
+    counter unmatched;
+    counter shared_id[2]; /* of clients, and of child nodes */
     counter authentication_failures[FAILED_COUNT];
     counter etcd_errors[ADDRESS_MAX];                     /* failed tries, by member of etcd */
     counter master_changes[DOORMAN_ELECTION_STATE_COUNT]; /* changes of the master, by the new
@@ -415,6 +424,8 @@ struct service {
     doorman_config *config;
     doorman_server *server;
     struct repeated_warning warnings[WARNING_COUNT];
+    struct sender sender;
+    struct suspects *suspects; /* NULL: none */
     struct learning learning;
     uint64_t ended_lease_count; /* leases that ended since memory was last returned */
     doorman_time trim_due;      /* the earliest time to return memory to the system */

@@ -5,7 +5,10 @@
  * A kind of warning is logged at once, and then at most once a minute with the number of events.
  * The line describes the last event. Each of the first ids that two processes use has a kind of its
  * own. Further ids share one kind. Refused messages have a kind for each method, so that many bad
- * messages of one method do not hide those of another. */
+ * messages of one method do not hide those of another.
+ *
+ * The line about a shared id has the addresses of its last two peers. The line about a holder that
+ * does not confirm its leases has the address of its last peer. */
 #include "server.h"
 
 #include <arpa/inet.h>
@@ -22,6 +25,8 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [DOORMAN_EVENT_FULL] = "a request was refused, because the server or a resource is full",
     [DOORMAN_EVENT_UNKNOWN_KIND] = "the parent names an algorithm that this server does not know",
     [DOORMAN_EVENT_SHARED_ID] = "two processes seem to use one id: further ids, this is the last",
+    [DOORMAN_EVENT_UNCONFIRMED] =
+        "a holder does not confirm its leases, so it holds back capacity after each cut",
     [WARNING_MESSAGE_REFUSED] = "a message was refused",
     [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
     [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
@@ -88,7 +93,7 @@ void server_log_warning(struct service *service, int kind, const char *key, cons
     server_log_warning_pairs(service, kind, pairs, now);
 }
 
-bool server_peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]) {
+static bool peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]) {
     char host[INET6_ADDRSTRLEN] = "";
     bool is_4 = peer->s_family == NNG_AF_INET, is_6 = peer->s_family == NNG_AF_INET6;
     if (is_4) {
@@ -99,6 +104,21 @@ bool server_peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]) {
         snprintf(text, PEER_BYTES, "[%s]:%u", host, (unsigned)ntohs(peer->s_in6.sa_port));
     }
     return is_4 || is_6;
+}
+
+void server_peer_write(const struct peer *peer, char text[PEER_BYTES]) {
+    nng_sockaddr address = {.s_family = NNG_AF_UNSPEC};
+    uint64_t process = 0;
+    int error = peer->stream ? nng_stream_get_addr(peer->stream, NNG_OPT_REMADDR, &address)
+                             : nng_pipe_get_addr(peer->pipe, NNG_OPT_REMADDR, &address);
+    if (error == 0 && peer_format(&address, text)) return;
+    bool is_ipc =
+        !peer->stream && nng_pipe_get_uint64(peer->pipe, NNG_OPT_IPC_PEER_PID, &process) == 0;
+    if (is_ipc) {
+        snprintf(text, PEER_BYTES, "ipc:pid:%" PRIu64, process);
+    } else {
+        snprintf(text, PEER_BYTES, "unknown");
+    }
 }
 
 #define HOSTS_TEXT 40
@@ -121,7 +141,7 @@ static void warning_note_host(struct repeated_warning *warning, const char *peer
 void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer,
                      const char *token) {
     char text[PEER_BYTES] = "unknown", hosts[HOSTS_TEXT];
-    (void)server_peer_format(peer, text);
+    (void)peer_format(peer, text);
     pthread_mutex_lock(&service->lock);
     warning_note_host(&service->warnings[kind], text, hosts);
     const char *const pairs[WARNING_PAIR_MAX][2] = {
@@ -151,6 +171,75 @@ void server_log_nng_handshakes(struct service *service, uint64_t count) {
     pthread_mutex_unlock(&service->lock);
 }
 
+/* ---- suspects ---- */
+/* A holder is a suspect if two processes seem to use its id, or if it does not confirm its leases.
+ * The server remembers the peers of suspects, so that an operator finds their machines. It does not
+ * remember the peers of other holders, because there may be a million of them. The table is small:
+ * if it is full, a new suspect takes the place of the one whose last event is oldest. All leases of
+ * a holder share one entry. A suspect that behaves well again keeps its entry, but pages show the
+ * entry only beside a lease that has a mark. */
+
+#define SUSPECTS_MAX 64
+
+struct suspects {
+    size_t count;
+    struct suspect items[SUSPECTS_MAX];
+};
+
+static struct suspect *suspects_find(struct suspects *suspects, const char *holder_id,
+                                     bool is_server) {
+    for (size_t i = 0; suspects && i < suspects->count; i++) {
+        struct suspect *suspect = &suspects->items[i];
+        bool is_same = suspect->is_server == is_server && strcmp(suspect->id, holder_id) == 0;
+        if (is_same) return suspect;
+    }
+    return NULL;
+}
+
+const struct suspect *server_suspect_find(const struct service *service, const char *holder_id,
+                                          bool is_server) {
+    return suspects_find(service->suspects, holder_id, is_server);
+}
+
+/* Returns the entry of a holder, which may be new. Returns NULL if memory runs out. */
+static struct suspect *suspects_add(struct service *service, const char *holder_id,
+                                    bool is_server) {
+    if (!service->suspects) {
+        service->suspects = (struct suspects *)calloc(1, sizeof *service->suspects);
+    }
+    struct suspects *suspects = service->suspects;
+    struct suspect *suspect = suspects_find(suspects, holder_id, is_server);
+    if (suspect || !suspects) return suspect;
+    suspect = suspects->items;
+    for (size_t i = 1; i < suspects->count; i++) {
+        if (suspects->items[i].seen_at < suspect->seen_at) suspect = &suspects->items[i];
+    }
+    if (suspects->count < SUSPECTS_MAX) suspect = &suspects->items[suspects->count++];
+    *suspect = (struct suspect){.is_server = is_server};
+    snprintf(suspect->id, sizeof suspect->id, "%s", holder_id);
+    return suspect;
+}
+
+/* Notes the peer of a suspect. The peer of an earlier request is kept if it has another address. */
+static const struct suspect *suspect_note(struct service *service, const char *holder_id,
+                                          doorman_time now) {
+    const struct sender *sender = &service->sender;
+    struct suspect *suspect = suspects_add(service, holder_id, sender->is_server);
+    char text[PEER_BYTES];
+    if (!suspect || !sender->peer) return suspect;
+    const char *token = sender->peer->token;
+    server_peer_write(sender->peer, text);
+    if (strcmp(text, suspect->peer) != 0) {
+        memcpy(suspect->other_peer, suspect->peer, sizeof suspect->peer);
+        memcpy(suspect->peer, text, sizeof text);
+    }
+    snprintf(suspect->token, sizeof suspect->token, "%s", token ? token : "");
+    suspect->seen_at = now;
+    return suspect;
+}
+
+/* ---- events ---- */
+
 /* Returns the kind of warning for a shared id: the kind that has this id, or else a kind whose last
  * line is older than a minute. If all kinds have other ids, the warning is about a further id. */
 static int warning_find_shared_id(const struct service *service, const char *holder_id,
@@ -166,14 +255,27 @@ static int warning_find_shared_id(const struct service *service, const char *hol
     return found;
 }
 
-/* Counts and logs an event of the server object. Precondition: the lock is held. */
+/* Returns a text, or NULL if it is empty. */
+static const char *text_or_null(const char *text) { return text && *text ? text : NULL; }
+
+/* Logs an event of the server object, with the peers of the holder. Precondition: the lock is
+ * held. */
 static void warning_add_event(struct service *service, const doorman_event *event,
                               doorman_time now) {
     int kind = (int)event->kind;
-    if (event->kind == DOORMAN_EVENT_SHARED_ID) {
-        kind = warning_find_shared_id(service, event->holder_id, now);
-    }
-    server_log_warning(service, kind, "resource", event->resource_id, event->holder_id, now);
+    bool is_shared = event->kind == DOORMAN_EVENT_SHARED_ID, is_server = service->sender.is_server;
+    bool is_suspect = is_shared || event->kind == DOORMAN_EVENT_UNCONFIRMED;
+    const struct suspect *suspect =
+        is_suspect ? suspect_note(service, event->holder_id, now) : NULL;
+    if (is_shared) kind = warning_find_shared_id(service, event->holder_id, now);
+    const char *const pairs[WARNING_PAIR_MAX][2] = {
+        {"resource", event->resource_id},
+        {"holder", event->holder_id},
+        {"kind", is_suspect && is_server ? "server" : NULL},
+        {"peer", suspect ? text_or_null(suspect->peer) : NULL},
+        {"other_peer", suspect && is_shared ? text_or_null(suspect->other_peer) : NULL},
+        {"token", suspect ? text_or_null(suspect->token) : NULL}};
+    server_log_warning_pairs(service, kind, pairs, now);
 }
 
 void server_warnings_update(struct service *service, doorman_time now) {
@@ -192,7 +294,8 @@ void server_on_event(void *context, const doorman_event *event) {
         if (event->kind == DOORMAN_EVENT_UNMATCHED) {
             server_counter_add(&service->counters.unmatched, 1);
         } else if (event->kind == DOORMAN_EVENT_SHARED_ID) {
-            server_counter_add(&service->counters.shared_id, 1);
+            service->sender.has_shared_id = true;
+            server_counter_add(&service->counters.shared_id[service->sender.is_server], 1);
         }
         warning_add_event(service, event, doorman_clock());
     }

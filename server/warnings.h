@@ -4,6 +4,16 @@
 
 #define PEER_BYTES 64 /* the address of a peer as text */
 
+/* A holder whose id two processes seem to use, or that does not confirm its leases. */
+struct suspect {
+    char id[DOORMAN_ID_BYTES_MAX + 1];
+    bool is_server;
+    char peer[PEER_BYTES];                /* the last peer that used the id; "": not known */
+    char other_peer[PEER_BYTES];          /* the last one with another address; "": not known */
+    char token[DOORMAN_ID_BYTES_MAX + 1]; /* the name of the token of the last peer; "": none */
+    doorman_time seen_at;                 /* the time of the last event */
+};
+
 #ifdef DOORMAN_SERVER_WARNINGS
 /* Counts an event, and logs its warning at most once a minute, with the number of events since the
  * last line (V6). Precondition: the lock is held.
@@ -19,9 +29,13 @@ void server_log_warning(struct service *service, int kind, const char *key, cons
 void server_log_warning_pairs(struct service *service, int kind,
                               const char *const pairs[WARNING_PAIR_MAX][2], doorman_time now);
 
-/* Writes the address and the port of a peer. Returns false for a peer that is not at an IP address,
- * and leaves `text` unchanged. */
-bool server_peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]);
+/* Writes the address of a peer. A peer over IPC has no address, so its process is named. */
+void server_peer_write(const struct peer *peer, char text[PEER_BYTES]);
+
+/* Finds a suspect. Precondition: the lock is held, and stays held while the result is used.
+ *   returns   NULL: the holder is no suspect, or the table of suspects was too small for it */
+const struct suspect *server_suspect_find(const struct service *service, const char *holder_id,
+                                          bool is_server);
 
 /* Logs a refused peer as a repeated warning, with the number of different hosts. Precondition: the
  * lock is not held.
@@ -55,9 +69,14 @@ static inline void server_log_warning_pairs(struct service *service, int kind,
                                             doorman_time now) {
     (void)service, (void)kind, (void)pairs, (void)now;
 }
-static inline bool server_peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]) {
-    (void)peer, (void)text;
-    return false;
+static inline void server_peer_write(const struct peer *peer, char text[PEER_BYTES]) {
+    (void)peer;
+    snprintf(text, PEER_BYTES, "unknown");
+}
+static inline const struct suspect *server_suspect_find(const struct service *service,
+                                                        const char *holder_id, bool is_server) {
+    (void)service, (void)holder_id, (void)is_server;
+    return NULL;
 }
 static inline void server_log_peer(struct service *service, int kind, const nng_sockaddr *peer,
                                    const char *token) {

@@ -210,12 +210,12 @@ static void each_id_that_two_processes_use_is_logged(void **state) {
     for (int i = 0; i < 8; i++) {
         char line[120];
         snprintf(line, sizeof line,
-                 "each uses the whole share\" count=1 resource=db/a holder=s%d\n", i);
+                 "each uses the whole share\" count=1 resource=db/a holder=s%d peer=127.0.0.1:", i);
         assert_int_equal(process_logged(server.process, line), 1);
     }
     assert_true(process_logged(server.process, "further ids") >= 1);
     assert_int_equal(process_logged(server.process, "this is the last\" count=1 resource=db/a "
-                                                    "holder=s8\n"),
+                                                    "holder=s8 peer=127.0.0.1:"),
                      1);
 }
 

@@ -55,7 +55,8 @@ static void server_destroy(struct world *w, doorman_config *config) {
 static void report(struct world *w, const char *message) {
     const struct peer peer = {.stream = NULL};
     doorman_json_exchange exchange = {.reply = {.text = NULL}};
-    struct message_report report = {.exchange = &exchange, .peer = &peer, .duration = 1500000};
+    struct message_report report = {
+        .exchange = &exchange, .peer = &peer, .duration = 1500000, .client = "a"};
     report.was_read = doorman_json_exchange_read(&exchange, message, strlen(message)) == DOORMAN_OK;
     doorman_json_exchange_decide(&exchange, w->service.server, 0);
     report.status = doorman_json_exchange_write(&exchange, 0);
@@ -116,7 +117,7 @@ static void debug_logs_every_message(void **state) {
     w->settings.log_level = LEVEL_DEBUG;
     report(w, request);
     assert_int_equal(logged(w, "level=debug msg=request peer=unknown method=get_capacity items=2 "
-                               "code=OK duration_ms=1.500\n"),
+                               "code=OK duration_ms=1.500 client=a\n"),
                      1);
     server_destroy(w, config);
 }

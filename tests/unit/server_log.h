@@ -33,6 +33,7 @@ static int log_teardown(void **state) {
     dup2(w->standard_error, STDERR_FILENO);
     close(w->standard_error);
     fclose(w->log);
+    free(w->service.suspects);
     free(w);
     return 0;
 }

@@ -803,16 +803,19 @@ static void a_holder_that_never_confirms_is_marked(void **state) {
     (void)request(w, &b);
     for (int i = 0; i < 3; i++) {
         assert_unconfirmed(w, "a", false);
+        assert_int_equal(w->events[DOORMAN_EVENT_UNCONFIRMED], 0);
         w->now += 6 * SECOND;
         a.has.id = 0;
         assert_about(request_capacity(w, &a), 50);
         assert_about(request_capacity(w, &b), 0);
     }
     assert_unconfirmed(w, "a", true);
+    assert_int_equal(w->events[DOORMAN_EVENT_UNCONFIRMED], 1);
     assert_about(lease_of(w, "a").committed, 100);
     w->now += 6 * SECOND;
     assert_about(request_capacity(w, &a), 50); /* it names its last lease */
     assert_unconfirmed(w, "a", false);
+    assert_int_equal(w->events[DOORMAN_EVENT_UNCONFIRMED], 1);
     assert_about(lease_of(w, "a").committed, 50);
     world_stop(w);
 }

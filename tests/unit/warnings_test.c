@@ -8,9 +8,18 @@ int server_main(int argc, char **argv);
 
 #include "server_log.h"
 
-static void shared(struct world *w, const char *holder_id, doorman_time now) {
-    const doorman_event event = {DOORMAN_EVENT_SHARED_ID, "db", holder_id, 1};
+static void add_event(struct world *w, doorman_event_kind kind, const char *holder_id,
+                      doorman_time now) {
+    const doorman_event event = {kind, "db", holder_id, 1};
     warning_add_event(&w->service, &event, now);
+}
+
+static void shared(struct world *w, const char *holder_id, doorman_time now) {
+    add_event(w, DOORMAN_EVENT_SHARED_ID, holder_id, now);
+}
+
+static void unconfirmed(struct world *w, const char *holder_id, doorman_time now) {
+    add_event(w, DOORMAN_EVENT_UNCONFIRMED, holder_id, now);
 }
 
 /* What the main thread does every second. */
@@ -65,6 +74,49 @@ static void an_id_that_is_no_longer_shared_makes_room_for_another(void **state) 
     update(w, 220 * SECOND);
     assert_int_equal(logged(w, "further ids, this is the last\" count=1 resource=db holder=a\n"),
                      1);
+}
+
+/* A peer over nng that has no address here. Tests that need one set it in the table. */
+static const struct peer some_peer = {.token = "ci"};
+
+static void the_line_about_a_suspect_has_its_peers(void **state) {
+    struct world *w = (struct world *)*state;
+    w->service.sender = (struct sender){.peer = &some_peer, .is_server = true};
+    shared(w, "a", 100 * SECOND);
+    assert_int_equal(logged(w, " count=1 resource=db holder=a kind=server peer=unknown token=ci\n"),
+                     1);
+    snprintf(w->service.suspects->items[0].peer, PEER_BYTES, "10.0.0.1:1000");
+    shared(w, "a", 101 * SECOND);
+    update(w, 160 * SECOND);
+    assert_int_equal(logged(w, " count=1 resource=db holder=a kind=server peer=unknown "
+                               "other_peer=10.0.0.1:1000 token=ci\n"),
+                     1);
+    w->service.sender = (struct sender){.peer = &some_peer};
+    unconfirmed(w, "a", 102 * SECOND); /* a client has an id of another space */
+    assert_int_equal(logged(w, "does not confirm its leases, so it holds back capacity after each "
+                               "cut\" count=1 resource=db holder=a peer=unknown token=ci\n"),
+                     1);
+    for (int i = 0; i < 5; i++) unconfirmed(w, "b", 103 * SECOND);
+    update(w, 162 * SECOND);
+    assert_int_equal(logged(w, " count=5 resource=db holder=b peer=unknown token=ci\n"), 1);
+    assert_int_equal(w->service.suspects->count, 3);
+}
+
+static void a_new_suspect_takes_the_place_of_the_oldest(void **state) {
+    struct world *w = (struct world *)*state;
+    char id[8];
+    w->service.sender.peer = &some_peer;
+    for (int i = 0; i < SUSPECTS_MAX; i++) {
+        snprintf(id, sizeof id, "s%d", i);
+        unconfirmed(w, id, (100 + i) * SECOND);
+    }
+    unconfirmed(w, "s0", 200 * SECOND);
+    unconfirmed(w, "new", 201 * SECOND);
+    assert_non_null(server_suspect_find(&w->service, "s0", false));
+    assert_null(server_suspect_find(&w->service, "s1", false));
+    assert_non_null(server_suspect_find(&w->service, "s2", false));
+    assert_null(server_suspect_find(&w->service, "s2", true));
+    assert_string_equal(server_suspect_find(&w->service, "new", false)->token, "ci");
 }
 
 /* A line that reports events of the last minute describes the last one of them. */
@@ -128,6 +180,8 @@ int main(void) {
         TEST(each_shared_id_is_named_at_once_and_then_once_a_minute),
         TEST(further_shared_ids_have_one_line_that_names_the_last),
         TEST(an_id_that_is_no_longer_shared_makes_room_for_another),
+        TEST(the_line_about_a_suspect_has_its_peers),
+        TEST(a_new_suspect_takes_the_place_of_the_oldest),
         TEST(a_line_about_several_events_describes_the_last),
         TEST(a_line_about_peers_counts_their_hosts),
         TEST(failed_handshakes_over_nng_are_counted_and_logged_once_a_minute),
