@@ -234,6 +234,7 @@ struct row {
     doorman_server_resource info; /* its id and settings pointers are not valid */
     doorman_kind kind;
     char unit[DOORMAN_UNIT_BYTES_MAX + 1]; /* "": none */
+    double reserved; /* capacity that the holders want, and that none of them has yet */
     bool is_missing; /* only for metrics: the resource has lost its last holder */
 };
 
@@ -260,6 +261,8 @@ struct snapshot {
 struct lease_row {
     char *id;
     doorman_server_lease info; /* its id pointer is not valid */
+    bool is_late;              /* the holder has missed two refreshes */
+    struct suspect *suspect;   /* the peers of a lease with a mark; NULL: not known */
 };
 
 /* One resource, and some of its leases. */
@@ -272,6 +275,7 @@ struct lease_list {
                               next list starts */
     bool has_more;         /* there are more leases than `limit` */
     doorman_time now;
+    doorman_time late_age; /* of the last renewal of a late holder */
     bool found;
     struct row resource;
     char *description; /* NULL: none */
@@ -320,6 +324,7 @@ int server_compare_row_ids(const void *left, const void *right);
 /* Copies a resource and its leases. The caller sets the fields from resource_id to cursor. */
 void server_lease_list_take(struct lease_list *leases, struct service *service);
 void server_lease_list_uninit(struct lease_list *leases);
+void server_lease_row_uninit(struct lease_row *row);
 
 /* The leases of holders over all resources. */
 

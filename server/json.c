@@ -54,6 +54,7 @@ static void json_resource(struct text *text, const struct row *row, const char *
     json_lease(text, "capacity", info->capacity);
     json_lease(text, "has", info->has);
     json_lease(text, "committed", info->committed);
+    json_number(text, "reserved", row->reserved);
     json_number(text, "overshoot", info->overshoot);
     json_number(text, "wants", info->wants);
     server_text_addf(text, ",\"holders\":%zu,\"clients\":%zu,\"unconfirmed_holders\":%zu",
@@ -205,6 +206,12 @@ static void json_holder(struct text *text, const struct lease_row *row, doorman_
     json_number(text, "subclients", info->subclients);
     server_text_addf(text, ",\"priority\":%d,\"shared\":%s,\"unconfirmed\":%s", info->priority,
                      info->shared ? "true" : "false", info->unconfirmed ? "true" : "false");
+    server_text_addf(text, ",\"late\":%s", row->is_late ? "true" : "false");
+    if (row->suspect) {
+        json_field(text, "peer", row->suspect->peer);
+        if (info->shared) json_field(text, "other_peer", row->suspect->other_peer);
+        json_field(text, "token", row->suspect->token);
+    }
     json_seconds(text, ",\"expires_in\":", info->expires_at - now);
     if (info->granted_at > 0) json_seconds(text, ",\"renewed_ago\":", now - info->granted_at);
     server_text_add(text, "}");

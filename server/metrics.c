@@ -238,6 +238,7 @@ enum resource_metric {
     METRIC_CAPACITY,
     METRIC_HAS,
     METRIC_COMMITTED,
+    METRIC_RESERVED,
     METRIC_WANTS,
     METRIC_CLIENTS,
     METRIC_UNCONFIRMED,
@@ -256,6 +257,9 @@ static const struct {
     {"resource_has", "gauge", "Sum of the leases, in the resource's units."},
     {"resource_committed", "gauge",
      "Sum of what the server still counts as used by the holders, at least the leases."},
+    {"resource_reserved", "gauge",
+     "What holders want and may have, but none has yet: the shares of holders that have not asked "
+     "again."},
     {"resource_wants", "gauge", "Sum of what the holders want, in the resource's units."},
     {"resource_clients", "gauge",
      "Holders: clients and child servers with an entry at this server."},
@@ -283,6 +287,7 @@ static bool metric_value(const struct snapshot *snapshot, const struct row *row,
     case METRIC_CAPACITY: *out = info->capacity; break;
     case METRIC_HAS: *out = info->has; break;
     case METRIC_COMMITTED: *out = info->committed; break;
+    case METRIC_RESERVED: *out = row->reserved; break;
     case METRIC_WANTS: *out = info->wants; break;
     case METRIC_CLIENTS: *out = (double)info->holder_count; break;
     case METRIC_UNCONFIRMED: *out = (double)info->unconfirmed_count; break;

@@ -153,6 +153,15 @@ static void page_unit(struct text *text, const char *unit) {
     server_text_add_escaped(text, unit, server_escape_html);
 }
 
+/* Adds an amount behind its name, which is one of the terms. */
+static void page_amount(struct text *text, const char *name, double amount) {
+    server_text_add(text, " &middot; ");
+    server_page_start_term(text, "span", name);
+    server_text_addf(text, "%s ", name);
+    server_text_add_amount(text, amount);
+    server_text_add(text, "</span>");
+}
+
 static void page_numbers(struct text *text, const struct row *row) {
     const doorman_server_resource *info = &row->info;
     server_text_add(text, "<p>");
@@ -183,13 +192,8 @@ static void page_numbers(struct text *text, const struct row *row) {
     server_text_add(text, "committed ");
     server_text_add_amount(text, info->committed);
     server_text_add(text, "</span>");
-    if (info->has_safe_capacity) {
-        server_text_add(text, " &middot; ");
-        server_page_start_term(text, "span", "safe");
-        server_text_add(text, "safe ");
-        server_text_add_amount(text, info->safe_capacity);
-        server_text_add(text, "</span>");
-    }
+    if (row->reserved > 0) page_amount(text, "reserved", row->reserved);
+    if (info->has_safe_capacity) page_amount(text, "safe", info->safe_capacity);
     server_text_add(text, "</small>");
 }
 
@@ -356,6 +360,22 @@ void server_handle_page(struct service *service, const struct http_request *requ
     server_snapshot_uninit(&snapshot);
 }
 
+/* Adds the peers of a holder with a mark. */
+static void page_suspect(struct text *text, const struct suspect *suspect, bool is_shared) {
+    if (!suspect || !suspect->peer[0]) return;
+    server_text_add(text, " <span class=soft>from ");
+    server_text_add_escaped(text, suspect->peer, server_escape_html);
+    if (is_shared && suspect->other_peer[0]) {
+        server_text_add(text, " and ");
+        server_text_add_escaped(text, suspect->other_peer, server_escape_html);
+    }
+    if (suspect->token[0]) {
+        server_text_add(text, ", token ");
+        server_text_add_escaped(text, suspect->token, server_escape_html);
+    }
+    server_text_add(text, "</span>");
+}
+
 /* Adds the name of a holder, and what an operator should know about it.
  *   child   the holder, if it is a child node whose page is known; NULL: no link */
 static void page_holder(struct text *text, const struct lease_row *row, const struct child *child,
@@ -366,6 +386,12 @@ static void page_holder(struct text *text, const struct lease_row *row, const st
     if (info->is_server) server_text_add(text, " <span class=soft>(a server)</span>");
     if (info->shared) server_text_add(text, " <span class=bad>used by two processes</span>");
     if (info->unconfirmed) server_text_add(text, " <span class=bad>does not confirm</span>");
+    page_suspect(text, row->suspect, info->shared);
+    if (row->is_late) {
+        server_text_add(text, " <span class=warn>");
+        server_page_start_term(text, "span", "late");
+        server_text_add(text, "late</span></span>");
+    }
 }
 
 /* Adds the columns of a lease behind the name of the holder, and ends the row. */
@@ -402,7 +428,7 @@ static void lease_list_arrange(struct lease_list *leases, const struct view *vie
         if (strstr(leases->rows[i].id, view->filter)) {
             leases->rows[kept++] = leases->rows[i];
         } else {
-            free(leases->rows[i].id);
+            server_lease_row_uninit(&leases->rows[i]);
         }
     }
     leases->row_count = kept;

@@ -19,6 +19,10 @@ static const struct term {
     {"has", "how much the holders hold: the sum of their leases"},
     {"wants", "how much the holders ask for"},
     {"committed", "what the server still counts as used by a holder, at least what it has"},
+    {"reserved",
+     "capacity that holders want and none has yet: it is the share of holders that have "
+     "not asked again, until their leases end"},
+    {"late", "the holder has missed two refreshes; its share stays reserved until its lease ends"},
     {"over its capacity", "the leases exceed what the node may have in force at this moment; after "
                           "a cut, the older capacity counts until its leases have ended"},
     {"subclients", "the clients that a holder stands for; a client stands for itself"},

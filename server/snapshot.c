@@ -96,9 +96,22 @@ bool server_snapshot_reserve(void *context) {
     return rows != NULL;
 }
 
+/* Returns how much capacity the holders want, and none of them has yet. The shares always sum to
+ * the smaller of the capacity and the wants. So this amount is the shares of holders that have not
+ * asked again since their share grew. A holder that asked only once keeps others from using its
+ * share until its lease ends. The difference is 0 if it may come from rounding. While a resource
+ * learns, other rules decide. */
+static double reserved_amount(const doorman_server_resource *info) {
+    double shares = info->wants < info->capacity ? info->wants : info->capacity;
+    double reserved = shares - info->committed;
+    bool applies = info->divides_capacity && !info->is_learning;
+    return applies && reserved > info->capacity * 1e-9 ? reserved : 0;
+}
+
 /* Makes a row without an id. The caller sets the id. */
 static struct row row_make(const doorman_server_resource *info) {
     struct row row = {.info = *info, .kind = info->settings->algorithm.kind};
+    row.reserved = reserved_amount(info);
     snprintf(row.unit, sizeof row.unit, "%s", info->settings->unit);
     return row;
 }
@@ -118,6 +131,7 @@ void server_snapshot_add_other(struct snapshot *snapshot, const struct row *row)
     const doorman_server_resource *info = &row->info;
     bool later = info->is_learning && info->learned_at > others->learned_at;
     snapshot->has_others = true;
+    snapshot->others.reserved += row->reserved;
     others->capacity += info->capacity;
     others->has += info->has;
     others->overshoot += info->overshoot;
@@ -204,6 +218,34 @@ struct config_load server_last_load(struct service *service) {
     return last_load;
 }
 
+/* Returns the age at which the last renewal of a lease is late. A holder asks once in a refresh
+ * interval, with some jitter. So after two and a half intervals it has missed two refreshes. A node
+ * whose own lease has ended grants no leases, so its holders are not late. */
+static doorman_time late_age(const struct service *service, const doorman_server_resource *info) {
+    bool grants = service->settings->parents.count == 0 || info->leased;
+    return grants ? info->settings->algorithm.refresh_interval / 2 * 5 : DOORMAN_NEVER;
+}
+
+/* Makes a row without an id. The caller sets the id. Precondition: the lock is held. */
+static struct lease_row lease_row_make(const struct service *service,
+                                       const doorman_server_lease *info, doorman_time late_age,
+                                       doorman_time now) {
+    struct lease_row row = {.info = *info};
+    const struct suspect *suspect = NULL;
+    row.is_late = info->granted_at > 0 && now - info->granted_at > late_age;
+    if (info->shared || info->unconfirmed) {
+        suspect = server_suspect_find(service, info->holder_id, info->is_server);
+    }
+    if (suspect) row.suspect = (struct suspect *)malloc(sizeof *row.suspect);
+    if (row.suspect) *row.suspect = *suspect;
+    return row;
+}
+
+void server_lease_row_uninit(struct lease_row *row) {
+    free(row->suspect);
+    free(row->id);
+}
+
 static bool lease_list_reserve(struct lease_list *leases) {
     void *rows = server_reserve(leases->rows, leases->row_count, &leases->row_capacity,
                                 sizeof *leases->rows);
@@ -213,11 +255,16 @@ static bool lease_list_reserve(struct lease_list *leases) {
 }
 
 /* Adds a lease. Returns false if there is no memory. */
-static bool lease_list_add(struct lease_list *leases, const doorman_server_lease *info) {
+static bool lease_list_add(struct lease_list *leases, const struct service *service,
+                           const doorman_server_lease *info, doorman_time now) {
     char *id = strdup(info->holder_id);
     assert(leases->row_count < leases->row_capacity);
     leases->failed = leases->failed || !id;
-    if (id) leases->rows[leases->row_count++] = (struct lease_row){id, *info};
+    if (id) {
+        struct lease_row *row = &leases->rows[leases->row_count++];
+        *row = lease_row_make(service, info, leases->late_age, now);
+        row->id = id;
+    }
     /* cppcheck-suppress memleak ; the row owns the memory */
     return id != NULL;
 }
@@ -230,7 +277,8 @@ static bool lease_list_step(struct lease_list *leases, struct service *service, 
     bool found = doorman_server_next_lease(service->server, leases->resource_id, &next, &info, now);
     bool matches = found && strstr(info.holder_id, leases->filter);
     leases->has_more = matches && leases->row_count == leases->limit;
-    bool visited = found && !leases->has_more && (!matches || lease_list_add(leases, &info));
+    bool visited =
+        found && !leases->has_more && (!matches || lease_list_add(leases, service, &info, now));
     if (visited) leases->cursor = next;
     return visited && !server_is_abandoned(leases->abandoned);
 }
@@ -243,6 +291,7 @@ static void lease_list_find_resource(struct lease_list *leases, struct service *
     if (!leases->found) return;
     const char *description = info.settings->description;
     leases->resource = row_make(&info);
+    leases->late_age = late_age(service, &info);
     if (description) leases->description = strdup(description);
     if (service->settings->parents.count == 0)
         leases->glob = strdup(info.settings->identifier_glob);
@@ -263,7 +312,7 @@ void server_lease_list_take(struct lease_list *leases, struct service *service) 
 }
 
 void server_lease_list_uninit(struct lease_list *leases) {
-    for (size_t i = 0; i < leases->row_count; i++) free(leases->rows[i].id);
+    for (size_t i = 0; i < leases->row_count; i++) server_lease_row_uninit(&leases->rows[i]);
     free(leases->rows);
     free(leases->description);
     free(leases->glob);
@@ -281,6 +330,7 @@ struct search_walk {
     doorman_cursor lease; /* in the leases of the resource */
     char resource_id[DOORMAN_ID_BYTES_MAX + 1];
     char unit[DOORMAN_UNIT_BYTES_MAX + 1];
+    doorman_time late_age; /* of leases of the resource */
 };
 
 static bool search_reserve(struct lease_search *search) {
@@ -303,6 +353,7 @@ static bool search_enter(struct lease_search *search, struct search_walk *walk,
     walk->lease = (doorman_cursor){.position = same ? search->position.lease : 0};
     snprintf(walk->resource_id, sizeof walk->resource_id, "%s", info.resource_id);
     snprintf(walk->unit, sizeof walk->unit, "%s", info.settings->unit);
+    walk->late_age = late_age(service, &info);
     search->position =
         (struct search_position){walk->before.position, walk->after.position, walk->lease.position};
     return true;
@@ -316,7 +367,8 @@ static void search_leave(struct lease_search *search, struct search_walk *walk) 
 }
 
 static bool search_add(struct lease_search *search, const struct search_walk *walk,
-                       const doorman_server_lease *info) {
+                       const struct service *service, const doorman_server_lease *info,
+                       doorman_time now) {
     char *resource = strdup(walk->resource_id), *holder = strdup(info->holder_id);
     assert(search->row_count < search->row_capacity);
     if (!resource || !holder) {
@@ -326,7 +378,9 @@ static bool search_add(struct lease_search *search, const struct search_walk *wa
         return false;
     }
     struct found_lease *row = &search->rows[search->row_count++];
-    *row = (struct found_lease){.resource_id = resource, .lease = {holder, *info}};
+    *row = (struct found_lease){.resource_id = resource,
+                                .lease = lease_row_make(service, info, walk->late_age, now)};
+    row->lease.id = holder;
     memcpy(row->unit, walk->unit, sizeof row->unit);
     /* cppcheck-suppress memleak ; the row owns the memory */
     return true;
@@ -345,7 +399,8 @@ static bool search_step(struct lease_search *search, struct search_walk *walk,
     }
     bool matches = strncmp(info.holder_id, search->prefix, strlen(search->prefix)) == 0;
     search->has_more = matches && search->row_count == search->limit;
-    if (search->has_more || (matches && !search_add(search, walk, &info))) return false;
+    if (search->has_more || (matches && !search_add(search, walk, service, &info, now)))
+        return false;
     walk->lease = next;
     search->position.lease = next.position;
     return !server_is_abandoned(search->abandoned);
@@ -372,7 +427,7 @@ void server_search_take(struct lease_search *search, struct service *service) {
 void server_search_uninit(struct lease_search *search) {
     for (size_t i = 0; i < search->row_count; i++) {
         free(search->rows[i].resource_id);
-        free(search->rows[i].lease.id);
+        server_lease_row_uninit(&search->rows[i].lease);
     }
     free(search->rows);
 }

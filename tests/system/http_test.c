@@ -291,15 +291,21 @@ static void two_processes_with_one_id_are_shown(void **state) {
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "n", NULL});
     double one = renew(&fixture, 0), two = renew(&fixture, 0);
     request_capacity(&fixture, CAPACITY_REQUEST("other", "db", "1"));
-    expect(&fixture, "/metrics", HOST, 200, "\ndoorman_server_shared_id_requests_total 0\n");
+    expect(&fixture, "/metrics", HOST, 200,
+           "\ndoorman_server_shared_id_requests_total{holder=\"client\"} 0\n");
     for (int i = 0; i < 4; i++) {
         one = renew(&fixture, one);
         two = renew(&fixture, two);
     }
-    assert_true(metric(&fixture, "doorman_server_shared_id_requests_total") == 4);
+    assert_true(metric(&fixture, "doorman_server_shared_id_requests_total{holder=\"client\"}") ==
+                4);
     process_await(fixture.server.process, "two processes seem to use one id", 1);
-    assert_int_equal(process_logged(fixture.server.process, "holder=same"), 1);
-    expect(&fixture, "/resources?resource=db&filter=same", HOST, 200, "used by two processes");
+    assert_int_equal(process_logged(fixture.server.process,
+                                    "share\" count=1 resource=db holder=same peer=127.0.0.1:"),
+                     1);
+    expect(&fixture, "/resources?resource=db&filter=same", HOST, 200,
+           "used by two processes</span> <span class=soft>from 127.0.0.1:");
+    expect(&fixture, "/v1/status?resource=db&filter=same", HOST, 200, "\"other_peer\":\"127.");
     char *page = get(&fixture, "/resources?resource=db&filter=other", HOST);
     assert_null(strstr(page, "used by two processes"));
     free(page);

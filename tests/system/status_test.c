@@ -140,6 +140,9 @@ static void a_holder_that_never_confirms_is_shown(void **state) {
     for (int i = 0; i < 3; i++) request_for(&fixture, 1, "100");
     tree = read_status(&fixture, "resource=db&filter=c001");
     assert_true(cJSON_IsTrue(find(tree, "leases[0].unconfirmed")));
+    assert_memory_equal(text(tree, "leases[0].peer"), "127.0.0.1:", 10);
+    assert_null(find(tree, "leases[0].other_peer"));
+    assert_null(find(tree, "leases[0].token"));
     assert_true(number(tree, "leases[0].has") == 50);
     assert_true(number(tree, "leases[0].committed") == 100);
     assert_true(number(tree, "leases[0].wants") == 100);
@@ -156,11 +159,76 @@ static void a_holder_that_never_confirms_is_shown(void **state) {
     expect(&fixture, "/", HOST, 200, "1 holder does not confirm");
     expect(&fixture, "/", HOST, 200, "2 holders</span>, 2 subclients &middot; ");
     expect(&fixture, "/", HOST, 200, ">committed 100</span>");
-    expect(&fixture, "/resources?resource=db&filter=c001", HOST, 200, "does not confirm</span>");
+    process_await(fixture.server.process, " holder=c001 peer=127.0.0.1:", 1);
+    expect(&fixture, "/resources?resource=db&filter=c001", HOST, 200,
+           "does not confirm</span> <span class=soft>from 127.0.0.1:");
     expect(&fixture, "/resources?resource=db", HOST, 200, "data-name=committed>100<");
     char *page = get(&fixture, "/resources?resource=db&filter=c002", HOST);
     assert_null(strstr(page, "does not confirm</span></td>"));
     free(page);
+    server_stop(&fixture.server);
+}
+
+/* Renews the lease of a client, which names its last lease. Returns the id of the new lease.
+ *   id   0: the client has no lease */
+static double renew(const struct fixture *fixture, double id, double has) {
+    char body[300];
+    snprintf(body, sizeof body,
+             "{\"client_id\": \"renews\", \"resource\": [{\"resource_id\": \"db\", \"wants\": 100, "
+             "\"has\": {\"id\": %.0f, \"node\": \"n\", \"capacity\": %g, \"expires_in\": 60}}]}",
+             id, has);
+    if (id <= 0) snprintf(body, sizeof body, "%s", CAPACITY_REQUEST("renews", "db", "100"));
+    char *response = post(fixture, "/v1/get_capacity", HOST JSON, body);
+    cJSON *tree = cJSON_Parse(body_of(response));
+    double next = number(tree, "response[0].gets.id");
+    cJSON_Delete(tree);
+    free(response);
+    return next;
+}
+
+/* Waits until the page of a resource has a text. */
+static void await_page(const struct fixture *fixture, const char *path, const char *expected) {
+    bool found = false;
+    for (int waited = 0; waited < TIMEOUT_MS && !found; waited += 50) {
+        char *page = get(fixture, path, HOST);
+        found = strstr(page, expected) != NULL;
+        free(page);
+        if (!found) sleep_ms(50);
+    }
+    if (!found) fail_msg("%s: no %s", path, expected);
+}
+
+/* A client that asks once gets nothing, because another one has all. The other one gives half of it
+ * back. This half stays reserved for the first client, which does not fetch it. */
+static void the_share_of_a_client_that_asks_once_is_shown_as_reserved(void **state) {
+    (void)state;
+    static const char config[] =
+        "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 100, \"algorithm\": "
+        "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 600, \"refresh_interval\": 0.1, "
+        "\"learning_mode_duration\": 0}}]}";
+    struct fixture fixture = fixture_start(config, (const char *[]){"--node", "n", NULL});
+    double id = renew(&fixture, 0, 0);
+    request_for(&fixture, 1, "100");
+    assert_true(metric(&fixture, "doorman_resource_reserved{resource=\"db\"}") == 0);
+    id = renew(&fixture, id, 100);
+    (void)renew(&fixture, id, 50);
+    assert_true(metric(&fixture, "doorman_resource_committed{resource=\"db\"}") == 50);
+    assert_true(metric(&fixture, "doorman_resource_reserved{resource=\"db\"}") == 50);
+    expect(&fixture, "/v1/status", HOST, 200, "\"reserved\":50,");
+    expect(&fixture, "/", HOST, 200, ">reserved 50</span>");
+    await_page(&fixture, "/resources?resource=db&filter=c001", "'>late</span></span>");
+    expect(&fixture, "/v1/status?resource=db&filter=c001", HOST, 200, "\"late\":true,");
+    server_stop(&fixture.server);
+}
+
+/* With a long refresh interval nobody is late. */
+static void a_client_that_has_just_asked_is_not_late(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    request_for(&fixture, 1, "1");
+    expect(&fixture, "/v1/status?resource=db", HOST, 200, "\"late\":false,");
+    expect(&fixture, "/v1/status?client=c", HOST, 200, "\"late\":false,");
+    expect(&fixture, "/v1/status", HOST, 200, "\"reserved\":0,");
     server_stop(&fixture.server);
 }
 
@@ -240,6 +308,8 @@ int main(void) {
         TEST(a_position_of_another_process_is_refused),
         TEST(a_process_that_is_not_master_has_no_leases),
         TEST(a_holder_that_never_confirms_is_shown),
+        TEST(the_share_of_a_client_that_asks_once_is_shown_as_reserved),
+        TEST(a_client_that_has_just_asked_is_not_late),
         TEST(the_status_has_no_digits_that_come_from_rounding),
         TEST(a_leaf_reports_what_it_granted_beyond_what_it_may_have),
     };
