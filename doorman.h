@@ -616,6 +616,8 @@ typedef struct doorman_response {
     bool is_server;
     bool is_master;                         /* false: the request had no effect, and there are no
                                                items */
+    bool shared_id;                         /* only for a node: another process seems to use its
+                                               name too. A doorman_server leaves it false */
     const char *master_address;             /* the address of the master; NULL: not known */
     const char *http_address;               /* the address of the master over HTTP, not checked;
                                                NULL: not known. A doorman_server leaves it NULL */
@@ -2534,7 +2536,8 @@ typedef struct doorman_transport_result {
     char address[DOORMAN_ID_BYTES_MAX + 1];      /* the address to which the request was sent */
     char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of a parent's status page over HTTP, from its
                                                     response; not checked; "": not known */
-    bool is_probe; /* true: the request was a probe, so `http_address` is "" */
+    bool shared_id; /* the parent says that another process seems to use the node's name too */
+    bool is_probe;  /* true: the request was a probe, so `http_address` is "" */
 } doorman_transport_result;
 
 /* If a request has ended, passes its response or its failure to the upstream. If no request is in
@@ -7413,8 +7416,8 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  * S11 The server counts requests that do not confirm the holder's last lease, although this lease
  *    is in force. A request confirms the lease if it names the lease and claims no larger `has`. A
  *    request that confirms sets the count back to 0. After three such requests in a row,
- *    doorman_server_next_lease shows the lease as `unconfirmed`. on_event reports the third of these
- *    requests and each further one. After a cut, the larger amount stays committed for such a holder
+ *    doorman_server_next_lease shows the lease as `unconfirmed`. on_event reports the third such
+ *    request and each further one. After a cut, the larger amount stays committed for such a holder
  *    (R4). A restart, a lost response or a late copy of a request adds only 1 to the count. Nothing
  *    else changes for the lease.
  * S12 The overshoot of a resource is the amount by which its leases exceed the maximum. The maximum
@@ -18677,7 +18680,9 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
         doorman__read_permit_response(&body, out);
     }
     if (out->method != DOORMAN_GET_CAPACITY || !out->is_master) return;
-    if (out->is_server) doorman__read(&body, "http_address?s", &out->http_address);
+    if (out->is_server) {
+        doorman__read(&body, "http_address?s shared_id?b", &out->http_address, &out->shared_id);
+    }
     if (!list.value) doorman__read_fail(&list, "is missing");
     doorman__read_capacity_responses(&list, out);
 }
@@ -19101,6 +19106,7 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
         doorman__put(out, "}");
     } else if (response->method == DOORMAN_GET_CAPACITY) {
         if (response->is_server && http) doorman__put(out, "'http_address':%s,", http);
+        if (response->is_server && response->shared_id) doorman__put(out, "'shared_id':true,");
         doorman__put(out, "'response':[");
         for (size_t i = 0; i < response->item_count; i++) {
             doorman__put(out, "%,");
@@ -20884,6 +20890,7 @@ static doorman_status doorman__transport_take_response(doorman_transport *transp
         status = doorman__read_end(&incoming->reader);
     } else {
         if (doorman__id_valid(http)) memcpy(out->http_address, http, strlen(http) + 1);
+        out->shared_id = incoming->response.shared_id;
         status =
             doorman__incoming_give(incoming, transport->options.upstream, transport->sequence, now);
     }

@@ -668,6 +668,7 @@ doorman_status server_handle_message(struct service *service, doorman_json_excha
             .peer = peer, .is_server = read == DOORMAN_OK && exchange->request.is_server};
         doorman_status decided = doorman_json_exchange_decide(exchange, service->server, now);
         service->sender.peer = NULL;
+        exchange->response.shared_id = service->sender.has_shared_id;
         if (decided == DOORMAN_OK) server_children_note(service, exchange, now);
         if (http_address) response_add_http_address(&exchange->response, service, http_address);
         bool releases = exchange->request.method == DOORMAN_RELEASE_CAPACITY;

@@ -285,6 +285,15 @@ struct lease_list {
     bool failed;
 };
 
+/* The parent reports a shared name with the requests that show it. After this time without such a
+ * report, the name is probably no longer shared. */
+#define NODE_SHARED_MAX (300 * DOORMAN_SECOND)
+
+/* Returns whether the parent says that another process uses the name of this node too. */
+static inline bool server_node_is_shared(const struct parent_state *parent, doorman_time now) {
+    return parent->shared_at > 0 && now - parent->shared_at < NODE_SHARED_MAX;
+}
+
 /* Takes a snapshot.
  *   filter   only resources whose ids contain this text become rows
  *   limit    maximum number of rows; the other matching resources are added up

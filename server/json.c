@@ -91,6 +91,9 @@ static void json_parent(struct text *text, const struct snapshot *snapshot) {
         json_seconds(text, ",\"answered_ago\":", snapshot->now - parent->answered_at);
     }
     json_trouble(text, "failure", "for", &parent->trouble, snapshot->now);
+    if (server_node_is_shared(parent, snapshot->now)) {
+        server_text_add(text, ",\"shared_node\":true");
+    }
     server_text_add(text, "}");
 }
 

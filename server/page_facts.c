@@ -182,6 +182,9 @@ static void page_parent(struct text *text, struct service *service,
     }
     server_text_add(text, "</dd></div>");
     page_parent_state(text, snapshot);
+    if (server_node_is_shared(&snapshot->parent, snapshot->now)) {
+        page_fact_text(text, "node name", "another process uses it too, says the parent", "bad");
+    }
     page_fact(text, "leases from the parent", all ? "" : "bad");
     server_text_addf(text, "%zu of %zu resources", snapshot->leased_count,
                      snapshot->resource_count);

@@ -346,6 +346,12 @@ void server_report_parent(struct service *service, const doorman_transport_resul
         server_log(service->settings, LEVEL_INFO, "the parent answers", "parent", result->address,
                    LOG_END);
     }
+    if (result->shared_id) {
+        const char *const pairs[WARNING_PAIR_MAX][2] = {{"node", service->node},
+                                                        {"parent", result->address}};
+        server_log_warning_pairs(service, WARNING_NODE_SHARED, pairs, now);
+        state->shared_at = now;
+    }
     state->trouble.since = 0;
     state->answered_at = now;
     if (!result->is_probe) {

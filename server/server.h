@@ -167,6 +167,7 @@ enum {
     WARNING_MESSAGE_REFUSED = DOORMAN_EVENT_COUNT, /* the first of MESSAGE_KIND_COUNT kinds */
     WARNING_PARENT_UNREACHABLE = WARNING_MESSAGE_REFUSED + MESSAGE_KIND_COUNT,
     WARNING_PARENT_RESPONSE,
+    WARNING_NODE_SHARED,
     WARNING_ETCD_UNREACHABLE,
     WARNING_HANDSHAKE,
     WARNING_NNG_HANDSHAKE,
@@ -238,6 +239,8 @@ struct parent_state {
     char address[DOORMAN_ID_BYTES_MAX + 1];      /* the last one that was asked; "": none */
     char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of its pages; not checked; "": not known */
     struct trouble trouble;                      /* why the last request failed */
+    doorman_time shared_at; /* when the parent last said that another process uses the node's name;
+                               0: never */
 };
 
 /* The link to the parent. The lock of the service guards all members except the transport. Only the

@@ -489,6 +489,33 @@ static void a_search_visits_a_bounded_number_of_leases(void **state) {
     server_stop(&fixture.server);
 }
 
+/* S10: two servers without an election use one node name. The root says so, and tells both. */
+static void two_nodes_of_one_name_are_told_and_shown(void **state) {
+    (void)state;
+    static const char config[] =
+        "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 100, \"algorithm\": "
+        "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 600, \"refresh_interval\": 0.5, "
+        "\"learning_mode_duration\": 0, \"parameters\": [{\"name\": \"minimum_interval\", "
+        "\"value\": 0.1}, {\"name\": \"minimum_refresh_interval\", \"value\": 0.1}]}}]}";
+    static const char metric[] = "\ndoorman_server_shared_id_requests_total{holder=\"client\"} 0\n"
+                                 "doorman_server_shared_id_requests_total{holder=\"server\"} ";
+    struct fixture root = fixture_start(config, (const char *[]){"--node", "root", NULL});
+    struct fixture one = leaf_start(root.server.url), two = leaf_start(root.server.url);
+    request_capacity(&one, CAPACITY_REQUEST("a", "db", "30"));
+    request_capacity(&two, CAPACITY_REQUEST("b", "db", "30"));
+    process_await(root.server.process,
+                  "share\" count=1 resource=db holder=leaf kind=server peer=127.0.0.1:", 1);
+    await_text(&root, "/resources?resource=db", "used by two processes</span>");
+    expect(&root, "/metrics", HOST, 200, metric);
+    process_await(one.server.process, "another process uses the name of this node too", 1);
+    process_await(two.server.process, "another process uses the name of this node too", 1);
+    await_text(&one, "/", "another process uses it too, says the parent");
+    await_text(&two, "/v1/status", "\"shared_node\":true}");
+    server_stop(&two.server);
+    server_stop(&one.server);
+    server_stop(&root.server);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
 int main(void) {
@@ -499,6 +526,7 @@ int main(void) {
         TEST(a_node_says_why_it_has_no_master),
         TEST(nodes_below_show_the_description_and_the_unit),
         TEST(hostile_texts_of_a_configuration_stay_texts),
+        TEST(two_nodes_of_one_name_are_told_and_shown),
         TEST(a_node_without_a_valid_address_has_no_link),
         TEST(a_node_that_moves_has_its_new_address),
         TEST(names_of_nodes_take_a_bounded_memory),

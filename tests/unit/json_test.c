@@ -1099,11 +1099,13 @@ static void random_messages_survive_a_round_trip(void **state) {
                                      .items = d->item_responses,
                                      .item_count = random_below(ITEMS + 1)};
         if (random_below(2)) response.http_address = random_name();
+        response.shared_id = random_below(2) != 0;
         for (size_t i = 0; i < response.item_count; i++) random_item(d, i);
         assert_int_equal(write_response(&text, &response), DOORMAN_OK);
         assert_int_equal(read_response(&r, text.text, text.bytes), DOORMAN_OK);
         assert_true(r.response.is_server);
         assert_same_text(r.response.http_address, response.http_address);
+        assert_int_equal(r.response.shared_id, response.shared_id);
         assert_int_equal(r.response.item_count, response.item_count);
         for (size_t i = 0; i < response.item_count; i++) {
             assert_same_item(&r.response.items[i], &d->item_responses[i]);
