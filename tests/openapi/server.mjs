@@ -19,15 +19,16 @@ const [master, standby, child, guarded] = process.argv.slice(2);
 const TIMEOUT = 60; // seconds
 
 // These responses need a second process that is master, a lack of memory, a server that stops at
-// this moment, or many requests at the same moment. These fields need a dead etcd or parent, or a
-// lost mastership. Other tests have them.
+// this moment, or many requests at the same moment. These fields need a dead etcd or parent, a lost
+// mastership, or two processes with one id. Other tests have them.
 const UNSEEN =
   /^(post .* (307|500|503)|get (?!.readyz).* (500|503)|get .readyz 500|get .v1.allow 307)$/;
 const FIELDS_UNSEEN = [
   ...['ClientLeases', 'ResourceLeases'].flatMap(
     (name) => ['etcd_failure', 'last_loss', 'no_master'].map((field) => `${name}.${field}`)),
-  'InspectResponse.mastership', 'LastLoss.ago', 'LastLoss.reason', 'NotMaster.is_master',
-  'NotMaster.mastership', 'ParentStatus.failure', 'ResetResponse.mastership',
+  'GetServerCapacityResponse.shared_id', 'InspectResponse.mastership', 'LastLoss.ago',
+  'LastLoss.reason', 'LeaseStatus.other_peer', 'NotMaster.is_master', 'NotMaster.mastership',
+  'ParentStatus.failure', 'ParentStatus.shared_node', 'ResetResponse.mastership',
   'ResponseMessage.inspect', 'ResponseMessage.reset', 'Status.last_loss',
 ].sort();
 
@@ -208,6 +209,15 @@ async function administer() {
   await post(guarded, '/v1/inspect', { entry: [login] }, { headers });
 }
 
+// A client that never confirms its leases is shown with its peer, and with the name of its token.
+async function neverConfirm() {
+  const headers = { ...JSON_TYPE, ...ADMIN_TOKEN };
+  const demand = ask('db/orders', 5);
+  for (let i = 0; i < 4; i++) await post(guarded, '/v1/get_capacity', demand, { headers });
+  const { leases } = await get(guarded, '/v1/status', '?resource=db/orders', { headers });
+  if (leases[0].token !== 'ann') fault('the token of a client that does not confirm:', leases[0]);
+}
+
 // Sends each example of the description, and a GET to each path, to all servers.
 async function sendAll() {
   for (const address of [master, standby, child]) {
@@ -332,6 +342,7 @@ await getLeases();
 await waitForChild();
 await getPermits();
 await administer();
+await neverConfirm();
 await sendAll();
 await getState();
 for (const [path, verb, operation] of all) {
