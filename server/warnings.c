@@ -30,9 +30,8 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [WARNING_MESSAGE_REFUSED] = "a message was refused",
     [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
     [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
-    [WARNING_NODE_SHARED] = "the parent says that another process uses the name of this node too, "
-                            "so more than the capacity may be in use: give each node another "
-                            "--node",
+    [WARNING_NODE_SHARED] =
+        "another process uses the name of this node too, says the parent: give it another --node",
     [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached, or refuses the call",
     [WARNING_HANDSHAKE] = "a TLS handshake has failed; the peer may use plain HTTP",
     [WARNING_NNG_HANDSHAKE] =
