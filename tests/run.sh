@@ -24,6 +24,11 @@ count() { # PASSED, FAILED or SKIPPED, as in cmocka's output
         "$output"
 }
 
+# Prints the seconds of the second line of `times`, for example 63 for "1m2.50s 0m0.25s".
+processor_time() {
+    sed -n '2{s/[ms]/ /g;p;}' "$output.times" | awk '{ printf "%.0f", $1 * 60 + $2 + $3 * 60 + $4 }'
+}
+
 # Prints the names of the failed tests. For a program that crashed or hung, also the running test.
 failures() {
     sed -n 's/^\[  FAILED  \] \([^0-9]\)/\1/p' "$output" | awk '!seen[$0]++'
@@ -54,6 +59,7 @@ run_one() {
     # shellcheck disable=SC2086 # the words of commands
     $before "$program" >"$output" 2>&1
     status=$?
+    times >"$output.times" # the processor time of this shell, and of the processes that have ended
     seconds=$(($(date +%s) - started))
     good=$(count PASSED) bad=$(count FAILED) skipped=$(count SKIPPED)
     # A program that crashed, hung or ran no test has failed, whatever it printed.
@@ -65,7 +71,7 @@ run_one() {
     summary="$good passed"
     if [ "$skipped" != 0 ]; then summary="$summary, $skipped skipped"; fi
     if [ "$bad" != 0 ]; then summary="$summary, $bad FAILED (status $status)"; fi
-    printf '%-36s%4s s  %s\n' "$label" $seconds "$summary"
+    printf '%-36s%4s s,%4s s of a core  %s\n' "$label" $seconds "$(processor_time)" "$summary"
     echo "$good $bad $skipped" >"$output.counts"
     if [ "$bad" = 0 ]; then return; fi
     { echo "==== $label"; cat "$output"; } >"$output.failed"
