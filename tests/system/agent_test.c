@@ -40,11 +40,18 @@ static void sleep_for(doorman_time duration) {
     nanosleep(&(struct timespec){.tv_nsec = (long)duration}, NULL);
 }
 
+/* Waits until a condition holds. The condition is not evaluated again after that, because it may not
+ * hold for long. */
 #define EVENTUALLY(condition)                                                                      \
     do {                                                                                           \
         doorman_time deadline_ = doorman_clock() + TEST_TIMEOUT;                                   \
-        while (!(condition) && doorman_clock() < deadline_) sleep_for(2 * MILLISECOND);            \
-        assert_true(condition);                                                                    \
+        bool in_time_ = true, holds_ = (condition);                                                \
+        while (!holds_ && in_time_) {                                                              \
+            sleep_for(2 * MILLISECOND);                                                            \
+            in_time_ = doorman_clock() < deadline_;                                                \
+            holds_ = (condition);                                                                  \
+        }                                                                                          \
+        if (!holds_) fail_msg("never: %s", #condition);                                            \
     } while (0)
 
 /* Whether closing a socket hangs, and how many sockets hang. Both are atomic. */
@@ -303,13 +310,16 @@ static doorman_resource_info read_info(doorman_resource *resource) {
 
 static bool leased(doorman_resource *resource) { return read_info(resource).leased; }
 
-static size_t waiters(doorman_agent *agent) {
+/* Returns how many calls wait that began at this time or later. */
+static size_t waiters_since(doorman_agent *agent, doorman_time from) {
     size_t count = 0;
     pthread_mutex_lock(&agent->mutex);
-    for (const doorman__waiter *at = agent->first; at; at = at->next) count++;
+    for (const doorman__waiter *at = agent->first; at; at = at->next) count += at->since >= from;
     pthread_mutex_unlock(&agent->mutex);
     return count;
 }
+
+static size_t waiters(doorman_agent *agent) { return waiters_since(agent, 0); }
 
 /* After a wait that was granted. */
 static bool is_gauge(const doorman_resource *resource) {
@@ -345,11 +355,12 @@ static void *async_wait_main(void *context) {
     return NULL;
 }
 
-/* Starts the thread. Returns when it is the only new waiter in the queue, or has finished. */
+/* Starts the thread. Returns when it waits in the queue, or has finished. Earlier waiters may leave
+ * the queue meanwhile. */
 static void async_wait_start(async_wait *self) {
-    size_t before = waiters(self->agent);
+    doorman_time from = doorman_clock();
     assert_int_equal(pthread_create(&self->thread, NULL, async_wait_main, self), 0);
-    EVENTUALLY(waiters(self->agent) == before + 1 ||
+    EVENTUALLY(waiters_since(self->agent, from) > 0 ||
                __atomic_load_n(&self->done, __ATOMIC_SEQ_CST));
 }
 

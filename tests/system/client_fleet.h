@@ -109,8 +109,10 @@ static inline bool fleet_has(const double *expected) {
 /* Repeats fleet_step until each client has what is expected. */
 static inline void fleet_run_until(const double *expected) {
     doorman_time end = doorman_clock() + TIMEOUT_MS * (DOORMAN_SECOND / 1000);
-    while (!fleet_has(expected) && doorman_clock() < end) fleet_step();
-    if (fleet_has(expected)) return;
+    while (doorman_clock() < end) {
+        if (fleet_has(expected)) return;
+        fleet_step();
+    }
     for (int i = 0; i < fleet.count; i++) {
         print_error("%s has %g; expected: %g\n", fleet.clients[i].id,
                     client_has(i, doorman_clock()), expected[i]);

@@ -2,11 +2,6 @@
 #define _GNU_SOURCE
 #include "http.h"
 
-#define DOORMAN_IMPLEMENTATION
-#define DOORMAN_JSON
-#define DOORMAN_NNG
-#include "doorman.h"
-
 #define ADMIN "Authorization: Bearer a-1\r\n"
 #define LOGIN                                                                                      \
     "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": ["                            \

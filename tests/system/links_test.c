@@ -4,11 +4,6 @@
 #define _GNU_SOURCE
 #include "http.h"
 
-#define DOORMAN_IMPLEMENTATION
-#define DOORMAN_JSON
-#define DOORMAN_NNG
-#include "doorman.h"
-
 #define TEMPLATE(more)                                                                             \
     "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 1000, " more "\"algorithm\": "    \
     "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 600, \"refresh_interval\": 5, "                  \
