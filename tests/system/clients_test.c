@@ -158,14 +158,31 @@ static void expect_never_over(char *const *outputs, int count, double from, doub
     print_message("at most %.0f %% of the capacity in any window\n", 100 * highest);
 }
 
-/* Each client gets work done at half of its share or more. */
-static void expect_use(struct process *const *clients, int count, double from, double to) {
+/* Returns whether each client used at least half of its share in a window. */
+static bool all_use(struct process *const *clients, int count, double from, double to) {
+    bool enough = true;
     for (int i = 0; i < count; i++) {
         char *output = file_read(clients[i]->out);
         double used = (double)used_within(output, from, to);
-        if (used < CAPACITY / count * (to - from) / 2) fail_msg("client %d used only %g", i, used);
+        if (used < CAPACITY / count * (to - from) / 2) enough = false;
+        if (!enough) print_message("client %d used only %g in %.1f s\n", i, used, to - from);
         free(output);
+        if (!enough) break;
     }
+    return enough;
+}
+
+/* Each client gets work done at half of its share or more. A busy machine can delay a client, so
+ * there are several windows. */
+static void expect_use(struct process *const *clients, int count) {
+    enum { TRIES = 30 };
+    bool enough = false;
+    for (int i = 0; i < TRIES && !enough; i++) {
+        double from = seconds_now();
+        sleep_ms(3000);
+        enough = all_use(clients, count, from, seconds_now());
+    }
+    assert_true(enough);
 }
 
 /* ---- the tree ------------------------------------------------------------------------------- */
@@ -292,10 +309,7 @@ static void clients_share_the_capacity_and_follow_the_master(void **state) {
     int count = clients_start(clients, leaf.urls);
     require(count > 0, "python3, node or go");
     await_rate(clients, count, CAPACITY / count, "lease");
-    sleep_ms(1000);
-    double steady_at = seconds_now();
-    sleep_ms(4000);
-    expect_use(clients, count, steady_at, seconds_now());
+    expect_use(clients, count);
     print_message("another master\n");
     leaf_change_master(&leaf);
     await_rate(clients, count, CAPACITY / count, "lease");

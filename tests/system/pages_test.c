@@ -239,15 +239,17 @@ static int count_codes(const int *peers, int count, const char *code) {
     return found;
 }
 
+/* The server is stopped while the requests are sent, so that they arrive at the same time. */
 static void a_full_queue_refuses_pages_but_nothing_else(void **state) {
     (void)state;
     enum { PEERS = 200 };
     int peers[PEERS];
     struct fixture fixture = start_with(sanitized() ? 4000 : 20000, 0);
-    for (int i = 0; i < PEERS; i++) {
-        peers[i] = raw_connect(&fixture.http);
-        raw_send(peers[i], PAGE, strlen(PAGE));
-    }
+    for (int i = 0; i < PEERS; i++) peers[i] = raw_connect(&fixture.http);
+    for (int i = 0; i < 5; i++) expect(&fixture, "/healthz", "", 200, "ok");
+    process_signal(fixture.server.process, SIGSTOP);
+    for (int i = 0; i < PEERS; i++) raw_send(peers[i], PAGE, strlen(PAGE));
+    process_signal(fixture.server.process, SIGCONT);
     for (int i = 0; i < 5; i++) {
         expect(&fixture, "/healthz", "", 200, "ok");
         expect(&fixture, "/readyz", "", 200, "ready");

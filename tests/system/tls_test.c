@@ -485,6 +485,7 @@ struct tls_tree {
     struct process *root, *leaf;
     struct process *first, *second; /* the folders of two authorities */
     char url[64], listen[64];       /* of the root, and of the leaf */
+    int answers;                    /* how often the leaf has logged that its parent answers */
 };
 
 /* Copies all files of an authority to a process, without the key of the authority. */
@@ -567,7 +568,8 @@ static struct tls_tree tls_tree_start(bool mutual) {
                      mutual, true);
     read_listen(tree.leaf, tree.listen);
     expect_lease(&tree, "one");
-    assert_int_equal(process_logged(tree.leaf, "the parent answers"), 1);
+    tree.answers = process_logged(tree.leaf, "the parent answers");
+    assert_true(tree.answers > 0);
     return tree;
 }
 
@@ -590,7 +592,7 @@ static void a_leaf_renews_with_a_changed_certificate(void **state) {
     process_await(tree.leaf, "the parent cannot be reached", 1);
     process_await(tree.root, "TLS handshakes at --listen have failed", 1);
     replace(tree.root->folder, "ca.pem", tree.second->folder, "ca.pem");
-    process_await(tree.leaf, "the parent answers", 2);
+    process_await(tree.leaf, "the parent answers", tree.answers + 1);
     expect_lease(&tree, "two");
     int loaded = process_logged(tree.leaf, "certificate loaded");
     int root_loaded = process_logged(tree.root, "certificate loaded");
@@ -611,7 +613,7 @@ static void a_leaf_renews_with_a_changed_authority(void **state) {
     process_await(tree.leaf, "certificate loaded\" tls_ca=", 1);
     process_await(tree.leaf, "the parent cannot be reached", 1);
     replace(tree.leaf->folder, "ca.pem", tree.first->folder, "ca.pem");
-    process_await(tree.leaf, "the parent answers", 2);
+    process_await(tree.leaf, "the parent answers", tree.answers + 1);
     expect_lease(&tree, "two");
     tls_tree_stop(&tree);
 }
