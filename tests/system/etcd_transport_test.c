@@ -156,8 +156,11 @@ static void fake_send(const struct fake *fake, int fd, const char *reply, const 
         open = raw_send(fd, " ", 1);
         sleep_ms(100);
     }
+    for (size_t at = 0; fake->manner == FLOODS && at + 27 < sizeof text; at += 27) {
+        memcpy(text + at, "Line: of a head or a body\r\n", 28);
+    }
     while (open && fake->manner == FLOODS && !fake_is_stopped(fake)) {
-        open = raw_send(fd, "Line: of a head or a body\r\n", 27);
+        open = raw_send(fd, text, strlen(text));
     }
 }
 
