@@ -19,8 +19,8 @@ has_no_error() { [ ! -s "$folder/errors" ] || { cat "$folder/errors"; false; }; 
 says() { grep -q "$1" "$folder/errors" || { cat "$folder/errors"; false; }; }
 has_no_lease() { curl -s "$http/v1/status" | grep -q '"clients":0\|"resources":\[\]'; }
 
-# Runs the example until a command succeeds. On a busy machine, an example that runs for a short time
-# may not connect. Returns whether the last run of the example has succeeded.
+# Runs the example until a command succeeds. On a busy machine, an example that runs for a short
+# time may not connect. Returns whether the last run of the example has succeeded.
 run_until() { # address, command...
     address=$1
     shift

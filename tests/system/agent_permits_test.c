@@ -13,8 +13,8 @@
 #define MILLISECOND (DOORMAN_SECOND / 1000)
 #define LONG_TIME (TIMEOUT_MS * MILLISECOND) /* far longer than anything here takes */
 
-/* Waits until a condition holds. The condition is not evaluated again after that, because it may not
- * hold for long. */
+/* Waits until a condition holds. The condition is not evaluated again after that, because it may
+ * not hold for long. */
 #define EVENTUALLY(condition)                                                                      \
     do {                                                                                           \
         bool holds_ = (condition);                                                                 \

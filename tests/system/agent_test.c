@@ -40,8 +40,8 @@ static void sleep_for(doorman_time duration) {
     nanosleep(&(struct timespec){.tv_nsec = (long)duration}, NULL);
 }
 
-/* Waits until a condition holds. The condition is not evaluated again after that, because it may not
- * hold for long. */
+/* Waits until a condition holds. The condition is not evaluated again after that, because it may
+ * not hold for long. */
 #define EVENTUALLY(condition)                                                                      \
     do {                                                                                           \
         doorman_time deadline_ = doorman_clock() + TEST_TIMEOUT;                                   \

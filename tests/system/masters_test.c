@@ -162,8 +162,8 @@ static void a_standby_without_a_known_master_does_not_redirect(void **state) {
 
 /* ---- a node of two processes ---------------------------------------------------------------- */
 
-/* A process asks etcd for the master every fifth of the TTL. A master that a busy machine delays for
- * longer than the TTL is no longer the master. */
+/* A process asks etcd for the master every fifth of the TTL. A master that a busy machine delays
+ * for longer than the TTL is no longer the master. */
 static struct fixture member_start(const struct etcd *etcd, const char *ttl) {
     const char *const more[] = {"--etcd", etcd->url, "--election-key", KEY, "--election-ttl",
                                 ttl,      NULL};
