@@ -5,161 +5,125 @@
         ...  # do one unit of work
     client.close()
 
-Copy this file into your program. Numbers such as (4) name the "Rules for a client" of
-examples/protocol.md. A thread renews the lease. Every method may be called from any thread.
+Copy this file into your program. A thread renews the lease. Any thread may call the methods.
+Numbers such as (4) name the "Rules for a client" of examples/protocol.md.
 """
-
 import json
+import logging
 import os
 import random
-import signal
 import socket
-import sys
 import threading
 import time
 import urllib.request
 
-BURST = 0.1  # seconds of the rate that an idle client saves
-TIMEOUT = 5.0  # seconds for one request
-CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it counts suspended time (1)
-
-
-def clock():
-    return time.clock_gettime(CLOCK)
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts suspended time (1)
+HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # without a proxy
 
 
 class Client:
-    def __init__(self, urls, resource, wants, safe_capacity=0.0, headers=None):
-        """wants and safe_capacity are rates, in units per second. Without a lease the client uses
-        the safe capacity, which a server can change; -1 means unlimited."""
-        self.urls, self.resource, self.wants = list(urls), resource, wants
+    """wants and safe_capacity are units per second. Without a lease the client uses the safe
+    capacity, which a server can change. -1 means unlimited."""
+
+    def __init__(self, urls, resource, wants, safe_capacity=0, headers=()):
+        self.urls, self.resource, self.wants, self.safe = urls, resource, wants, safe_capacity
+        self.headers = {"Content-Type": "application/json", **dict(headers)}
         self.id = f"{socket.gethostname()}:{os.getpid()}:{random.getrandbits(64):x}"
-        self.headers = {"Content-Type": "application/json", **(headers or {})}
-        self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        self.lock = threading.Lock()  # guards the next two lines
-        self.lease, self.end, self.was_cut = None, 0.0, False
-        self.safe_capacity, self.paid_until = safe_capacity, clock()  # nothing is saved yet
-        self.url, self.next_url, self.tried, self.rounds = self.urls[0], 1, 0, 0
-        self.most = self.interval = 60  # bounds of a pause in seconds (6)
-        self.stopped = threading.Event()
+        self.lease, self.end, self.cuts = None, 0, 0
+        self.master, self.pause, self.interval = urls[0], 2, 60
+        self.paid = self._now()  # the rate has paid for the units used until then
+        self.lock, self.stopped = threading.Lock(), threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def left(self):
-        """Returns the seconds to the end of the lease; 0 or less: there is none."""
-        return self.end - clock()
+        """Returns the seconds to the end of the lease. At 0 or less there is no lease."""
+        return self.end - self._now()
 
     def rate(self):
         """Returns how many units the client may use in a second, now."""
-        if self.left() > 0:
-            return self.lease["capacity"]  # also if it is 0 (4)
-        return self.safe_capacity if self.safe_capacity >= 0 else float("inf")  # (8)
+        capacity = self.lease["capacity"] if self.left() > 0 else self.safe  # (4) (8)
+        return capacity if capacity >= 0 else 1e15
 
     def try_use(self, n=1):
         """Takes n units and returns True, or returns False if the rate does not allow them now. The
-        rate has paid up to paid_until. The time since then is saved, but at most BURST."""
+        rate saves up to 0.1 s, or the time of these n units if that is longer."""
         with self.lock:
-            now, rate = clock(), self.rate()
-            if self.stopped.is_set() or rate <= 0:
+            cost = n / (self.rate() or 1e-15)  # in seconds, as what is saved
+            saved = min(self._saved(), max(0.1, cost))
+            if saved < cost or self.stopped.is_set():
                 return False
-            cost = n / rate
-            paid_until = max(self.paid_until, now - max(BURST, cost)) + cost
-            if paid_until <= now:
-                self.paid_until = paid_until
-            return paid_until <= now
+            self.paid = self._now() - saved + cost
+            return True
 
     def close(self):
         """Stops using the lease, and gives it back. If this fails, the lease ends by itself."""
         self.stopped.set()
         self.thread.join()  # after the response in flight (9)
         if self.left() > 0:
-            try:
-                self._post("release_capacity", {"id": self.lease["id"]})
-            except Exception:
-                pass
+            self._try(self._post, self.master, "release_capacity", {"id": self.lease["id"]})
+
+    def _now(self):
+        return time.clock_gettime(CLOCK)
+
+    def _saved(self):
+        return self._now() - max(self.paid, self.end if self.left() <= 0 else 0)
 
     def _run(self):
-        wait = 0
-        while not self.stopped.wait(wait):
-            try:
-                wait = self._ask()
-                self.tried, self.rounds, self.most = 0, 0, 60
-            except Exception as failure:  # of the network, or a response with another content
-                print(f"doorman: {self.url}: {failure!r}", file=sys.stderr)
-                wait = self._fail()
+        while not self.stopped.wait(self._renew()):
+            pass
 
-    def _fail(self):
-        """Goes to the next address. Returns how long to wait: only after all have failed (6)."""
-        self.url = self.urls[self.next_url % len(self.urls)]
-        self.next_url, self.tried = self.next_url + 1, self.tried + 1
-        if self.tried < len(self.urls):
-            return 0
-        self.rounds = min(self.rounds + 1, 6)
-        bound = min(2**self.rounds, self.most, self.interval)
-        wait = random.uniform(1, max(1, bound))
-        self.tried, self.most = 0, 60
-        return max(1, min(wait, self.left() / 4)) if self.left() > 0 else wait
+    def _renew(self):
+        """Asks the last master, and then all addresses. Returns the seconds to wait."""
+        for url in dict.fromkeys([self.master, *self.urls]):
+            if not self.stopped.is_set() and (wait := self._try(self._ask, url)) is not None:
+                return wait
+        left = self.left()
+        longest = min(self.pause, self.interval, left / 4 if left > 0 else 60)
+        self.pause = min(2 * self.pause, 60)
+        return random.uniform(1, max(1, longest))  # (6)
 
-    def _ask(self, hops=0):
-        """Sends a request, and follows the master. Returns how many seconds to wait."""
-        item, sent, left = {"wants": self.wants}, clock(), self.left()
+    def _try(self, call, url, *arguments):
+        try:
+            return call(url, *arguments)
+        except Exception as error:  # of the network, or a response with another content
+            logging.warning("doorman: %s: %r", url, error)
+
+    def _ask(self, url, hops=0):
+        """Asks for a lease, and follows the master. Returns the seconds to wait."""
+        entry, sent, left, has = {"wants": self.wants}, self._now(), self.left(), self.lease
         if left > 0:
-            item["has"] = dict(self.lease, expires_in=left)  # (3)
-        answer = self._post("get_capacity", item)
+            entry["has"] = {**has, "expires_in": left}  # (3)
+        answer = self._post(url, "get_capacity", entry)
         if "mastership" in answer:  # (7)
             master = answer["mastership"].get("http_address", "")
-            if not master or hops == 5 or self.url[:6] == "https:" != master[:6]:
-                self.most = 4
+            if not master or hops == 5 or url[:6] == "https:" != master[:6]:
+                self.pause = min(self.pause, 4)
                 raise OSError("there is no master")
-            self.url = master
-            return self._ask(hops + 1)
-        result = answer["response"][0]
-        if clock() - sent > TIMEOUT:
-            raise TimeoutError("the response came too late")
+            return self._ask(master, hops + 1)
+        if self._now() - sent > 5 or left > 0 >= self.left():
+            raise TimeoutError("the response came too late")  # (2)
+        self.master, self.pause, result = url, 2, answer["response"][0]
+        gets = result.get("gets")
         with self.lock:
-            if left > 0 >= self.left():
-                return 0  # ask again without the lease (2)
-            self.safe_capacity = result.get("safe_capacity", self.safe_capacity)
-            if "refused" in result:  # the last lease stays until its end
-                return result["refused"]["refresh_interval"] * random.uniform(1, 1.05)
-            gets, was_cut = result["gets"], self.was_cut
-            self.lease = {key: gets[key] for key in ("id", "node", "capacity")}
-            self.end = sent + gets["expires_in"]
+            units = self._saved() * self.rate()
+            self.safe = result.get("safe_capacity", self.safe)
+            if gets:
+                self.lease, self.end = gets, sent + gets["expires_in"]
+            self.paid = self._now() - units / (self.rate() or 1e15)  # the same units are saved
+        if not gets:  # the lease stays until its end
+            return result["refused"]["refresh_interval"] * random.uniform(1, 1.05)
         self.interval = min(gets["refresh_interval"], max(1, gets["expires_in"] / 2))  # (5)
-        self.was_cut = left > 0 and gets["capacity"] < item["has"]["capacity"]
-        if self.was_cut:  # confirm the smaller lease, so that others get the difference (4)
-            return 1 if was_cut else 0
+        self.cuts = self.cuts + 1 if left > 0 and gets["capacity"] < has["capacity"] else 0
+        if self.cuts:  # confirm the smaller lease, so that others get the difference (4)
+            return min(self.cuts - 1, 1)
         return self.interval * random.uniform(1, 1.05)
 
-    def _post(self, method, item):
-        item["resource_id"] = self.resource
-        body = json.dumps({"client_id": self.id, "resource": [item]}).encode()
-        request = urllib.request.Request(f"{self.url}/v1/{method}", body, self.headers)
-        with self.opener.open(request, timeout=TIMEOUT) as response:
-            return json.load(response)
-
-
-def main(urls, resource, wants):
-    """Uses as much as the server allows. Ten times a second, prints the time, the units that were
-    used since the last line, the rate, and whether the rate is a lease."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    client = Client(urls.split(","), resource, float(wants))
-    used, line_due = 0, time.time() + 0.1
-    try:
-        while True:
-            if client.try_use():
-                used += 1  # here is the work
-            else:
-                time.sleep(0.005)
-            if time.time() >= line_due:
-                source = "lease" if client.left() > 0 else "fallback"
-                print(f"{time.time():.3f} {used} {client.rate():.3f} {source}", flush=True)
-                used, line_due = 0, time.time() + 0.1
-    finally:
-        client.close()
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 4:
-        sys.exit("Usage: doorman.py URL[,URL...] RESOURCE WANTS")
-    main(*sys.argv[1:])
+    def _post(self, url, method, entry):
+        message = {"client_id": self.id, "resource": [{"resource_id": self.resource, **entry}]}
+        data = json.dumps(message).encode()
+        request = urllib.request.Request(f"{url}/v1/{method}", data, self.headers)
+        try:
+            return json.load(HTTP.open(request, timeout=5))
+        except urllib.error.HTTPError as error:
+            raise OSError(error.read().decode()) from error
