@@ -33,8 +33,9 @@ static const struct language {
     {"go", "tests/system/clients/run.go"},
 };
 
-/* Go is compiled first. Returns the program that runs, in `out`. The compiled packages of the
- * language are kept in build/, because they take ten seconds of CPU time. */
+/* Go is compiled first, as a module with the client as a package. Returns the program that runs, in
+ * `out`. The compiled packages of the language are kept in build/, because they take ten seconds of
+ * CPU time. */
 static void go_build(const char *program, char out[256]) {
     char command[1024];
     struct process *process = process_new();
