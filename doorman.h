@@ -5364,7 +5364,7 @@ typedef struct doorman__child {
 } doorman__child;
 
 /* There may be a million lease entries, so every field is as small as possible. An entry whose
- * holder id has 32 bytes takes 132 bytes. */
+ * holder id has 32 bytes takes 136 bytes, with which malloc fills a block of 144. */
 typedef struct doorman__lease_entry {
     doorman__link link; /* in `entries` of the table; must be the first field */
     struct doorman__lease_entry *older, *newer; /* neighbours in the order of `end`, or NULL */
@@ -5379,18 +5379,18 @@ typedef struct doorman__lease_entry {
         doorman__child *child; /* if is_server is 1 */
         double wants;          /* if is_server is 0 */
     } demand;
-    uint32_t round;
-    unsigned step : 2;     /* of the last lease, modulo 4: see "age" */
-    unsigned priority : 4; /* of a client */
-    unsigned indexed : 1;  /* 1: the demand of this client is in the index; 0 for a server */
+    unsigned round : 30;
+    unsigned unconfirmed : 2; /* the number of requests in a row that did not confirm the last
+                                 lease, at most 3 (S11) */
+    unsigned step : 2;        /* of the last lease, modulo 4: see "age" */
+    unsigned priority : 4;    /* of a client */
+    unsigned indexed : 1;     /* 1: the demand of this client is in the index; 0 for a server */
     unsigned is_server : 1;
     unsigned suspicion : 4;       /* four times the number of signs: see "shared ids" */
     unsigned continued : 1;       /* 1: the chain of the last lease has been continued */
     unsigned other_continued : 1; /* 1: the other chain has been continued */
     unsigned other_lease : 10;    /* the lowest 10 bits of the id of the last lease of the other
                                      chain */
-    unsigned unconfirmed : 2;     /* the number of requests in a row that did not confirm the last
-                                     lease, at most 3 (S11) */
     char holder_id[];
 } doorman__lease_entry;
 
@@ -5437,7 +5437,7 @@ typedef struct doorman__lease_table {
     doorman_time learned_at; /* when the learning ends */
     doorman__total spare;    /* what holders have given back to this master while it learns */
     doorman__total in_round; /* the sum of v over all holders */
-    uint32_t round;          /* the number of the present round, or of the last round */
+    unsigned round : 30; /* the number of the present round, or of the last round; modulo 2^30 */
     bool round_is_on;
     unsigned step;            /* counts the steps, modulo 4: see "age" */
     doorman_time older_end;   /* when all leases from before the present step have ended */
