@@ -718,6 +718,8 @@ typedef enum doorman_event_kind {
     DOORMAN_EVENT_SHARED_ID,     /* two processes seem to use one id, so each of them uses the whole
                                     lease */
     DOORMAN_EVENT_UNCONFIRMED,   /* a request of a holder that does not confirm its leases: S11 */
+    DOORMAN_EVENT_LEASE_ENDED,   /* the lease of this node has ended, and its parent has not renewed
+                                    it. holder_id is the name of this node */
     DOORMAN_EVENT_COUNT
 } doorman_event_kind;
 
@@ -6452,6 +6454,7 @@ typedef struct doorman__held_lease {
 
     /* The lease. */
     uint64_t lease_id; /* 0: there is no lease */
+    uint64_t ended_id; /* the last lease whose end a server has noted; 0: none, or a client */
     double capacity;
     doorman_time end;
     double committed; /* K: what the granter has committed for this holder */
@@ -6714,7 +6717,8 @@ static void doorman__held_set_timers(doorman_upstream *upstream, doorman__held_l
     doorman_time due = DOORMAN_NEVER, half = DOORMAN_NEVER, end = DOORMAN_NEVER;
     if (idle || closing) due = doorman__earlier(held->request_at, held->confirm_at);
     if (idle) half = doorman__after(held->requested_at, held->refresh_interval / 2);
-    if (held->lease_id && held->state != DOORMAN__HELD_CLOSED) end = held->end;
+    bool is_noted = held->ended_id == held->lease_id; /* the end of the lease */
+    if (held->lease_id && !is_noted && held->state != DOORMAN__HELD_CLOSED) end = held->end;
     doorman__timer_set(closing ? &upstream->releases : &upstream->dues, &held->due, due);
     doorman__timer_set(&upstream->halves, &held->half, half);
     doorman__timer_set(&upstream->ends, &held->over, end);
@@ -6926,9 +6930,9 @@ static void doorman__upstream_forget(doorman_upstream *upstream) {
 #define DOORMAN__ROUNDS_MAX_ALIVE 2
 
 /* Returns the earliest end of the leases in force, and clears the timers of leases that have
- * ended. */
+ * ended. A server clears them itself, see doorman__server_note_ends. */
 static doorman_time doorman__upstream_first_end(doorman_upstream *upstream) {
-    while (doorman__timers_due(&upstream->ends) <= upstream->now) {
+    while (!upstream->is_server && doorman__timers_due(&upstream->ends) <= upstream->now) {
         doorman__timer_clear(&upstream->ends, doorman__timers_first(&upstream->ends));
     }
     return doorman__timers_due(&upstream->ends);
@@ -9461,10 +9465,32 @@ static doorman_time doorman__server_due(const doorman_server *server) {
     return doorman__earlier(due, doorman__upstream_due(&server->upstream));
 }
 
+/* One call reports at most this many ends of leases, so that no call takes long. */
+#define DOORMAN__ENDS_MAX 1000
+
+/* Reports the leases of this node that have ended without a renewal. A lease is reported once,
+ * because the timer of its end is not set again. A lease that this node gives back is not
+ * reported. */
+static void doorman__server_note_ends(doorman_server *server) {
+    doorman__timers *ends = &server->upstream.ends;
+    for (size_t i = 0; i < DOORMAN__ENDS_MAX && doorman__timers_due(ends) <= server->now; i++) {
+        doorman__timer *first = doorman__timers_first(ends);
+        doorman__held_lease *held = DOORMAN__WITHIN(doorman__held_lease, over, first);
+        assert(held->lease_id && held->end <= server->now);
+        assert(held->ended_id != held->lease_id);
+        doorman__timer_clear(ends, first);
+        held->ended_id = held->lease_id;
+        if (doorman__held_ending(held)) continue;
+        doorman__server_event(server, DOORMAN_EVENT_LEASE_ENDED, held->resource_id, server->node,
+                              held->capacity);
+    }
+}
+
 static void doorman__server_work(doorman_server *server, doorman_time now) {
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     doorman__server_update(server);
+    doorman__server_note_ends(server);
     if (server->is_master && doorman_permits_due(server->permits) <= server->now) {
         doorman_permits_update(server->permits, doorman__server_epoch(server), server->now);
     }
@@ -9493,6 +9519,7 @@ static doorman_status doorman__server_response(doorman_server *server, uint64_t 
     doorman__held_lease *held = NULL;
     now = doorman__server_now(server, now);
     doorman__server_check_mastership(server);
+    doorman__server_note_ends(server);
     doorman_status status = doorman__upstream_accept(&server->upstream, sequence, response, now);
     if (status == DOORMAN_STALE) return status;
     while ((item_response = doorman__upstream_next_item(&server->upstream, response, &held))) {
@@ -9503,6 +9530,8 @@ static doorman_status doorman__server_response(doorman_server *server, uint64_t 
 }
 
 static void doorman__server_failed(doorman_server *server, uint64_t sequence, doorman_time now) {
+    now = doorman__server_now(server, now);
+    doorman__server_note_ends(server);
     doorman__upstream_fail(&server->upstream, sequence, now);
     doorman__server_free_closed(server);
 }

@@ -1057,6 +1057,111 @@ static void a_nodes_request_fails_after_its_timeout(void **state) {
     forest_stop(f);
 }
 
+/* Lets time pass until a node has a lease, or has none. Returns how long that takes. */
+static doorman_time await_lease(forest *f, int at, bool leased) {
+    doorman_time start = f->now;
+    doorman_server_resource resource;
+    for (int i = 0; i < 10000; i++) {
+        if (resource_of(f, at, &resource) && resource.leased == leased) return f->now - start;
+        run_for(f, 0.1, INFINITY);
+    }
+    fail_msg("the lease of node %d does not change", at);
+    return 0;
+}
+
+static void a_node_reports_the_end_of_its_lease_once(void **state) {
+    (void)state;
+    forest *f = forest_start_one(100, fair);
+    int leaf = add_node(f, 0);
+    const size_t *ended = &f->events[DOORMAN_EVENT_LEASE_ENDED];
+    add_client(f, leaf, 10, 1);
+    run_for(f, 200, 100);
+    for (size_t outage = 0; outage < 3; outage++) {
+        await_lease(f, leaf, true);
+        assert_int_equal(*ended, outage);
+        f->cut[leaf] = true;
+        await_lease(f, leaf, false);
+        run_for(f, 85, 100);
+        assert_int_equal(*ended, outage + 1);
+        f->cut[leaf] = false;
+    }
+    forest_stop(f);
+}
+
+/* A node gives a lease back when its last holder has left. */
+static void a_lease_that_is_given_back_does_not_count_as_ended(void **state) {
+    (void)state;
+    forest *f = forest_start_one(100, fair);
+    int leaf = add_node(f, 0);
+    request_as(f, leaf, "c", "db", 1, (doorman_lease){.id = 0});
+    await_lease(f, leaf, true);
+    run_for(f, 300, 100);
+    doorman_server_resource resource;
+    assert_false(resource_of(f, leaf, &resource));
+    assert_int_equal(f->events[DOORMAN_EVENT_LEASE_ENDED], 0);
+    forest_stop(f);
+}
+
+/* Very many leases that end together are reported by several calls. */
+static void every_end_of_many_leases_is_reported(void **state) {
+    (void)state;
+    enum { RESOURCES = 2500 };
+    forest *f = forest_start_one(100, fair);
+    int leaf = add_node(f, 0);
+    char id[16];
+    doorman_upstream *upstream = doorman_server_upstream(f->nodes[leaf].server);
+    for (int i = 0; i < 2 * RESOURCES; i++) { /* the second request for a resource gets a lease */
+        snprintf(id, sizeof id, "r%d", i % RESOURCES);
+        request_as(f, leaf, "c", id, 1, (doorman_lease){.id = 0});
+        (void)exchange(f, upstream, false);
+    }
+    f->now += 61 * SECOND;
+    size_t *ended = &f->events[DOORMAN_EVENT_LEASE_ENDED], before = 0;
+    for (int i = 0; i < 10 && *ended < RESOURCES; i++) {
+        before = *ended;
+        doorman__upstream_work(upstream, f->now);
+        assert_in_range(*ended - before, 1, 1000);
+    }
+    assert_int_equal(*ended, RESOURCES);
+    forest_stop(f);
+}
+
+/* Starts a node with two addresses of its parent. No server has the second address. */
+static int add_node_with_a_dead_address(forest *f, uint64_t seed) {
+    const char *parents[] = {"n0", "dead"};
+    int leaf = add_node(f, 0);
+    const doorman_server_options options = {.node = "leaf",
+                                            .parents = parents,
+                                            .parent_count = 2,
+                                            .on_event = count_event,
+                                            .context = f,
+                                            .seed = {seed, 1}};
+    const doorman_mastership mastership = {.address = "leaf", .until = DOORMAN_NEVER};
+    node *n = &f->nodes[leaf];
+    doorman_server_destroy(n->server);
+    assert_int_equal(doorman_server_create(&n->server, &options, NULL, f->now), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(n->server, &mastership, f->now), DOORMAN_OK);
+    return leaf;
+}
+
+/* K2: after an outage in which its lease has ended, a node has a lease again within its refresh
+ * interval of 8 s, although one of the addresses of its parent is dead. */
+static void a_node_without_a_lease_is_back_within_its_refresh_interval(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 50; seed++) {
+        forest *f = forest_start_one(100, fair);
+        int leaf = add_node_with_a_dead_address(f, seed);
+        add_client(f, leaf, 10, 1);
+        await_lease(f, leaf, true);
+        f->cut[leaf] = true;
+        run_for(f, 85 + (double)seed / 7, 100);
+        await_lease(f, leaf, false);
+        f->cut[leaf] = false;
+        assert_true(await_lease(f, leaf, true) <= 8 * SECOND + SECOND / 5);
+        forest_stop(f);
+    }
+}
+
 /* A node forgets a resource without holders, even while the node learns. A request for the resource
  * is under way when the last entry ends. This request is never answered, and the next request is
  * refused. */
@@ -2138,6 +2243,10 @@ int main(void) {
         cmocka_unit_test(sums_above_the_largest_amount_cause_no_endless_requests),
         cmocka_unit_test(full_at_the_parent_is_full_at_the_node),
         cmocka_unit_test(a_nodes_request_fails_after_its_timeout),
+        cmocka_unit_test(a_node_reports_the_end_of_its_lease_once),
+        cmocka_unit_test(a_lease_that_is_given_back_does_not_count_as_ended),
+        cmocka_unit_test(every_end_of_many_leases_is_reported),
+        cmocka_unit_test(a_node_without_a_lease_is_back_within_its_refresh_interval),
         cmocka_unit_test(a_node_forgets_a_resource_that_its_parent_refuses),
         cmocka_unit_test(releases_do_not_delay_renewals),
         cmocka_unit_test(demand_groups_are_separate_demands),
