@@ -2540,6 +2540,13 @@ typedef struct doorman_transport_result {
                                                     response; not checked; "": not known */
     bool shared_id; /* the parent says that another process seems to use the node's name too */
     bool is_probe;  /* true: the request was a probe, so `http_address` is "" */
+    bool is_master; /* the server that has answered is the master */
+    char redirect[DOORMAN_ID_BYTES_MAX + 1]; /* the address of the master, from the response of a
+                                                server that is not the master; "": the request
+                                                failed, is_master is true, or the server does not
+                                                know the master */
+    doorman_time retry_at;                   /* after a failure: when the transport sends the next
+                                                request or probe */
 } doorman_transport_result;
 
 /* If a request has ended, passes its response or its failure to the upstream. If no request is in
@@ -20907,6 +20914,16 @@ static void doorman__transport_parse(doorman_transport *transport) {
     doorman__transport_move(transport, DOORMAN__TRANSPORT_PARSED);
 }
 
+/* Notes in a result whether the server that has answered is the master. */
+static void doorman__transport_note_master(doorman_transport_result *out,
+                                           const doorman_response *response) {
+    const char *address = response->master_address;
+    out->is_master = response->is_master;
+    if (!response->is_master && doorman__id_valid(address)) {
+        memcpy(out->redirect, address, strlen(address) + 1);
+    }
+}
+
 /* Takes the response of a request. Gives it to the upstream, unless it is the response to a
  * probe. */
 static doorman_status doorman__transport_take_response(doorman_transport *transport,
@@ -20915,6 +20932,7 @@ static doorman_status doorman__transport_take_response(doorman_transport *transp
     doorman__incoming *incoming = &transport->incoming;
     const char *http = incoming->response.http_address;
     doorman_status status;
+    doorman__transport_note_master(out, &incoming->response);
     if (transport->probing) {
         status = doorman__read_end(&incoming->reader);
     } else {
@@ -20962,6 +20980,13 @@ static void doorman__transport_process_result(doorman_transport *transport,
         doorman__transport_disconnect(transport);
     }
     doorman__transport_note_end(transport, out->status != DOORMAN_OK, now);
+    if (out->status != DOORMAN_OK) {
+        bool waits = upstream->state != DOORMAN__READY;
+        out->is_master = false;
+        out->redirect[0] = 0;
+        out->retry_at = waits ? doorman__upstream_due(upstream)
+                              : doorman__after(transport->ended_at, DOORMAN__PROBE_SOON);
+    }
     doorman__transport_move(transport, DOORMAN__TRANSPORT_IDLE);
 }
 
