@@ -1023,6 +1023,7 @@ static enum exit_status service_start(struct service *service) {
     }
     if (exit_status == CONTINUE) exit_status = service_listen(service);
     if (exit_status == CONTINUE) exit_status = service_set_names(service);
+    if (exit_status == CONTINUE) exit_status = server_check_advertise(service);
     for (size_t i = 0; exit_status == CONTINUE && i < parents->count; i++) {
         exit_status = server_check_parent(service, parents->items[i]);
     }

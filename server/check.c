@@ -92,13 +92,40 @@ enum exit_status server_check_config(const struct settings *settings) {
     return exit_status;
 }
 
-/* Does not use the network. nng tells whether it supports the address. */
-enum exit_status server_check_parent(const struct service *service, const char *url) {
+/* Returns whether nng supports an address: 0, or an error of nng. Does not use the network. */
+static int check_dialer(const char *url) {
     nng_socket socket = NNG_SOCKET_INITIALIZER;
     nng_dialer dialer = NNG_DIALER_INITIALIZER;
-    enum exit_status exit_status = CONTINUE;
     int error = nng_req0_open(&socket);
     if (error == 0) error = nng_dialer_create(&dialer, socket, url);
+    nng_close(socket);
+    return error;
+}
+
+/* A proxy can have the TLS, so nng need not support it here. Without --advertise, the address is
+ * the first --listen, which nng has accepted. */
+enum exit_status server_check_advertise(const struct service *service) {
+    const char *url = service->settings->advertise;
+    char host[256];
+    if (!url) return CONTINUE;
+    int error = check_dialer(url);
+    server_host_read(url, host, sizeof host);
+    bool has_host = strncmp(url, "ipc:", 4) != 0;
+    if (error != 0 && !(error == NNG_ENOTSUP && server_url_wants_tls(url))) {
+        return server_usage_error("--advertise '%s': %s; an address is, for example, "
+                                  "tcp://doorman.example:15000",
+                                  url, nng_strerror(error));
+    }
+    if (has_host && server_host_is_wildcard(host)) {
+        return server_usage_error(
+            "others cannot reach '%s': give --advertise with a host that they can reach", url);
+    }
+    return CONTINUE;
+}
+
+enum exit_status server_check_parent(const struct service *service, const char *url) {
+    enum exit_status exit_status = CONTINUE;
+    int error = check_dialer(url);
     bool is_self = strcmp(url, service->advertise) == 0;
     for (size_t i = 0; i < service->url_count; i++) {
         is_self = is_self || !strcmp(url, service->urls[i]);
@@ -110,7 +137,6 @@ enum exit_status server_check_parent(const struct service *service, const char *
             server_fatal_error(EXIT_USAGE, "--parent '%s': %s; an address is, for example, %s", url,
                                nng_strerror(error), LISTEN_DEFAULT);
     }
-    nng_close(socket);
     return exit_status;
 }
 

@@ -497,6 +497,9 @@ void server_log_problems(const struct settings *settings, const struct config_pr
 /* Checks an address of --parent. */
 enum exit_status server_check_parent(const struct service *service, const char *url);
 
+/* Checks the address of --advertise: nng must support it, and other machines can reach it. */
+enum exit_status server_check_advertise(const struct service *service);
+
 /* Warns about an address that other machines can reach without TLS. */
 void server_check_listener(const struct service *service, const char *url);
 #else
@@ -516,6 +519,10 @@ static inline void server_log_problems(const struct settings *settings,
 }
 static inline enum exit_status server_check_parent(const struct service *service, const char *url) {
     (void)service, (void)url;
+    return CONTINUE;
+}
+static inline enum exit_status server_check_advertise(const struct service *service) {
+    (void)service;
     return CONTINUE;
 }
 static inline void server_check_listener(const struct service *service, const char *url) {

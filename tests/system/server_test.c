@@ -816,6 +816,10 @@ static void an_invalid_address_or_name_is_a_usage_error(void **state) {
         {"--node", IDS_256 "x"},
         {"--node", "\xff"},
         {"--advertise", IDS_256 "x"},
+        {"--advertise", "http://doorman.example:15000"},
+        {"--advertise", "doorman.example:15000"},
+        {"--advertise", "tcp://0.0.0.0:15000"},
+        {"--advertise", "tcp://[::]:15000"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct process *process = process_new();
