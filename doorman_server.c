@@ -45,7 +45,7 @@
  *     server/flags.h                 the table of the flags, with the texts of --help
  *     server/permits.h               the clock of permits, and configurations with limits alone
  *     server/warnings.c    WARNINGS  events that peers can cause at any rate, as log lines (V6); .h
- *     server/reports.c     REPORTS   log lines about messages, configurations and learning
+ *     server/reports.c     REPORTS   log lines about messages, configurations and learning; .h
  *     server/check.c       CHECK     --check-config, and checks of addresses before the start
  *     server/watch.c       WATCH     notices that the configuration file has changed (V1)
  *     server/notify.c      NOTIFY    readiness and the watchdog of systemd
@@ -588,6 +588,7 @@ void server_apply_config(struct service *service, doorman_config *config,
         service->config = config;
         service->last_load.loaded_at = time(NULL);
         memcpy(service->last_load.hash, hash, sizeof hash);
+        server_report_learning(service, LEARNING_OF_CONFIGURATION, doorman_clock());
     }
     memcpy(service->last_load.error, error, sizeof error);
     pthread_mutex_unlock(&service->lock);
@@ -1121,7 +1122,7 @@ static void service_update(struct service *service) {
         if (doorman_upstream_due(upstream) <= now) service_yield(service);
     }
     server_warnings_update(service, now);
-    server_report_learning(service, now);
+    server_report_learning(service, LEARNING_OF_MASTER, now);
     pthread_mutex_unlock(&service->lock);
 }
 

@@ -51,9 +51,12 @@ static void election_log(const struct service *service) {
         [DOORMAN_RESIGNED] = "this server has left the election",
     };
     const struct election *election = service->election;
-    server_log(service->settings, LEVEL_INFO, texts[election->state], "key",
-               service->settings->election_key, election->address[0] ? "master" : LOG_END,
-               election->address, LOG_END);
+    enum log_level level = election->state == DOORMAN_NO_MASTER ? LEVEL_WARNING : LEVEL_INFO;
+    bool has_reason = election->state == DOORMAN_NO_MASTER && service->no_master.since;
+    const char *value = has_reason ? service->no_master.reason : election->address;
+    const char *pair = has_reason ? "reason" : value[0] ? "master" : LOG_END;
+    server_log(service->settings, level, texts[election->state], "key",
+               service->settings->election_key, pair, value, LOG_END);
 }
 
 /* Logs why this process has lost its mastership.
@@ -110,18 +113,19 @@ static void election_apply(struct service *service, bool reachable) {
     if (was_master && state != DOORMAN_MASTER) service->ended_lease_count += TRIM_LEASES;
     election->state = state;
     election->until = mastership.until;
+    service->master_until = state == DOORMAN_MASTER ? mastership.until : 0;
     snprintf(election->address, sizeof election->address, "%s", address);
     snprintf(service->master_http, sizeof service->master_http, "%s",
              state == DOORMAN_STANDBY && address[0] ? election->http_read : "");
     if (was_master && (expired || state != DOORMAN_MASTER) && state != DOORMAN_RESIGNED) {
         election_log_loss(service, expired, reachable);
     }
+    election_note_master(service, reachable, now);
     if (changed) {
         server_counter_add(&service->counters.master_changes[state], 1);
         election_log(service);
     }
-    election_note_master(service, reachable, now);
-    server_report_learning(service, now);
+    server_report_learning(service, LEARNING_OF_MASTER, now);
 }
 
 /* Logs whether etcd answers, if that has changed. Precondition: the lock is held. */
@@ -134,11 +138,16 @@ static void election_log_etcd(struct service *service, bool reachable) {
                                                            : service->settings->config_key,
                            election->etcd.error.text, doorman_clock());
     } else if (reachable && !election->reachable) {
-        server_log(service->settings, LEVEL_INFO, "etcd answers", "etcd", member, LOG_END);
+        struct trouble_text end;
+        server_trouble_write(&service->etcd, &end, doorman_clock());
+        server_end_warning(service, WARNING_ETCD_UNREACHABLE);
+        server_log(service->settings, LEVEL_INFO, "etcd answers", "etcd", member, "after_seconds",
+                   end.seconds, "failures", end.count, LOG_END);
     }
     election->reachable = reachable;
     if (reachable) {
         service->etcd.since = 0;
+        service->etcd_answered_at = doorman_clock();
     } else {
         server_trouble_set(&service->etcd, election->etcd.error.text, doorman_clock());
     }

@@ -302,16 +302,29 @@ static void learning_log(const struct service *service, const char *text, doorma
                "holders", holders, LOG_END);
 }
 
+/* Why the server learns. A resource that had no template was not limited, so its clients can hold
+ * leases that this server does not know. */
+static const char *const learning_starts[] = {
+    [LEARNING_OF_MASTER] = "learning starts: until the leases of the last master have ended, "
+                           "holders keep what they have, and get no more",
+    [LEARNING_OF_CONFIGURATION] =
+        "learning starts for new templates: until leases from before them have ended, holders "
+        "keep what they have, and get no more",
+};
+
 /* If a node with a parent gets further resources while it learns, the end may move. The last line
- * then has the whole time. A server that loses its mastership logs only this loss. */
-void server_report_learning(struct service *service, doorman_time now) {
+ * then has the whole time. The log of a root also says when a new configuration moves the end. A
+ * server that loses its mastership logs only this loss. */
+void server_report_learning(struct service *service, enum learning_cause cause, doorman_time now) {
     struct learning *learning = &service->learning;
     doorman_time until = doorman_server_learns_until(service->server, now);
     if (until && !learning->is_logged) {
         *learning = (struct learning){.is_logged = true, .started_at = now};
+        learning_log(service, learning_starts[cause], until - now, now);
+    } else if (cause == LEARNING_OF_CONFIGURATION && until > learning->until) {
         learning_log(service,
-                     "learning starts: until the leases of the last master have ended, holders "
-                     "keep what they have, and get no more",
+                     "learning takes longer: the new configuration has new templates, or longer "
+                     "leases",
                      until - now, now);
     }
     if (until) {
@@ -327,34 +340,79 @@ void server_report_learning(struct service *service, doorman_time now) {
 
 /* ---- the parent ----------------------------------------------------------------------------- */
 
+/* Logs that the parent answers again, and drops the warnings that say that it does not. A server
+ * that is not the master answers a probe too. The line then says where the master is. */
+static void parent_log_answer(struct service *service, const doorman_transport_result *result,
+                              doorman_time now) {
+    struct trouble_text end;
+    const struct trouble *trouble = &service->parent_link.state.trouble;
+    const char *pairs[3][2] = {{NULL}};
+    server_trouble_write(trouble, &end, now);
+    bool failed = trouble->since > 0;
+    size_t count =
+        pairs_add(pairs, 0, "redirects_to", result->redirect[0] ? result->redirect : NULL);
+    count = pairs_add(pairs, count, "after_seconds", failed ? end.seconds : NULL);
+    pairs_add(pairs, count, "failures", failed ? end.count : NULL);
+    server_end_warning(service, WARNING_PARENT_UNREACHABLE);
+    server_end_warning(service, WARNING_PARENT_RESPONSE);
+    server_end_warning(service, WARNING_PARENT_MASTER);
+    server_log(service->settings, LEVEL_INFO, "the parent answers", "parent", result->address,
+               pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1], pairs[2][0], pairs[2][1],
+               LOG_END);
+}
+
+/* Notes that a request to the parent has failed, or that its answer names no master. */
+static void parent_note_failure(struct service *service, const doorman_transport_result *result,
+                                doorman_time now) {
+    struct parent_state *state = &service->parent_link.state;
+    const char *error =
+        result->error.text[0] ? result->error.text : server_status_text(result->status);
+    int kind = WARNING_PARENT_RESPONSE;
+    state->has_no_master = result->status == DOORMAN_OK;
+    state->retry_at = result->retry_at;
+    if (result->status == DOORMAN_UNAVAILABLE) kind = WARNING_PARENT_UNREACHABLE;
+    if (state->has_no_master) kind = WARNING_PARENT_MASTER, error = "its node has no known master";
+    server_log_warning(service, kind, "parent", result->address, error, now);
+    server_trouble_set(&state->trouble, error, now);
+}
+
+/* A redirect is logged once for each target. It is not an answer: the target may be a wrong
+ * address. So it does not end a problem. */
+static void parent_note_redirect(struct service *service, const doorman_transport_result *result) {
+    struct parent_state *state = &service->parent_link.state;
+    if (strcmp(state->redirect, result->redirect) == 0) return;
+    memcpy(state->redirect, result->redirect, sizeof state->redirect);
+    server_log(service->settings, LEVEL_INFO, "the parent redirects to its master", "from",
+               result->address, "to", result->redirect, LOG_END);
+}
+
+/* Notes that another process uses the name of this node too. */
+static void parent_note_shared_node(struct service *service, const doorman_transport_result *result,
+                                    doorman_time now) {
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{"node", service->node},
+                                                    {"parent", result->address}};
+    server_log_warning_pairs(service, WARNING_NODE_SHARED, pairs, now);
+    service->parent_link.state.shared_at = now;
+}
+
 void server_report_parent(struct service *service, const doorman_transport_result *result,
                           doorman_time now) {
     struct parent_state *state = &service->parent_link.state;
-    bool unreachable = result->status == DOORMAN_UNAVAILABLE;
-    const char *error =
-        result->error.text[0] ? result->error.text : server_status_text(result->status);
     bool answered = state->answered_at > 0 && state->trouble.since == 0;
+    bool is_redirected = result->redirect[0] && !result->is_probe;
     snprintf(state->address, sizeof state->address, "%s", result->address);
-    if (result->status != DOORMAN_OK) {
-        server_log_warning(service,
-                           unreachable ? WARNING_PARENT_UNREACHABLE : WARNING_PARENT_RESPONSE,
-                           "parent", result->address, error, now);
-        server_trouble_set(&state->trouble, error, now);
-        return;
-    }
-    if (!answered) {
-        server_log(service->settings, LEVEL_INFO, "the parent answers", "parent", result->address,
-                   LOG_END);
-    }
-    if (result->shared_id) {
-        const char *const pairs[WARNING_PAIR_MAX][2] = {{"node", service->node},
-                                                        {"parent", result->address}};
-        server_log_warning_pairs(service, WARNING_NODE_SHARED, pairs, now);
-        state->shared_at = now;
-    }
-    state->trouble.since = 0;
-    state->answered_at = now;
-    if (!result->is_probe) {
-        memcpy(state->http_address, result->http_address, sizeof state->http_address);
+    if (result->status != DOORMAN_OK || (!result->is_master && !result->redirect[0])) {
+        parent_note_failure(service, result, now);
+    } else if (is_redirected) {
+        parent_note_redirect(service, result);
+    } else {
+        if (!answered) parent_log_answer(service, result, now);
+        state->trouble.since = 0;
+        state->answered_at = now;
+        state->has_no_master = false;
+        if (result->shared_id) parent_note_shared_node(service, result, now);
+        if (!result->is_probe) {
+            memcpy(state->http_address, result->http_address, sizeof state->http_address);
+        }
     }
 }

@@ -167,6 +167,7 @@ enum {
     WARNING_MESSAGE_REFUSED = DOORMAN_EVENT_COUNT, /* the first of MESSAGE_KIND_COUNT kinds */
     WARNING_PARENT_UNREACHABLE = WARNING_MESSAGE_REFUSED + MESSAGE_KIND_COUNT,
     WARNING_PARENT_RESPONSE,
+    WARNING_PARENT_MASTER,
     WARNING_NODE_SHARED,
     WARNING_ETCD_UNREACHABLE,
     WARNING_HANDSHAKE,
@@ -223,19 +224,36 @@ struct message_report {
 /* A problem that lasts, such as a parent that cannot be reached. For pages and JSON. */
 struct trouble {
     doorman_time since; /* 0: there is no problem */
+    uint64_t count;     /* how often it was noticed since then */
     char reason[sizeof(doorman_error)];
 };
 
 /* Starts a problem, or gives it a new reason. */
 static inline void server_trouble_set(struct trouble *trouble, const char *reason,
                                       doorman_time now) {
-    if (trouble->since == 0) trouble->since = now;
+    if (trouble->since == 0) trouble->since = now, trouble->count = 0;
+    trouble->count++;
     snprintf(trouble->reason, sizeof trouble->reason, "%s", reason);
+}
+
+/* A problem as text: its duration in seconds, and how often it was noticed. */
+struct trouble_text {
+    char seconds[32], count[24];
+};
+
+static inline void server_trouble_write(const struct trouble *trouble, struct trouble_text *out,
+                                        doorman_time now) {
+    double seconds = (double)(now - trouble->since) / (double)DOORMAN_SECOND;
+    snprintf(out->seconds, sizeof out->seconds, "%.1f", seconds);
+    snprintf(out->count, sizeof out->count, "%" PRIu64, trouble->count);
 }
 
 /* What is known about the parent. */
 struct parent_state {
     doorman_time answered_at;                    /* 0: it has not answered yet */
+    doorman_time retry_at;                       /* after a failure: when the next request is due */
+    bool has_no_master;                          /* the problem is that it knows no master */
+    char redirect[DOORMAN_ID_BYTES_MAX + 1];     /* where it has redirected to last; "": nowhere */
     char address[DOORMAN_ID_BYTES_MAX + 1];      /* the last one that was asked; "": none */
     char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of its pages; not checked; "": not known */
     struct trouble trouble;                      /* why the last request failed */
@@ -391,6 +409,12 @@ struct lock_hold {
         cpu_time; /* cpu_time: without the time in which the thread did not run */
 };
 
+/* Why a server learns. */
+enum learning_cause {
+    LEARNING_OF_MASTER,       /* this process has become master */
+    LEARNING_OF_CONFIGURATION /* a new configuration has new templates, or longer leases */
+};
+
 /* What the log has said about learning. */
 struct learning {
     bool is_logged; /* the log says that the server learns */
@@ -438,11 +462,13 @@ struct service {
     struct reload reload;          /* used only by the main thread */
     struct lock_hold longest_hold; /* of pages and of the history */
     struct parent_link parent_link;
-    struct children *children; /* NULL: none */
-    struct election *election; /* NULL: no etcd */
-    struct trouble no_master;  /* of the node; with an election */
-    struct trouble last_loss;  /* when and why this process lost its mastership */
-    struct trouble etcd;       /* why the last call to etcd failed */
+    struct children *children;     /* NULL: none */
+    struct election *election;     /* NULL: no etcd */
+    struct trouble no_master;      /* of the node; with an election */
+    struct trouble last_loss;      /* when and why this process lost its mastership */
+    struct trouble etcd;           /* why the last call to etcd failed */
+    doorman_time etcd_answered_at; /* 0: it has not answered yet */
+    doorman_time master_until; /* of this process, unless etcd answers; 0: not master by election */
     char master_http[DOORMAN_ID_BYTES_MAX +
                      1];   /* of another process that is master; "": not known */
     struct notify *notify; /* NULL: systemd does not ask for notifications */
@@ -588,57 +614,7 @@ static inline void server_notify_stop(struct service *service) { (void)service; 
 
 /* ---- >>reports ------------------------------------------------------------------------------ */
 
-#define CONFIG_LOADED "configuration loaded"
-#define CONFIG_REFUSED "configuration refused; the last one stays in force"
-
-#ifdef DOORMAN_SERVER_REPORTS
-/* Logs a refused message, at most once a minute for each kind of message (V6). With --log-level
- * debug, logs every message. Precondition: the lock is not held. */
-void server_report_message(struct service *service, const struct message_report *report);
-
-/* Writes a hash of a configuration. Equal configurations have equal hashes, in files with different
- * layouts too. Writes "" if memory runs out, or if there is no configuration.
- *   config   NULL: none */
-void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]);
-
-/* Logs the result of the last load of the configuration, which is in service->last_load. After a
- * success, logs how the configuration in force differs from `last`. Only the thread that loads
- * configurations calls this function, so it needs no lock. */
-void server_report_config(const struct service *service, const doorman_config *last);
-
-/* Logs when learning starts and when it ends. The main thread calls this once a second.
- * Precondition: the lock is held. */
-void server_report_learning(struct service *service, doorman_time now);
-
-/* Logs and notes how a request to the parent has ended. Precondition: the lock is held. */
-void server_report_parent(struct service *service, const doorman_transport_result *result,
-                          doorman_time now);
-#else
-static inline void server_report_message(struct service *service,
-                                         const struct message_report *report) {
-    (void)service, (void)report;
-}
-static inline void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]) {
-    (void)config;
-    hash[0] = 0;
-}
-static inline void server_report_config(const struct service *service, const doorman_config *last) {
-    const char *error = service->last_load.error;
-    (void)last;
-    server_log(service->settings, error[0] ? LEVEL_ERROR : LEVEL_INFO,
-               error[0] ? CONFIG_REFUSED : CONFIG_LOADED, "file", service->settings->config,
-               error[0] ? "error" : LOG_END, error, LOG_END);
-}
-static inline void server_report_learning(struct service *service, doorman_time now) {
-    (void)service, (void)now;
-}
-static inline void server_report_parent(struct service *service,
-                                        const doorman_transport_result *result, doorman_time now) {
-    if (result->status == DOORMAN_OK) return;
-    server_log_warning(service, WARNING_PARENT_UNREACHABLE, "parent", result->address,
-                       result->error.text, now);
-}
-#endif
+#include "reports.h" /* the head of the part */
 
 /* ---- >>memory ------------------------------------------------------------------------------- */
 

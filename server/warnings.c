@@ -3,9 +3,11 @@
  * except those about peers.
  *
  * A kind of warning is logged at once, and then at most once a minute with the number of events.
- * The line describes the last event. Each of the first ids that two processes use has a kind of its
- * own. Further ids share one kind. Refused messages have a kind for each method, so that many bad
- * messages of one method do not hide those of another.
+ * The line describes the last event. When a problem such as a dead parent ends, its line for this
+ * minute is dropped: it would come after the line about the end, which has the number of failures.
+ * Each of the first ids that two processes use has a kind of its own. Further ids share one kind.
+ * Refused messages have a kind for each method, so that many bad messages of one method do not hide
+ * those of another.
  *
  * The line about a shared id has the addresses of its last two peers. The line about a holder that
  * does not confirm its leases has the address of its last peer. */
@@ -27,9 +29,13 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [DOORMAN_EVENT_SHARED_ID] = "two processes seem to use one id: further ids, this is the last",
     [DOORMAN_EVENT_UNCONFIRMED] =
         "a holder does not confirm its leases, so it holds back capacity after each cut",
+    [DOORMAN_EVENT_LEASE_ENDED] =
+        "the lease from the parent has ended, so clients of this resource get no capacity",
     [WARNING_MESSAGE_REFUSED] = "a message was refused",
     [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
     [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
+    [WARNING_PARENT_MASTER] =
+        "the parent answers, but knows no master, so this node gets no leases",
     [WARNING_NODE_SHARED] =
         "another process uses the name of this node too, says the parent: give it another --node",
     [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached, or refuses the call",
@@ -93,6 +99,11 @@ void server_log_warning(struct service *service, int kind, const char *key, cons
     const char *const pairs[WARNING_PAIR_MAX][2] = {{key, value},
                                                     {has_holder ? "holder" : "error", cause}};
     server_log_warning_pairs(service, kind, pairs, now);
+}
+
+void server_end_warning(struct service *service, int kind) {
+    service->warnings[kind].unlogged_count = 0;
+    service->warnings[kind].host_count = 0;
 }
 
 static bool peer_format(const nng_sockaddr *peer, char text[PEER_BYTES]) {
@@ -267,12 +278,13 @@ static void warning_add_event(struct service *service, const doorman_event *even
     int kind = (int)event->kind;
     bool is_shared = event->kind == DOORMAN_EVENT_SHARED_ID, is_server = service->sender.is_server;
     bool is_suspect = is_shared || event->kind == DOORMAN_EVENT_UNCONFIRMED;
+    bool is_own = event->kind == DOORMAN_EVENT_LEASE_ENDED; /* the holder is this node */
     const struct suspect *suspect =
         is_suspect ? suspect_note(service, event->holder_id, now) : NULL;
     if (is_shared) kind = warning_find_shared_id(service, event->holder_id, now);
     const char *const pairs[WARNING_PAIR_MAX][2] = {
         {"resource", event->resource_id},
-        {"holder", event->holder_id},
+        {"holder", is_own ? NULL : event->holder_id},
         {"kind", is_suspect && is_server ? "server" : NULL},
         {"peer", suspect ? text_or_null(suspect->peer) : NULL},
         {"other_peer", suspect && is_shared ? text_or_null(suspect->other_peer) : NULL},

@@ -23,6 +23,10 @@ struct suspect {
 void server_log_warning(struct service *service, int kind, const char *key, const char *value,
                         const char *cause, doorman_time now);
 
+/* Drops the events of a kind that no line has reported, because the problem has ended. The caller
+ * logs a line about this end, with the number of events. Precondition: the lock is held. */
+void server_end_warning(struct service *service, int kind);
+
 /* Works like server_log_warning, for an event with other pairs.
  *   pairs   WARNING_PAIR_MAX keys, each followed by its value. The keys are constant strings. A
  *           pair whose value is NULL is left out */
@@ -63,6 +67,9 @@ static inline void server_log_warning(struct service *service, int kind, const c
     if (!cause) return;
     server_log(service->settings, LEVEL_WARNING, "a request to another server has failed", key,
                value, "error", cause, LOG_END);
+}
+static inline void server_end_warning(struct service *service, int kind) {
+    (void)service, (void)kind;
 }
 static inline void server_log_warning_pairs(struct service *service, int kind,
                                             const char *const pairs[WARNING_PAIR_MAX][2],

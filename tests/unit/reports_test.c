@@ -1,5 +1,5 @@
 /* The log lines of server/reports.c (V6), with the time as a variable: refused messages, changed
- * configurations, and learning. */
+ * configurations, learning, and the parent. */
 #define main server_main
 int server_main(int argc, char **argv);
 #define DOORMAN_SERVER_REPORTS
@@ -239,19 +239,19 @@ static void equal_configurations_have_equal_hashes(void **state) {
 static void the_log_says_how_long_learning_lasts(void **state) {
     struct world *w = (struct world *)*state;
     doorman_config *config = server_create(w, 100 * SECOND);
-    server_report_learning(&w->service, 100 * SECOND);
+    server_report_learning(&w->service, LEARNING_OF_MASTER, 100 * SECOND);
     assert_int_equal(logged(w, ""), 0);
     set_master(w, DOORMAN_NEVER, 100 * SECOND);
-    server_report_learning(&w->service, 100 * SECOND);
+    server_report_learning(&w->service, LEARNING_OF_MASTER, 100 * SECOND);
     assert_int_equal(logged(w, STARTS "63.0 resources=0 holders=0\n"), 1);
     for (int second = 101; second < 163; second++) {
-        server_report_learning(&w->service, second * SECOND);
+        server_report_learning(&w->service, LEARNING_OF_MASTER, second * SECOND);
     }
-    server_report_learning(&w->service, 163 * SECOND - 1);
+    server_report_learning(&w->service, LEARNING_OF_MASTER, 163 * SECOND - 1);
     assert_int_equal(logged(w, ""), 0);
-    server_report_learning(&w->service, 163 * SECOND);
+    server_report_learning(&w->service, LEARNING_OF_MASTER, 163 * SECOND);
     assert_int_equal(logged(w, ENDED "63.0 resources=0 holders=0\n"), 1);
-    server_report_learning(&w->service, 164 * SECOND);
+    server_report_learning(&w->service, LEARNING_OF_MASTER, 164 * SECOND);
     assert_int_equal(logged(w, ""), 0);
     server_destroy(w, config);
 }
@@ -261,18 +261,131 @@ static void learning_that_a_lost_mastership_cuts_short_has_no_end(void **state) 
     struct world *w = (struct world *)*state;
     doorman_config *config = server_create(w, 100 * SECOND);
     set_master(w, 120 * SECOND, 100 * SECOND);
-    server_report_learning(&w->service, 100 * SECOND);
+    server_report_learning(&w->service, LEARNING_OF_MASTER, 100 * SECOND);
     assert_int_equal(logged(w, STARTS "63.0 resources=0 holders=0\n"), 1);
-    server_report_learning(&w->service, 120 * SECOND);
+    server_report_learning(&w->service, LEARNING_OF_MASTER, 120 * SECOND);
     set_master(w, 0, 121 * SECOND);
-    server_report_learning(&w->service, 121 * SECOND);
+    server_report_learning(&w->service, LEARNING_OF_MASTER, 121 * SECOND);
     assert_int_equal(logged(w, ""), 0);
     set_master(w, DOORMAN_NEVER, 130 * SECOND);
-    server_report_learning(&w->service, 131 * SECOND);
+    server_report_learning(&w->service, LEARNING_OF_MASTER, 131 * SECOND);
     assert_int_equal(logged(w, STARTS "62.0 resources=0 holders=0\n"), 1);
-    server_report_learning(&w->service, 193 * SECOND);
+    server_report_learning(&w->service, LEARNING_OF_MASTER, 193 * SECOND);
     assert_int_equal(logged(w, ENDED "62.0 resources=0 holders=0\n"), 1);
     server_destroy(w, config);
+}
+
+/* Resources that had no template were not limited, so clients can hold leases of them. */
+static void the_log_says_that_a_configuration_causes_learning(void **state) {
+    struct world *w = (struct world *)*state;
+    doorman_config *first = server_create(w, 0), *second = config_of(A "," B, "");
+    doorman_config *third = config_of(A "," B "," C, "");
+    set_master(w, DOORMAN_NEVER, 0);
+    server_report_learning(&w->service, LEARNING_OF_MASTER, 63 * SECOND);
+    assert_int_equal(logged(w, ""), 0);
+    assert_int_equal(doorman_server_configure(w->service.server, second, 100 * SECOND), DOORMAN_OK);
+    server_report_learning(&w->service, LEARNING_OF_CONFIGURATION, 100 * SECOND);
+    assert_int_equal(logged(w, "msg=\"learning starts for new templates: until leases from before "
+                               "them have ended, holders keep what they have, and get no more\" "
+                               "seconds=63.0 "),
+                     1);
+    assert_int_equal(doorman_server_configure(w->service.server, third, 140 * SECOND), DOORMAN_OK);
+    server_report_learning(&w->service, LEARNING_OF_CONFIGURATION, 140 * SECOND);
+    assert_int_equal(logged(w, "msg=\"learning takes longer: the new configuration has new "
+                               "templates, or longer leases\" seconds=63.0 "),
+                     1);
+    server_report_learning(&w->service, LEARNING_OF_CONFIGURATION, 150 * SECOND);
+    assert_int_equal(logged(w, ""), 0);
+    server_report_learning(&w->service, LEARNING_OF_MASTER, 203 * SECOND);
+    assert_int_equal(logged(w, ENDED "103.0 "), 1);
+    server_destroy(w, third);
+    doorman_config_destroy(second);
+    doorman_config_destroy(first);
+}
+
+/* ---- the parent ----------------------------------------------------------------------------- */
+
+static doorman_transport_result result_of(doorman_status status, const char *address) {
+    doorman_transport_result result = {.has_ended = true, .status = status};
+    result.is_master = status == DOORMAN_OK;
+    snprintf(result.address, sizeof result.address, "%s", address);
+    if (status != DOORMAN_OK) snprintf(result.error.text, sizeof result.error.text, "no answer");
+    return result;
+}
+
+static void report_result(struct world *w, doorman_transport_result result, doorman_time now) {
+    server_report_parent(&w->service, &result, now);
+}
+
+/* The line about the recovery has the number of failures, and no line about them comes later. */
+static void the_log_says_how_long_the_parent_did_not_answer(void **state) {
+    struct world *w = (struct world *)*state;
+    const struct parent_state *parent = &w->service.parent_link.state;
+    report_result(w, result_of(DOORMAN_OK, "a"), 50 * SECOND);
+    assert_int_equal(logged(w, "msg=\"the parent answers\" parent=a\n"), 1);
+    for (int i = 0; i < 20; i++) {
+        doorman_transport_result failure = result_of(DOORMAN_UNAVAILABLE, "a");
+        failure.retry_at = (102 + 2 * i) * SECOND;
+        report_result(w, failure, (100 + 2 * i) * SECOND);
+    }
+    assert_int_equal(logged(w, "the parent cannot be reached\" count=1 parent=a "), 1);
+    assert_true(parent->retry_at == 140 * SECOND);
+    report_result(w, result_of(DOORMAN_OK, "a"), 141 * SECOND);
+    assert_int_equal(logged(w, "answers\" parent=a after_seconds=41.0 failures=20\n"), 1);
+    server_warnings_update(&w->service, 1000 * SECOND);
+    assert_int_equal(logged(w, ""), 0);
+    assert_true(parent->trouble.since == 0 && parent->answered_at == 141 * SECOND);
+}
+
+/* A redirect to a server that does not answer is not an answer of the parent. */
+static void the_log_says_where_the_parent_redirects_to(void **state) {
+    struct world *w = (struct world *)*state;
+    const struct parent_state *parent = &w->service.parent_link.state;
+    doorman_transport_result redirect = result_of(DOORMAN_OK, "a");
+    redirect.is_master = false;
+    snprintf(redirect.redirect, sizeof redirect.redirect, "b");
+    for (int i = 0; i < 5; i++) {
+        report_result(w, redirect, (100 + i) * SECOND);
+        report_result(w, result_of(DOORMAN_UNAVAILABLE, "b"), (100 + i) * SECOND);
+    }
+    assert_true(parent->trouble.since == 100 * SECOND && parent->answered_at == 0);
+    report_result(w, result_of(DOORMAN_OK, "b"), 105 * SECOND);
+    snprintf(redirect.redirect, sizeof redirect.redirect, "c");
+    report_result(w, redirect, 106 * SECOND);
+    char text[4096];
+    size_t bytes = fread(text, 1, sizeof text - 1, (rewind(w->log), w->log));
+    text[bytes] = 0;
+    assert_int_equal(logged(w, "the parent redirects to its master\" from=a to="), 2);
+    assert_non_null(strstr(text, " from=a to=b\n"));
+    assert_non_null(strstr(text, " from=a to=c\n"));
+    assert_non_null(strstr(text, "answers\" parent=b after_seconds=5.0 failures=5\n"));
+}
+
+/* A node without clients only sends probes, which follow no redirect. */
+static void a_probe_says_where_the_master_is(void **state) {
+    struct world *w = (struct world *)*state;
+    doorman_transport_result probe = result_of(DOORMAN_OK, "a");
+    probe.is_master = false;
+    probe.is_probe = true;
+    snprintf(probe.redirect, sizeof probe.redirect, "b");
+    report_result(w, probe, 100 * SECOND);
+    assert_int_equal(logged(w, "the parent answers\" parent=a redirects_to=b\n"), 1);
+    assert_true(w->service.parent_link.state.answered_at == 100 * SECOND);
+}
+
+static void a_parent_without_a_master_is_a_problem(void **state) {
+    struct world *w = (struct world *)*state;
+    const struct parent_state *parent = &w->service.parent_link.state;
+    doorman_transport_result answer = result_of(DOORMAN_OK, "a");
+    answer.is_master = false;
+    for (int i = 0; i < 3; i++) report_result(w, answer, (100 + i) * SECOND);
+    assert_int_equal(logged(w, "level=warning msg=\"the parent answers, but knows no master, so "
+                               "this node gets no leases\" count=1 parent=a "),
+                     1);
+    assert_true(parent->has_no_master && parent->trouble.since == 100 * SECOND);
+    report_result(w, result_of(DOORMAN_OK, "a"), 103 * SECOND);
+    assert_int_equal(logged(w, "answers\" parent=a after_seconds=3.0 failures=3\n"), 1);
+    assert_false(parent->has_no_master);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, log_setup, log_teardown)
@@ -291,6 +404,11 @@ int main(void) {
         TEST(equal_configurations_have_equal_hashes),
         TEST(the_log_says_how_long_learning_lasts),
         TEST(learning_that_a_lost_mastership_cuts_short_has_no_end),
+        TEST(the_log_says_that_a_configuration_causes_learning),
+        TEST(the_log_says_how_long_the_parent_did_not_answer),
+        TEST(the_log_says_where_the_parent_redirects_to),
+        TEST(a_probe_says_where_the_master_is),
+        TEST(a_parent_without_a_master_is_a_problem),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

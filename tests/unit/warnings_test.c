@@ -135,6 +135,35 @@ static void a_line_about_several_events_describes_the_last(void **state) {
     assert_int_equal(logged(w, " count=2 resource=two holder=b\n"), 1);
 }
 
+/* The line about the end of a problem counts all its events. So no line about them comes later. */
+static void a_problem_that_has_ended_is_not_logged_any_more(void **state) {
+    struct world *w = (struct world *)*state;
+    const int kind = WARNING_ETCD_UNREACHABLE;
+    for (int i = 0; i < 20; i++) {
+        server_log_warning(&w->service, kind, "key", "k", "no answer", (100 + i) * SECOND);
+    }
+    assert_int_equal(logged(w, " count=1 key=k error=\"no answer\"\n"), 1);
+    server_end_warning(&w->service, kind);
+    update(w, 160 * SECOND);
+    update(w, 1000 * SECOND);
+    assert_int_equal(logged(w, ""), 0);
+    server_log_warning(&w->service, kind, "key", "k", "no answer", 1001 * SECOND);
+    assert_int_equal(logged(w, " count=1 key=k error=\"no answer\"\n"), 1);
+}
+
+/* The holder of this lease is the node itself, so the line does not name it. */
+static void a_lease_of_the_node_that_ends_is_logged_once_a_minute(void **state) {
+    struct world *w = (struct world *)*state;
+    const doorman_event event = {DOORMAN_EVENT_LEASE_ENDED, "db/orders", "node", 1};
+    for (int i = 0; i < 5; i++) warning_add_event(&w->service, &event, (100 + i) * SECOND);
+    assert_int_equal(logged(w, "level=warning msg=\"the lease from the parent has ended, so "
+                               "clients of this resource get no capacity\" count=1 "
+                               "resource=db/orders\n"),
+                     1);
+    update(w, 160 * SECOND);
+    assert_int_equal(logged(w, " count=4 resource=db/orders\n"), 1);
+}
+
 /* Logs a refused peer with this IPv4 address and port. */
 static void refuse(struct world *w, uint32_t host, uint16_t port) {
     const nng_sockaddr peer = {
@@ -183,6 +212,8 @@ int main(void) {
         TEST(the_line_about_a_suspect_has_its_peers),
         TEST(a_new_suspect_takes_the_place_of_the_oldest),
         TEST(a_line_about_several_events_describes_the_last),
+        TEST(a_problem_that_has_ended_is_not_logged_any_more),
+        TEST(a_lease_of_the_node_that_ends_is_logged_once_a_minute),
         TEST(a_line_about_peers_counts_their_hosts),
         TEST(failed_handshakes_over_nng_are_counted_and_logged_once_a_minute),
     };
