@@ -251,7 +251,8 @@ struct snapshot {
     doorman_time learned_at, lease_end; /* latest end of learning; earliest lease end */
     doorman_time learns_until; /* of the process, also without resources; 0: it does not learn */
     struct parent_state parent;
-    struct trouble no_master, last_loss, etcd; /* see struct service */
+    struct trouble no_master, last_loss, etcd;   /* see struct service */
+    doorman_time etcd_answered_at, master_until; /* see struct service */
     struct row *rows;
     size_t row_count, row_capacity;
     struct row others; /* the sum of the resources beyond `limit` */

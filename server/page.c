@@ -11,18 +11,42 @@
 
 #define PAGE_ROWS 100
 
-/* The state of the mastership, at the top of a page. The color is green only if this process is
- * master. <main> has the state too, for the script. */
+/* The state of the process, at the top of a page. The color is green only if this process is master
+ * and, in a node with a parent, has the leases of its resources. <main> has the state too, for the
+ * script. */
 struct page_state {
     const char *class, *text;
 };
 
+#define LEASES_COUNTED 1000 /* resources that are counted, because the lock is held */
+
+/* Returns the state of the leases of a node with a parent. Precondition: the lock is held. */
+static struct page_state page_leases_read(struct service *service,
+                                          const struct snapshot *snapshot) {
+    doorman_cursor cursor = {.position = 0};
+    doorman_server_resource info;
+    size_t count = 0, leased_count = 0;
+    while (count < LEASES_COUNTED &&
+           doorman_server_next_resource(service->server, &cursor, &info, snapshot->now)) {
+        count++;
+        leased_count += info.leased;
+    }
+    if (count > 0 && leased_count == 0)
+        return (struct page_state){"bad", "no lease from the parent"};
+    if (leased_count < count) return (struct page_state){"warn", "some leases are missing"};
+    if (snapshot->parent.trouble.since == 0) return (struct page_state){"good", "live"};
+    return count > 0 ? (struct page_state){"warn", "live, but the parent fails"}
+                     : (struct page_state){"warn", "the parent fails"};
+}
+
 static struct page_state page_state_read(struct service *service) {
     struct snapshot snapshot = {.now = 0};
+    struct page_state state = {"good", "live"};
     pthread_mutex_lock(&service->lock);
     server_snapshot_find_master(&snapshot, service);
+    if (service->settings->parents.count > 0) state = page_leases_read(service, &snapshot);
     pthread_mutex_unlock(&service->lock);
-    if (snapshot.is_master) return (struct page_state){"good", "live"};
+    if (snapshot.is_master) return state;
     return snapshot.master[0] ? (struct page_state){"warn", "not the master"}
                               : (struct page_state){"bad", "no master"};
 }

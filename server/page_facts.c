@@ -106,14 +106,31 @@ void server_page_link(struct text *text, const char *http, const char *resource,
     if (http[0]) server_text_add(text, "</a>");
 }
 
-/* If the HTTP address of the master is known, its address is a link to its page. */
-static void page_master(struct text *text, const struct snapshot *snapshot) {
+/* Adds until when this process is master if etcd does not answer any more. */
+static void page_master_self(struct text *text, const struct snapshot *snapshot) {
+    server_text_add(text, "this process");
+    if (snapshot->master_until == 0) return;
+    server_text_add(text, "; without an answer of etcd, for ");
+    server_page_duration(text, snapshot->master_until - snapshot->now);
+}
+
+/* Adds the address of the master. If its HTTP address is known, the address is a link to its page.
+ * If the master has failed, its election key ends with its etcd lease. */
+static void page_master_other(struct text *text, const struct service *service,
+                              const struct snapshot *snapshot) {
+    server_text_add(text, "another: ");
+    server_page_link(text, snapshot->master_http, NULL, snapshot->master);
+    server_text_addf(text, "; if it fails, its lease in etcd ends within %d s",
+                     service->settings->election_ttl);
+}
+
+static void page_master(struct text *text, const struct service *service,
+                        const struct snapshot *snapshot) {
     page_fact(text, "master", snapshot->is_master ? "good" : snapshot->master[0] ? "warn" : "bad");
     if (snapshot->is_master) {
-        server_text_add(text, "this process");
+        page_master_self(text, snapshot);
     } else if (snapshot->master[0]) {
-        server_text_add(text, "another: ");
-        server_page_link(text, snapshot->master_http, NULL, snapshot->master);
+        page_master_other(text, service, snapshot);
     } else if (snapshot->no_master.since) {
         server_text_add(text, "none for ");
         server_page_duration(text, snapshot->now - snapshot->no_master.since);
@@ -138,20 +155,39 @@ static void page_trouble(struct text *text, const char *name, const struct troub
     server_text_add(text, "</span></dd></div>");
 }
 
-/* Adds why there is no master, and when and why this process lost its mastership. */
+/* Adds whether etcd answers, and when and why this process lost its mastership. */
 static void page_election(struct text *text, const struct snapshot *snapshot) {
     static const char *const fails[] = {"has not answered for ", ": "};
     static const char *const lost[] = {"", " ago: "};
     page_trouble(text, "etcd", &snapshot->etcd, fails, snapshot->now);
+    if (snapshot->etcd_answered_at && !snapshot->etcd.since) {
+        page_fact(text, "etcd", "good");
+        server_text_add(text, "answered ");
+        server_page_duration(text, snapshot->now - snapshot->etcd_answered_at);
+        server_text_add(text, " ago</dd></div>");
+    }
     page_trouble(text, "last loss of mastership", &snapshot->last_loss, lost, snapshot->now);
+}
+
+/* Adds why the parent gives no leases, and when the next request is sent. */
+static void page_parent_trouble(struct text *text, const struct parent_state *parent,
+                                doorman_time now) {
+    static const char *const fails[] = {"not reached for ", ": "};
+    static const char *const answers[] = {"answers, but has had no master for ", ": "};
+    page_trouble(text, "link to the parent", &parent->trouble,
+                 parent->has_no_master ? answers : fails, now);
+    if (parent->retry_at <= now) return;
+    page_fact(text, "next request to the parent", "");
+    server_text_add(text, "in ");
+    server_page_duration(text, parent->retry_at - now);
+    server_text_add(text, "</dd></div>");
 }
 
 /* Adds whether the parent answers. */
 static void page_parent_state(struct text *text, const struct snapshot *snapshot) {
-    static const char *const fails[] = {"not reached for ", ": "};
     const struct parent_state *parent = &snapshot->parent;
     if (parent->trouble.since) {
-        page_trouble(text, "link to the parent", &parent->trouble, fails, snapshot->now);
+        page_parent_trouble(text, parent, snapshot->now);
         return;
     }
     page_fact(text, "link to the parent", parent->answered_at ? "good" : "");
@@ -241,7 +277,7 @@ void server_page_facts(struct text *text, struct service *service,
     page_fact_text(text, "node", service->node, "");
     if (strcmp(service->id, service->node) != 0) page_fact_text(text, "process", service->id, "");
     page_fact_text(text, "role", is_root ? "root: has the configuration" : "child of a parent", "");
-    page_master(text, snapshot);
+    page_master(text, service, snapshot);
     page_fact_text(text, "address", service->advertise, "");
     page_election(text, snapshot);
     page_parent(text, service, snapshot);

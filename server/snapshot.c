@@ -173,6 +173,8 @@ void server_snapshot_find_master(struct snapshot *snapshot, struct service *serv
     snapshot->no_master = service->no_master;
     snapshot->last_loss = service->last_loss;
     snapshot->etcd = service->etcd;
+    snapshot->etcd_answered_at = service->etcd_answered_at;
+    snapshot->master_until = service->master_until;
     snprintf(snapshot->parent_http, sizeof snapshot->parent_http, "%s",
              server_host_is_http_address(parent) ? parent : "");
 }

@@ -206,7 +206,7 @@ static void the_page_shows_no_time_of_learning_before_the_parent_answers(void **
     expect(&leaf, "/", HOST, 200, "1 resource, until the parent answers");
     expect(&leaf, "/", HOST, 200, "learning until the parent answers");
     expect(&leaf, "/resources?resource=db", HOST, 200, "learning until the parent answers");
-    expect(&leaf, "/", HOST, 200, "<main data-state=good ");
+    expect(&leaf, "/", HOST, 200, "<main data-state=bad ");
     server_stop(&leaf.server);
 }
 

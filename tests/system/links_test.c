@@ -103,10 +103,47 @@ static void a_node_says_whether_its_parent_answers(void **state) {
     server_stop(&root.server);
     process_await(leaf.server.process, "the parent cannot be reached", 1);
     await_text(&leaf, "/", "not reached for ");
+    await_text(&leaf, "/", "<span id=live class=warn>the parent fails</span>");
+    await_text(&leaf, "/", "next request to the parent</dt><dd class=''>in ");
     await_text(&leaf, "/v1/status", "\"failure\":{\"for\":");
     await_text(&leaf, "/metrics", "\ndoorman_server_parent_reachable 0\n");
     free(post(&leaf, "/v1/get_capacity", HOST JSON, CAPACITY_REQUEST("c", "db/a", "5")));
     await_text(&leaf, "/resources?resource=db/a", "no lease from the parent: it is not reached");
+    server_stop(&leaf.server);
+}
+
+#define SHORT_LEASES                                                                               \
+    "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 1000, \"algorithm\": "            \
+    "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 4, \"refresh_interval\": 1, "                    \
+    "\"learning_mode_duration\": 0}}]}"
+
+/* Sends requests of a client until the page of a node has a text. */
+static void ask_until(const struct fixture *node, const char *expected) {
+    bool found = false;
+    for (int ms = 0; ms < TIMEOUT_MS && !found; ms += 100) {
+        free(post(node, "/v1/get_capacity", HOST JSON, CAPACITY_REQUEST("c", "db/a", "5")));
+        char *page = get(node, "/", HOST);
+        found = strstr(page, expected) != NULL;
+        free(page);
+        if (!found) sleep_ms(100);
+    }
+    if (!found) fail_msg("the page never has '%s'", expected);
+}
+
+/* The header is green only while the node has its leases and its parent answers. */
+static void a_node_whose_lease_has_ended_is_not_live(void **state) {
+    (void)state;
+    struct fixture root = fixture_start(SHORT_LEASES, NULL);
+    struct fixture leaf = child_start(&root, "leaf");
+    ask_until(&leaf, "5 leased from the parent");
+    ask_until(&leaf, "<span id=live class=good>live</span>");
+    server_stop(&root.server);
+    ask_until(&leaf, "<span id=live class=bad>no lease from the parent</span>");
+    process_await(leaf.server.process,
+                  "msg=\"the lease from the parent has ended, so clients of this resource get no "
+                  "capacity\" count=1 resource=db/a\n",
+                  1);
+    ask_until(&leaf, "next request to the parent</dt>");
     server_stop(&leaf.server);
 }
 
@@ -517,6 +554,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(pages_link_up_and_down_the_tree),
         TEST(a_node_says_whether_its_parent_answers),
+        TEST(a_node_whose_lease_has_ended_is_not_live),
         TEST(a_node_says_where_its_capacity_comes_from),
         TEST(a_node_says_why_it_has_no_master),
         TEST(nodes_below_show_the_description_and_the_unit),
