@@ -34,8 +34,7 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [WARNING_MESSAGE_REFUSED] = "a message was refused",
     [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
     [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
-    [WARNING_PARENT_MASTER] =
-        "the parent answers, but knows no master, so this node gets no leases",
+    [WARNING_PARENT_MASTER] = "the parent knows no master, so this node gets no leases",
     [WARNING_NODE_SHARED] =
         "another process uses the name of this node too, says the parent: give it another --node",
     [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached, or refuses the call",

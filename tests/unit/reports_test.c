@@ -379,7 +379,7 @@ static void a_parent_without_a_master_is_a_problem(void **state) {
     doorman_transport_result answer = result_of(DOORMAN_OK, "a");
     answer.is_master = false;
     for (int i = 0; i < 3; i++) report_result(w, answer, (100 + i) * SECOND);
-    assert_int_equal(logged(w, "level=warning msg=\"the parent answers, but knows no master, so "
+    assert_int_equal(logged(w, "level=warning msg=\"the parent knows no master, so "
                                "this node gets no leases\" count=1 parent=a "),
                      1);
     assert_true(parent->has_no_master && parent->trouble.since == 100 * SECOND);
