@@ -16043,7 +16043,9 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
  *    that time it refuses every permit that has an item with the same resource and key, the same
  *    minimum or more, and the same max_wait or less. The time begins when the message was sent,
  *    which is before the server decided. So a refusal never lasts longer than the server allows.
- *    The client remembers at most DOORMAN__REFUSALS_MAX refusals.
+ *    The client remembers at most DOORMAN__REFUSALS_MAX refusals. For one more, it forgets the one
+ *    whose resource and key were not refused for the longest time. When all refusals have ended, an
+ *    idle client forgets them.
  * P23 The fallback decides if a server gives no answer within the timeout, if no server can be
  *    reached, if the response is an error, and if a refusal says UNMATCHED or LEARNING.
  *       A message has failed if it has no valid response of a master. Its permits are sent again,
@@ -16130,7 +16132,7 @@ typedef struct doorman__calls {
 /* A refusal that is still valid (P22). The resource and the key are behind the struct. */
 typedef struct doorman__known_refusal {
     doorman__link link;
-    struct doorman__known_refusal *next; /* in the order in which they were added */
+    struct doorman__known_refusal *previous, *next; /* in the order in which servers refused */
     size_t text_bytes;
     double min;
     doorman_time max_wait, until, retry_at; /* retry_at NEVER: not known */
@@ -16159,6 +16161,7 @@ struct doorman_permit_client {
 
     doorman__table refusals;
     doorman__known_refusal *oldest, *newest;
+    doorman_time refusals_end; /* all refusals have ended at this time */
     doorman_permit_client_info counts;
 };
 
@@ -16390,16 +16393,34 @@ static uint64_t doorman__item_hash(const uint64_t key[2], const doorman_permit_i
     return doorman__hash_bytes(key, (const unsigned char *)text, doorman__item_text(item));
 }
 
-/* Forgets refusals that have ended, and one more if the table is full. */
+static void doorman__known_refusal_append(doorman_permit_client *client,
+                                          doorman__known_refusal *refusal) {
+    refusal->previous = client->newest;
+    refusal->next = NULL;
+    *(client->newest ? &client->newest->next : &client->oldest) = refusal;
+    client->newest = refusal;
+}
+
+static void doorman__known_refusal_unlink(doorman_permit_client *client,
+                                          doorman__known_refusal *refusal) {
+    *(refusal->previous ? &refusal->previous->next : &client->oldest) = refusal->next;
+    *(refusal->next ? &refusal->next->previous : &client->newest) = refusal->previous;
+}
+
+/* Forgets the oldest refusals while they have ended, and one more if the table is full. */
 static void doorman__known_refusals_forget(doorman_permit_client *client, doorman_time now) {
     while (client->oldest &&
            (client->oldest->until <= now || client->refusals.count >= DOORMAN__REFUSALS_MAX)) {
         doorman__known_refusal *oldest = client->oldest;
         doorman__table_remove(&client->refusals, &oldest->link);
-        client->oldest = oldest->next;
-        if (!client->oldest) client->newest = NULL;
+        doorman__known_refusal_unlink(client, oldest);
         DOORMAN_FREE(oldest);
     }
+}
+
+/* Returns when all refusals have ended, so that an idle client forgets them. */
+static doorman_time doorman__known_refusals_due(const doorman_permit_client *client) {
+    return client->oldest ? client->refusals_end : DOORMAN_NEVER;
 }
 
 static doorman__known_refusal *doorman__known_refusal_add(doorman_permit_client *client,
@@ -16412,8 +16433,6 @@ static doorman__known_refusal *doorman__known_refusal_add(doorman_permit_client 
     refusal->text_bytes = bytes;
     memcpy(refusal + 1, item->resource_id, bytes);
     doorman__table_add(&client->refusals, &refusal->link, hash);
-    *(client->newest ? &client->newest->next : &client->oldest) = refusal;
-    client->newest = refusal;
     return refusal;
 }
 
@@ -16432,8 +16451,13 @@ static void doorman__known_refusal_remember(doorman_permit_client *client,
     const doorman_permit_item *item = call->request.items;
     uint64_t hash = doorman__item_hash(client->hash_key, item);
     doorman__known_refusal *refusal = doorman__known_refusal_find(client, item, hash);
-    if (!refusal) refusal = doorman__known_refusal_add(client, item, hash);
-    if (!refusal) return;
+    if (refusal) {
+        doorman__known_refusal_unlink(client, refusal);
+    } else if ((refusal = doorman__known_refusal_add(client, item, hash)) == NULL) {
+        return;
+    }
+    doorman__known_refusal_append(client, refusal);
+    client->refusals_end = doorman__later(client->refusals_end, until);
     refusal->min = doorman__request_minimum(&call->request, 0);
     refusal->max_wait = client->permit_items[call->place].max_wait;
     refusal->until = until;
@@ -16663,7 +16687,7 @@ static doorman_time doorman__batch_fill(doorman_permit_client *client, const doo
     return doorman__earlier(timeout, client->message_timeout);
 }
 
-/* Ends the calls whose time has come. */
+/* Ends the calls whose time has come, and forgets refusals when all have ended. */
 static void doorman__permit_client_work(doorman_permit_client *client, doorman_time now) {
     now = doorman__upstream_now(&client->upstream, now);
     while (doorman__timers_due(&client->timers) <= now) {
@@ -16676,11 +16700,13 @@ static void doorman__permit_client_work(doorman_permit_client *client, doorman_t
             doorman__call_fall_back(client, call, now);
         }
     }
+    if (doorman__known_refusals_due(client) <= now) doorman__known_refusals_forget(client, now);
 }
 
 static doorman_time doorman__permit_client_due(const doorman_permit_client *client) {
     const doorman_upstream *upstream = &client->upstream;
-    doorman_time due = doorman__timers_due(&client->timers);
+    doorman_time due =
+        doorman__earlier(doorman__timers_due(&client->timers), doorman__known_refusals_due(client));
     if (client->decided.first) return 0;
     if (upstream->state == DOORMAN__REQUESTED) {
         return doorman__earlier(due, doorman__upstream_due(upstream));

@@ -18,6 +18,9 @@
  *   --levels, --nodes, --clients, --resources, --seconds
  *              the largest system, and the longest time with faults; --levels 1 excludes trees
  */
+#define DOORMAN_MALLOC(bytes) sim_allocate(NULL, bytes)
+#define DOORMAN_REALLOC(pointer, bytes) sim_allocate(pointer, bytes)
+#define DOORMAN_FREE(pointer) sim_free(pointer)
 #define DOORMAN_IMPLEMENTATION
 #include "sim.h"
 

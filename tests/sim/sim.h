@@ -35,6 +35,12 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* The memory of doorman.h, for sim.c. */
+void *sim_allocate(void *old, size_t bytes);
+void sim_free(void *memory);
+/* Returns how many blocks are allocated. 0: the program does not count them. */
+size_t sim_block_count(void);
+
 #include "doorman.h"
 
 #define SIM_NODES 13

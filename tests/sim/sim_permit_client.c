@@ -305,8 +305,16 @@ void sim_permit_client_ask(sim_world *world, size_t index, uint64_t *random) {
     if (!world->failure[0]) sim_permit_client_step(world, index);
 }
 
+/* An idle client has its addresses, and one block for each of its tables. A local limiter has one
+ * more for each key. */
 void sim_permit_client_check_idle(sim_world *world, size_t index) {
+    const sim_model *model = &models[index];
     doorman_permit_client_info info;
     doorman_permit_client_read(clients[index], &info);
-    if (info.waiting_count) sim_fail(world, "%s has lost a permit", models[index].name);
+    if (info.waiting_count) sim_fail(world, "%s has lost a permit", model->name);
+    size_t before = sim_block_count(), most = model->process_count + 8;
+    if (model->policy.fallback == DOORMAN_FAIL_LOCAL) most += 4 + (size_t)SIM_PLACES * SIM_KEYS;
+    sim_permit_client_stop(world, index);
+    size_t count = before - sim_block_count();
+    if (count > most) sim_fail(world, "%s, which is idle, has %zu blocks", model->name, count);
 }

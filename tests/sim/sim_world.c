@@ -7,6 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- memory */
+
+static size_t block_count;
+
+void *sim_allocate(void *old, size_t bytes) {
+    void *memory = realloc(old, bytes);
+    if (memory && !old) block_count++;
+    return memory;
+}
+
+void sim_free(void *memory) {
+    if (memory) block_count--;
+    free(memory);
+}
+
+size_t sim_block_count(void) { return block_count; }
+
 /* ---- random numbers */
 
 double sim_unit(uint64_t *random) {

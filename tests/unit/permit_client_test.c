@@ -427,6 +427,37 @@ static void refusals_are_bounded(void **state) {
     world_end(w);
 }
 
+/* A key that is refused again and again must not keep the refusals of other keys in memory. */
+static void a_refusal_that_is_renewed_is_the_last_one_to_be_forgotten(void **state) {
+    (void)state;
+    world *w = world_start();
+    learn_refusal(w, "hot", 1, 0, SECOND);
+    learn_refusal(w, "ann", 1, 0, SECOND / 2);
+    w->now += 3 * SECOND / 4;
+    learn_refusal(w, "hot", 2, SECOND, SECOND);
+    learn_refusal(w, "bob", 1, 0, SECOND);
+    assert_int_equal(w->client->refusals.count, 2);
+    assert_true(refuses_alone(w, "hot", 2, 0));
+    world_end(w);
+}
+
+static void an_idle_client_forgets_its_refusals_when_the_last_one_ends(void **state) {
+    (void)state;
+    world *w = world_start();
+    learn_refusal(w, "ann", 1, 0, SECOND);
+    learn_refusal(w, "bob", 1, 0, SECOND / 2);
+    doorman_time end = w->client->oldest->until;
+    assert_int_equal(doorman_upstream_due(w->upstream), end);
+    w->now = end - 1;
+    assert_false(take_message(w));
+    assert_int_equal(w->client->refusals.count, 2);
+    w->now = end;
+    assert_false(take_message(w));
+    assert_int_equal(w->client->refusals.count, 0);
+    assert_int_equal(doorman_upstream_due(w->upstream), DOORMAN_NEVER);
+    world_end(w);
+}
+
 /* Holds the refusals against a list that remembers the last one of each key. */
 static void refusals_are_those_of_a_slow_model(void **state) {
     (void)state;
@@ -1073,6 +1104,8 @@ int main(void) {
         cmocka_unit_test(a_permit_with_a_refused_item_is_refused),
         cmocka_unit_test(only_refusals_of_one_item_with_a_time_are_kept),
         cmocka_unit_test(refusals_are_bounded),
+        cmocka_unit_test(a_refusal_that_is_renewed_is_the_last_one_to_be_forgotten),
+        cmocka_unit_test(an_idle_client_forgets_its_refusals_when_the_last_one_ends),
         cmocka_unit_test(refusals_are_those_of_a_slow_model),
         cmocka_unit_test(no_answer_in_time_grants_the_minimum),
         cmocka_unit_test(equal_items_fall_back_to_a_whole_number),
