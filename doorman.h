@@ -7689,6 +7689,9 @@ struct doorman_server {
 static doorman_status doorman__permits_check_message(doorman_permits *permits,
                                                      const doorman_request *request,
                                                      doorman_error *error);
+static doorman_status doorman__permits_check_limits(const doorman_permits *permits,
+                                                    const doorman_request *request,
+                                                    doorman_error *error);
 static doorman_status doorman__permits_answer(doorman_permits *permits,
                                               const doorman_request *request,
                                               doorman_response *response, doorman__arena *arena,
@@ -9387,6 +9390,9 @@ static doorman_status doorman__server_handle_permits(doorman_server *server,
                                                      doorman__arena *arena, doorman_error *error) {
     doorman_response decided = doorman__server_start_response(server, request);
     doorman_status status = doorman__permits_check_message(server->permits, request, error);
+    if (status == DOORMAN_OK && server->is_master) {
+        status = doorman__permits_check_limits(server->permits, request, error);
+    }
     if (status == DOORMAN_OK && server->is_master) {
         doorman__arena_clear(arena);
         status = doorman__permits_answer(server->permits, request, &decided, arena, error,
@@ -14407,6 +14413,50 @@ static doorman_status doorman__permits_check_message(doorman_permits *permits,
                     : doorman__permits_check_entries(permits, request, error);
 }
 
+static bool doorman__permits_is_banned(const doorman_permits *permits, const char *resource_id,
+                                       const char *key) {
+    const doorman__place *place = doorman__permits_find_place(permits, resource_id);
+    if (!place) return false;
+    const doorman__identity of_key = doorman__identity_of(permits, place, key ? key : "");
+    return doorman__permits_find_ban(permits, &of_key) != NULL;
+}
+
+static bool doorman__template_has_limit(const doorman_template *template_, const char *name) {
+    for (size_t i = 0; i < template_->limit_count; i++) {
+        if (strcmp(template_->limits[i].name, name) == 0) return true;
+    }
+    return false;
+}
+
+/* Checks that the entries of an INSPECT or RESET mean something: a typing error would otherwise
+ * look like a key without counters. A ban needs no limit. Only a master knows which keys are
+ * banned. */
+static doorman_status doorman__permits_check_limits(const doorman_permits *permits,
+                                                    const doorman_request *request,
+                                                    doorman_error *error) {
+    if (request->method != DOORMAN_INSPECT && request->method != DOORMAN_RESET) return DOORMAN_OK;
+    for (size_t i = 0; i < request->entry_count; i++) {
+        const doorman_permit_entry *entry = &request->entries[i];
+        const doorman_template *found = doorman__permits_template(permits, entry->resource_id);
+        const char *text = NULL;
+        if (entry->sets_ban) continue;
+        if (!found) {
+            text = "resource_id: no template with limits matches this resource";
+        } else if (!found->limit_count) {
+            text = "resource_id: the list of limits of its template is empty";
+        } else if (entry->limit && !doorman__template_has_limit(found, entry->limit)) {
+            text = "limit: the template of this resource has no limit with this name";
+        }
+        bool has_limits = found && found->limit_count;
+        if (!text || (!has_limits && !entry->limit &&
+                      doorman__permits_is_banned(permits, entry->resource_id, entry->key))) {
+            continue;
+        }
+        return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT, "entry", i, text);
+    }
+    return DOORMAN_OK;
+}
+
 /* Copies the name of a limit. Returns false if memory runs out. */
 static bool doorman__permit_keep_name(doorman__arena *arena, const char **name) {
     if (!*name) return true;
@@ -18325,6 +18375,19 @@ static void doorman__read_nested(const doorman__field *body) {
     }
 }
 
+/* Writes the names of all methods, with a comma between two names. */
+static void doorman__method_names(char *out, size_t room) {
+    size_t used = 0;
+    for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
+        bool is_server = i == DOORMAN_METHOD_COUNT;
+        doorman_method method = is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i;
+        int count = snprintf(out + used, room - used, "%s%s", i ? ", " : "",
+                             doorman_method_name(method, is_server));
+        assert(count > 0 && (size_t)count < room - used);
+        used += (size_t)count;
+    }
+}
+
 /* Returns the method of a message, and sets *body to the object of the method. */
 static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
                                            doorman__field *body) {
@@ -18344,8 +18407,11 @@ static doorman_method doorman__read_method(const doorman__field *root, bool *is_
         const char *name = doorman_method_name((doorman_method)i, false);
         if (strcmp(only->string, name) == 0) return (doorman_method)i;
     }
+    char names[160];
+    doorman__method_names(names, sizeof names);
     reader->status =
-        doorman__fail(reader->error, DOORMAN_NOT_FOUND, "no such method: %.64s", only->string);
+        doorman__fail(reader->error, DOORMAN_NOT_FOUND, "no such method: %.40s; the methods are %s",
+                      only->string, names);
     return DOORMAN_DISCOVERY;
 }
 
@@ -19595,11 +19661,13 @@ static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange)
 
 static doorman_status doorman__exchange_check_administration(doorman_json_exchange *exchange) {
     const doorman_request *request = &exchange->request;
-    bool administers = request->method == DOORMAN_INSPECT || request->method == DOORMAN_RESET;
+    bool resets = request->method == DOORMAN_RESET;
+    bool administers = resets || request->method == DOORMAN_INSPECT;
     if (!administers || !exchange->forbids_administration) return DOORMAN_OK;
+    const char *name = doorman_method_name(request->method, false);
     return doorman__fail(&exchange->error, DOORMAN_NOT_FOUND,
-                         "%s: is only possible over HTTP, where a token says who asks",
-                         doorman_method_name(request->method, false));
+                         "%s: send it over HTTP, as POST /v1/%s with a token of the role %s", name,
+                         name, resets ? "admin" : "read");
 }
 
 doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const char *text,

@@ -567,9 +567,6 @@ static void page_key(struct text *text, struct service *service, const char *res
             server_text_add(text, "<p class=bad>banned for ");
             server_page_duration(text, state->retry_after + DOORMAN_SECOND - 1);
             server_text_add(text, "</p>");
-        } else if (state->reason == DOORMAN_REASON_UNMATCHED) {
-            server_text_add(text,
-                            "<p class=warn>No template with limits matches this resource.</p>");
         }
         page_details(text, state);
     }

@@ -282,6 +282,20 @@ static void check_entry(sim_account *account, const sim_entry *wanted, doorman_m
     }
 }
 
+/* Returns whether an inspection or a reset names a limit that the resource does not have. A server
+ * refuses it. */
+static bool names_no_limit(const sim_account *account, const sim_entry *wanted,
+                           doorman_method method) {
+    const char *name = wanted->entry.limit;
+    const sim_permit_template *found = sim_template_of(account->version, wanted->place);
+    if (method == DOORMAN_REPORT || wanted->entry.sets_ban) return false;
+    if (!found || !found->has_limits || !found->limit_count) return true;
+    for (size_t i = 0; name && i < found->limit_count; i++) {
+        if (strcmp(found->limits[i].limit.name, name) == 0) return false;
+    }
+    return name != NULL;
+}
+
 /* Handles an entry of a report or an inspection, or a reset or a ban. */
 static doorman_status handle_entry(sim_world *world, size_t process, const sim_call *call,
                                    const sim_entry *wanted, doorman_response *response,
@@ -299,6 +313,12 @@ static doorman_status handle_entry(sim_world *world, size_t process, const sim_c
     doorman_status status = doorman_server_handle(world->processes[process].server, &request,
                                                   response, error, local_of(world, process));
     account->resets = false;
+    bool refused = account->open && status == DOORMAN_INVALID_ARGUMENT;
+    if (refused && names_no_limit(account, wanted, call->method)) {
+        request.entry_count = 0; /* the message has nothing to do */
+        return doorman_server_handle(world->processes[process].server, &request, response, error,
+                                     local_of(world, process));
+    }
     if (status != DOORMAN_OK || !response->is_master) return status;
     sim_log(world, "%s: %s of %s for \"%s\", %g", world->processes[process].address,
             doorman_method_name(call->method, false), entry->resource_id, entry->key, entry->cost);

@@ -119,7 +119,8 @@ static void a_key_can_be_inspected_with_a_token(void **state) {
     const char *const reader = HOST "Authorization: Bearer r-1\r\n";
     expect(&fixture, "/keys?resource=login/web&key=bob", reader, 200, "used up");
     expect(&fixture, "/keys?resource=login/web&key=new", reader, 200, "per-&lt;user&gt;");
-    expect(&fixture, "/keys?resource=other&key=bob", reader, 200, "No limit concerns this key");
+    expect(&fixture, "/keys?resource=other&key=bob", reader, 200,
+           "no template with limits matches this resource");
     expect(&fixture, "/keys?resource=&key=bob", reader, 200, "resource_id");
     server_stop(&fixture.server);
     server_stop(&open.server);

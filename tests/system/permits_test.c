@@ -73,7 +73,7 @@ static void a_reload_keeps_the_counters(void **state) {
 static void administration_is_not_possible_over_nng(void **state) {
     (void)state;
     struct server server = server_start(LIMITS("1"), NULL);
-    static const char *const methods[] = {"inspect", "reset"};
+    static const char *const methods[] = {"inspect", "reset"}, *const roles[] = {"read", "admin"};
     assert_true(acquire(&server));
     for (int i = 0; i < 2; i++) {
         char message[128], expected[128];
@@ -81,7 +81,8 @@ static void administration_is_not_possible_over_nng(void **state) {
                  "{\"%s\": {\"entry\": [{\"resource_id\": \"login\", \"key\": \"alice\"}]}}",
                  methods[i]);
         snprintf(expected, sizeof expected,
-                 "%s: is only possible over HTTP, where a token says who asks", methods[i]);
+                 "%s: send it over HTTP, as POST /v1/%s with a token of the role %s", methods[i],
+                 methods[i], roles[i]);
         cJSON *response = send_request(&server, message);
         assert_string_equal(text(response, "error.code"), "NOT_FOUND");
         assert_string_equal(text(response, "error.message"), expected);

@@ -119,8 +119,9 @@ static void a_key_is_inspected_and_reset_only_over_http_with_a_token(void **stat
     expect_post(&open, "/v1/inspect", HOST JSON, ENTRY(""), 403,
                 "needs a server with --http-token");
     expect_post(&open, "/v1/reset", HOST JSON, ENTRY(""), 403, "needs a server with --http-token");
-    const char *only = "is only possible over HTTP, where a token says who asks";
-    expect_post(&open, "/v1", HOST JSON, "{\"inspect\": " ENTRY("") "}", 404, only);
+    const char *only = "as POST /v1/reset with a token of the role admin";
+    expect_post(&open, "/v1", HOST JSON, "{\"inspect\": " ENTRY("") "}", 404,
+                "as POST /v1/inspect with a token of the role read");
     cJSON *reply = send_request(&open.server, "{\"reset\":" ENTRY("") "}");
     const cJSON *error = cJSON_GetObjectItem(reply, "error");
     assert_string_equal(cJSON_GetObjectItem(error, "code")->valuestring, "NOT_FOUND");

@@ -504,10 +504,34 @@ static void inspections_change_nothing(void **state) {
     doorman_permit shown = result_of(n, DOORMAN_INSPECT, named).state;
     assert_int_equal(shown.detail_count, 1);
     assert_string_equal(shown.details[0].limit, "all");
-    named.limit = "none";
-    assert_int_equal(result_of(n, DOORMAN_INSPECT, named).state.detail_count, 0);
-    named.resource_id = "open";
-    assert_int_equal(result_of(n, DOORMAN_INSPECT, named).state.detail_count, 0);
+    node_stop(n);
+}
+
+/* A typing error must not look like a key without counters. */
+static void inspections_and_resets_of_unknown_limits_are_refused(void **state) {
+    UNUSED;
+    static const char *const errors[] = {
+        "entry[0].limit: the template of this resource has no limit with this name",
+        "entry[0].resource_id: the list of limits of its template is empty",
+        "entry[0].resource_id: no template with limits matches this resource"};
+    static const char *const resources[] = {"login", "open", "other"};
+    node *n = node_start(limits, NULL);
+    for (int resets = 0; resets < 2; resets++) {
+        doorman_method method = resets ? DOORMAN_RESET : DOORMAN_INSPECT;
+        for (int i = 0; i < 3; i++) {
+            doorman_permit_entry entry = {.resource_id = resources[i], .key = "a", .limit = "none"};
+            assert_int_equal(send_entry(n, method, entry), DOORMAN_INVALID_ARGUMENT);
+            assert_string_equal(n->error.text, errors[i]);
+            entry.limit = NULL;
+            if (i == 0) continue;
+            assert_int_equal(send_entry(n, method, entry), DOORMAN_INVALID_ARGUMENT);
+            entry.sets_ban = true, entry.ban = SECOND; /* a ban needs no limit */
+            assert_int_equal(result_of(n, DOORMAN_RESET, entry).count, 1);
+            entry.sets_ban = false, entry.ban = 0;
+            assert_int_equal(send_entry(n, method, entry), DOORMAN_OK);
+            (void)send_entry(n, DOORMAN_RESET, entry);
+        }
+    }
     node_stop(n);
 }
 
@@ -673,9 +697,10 @@ static void administration_is_answered_in_json(void **state) {
                  "{\"report\":{\"entry\":[{\"charged\":0.5},{\"charged\":0}]}}");
     assert_reply(n,
                  "{\"inspect\": {\"entry\": [{\"resource_id\": \"slow\", \"key\": \"a\"}, "
-                 "{\"resource_id\": \"slow\", \"limit\": \"none\"}]}}",
+                 "{\"resource_id\": \"slow\", \"limit\": \"b\"}]}}",
                  "{\"inspect\":{\"entry\":[{\"limits\":[{\"name\":\"b\",\"limit\":2,\"used\":2.5,"
-                 "\"remaining\":0,\"reset_after\":2.5,\"window\":2}]},{\"limits\":[]}]}}");
+                 "\"remaining\":0,\"reset_after\":2.5,\"window\":2}]},{\"limits\":[{\"name\":\"b\","
+                 "\"limit\":2,\"used\":2,\"remaining\":0,\"reset_after\":2,\"window\":2}]}]}}");
     assert_reply(n,
                  "{\"reset\": {\"client_id\": \"c\", \"entry\": [{\"resource_id\": \"slow\", "
                  "\"key\": \"a\"}, {\"resource_id\": \"slow\", \"key\": \"a\", \"limit\": \"b\"}, "
@@ -784,7 +809,9 @@ static void wrong_messages_are_refused_with_the_path(void **state) {
         {"{\"acquire\": {\"acquire\": {}}}", "acquire.acquire: is a method inside a method"},
         {"{\"permit\": []}", "must be an object with one key, the method"},
         {"{\"entry\": []}", "must be an object with one key, the method"},
-        {"{\"renew\": {}}", "no such method: renew"},
+        {"{\"renew\": {}}",
+         "no such method: renew; the methods are discovery, get_capacity, release_capacity, "
+         "acquire, report, inspect, reset, get_server_capacity\""},
     };
     node *n = node_start(limits, NULL);
     for (size_t i = 0; i < COUNT(wrong); i++) {
@@ -806,8 +833,9 @@ static void unknown_fields_are_ignored(void **state) {
                  "\"red\", \"item\": [{\"resource_id\": \"open\", \"limit\": 7}]}]}}",
                  "{\"acquire\":{\"permit\":[{\"decision\":\"GRANTED\",\"item\":[{\"granted\":1}]}]"
                  "}}");
-    assert_reply(n, "{\"inspect\": {\"entry\": [{\"resource_id\": \"open\", \"ban\": {}}]}}",
-                 "{\"inspect\":{\"entry\":[{\"limits\":[]}]}}");
+    assert_reply(n, "{\"inspect\": {\"entry\": [{\"resource_id\": \"few\", \"ban\": {}}]}}",
+                 "{\"inspect\":{\"entry\":[{\"limits\":[{\"name\":\"one\",\"limit\":9,\"used\":0,"
+                 "\"remaining\":9,\"reset_after\":0,\"window\":60}]}]}}");
     node_stop(n);
 }
 
@@ -931,7 +959,9 @@ static void an_exchange_can_forbid_administration(void **state) {
         assert_int_equal(doorman_json_exchange_read(&exchange, text, strlen(text)), expected);
         assert_int_equal(doorman_json_exchange_decide(&exchange, n->server, n->now), expected);
         assert_int_equal(doorman_json_exchange_write(&exchange, 0), expected);
-        assert_int_equal(strstr(exchange.reply.text, "only possible over HTTP") != NULL, i < 2);
+        static const char *const hints[] = {"as POST /v1/inspect with a token of the role read",
+                                            "as POST /v1/reset with a token of the role admin"};
+        if (i < 2) assert_non_null(strstr(exchange.reply.text, hints[i]));
     }
     doorman_json_exchange_uninit(&exchange);
     node_stop(n);
@@ -1036,7 +1066,9 @@ static void make_request(random_request *r) {
         *entry = (doorman_permit_entry){.resource_id = ids[random_below(4)],
                                         .key = keys[random_below(4)]};
         if (r->request.method == DOORMAN_REPORT) entry->cost = whole_below(999) / 61 - 5;
-        if (r->request.method != DOORMAN_REPORT && !random_below(3)) entry->limit = "w";
+        bool administers = r->request.method > DOORMAN_REPORT;
+        if (administers) entry->resource_id = ids[random_below(2)]; /* it has limits */
+        if (administers && !random_below(3)) entry->limit = "w";
         if (r->request.method == DOORMAN_RESET && !entry->limit && !random_below(3)) {
             entry->sets_ban = true;
             entry->ban = (doorman_time)random_below(3) * SECOND / 3;
@@ -1201,6 +1233,7 @@ int main(void) {
         cmocka_unit_test(only_administration_needs_no_client_id),
         cmocka_unit_test(reports_charge_what_an_action_has_cost),
         cmocka_unit_test(inspections_change_nothing),
+        cmocka_unit_test(inspections_and_resets_of_unknown_limits_are_refused),
         cmocka_unit_test(resets_remove_counters_and_set_and_end_bans),
         cmocka_unit_test(bans_have_a_bound_too),
         cmocka_unit_test(wrong_entries_are_refused_with_their_path),
