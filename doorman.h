@@ -1673,6 +1673,8 @@ typedef struct doorman_permit_detail {
                          the bucket has a debt */
     double remaining; /* units that could be granted now, without debt */
     doorman_time reset_after;
+    doorman_time more_after; /* the time until one more whole unit is there, or all units are; 0:
+                                all units are there */
     doorman_time window; /* the time in which `most` units come back: the length of the window, or
                             size / rate of a bucket. 0: TIERS, which have several windows */
     bool shadow;         /* the limit never refuses */
@@ -12045,6 +12047,23 @@ static doorman_time doorman__meter_reset_after(const doorman__meter *meter,
     return doorman__slice_begin(doorman__ring_end(state + 1, slice), figures->window) - at->now;
 }
 
+/* Returns the time until the counter has one more whole unit, or all of its units. Returns 0 if it
+ * has all of its units. */
+static doorman_time doorman__meter_more_after(const doorman__meter *meter,
+                                              const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        double level = doorman__level_at(figures, meter->state, at->now);
+        double next = (double)((int64_t)doorman__max(level, 0) + 1);
+        return doorman__gain_time(figures, doorman__min(next, figures->size) - level);
+    }
+    const uint64_t unit = (uint64_t)DOORMAN__UNIT, saved = doorman__meter_saved(meter, at);
+    uint64_t most = doorman__parts_floor(doorman__figures_most(meter->limit->kind, figures));
+    uint64_t next = (saved / unit + 1) * unit;
+    if (saved >= most) return 0;
+    return doorman__meter_delay(meter, next < most ? next : most, 0, at);
+}
+
 /* Returns whether the counter equals a fresh one (P14). */
 static bool doorman__meter_fresh(const doorman__meter *meter, const doorman__moment *at) {
     const doorman_figures *figures = meter->figures;
@@ -13722,6 +13741,7 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
     if (bucket)
         detail.used = figures->size - doorman__level_at(figures, meter.state, permits->at.now);
     detail.reset_after = doorman__meter_reset_after(&meter, &permits->at);
+    detail.more_after = doorman__meter_more_after(&meter, &permits->at);
     detail.window = doorman__figures_window(charge->limit->kind, figures, permits->at.epoch);
     detail.shadow = charge->shadow;
     detail.moved_up = charge->tier_entered > 0;

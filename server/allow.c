@@ -15,20 +15,24 @@
  *     status      meaning
  *     200         granted. If the permit has to wait, the response comes when the wait is over
  *     429, 403    refused
+ *     404         UNMATCHED: no template with limits matches the resource. This is a mistake of the
+ *                 operator, so it differs from a refusal. nginx treats it as an error of Doorman
  *     503         this process is not the master, or it is stopping
  *     307         the same, with redirect=1, if the HTTP address of the master is known
  *     400         a parameter is wrong. The error names it
  *
  * A gateway often builds the query from what its own client sent. So a parameter that occurs twice
- * is an error: a client could otherwise add a second `key` or `cost` to its own.
+ * is an error: a client could otherwise add a second `key` or `cost` to its own. An unknown parameter
+ * is an error too: with `kye` instead of `key`, all users would share one counter.
  *
  * RateLimit-Policy and RateLimit follow the draft of the IETF (draft-ietf-httpapi-ratelimit-headers
  * 10). Each is a list of limits. The first one is the limit that decided: the limit that refuses,
  * or the one with the least units left. Limits in shadow are left out, because a client would obey
  * them. In the list, q is the quota, w the seconds in which it comes back, r the units that remain,
- * and t the seconds in which no more than r may be used. For the limit that refuses, t is the time
- * of Retry-After. X-RateLimit-Limit, -Remaining and -Reset describe the first limit alone. All
- * seconds are rounded up, and all units are rounded down. */
+ * and t the seconds until more units are available. For the limit that refuses, t is the time of
+ * Retry-After, as the draft asks. X-RateLimit-Limit, -Remaining and -Reset describe the first limit
+ * alone, and its Reset is the time until all units are back. All seconds are rounded up, and all
+ * units are rounded down. */
 #include "http.h"
 
 #define LIST_BYTES_MAX 1024         /* of a list of limits, because proxies bound the head */
@@ -38,7 +42,8 @@
 struct allow_limit {
     char name[DOORMAN_ID_BYTES_MAX + 1];
     double most, remaining;
-    doorman_time reset_after, window; /* window 0: not known */
+    doorman_time reset_after, more_after;
+    doorman_time window; /* 0: not known */
 };
 
 /* One request, and its decision. */
@@ -73,6 +78,23 @@ static int query_count(const char *query, const char *name) {
         if (query) query++;
     }
     return count;
+}
+
+static const char *const allow_parameters[] = {"resource", "key",    "cost",
+                                               "max_wait", "refuse", "redirect"};
+
+/* Returns the first parameter that has no meaning, or NULL. */
+static const char *query_find_unknown(const char *query) {
+    for (const char *at = query; at; at = strchr(at, '&') ? strchr(at, '&') + 1 : NULL) {
+        size_t bytes = strcspn(at, "=&");
+        bool known = bytes == 0 && at[0] != '=';
+        for (size_t i = 0; i < sizeof allow_parameters / sizeof *allow_parameters; i++) {
+            const char *name = allow_parameters[i];
+            known = known || (strncmp(at, name, bytes) == 0 && !name[bytes] && at[bytes] == '=');
+        }
+        if (!known) return at;
+    }
+    return NULL;
 }
 
 /* Sets the error of a parameter. Returns false. */
@@ -111,11 +133,23 @@ static bool allow_read_number(struct allow *allow, const char *query, const char
     return allow_fail(allow, name, rule);
 }
 
+/* Returns whether all parameters have a meaning. If one does not, its name is in the error. */
+static bool allow_check_names(struct allow *allow, const char *query) {
+    const char *unknown = query_find_unknown(query);
+    char name[41];
+    if (!unknown) return true;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(unknown, "=&"), unknown);
+    return allow_fail(allow, name,
+                      "is no parameter; the parameters are resource, key, cost, max_wait, refuse "
+                      "and redirect, each with a value");
+}
+
 /* Reads the parameters of a request. Returns false if one is wrong. */
 static bool allow_read(struct allow *allow, const char *query) {
     char refuse[8] = "429";
     double wait = 0, cost = 1;
     bool valid =
+        allow_check_names(allow, query) &&
         allow_read_text(allow, query, "resource", allow->resource, sizeof allow->resource) &&
         allow_read_text(allow, query, "key", allow->key, sizeof allow->key) &&
         allow_read_number(allow, query, "cost", 1e15, &cost) &&
@@ -155,8 +189,11 @@ static void allow_keep_limits(struct allow *allow, const doorman_permit *permit)
             limit->most = detail->most;
             limit->remaining = detail->remaining;
             limit->reset_after = detail->reset_after - (permit->granted ? permit->wait : 0);
+            limit->more_after = detail->more_after - (permit->granted ? permit->wait : 0);
             limit->window = detail->window;
-            if (is_first && allow->has_retry_after) limit->reset_after = permit->retry_after;
+            if (is_first && allow->has_retry_after) {
+                limit->reset_after = limit->more_after = permit->retry_after;
+            }
             allow->has_first = allow->has_first || is_first;
         }
     }
@@ -251,7 +288,7 @@ static void lines_add_limit(struct text *lines, const struct allow_limit *limit,
     server_text_add_escaped(lines, limit->name, escape_name);
     if (!is_policy) {
         server_text_addf(lines, "\";r=%lld;t=%lld", integer_of(limit->remaining),
-                         seconds_of(limit->reset_after));
+                         seconds_of(limit->more_after));
     } else if (limit->window > 0) {
         server_text_addf(lines, "\";q=%lld;w=%lld", integer_of(limit->most),
                          seconds_of(limit->window));
@@ -388,6 +425,7 @@ void server_handle_allow(struct service *service, const struct http_request *req
     } else {
         response->type = "application/json";
         response->code = allow.granted ? 200 : allow.refused_code;
+        if (!allow.granted && allow.reason == DOORMAN_REASON_UNMATCHED) response->code = 404;
         lines_add(&response->lines, &allow);
         body_add(&response->text, &allow);
         response->delay = allow.wait;

@@ -28,9 +28,9 @@
  *                thread of pages, or this     a disconnect while it waits     FREE
  *                thread makes it              a disconnect while it is made   ABANDONED
  *     DELAYED    the response is made. It     the time has come             SENDING
- *                says that a permit is        a disconnect                  FREE
- *                granted from a later time
- *                on, and waits until then
+ *                says that a permit is        the server stops: the         SENDING
+ *                granted from a later time    response is 503
+ *                on, and waits until then     a disconnect                  FREE
  *     ABANDONED  the thread of pages makes a  the thread has stopped making   FREE
  *                response for nobody          the response
  *     SENDING    the response goes out        it is sent                      IDLE, DRAINING, FREE
@@ -302,11 +302,29 @@ static void connection_delay(struct http_connection *connection, struct http_res
     connection_await_delay(connection);
 }
 
+/* Answers that the server stops, instead of the response that waits. */
+static void connection_end_delay(struct http_connection *connection) {
+    struct http_response response = server_http_response_init(NULL);
+    doorman_buffer_uninit(&connection->out.buffer);
+    connection->out = (struct text){.failed = false};
+    connection->last = true;
+    server_http_response_set_error(&response, 503, "UNAVAILABLE", "the server is stopping");
+    response.more = "Retry-After: 1\r\n";
+    server_http_response_write(&connection->out, &response, true, connection->is_head);
+    connection_send(connection);
+}
+
 /* Called in DELAYED, when the time may have come, or bytes of the next request were received, or
- * the peer has left. */
+ * the peer has left, or the server stops. */
 static void connection_on_delayed(struct http_connection *connection, int result, size_t count) {
+    struct http *http = connection->service->http;
     connection->in_bytes += count;
-    if (result != 0 && result != NNG_ETIMEDOUT) {
+    pthread_mutex_lock(&http->lock);
+    bool stops = result == NNG_ECANCELED && http->stopping;
+    pthread_mutex_unlock(&http->lock);
+    if (stops) {
+        connection_end_delay(connection);
+    } else if (result != 0 && result != NNG_ETIMEDOUT) {
         connection_close(connection);
     } else if (doorman_clock() < connection->deadline) {
         connection_await_delay(connection);

@@ -285,6 +285,27 @@ static void http_log_counts(const struct service *service) {
                "longest_hold_ms", hold, "longest_hold_cpu_ms", cpu, LOG_END);
 }
 
+#define DRAIN_STEPS_MAX 200 /* of 5 ms each */
+
+/* Lets the responses that wait say that the server stops, and waits until they are sent. A peer that
+ * does not read delays this for at most a second. The operation of a connection may not have started
+ * yet, so it is cancelled again in the next step. */
+static void http_drain(struct http *http) {
+    for (int step = 0; step < DRAIN_STEPS_MAX; step++) {
+        bool busy = false;
+        for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
+            struct http_connection *connection = &http->connections[i];
+            pthread_mutex_lock(&http->lock);
+            enum http_connection_state state = connection->state;
+            pthread_mutex_unlock(&http->lock);
+            if (state == CONNECTION_DELAYED) nng_aio_cancel(connection->aio);
+            busy = busy || state == CONNECTION_DELAYED || state == CONNECTION_SENDING;
+        }
+        if (!busy) return;
+        nng_msleep(5);
+    }
+}
+
 /* nng_aio_stop waits for the end of the callback of the aio. */
 void server_http_stop(struct service *service) {
     struct http *http = service->http;
@@ -294,6 +315,7 @@ void server_http_stop(struct service *service) {
         if (http->listener) nng_stream_listener_close(http->listener);
         nng_aio_stop(http->aio);
         nng_aio_stop(http->timer);
+        http_drain(http);
         for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) nng_aio_stop(http->connections[i].aio);
         for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
             struct http_connection *connection = &http->connections[i];

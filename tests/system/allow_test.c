@@ -86,7 +86,8 @@ static void a_resource_without_limits_has_no_limit_headers(void **state) {
         const char *path, *text;
         int code;
     } cases[] = {{"/v1/allow?resource=free", "\"GRANTED\",\"granted\":1}", 200},
-                 {"/v1/allow?resource=none", "\"REFUSED\",\"reason\":\"UNMATCHED\"}", 429},
+                 {"/v1/allow?resource=none", "\"REFUSED\",\"reason\":\"UNMATCHED\"}", 404},
+                 {"/v1/allow?resource=none&refuse=403", "\"UNMATCHED\"}", 404},
                  {"/v1/allow?resource=soft&key=a", "\"GRANTED\"", 200},
                  {"/v1/allow?resource=soft&key=a", "\"GRANTED\"", 200}};
     struct fixture fixture = start(NULL);
@@ -128,6 +129,11 @@ static void an_error_names_the_wrong_parameter(void **state) {
         {"resource=login&refuse=500", "refuse: must be 403 or 429"},
         {"resource=login&key=a&key=b", "key: occurs twice"},
         {"resource=login&cost=1&cost=0", "cost: occurs twice"},
+        {"resource=login&kye=a", "kye: is no parameter; the parameters are resource, key, "},
+        {"resource=login&keys=a", "keys: is no parameter"},
+        {"resource=login&ke=a", "ke: is no parameter"},
+        {"resource=login&key", "key: is no parameter"},
+        {"resource=login&=a", ": is no parameter"},
     };
     struct fixture fixture = start(NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -140,7 +146,7 @@ static void an_error_names_the_wrong_parameter(void **state) {
     expect(&fixture, path, HOST, 200, "GRANTED");
     snprintf(path, sizeof path, "/v1/allow?resource=login&key=%0257d", 1);
     expect(&fixture, path, HOST, 400, "key: must be 0 to 256 bytes");
-    expect(&fixture, "/v1/allow?resource=login&other=1&key=z", HOST, 200, "GRANTED");
+    expect(&fixture, "/v1/allow?resource=login&&key=z&", HOST, 200, "GRANTED");
     process_await(fixture.server.process, "method=acquire", 1); /* an operator sees the mistake */
     server_stop(&fixture.server);
 }
@@ -312,9 +318,24 @@ static void a_server_that_ends_does_not_wait_for_permits(void **state) {
     expect(&fixture, "/v1/allow?resource=slow&key=a&cost=24.5", HOST, 200, "GRANTED");
     int fd = send_get(&fixture, "/v1/allow?resource=slow&key=a&max_wait=25");
     await_delayed(&fixture, 1);
+    process_signal(fixture.server.process, SIGTERM);
+    await_text(fd, "\r\n\r\n{\"error\":{\"code\":\"UNAVAILABLE\"", 1);
     server_stop(&fixture.server);
     assert_true(raw_hung_up(fd));
     close(fd);
+}
+
+/* The draft: t is the time until more units are available, not until all are. */
+static void the_time_of_a_limit_is_that_of_more_units(void **state) {
+    (void)state;
+    struct fixture fixture =
+        fixture_start("{\"resources\": [" TEMPLATE(
+                          "r", LIMIT("b", "TOKEN_BUCKET", "\"rate\": 0.001, \"size\": 100")) "]}",
+                      NULL);
+    expect(&fixture, "/v1/allow?resource=r&cost=50", HOST, 200,
+           "\r\nRateLimit: \"b\";r=50;t=1000\r\n");
+    expect(&fixture, "/v1/allow?resource=r&cost=0", HOST, 200, "X-RateLimit-Reset: 50000\r\n");
+    server_stop(&fixture.server);
 }
 
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
@@ -334,6 +355,7 @@ int main(void) {
         TEST(few_connections_wait_and_leaving_makes_room),
         TEST(a_client_that_sends_while_it_waits_is_bounded),
         TEST(a_server_that_ends_does_not_wait_for_permits),
+        TEST(the_time_of_a_limit_is_that_of_more_units),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
