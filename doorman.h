@@ -3903,13 +3903,38 @@ static void doorman__shared_warn(doorman__check *check, const doorman_template *
     }
 }
 
-/* Warns of the figures of an override that differ from those of its limit. */
+/* Returns whether a glob has a `[` without a `]`. Precondition: the glob is valid UTF-8. */
+static bool doorman__glob_is_open(const char *glob) {
+    while (*glob) {
+        uint32_t character = doorman__character(&glob);
+        if (character == '\\' && *glob) (void)doorman__character(&glob);
+        if (character == '[' && doorman__glob_bracket(&glob, 'x') < 0) return true;
+    }
+    return false;
+}
+
+/* What a warning says about a glob with a `[` without a `]`. */
+#define DOORMAN__GLOB_OPEN                                                                         \
+    "a [ has no ], so it is an ordinary character; write \\[ if this is intended"
+
+/* Warns of the globs of a list of keys that have a `[` without a `]`. */
+static void doorman__keys_warn(doorman__check *check, const char *const *keys, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (!doorman__glob_is_open(keys[i])) continue;
+        char text[128];
+        snprintf(text, sizeof text, "keys[%zu]: " DOORMAN__GLOB_OPEN, i);
+        doorman__check_add(check, text);
+    }
+}
+
+/* Warns of the keys of an override, and of its figures that differ from those of its limit. */
 static void doorman__override_warn(doorman__check *check, const doorman_template *template_,
                                    const doorman_permit_limit *limit, size_t index) {
     const doorman_figures *given = &limit->overrides[index].figures, *own = &limit->figures;
     const doorman_figures all = doorman__override_resolve(limit, given);
     doorman__check item = doorman__check_item(check, "overrides", index, ".");
     bool same = doorman__equal(all.rate, own->rate) && doorman__equal(all.limit, own->limit);
+    doorman__keys_warn(&item, limit->overrides[index].keys, limit->overrides[index].key_count);
     if (!same) doorman__shared_warn(&item, template_, limit, &all);
     if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(&item, given);
 }
@@ -3938,6 +3963,7 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
     for (size_t i = 0; i < template_->limit_count; i++) {
         const doorman_permit_limit *limit = &template_->limits[i];
         doorman__check check = doorman__check_item(&all, "limits", i, ".");
+        doorman__keys_warn(&check, limit->keys, limit->key_count);
         doorman__tiers_warn(&check, &limit->figures);
         doorman__shared_warn(&check, template_, limit, &limit->figures);
         for (size_t j = 0; j < limit->override_count; j++) {
@@ -4015,16 +4041,6 @@ static doorman_status doorman__config_check(const doorman_config_options *option
 
 /* ---- configuration: what is valid but causes a warning (G9) */
 
-/* Returns whether a glob has a `[` without a `]`. Precondition: the glob is valid UTF-8. */
-static bool doorman__glob_is_open(const char *glob) {
-    while (*glob) {
-        uint32_t character = doorman__character(&glob);
-        if (character == '\\' && *glob) (void)doorman__character(&glob);
-        if (character == '[' && doorman__glob_bracket(&glob, 'x') < 0) return true;
-    }
-    return false;
-}
-
 /* Returns how long a new master must learn, so that it knows all leases of its predecessor. */
 static doorman_time doorman__longest_lease(const doorman_algorithm *algorithm) {
     return algorithm->lease_length + doorman__scale(algorithm->lease_length, DOORMAN__DRIFT);
@@ -4070,10 +4086,7 @@ static void doorman__config_warn(const doorman_config_options *options,
     for (size_t i = 0; i < options->template_count; i++) {
         const doorman_template *template_ = &options->templates[i];
         if (doorman__glob_is_open(template_->identifier_glob)) {
-            doorman__config_report_add(
-                report, i, "",
-                "identifier_glob: a [ has no ], so it is an ordinary character; "
-                "write \\[ if this is intended");
+            doorman__config_report_add(report, i, "", "identifier_glob: " DOORMAN__GLOB_OPEN);
         }
         if (template_->has_algorithm) doorman__algorithm_warn(&template_->algorithm, i, report);
         doorman__limits_warn(template_, i, report);

@@ -332,6 +332,22 @@ static void limits_that_cannot_act_cause_warnings(void **state) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
+static void a_bracket_of_keys_that_does_not_close_causes_a_warning(void **state) {
+    UNUSED;
+    static const char text[] =
+        "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": ["
+        "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 9, \"size\": 1, "
+        "\"keys\": [\"[a]\", \"![a\", \"\\\\[a\"], "
+        "\"overrides\": [{\"keys\": [\"b[\"], \"rate\": 8}]}]}]}";
+    static const char *const warnings[] = {"resources[0].limits[0].keys[1]: a [ has no ], so it is "
+                                           "an ordinary character; write \\[ if "
+                                           "this is intended",
+                                           "resources[0].limits[0].overrides[0].keys[0]: a [ has "
+                                           "no ], so it is an ordinary character; "
+                                           "write \\[ if this is intended"};
+    expect_warnings(text, warnings, COUNT(warnings));
+}
+
 /* The limit `a` per key has the warnings, beside other limits of the template. The other limits are
  * compared with it one by one, and so are its overrides. */
 static void a_limit_per_key_above_one_that_all_keys_share_causes_a_warning(void **state) {
@@ -2845,6 +2861,7 @@ int main(void) {
         cmocka_unit_test(wrong_lists_of_limits_are_named_by_path_and_position),
         cmocka_unit_test(a_template_has_at_most_16_limits_with_different_names),
         cmocka_unit_test(limits_that_cannot_act_cause_warnings),
+        cmocka_unit_test(a_bracket_of_keys_that_does_not_close_causes_a_warning),
         cmocka_unit_test(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning),
         cmocka_unit_test(fields_of_leases_in_a_template_without_capacity_cause_warnings),
         cmocka_unit_test(tiers_of_an_override_that_cannot_act_cause_warnings),
