@@ -72,7 +72,8 @@ static enum exit_status print_result(const struct settings *settings,
     doorman_config_options read;
     doorman_config_read(config, &read);
     print_problems(settings->config, warnings, "warning");
-    printf("%s: ok, %zu resources\n", settings->config, read.template_count);
+    printf("%s: ok, %zu resource%s\n", settings->config, read.template_count,
+           read.template_count == 1 ? "" : "s");
     return EXIT_OK;
 }
 
