@@ -17645,12 +17645,46 @@ static void doorman__read_unique(const doorman__field *field) {
     if (object && !doorman__read_stopped(field->reader)) doorman__read_unique_keys(field, count);
 }
 
+/* Returns why a text that people write is not JSON, if the rule of the syntax does not say the
+ * cause: an editor has saved the file in another encoding, or nothing was written to the file.
+ * UTF-16 begins with a mark, or one of the first two bytes is 0. Otherwise returns NULL. */
+static const char *doorman__syntax_cause(const char *text, size_t bytes) {
+    size_t spaces = 0;
+    while (spaces < bytes && strchr(" \t\r\n", text[spaces]) && text[spaces]) spaces++;
+    if (spaces == bytes) return "not JSON: the text is empty";
+    if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
+        return "not JSON: the text begins with a byte-order mark; save it as UTF-8 without one";
+    }
+    bool marked = bytes >= 2 && (!memcmp(text, "\xff\xfe", 2) || !memcmp(text, "\xfe\xff", 2));
+    if (marked || (bytes >= 2 && !text[0] != !text[1])) {
+        return "not JSON: the text is UTF-16; save it as UTF-8";
+    }
+    return NULL;
+}
+
+/* Writes a syntax error of a configuration. */
+static void doorman__config_syntax(doorman__reader *reader, const doorman__scan *scan) {
+    const doorman__problems *problems = reader->problems;
+    doorman_error *error = doorman__problem_add(reader->problems, scan->at);
+    bool is_syntax = reader->status == DOORMAN_INVALID_ARGUMENT;
+    const char *rule = scan->rule;
+    const char *cause = is_syntax ? doorman__syntax_cause(problems->text, problems->bytes) : NULL;
+    if (cause) {
+        (void)doorman__fail(error, reader->status, "%s", cause);
+    } else if (is_syntax && scan->at == scan->end) {
+        size_t skipped = strncmp(rule, "not JSON: ", 10) == 0 ? 10 : 0;
+        (void)doorman__fail(error, reader->status, "not JSON: the text ends in the middle: %s",
+                            rule + skipped);
+    } else {
+        (void)doorman__fail(error, reader->status, "%s", rule);
+    }
+}
+
 /* Writes a syntax error. */
 static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *scan,
                                  const char *text) {
     if (reader->problems) {
-        doorman_error *error = doorman__problem_add(reader->problems, scan->at);
-        (void)doorman__fail(error, reader->status, "%s", scan->rule);
+        doorman__config_syntax(reader, scan);
     } else if (scan->at) {
         (void)doorman__fail(reader->error, reader->status, "byte %zu: %s",
                             (size_t)(scan->at - text), scan->rule);

@@ -713,7 +713,7 @@ static void an_unusable_configuration_is_an_error_that_says_why_and_where(void *
     } cases[] = {
         {NULL, "doorman_server: %: cannot be opened: No such file or directory; correct it, or "
                "give another --config\n"},
-        {"", "%:1:1: error: not JSON: expected a value\n" ONE_ERROR},
+        {"", "%:1:1: error: not JSON: the text is empty\n" ONE_ERROR},
         {"{\n  \"resources\": [\n    {\"identifier_glob\": \"a\" \"capacity\": 1}\n  ]\n}\n",
          "%:3:29: error: not JSON: expected a comma or }\n" ONE_ERROR},
         {"{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":-1}]}",
