@@ -87,8 +87,8 @@ SERVER_MACROS = $(PARTS:%=-DDOORMAN_SERVER_%)
 SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
 HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_INPUTS = $(SERVER_SOURCES) \
-    $(addprefix server/,server.h flags.h etcd.h http.h permits.h reports.h tls.h warnings.h) \
-    server/http_connection.h $(HTTP_FILES) build/server_parts doorman.h
+    $(addprefix server/,server.h flags.h etcd.h http.h load.h permits.h reports.h tls.h) \
+    $(addprefix server/,http_connection.h warnings.h) $(HTTP_FILES) build/server_parts doorman.h
 
 define build_server
 $(announce)
@@ -181,16 +181,17 @@ $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 $(filter %/unit/warnings_test %/unit/reports_test,$(ALL_FLAVORS)): server/warnings.c
 $(filter %/unit/reports_test,$(ALL_FLAVORS)): server/reports.c
 $(filter %/unit/watch_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,watch.c server.h flags.h reports.h tls.h warnings.h)
+    $(addprefix server/,watch.c server.h flags.h load.h reports.h tls.h warnings.h)
 $(filter %/unit/notify_test,$(ALL_FLAVORS)): server/notify.c
 $(filter %/unit/certificate_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,certificate.c base64.c server.h flags.h reports.h tls.h warnings.h)
-$(filter %/unit/text_test,$(ALL_FLAVORS)): $(addprefix server/,text.c http.h server.h flags.h)
+    $(addprefix server/,certificate.c base64.c server.h flags.h load.h reports.h tls.h warnings.h)
+$(filter %/unit/text_test,$(ALL_FLAVORS)): \
+    $(addprefix server/,text.c http.h server.h flags.h load.h)
 $(filter %/unit/graph_test,$(ALL_FLAVORS)): \
     $(addprefix server/,graph.c history.c host.c snapshot.c text.c http.h)
 $(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/graph_test, \
     $(ALL_FLAVORS)): doorman_server.c \
-    $(addprefix server/,server.h flags.h reports.h tls.h warnings.h)
+    $(addprefix server/,server.h flags.h load.h reports.h tls.h warnings.h)
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # header for them once.

@@ -43,6 +43,7 @@
  *     file                 part      purpose
  *     server/server.h                what the files share: structs, and the functions of each file
  *     server/flags.h                 the table of the flags, with the texts of --help
+ *     server/load.h                  the results of the last loads, and what is wrong with files
  *     server/permits.h               the clock of permits, and configurations with limits alone
  *     server/warnings.c    WARNINGS  events that peers can cause at any rate, as log lines (V6); .h
  *     server/reports.c     REPORTS   log lines about messages, configurations and learning; .h
@@ -586,8 +587,7 @@ void server_apply_config(struct service *service, doorman_config *config,
     if (loaded) {
         last = service->config;
         service->config = config;
-        service->last_load.loaded_at = time(NULL);
-        memcpy(service->last_load.hash, hash, sizeof hash);
+        server_note_load(&service->last_load, hash, problems);
         server_report_learning(service, LEARNING_OF_CONFIGURATION, doorman_clock());
     }
     memcpy(service->last_load.error, error, sizeof error);
@@ -1007,8 +1007,8 @@ static enum exit_status service_load_config(struct service *service,
     if (exit_status == CONTINUE && settings->config && !server_fetch_config(service, problems)) {
         exit_status = server_config_error(settings->config, problems);
     }
-    service->last_load.loaded_at = time(NULL);
     server_config_hash(service->config, service->last_load.hash);
+    server_note_load(&service->last_load, service->last_load.hash, problems);
     return exit_status;
 }
 

@@ -170,8 +170,12 @@ static void metrics_election(struct text *text, const struct service *service) {
 /* A node with a parent has no configuration of its own, so it has no hash. */
 static void metrics_config(struct text *text, const struct config_load *last_load) {
     metrics_gauge(text, "server_config_last_reload_successful",
-                  "1 if the last load of the configuration succeeded, 0 if it was refused.",
-                  !last_load->error[0]);
+                  "1 if the last load of the configuration succeeded. 0 if it was refused, or if "
+                  "the file cannot be read.",
+                  !last_load->error[0] && !last_load->failures[CONFIG_UNREADABLE][0]);
+    metrics_gauge(text, "server_config_warnings",
+                  "How many warnings there are about the configuration in force.",
+                  (double)last_load->warning_count);
     metrics_gauge(text, "server_config_last_reload_success_timestamp_seconds",
                   "When the configuration in force was loaded, in Unix seconds.",
                   (double)last_load->loaded_at);
@@ -179,6 +183,30 @@ static void metrics_config(struct text *text, const struct config_load *last_loa
         server_metrics_header(text, "server_config_info", "gauge",
                               "Always 1; the label is a hash of the configuration in force.");
         server_text_addf(text, "doorman_server_config_info{hash=\"%s\"} 1\n", last_load->hash);
+    }
+}
+
+/* Only files that the flags name have a series. */
+static void metrics_files(struct text *text, const struct settings *settings,
+                          const struct config_load *load) {
+    const char(*why)[PROBLEM_TEXT] = load->failures;
+    const struct {
+        const char *what;
+        bool given, failed;
+    } files[] = {
+        {"config", settings->config != NULL, load->error[0] || why[CONFIG_UNREADABLE][0]},
+        {"certificate", settings->tls_cert || settings->tls_ca,
+         why[CERTIFICATE_REFUSED][0] || why[CERTIFICATE_UNREADABLE][0]},
+        {"tokens", settings->http_token != NULL,
+         why[TOKENS_REFUSED][0] || why[TOKENS_UNREADABLE][0]},
+    };
+    server_metrics_header(text, "server_last_reload_successful", "gauge",
+                          "0 if the last load of these files was refused, or if one of them cannot "
+                          "be read, else 1. What was loaded before is in force.");
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        if (!files[i].given) continue;
+        server_text_addf(text, "doorman_server_last_reload_successful{what=\"%s\"} %d\n",
+                         files[i].what, !files[i].failed);
     }
 }
 
@@ -369,6 +397,7 @@ void server_handle_metrics(struct service *service, const struct http_request *r
     metrics_gauge(text, "server_learning_remaining_seconds",
                   "How long the server still learns; 0: it does not learn.", learning);
     metrics_config(text, &last_load);
+    metrics_files(text, service->settings, &last_load);
     metrics_certificates(text, service);
     metrics_connections(text, service, has_parent);
     metrics_election(text, service);

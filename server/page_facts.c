@@ -255,19 +255,37 @@ static void page_children(struct text *text, struct service *service) {
     server_children_free(&children);
 }
 
+/* Adds what is wrong with a file; nothing if the reason is "". */
+static void page_file(struct text *text, const char *name, const char *reason, const char *class) {
+    if (!reason[0]) return;
+    page_fact(text, name, "wide");
+    server_text_addf(text, "<span class=%s>", class);
+    server_text_add_escaped(text, reason, server_escape_html);
+    server_text_add(text, "</span></dd></div>");
+}
+
+/* Adds when the configuration was loaded, and what is wrong with the files. */
 static void page_configuration(struct text *text, struct service *service) {
+    static const char *const names[LOAD_FAILURE_COUNT] = {
+        [CONFIG_UNREADABLE] = "configuration file cannot be read",
+        [CERTIFICATE_REFUSED] = "last certificate refused",
+        [CERTIFICATE_UNREADABLE] = "certificate cannot be read",
+        [TOKENS_REFUSED] = "last tokens refused",
+        [TOKENS_UNREADABLE] = "tokens cannot be read"};
     struct config_load last_load = server_last_load(service);
+    bool failed = last_load.error[0] || last_load.failures[CONFIG_UNREADABLE][0];
     char when[32];
     struct tm utc;
-    if (!service->settings->config) return;
     gmtime_r(&last_load.loaded_at, &utc);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &utc);
-    page_fact_text(text, "configuration loaded (UTC)", when, last_load.error[0] ? "warn" : "");
-    if (!last_load.error[0]) return;
-    page_fact(text, "last change refused", "wide");
-    server_text_add(text, "<span class=bad>");
-    server_text_add_escaped(text, last_load.error, server_escape_html);
-    server_text_add(text, "</span></dd></div>");
+    if (service->settings->config) {
+        page_fact_text(text, "configuration loaded (UTC)", when, failed ? "warn" : "");
+        page_file(text, "last change refused", last_load.error, "bad");
+        page_file(text, "warning about the configuration", last_load.warning, "warn");
+    }
+    for (int i = 0; i < LOAD_FAILURE_COUNT; i++) {
+        page_file(text, names[i], last_load.failures[i], "bad");
+    }
 }
 
 void server_page_facts(struct text *text, struct service *service,

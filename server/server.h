@@ -319,55 +319,7 @@ struct file_watch {
     unsigned missing_count; /* how many times in a row the file was missing, up to MISSING_MAX */
 };
 
-#define PROBLEM_MAX 20
-
-/* Why a configuration cannot be loaded; or the warnings about one that was loaded. */
-struct config_problems {
-    size_t count; /* how many there are; `items` has at most PROBLEM_MAX of them */
-    doorman_config_problem items[PROBLEM_MAX];
-};
-
-#define PROBLEM_TEXT (sizeof(doorman_error) + 64) /* room for an error and its position */
-
-/* Sets a single error that has no position. The text consists of `what` and `why`. */
-static inline void server_set_problem(struct config_problems *problems, const char *what,
-                                      const char *why) {
-    doorman_config_problem *only = &problems->items[0];
-    problems->count = 1;
-    only->line = only->column = 0;
-    snprintf(only->error.text, sizeof only->error.text, "%s%s", what, why);
-}
-
-/* Writes a problem with its position. */
-static inline void server_problem_text(const doorman_config_problem *problem,
-                                       char text[PROBLEM_TEXT]) {
-    int bytes = 0;
-    text[0] = 0;
-    if (problem->line > 0) {
-        bytes =
-            snprintf(text, PROBLEM_TEXT, "line %zu, column %zu: ", problem->line, problem->column);
-    }
-    snprintf(text + bytes, PROBLEM_TEXT - (size_t)bytes, "%s", problem->error.text);
-}
-
-/* Writes the first problem, and how many more there are. */
-static inline void server_problems_text(const struct config_problems *problems,
-                                        char text[PROBLEM_TEXT]) {
-    server_problem_text(&problems->items[0], text);
-    size_t bytes = strlen(text);
-    if (problems->count > 1) {
-        snprintf(text + bytes, PROBLEM_TEXT - bytes, " (and %zu more)", problems->count - 1);
-    }
-}
-
-#define CONFIG_HASH_BYTES 17 /* 16 hexadecimal digits and the final 0 */
-
-/* The result of the last load of the configuration. */
-struct config_load {
-    time_t loaded_at;             /* when the configuration in force was loaded */
-    char hash[CONFIG_HASH_BYTES]; /* of the configuration in force; "": not known */
-    char error[PROBLEM_TEXT];     /* why the last load failed; "": it succeeded */
-};
+#include "load.h"
 
 /* The files of certificates, tokens and passwords. Those of TLS and of the tokens are loaded again
  * when they change. Those of etcd are read for each connection to etcd. */
@@ -473,6 +425,15 @@ struct service {
                      1];   /* of another process that is master; "": not known */
     struct notify *notify; /* NULL: systemd does not ask for notifications */
 };
+
+/* Notes why files were not loaded. Precondition: the lock is not held.
+ *   reason   "": nothing is wrong */
+static inline void server_note_failure(struct service *service, enum load_failure failure,
+                                       const char *reason) {
+    pthread_mutex_lock(&service->lock);
+    snprintf(service->last_load.failures[failure], PROBLEM_TEXT, "%s", reason);
+    pthread_mutex_unlock(&service->lock);
+}
 
 /* Loads the configuration from the source that --config names. On failure, returns false. */
 bool server_fetch_config(struct service *service, struct config_problems *problems);

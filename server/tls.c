@@ -313,6 +313,7 @@ bool server_tls_reload(struct service *service, bool is_quiet) {
         if (tls) tls_replace(service, tls);
         pem_replace(service, &pem);
         service->tls_watch.warn_at = 0;
+        server_note_failure(service, CERTIFICATE_REFUSED, "");
         server_log(settings, LEVEL_INFO, "certificate loaded",
                    settings->tls_cert ? "tls_cert" : "tls_ca",
                    settings->tls_cert ? settings->tls_cert : settings->tls_ca, LOG_END);
@@ -321,6 +322,7 @@ bool server_tls_reload(struct service *service, bool is_quiet) {
         pem_uninit(&pem);
     }
     if (!loaded && !is_quiet) {
+        server_note_failure(service, CERTIFICATE_REFUSED, error.text);
         server_log(settings, LEVEL_ERROR, "certificate refused; the last one stays in force",
                    "error", error.text, LOG_END);
     }

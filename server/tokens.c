@@ -257,6 +257,7 @@ void server_tokens_reload(struct service *service) {
     char count[24];
     if (!tokens) return;
     struct token_list *list = tokens_load(path, &error);
+    server_note_failure(service, TOKENS_REFUSED, list ? "" : error.text);
     if (!list) {
         server_log(service->settings, LEVEL_ERROR, "tokens refused; the last ones stay in force",
                    "file", path, "error", error.text, LOG_END);

@@ -3,8 +3,9 @@
  * functions.
  *
  * A program that replaces a file may delete it first. So a file that is missing once is not
- * reported. A file that is missing a second time is reported, once. What was loaded from a missing
- * file stays in force. */
+ * reported. A file that is missing a second time is reported, once. A file that this process may
+ * not read counts as missing. What was loaded from a missing file stays in force, but a restart
+ * would fail. So the metrics and the page show a missing file until it is there again. */
 #include "server.h"
 
 #include <fcntl.h>
@@ -24,12 +25,25 @@ static struct file_version file_version_read(const char *path) {
     return file_version;
 }
 
+/* Returns the version of the configuration file. If this process may not read the file, returns the
+ * version of a missing file, and errno says why. The file may be a pipe, so this function does not
+ * open it: the program that writes to the pipe would then lose its reader. */
+static struct file_version config_version_read(const struct settings *settings) {
+    const char *path = settings->config_key ? NULL : settings->config;
+    struct file_version version = file_version_read(path);
+    bool found = version.file != 0;
+    if (found && faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) != 0) {
+        version = (struct file_version){.device = 0};
+    }
+    return version;
+}
+
+/* The load that follows reports a missing file. */
 void server_watch_start(struct service *service) {
-    const struct settings *settings = service->settings;
-    service->watch.loaded = file_version_read(settings->config_key ? NULL : settings->config);
-    /* The load that follows reports a missing file. */
+    service->watch.loaded = config_version_read(service->settings);
     bool missing = service->watch.loaded.file == 0;
     service->watch.missing_count = missing ? MISSING_MAX : 0;
+    server_note_failure(service, CONFIG_UNREADABLE, "");
 }
 
 enum missing_change { MISSING_NO_CHANGE, MISSING_STARTS, MISSING_ENDS };
@@ -45,24 +59,32 @@ static enum missing_change missing_count(unsigned *count, bool missing) {
     return change;
 }
 
-/* Logs that the configuration file is missing, or that it is there again. */
+/* Logs and notes that the configuration file cannot be read, or that it is there again. errno says
+ * why it cannot. */
 static void watch_missing(struct service *service, bool missing) {
     const struct settings *settings = service->settings;
+    bool exists = errno != ENOENT;
+    const char *why = strerror(errno);
     enum missing_change change = missing_count(&service->watch.missing_count, missing);
     if (change == MISSING_ENDS) {
+        server_note_failure(service, CONFIG_UNREADABLE, "");
         server_log(settings, LEVEL_INFO, "the configuration file is there again", "file",
                    settings->config, LOG_END);
     } else if (change == MISSING_STARTS) {
+        server_note_failure(service, CONFIG_UNREADABLE, why);
         server_log(settings, LEVEL_WARNING,
-                   "the configuration file is missing; the last configuration stays in force",
-                   "file", settings->config, LOG_END);
+                   exists
+                       ? "the configuration file cannot be read; the last configuration stays in "
+                         "force"
+                       : "the configuration file is missing; the last configuration stays in force",
+                   "file", settings->config, "error", why, LOG_END);
     }
 }
 
 bool server_watch_poll(struct service *service) {
     const struct settings *settings = service->settings;
     const struct file_version *last = &service->watch.loaded;
-    struct file_version now = file_version_read(settings->config_key ? NULL : settings->config);
+    struct file_version now = config_version_read(settings);
     bool has_file = settings->config && !settings->config_key;
     bool same = now.device == last->device && now.file == last->file && now.bytes == last->bytes &&
                 now.seconds == last->seconds && now.nanoseconds == last->nanoseconds;
@@ -114,12 +136,33 @@ static struct file_version readable_version_read(const char *path) {
     return version;
 }
 
+/* Notes a file of certificates or tokens that cannot be read. When the file can be read again,
+ * notes another missing file of its group, or none.
+ *   why   NULL: the file can be read again */
+static void reload_note(struct service *service, int file, const char *why) {
+    enum load_failure failure = file == FILE_TOKENS ? TOKENS_UNREADABLE : CERTIFICATE_UNREADABLE;
+    int first = file == FILE_TOKENS ? FILE_TOKENS : FILE_TLS_CERT;
+    int last = file == FILE_TOKENS ? FILE_TOKENS : FILE_TLS_CA, found = why ? file : -1;
+    char text[PROBLEM_TEXT] = "";
+    for (int i = first; i <= last && found < 0; i++) {
+        if (service->reload.missing_count[i] == MISSING_MAX) found = i;
+    }
+    if (found >= 0) {
+        snprintf(text, sizeof text, "--%s %s: %s", server_flag_name(reload_flags[found]),
+                 reload_path(service->settings, found), why ? why : "cannot be read");
+    }
+    server_note_failure(service, failure, text);
+}
+
 /* Logs that a file cannot be read, or that it can be read again. errno says why it cannot. */
 static void reload_report(struct service *service, int file, bool missing) {
     const struct settings *settings = service->settings;
     const char *why = strerror(errno), *flag = server_flag_name(reload_flags[file]);
     const char *path = reload_path(settings, file);
     enum missing_change change = missing_count(&service->reload.missing_count[file], missing);
+    if (change != MISSING_NO_CHANGE && file <= FILE_TOKENS) {
+        reload_note(service, file, missing ? why : NULL);
+    }
     if (change == MISSING_ENDS) {
         server_log(settings, LEVEL_INFO, "a file can be read again", "flag", flag, "file", path,
                    LOG_END);
@@ -168,6 +211,8 @@ void server_reload_start(struct service *service) {
         reload->missing_count[i] = path && reload->loaded[i].file == 0 ? MISSING_MAX : 0;
     }
     memcpy(reload->seen, reload->loaded, sizeof reload->seen);
+    server_note_failure(service, CERTIFICATE_UNREADABLE, "");
+    server_note_failure(service, TOKENS_UNREADABLE, "");
 }
 
 void server_reload_now(struct service *service) {

@@ -284,6 +284,44 @@ static void the_log_says_what_a_new_configuration_changes(void **state) {
     server_stop(&fixture.server);
 }
 
+#define RELOAD_METRIC "doorman_server_last_reload_successful{what=\"config\"}"
+
+/* V1. What was loaded stays in force, but a restart would fail. */
+static void a_deleted_configuration_is_shown(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    struct process *process = fixture.server.process;
+    assert_true(metric(&fixture, RELOAD_METRIC) == 1);
+    assert_int_equal(unlink(process->config), 0);
+    process_await(process, "the configuration file is missing", 1);
+    assert_true(metric(&fixture, RELOAD_METRIC) == 0);
+    assert_true(metric(&fixture, "doorman_server_config_last_reload_successful") == 0);
+    char *page = get(&fixture, "/", HOST);
+    assert_non_null(strstr(page, "configuration file cannot be read"));
+    free(page);
+    file_write(process->config, CONFIG("100", ""));
+    process_await(process, "configuration loaded", 1);
+    assert_true(metric(&fixture, RELOAD_METRIC) == 1);
+    assert_true(metric(&fixture, "doorman_server_config_last_reload_successful") == 1);
+    server_stop(&fixture.server);
+}
+
+/* G9. The fixed configuration has no warnings. */
+static void warnings_about_the_configuration_are_shown(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start("{\"resources\":[" TEMPLATE("a[", "1") "]}", NULL);
+    struct process *process = fixture.server.process;
+    assert_true(metric(&fixture, "doorman_server_config_warnings") == 1);
+    char *page = get(&fixture, "/", HOST);
+    assert_non_null(strstr(page, "identifier_glob: a [ has no ]"));
+    free(page);
+    file_write(process->config, "{\"resources\":[" TEMPLATE("a", "1") "]}");
+    process_signal(process, SIGHUP);
+    process_await(process, "configuration loaded", 1);
+    assert_true(metric(&fixture, "doorman_server_config_warnings") == 0);
+    server_stop(&fixture.server);
+}
+
 /* S4. */
 static void the_log_says_how_long_learning_lasts(void **state) {
     (void)state;
@@ -400,6 +438,8 @@ int main(int argc, char **argv) {
         TEST(debug_logs_each_request),
         TEST(a_peer_over_ipc_is_logged_as_a_process),
         TEST(the_log_says_what_a_new_configuration_changes),
+        TEST(a_deleted_configuration_is_shown),
+        TEST(warnings_about_the_configuration_are_shown),
         TEST(the_log_says_how_long_learning_lasts),
         TEST(a_master_whose_key_is_deleted_says_so),
         TEST(a_change_of_master_is_counted_by_both_servers),

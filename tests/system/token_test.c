@@ -287,10 +287,14 @@ static void a_changed_file_of_tokens_is_loaded(void **state) {
     process_await(fixture.server.process, "line 2: the first word must be a role", 1);
     expect(&fixture, "/metrics", HOST BEARER("first"), 200, "doorman");
     expect(&fixture, "/metrics", HOST BEARER("second"), 401, "UNAUTHENTICATED");
+    expect(&fixture, "/metrics", HOST BEARER("first"), 200,
+           "\ndoorman_server_last_reload_successful{what=\"tokens\"} 0\n");
+    expect(&fixture, "/", HOST BEARER("first"), 200, "line 2: the first word must be a role");
     file_write(files->config, "write a second\nread b third\n");
     process_await(fixture.server.process, "tokens loaded", 1);
     expect(&fixture, "/metrics", HOST BEARER("first"), 401, "UNAUTHENTICATED");
-    expect(&fixture, "/metrics", HOST BEARER("third"), 200, "doorman");
+    expect(&fixture, "/metrics", HOST BEARER("third"), 200,
+           "\ndoorman_server_last_reload_successful{what=\"tokens\"} 1\n");
     expect_post(&fixture, "/v1/get_capacity", HOST JSON BEARER("second"),
                 CAPACITY_REQUEST("a", "db", "1"), 200, "\"response\"");
     process_signal(fixture.server.process, SIGHUP);

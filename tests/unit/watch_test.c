@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <cmocka.h>
 
@@ -153,6 +154,45 @@ static void a_file_that_is_missing_at_a_reload_is_not_reported_again(void **stat
     assert_logged(0, 1);
 }
 
+static const char *noted(const struct world *w, enum load_failure failure) {
+    return w->service.last_load.failures[failure];
+}
+
+/* The metrics and the page show it. */
+static void a_missing_file_is_noted_until_it_is_there_again(void **state) {
+    struct world *w = (struct world *)*state;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(rename(w->path, w->kept), 0);
+        assert_false(server_watch_poll(&w->service));
+        assert_string_equal(noted(w, CONFIG_UNREADABLE), "");
+        assert_false(server_watch_poll(&w->service));
+        assert_string_equal(noted(w, CONFIG_UNREADABLE), strerror(ENOENT));
+        assert_int_equal(rename(w->kept, w->path), 0);
+        assert_false(server_watch_poll(&w->service));
+        assert_string_equal(noted(w, CONFIG_UNREADABLE), "");
+    }
+}
+
+/* root may read every file, so it becomes another user. */
+static void a_file_that_this_process_may_not_read_is_noted(void **state) {
+    struct world *w = (struct world *)*state;
+    bool is_root = geteuid() == 0;
+    assert_int_equal(chmod(w->folder, 0755), 0);
+    assert_int_equal(chmod(w->path, 0), 0);
+    if (is_root && seteuid(65534) != 0) {
+        print_message("needs: another user\n");
+        skip();
+    }
+    for (int i = 0; i < 3; i++) assert_false(server_watch_poll(&w->service));
+    if (is_root) assert_int_equal(seteuid(0), 0);
+    assert_string_equal(noted(w, CONFIG_UNREADABLE), strerror(EACCES));
+    assert_logged(1, 0);
+    assert_int_equal(chmod(w->path, 0644), 0);
+    assert_false(server_watch_poll(&w->service));
+    assert_string_equal(noted(w, CONFIG_UNREADABLE), "");
+    assert_logged(1, 1);
+}
+
 /* A node with a parent has no file, and a key of etcd is not a file. */
 static void without_a_file_nothing_is_reported(void **state) {
     struct world *w = (struct world *)*state;
@@ -221,6 +261,29 @@ static void a_missing_key_is_reported_once_and_nothing_is_loaded(void **state) {
         expect_loads(w, 10, 0, 0);
         assert_logged(i, i);
     }
+}
+
+/* A group of files has one note. It names a file that is missing, as long as there is one. */
+static void a_missing_file_of_a_group_is_noted(void **state) {
+    struct world *w = (struct world *)*state;
+    use_own_files(w);
+    assert_int_equal(unlink(w->own[FILE_TLS_CERT]), 0);
+    expect_loads(w, 2, 0, 0);
+    assert_non_null(strstr(noted(w, CERTIFICATE_UNREADABLE), w->own[FILE_TLS_CERT]));
+    assert_non_null(strstr(noted(w, CERTIFICATE_UNREADABLE), strerror(ENOENT)));
+    assert_int_equal(unlink(w->own[FILE_TLS_KEY]), 0);
+    assert_int_equal(unlink(w->own[FILE_TOKENS]), 0);
+    expect_loads(w, 2, 0, 0);
+    assert_non_null(strstr(noted(w, CERTIFICATE_UNREADABLE), w->own[FILE_TLS_KEY]));
+    assert_non_null(strstr(noted(w, TOKENS_UNREADABLE), w->own[FILE_TOKENS]));
+    write_text(w->own[FILE_TLS_KEY], "one");
+    write_text(w->own[FILE_TOKENS], "one");
+    expect_loads(w, 1, 0, 0);
+    assert_non_null(strstr(noted(w, CERTIFICATE_UNREADABLE), w->own[FILE_TLS_CERT]));
+    assert_string_equal(noted(w, TOKENS_UNREADABLE), "");
+    write_text(w->own[FILE_TLS_CERT], "one");
+    expect_loads(w, 1, 0, 1);
+    assert_string_equal(noted(w, CERTIFICATE_UNREADABLE), "");
 }
 
 /* The tokens do not need the key. */
@@ -317,9 +380,12 @@ int main(void) {
         TEST(a_deleted_file_is_reported_once),
         TEST(another_file_in_place_of_a_deleted_one_is_a_change),
         TEST(a_file_that_is_missing_at_a_reload_is_not_reported_again),
+        TEST(a_missing_file_is_noted_until_it_is_there_again),
+        TEST(a_file_that_this_process_may_not_read_is_noted),
         TEST(without_a_file_nothing_is_reported),
         TEST(changed_files_are_loaded_once_when_two_looks_agree),
         TEST(a_missing_key_is_reported_once_and_nothing_is_loaded),
+        TEST(a_missing_file_of_a_group_is_noted),
         TEST(tokens_are_loaded_while_a_key_is_missing),
         TEST(a_file_that_cannot_be_opened_counts_as_missing),
         TEST(a_missing_file_for_etcd_is_reported),

@@ -1,0 +1,80 @@
+/* doorman_server: what the process knows about its last loads, of the configuration and of other
+ * files. The log, the metrics and the status page show it. Only server.h includes this file. */
+#ifndef DOORMAN_SERVER_LOAD_H
+#define DOORMAN_SERVER_LOAD_H
+
+#define PROBLEM_MAX 20
+
+/* Why a configuration cannot be loaded; or the warnings about one that was loaded. */
+struct config_problems {
+    size_t count; /* how many there are; `items` has at most PROBLEM_MAX of them */
+    doorman_config_problem items[PROBLEM_MAX];
+};
+
+#define PROBLEM_TEXT (sizeof(doorman_error) + 64) /* room for an error and its position */
+
+/* Sets a single error that has no position. The text consists of `what` and `why`. */
+static inline void server_set_problem(struct config_problems *problems, const char *what,
+                                      const char *why) {
+    doorman_config_problem *only = &problems->items[0];
+    problems->count = 1;
+    only->line = only->column = 0;
+    snprintf(only->error.text, sizeof only->error.text, "%s%s", what, why);
+}
+
+/* Writes a problem with its position. */
+static inline void server_problem_text(const doorman_config_problem *problem,
+                                       char text[PROBLEM_TEXT]) {
+    int bytes = 0;
+    text[0] = 0;
+    if (problem->line > 0) {
+        bytes =
+            snprintf(text, PROBLEM_TEXT, "line %zu, column %zu: ", problem->line, problem->column);
+    }
+    snprintf(text + bytes, PROBLEM_TEXT - (size_t)bytes, "%s", problem->error.text);
+}
+
+/* Writes the first problem, and how many more there are. */
+static inline void server_problems_text(const struct config_problems *problems,
+                                        char text[PROBLEM_TEXT]) {
+    server_problem_text(&problems->items[0], text);
+    size_t bytes = strlen(text);
+    if (problems->count > 1) {
+        snprintf(text + bytes, PROBLEM_TEXT - bytes, " (and %zu more)", problems->count - 1);
+    }
+}
+
+#define CONFIG_HASH_BYTES 17 /* 16 hexadecimal digits and the final 0 */
+
+/* What can be wrong with a file, apart from an invalid configuration. */
+enum load_failure {
+    CONFIG_UNREADABLE,
+    CERTIFICATE_REFUSED,
+    CERTIFICATE_UNREADABLE,
+    TOKENS_REFUSED,
+    TOKENS_UNREADABLE,
+    LOAD_FAILURE_COUNT
+};
+
+/* The results of the last loads: of the configuration, of the certificates and of the tokens. */
+struct config_load {
+    time_t loaded_at;             /* when the configuration in force was loaded */
+    char hash[CONFIG_HASH_BYTES]; /* of the configuration in force; "": not known */
+    char error[PROBLEM_TEXT];     /* why the last load failed; "": it succeeded */
+    size_t warning_count;         /* about the configuration in force */
+    char warning[PROBLEM_TEXT];   /* the first of them; "": none */
+    char failures[LOAD_FAILURE_COUNT][PROBLEM_TEXT]; /* "": none */
+};
+
+/* Notes that a configuration is in force since now, and the warnings about it.
+ *   hash   may be load->hash */
+static inline void server_note_load(struct config_load *load, const char hash[CONFIG_HASH_BYTES],
+                                    const struct config_problems *warnings) {
+    load->loaded_at = time(NULL);
+    memmove(load->hash, hash, CONFIG_HASH_BYTES);
+    load->warning_count = warnings->count;
+    load->warning[0] = 0;
+    if (warnings->count > 0) server_problems_text(warnings, load->warning);
+}
+
+#endif
