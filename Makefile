@@ -167,14 +167,15 @@ TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_LOOP) $(REPLAYS) build/sim/sim
 # The longest programs come first, because they run in parallel. The first two use a core all the
 # time, and the others mostly wait.
 LONG = $(addprefix %/system/,abuse_test agent_test clients_test etcd_test etcd_transport_test \
-    http_test tls_test tree_test)
+    http_test server_test tls_test tree_test)
+LONG_CHECKS = tests/browser_check.sh tests/deploy_check.sh tests/install_check.sh \
+    tests/package_check.sh
 test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh \
-	    $(filter $(LONG),$(TESTS)) $(filter-out $(LONG),$(TESTS)) \
-	    tests/shell_check.sh tests/event_loop_check.sh tests/deploy_check.sh \
-	    tests/browser_check.sh tests/openapi_check.sh tests/gateway_check.sh \
-	    tests/install_check.sh tests/package_check.sh tests/fuzz/replay.sh tests/text_check.sh \
+	    $(filter $(LONG),$(TESTS)) $(LONG_CHECKS) $(filter-out $(LONG),$(TESTS)) \
+	    tests/shell_check.sh tests/event_loop_check.sh tests/openapi_check.sh \
+	    tests/gateway_check.sh tests/fuzz/replay.sh tests/text_check.sh \
 	    tests/comment_check.sh tests/contributing_check.sh
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm

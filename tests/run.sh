@@ -5,7 +5,7 @@
 #
 #   tests/run.sh build/plain/unit/shares_test ... tests/text_check.sh ...
 #
-# JOBS is how many run at a time. The default is four per core, because tests mostly wait. A program
+# JOBS is how many run at a time. The default is six per core, because tests mostly wait. A program
 # that succeeds ends with status 0 and a line of cmocka, "[  PASSED  ] 12 test(s).". After failures
 # it also prints "[  FAILED  ] 2 test(s), ...", and a line with the name of each failed test. If
 # tests were skipped it prints "[  SKIPPED ] 3 test(s), ...", and for each of them a line such as
@@ -88,7 +88,7 @@ export RESULTS
 trap 'rm -rf "$RESULTS"' EXIT
 trap 'exit 1' INT TERM
 cores=$(nproc 2>/dev/null || echo 1)
-printf '%s\n' "$@" | xargs -P "${JOBS:-$((4 * cores))}" -n 1 sh "$0" --one
+printf '%s\n' "$@" | xargs -P "${JOBS:-$((6 * cores))}" -n 1 sh "$0" --one
 for failed in "$RESULTS"/*.failed "$RESULTS"/*.names; do
     if [ -e "$failed" ]; then cat "$failed"; fi
 done
