@@ -106,11 +106,11 @@ void server_page_link(struct text *text, const char *http, const char *resource,
     if (http[0]) server_text_add(text, "</a>");
 }
 
-/* Adds until when this process is master if etcd does not answer any more. */
+/* Adds how long this process stays the master if etcd does not answer any more. */
 static void page_master_self(struct text *text, const struct snapshot *snapshot) {
     server_text_add(text, "this process");
     if (snapshot->master_until == 0) return;
-    server_text_add(text, "; without an answer of etcd, for ");
+    server_text_add(text, "; without etcd it stays the master for ");
     server_page_duration(text, snapshot->master_until - snapshot->now);
 }
 

@@ -4,6 +4,8 @@
 #define _GNU_SOURCE
 #include "http.h"
 
+#include "etcd_fixture.h"
+
 #define TEMPLATE(more)                                                                             \
     "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 1000, " more "\"algorithm\": "    \
     "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 600, \"refresh_interval\": 5, "                  \
@@ -168,6 +170,50 @@ static void a_node_says_why_it_has_no_master(void **state) {
     await_text(&lonely, "/v1/status", "\"no_master\":{\"for\":");
     await_text(&lonely, "/v1/status", "\"etcd_failure\":{\"for\":");
     server_stop(&lonely.server);
+}
+
+/* Returns a number of the status of a server, or -1 if the status does not have it. */
+static double status_number(const struct fixture *fixture, const char *name) {
+    char *response = get(fixture, "/v1/status", HOST);
+    cJSON *tree = cJSON_Parse(body_of(response));
+    const cJSON *field = cJSON_GetObjectItemCaseSensitive(tree, name);
+    double value = cJSON_IsNumber(field) ? field->valuedouble : -1;
+    cJSON_Delete(tree);
+    free(response);
+    return value;
+}
+
+/* The mastership lasts an hour without etcd, so it does not end during the test. */
+static void a_master_says_how_long_it_stays_master_without_etcd(void **state) {
+    (void)state;
+    struct etcd etcd;
+    etcd_require(&etcd);
+    const char *const flags[] = {
+        "--etcd", etcd.url, "--election-key", "doorman/links", "--election-ttl", "3600", NULL};
+    struct fixture master = fixture_start(TEMPLATE(""), flags);
+    await_text(&master, "/v1/status", "\"mastership_ends_in\":");
+    await_text(&master, "/", "this process; without etcd it stays the master for ");
+    await_text(&master, "/", "etcd</dt><dd class='good'>answered ");
+    double left = status_number(&master, "mastership_ends_in");
+    assert_true(left > 0 && left <= 3600);
+    assert_true(status_number(&master, "etcd_answered_ago") >= 0);
+    etcd_stop(&etcd);
+    await_text(&master, "/v1/status", "\"etcd_failure\":{\"for\":");
+    assert_true(status_number(&master, "mastership_ends_in") <= left);
+    assert_true(status_number(&master, "mastership_ends_in") > 0);
+    assert_true(status_number(&master, "etcd_answered_ago") > 0);
+    server_stop(&master.server);
+}
+
+static void a_server_without_an_election_does_not_speak_of_etcd(void **state) {
+    (void)state;
+    struct fixture server = fixture_start(TEMPLATE(""), NULL);
+    assert_true(status_number(&server, "mastership_ends_in") < 0);
+    assert_true(status_number(&server, "etcd_answered_ago") < 0);
+    char *page = get(&server, "/", HOST);
+    assert_null(strstr(page, "etcd"));
+    free(page);
+    server_stop(&server.server);
 }
 
 static void pages_link_up_and_down_the_tree(void **state) {
@@ -557,6 +603,8 @@ int main(void) {
         TEST(a_node_whose_lease_has_ended_is_not_live),
         TEST(a_node_says_where_its_capacity_comes_from),
         TEST(a_node_says_why_it_has_no_master),
+        TEST(a_master_says_how_long_it_stays_master_without_etcd),
+        TEST(a_server_without_an_election_does_not_speak_of_etcd),
         TEST(nodes_below_show_the_description_and_the_unit),
         TEST(hostile_texts_of_a_configuration_stay_texts),
         TEST(two_nodes_of_one_name_are_told_and_shown),
