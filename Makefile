@@ -281,7 +281,7 @@ C_SOURCES = $(wildcard *.[ch] server/*.[ch] examples/*.[ch]* tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh) \
     $(addprefix examples/deploy/debian/,package.sh postinst prerm postrm)
 
-# QUICK=1 takes less than a minute. It draws no picture, because that needs the whole measurement.
+# QUICK=1 takes about a minute. It draws no picture, because that needs the whole measurement.
 bench: build/bench build/doorman_server ## benchmarks, some minutes; QUICK=1 is shorter
 	@build/bench $(if $(QUICK),--quick) build/doorman_server build
 ifndef QUICK

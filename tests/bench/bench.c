@@ -1,4 +1,4 @@
-/* Measures how fast Doorman is: `make bench`, or `make bench QUICK=1` for less than a minute.
+/* Measures how fast Doorman is: `make bench`, or `make bench QUICK=1` for about a minute.
  *
  *     build/bench [--quick] build/doorman_server FOLDER
  *

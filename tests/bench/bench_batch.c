@@ -1,5 +1,6 @@
-/* Messages of 100 permits in one process on one core: what a server does with a message between its
- * parser and its writer. Keys have 32 bytes and are chosen at random. The limit grants every permit.
+/* Messages of 100 permits in one process on one core: what a server does with a message after it is
+ * parsed and before the response is written. Keys have 32 bytes and are chosen at random. The limit
+ * grants every permit.
  *
  * A real key comes from the network and is therefore in the cache. Here each key is one cache line,
  * which is prefetched while the previous message is decided. */

@@ -1,7 +1,7 @@
 /* GET /v1/allow, compared with nginx that answers 200 and does nothing else. wrk sends the requests
  * over 16 connections that stay open, to one of them and then to the other one. All requests have
- * the same key, whose bucket never refuses. nginx is one process, because the server answers HTTP in
- * one thread. */
+ * the same key, whose bucket never refuses. nginx is one process, because the server answers HTTP
+ * in one thread. */
 #define _GNU_SOURCE /* popen */
 #include "bench.h"
 
