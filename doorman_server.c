@@ -53,7 +53,7 @@
  *     server/host.c                  the host in an address, and whether other machines reach it
  *     server/memory.c      MEMORY    an allocator for cJSON; free memory goes back to the system
  *     server/tls.c         TLS       certificates, and the flags that name them; also tls.h
- *     server/certificate.c TLS       when certificates end
+ *     server/certificate.c TLS       when certificates are valid
  *     server/etcd.c        ETCD      calls to etcd, its token, and the configuration in a key
  *     server/etcd_http.c   ETCD      requests to a member of etcd, over libcurl; also etcd.h
  *     server/election.c    ETCD      the election of the master, and the watch on the configuration

@@ -1,6 +1,6 @@
-/* doorman_server, part TLS: when certificates end. This file reads the field notAfter of X.509
- * certificates in PEM. nng checks certificates, but does not say when they end. The functions use
- * only their arguments.
+/* doorman_server, part TLS: when certificates are valid. This file reads the fields notBefore and
+ * notAfter of X.509 certificates in PEM. nng loads a certificate that has ended without an error,
+ * and does not say when certificates end. The functions use only their arguments.
  *
  * A certificate is a tree of elements in DER. Each element has a tag, a length and a content:
  *
@@ -14,8 +14,8 @@
  *                 time               notBefore
  *                 time               notAfter: YYMMDDhhmmssZ or YYYYMMDDhhmmssZ
  *
- * nng has already accepted the certificates. So an element that does not fit only means that the
- * end is not known. */
+ * nng has already accepted the certificates. So an element that does not fit only means that a time
+ * is not known. */
 #include "server.h"
 
 enum der_tag {
@@ -81,27 +81,31 @@ static int64_t der_read_time(unsigned tag, const struct der *content) {
     return count == 6 ? (int64_t)timegm(&time) : 0;
 }
 
-/* Returns when a certificate ends, or 0 if this is not known. */
-static int64_t der_read_end(struct der at) {
+/* Reads when a certificate is valid. A time is 0 if it is not known. */
+static struct certificate_period der_read_period(struct der at) {
+    const struct certificate_period unknown = {.begin = 0};
+    struct certificate_period period = unknown;
     unsigned tag = 0;
     struct der content = at;
     bool inside = der_enter(&at);      /* the certificate */
     inside = inside && der_enter(&at); /* what its issuer has signed */
-    if (!inside || !der_read(&at, &tag, &content)) return 0;
+    if (!inside || !der_read(&at, &tag, &content)) return unknown;
     int skipped = tag == DER_VERSION ? 3 : 2; /* the serial number, the signature, the issuer */
     for (int i = 0; i < skipped; i++) {
-        if (!der_read(&at, &tag, &content)) return 0;
+        if (!der_read(&at, &tag, &content)) return unknown;
     }
-    if (!der_enter(&at) || !der_read(&at, &tag, &content)) return 0;
-    return der_read(&at, &tag, &content) ? der_read_time(tag, &content) : 0;
+    if (!der_enter(&at) || !der_read(&at, &tag, &content)) return unknown;
+    period.begin = der_read_time(tag, &content);
+    if (der_read(&at, &tag, &content)) period.end = der_read_time(tag, &content);
+    return period;
 }
 
 #define PEM_BEGIN "-----BEGIN CERTIFICATE-----"
 #define PEM_END "-----END CERTIFICATE-----"
 
-/* Decodes the base64 of a certificate, which has line breaks. Returns 0 if it is not valid.
+/* Decodes the base64 of a certificate, which has line breaks. Both times are 0 if it is not valid.
  *   room   has place for the text and a final 0 */
-static int64_t pem_read_end(const char *from, const char *to, char *room) {
+static struct certificate_period pem_read_period(const char *from, const char *to, char *room) {
     size_t count = 0;
     for (; from < to; from++) {
         if (!strchr(" \t\r\n", *from)) room[count++] = *from;
@@ -109,19 +113,46 @@ static int64_t pem_read_end(const char *from, const char *to, char *room) {
     room[count] = 0;
     size_t bytes =
         server_base64_read(room, count + 1, room); /* never writes what it has not read */
-    return der_read_end((struct der){(unsigned char *)room, (unsigned char *)room + bytes});
+    return der_read_period((struct der){(unsigned char *)room, (unsigned char *)room + bytes});
+}
+
+/* Reads the next certificate of a text.
+ *   at     in/out: where to search; after the certificate's first line if there is one
+ *   room   has place for the text and a final 0 */
+static bool pem_next(const char **at, char *room, struct certificate_period *period) {
+    const char *begin = strstr(*at, PEM_BEGIN);
+    if (!begin) return false;
+    *at = begin + strlen(PEM_BEGIN);
+    const char *to = strstr(*at, PEM_END);
+    *period = to ? pem_read_period(*at, to, room) : (struct certificate_period){.begin = 0};
+    return true;
 }
 
 int64_t server_certificate_end(const char *pem, bool latest) {
     char *room = (char *)malloc(strlen(pem) + 1);
+    struct certificate_period period;
     int64_t found = 0;
-    for (const char *at = room ? strstr(pem, PEM_BEGIN) : NULL; at; at = strstr(at, PEM_BEGIN)) {
-        at += strlen(PEM_BEGIN);
-        const char *to = strstr(at, PEM_END);
-        int64_t end = to ? pem_read_end(at, to, room) : 0;
-        bool better = latest ? end > found : end < found;
-        if (end && (!found || better)) found = end;
+    while (room && pem_next(&pem, room, &period)) {
+        bool better = latest ? period.end > found : period.end < found;
+        if (period.end && (!found || better)) found = period.end;
     }
     free(room);
     return found;
+}
+
+static bool period_is_valid(const struct certificate_period *period, int64_t now) {
+    return (!period->begin || period->begin <= now) && (!period->end || now <= period->end);
+}
+
+/* Without memory, no certificate is known to be invalid. */
+bool server_certificate_is_valid(const char *pem, bool any, int64_t now,
+                                 struct certificate_period *first) {
+    char *room = (char *)malloc(strlen(pem) + 1);
+    struct certificate_period period = {.begin = 0};
+    *first = period;
+    bool found = room && pem_next(&pem, room, first);
+    bool valid = !found || period_is_valid(first, now);
+    while (any && !valid && pem_next(&pem, room, &period)) valid = period_is_valid(&period, now);
+    free(room);
+    return valid;
 }

@@ -212,6 +212,39 @@ static bool handshake_check(const struct pem *pem, const struct settings *settin
     return true;
 }
 
+/* ---- validity ------------------------------------------------------------------------------- */
+/* nng accepts certificates that have ended, or that are not valid yet. All peers would then refuse
+ * the node, or the node would refuse all peers. So such files are refused at the start, and never
+ * replace others. The first certificate of --tls-cert is that of the node. Of the authorities, one
+ * that is valid is enough. */
+
+/* Writes a time, for example 2026-11-22T22:00:00Z. */
+static void time_text(int64_t at, char text[32]) {
+    time_t seconds = (time_t)at;
+    struct tm utc;
+    gmtime_r(&seconds, &utc);
+    strftime(text, 32, "%Y-%m-%dT%H:%M:%SZ", &utc);
+}
+
+/* Checks that the certificates of a file are valid now.
+ *   pem   NULL: the flag is not given */
+static bool validity_check(const char *pem, int file, const char *path, doorman_error *error) {
+    const int64_t now = (int64_t)time(NULL);
+    const char *flag = server_certificate_flag(file);
+    struct certificate_period period;
+    char at[32], clock[32];
+    bool any = file == CERTIFICATE_AUTHORITY;
+    if (!pem || server_certificate_is_valid(pem, any, now, &period)) return true;
+    bool ended = period.end && period.end < now;
+    time_text(ended ? period.end : period.begin, at);
+    time_text(now, clock);
+    return tls_fail(error,
+                    ended ? "--%s %s: the certificate has expired, at %s (now: %s); replace it"
+                          : "--%s %s: the certificate is not valid before %s (now: %s); replace "
+                            "it, or correct the clock of this machine",
+                    flag, path, at, clock);
+}
+
 /* ---- start ---------------------------------------------------------------------------------- */
 
 /* Returns whether this process serves TLS. Otherwise only the link to the parent uses the
@@ -232,6 +265,8 @@ static bool tls_load(struct pem *pem, nng_tls_config **tls, const struct setting
     } else if (done && pem->authority) {
         done = tls_create(&client, NNG_TLS_MODE_CLIENT, pem, settings, error);
     }
+    done = done && validity_check(pem->certificate, CERTIFICATE_OWN, settings->tls_cert, error) &&
+           validity_check(pem->authority, CERTIFICATE_AUTHORITY, settings->tls_ca, error);
     if (client) nng_tls_config_free(client);
     return done;
 }
@@ -406,12 +441,9 @@ static bool tls_warn_about_end(const struct service *service, int file, int64_t 
     const struct settings *settings = service->settings;
     const char *path = file == CERTIFICATE_OWN ? settings->tls_cert : settings->tls_ca;
     int64_t now = (int64_t)time(NULL);
-    time_t seconds = (time_t)end;
-    struct tm utc;
     char text[32];
     if (end == 0 || end - now > WARN_DAYS * 86400) return false;
-    gmtime_r(&seconds, &utc);
-    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    time_text(end, text);
     server_log(settings, LEVEL_WARNING,
                end > now ? "a certificate ends soon: replace it" : "a certificate has ended",
                "flag", server_certificate_flag(file), "file", path, "end", text, LOG_END);

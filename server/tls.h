@@ -53,6 +53,18 @@ void server_tls_ends(struct service *service, int64_t ends[CERTIFICATE_COUNT]);
  * certificate can be read.
  *   latest   true: the latest end of all certificates. false: the earliest one */
 int64_t server_certificate_end(const char *pem, bool latest);
+
+/* When a certificate is valid, in seconds since 1970. 0: not known. */
+struct certificate_period {
+    int64_t begin, end; /* both are inside */
+};
+
+/* Returns whether the first certificate of a PEM text is valid now. A time that is not known does
+ * not make it invalid.
+ *   any     true: it is enough if one certificate of the text is valid now
+ *   first   out: when the first certificate is valid */
+bool server_certificate_is_valid(const char *pem, bool any, int64_t now,
+                                 struct certificate_period *first);
 #else
 static inline enum exit_status server_tls_check_settings(const struct settings *settings) {
     bool wanted = server_addresses_want_tls(&settings->listen) ||

@@ -327,6 +327,55 @@ static void replace(const char *to_folder, const char *to, const char *from_fold
     assert_int_equal(system(command), 0);
 }
 
+/* Writes a certificate for own.key whose validity has the given times, for example "20200101000000Z
+ * 20200201000000Z". Returns false if this version of openssl cannot do that. */
+static bool make_dated(const char *folder, const char *out, const char *begin, const char *end) {
+    char command[1024];
+    snprintf(
+        command, sizeof command,
+        "cd %s && { touch index && printf '[ca]\ndefault_ca=d\n[d]\ndatabase=index\n"
+        "rand_serial=yes\nnew_certs_dir=.\ndefault_md=sha256\nunique_subject=no\npolicy=p\n"
+        "[p]\ncommonName=supplied\n' >ca.conf && openssl ca -batch -config ca.conf -cert ca.pem "
+        "-keyfile ca.key -in own.csr -notext -startdate %s -enddate %s -out %s; } "
+        ">/dev/null 2>&1",
+        folder, begin, end, out);
+    return system(command) == 0;
+}
+
+/* V7. A certificate with wrong dates is refused at the start, and never replaces another one. */
+static void a_certificate_that_is_not_valid_now_is_refused(void **state) {
+    (void)state;
+    require_program("openssl");
+    require_program("curl");
+    struct process *files = process_new();
+    char cert[128], old[128], early[128], key[128];
+    const char *folder = files->folder;
+    assert_true(make_certificates(folder));
+    assert_true(make_dated(folder, "old.pem", "20200101000000Z", "20200201000000Z"));
+    assert_true(make_dated(folder, "early.pem", "20990101000000Z", "20990201000000Z"));
+    snprintf(cert, sizeof cert, "%s/own.pem", folder);
+    snprintf(old, sizeof old, "%s/old.pem", folder);
+    snprintf(early, sizeof early, "%s/early.pem", folder);
+    snprintf(key, sizeof key, "%s/own.key", folder);
+    expect_refusal(
+        (const char *[]){"--http", "127.0.0.1:0", "--tls-cert", old, "--tls-key", key, NULL}, 1,
+        "the certificate has expired, at 2020-02-01T00:00:00Z");
+    expect_refusal(
+        (const char *[]){"--http", "127.0.0.1:0", "--tls-cert", early, "--tls-key", key, NULL}, 1,
+        "the certificate is not valid before 2099-01-01T00:00:00Z");
+    struct fixture fixture = fixture_start(
+        CONFIG("100", ""), (const char *[]){"--tls-cert", cert, "--tls-key", key, NULL});
+    struct process *server = fixture.server.process;
+    replace(folder, "own.pem", folder, "old.pem");
+    process_await(server, "certificate refused; the last one stays in force", 1);
+    process_await(server, "the certificate has expired", 1);
+    expect_https(&fixture, folder, NULL, true);
+    replace(folder, "own.pem", folder, "early.pem");
+    process_await(server, "certificate refused; the last one stays in force", 2);
+    expect_https(&fixture, folder, NULL, true);
+    server_stop(&fixture.server);
+}
+
 /* Waits for the metric of a file of certificates, and compares it with what openssl says. */
 static void expect_certificate_end(const struct fixture *fixture, const char *folder,
                                    const char *flag, const char *file) {
@@ -643,6 +692,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(files_that_are_no_certificates_are_refused_at_the_start),
         TEST(a_key_of_another_certificate_is_refused_at_the_start),
+        TEST(a_certificate_that_is_not_valid_now_is_refused),
         TEST(a_refused_peer_is_logged),
         TEST(the_end_of_a_certificate_is_shown_and_announced),
         TEST(a_changed_certificate_is_used_without_a_restart),

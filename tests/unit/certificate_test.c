@@ -1,4 +1,4 @@
-/* When certificates end: server/certificate.c. The certificates were made by openssl. They hold no
+/* When certificates are valid: server/certificate.c. The certificates were made by openssl. They hold no
  * secret, because their keys are not here. */
 #define DOORMAN_SERVER_TLS
 #include "../../server/base64.c"
@@ -26,6 +26,7 @@ static const char near[] = "-----BEGIN CERTIFICATE-----\n"
                            "hkjOPQQDAgNIADBFAiEAvdNzsoMdgyVlUVvwGgL8FInUrBtO43Tm6fwtdp8WGXoC\n"
                            "IF2/5hvtneXh6kXMezG/abOEvnye/BM+v0RU3AzYNm15\n"
                            "-----END CERTIFICATE-----\n";
+#define NEAR_BEGIN 1795375475 /* 2026-11-22 19:24:35 */
 #define NEAR_END 1797967475
 
 /* Ends at 2081-08-25 19:24:35, as GeneralizedTime. */
@@ -56,6 +57,34 @@ static void a_file_with_several_certificates_has_an_earliest_and_a_latest_end(vo
         assert_int_equal(server_certificate_end(text, false), NEAR_END);
         assert_int_equal(server_certificate_end(text, true), FAR_END);
     }
+}
+
+/* RFC 5280, 4.1.2.5: the first and the last second belong to the validity. */
+static void a_certificate_is_valid_from_its_begin_to_its_end(void **state) {
+    (void)state;
+    struct certificate_period first;
+    for (int any = 0; any < 2; any++) {
+        assert_false(server_certificate_is_valid(near, any, NEAR_BEGIN - 1, &first));
+        assert_true(server_certificate_is_valid(near, any, NEAR_BEGIN, &first));
+        assert_true(server_certificate_is_valid(near, any, NEAR_END, &first));
+        assert_false(server_certificate_is_valid(near, any, NEAR_END + 1, &first));
+        assert_int_equal(first.begin, NEAR_BEGIN);
+        assert_int_equal(first.end, NEAR_END);
+        assert_true(server_certificate_is_valid("not PEM", any, NEAR_END, &first));
+    }
+}
+
+/* The first certificate is that of the node. Of authorities, one is enough. */
+static void one_valid_authority_is_enough(void **state) {
+    (void)state;
+    struct certificate_period first;
+    char text[4096];
+    snprintf(text, sizeof text, "%s%s", near, far);
+    assert_false(server_certificate_is_valid(text, false, NEAR_END + 1, &first));
+    assert_true(server_certificate_is_valid(text, true, NEAR_END + 1, &first));
+    assert_false(server_certificate_is_valid(text, true, FAR_END + 1, &first));
+    snprintf(text, sizeof text, "%s%s", far, near);
+    assert_true(server_certificate_is_valid(text, false, NEAR_END + 1, &first));
 }
 
 /* A certificate that cannot be read does not hide the others. */
@@ -120,6 +149,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_end_of_a_certificate_is_read),
         cmocka_unit_test(a_file_with_several_certificates_has_an_earliest_and_a_latest_end),
+        cmocka_unit_test(a_certificate_is_valid_from_its_begin_to_its_end),
+        cmocka_unit_test(one_valid_authority_is_enough),
         cmocka_unit_test(what_is_no_certificate_has_no_end),
         cmocka_unit_test(damaged_certificates_are_read_safely),
         cmocka_unit_test(times_are_read_as_certificates_have_them),
