@@ -97,7 +97,11 @@ static void run_until(world *w, doorman_time end) {
     w->now = end;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1 && argv[1][0] == '-') { /* such as --help */
+        printf("usage: library_only\n");
+        return 0;
+    }
     world w = {0};
     start_server(&w);
     start_client(&w, 0, "greedy", 1000);

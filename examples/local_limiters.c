@@ -85,7 +85,11 @@ static const struct {
     {"concurrency", {.kind = DOORMAN_CONCURRENCY, .limit = LIMIT}},
 };
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1 && argv[1][0] == '-') { /* such as --help */
+        printf("usage: local_limiters\n");
+        return 0;
+    }
     printf("*: allowed at once; 3: allowed after 0.3 s; -: refused\n\n");
     printf("at (seconds)    ");
     for (int i = 0; i < COUNT; i++) {

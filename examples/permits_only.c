@@ -14,7 +14,11 @@ static const char text[] =
     "{\"name\": \"all\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9,"
     " \"window\": 60}]}]}";
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1 && argv[1][0] == '-') { /* such as --help */
+        printf("usage: permits_only\n");
+        return 0;
+    }
     doorman_config *config = NULL;
     doorman_permits *permits = NULL;
     doorman_error error = {""};
