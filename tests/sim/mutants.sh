@@ -55,8 +55,9 @@ missed=
 # Writes the header with one text replaced to standard output. Fails unless the text occurs once.
 change() { # header, old, new
     OLD=$2 NEW=$3 awk '
-        { text = text $0 "\n" }
-        END {
+        BEGIN { RS = "\001" } # the whole header is one record
+        {
+            text = $0
             for (i = 1; i <= length(ENVIRON["OLD"]); i++) {
                 c = substr(ENVIRON["OLD"], i, 1)
                 if (c == " ") c = "[ \n]+"
@@ -69,8 +70,8 @@ change() { # header, old, new
                 count++
             }
             printf "%s%s", before, text
-            exit count != 1
         }
+        END { exit count != 1 }
     ' "$1"
 }
 
@@ -288,6 +289,21 @@ mutant permit-restart 'P16: a window that contains the victory is not used up' \
 mutant permit-max-keys 'P19: a full limit evicts a counter, although it has to refuse' \
     'if (limit->refuse_new || !doorman__permits_evict(permits, slot)) return false;' \
     'if (!doorman__permits_evict(permits, slot)) return false;' --permits
+mutant permit-detail 'P6: the details say that a limit in shadow does not refuse' \
+    'detail.refused = charge->reason != DOORMAN_NO_REASON;' \
+    'detail.refused = charge->reason != DOORMAN_NO_REASON && !charge->shadow;' --permits
+mutant permit-moved 'P6: the details do not say that a tier was entered' \
+    'detail.moved_up = charge->tier_entered > 0;' \
+    'detail.moved_up = false;' --permits
+mutant permit-tier 'P18: the event of a tier has the number of the next one' \
+    '(double)charge->tier_entered); }' \
+    '(double)charge->tier_entered + 1); }' --permits
+mutant permit-granted 'P18: the event of a grant has one unit too many' \
+    'grant->limit, DOORMAN_NO_REASON, grant->granted);' \
+    'grant->limit, DOORMAN_NO_REASON, grant->granted + 1);' --permits
+mutant permit-warn 'warn_at: a warning comes although the limit has used no more than this part' \
+    'return most - left > warn_at * most;' \
+    'return most - left >= warn_at * most;' --permits
 mutant permit-epoch 'P26: the time of day goes back' \
     'at->epoch = given > least ? given : least;' \
     'at->epoch = given; (void)least;' --permits

@@ -7,7 +7,7 @@
  *   sim_world.c          time, clocks, processes, clients
  *   sim_election.c       elections, and the store of each node
  *   sim_network.c        messages between clients or child nodes and the processes that answer them
- *   sim_check.c          invariants checked at every event, and the exact shares expected at the end
+ *   sim_check.c          invariants at every event, and the exact shares at the end
  *   sim_scenarios.c      the scenarios of the design document, and their tables
  *   sim_faults.c         random systems and faults, and how a failing run is shrunk
  *   sim_permits.c        permits: processes, messages, time of day, configurations

@@ -7,6 +7,7 @@
  *
  *     P1, P2    a permit is granted if it fits, and only then. Every item gets what P2 says
  *     P3 to P6  the wait, the limit that is named, retry_after, valid_for, the details
+ *     warn_at   a grant carries a warning if a limit has used more
  *     P12, P26  windows and tiers, to the nanosecond. Only the level of a bucket has rounding
  *               errors, so a decision at the edge of a bucket may go either way
  *     P13       reports, and what they charged
@@ -16,6 +17,9 @@
  *     P16       each mastership begins with a new account
  *     P19       a counter is evicted, or a permit refused with MAX_KEYS, only if the limit has
  *               as many counters as it may have. The account forgets an evicted counter
+ *
+ *     P18       each granted item, refusal, ban, entered tier, and created or removed counter has
+ *               an event
  *
  * Events say what the decision does not: which counters were created or removed, and which limits
  * have refused. */
@@ -268,7 +272,7 @@ static void make_equal(sim_account *account) {
 }
 
 void sim_account_begin(sim_account *account, const doorman_permit_request *request, bool looks) {
-    account->want_count = account->charge_count = 0;
+    account->want_count = account->charge_count = account->granted_count = 0;
     for (size_t i = 0; i < request->item_count; i++) add_item(account, &request->items[i]);
     if (request->equal) make_equal(account);
     for (size_t i = 0; i < account->want_count; i++) {
@@ -312,6 +316,8 @@ static bool is_absent(const sim_charge *charge) {
 static bool is_not_refused(const sim_charge *charge) { return !charge->counter->refused; }
 
 static bool is_not_banned(const sim_charge *charge) { return !charge->counter->banned; }
+
+static bool is_in_same_tier(const sim_charge *charge) { return !charge->tier_entered; }
 
 /* Returns how many counters the process has for limits of this name. */
 static size_t count_named(const sim_account *account, size_t name) {
@@ -395,6 +401,14 @@ static void on_removed(sim_account *account, const doorman_permit_event *event) 
     }
 }
 
+static void on_granted(sim_account *account, double amount) {
+    if (account->granted_count == account->want_count) {
+        sim_account_fail(account, "too many items are granted");
+    } else {
+        account->granted[account->granted_count++] = amount;
+    }
+}
+
 void sim_account_event(sim_account *account, const doorman_permit_event *event) {
     sim_charge *charge = NULL;
     bool removed =
@@ -410,6 +424,12 @@ void sim_account_event(sim_account *account, const doorman_permit_event *event) 
     } else if (event->kind == DOORMAN_PERMIT_BANNED && event->limit) {
         charge = charge_of(account, event, is_not_banned);
         if (charge) charge->counter->banned = true;
+    } else if (event->kind == DOORMAN_PERMIT_TIER_ENTERED) {
+        charge = charge_of(account, event, is_in_same_tier);
+        if (charge) charge->tier_entered = (size_t)event->amount;
+    } else if (event->kind == DOORMAN_PERMIT_GRANTED) {
+        on_granted(account, event->amount);
+        return;
     } else {
         return;
     }

@@ -114,6 +114,8 @@ typedef struct sim_charge {
     double spare_low, spare_high;
     sim_offer offer;
     bool over_max_cost, refused;
+    size_t tier_before;  /* TIERS: the current tier before the call */
+    size_t tier_entered; /* by an event; 0: there was none */
 } sim_charge;
 
 /* One item of the present permit. */
@@ -146,6 +148,8 @@ typedef struct sim_account {
     size_t want_count;
     sim_charge charges[SIM_CHARGES];
     size_t charge_count;
+    double granted[SIM_ITEMS]; /* by events */
+    size_t granted_count;
 } sim_account;
 
 /* ---- sim_counter.c */

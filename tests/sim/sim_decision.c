@@ -27,6 +27,9 @@ static void evaluate(sim_account *account, doorman_time wait_max) {
         bool must = charge->need > charge->offer.high || charge->over_max_cost;
         bool may = charge->need > charge->offer.low || charge->over_max_cost;
         charge->refused = may && (must || charge->counter->refused);
+        if (counter->kind == DOORMAN_TIERS) {
+            charge->tier_before = sim_counter_tier(counter, charge->figures, &account->at);
+        }
     }
 }
 
@@ -168,6 +171,29 @@ static void check_wait(sim_account *account, const doorman_permit *permit) {
     if (fabs((double)permit->wait - wait) > error) {
         sim_account_fail(account, "the wait is %g s, not %g s", (double)permit->wait / 1e9,
                          wait / 1e9);
+    }
+}
+
+/* A grant carries a warning if a limit that does not only look on has used more than a fraction of
+ * what it could grant. Of a bucket, what is saved counts, if it saves at all. */
+static void check_warning(sim_account *account, const doorman_permit *permit) {
+    bool must = false, may = false;
+    for (size_t i = 0; i < account->charge_count; i++) {
+        const sim_charge *charge = &account->charges[i];
+        const doorman_permit_limit *limit = &charge->definition->limit;
+        if (charge->shadow || !(charge->granted > 0) || !(limit->warn_at > 0)) continue;
+        bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET, saves = charge->figures->size > 0;
+        double most = sim_figures_most(limit->kind, charge->figures);
+        double used =
+            sim_counter_used(charge->counter, charge->definition, charge->figures, &account->at);
+        double error = bucket ? charge->counter->slack + 1e-7 + 1e-8 * charge->figures->rate : 0;
+        if (bucket && saves) most = charge->figures->size;
+        if (!bucket) used = fmin(used, most);
+        must = must || used - error > limit->warn_at * most;
+        may = may || used + error > limit->warn_at * most;
+    }
+    if (permit->warning ? !may : must) {
+        sim_account_fail(account, "a grant has %s warning", permit->warning ? "a" : "no");
     }
 }
 
@@ -337,6 +363,38 @@ static void check_refused(sim_account *account, const doorman_permit_request *re
     check_valid_for(account, permit);
 }
 
+/* P18: what was granted has events. */
+static void check_events(sim_account *account, const doorman_permit *permit) {
+    bool same = account->granted_count == (permit->granted ? account->want_count : 0);
+    for (size_t i = 0; same && i < account->granted_count; i++) {
+        same = account->granted[i] == permit->items[i].granted;
+    }
+    if (!same) sim_account_fail(account, "%zu items have wrong events", account->granted_count);
+    for (size_t i = 0; i < account->charge_count; i++) {
+        const sim_charge *charge = &account->charges[i];
+        if (charge->definition->limit.kind != DOORMAN_TIERS || !charge->counter->exists) continue;
+        size_t tier = sim_counter_tier(charge->counter, charge->figures, &account->at);
+        if (charge->tier_entered != (tier == charge->tier_before ? 0 : tier)) {
+            sim_account_fail(account, "%s is in tier %zu after %zu, an event says %zu",
+                             charge->definition->limit.name, tier, charge->tier_before,
+                             charge->tier_entered);
+        }
+    }
+}
+
+/* P6: what a limit has decided. */
+static void check_detail_decision(sim_account *account, const sim_charge *charge,
+                                  const doorman_permit_detail *detail) {
+    bool full = !charge->counter->exists && sim_account_is_full(account, charge->definition);
+    if (detail->shadow != charge->shadow || (detail->refused != charge->refused && !full)) {
+        sim_account_fail(account, "the details of %s say that it %s", detail->limit,
+                         detail->refused ? "refuses" : "does not refuse");
+    }
+    if (detail->moved_up != (charge->tier_entered > 0)) {
+        sim_account_fail(account, "the details of %s have another tier", detail->limit);
+    }
+}
+
 /* P6: one limit, after the decision. */
 static void check_detail(sim_account *account, const sim_charge *charge,
                          const doorman_permit_detail *detail) {
@@ -390,6 +448,7 @@ static void check_details(sim_account *account, const doorman_permit *permit) {
                 return;
             }
             check_detail(account, charge, detail);
+            check_detail_decision(account, charge, detail);
         }
     }
     if (next != permit->detail_count)
@@ -419,9 +478,11 @@ void sim_account_permit(sim_account *account, const doorman_permit_request *requ
         check_granted(account, request, permit);
         check_wait(account, permit);
         commit(account);
+        check_warning(account, permit);
     }
     check_refusals(account, permit);
     if (!permit->granted) check_refused(account, request, permit);
+    check_events(account, permit);
     if (request->detail) check_details(account, permit);
 }
 

@@ -120,6 +120,7 @@ static void draw_options(doorman_permit_limit *limit, uint64_t *random) {
     limit->refunds = counts_units && sim_below(random, 2);
     limit->has_max_cost = one_in(random, 8);
     limit->max_cost = limit->has_max_cost ? (double)(1 + sim_below(random, 6)) : 0;
+    limit->warn_at = one_in(random, 3) ? (double)(1 + sim_below(random, 4)) / 4 : 0;
     limit->ban = (doorman_ban){.refusals = 0};
     if (limit->per != DOORMAN_PER_KEY || !one_in(random, 3)) return;
     limit->ban.refusals = 1 + (uint32_t)sim_below(random, 4);

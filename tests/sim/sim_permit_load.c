@@ -1,8 +1,9 @@
 /* What the clients of permits ask for: see sim_permits.c.
  *
- * About half of what a client asks goes through its doorman_permit_client (sim_permit_client.c). The
- * rest are messages of other programs: permits with details, reports, inspections, resets and
- * bans, and repetitions that arrive exactly when a refused permit could be granted. */
+ * About half of what a client asks goes through its doorman_permit_client: see
+ * sim_permit_client.c. The rest are messages of other programs: permits with details, reports,
+ * inspections, resets and bans. A sixth of the refused permits are repeated exactly when they could
+ * be granted. */
 #include "sim_permits.h"
 
 #include <math.h>
