@@ -409,6 +409,7 @@ static void page_holder(struct text *text, const struct lease_row *row, const st
     server_page_link(text, has_link ? child->http_address : "", resource, row->id);
     if (info->is_server) server_text_add(text, " <span class=soft>(a server)</span>");
     if (info->shared) server_text_add(text, " <span class=bad>used by two processes</span>");
+    if (info->shared && info->unconfirmed) server_text_add(text, ",");
     if (info->unconfirmed) server_text_add(text, " <span class=bad>does not confirm</span>");
     page_suspect(text, row->suspect, info->shared);
     if (row->is_late) {
