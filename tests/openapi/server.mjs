@@ -19,8 +19,8 @@ const [master, standby, child, guarded] = process.argv.slice(2);
 const TIMEOUT = 60; // seconds
 
 // These responses need a second process that is master, a lack of memory, a server that stops at
-// this moment, or many requests at the same moment. These fields need an etcd, a dead etcd or parent,
-// a lost mastership, or two processes with one id. Other tests have them.
+// this moment, or many requests at the same moment. These fields need an etcd, a dead etcd or
+// parent, a lost mastership, or two processes with one id. Other tests have them.
 const UNSEEN =
   /^(post .* (307|500|503)|get (?!.readyz).* (500|503)|get .readyz 500|get .v1.allow 307)$/;
 const FIELDS_UNSEEN = [
