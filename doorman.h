@@ -11178,9 +11178,9 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *
  * Counters count in 1/4096 of a unit, as those of >>limiters. The minimums that a permit has at one
  * counter are added up, and their sum is rounded up. What an item gets above its minimum is rounded
- * up too. So a counter never counts less than what was granted. `granted` is not rounded, so an item
- * never gets more than its cost. The cost of a report is rounded up, and a refund is rounded down. A
- * bucket saves a real number of units.
+ * up too. So a counter never counts less than what was granted. `granted` is not rounded, so an
+ * item never gets more than its cost. The cost of a report is rounded up, and a refund is rounded
+ * down. A bucket saves a real number of units.
  *
  * P1 All limits of all items are evaluated before anything is charged. A refusal charges nothing.
  *    What several items want of one counter is added up.

@@ -22,8 +22,8 @@
  *     400         a parameter is wrong. The error names it
  *
  * A gateway often builds the query from what its own client sent. So a parameter that occurs twice
- * is an error: a client could otherwise add a second `key` or `cost` to its own. An unknown parameter
- * is an error too: with `kye` instead of `key`, all users would share one counter.
+ * is an error: a client could otherwise add a second `key` or `cost` to its own. An unknown
+ * parameter is an error too: with `kye` instead of `key`, all users would share one counter.
  *
  * RateLimit-Policy and RateLimit follow the draft of the IETF (draft-ietf-httpapi-ratelimit-headers
  * 10). Each is a list of limits. The first one is the limit that decided: the limit that refuses,

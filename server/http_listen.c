@@ -287,9 +287,9 @@ static void http_log_counts(const struct service *service) {
 
 #define DRAIN_STEPS_MAX 200 /* of 5 ms each */
 
-/* Lets the responses that wait say that the server stops, and waits until they are sent. A peer that
- * does not read delays this for at most a second. The operation of a connection may not have started
- * yet, so it is cancelled again in the next step. */
+/* Lets the responses that wait say that the server stops, and waits until they are sent. A peer
+ * that does not read delays this for at most a second. The operation of a connection may not have
+ * started yet, so it is cancelled again in the next step. */
 static void http_drain(struct http *http) {
     for (int step = 0; step < DRAIN_STEPS_MAX; step++) {
         bool busy = false;
