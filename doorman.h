@@ -3927,6 +3927,35 @@ static void doorman__keys_warn(doorman__check *check, const char *const *keys, s
     }
 }
 
+/* Returns the largest cost that a permit can ever have at a counter with these figures. */
+static double doorman__limit_most(const doorman_permit_limit *limit, const doorman_figures *all) {
+    double most = doorman__figures_most(limit->kind, all);
+    return limit->has_max_cost ? doorman__min(most, limit->max_cost) : most;
+}
+
+/* Returns the field that decides what doorman__limit_most returns. */
+static const char *doorman__limit_most_field(const doorman_permit_limit *limit,
+                                             const doorman_figures *all) {
+    const double most = doorman__figures_most(limit->kind, all);
+    if (limit->has_max_cost && limit->max_cost < most) return "max_cost";
+    if (limit->kind == DOORMAN_TOKEN_BUCKET) return "size";
+    return limit->kind == DOORMAN_TIERS ? "tiers" : "limit";
+}
+
+/* Warns of figures that refuse each permit of cost 1, which is the default cost, for ever. A limit
+ * in shadow refuses nothing. An override with the limit 0 is the way to refuse some keys, so only
+ * an override between 0 and 1 causes a warning. */
+static void doorman__most_warn(doorman__check *check, const doorman_permit_limit *limit,
+                               const doorman_figures *all, bool is_override) {
+    const double most = doorman__limit_most(limit, all);
+    char text[128];
+    if (limit->shadow || most >= 1 || (is_override && !(most > 0))) return;
+    snprintf(text, sizeof text, "%s: %s", doorman__limit_most_field(limit, all),
+             most > 0 ? "grants less than 1, so a permit of cost 1 is always refused"
+                      : "grants nothing, so every permit that costs something is refused");
+    doorman__check_add(check, text);
+}
+
 /* Warns of the keys of an override, and of its figures that differ from those of its limit. */
 static void doorman__override_warn(doorman__check *check, const doorman_template *template_,
                                    const doorman_permit_limit *limit, size_t index) {
@@ -3936,6 +3965,9 @@ static void doorman__override_warn(doorman__check *check, const doorman_template
     bool same = doorman__equal(all.rate, own->rate) && doorman__equal(all.limit, own->limit);
     doorman__keys_warn(&item, limit->overrides[index].keys, limit->overrides[index].key_count);
     if (!same) doorman__shared_warn(&item, template_, limit, &all);
+    if (doorman__limit_most(limit, &all) < doorman__limit_most(limit, own)) {
+        doorman__most_warn(&item, limit, &all, true);
+    }
     if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(&item, given);
 }
 
@@ -3965,6 +3997,7 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
         doorman__check check = doorman__check_item(&all, "limits", i, ".");
         doorman__keys_warn(&check, limit->keys, limit->key_count);
         doorman__tiers_warn(&check, &limit->figures);
+        doorman__most_warn(&check, limit, &limit->figures, false);
         doorman__shared_warn(&check, template_, limit, &limit->figures);
         for (size_t j = 0; j < limit->override_count; j++) {
             doorman__override_warn(&check, template_, limit, j);
@@ -18247,18 +18280,32 @@ static void doorman__read_limits(const doorman__field *list, doorman_template *o
     out->limit_count = count;
 }
 
+/* Reports that a template has neither capacity nor limits. A similar key is named, if there is
+ * one. */
+static void doorman__read_no_limit(const doorman__field *capacity, const doorman__field *limits) {
+    if (doorman__near_key(capacity)) {
+        doorman__read_missing(capacity);
+    } else if (doorman__near_key(limits)) {
+        doorman__read_missing(limits);
+    } else {
+        doorman__read_fail(capacity, "is missing; a template needs `capacity` or `limits`");
+    }
+}
+
 static void doorman__read_template(const doorman__field *field, doorman_template *out) {
-    doorman__field algorithm, limits;
+    doorman__field algorithm, limits = doorman__field_of(field, "limits", strlen("limits"));
     doorman__field capacity = doorman__field_of(field, "capacity", strlen("capacity"));
-    bool has_limits = doorman__field_of(field, "limits", strlen("limits")).value != NULL;
+    bool is_optional = limits.value || !capacity.value;
+    bool is_missing = cJSON_IsObject(field->value) && !limits.value && !capacity.value;
     doorman__read(
         field,
-        has_limits ? "!identifier_glob:s description?s unit?s capacity?a safe_capacity?N whole?b "
-                     "algorithm?o limits?o"
-                   : "!identifier_glob:s description?s unit?s capacity:a safe_capacity?N whole?b "
-                     "algorithm?o limits?o",
+        is_optional ? "!identifier_glob:s description?s unit?s capacity?a safe_capacity?N whole?b "
+                      "algorithm?o limits?o"
+                    : "!identifier_glob:s description?s unit?s capacity:a safe_capacity?N whole?b "
+                      "algorithm?o limits?o",
         &out->identifier_glob, &out->description, &out->unit, &out->capacity,
         &out->has_safe_capacity, &out->safe_capacity, &out->whole, &algorithm, &limits);
+    if (is_missing) doorman__read_no_limit(&capacity, &limits);
     out->without_capacity = !capacity.value;
     out->has_algorithm = algorithm.value != NULL;
     if (out->has_algorithm) (void)doorman__read_algorithm(&algorithm, true, &out->algorithm);

@@ -573,7 +573,8 @@ static void the_log_has_all_errors_and_warnings_of_a_configuration(void **state)
                      1);
     assert_int_equal(process_logged(process, "another error of the configuration"), 2);
     assert_int_equal(
-        process_logged(process, "error=\"line 3, column 1: resources[1].capacity: is missing\""),
+        process_logged(process,
+                       "error=\"line 3, column 1: resources[1].capacity: is missing; a template "),
         1);
     config_replace(process, "{\"resources\":[{\"identifier_glob\":\"[\",\"capacity\":5}]}");
     process_await(process, "warning=\"line 1, column 16: resources[0].identifier_glob: a [", 1);

@@ -2177,7 +2177,8 @@ static const struct {
     {"{\"resources\":[],\"unmatched\":false}", "unmatched: must be a string"},
     {"{\"resources\":[3]}", "resources[0]: must be an object"},
     {"{\"resources\":[{\"capacity\":1}]}", AT "identifier_glob: is missing"},
-    {"{\"resources\":[{\"identifier_glob\":\"*\"}]}", AT "capacity: is missing"},
+    {"{\"resources\":[{\"identifier_glob\":\"*\"}]}",
+     AT "capacity: is missing; a template needs `capacity` or `limits`"},
     {CONFIG(",\"color\":1"), AT "color: is not known"},
     {CONFIG(",\"capacity\":1"), AT "capacity: appears twice"},
     {CONFIG(",\"description\":1"), AT "description: must be a string"},
@@ -2430,7 +2431,7 @@ static const char *const many_errors[] = {
     "6:13: resources[4].size: is not known",
     "6:24: resources[4].kind: is not known",
     "6:1: resources[4].identifier_glob: is missing",
-    "6:1: resources[4].capacity: is missing",
+    "6:1: resources[4].capacity: is missing; a template needs `capacity` or `limits`",
     "7:55: resources[5].algorithm.kind: must be one of FAIR_SHARE, PROPORTIONAL_SHARE, "
     "PRIORITY_SHARE, STATIC, NO_ALGORITHM",
     "7:71: resources[5].algorithm.lease_length: must be more than 0 and at most 1e8 seconds",

@@ -332,6 +332,34 @@ static void limits_that_cannot_act_cause_warnings(void **state) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
+/* A request of cost 1 waits for ever. Overrides with 0 are a way to refuse some keys. */
+static void limits_that_refuse_everything_cause_warnings(void **state) {
+    UNUSED;
+    static const char text[] =
+        "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": ["
+        "{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": []},"
+        "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 0.5},"
+        "{\"name\": \"c\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 5, \"max_cost\": 0},"
+        "{\"name\": \"d\", \"kind\": \"FIXED_WINDOW\", \"limit\": 0.5, \"window\": 1},"
+        "{\"name\": \"e\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": 1, \"overrides\": "
+        "["
+        "{\"keys\": [\"x\"], \"limit\": 0}, {\"keys\": [\"y\"], \"limit\": 0.9}]},"
+        "{\"name\": \"f\", \"kind\": \"FIXED_WINDOW\", \"limit\": 0, \"window\": 1, \"shadow\": "
+        "true}"
+        "]}]}";
+    static const char *const warnings[] = {
+        "resources[0].limits[0].tiers: grants nothing, so every permit that costs something is "
+        "refused",
+        "resources[0].limits[1].size: grants less than 1, so a permit of cost 1 is always refused",
+        "resources[0].limits[2].max_cost: grants nothing, so every permit that costs something is "
+        "refused",
+        "resources[0].limits[3].limit: grants less than 1, so a permit of cost 1 is always "
+        "refused",
+        "resources[0].limits[4].overrides[1].limit: grants less than 1, so a permit of cost 1 is "
+        "always refused"};
+    expect_warnings(text, warnings, COUNT(warnings));
+}
+
 static void a_bracket_of_keys_that_does_not_close_causes_a_warning(void **state) {
     UNUSED;
     static const char text[] =
@@ -2861,6 +2889,7 @@ int main(void) {
         cmocka_unit_test(wrong_lists_of_limits_are_named_by_path_and_position),
         cmocka_unit_test(a_template_has_at_most_16_limits_with_different_names),
         cmocka_unit_test(limits_that_cannot_act_cause_warnings),
+        cmocka_unit_test(limits_that_refuse_everything_cause_warnings),
         cmocka_unit_test(a_bracket_of_keys_that_does_not_close_causes_a_warning),
         cmocka_unit_test(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning),
         cmocka_unit_test(fields_of_leases_in_a_template_without_capacity_cause_warnings),
