@@ -1511,7 +1511,44 @@ DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman
  *     item       one resource, one key and a cost. A permit has one or several items
  *     counter    the state of one limit for one value of its scope, for example for one user
  *
- * All items of a permit are granted, or none. A refused permit takes nothing from any counter. */
+ * All items of a permit are granted, or none. A refused permit takes nothing from any counter.
+ *
+ * These rules concern the users of permits. The sections >>permits and >>permit_client have the
+ * other rules.
+ *
+ * P12 A window of SLIDING_WINDOW or TIERS has 16 slices. The units of the last 16 slices count. So
+ *    the window covers 15/16 to 1 of its length, and never refuses what an exact window allows. The
+ *    slices of SLIDING_WINDOW begin at multiples of window / 16. The slices of a tier begin at the
+ *    hit that entered it. So no unit of that hit returns before a whole window has passed.
+ *       A tier is inactive, active for `active` after the hit that entered it, or cools down for
+ *    `cooldown` after that. The current tier is the active tier with the highest index. Without an
+ *    active tier, a tier that is full is current. A hit counts only in the window of the current
+ *    tier. What does not fit enters the next tier, whose window starts empty. A tier that cools
+ *    down blocks, or is passed over if it is skippable. A tier whose `active` is 0 is passed over.
+ *    One permit may pass through several tiers.
+ *       Example with the tiers {limit 100, window 60, active 60} and {limit 300, window 60,
+ *    active 120, cooldown 600}: at 0 s, a permit of 150 units enters tier 1 with 100 units and tier
+ *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit
+ *    enters tier 1. When tier 1 is full, tier 2 blocks until 720 s.
+ * P13 A report charges all limits of a (resource, key). One report charges at most max_cost. The
+ *    debt of a bucket grows to at most the larger of max_debt and size / rate. A window grows to at
+ *    most twice its limit. TIERS take what fits. A negative report gives units back, at most until
+ *    the counter is fresh, where the limit has `refunds`.
+ * P15 A changed configuration finds the counters of a key or a resource by (resource, key, name of
+ *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
+ *    keeps what it has saved up to the new size, and counts the time since its last use at the new
+ *    rate. A window of changed length starts fresh. Tiers keep their state by index. Bans stay.
+ * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
+ *    (P5). In that time they refuse every permit that has an item with the same resource and key,
+ *    the same minimum or more, and the same max_wait or less.
+ * P23 The fallback decides if a server gives no answer within the timeout, if no server can be
+ *    reached, if the response is an error, and if a refusal says UNMATCHED or LEARNING.
+ *       A breaker saves the callers from waiting for servers that fail. After 5 failed messages in
+ *    a row the breaker opens. While it is open, the fallback decides at once. The breaker opens for
+ *    1 s at first, and then for twice as long after each failure, up to 30 s. While servers answer
+ *    that they know no master, it opens for at most 4 s, because an election ends soon.
+ * P25 While the kill switch is on, or with `shadow`, each permit is granted in full, and at once.
+ *    A copy of the permit is sent, so that server and client count what would have been refused. */
 
 /* Which permits share one counter of a limit. */
 typedef enum doorman_scope {
@@ -1587,7 +1624,7 @@ typedef struct doorman_ban {
 
 /* A limit of permits. The kinds are TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW and TIERS. A
  * TOKEN_BUCKET and a FIXED_WINDOW work as in doorman_limit_kind. SLIDING_WINDOW and TIERS count in
- * 16 slices of a window: see P12 in the section >>permits. */
+ * 16 slices of a window: see P12. */
 struct doorman_permit_limit {
     const char *name;        /* required, unique in the template: 1 to 256 bytes of UTF-8 */
     doorman_scope per;       /* default DOORMAN_PER_KEY */
@@ -1979,7 +2016,7 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  *         while (doorman_permit_client_next(client, &context, &acquired, now))
  *             tell the caller who passed this context
  *
- * The section >>permit_client says what it decides by itself (P21 to P25). */
+ * It decides some permits by itself: see P22, P23 and P25 in "permits, the public part". */
 typedef struct doorman_permit_client doorman_permit_client;
 
 #define DOORMAN_PERMIT_ITEMS_MAX 100 /* of one permit */
@@ -11239,34 +11276,13 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * P6 Details list each limit of each item.
  * P9 Permits are not idempotent. A request whose response is lost may have charged units. So a
  *    repeated request may be refused too early, but is never granted too often.
- * P12 A window of SLIDING_WINDOW or TIERS has 16 slices. The units of the last 16 slices count. So
- *    the window covers 15/16 to 1 of its length, and never refuses what an exact window allows. The
- *    slices of SLIDING_WINDOW begin at multiples of window / 16. The slices of a tier begin at the
- *    hit that entered it. So no unit of that hit returns before a whole window has passed.
- *       A tier is inactive, active for `active` after the hit that entered it, or cools down for
- *    `cooldown` after that. The current tier is the active tier with the highest index. Without an
- *    active tier, a tier that is full is current. A hit counts only in the window of the current
- *    tier. What does not fit enters the next tier, whose window starts empty. A tier that cools
- *    down blocks, or is passed over if it is skippable. A tier whose `active` is 0 is passed over.
- *    One permit may pass through several tiers.
- *       Example with the tiers {limit 100, window 60, active 60} and {limit 300, window 60,
- *    active 120, cooldown 600}: at 0 s, a permit of 150 units enters tier 1 with 100 units and tier
- *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit
- *    enters tier 1. When tier 1 is full, tier 2 blocks until 720 s.
- * P13 A report charges all limits of a (resource, key). One report charges at most max_cost. The
- *    debt of a bucket grows to at most the larger of max_debt and size / rate. A window grows to at
- *    most twice its limit. TIERS take what fits. A negative report gives units back, at most until
- *    the counter is fresh, where the limit has `refunds`.
  * P14 A counter that equals a fresh one is removed. Each decision visits 4 counters, and each
  *    update visits 10,000. A table grows and shrinks by one or two buckets at a time (linear
  *    hashing, Litwin 1980), so no call pauses to rebuild it.
- * P15 A changed configuration finds the counters of a key or a resource by (resource, key, name of
- *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
- *    keeps what it has saved up to the new size, and counts the time since its last use at the new
- *    rate. A window of changed length starts fresh. Tiers keep their state by index. Bans stay. If
- *    a resource gets another template, its counters stay in the slot of the limit that they had. So
- *    max_keys counts them there. A counter is adapted when it is used or visited next. So a counter
- *    that was full or over under the previous figures may be fresh, or may have its state again.
+ *       About P15: if a resource gets another template, its counters stay in the slot of the limit
+ *    that they had. So max_keys counts them there. A counter is adapted when it is used or visited
+ *    next. So a counter that was full or over under the previous figures may be fresh, or may have
+ *    its state again.
  * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
  *    gained since then, and a window that contains this time is used up. The permits of a server
  *    begin without counters and bans at each victory. A server that learns decides on permits.
@@ -16155,27 +16171,17 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
  *    alone waits for one round trip, and many callers share it. A message has at most
  *    DOORMAN__MESSAGE_ITEMS items and DOORMAN__MESSAGE_TEXT bytes of text. Reports travel in
  *    messages of their own. If permits and reports wait, the two kinds of message alternate.
- * P22 The client remembers a refusal of a permit of one item while the refusal is valid (P5). In
- *    that time it refuses every permit that has an item with the same resource and key, the same
- *    minimum or more, and the same max_wait or less. The time begins when the message was sent,
- *    which is before the server decided. So a refusal never lasts longer than the server allows.
- *    The client remembers at most DOORMAN__REFUSALS_MAX refusals. For one more, it forgets the one
- *    whose resource and key were not refused for the longest time. When all refusals have ended, an
- *    idle client forgets them.
- * P23 The fallback decides if a server gives no answer within the timeout, if no server can be
- *    reached, if the response is an error, and if a refusal says UNMATCHED or LEARNING.
- *       A message has failed if it has no valid response of a master. Its permits are sent again,
- *    to the next address, at most once more than there are addresses. A permit that is sent again
- *    travels alone, so that a permit that a server refuses to read harms no other permit. A lost
- *    answer may have charged. So such a permit may be refused too early, but is never granted too
- *    often.
- *       A breaker saves the callers from waiting for servers that fail. After 5 failed messages in
- *    a row the breaker opens. While it is open, the fallback decides at once. The breaker opens for
- *    1 s at first, and then for twice as long after each failure, up to 30 s. After that time the
- *    next message is a test. If it fails, the breaker opens again. While servers answer that they
- *    know no master, the breaker opens for at most 4 s, because an election ends soon.
- * P25 While the kill switch is on, or with `shadow`, each permit is granted in full, and at once.
- *    A copy of the permit is sent, so that server and client count what would have been refused.
+ * About P22: the time begins when the message was sent, which is before the server decided. So a
+ *    refusal never lasts longer than the server allows. The client remembers at most
+ *    DOORMAN__REFUSALS_MAX refusals. For one more, it forgets the one whose resource and key were
+ *    not refused for the longest time. When all refusals have ended, an idle client forgets them.
+ * About P23: a message has failed if it has no valid response of a master. Its permits are sent
+ *    again, to the next address, at most once more than there are addresses. A permit that is sent
+ *    again travels alone, so that a permit that a server refuses to read harms no other permit. A
+ *    lost answer may have charged. So such a permit may be refused too early, but is never granted
+ *    too often.
+ *       When the time of an open breaker has passed, the next message is a test. If it fails, the
+ *    breaker opens again.
  *
  * A call is a permit or a report from its beginning to its result. Only doorman__call_move changes
  * its state:
