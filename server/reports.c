@@ -169,10 +169,15 @@ static bool templates_equal(const doorman_template *one, const doorman_template 
     return equal;
 }
 
+#define LIMIT_TEMPLATES_MAX 100 /* changed templates whose limits are compared */
+#define LIMIT_LINES_MAX 20      /* lines about limits for one configuration */
+
 struct config_changes {
     doorman_config_options last, now;
     struct name_list added, removed, changed;
     bool reordered;
+    const doorman_template *pairs[LIMIT_TEMPLATES_MAX][2]; /* the last and the new template */
+    size_t pair_count;
 };
 
 /* Returns whether the templates that both configurations have come in another order.
@@ -206,6 +211,10 @@ static void changes_merge(struct config_changes *changes, const doorman_template
                 (size_t)(now[j] - changes->now.templates) + 1;
             if (!templates_equal(last[i], now[j])) {
                 name_list_add(&changes->changed, now[j]->identifier_glob);
+                if (changes->pair_count < LIMIT_TEMPLATES_MAX) {
+                    changes->pairs[changes->pair_count][0] = last[i];
+                    changes->pairs[changes->pair_count++][1] = now[j];
+                }
             }
             i++;
             j++;
@@ -246,6 +255,91 @@ void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTE
     doorman_buffer_uninit(&text);
 }
 
+static const doorman_permit_limit *limit_named(const doorman_template *template, const char *name) {
+    for (size_t i = 0; i < template->limit_count; i++) {
+        if (strcmp(template->limits[i].name, name) == 0) return &template->limits[i];
+    }
+    return NULL;
+}
+
+/* Returns whether a window has another length. Figures that the kind does not use are 0. */
+static bool figures_have_other_windows(const doorman_figures *last, const doorman_figures *now) {
+    size_t both = last->tier_count < now->tier_count ? last->tier_count : now->tier_count;
+    bool other = last->window != now->window || last->calendar != now->calendar;
+    for (size_t i = 0; i < both; i++)
+        other = other || last->tiers[i].window != now->tiers[i].window;
+    return other;
+}
+
+/* Returns whether some keys have windows of another length. A key without an override in one of the
+ * configurations has the figures of the limit there. */
+static bool limit_has_other_windows(const doorman_permit_limit *last,
+                                    const doorman_permit_limit *now) {
+    size_t count =
+        last->override_count > now->override_count ? last->override_count : now->override_count;
+    bool other = figures_have_other_windows(&last->figures, &now->figures);
+    for (size_t i = 0; i < count && !other; i++) {
+        bool had = i < last->override_count, has = i < now->override_count;
+        other = figures_have_other_windows(had ? &last->overrides[i].figures : &last->figures,
+                                           has ? &now->overrides[i].figures : &now->figures);
+    }
+    return other;
+}
+
+/* Says what has changed in a limit, and what happens to its counters (P15). Returns NULL if nothing
+ * has changed.
+ *   last, now   NULL: the limit is not in this template */
+static const char *limit_change(const doorman_template *template, const doorman_permit_limit *last,
+                                const doorman_permit_limit *now) {
+    if (!last) return "added";
+    if (!now) return "removed";
+    if (last->kind != now->kind) return "another kind, so its counters start fresh";
+    if (last->per != now->per) return "another scope, so its counters start fresh";
+    if (limit_has_other_windows(last, now)) {
+        return "a window of another length, so its counters start fresh";
+    }
+    doorman_template one = *template, other = *template;
+    one.limits = last;
+    other.limits = now;
+    one.limit_count = other.limit_count = 1;
+    return templates_equal(&one, &other) ? NULL : "other settings; its counters stay";
+}
+
+/* Logs what has changed in one limit. Returns how many lines there are now.
+ *   lines   how many there were. After LIMIT_LINES_MAX, the lines are only counted */
+static size_t limit_log(const struct service *service, size_t lines,
+                        const doorman_template *template, const doorman_permit_limit *last,
+                        const doorman_permit_limit *now) {
+    const char *change = limit_change(template, last, now);
+    if (!change) return lines;
+    if (lines < LIMIT_LINES_MAX) {
+        server_log(service->settings, LEVEL_INFO, "a limit has changed", "template",
+                   template->identifier_glob, "limit", now ? now->name : last->name, "change",
+                   change, LOG_END);
+    }
+    return lines + 1;
+}
+
+static void config_log_limits(const struct service *service, const struct config_changes *changes) {
+    size_t lines = 0;
+    char more[24];
+    for (size_t i = 0; i < changes->pair_count; i++) {
+        const doorman_template *last = changes->pairs[i][0], *now = changes->pairs[i][1];
+        for (size_t j = 0; j < now->limit_count; j++) {
+            const doorman_permit_limit *limit = &now->limits[j];
+            lines = limit_log(service, lines, now, limit_named(last, limit->name), limit);
+        }
+        for (size_t j = 0; j < last->limit_count; j++) {
+            const doorman_permit_limit *limit = &last->limits[j];
+            if (limit_named(now, limit->name)) continue;
+            lines = limit_log(service, lines, now, limit, NULL);
+        }
+    }
+    if (lines <= LIMIT_LINES_MAX) return;
+    snprintf(more, sizeof more, "%zu", lines - LIMIT_LINES_MAX);
+    server_log(service->settings, LEVEL_INFO, "more limits have changed", "limits", more, LOG_END);
+}
+
 static void config_log_changes(const struct service *service, const doorman_config *last) {
     struct config_changes changes = {.reordered = false};
     const struct config_load *load = &service->last_load;
@@ -265,6 +359,7 @@ static void config_log_changes(const struct service *service, const doorman_conf
                pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1], pairs[2][0], pairs[2][1],
                pairs[3][0], pairs[3][1], pairs[4][0], pairs[4][1], pairs[5][0], pairs[5][1],
                LOG_END);
+    config_log_limits(service, &changes);
 }
 
 void server_report_config(const struct service *service, const doorman_config *last) {

@@ -160,6 +160,47 @@ static void the_log_says_what_a_new_configuration_changes(void **state) {
                    "changed=a");
 }
 
+#define LIMITS(list) "{\"identifier_glob\":\"l\",\"limits\":[" list "]}"
+#define WINDOW(name, more) "{\"name\":\"" name "\",\"kind\":\"FIXED_WINDOW\",\"limit\":5," more "}"
+#define BUCKET(name) "{\"name\":\"" name "\",\"kind\":\"TOKEN_BUCKET\",\"rate\":1,\"size\":1}"
+
+/* P15: an operator sees which counters start fresh. */
+static void the_log_says_which_limits_have_changed(void **state) {
+    struct world *w = (struct world *)*state;
+    static const char fresh[] = ", so its counters start fresh\"\n";
+    static const struct {
+        const char *before, *after, *change, *end;
+    } cases[] = {
+        {LIMITS(WINDOW("w", "\"window\":60")), LIMITS(WINDOW("w", "\"window\":\"minute\"")),
+         "\"a window of another length", fresh},
+        {LIMITS(WINDOW("w", "\"window\":60")),
+         LIMITS(WINDOW("w", "\"window\":60,\"overrides\":[{\"keys\":[\"k\"],\"window\":9}]")),
+         "\"a window of another length", fresh},
+        {LIMITS(WINDOW("w", "\"window\":60")), LIMITS(BUCKET("w")), "\"another kind", fresh},
+        {LIMITS(WINDOW("w", "\"window\":60")),
+         LIMITS(WINDOW("w", "\"window\":60,\"per\":\"resource\"")), "\"another scope", fresh},
+        {LIMITS(WINDOW("w", "\"window\":60")), LIMITS(WINDOW("w", "\"window\":60,\"warn_at\":0.5")),
+         "\"other settings; its counters stay\"\n", ""},
+        {LIMITS(WINDOW("v", "\"window\":60")), LIMITS(WINDOW("v", "\"window\":60") "," BUCKET("w")),
+         "added\n", ""},
+        {LIMITS(WINDOW("v", "\"window\":60") "," BUCKET("w")), LIMITS(WINDOW("v", "\"window\":60")),
+         "removed\n", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[256];
+        doorman_config *last = config_of(cases[i].before, "");
+        doorman_config *now = config_of(cases[i].after, "");
+        load(w, last, now, "12ab");
+        snprintf(line, sizeof line, "msg=\"a limit has changed\" template=l limit=w change=%s%s",
+                 cases[i].change, cases[i].end);
+        if (logged(w, line) != 1) fail_msg("case %zu: no line: %s", i, line);
+        load(w, last, now, "12ab");
+        assert_int_equal(logged(w, "a limit has changed"), 1); /* the others have not */
+        doorman_config_destroy(now);
+        doorman_config_destroy(last);
+    }
+}
+
 static void the_log_names_a_few_templates_and_counts_the_rest(void **state) {
     struct world *w = (struct world *)*state;
     static const char more[] = RESOURCE("d", "1") "," RESOURCE("e", "1");
@@ -397,6 +438,7 @@ int main(void) {
         TEST(each_method_has_a_line_of_its_own_once_a_minute),
         TEST(debug_logs_every_message),
         TEST(the_log_says_what_a_new_configuration_changes),
+        TEST(the_log_says_which_limits_have_changed),
         TEST(the_log_names_a_few_templates_and_counts_the_rest),
         TEST(long_globs_are_logged),
         TEST(the_log_says_what_happens_to_unmatched_resources),
