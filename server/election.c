@@ -138,8 +138,7 @@ static void election_log_etcd(struct service *service, bool reachable) {
                                                            : service->settings->config_key,
                            election->etcd.error.text, doorman_clock());
     } else if (reachable && !election->reachable) {
-        struct trouble_text end;
-        server_trouble_write(&service->etcd, &end, doorman_clock());
+        struct trouble_text end = server_trouble_text(&service->etcd, doorman_clock());
         server_end_warning(service, WARNING_ETCD_UNREACHABLE);
         server_log(service->settings, LEVEL_INFO, "etcd answers", "etcd", member, "after_seconds",
                    end.seconds, "failures", end.count, LOG_END);

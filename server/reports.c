@@ -439,10 +439,9 @@ void server_report_learning(struct service *service, enum learning_cause cause, 
  * that is not the master answers a probe too. The line then says where the master is. */
 static void parent_log_answer(struct service *service, const doorman_transport_result *result,
                               doorman_time now) {
-    struct trouble_text end;
     const struct trouble *trouble = &service->parent_link.state.trouble;
     const char *pairs[3][2] = {{NULL}};
-    server_trouble_write(trouble, &end, now);
+    struct trouble_text end = server_trouble_text(trouble, now);
     bool failed = trouble->since > 0;
     size_t count =
         pairs_add(pairs, 0, "redirects_to", result->redirect[0] ? result->redirect : NULL);

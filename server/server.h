@@ -241,11 +241,13 @@ struct trouble_text {
     char seconds[32], count[24];
 };
 
-static inline void server_trouble_write(const struct trouble *trouble, struct trouble_text *out,
-                                        doorman_time now) {
+static inline struct trouble_text server_trouble_text(const struct trouble *trouble,
+                                                      doorman_time now) {
+    struct trouble_text text = {.seconds = ""};
     double seconds = (double)(now - trouble->since) / (double)DOORMAN_SECOND;
-    snprintf(out->seconds, sizeof out->seconds, "%.1f", seconds);
-    snprintf(out->count, sizeof out->count, "%" PRIu64, trouble->count);
+    snprintf(text.seconds, sizeof text.seconds, "%.1f", seconds);
+    snprintf(text.count, sizeof text.count, "%" PRIu64, trouble->count);
+    return text;
 }
 
 /* What is known about the parent. */
