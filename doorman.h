@@ -20710,7 +20710,9 @@ static const struct doorman__dial_failure {
     {"disconnect", NNG_ECONNRESET, NULL},
     {"timeout", NNG_ETIMEDOUT, NULL},
     {"proto", NNG_EPROTO, NULL},
-    {"auth", 0, "the TLS handshake failed"},
+    {"auth", 0,
+     "the TLS handshake failed: a certificate is missing, has expired, names another host, or is "
+     "not signed by the CA of the other side"},
     {"oom", NNG_ENOMEM, NULL},
     {"other", 0,
      "the host is unreachable, its name is unknown, or another protocol is spoken there"},

@@ -38,10 +38,11 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [WARNING_NODE_SHARED] =
         "another process uses the name of this node too, says the parent: give it another --node",
     [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached, or refuses the call",
-    [WARNING_HANDSHAKE] = "a TLS handshake has failed; the peer may use plain HTTP",
+    [WARNING_HANDSHAKE] =
+        "a TLS handshake has failed; the peer uses plain HTTP, or refuses this certificate",
     [WARNING_NNG_HANDSHAKE] =
         "TLS handshakes at --listen have failed; nng does not report the peers",
-    [WARNING_PEER_CERTIFICATE] = "a peer has no certificate that --tls-ca has signed",
+    [WARNING_PEER_CERTIFICATE] = "a peer has no valid certificate that --tls-ca has signed",
     [WARNING_TOKEN] = "a request has a wrong token",
     [WARNING_ROLE] = "a token does not have the role that its request needs",
     [WARNING_HTTP_CROWDED] =

@@ -208,6 +208,20 @@ static void expect_redirect(const struct fixture *standby, const char *path, con
     free(response);
 }
 
+/* Fails unless a standby sends a gateway that follows redirects to the master, and answers all
+ * others with 503. */
+static void expect_allow_redirect(const struct fixture *standby, const char *address) {
+    char line[256];
+    snprintf(line, sizeof line, "\r\nLocation: %s/v1/allow?resource=db&key=a&redirect=1\r\n",
+             address);
+    char *response = get(standby, "/v1/allow?resource=db&key=a&redirect=1", HOST);
+    if (code_of(response) != 307 || !strstr(response, line)) {
+        fail_msg("no redirect to %s:\n%s", line, response);
+    }
+    free(response);
+    expect(standby, "/v1/allow?resource=db&key=a", HOST, 503, "");
+}
+
 static void a_standby_sends_clients_to_the_master(void **state) {
     (void)state;
     static struct etcd etcd;
@@ -228,6 +242,7 @@ static void a_standby_sends_clients_to_the_master(void **state) {
     snprintf(line, sizeof line, "\r\nLocation: %s/v1/get_capacity?redirect=1\r\n", address);
     expect_redirect(standby, "/v1/get_capacity?x=%0d%0aSet-Cookie:&redirect=1&y", line);
     expect_post(standby, "/v1/get_capacity?redirect=1", HOST JSON, "{}", 400, "INVALID_ARGUMENT");
+    expect_allow_redirect(standby, address);
     cJSON *over_nng = send_request(&standby->server, "{\"discovery\":{}}");
     assert_string_equal(text(over_nng, "discovery.mastership.master_address"),
                         members[master].server.url);

@@ -309,11 +309,12 @@ static void a_refused_peer_is_logged(void **state) {
     struct process *server = fixture.server.process;
     expect_https(&fixture, files->folder, files->folder, true);
     for (int i = 0; i < 3; i++) expect_https(&fixture, files->folder, NULL, false);
-    process_await(server, "no certificate that --tls-ca has signed\" count=1 peer=127.0.0.1:", 1);
+    process_await(server,
+                  "no valid certificate that --tls-ca has signed\" count=1 peer=127.0.0.1:", 1);
     for (int i = 0; i < 3; i++) free(exchange(&fixture, "GET /healthz HTTP/1.1\r\n\r\n"));
     process_await(
         server,
-        "a TLS handshake has failed; the peer may use plain HTTP\" count=1 peer=127.0.0.1:", 1);
+        "the peer uses plain HTTP, or refuses this certificate\" count=1 peer=127.0.0.1:", 1);
     expect_https(&fixture, files->folder, files->folder, true);
     server_stop(&fixture.server);
 }
