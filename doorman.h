@@ -2058,7 +2058,8 @@ typedef struct doorman_permit_client_info {
     uint64_t fallback_refused;   /* P23 */
     uint64_t bypassed;           /* refusals that the kill switch or `shadow` has prevented */
     uint64_t timed_out;          /* permits without a decision within their timeout */
-    uint64_t reported, lost;     /* reports: that a server has charged; that were given up */
+    uint64_t reported, lost;     /* reports: that a server has answered; that were given up */
+    double uncharged;            /* units of answered reports that did not fit into a limit (P13) */
     uint64_t messages, failures; /* messages that were sent; of these, that have failed */
     uint64_t pauses;             /* how often the breaker has opened (P23) */
     bool is_pausing;             /* the breaker is open: no server is asked now */
@@ -2092,7 +2093,7 @@ DOORMAN_API doorman_status doorman_permit_client_acquire(doorman_permit_client *
                                                          doorman_error *error, doorman_time now);
 
 /* Reports what an action has really cost (P13). The report is sent with the next message. It is
- * lost, and counted, if no server takes it.
+ * lost, and counted, if no server takes it. Units that do not fit into a limit are counted too.
  *   key       NULL means ""
  *   cost      units, [-1e15, 1e15]
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
@@ -16974,6 +16975,8 @@ static doorman_status doorman__permit_client_response(doorman_permit_client *cli
     for (size_t i = 0; i < client->message_count; i++) {
         doorman__call *call = client->message[i];
         if (call && call->is_report) {
+            double rest = call->request.items[0].cost - response->results[i].charged;
+            if (rest > 0) client->counts.uncharged += rest;
             client->counts.reported++;
             doorman__call_finish(client, call);
         } else if (call) {

@@ -254,6 +254,23 @@ static void permits_and_reports_alternate(void **state) {
     world_end(w);
 }
 
+/* P13: a report that is larger than the room of a limit is charged in part. */
+static void units_that_a_report_could_not_charge_are_counted(void **state) {
+    (void)state;
+    world *w = world_start();
+    const double costs[] = {5, 2, -3}, charged[] = {1.5, 2, -1};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(report(w, "ann", costs[i]), DOORMAN_OK);
+        w->results[i].charged = charged[i];
+    }
+    assert_true(take_message(w));
+    assert_int_equal(w->request.entry_count, 3);
+    grant_message(w);
+    assert_int_equal(info_of(w).reported, 3);
+    assert_exact(info_of(w).uncharged, 3.5);
+    world_end(w);
+}
+
 /* ---- the wait of a grant */
 
 static void wait_with(world *w, doorman_time wait) {
@@ -1097,6 +1114,7 @@ int main(void) {
         cmocka_unit_test(callers_share_the_next_message),
         cmocka_unit_test(a_message_has_a_bound_of_items_and_of_text),
         cmocka_unit_test(permits_and_reports_alternate),
+        cmocka_unit_test(units_that_a_report_could_not_charge_are_counted),
         cmocka_unit_test(a_grant_with_a_wait_comes_after_the_wait),
         cmocka_unit_test(a_wait_ends_with_the_timeout),
         cmocka_unit_test(a_valid_refusal_is_repeated_without_a_message),
