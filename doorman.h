@@ -3981,13 +3981,14 @@ static const char *doorman__limit_most_field(const doorman_permit_limit *limit,
 }
 
 /* Warns of figures that refuse each permit of cost 1, which is the default cost, for ever. A limit
- * in shadow refuses nothing. An override with the limit 0 is the way to refuse some keys, so only
- * an override between 0 and 1 causes a warning. */
+ * in shadow refuses nothing. A limit of 0 for some keys is the way to refuse these keys, so for
+ * some keys only a limit between 0 and 1 causes a warning.
+ *   some_keys   true: the figures concern only some keys */
 static void doorman__most_warn(doorman__check *check, const doorman_permit_limit *limit,
-                               const doorman_figures *all, bool is_override) {
+                               const doorman_figures *all, bool some_keys) {
     const double most = doorman__limit_most(limit, all);
     char text[128];
-    if (limit->shadow || most >= 1 || (is_override && !(most > 0))) return;
+    if (limit->shadow || most >= 1 || (some_keys && !(most > 0))) return;
     snprintf(text, sizeof text, "%s: %s", doorman__limit_most_field(limit, all),
              most > 0 ? "grants less than 1, so a permit of cost 1 is always refused"
                       : "grants nothing, so every permit that costs something is refused");
@@ -4035,7 +4036,7 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
         doorman__check check = doorman__check_item(&all, "limits", i, ".");
         doorman__keys_warn(&check, limit->keys, limit->key_count);
         doorman__tiers_warn(&check, &limit->figures);
-        doorman__most_warn(&check, limit, &limit->figures, false);
+        doorman__most_warn(&check, limit, &limit->figures, limit->key_count > 0);
         doorman__shared_warn(&check, template_, limit, &limit->figures);
         for (size_t j = 0; j < limit->override_count; j++) {
             doorman__override_warn(&check, template_, limit, j);

@@ -332,7 +332,7 @@ static void limits_that_cannot_act_cause_warnings(void **state) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-/* A request of cost 1 waits for ever. Overrides with 0 are a way to refuse some keys. */
+/* A request of cost 1 is refused for ever. A limit of 0 for some keys is a way to refuse them. */
 static void limits_that_refuse_everything_cause_warnings(void **state) {
     UNUSED;
     static const char text[] =
@@ -345,7 +345,9 @@ static void limits_that_refuse_everything_cause_warnings(void **state) {
         "["
         "{\"keys\": [\"x\"], \"limit\": 0}, {\"keys\": [\"y\"], \"limit\": 0.9}]},"
         "{\"name\": \"f\", \"kind\": \"FIXED_WINDOW\", \"limit\": 0, \"window\": 1, \"shadow\": "
-        "true}"
+        "true},"
+        "{\"name\": \"g\", \"kind\": \"FIXED_WINDOW\", \"limit\": 0, \"window\": 1, \"keys\": "
+        "[\"x\"]}"
         "]}]}";
     static const char *const warnings[] = {
         "resources[0].limits[0].tiers: grants nothing, so every permit that costs something is "
