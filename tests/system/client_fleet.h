@@ -106,19 +106,22 @@ static inline bool fleet_has(const double *expected) {
     return true;
 }
 
-/* Repeats fleet_step until each client has what is expected. */
-static inline void fleet_run_until(const double *expected) {
+/* Repeats fleet_step until each client has what is expected. Returns whether that happened before
+ * the time-out. */
+static inline bool fleet_reaches(const double *expected) {
     doorman_time end = doorman_clock() + TIMEOUT_MS * (DOORMAN_SECOND / 1000);
     while (doorman_clock() < end) {
-        if (fleet_has(expected)) return;
+        if (fleet_has(expected)) return true;
         fleet_step();
     }
     for (int i = 0; i < fleet.count; i++) {
         print_error("%s has %g; expected: %g\n", fleet.clients[i].id,
                     client_has(i, doorman_clock()), expected[i]);
     }
-    fail();
+    return false;
 }
+
+static inline void fleet_run_until(const double *expected) { assert_true(fleet_reaches(expected)); }
 
 static inline void fleet_run_for(doorman_time duration) {
     for (doorman_time end = doorman_clock() + duration; doorman_clock() < end;) fleet_step();

@@ -156,6 +156,12 @@ static int servers_await_master(struct three_servers *servers, double limit,
     return master;
 }
 
+/* Waits until each client has what is expected. On a very busy machine a listener of nng 1.5.2 for
+ * IPC can lose all connections of clients, so the test is repeated then. */
+static void servers_run_until(struct three_servers *servers, const double *expected) {
+    if (!fleet_reaches(expected)) servers->is_late = true;
+}
+
 /* Repeats a test until it is in time once. */
 static void retry_timing(bool (*run)(void), void **state) {
     bool is_in_time = run();
@@ -183,7 +189,7 @@ static bool run_two_successors(void) {
     servers_start(&servers);
     servers_add_clients(&servers);
     int first = servers_await_master(&servers, TIMEOUT_MS / 1000, NULL);
-    fleet_run_until(ALL(15));
+    servers_run_until(&servers, ALL(15));
     process_signal(servers.members[first].server.process, SIGKILL);
     process_wait(servers.members[first].server.process);
     int second = servers_await_master(&servers, TTL + 2, ALL(15));
@@ -192,8 +198,8 @@ static bool run_two_successors(void) {
     server_stop(&servers.members[second].server);
     servers_await_master(&servers, 1.5, ALL(15));
     fleet_set_wants(0, 10);
-    fleet_run_until((const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
-                                     110.0 / 7, 110.0 / 7});
+    servers_run_until(&servers, (const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
+                                                 110.0 / 7, 110.0 / 7, 110.0 / 7});
     servers_stop(&servers);
     close(silent_fd);
     return !servers.is_late;
@@ -234,7 +240,7 @@ static bool run_frozen_master(void) {
     servers_add_clients(&servers);
     int first = servers_await_master(&servers, TIMEOUT_MS / 1000, NULL);
     struct member *frozen = &servers.members[first];
-    fleet_run_until(ALL(15));
+    servers_run_until(&servers, ALL(15));
     struct server by_tcp = member_by_tcp(frozen);
     int fd = raw_greet(&by_tcp);
     process_signal(frozen->server.process, SIGSTOP);
@@ -249,8 +255,8 @@ static bool run_frozen_master(void) {
     close(fd);
     frozen->is_frozen = false;
     fleet_set_wants(0, 10);
-    fleet_run_until((const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
-                                     110.0 / 7, 110.0 / 7});
+    servers_run_until(&servers, (const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
+                                                 110.0 / 7, 110.0 / 7, 110.0 / 7});
     /* Its clients disconnected while it was frozen, and nng 1.5.2 can leak such connections. With a
      * sanitizer its exit code would report that, so it is killed. With nng 1.10.1 it ended without
      * leaks in two runs with a sanitizer. */
@@ -278,7 +284,7 @@ static bool run_master_without_etcd(void) {
     servers_start(&servers);
     servers_add_clients(&servers);
     int first = servers_await_master(&servers, TIMEOUT_MS / 1000, NULL);
-    fleet_run_until(ALL(15));
+    servers_run_until(&servers, ALL(15));
     proxy_cut(&proxies[first], true);
     for (int i = 0; i < TIMEOUT_MS && member_is_master(&servers.members[first]); i++) fleet_step();
     assert_true(servers_await_master(&servers, TTL + 2, ALL(15)) != first);
@@ -290,7 +296,7 @@ static bool run_master_without_etcd(void) {
     for (int i = 0; i < MEMBERS; i++) assert_false(member_is_master(&servers.members[i]));
     etcd_start(&etcd);
     servers_await_master(&servers, TIMEOUT_MS / 1000, NULL);
-    fleet_run_until(ALL(15));
+    servers_run_until(&servers, ALL(15));
     servers_stop(&servers);
     for (int i = 0; i < MEMBERS; i++) proxy_stop(&proxies[i]);
     return !servers.is_late;
@@ -313,15 +319,15 @@ static bool run_inheritance(void) {
     struct server leaf = servers_add_leaf(&servers);
     const char *const address[] = {leaf.url};
     for (int i = 0; i < CLIENT_MAX; i++) fleet_add(address, 1, 100);
-    fleet_run_until(ALL(15));
+    servers_run_until(&servers, ALL(15));
     int first = servers_await_master(&servers, TIMEOUT_MS / 1000, NULL);
     process_signal(servers.members[first].server.process, SIGKILL);
     process_wait(servers.members[first].server.process);
     servers_await_master(&servers, TTL + 2, NULL);
-    fleet_run_until(ALL(15));
+    servers_run_until(&servers, ALL(15));
     fleet_set_wants(0, 10);
-    fleet_run_until((const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
-                                     110.0 / 7, 110.0 / 7});
+    servers_run_until(&servers, (const double[]){10, 110.0 / 7, 110.0 / 7, 110.0 / 7, 110.0 / 7,
+                                                 110.0 / 7, 110.0 / 7, 110.0 / 7});
     server_stop(&leaf);
     servers_stop(&servers);
     server_stop(&root);
