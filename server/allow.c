@@ -51,6 +51,7 @@ struct allow {
     char resource[DOORMAN_ID_BYTES_MAX + 2]; /* room for an id that is too long */
     char key[DOORMAN_ID_BYTES_MAX + 2];
     int refused_code;
+    bool redirects;
     doorman_permit_item item;
     doorman_permit_request permit;
     doorman_json_exchange exchange; /* only its request and its error, for the report */
@@ -146,7 +147,7 @@ static bool allow_check_names(struct allow *allow, const char *query) {
 
 /* Reads the parameters of a request. Returns false if one is wrong. */
 static bool allow_read(struct allow *allow, const char *query) {
-    char refuse[8] = "429";
+    char refuse[8] = "429", redirect[8] = "0";
     double wait = 0, cost = 1;
     bool valid =
         allow_check_names(allow, query) &&
@@ -154,7 +155,8 @@ static bool allow_read(struct allow *allow, const char *query) {
         allow_read_text(allow, query, "key", allow->key, sizeof allow->key) &&
         allow_read_number(allow, query, "cost", 1e15, &cost) &&
         allow_read_number(allow, query, "max_wait", HTTP_DELAY_SECONDS_MAX, &wait) &&
-        allow_read_text(allow, query, "refuse", refuse, sizeof refuse);
+        allow_read_text(allow, query, "refuse", refuse, sizeof refuse) &&
+        allow_read_text(allow, query, "redirect", redirect, sizeof redirect);
     if (!valid) return false;
     if (query_count(query, "resource") == 0) return allow_fail(allow, "resource", "is required");
     bool forbidden = strcmp(refuse, "403") == 0;
@@ -162,6 +164,10 @@ static bool allow_read(struct allow *allow, const char *query) {
         return allow_fail(allow, "refuse", "must be 403 or 429");
     }
     allow->refused_code = forbidden ? 403 : 429;
+    allow->redirects = strcmp(redirect, "1") == 0;
+    if (!allow->redirects && strcmp(redirect, "0") != 0) {
+        return allow_fail(allow, "redirect", "must be 0 or 1");
+    }
     allow->item =
         (doorman_permit_item){.resource_id = allow->resource, .key = allow->key, .cost = cost};
     allow->permit =
@@ -363,13 +369,10 @@ static void body_add(struct text *text, const struct allow *allow) {
 /* Makes the response of a process that is not the master. A redirect keeps the whole query. */
 static void response_set_not_master(struct http_response *response, const struct allow *allow,
                                     const struct http_request *request) {
-    char redirect[8];
-    bool asks = server_query_read(request->query, "redirect", redirect, sizeof redirect) &&
-                strcmp(redirect, "1") == 0;
     server_http_response_set_error(response, 503, "UNAVAILABLE",
                                    "this process is not the master of its node");
     response->more = "Retry-After: 1\r\n";
-    if (asks && allow->master_http[0]) {
+    if (allow->redirects && allow->master_http[0]) {
         response->code = 307;
         response->more = "";
         server_text_add(&response->lines, "Location: ");

@@ -127,6 +127,7 @@ static void an_error_names_the_wrong_parameter(void **state) {
         {"resource=login&cost=1e16", "cost: must be a number"},
         {"resource=login&max_wait=25.1", "max_wait: must be a number from 0 to 25"},
         {"resource=login&refuse=500", "refuse: must be 403 or 429"},
+        {"resource=login&redirect=2", "redirect: must be 0 or 1"},
         {"resource=login&key=a&key=b", "key: occurs twice"},
         {"resource=login&cost=1&cost=0", "cost: occurs twice"},
         {"resource=login&kye=a", "kye: is no parameter; the parameters are resource, key, "},
