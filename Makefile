@@ -69,16 +69,17 @@ endef
 HTTP = 1
 ETCD = 1
 TLS = 1
-PARTS = MEMORY CHECK REPORTS WARNINGS WATCH NOTIFY \
+PARTS = MEMORY CHECK REPORTS WAITING WARNINGS WATCH NOTIFY \
     $(foreach part,HTTP ETCD TLS,$(if $(filter-out 0,$($(part))),$(part)))
 FILES_MEMORY = memory
 FILES_CHECK = check host
 FILES_REPORTS = reports
+FILES_WAITING = waiting
 FILES_WARNINGS = warnings
 FILES_WATCH = watch
 FILES_NOTIFY = notify
 FILES_HTTP = http http_listen http_request http_response allow tokens health text snapshot history \
-    metrics process page page_facts graph limits json children base64 host
+    metrics process page page_facts graph limits holds json children base64 host
 FILES_ETCD = etcd etcd_http election base64 host
 FILES_TLS = tls certificate base64
 SERVER_SOURCES = doorman_server.c \
@@ -88,7 +89,8 @@ SERVER_LIBRARIES = $(if $(filter ETCD,$(PARTS)),-lcurl)
 HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_INPUTS = $(SERVER_SOURCES) \
     $(addprefix server/,server.h flags.h etcd.h http.h load.h permits.h reports.h tls.h) \
-    $(addprefix server/,http_connection.h warnings.h) $(HTTP_FILES) build/server_parts doorman.h
+    $(addprefix server/,condition.h http_connection.h waiting.h warnings.h worker.h) \
+    $(HTTP_FILES) build/server_parts doorman.h
 
 define build_server
 $(announce)
@@ -182,7 +184,8 @@ $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 $(filter %/unit/warnings_test %/unit/reports_test,$(ALL_FLAVORS)): server/warnings.c
 $(filter %/unit/reports_test,$(ALL_FLAVORS)): server/reports.c
 $(filter %/unit/watch_test,$(ALL_FLAVORS)): \
-    $(addprefix server/,watch.c server.h flags.h load.h reports.h tls.h warnings.h)
+    $(addprefix server/,watch.c server.h condition.h flags.h load.h reports.h tls.h waiting.h \
+      warnings.h)
 $(filter %/unit/notify_test,$(ALL_FLAVORS)): server/notify.c
 $(filter %/unit/certificate_test,$(ALL_FLAVORS)): \
     $(addprefix server/,certificate.c base64.c server.h flags.h load.h reports.h tls.h warnings.h)
@@ -197,7 +200,8 @@ $(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/grap
 # These programs and the servers call no private function of the header, so each flavor compiles the
 # header for them once.
 LINKED = doorman_server fuzz/calls fuzz/http fuzz/permits fuzz/response \
-    $(addprefix system/,abuse_test agent_permits_test etcd_test status_test tls_test tree_test) \
+    $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
+    status_test tls_test tree_test) \
     $(addprefix unit/,graph_test notify_test reports_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))
@@ -246,7 +250,7 @@ coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## coverage of he
 	@find build/coverage -name '*.gcda' -delete
 	@sh tests/run.sh $(COVERAGE_TESTS)
 	@echo '$(COVERAGE_SIM) faults, permits; its log is $(COVERAGE_SIM).log'
-	@for mode in faults permits; do $(COVERAGE_SIM) $$mode \
+	@for mode in faults permits holds; do $(COVERAGE_SIM) $$mode \
 	    --jobs $$(nproc 2>/dev/null || echo 1) --seeds 200 || exit; done >$(COVERAGE_SIM).log 2>&1
 	@gcovr --filter doorman.h --filter doorman_server.c --filter server/ \
 	    --exclude server/server.h --exclude-branches-by-pattern '^ *assert\(' \
@@ -300,7 +304,7 @@ sim: build/sim/sim ## simulated scenarios; or FAULTS=1 [SEEDS=N] [SEED=N]; or MU
 ifdef MUTANTS
 	@CC='$(CC)' sh tests/sim/mutants.sh
 else ifdef FAULTS
-	@for mode in faults permits; do echo "sim $$mode" && \
+	@for mode in faults permits holds; do echo "sim $$mode" && \
 	    build/sim/sim $$mode --jobs $$(nproc 2>/dev/null || echo 1) $(SIM_SEEDS) || exit; done
 else
 	@build/sim/sim scenarios --jobs $$(nproc 2>/dev/null || echo 1) \
@@ -321,12 +325,14 @@ FUZZ_FLAGS_response = -max_len=4096 -dict=../../tests/fuzz/json.dict
 FUZZ_FLAGS_configuration = $(FUZZ_FLAGS_response)
 FUZZ_FLAGS_message = $(FUZZ_FLAGS_response)
 FUZZ_FLAGS_permits = $(FUZZ_FLAGS_response)
+FUZZ_FLAGS_holds = $(FUZZ_FLAGS_response)
 FUZZ_FLAGS_calls = -max_len=1024
 FUZZ_FLAGS_glob = -max_len=520 -use_value_profile=1
 FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
 SIM_SOURCES = $(addprefix tests/sim/sim_,world.c election.c network.c check.c permits.c account.c \
-    counter.c definition.c decision.c permit_load.c permit_client.c permit_model.c)
+    counter.c definition.c decision.c permit_load.c permit_client.c permit_model.c holds.c \
+    hold_client.c hold_account.c)
 
 fuzz: $(FUZZ:%=fuzz_%) ## fuzz everything that reads bytes (libFuzzer); SECONDS=60 FUZZ=glob
 

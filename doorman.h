@@ -124,19 +124,26 @@
  *     election       doorman_election_init  _next  _answered  _mastership  _resign
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants  _read
  *                    _try  _release
- *     permit client  doorman_permit_client_create  _destroy  _upstream  _acquire  _report  _next
+ *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
+ *                    _report  _next  _release  _transfer  _seize  _read_hold  _next_change
  *                    _kill_switch  _read
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
  *                    doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
  *     permits        doorman_permits_create  _destroy  _configure  _acquire  _report  _inspect
  *                    _reset  _ban  _due  _update  _read  _next_limit  _next_top
  *                    doorman_reason_name
+ *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
+ *                    _next_decision  _next_hold  _next_wait
+ *     throttle       doorman_throttle_create  _destroy  _offer  _next  _finish  _update  _due
+ *                    _next_refused  _read
+ *                    doorman_retry_budget_init  _first_try  _retry
  *     JSON           doorman_json_config  _check_config  _write_config  _serve  _request
  *                    _response
- *                    doorman_json_exchange_read  _decide  _write  _uninit
+ *                    doorman_json_exchange_read  _decide  _settle  _undo  _write  _uninit
  *                    doorman_buffer_uninit
  *     agent          doorman_agent_start  _shutdown  _stop  _read_info  _kill_switch  _acquire
- *                    _acquire_async  _report
+ *                    _acquire_async  _report  _transfer  _seize  _read_hold
+ *                    doorman_agent_release
  *                    doorman_resource_open  _close  _try  _wait  _release  _delay  _set_wants
  *                    _read    doorman_clock
  *     transport      doorman_transport_create  _destroy  _set_tls  _update  _send
@@ -250,7 +257,11 @@
  *     >>limiters        how an application takes units of a resource, or of a limit without a
  *                       server
  *     >>permits         decisions on single requests, for very many keys; limiters by key
+ *     >>holds           units that stay taken until they are released, and queues for them. A part
+ *                       of >>permits
+ *     >>throttle        which requests a loaded server takes, and in which order; a retry budget
  *     >>client          the resources of an application, their fallbacks, and wants that follow use
+ *     >>leased          the leases of the permits of a server
  *     >>permit_client   what asks servers for permits, on behalf of many callers
  *     >>loop            what a caller's loop calls, for a client or a server
  *     >>json            the wire protocol
@@ -565,10 +576,14 @@ typedef enum doorman_method {
     DOORMAN_DISCOVERY,
     DOORMAN_GET_CAPACITY, /* if is_server is true, the message is GetServerCapacity */
     DOORMAN_RELEASE_CAPACITY,
-    DOORMAN_ACQUIRE, /* asks for decisions on permits */
-    DOORMAN_REPORT,  /* charges what actions have really cost */
-    DOORMAN_INSPECT, /* reads the limits of keys */
-    DOORMAN_RESET,   /* makes counters fresh, or sets or ends bans */
+    DOORMAN_ACQUIRE,  /* asks for decisions on permits */
+    DOORMAN_REPORT,   /* charges what actions have really cost */
+    DOORMAN_INSPECT,  /* reads the limits of keys */
+    DOORMAN_RESET,    /* makes counters fresh, or sets or ends bans */
+    DOORMAN_RENEW,    /* lets holds end later */
+    DOORMAN_RELEASE,  /* gives units of holds back */
+    DOORMAN_TRANSFER, /* moves units of holds into transfers */
+    DOORMAN_SEIZE,    /* makes transfers holds of the client */
     DOORMAN_METHOD_COUNT
 } doorman_method;
 
@@ -582,6 +597,9 @@ typedef struct doorman_permit_request doorman_permit_request;
 typedef struct doorman_permit_entry doorman_permit_entry;
 typedef struct doorman_permit doorman_permit;
 typedef struct doorman_permit_result doorman_permit_result;
+typedef struct doorman_hold_request doorman_hold_request;
+typedef struct doorman_hold doorman_hold;
+typedef struct doorman_held doorman_held;
 
 /* Private: see "an arena" in the section >>basics. */
 typedef struct doorman__arena {
@@ -609,6 +627,12 @@ typedef struct doorman_request {
     size_t permit_count;                   /* may be 0 */
     const doorman_permit_entry *entries;   /* only REPORT, INSPECT, RESET */
     size_t entry_count;                    /* may be 0 */
+    const doorman_hold_request *holds;     /* only RENEW, RELEASE, TRANSFER, SEIZE. Their client_id
+                                              is NULL: holder_id counts */
+    size_t hold_count;                     /* may be 0 */
+    bool may_wait; /* not on the wire: permits of an ACQUIRE may be pending. The owner of the server
+                      then takes decisions from doorman_permits_next_decision */
+    uint64_t connection; /* not on the wire: see doorman_permit_request */
 } doorman_request;
 
 typedef struct doorman_response {
@@ -630,6 +654,9 @@ typedef struct doorman_response {
     const doorman_permit_result *results; /* only for REPORT, INSPECT, RESET: the results, in the
                                              order of the entries of the request */
     size_t result_count;
+    const doorman_hold *holds; /* only for RENEW, RELEASE, TRANSFER, SEIZE: in the order of the
+                                  request */
+    size_t hold_count;
 } doorman_response;
 
 /* ---- upstream, the public part ------------------------------------------------------------- */
@@ -651,10 +678,11 @@ typedef struct doorman_response {
  *         if (doorman_upstream_request(upstream, &request, now))
  *             send the request to request.address
  *
- * At most one request is under way. When doorman_upstream_request returns true, the previous
- * request has ended. Close the connection of the previous request. A later response to that request
- * would be STALE. To release all leases of a client, close all its resources, and run the loop
- * until doorman_upstream_due returns DOORMAN_NEVER. examples/event_loop.c has such a loop. */
+ * At most one request of an upstream is under way. When doorman_upstream_request returns true, the
+ * previous request has ended. Close the connection of the previous request. A later response to
+ * that request would be STALE. To release all leases of a client, close all its resources, and run
+ * the loop until doorman_upstream_due returns DOORMAN_NEVER. examples/event_loop.c has such a
+ * loop. */
 typedef struct doorman_upstream doorman_upstream;
 
 /* Returns when to call doorman_upstream_request next.
@@ -1136,7 +1164,12 @@ typedef struct doorman_permit_policy {
     /* FAIL_LOCAL: required, the limit of each resource and key. A TOKEN_BUCKET without debt_max, a
      * FIXED_WINDOW or a SLIDING_WINDOW. Used only during the call. Other fallbacks: NULL */
     const struct doorman_limit_options *local;
-    bool shadow; /* true: each permit is granted at once. It is also sent, to count refusals */
+    bool shadow;  /* true: each permit is granted at once. It is also sent, to count refusals */
+    double drift; /* as in doorman_server_options, and at least that of the servers; default 0.05 */
+    /* Only for an agent: called if a hold has become smaller or is gone without a call of the
+     * application. The rules of on_decided apply. NULL: the application is not told */
+    void (*on_hold)(void *context, const doorman_held *held);
+    void *context;
 } doorman_permit_policy;
 
 typedef struct doorman_client_options {
@@ -1403,8 +1436,8 @@ typedef enum doorman_limit_kind {
     DOORMAN_FIXED_WINDOW,
     DOORMAN_SLIDING_WINDOW,
     DOORMAN_SLIDING_LOG, /* only for a doorman_limiter */
-    DOORMAN_CONCURRENCY, /* only for a doorman_limiter */
-    DOORMAN_TIERS        /* only for a doorman_permit_limit */
+    DOORMAN_CONCURRENCY,
+    DOORMAN_TIERS /* only for a doorman_permit_limit */
 } doorman_limit_kind;
 
 /* Fields that the kind does not use must be 0. */
@@ -1538,6 +1571,22 @@ DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman
  *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
  *    keeps what it has saved up to the new size, and counts the time since its last use at the new
  *    rate. A window of changed length starts fresh. Tiers keep their state by index. Bans stay.
+ * P17 A leased limit has no amount of its own. Its amount is a lease. The permits of a server are
+ *    one more holder of the resource, beside clients and other nodes. So leases and permits
+ *    together never exceed the capacity. In a tree, each node decides out of its own lease. The
+ *    wants of this holder follow grants and refusals (L4). Its id is "(permits)", which no other
+ *    client may use.
+ *       A leased TOKEN_BUCKET has the burst of a rate limiter, and no debt (L1). A permit may cost
+ *    more than the burst, if nothing was taken for long enough. Without a lease, permits are
+ *    refused with LEARNING, and retry_after is 1 s. The first permit for a resource is refused so,
+ *    because the permits have no lease yet. A lease that was not used for a minute is released.
+ *       A leased CONCURRENCY holds at most as many units as its lease has. A hold ends no later
+ *    than the lease: each grant and each renewal lasts at most the rest of the lease, divided by
+ *    1 + drift. If the lease shrinks below what is held, no permit is granted until the holds fit.
+ *    A new master does not believe renewals of such holds, because they end with the lease of its
+ *    predecessor. Permits may wait in the queue for a larger lease.
+ *       A report charges at most what is saved. What does not fit raises the wants. A
+ *    doorman_permits without a server has no leases, so it refuses everything.
  * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
  *    (P5). In that time they refuse every permit that has an item with the same resource and key,
  *    the same minimum or more, and the same max_wait or less.
@@ -1581,26 +1630,30 @@ typedef struct doorman_tier {
 } doorman_tier;
 
 /* The figures of a limit. Fields that the kind does not use must be 0. In an override, a field that
- * is 0 or false keeps the value of the limit. The field `has_size` says that `size` is given, and
- * so on. In a limit, of these has_ fields only has_max_wait has a meaning. */
+ * is 0 or false keeps the value of the limit. */
 typedef struct doorman_figures {
     /* TOKEN_BUCKET. size and max_debt must not both be 0. */
     double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
-    bool has_size;         /* only for an override */
     double size;           /* units that can be saved, [0, 1e15]; worth at most 1e8 s of the rate */
-    bool has_max_debt;     /* only for an override */
     doorman_time max_debt; /* how much of the future rate may be lent, [0, 1e8 s] */
-    bool has_max_wait;     /* false: max_wait is max_debt */
-    doorman_time max_wait; /* how long a caller may have to wait, [0, 1e8 s] */
+    doorman_time max_wait; /* how long a caller may have to wait, [0, 1e8 s]. CONCURRENCY: how long
+                              a permit may wait in the queue; default 0 */
+
+    /* CONCURRENCY. `limit` below is the number of units that are held at once. */
+    doorman_time time_to_live; /* how long a hold lasts that is not renewed, (0, 1e8 s]; default
+                                  15 s */
+    size_t queue;              /* how many permits may wait, [0, 1,000,000] */
 
     /* FIXED_WINDOW, SLIDING_WINDOW */
-    bool has_limit;            /* only for an override */
     double limit;              /* units in a window, [0, 1e15] */
     doorman_time window;       /* required if there is no calendar, (0, 1e8 s] */
     doorman_calendar calendar; /* only for FIXED_WINDOW; instead of window */
 
+    /* Which fields are given, in an override. A limit needs only has_max_wait. */
+    bool has_size, has_max_debt, has_queue, has_limit, has_tiers;
+    bool has_max_wait; /* false: max_wait is max_debt */
+
     /* TIERS */
-    bool has_tiers;            /* only for an override */
     const doorman_tier *tiers; /* may be NULL if tier_count is 0 */
     size_t tier_count;         /* 0 to 8; 0: everything is refused */
 } doorman_figures;
@@ -1622,35 +1675,51 @@ typedef struct doorman_ban {
     doorman_time duration; /* (0, 1e8 s] */
 } doorman_ban;
 
-/* A limit of permits. The kinds are TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW and TIERS. A
- * TOKEN_BUCKET and a FIXED_WINDOW work as in doorman_limit_kind. SLIDING_WINDOW and TIERS count in
- * 16 slices of a window: see P12. */
+/* A limit of permits. The kinds are TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, CONCURRENCY and
+ * TIERS. A TOKEN_BUCKET and a FIXED_WINDOW work as in doorman_limit_kind. SLIDING_WINDOW and TIERS
+ * count in 16 slices of a window: see P12. The units of CONCURRENCY are held: see "holds, the
+ * public part". */
 struct doorman_permit_limit {
     const char *name;        /* required, unique in the template: 1 to 256 bytes of UTF-8 */
     doorman_scope per;       /* default DOORMAN_PER_KEY */
+    doorman_limit_kind kind; /* required */
     const char *const *keys; /* globs, 1 to 256 bytes each. A glob with `!` before it excludes keys.
                                 A key is concerned if it matches no glob with `!`, and one glob
                                 without `!`, if there is one. NULL: all keys are concerned */
     size_t key_count;        /* 0 to 10,000 */
-    doorman_limit_kind kind; /* required */
     doorman_figures figures;
     const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY. The
                                           first override that concerns the key holds */
     size_t override_count;             /* 0 to 10,000 */
-    bool shadow; /* true: the limit decides and counts, but never refuses. It does not charge what
-                    it would refuse */
-    double warn_at;    /* a grant carries a warning above this fraction of the limit, (0, 1]; 0: no
-                           warning */
-    doorman_ban ban;   /* only for DOORMAN_PER_KEY; needs ban.refusals */
+    double warn_at;  /* a grant carries a warning above this fraction of the limit, (0, 1]; 0: no
+                        warning */
+    doorman_ban ban; /* only for DOORMAN_PER_KEY; needs ban.refusals */
+    double max_cost; /* if has_max_cost is true: the largest sum of minimums that a permit may have
+                        at one counter */
+    size_t max_keys; /* the most counters of the limit, up to 10,000,000; default 1,000,000. If
+                        leased: the most leases of the permits; default 10,000 */
     bool has_max_cost; /* false: max_cost is what the limit could ever grant */
-    double max_cost;   /* the largest sum of minimums that a permit may have at one counter */
-    size_t max_keys;   /* the most counters of the limit, up to 10,000,000; default 1,000,000 */
+    bool shadow;       /* true: the limit decides and counts, but never refuses. It does not charge
+                            what it would refuse */
     bool refuse_new;   /* true: a permit that needs one more counter is refused with MAX_KEYS.
-                           false: of 8 sampled counters, the one nearest to fresh is evicted */
+                            false: of 8 sampled counters, the one nearest to fresh is evicted */
     bool empty_at_start; /* true: nothing is saved when the permits are created: see P16. Not for
-                            TIERS */
+                            TIERS and CONCURRENCY */
+    bool full_at_start;  /* only for CONCURRENCY: true: new holds are granted while the permits
+                            learn the holds of a predecessor */
     bool refunds;        /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
                             FIXED_WINDOW */
+
+    /* The amount can be the lease that the permits of the server have: see P17. */
+    bool leased;          /* only for DOORMAN_PER_RESOURCE, for a TOKEN_BUCKET without figures, and
+                             for CONCURRENCY without a limit */
+    bool has_priority;    /* only if leased; false: the priority is 1 */
+    int priority;         /* of the permits among the holders of the lease's resource, 0 to 15 */
+    uint32_t subclients;  /* only if leased: the weight of the permits among these holders, up to
+                             1e9; 0: 1 */
+    const char *lease_of; /* only if leased: the resource of the lease; NULL: the resource of the
+                             permit. CONCURRENCY: the glob must be that of one resource, and no
+                             other limit may have the same lease */
 };
 
 #define DOORMAN_LIMITS_MAX 16
@@ -1663,7 +1732,14 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_BANNED, "BANNED")     /* the (resource, key) is banned */                     \
     X(DOORMAN_REASON_MAX_COST, "MAX_COST") /* the minimums are more than the limit ever grants */  \
     X(DOORMAN_REASON_MAX_KEYS, "MAX_KEYS") /* there is no room for one more counter */             \
-    X(DOORMAN_REASON_UNMATCHED, "UNMATCHED") /* no template with limits matches the resource */
+    X(DOORMAN_REASON_UNMATCHED, "UNMATCHED") /* no template with limits matches the resource */    \
+    X(DOORMAN_REASON_CONCURRENCY, "CONCURRENCY") /* the units are held by others */                \
+    X(DOORMAN_REASON_LEARNING, "LEARNING")     /* the holds of a predecessor are not known yet */  \
+    X(DOORMAN_REASON_QUEUE_FULL, "QUEUE_FULL") /* too many permits wait */                         \
+    X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")   /* the units did not come in time */                \
+    X(DOORMAN_REASON_SHARED, "SHARED")         /* another holder has finished the same work */     \
+    X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS")   /* there are too many holds */                      \
+    X(DOORMAN_REASON_REPEATED, "REPEATED")     /* another permit has the same request_id */
 
 #define DOORMAN__REASON_CODE(code, name) code,
 typedef enum doorman_reason {
@@ -1690,6 +1766,21 @@ struct doorman_permit_request {
     doorman_time max_wait; /* how long the caller can wait, [0, 1e8 s] */
     bool equal;            /* true: all items get the same whole number of units */
     bool detail;           /* true: the permit lists all limits of all items */
+
+    /* Only for permits that hold units of CONCURRENCY: see "holds, the public part". */
+    const char *client_id; /* required for a hold: 1 to 256 bytes. In a message: NULL */
+    uint64_t request_id;   /* required for a hold: 1 to 2^53 - 1, chosen by the client */
+    uint64_t connection;   /* names the connection that waits; 0: none */
+    doorman_time
+        time_to_live;  /* how long the hold lasts, at most that of its limits; 0: that of its
+                                  limits */
+    bool has_priority; /* false: the priority is 1 */
+    int priority;      /* of a permit that waits, 0 to 15; higher is earlier */
+    bool share;        /* true: the permit ends as SHARED if another client releases a hold
+                                  of the same resource and key. Only for one item */
+    uint64_t *hold;    /* only for permit clients and agents, which choose client_id and
+                          request_id: not NULL if the permit may hold units. The call writes the
+                          number of the hold to it, before it waits */
 };
 
 /* What one item of a granted permit got. */
@@ -1744,6 +1835,15 @@ struct doorman_permit {
 
     const doorman_permit_detail *details; /* only with `detail` of the request */
     size_t detail_count;
+
+    /* Holds. */
+    bool pending;            /* the permit waits in the queue of `limit`. It is neither granted nor
+                                refused yet */
+    uint64_t ticket;         /* pending: doorman_permits_next_decision gives it with the decision */
+    uint64_t hold_id;        /* granted: the hold; 0: the permit holds nothing */
+    const char *node;        /* of a hold: the node that has granted it; NULL: not known */
+    doorman_time waited;     /* of a hold: how long the permit has waited in queues */
+    doorman_time expires_in; /* of a hold: its time to live, which begins with the decision */
 };
 
 /* One entry of a REPORT, INSPECT or RESET. */
@@ -1776,6 +1876,8 @@ typedef enum doorman_permit_event_kind {
     DOORMAN_PERMIT_KEY_EVICTED,  /* a counter was removed to make room for another */
     DOORMAN_PERMIT_KEY_REMOVED,  /* a counter was removed, because it equals a fresh one */
     DOORMAN_PERMIT_TIER_ENTERED, /* `amount` has the number of the tier, from 1 */
+    DOORMAN_PERMIT_WAITING,      /* a permit waits in the queue of the limit */
+    DOORMAN_PERMIT_HOLD_EXPIRED, /* an item of a hold has reached its end; `amount` has its units */
     DOORMAN_PERMIT_EVENT_COUNT
 } doorman_permit_event_kind;
 
@@ -1798,9 +1900,19 @@ struct doorman_permits_options {
     size_t message_detail_max;    /* only for a server: the most permits with `detail` in a message,
                                      and the most entries of an INSPECT; default 100 */
     size_t counter_max;           /* the most counters of all limits; default 10,000,000 */
-    size_t memory_max; /* the most bytes of all counters, bans, resources and lists of frequent
+    size_t memory_max;      /* the most bytes of all counters, bans, resources and lists of frequent
                           keys, without free buckets. The resources of one permit may exceed it.
                           Default: no bound */
+    size_t hold_max;        /* the most holds; default 1,000,000 */
+    size_t client_hold_max; /* the most holds of one client; default 10,000 */
+    size_t wait_max;        /* the most permits that wait; default 10,000 */
+    size_t client_wait_max; /* the most permits of one client that wait; default 1,000 */
+    size_t connection_wait_max; /* the most permits of one connection that wait; default 100 */
+    double drift;               /* as in doorman_server_options. In a server: that of the server */
+    doorman_time learns_until;  /* when all holds of a predecessor have ended; 0: there was none. In
+                                   a server: the server knows it */
+    const char *node; /* the name of the node, for its holds; must stay valid as long as the
+                         permits; may be NULL. In a server: that of the server */
     void (*on_event)(void *context, const doorman_permit_event *event); /* must not call the
                                                                            permits */
     void *context;
@@ -1883,21 +1995,29 @@ DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const c
                                                doorman_error *error, doorman_time epoch,
                                                doorman_time now);
 
-/* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters.
- */
+/* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters
+ * and no holds. */
 DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
 
-/* Removes counters that equal fresh ones. One call visits at most 10,000 counters. */
+/* Ends holds and waits whose time has come, and removes counters that equal fresh ones. One call
+ * ends at most 1,000 of them, decides on at most 1,000 permits that wait, and visits at most 10,000
+ * counters. So a call takes some milliseconds at most. If more is to do, doorman_permits_due
+ * returns a time that has passed. */
 DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time epoch,
                                         doorman_time now);
 
 typedef struct doorman_permits_info {
-    size_t counter_count;  /* of all limits */
-    size_t ban_count;      /* bans in force, or ended a short time ago */
-    size_t resource_count; /* resources that have counters, or had some a short time ago */
-    uint64_t unmatched;    /* items that were refused as UNMATCHED */
-    uint64_t banned;       /* items that were refused as BANNED */
-    size_t bytes;          /* memory of the counters, the bans and the resources, as it was asked
+    size_t counter_count;      /* of all limits */
+    size_t ban_count;          /* bans in force, or ended a short time ago */
+    size_t resource_count;     /* resources that have counters, or had some a short time ago */
+    size_t hold_count;         /* holds, transfers, and transfers that were used a short time ago */
+    size_t wait_count;         /* permits that wait */
+    doorman_time learns_until; /* as in doorman_permits_options */
+    doorman_time started_at;   /* when the permits began: at creation, or at the last victory of
+                                  their server. Permits that waited earlier are lost */
+    uint64_t unmatched;        /* items that were refused as UNMATCHED */
+    uint64_t banned;           /* items that were refused as BANNED */
+    size_t bytes; /* memory of the counters, the bans and the resources, as it was asked
                               from DOORMAN_MALLOC */
 } doorman_permits_info;
 
@@ -1918,6 +2038,7 @@ typedef struct doorman_permits_limit {
                                                all limits of the template that have a ban */
     uint64_t shadow_refused;                /* refusals that shadow has prevented */
     uint64_t evicted;
+    uint64_t waited;      /* how often a permit has entered its queues */
     size_t counter_count; /* its counters now */
 } doorman_permits_limit;
 
@@ -1955,6 +2076,153 @@ typedef struct doorman_permits_top {
 DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
                                           doorman_top_kind kind, doorman_cursor *cursor,
                                           doorman_permits_top *out, doorman_time now);
+
+/* ---- holds, the public part ----------------------------------------------------------------- */
+/* A hold is a granted permit on a limit of kind CONCURRENCY. Its units stay taken until they are
+ * released, or until the hold ends. A hold ends after its time to live, except if it is renewed. So
+ * units come back after the crash of their holder.
+ *
+ *     acquire ... granted: hold_id            the hold ends after time_to_live
+ *             ... pending: it waits           doorman_permits_next_decision has the decision later
+ *     renew                                   the hold ends later
+ *     release                                 the holder keeps less, or nothing
+ *     transfer, then seize                    another client takes units over
+ *
+ * A client measures the end of its hold from the time at which it sent the request: this time, plus
+ * waited / (1 + drift), plus expires_in. The permits count the units for longer, so clocks that run
+ * at different rates do no harm. The client stops using units before it sends a release or a
+ * transfer. After `gone`, or after a smaller amount in a response, it may use what it had until the
+ * end that it has measured.
+ *
+ * The right to a hold is its client_id. So a client_id must be long and random. A client repeats a
+ * request with the same request_id. Then the permits do not grant, transfer or seize twice. */
+
+/* Units of one item of a hold. */
+typedef struct doorman_hold_item {
+    const char *resource_id;
+    const char *key; /* NULL means "" */
+    double amount;   /* units */
+} doorman_hold_item;
+
+/* What a client asks about a hold. Fields that the function does not name must be 0. */
+struct doorman_hold_request {
+    const char *client_id;     /* required: 1 to 256 bytes */
+    uint64_t id;               /* of the hold, or of the transfer that is seized */
+    uint64_t request_id;       /* 1 to 2^53 - 1 */
+    doorman_time time_to_live; /* at most that of the limits; 0: that of the limits */
+    const double *amounts; /* units, one for each item of the hold, in the order of its permit */
+    size_t amount_count;   /* 0: see the function */
+    const doorman_hold_item *items; /* RENEW after a change of master: what is held */
+    size_t item_count;
+};
+
+/* What a client holds after a call. */
+struct doorman_hold {
+    bool gone;               /* there is no such hold of this client. All other fields are 0,
+                                       except that a used transfer keeps its id */
+    doorman_reason reason;   /* a transfer or a seizure was refused: MAX_HOLDS, or REPEATED if
+                                       the request_id belongs to something else. Nothing has
+                                       changed */
+    uint64_t id;             /* of the hold, or of the transfer */
+    const char *node;        /* the node that knows the hold; NULL: not known */
+    doorman_time expires_in; /* the hold lasts so long from now, for its client; 0 after a
+                                       release */
+    const doorman_hold_item *items; /* what is held, or transferred, now */
+    size_t item_count;
+};
+
+/* The functions below have these parameters and results.
+ *   request   used only during the call; checked
+ *   out       written on OK; pointers in it are valid until the next call on the permits
+ *   error     may be NULL; describes an INVALID_ARGUMENT
+ *   returns   OK, also if the hold is gone | INVALID_ARGUMENT | OUT_OF_MEMORY: nothing has changed
+ *   cost      O(log holds) for each item and limit, and the decisions on permits that wait for the
+ *             units, at most 256 of them */
+
+/* Lets a hold end later. While the permits learn, an unknown hold is believed within the units that
+ * are free, if `items` says what is held.
+ *   request   client_id and id; optionally items, and time_to_live for an unknown hold */
+DOORMAN_API doorman_status doorman_permits_renew(doorman_permits *permits,
+                                                 const doorman_hold_request *request,
+                                                 doorman_hold *out, doorman_error *error,
+                                                 doorman_time epoch, doorman_time now);
+
+/* Gives units back. The amount of each item becomes the smaller of what is held and what is kept.
+ * So a repeated release has no effect. A request_id also cancels a permit that waits.
+ *   request   client_id, and either id or request_id; optionally amounts: what is kept. Without
+ *             amounts nothing is kept */
+DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
+                                                   const doorman_hold_request *request,
+                                                   doorman_hold *out, doorman_error *error,
+                                                   doorman_time epoch, doorman_time now);
+
+/* Moves units of a hold into a transfer, which belongs to nobody. Its units stay taken until its
+ * end, or until a client seizes them. Only its id gives the right to seize it.
+ *   request   client_id, id of the hold, and request_id; optionally amounts: what is moved, and
+ *             time_to_live. Without amounts all units are moved. More than is held is not moved
+ *   out       the transfer. A transfer that was seized, or has ended, is gone
+ */
+DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
+                                                    const doorman_hold_request *request,
+                                                    doorman_hold *out, doorman_error *error,
+                                                    doorman_time epoch, doorman_time now);
+
+/* Makes the units of a transfer a hold of the client.
+ *   request   client_id, id of the transfer, and request_id of the new hold; optionally
+ *   time_to_live
+ */
+DOORMAN_API doorman_status doorman_permits_seize(doorman_permits *permits,
+                                                 const doorman_hold_request *request,
+                                                 doorman_hold *out, doorman_error *error,
+                                                 doorman_time epoch, doorman_time now);
+
+/* Removes all permits of a connection that wait. There are no decisions on them.
+ *   connection   as in doorman_permit_request, not 0
+ *   returns      how many permits were removed
+ *   cost         O(permits that wait) */
+DOORMAN_API size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection,
+                                          doorman_time epoch, doorman_time now);
+
+/* Gives the next decision on a permit that has waited. Call it after each other call on the
+ * permits, until it returns false.
+ *   ticket    written on true: the ticket of the pending permit
+ *   out       written on true, as by doorman_permits_acquire */
+DOORMAN_API bool doorman_permits_next_decision(doorman_permits *permits, uint64_t *ticket,
+                                               doorman_permit *out);
+
+/* A hold or a transfer, for people. */
+typedef struct doorman_permits_hold {
+    const char *client_id; /* NULL: a transfer, which belongs to nobody */
+    uint64_t id;
+    const char *resource_id, *key; /* of the first item */
+    double amount;                 /* units of the first item */
+    size_t item_count;
+    doorman_time granted_at, ends_at;
+} doorman_permits_hold;
+
+/* Iterates over the holds and transfers, the longest-held first. There are at most 100 (P20).
+ *   cursor    in/out; the caller initialises it with {0}. A cursor is only valid until the next
+ *             call that changes the permits
+ *   out       written on true; pointers in it are valid as long as the cursor
+ *   returns   false: there are no more holds
+ *   cost      O(100) */
+DOORMAN_API bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *cursor,
+                                           doorman_permits_hold *out);
+
+/* A permit that waits, for people. */
+typedef struct doorman_permits_wait {
+    const char *client_id;
+    const char *resource_id, *key; /* of the item that lacks units */
+    const char *limit;             /* NULL: the permit is decided at the next call */
+    double cost;                   /* units of this item */
+    int priority;
+    doorman_time asked_at, ends_at; /* ends_at: the permit is refused then */
+} doorman_permits_wait;
+
+/* Iterates over the permits that wait, the earliest first. There are at most 100 (P20). The
+ * parameters are those of doorman_permits_next_hold. */
+DOORMAN_API bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *cursor,
+                                           doorman_permits_wait *out);
 
 /* ---- limiters by key, the public part ------------------------------------------------------- */
 /* A map has one limit, and a limiter for each key that was used lately. A program without a server
@@ -2006,6 +2274,171 @@ DOORMAN_API bool doorman_limiter_map_reset(doorman_limiter_map *map, const void 
  *   cost         O(visits_max) */
 DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max,
                                              doorman_time now);
+/* ---- throttle, the public part -------------------------------------------------------------- */
+
+/* A throttle is a bounded queue in front of the work of a server. It decides which requests the
+ * server takes, and in which order. So the server keeps its latency when more requests arrive than
+ * it can answer. The section >>throttle states the rules H1 to H12.
+ *
+ * A worked example. A server has 16 workers, and a request costs 1 ms of CPU time. So the server
+ * can do 16 units of cost in a millisecond, and 1,600 units in 100 ms:
+ *
+ *     doorman_throttle_options options = {.queue_cost = 1600, .concurrency = 16};
+ *
+ *     a request arrives   doorman_throttle_offer. If the result is DOORMAN_THROTTLE_REFUSED, the
+ *                         server responds with `retry_after`
+ *     a worker is free    doorman_throttle_next returns the id of the request to work on
+ *     the work is done    doorman_throttle_finish with the cost that was measured
+ *     after each call     doorman_throttle_next_refused until it returns false. The server responds
+ *                         to these requests with `retry_after`
+ *     at doorman_throttle_due   doorman_throttle_update, and then doorman_throttle_next
+ *
+ * The throttle has an effect only if the caller calls doorman_throttle_next just before a worker
+ * starts, or sets `concurrency`. Only one thread at a time may use a throttle. */
+typedef struct doorman_throttle doorman_throttle;
+
+#define DOORMAN_CRITICALITIES 16
+
+/* Why a request is refused. */
+typedef enum doorman_throttle_reason {
+    DOORMAN_THROTTLE_FULL,        /* the queue has no room for it (H2, H4) */
+    DOORMAN_THROTTLE_DISPLACED,   /* a request of higher criticality needed its room (H4) */
+    DOORMAN_THROTTLE_WAITED,      /* it has waited too long (H5) */
+    DOORMAN_THROTTLE_LATE,        /* its deadline had passed when it arrived (H5) */
+    DOORMAN_THROTTLE_BAD_REQUEST, /* its criticality is above 15, or its id is in use */
+    DOORMAN_THROTTLE_REASON_COUNT
+} doorman_throttle_reason;
+
+typedef enum doorman_throttle_result {
+    DOORMAN_THROTTLE_TAKEN,
+    DOORMAN_THROTTLE_WARNED, /* taken, and the queue is nearly full (H9) */
+    DOORMAN_THROTTLE_REFUSED
+} doorman_throttle_result;
+
+typedef struct doorman_throttle_options {
+    double queue_cost;     /* required: the largest sum of the predicted costs of the requests that
+                              wait, in units of cost, (0, 1e15]. A useful value is 100 ms of the
+                              work of the server */
+    size_t queue_max;      /* the most requests that wait, 1 to 1,000,000; default 10,000 */
+    size_t concurrency;    /* the most requests that are worked on at once, 1 to 1,000,000; default
+                              10,000. A useful value is one to two times the number of workers */
+    double rate;           /* units of cost that start in a second, (0, 1e15]; default: no limit */
+    double initial_cost;   /* the predicted cost before any request has finished, (0, 1e15]; default
+                              1 */
+    doorman_time max_wait; /* how long a request may wait, at most 1e8 s; default: 100 ms, or ten
+                              mean service times if that is longer */
+    double warn_at;        /* the part of the queue above which a request is taken with a warning,
+                              (0, 1]; default 0.8 */
+    size_t class_max;      /* the most classes with a cost of their own, 1 to 1,000,000; default
+                              1,024. Further classes have the mean cost of all requests */
+    uint64_t seed[2];      /* random bits, for the cohorts of users and for retry_after. Other
+                              people must not know them */
+} doorman_throttle_options;
+
+typedef struct doorman_throttle_request {
+    uint64_t id;           /* chosen by the caller. No other request that waits or is worked on may
+                              have this id */
+    uint64_t class_id;     /* what kind of work it is. Requests whose costs differ much should have
+                              different classes */
+    unsigned criticality;  /* 0 to 15; the highest goes first */
+    const char *user;      /* the user that it belongs to; NULL: none. Only used during the call */
+    doorman_time deadline; /* when its answer becomes useless, on the clock of `now`; 0: never */
+} doorman_throttle_request;
+
+typedef struct doorman_throttle_refusal {
+    uint64_t id;
+    doorman_throttle_reason reason;
+    doorman_time retry_after; /* how long the client should wait before it tries again */
+} doorman_throttle_refusal;
+
+/* What a throttle has counted since it was created, and its present state. */
+typedef struct doorman_throttle_counters {
+    uint64_t offered;  /* calls of doorman_throttle_offer */
+    uint64_t warned;   /* requests that were taken with a warning */
+    uint64_t started;  /* requests that doorman_throttle_next has returned */
+    uint64_t finished; /* requests that doorman_throttle_finish has ended */
+    uint64_t refused[DOORMAN_THROTTLE_REASON_COUNT];
+    size_t waiting;            /* requests that wait now */
+    size_t running;            /* requests that are worked on now */
+    double waiting_cost;       /* the sum of the predicted costs of the requests that wait now */
+    double mean_cost;          /* the mean cost of all classes; initial_cost before any finished */
+    doorman_time mean_service; /* the mean time from next to finish; 0 before any finished */
+    doorman_time max_wait;     /* how long a request may wait now (H5) */
+} doorman_throttle_counters;
+
+/* Creates a throttle. All memory is allocated here (H12).
+ *   out       written only on OK; the caller destroys it
+ *   options   used only during the call
+ *   error     may be NULL; names the field that is wrong
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY
+ *   cost      about 100 bytes for each of queue_max and concurrency, and 50 for each class */
+DOORMAN_API doorman_status doorman_throttle_create(doorman_throttle **out,
+                                                   const doorman_throttle_options *options,
+                                                   doorman_error *error);
+DOORMAN_API void doorman_throttle_destroy(doorman_throttle *throttle); /* NULL has no effect */
+
+/* Takes a request into the queue, or refuses it. The call can refuse other requests: see
+ * doorman_throttle_next_refused.
+ *   request   used only during the call
+ *   refusal   may be NULL; written only if the result is REFUSED. doorman_throttle_next_refused
+ *             does not return this refusal again
+ *   cost      O(log queue_max), and O(1) for each other request that is refused
+ *   source    DAGOR (WeChat, 2018) for the criticality and the cohorts */
+DOORMAN_API doorman_throttle_result doorman_throttle_offer(doorman_throttle *throttle,
+                                                           const doorman_throttle_request *request,
+                                                           doorman_throttle_refusal *refusal,
+                                                           doorman_time now);
+
+/* Starts the request that the server should work on now. The caller must end it with
+ * doorman_throttle_finish.
+ *   id        written only if the call returns true
+ *   returns   false if no request waits, or `concurrency` or `rate` allows no more work
+ *   cost      O(log queue_max), and O(1) for each request that is refused
+ *   source    "Fail at Scale" (Maurer, 2015) for the newest first; here by age, see H6 */
+DOORMAN_API bool doorman_throttle_next(doorman_throttle *throttle, uint64_t *id, doorman_time now);
+
+/* Ends a request that doorman_throttle_next has returned.
+ *   cost      what the work has cost, in units of cost, [0, 1e15]. The prediction learns nothing
+ *             from another number, for example NaN
+ *   returns   false if no request of this id is worked on; then nothing changes */
+DOORMAN_API bool doorman_throttle_finish(doorman_throttle *throttle, uint64_t id, double cost,
+                                         doorman_time now);
+
+/* Refuses the requests that have waited too long. */
+DOORMAN_API void doorman_throttle_update(doorman_throttle *throttle, doorman_time now);
+
+/* Returns when the caller must call doorman_throttle_update, and then doorman_throttle_next. All
+ * other calls make the result stale.
+ *   returns   a time, or DOORMAN_NEVER */
+DOORMAN_API doorman_time doorman_throttle_due(const doorman_throttle *throttle);
+
+/* Returns the requests that earlier calls have refused, one by one. The room of a refused request
+ * is free again only after this call has returned it. So call it after each other call, until it
+ * returns false.
+ *   out       written only if the call returns true */
+DOORMAN_API bool doorman_throttle_next_refused(doorman_throttle *throttle,
+                                               doorman_throttle_refusal *out);
+
+DOORMAN_API void doorman_throttle_read(const doorman_throttle *throttle,
+                                       doorman_throttle_counters *out);
+
+/* The retry budget of a client (H10). It limits retries to a tenth of the first tries, so retries
+ * cannot keep a server overloaded. The caller provides the memory. Only one thread at a time may
+ * use a budget. */
+typedef struct doorman_retry_budget {
+    uint32_t tenths; /* tokens, in tenths: 0 to 100 */
+} doorman_retry_budget;
+
+/* Fills the budget: it has 10 tokens. So a client can retry its first failures. */
+DOORMAN_API void doorman_retry_budget_init(doorman_retry_budget *budget);
+
+/* Adds 0.1 token. Call it at each first try. First tries are never held back. */
+DOORMAN_API void doorman_retry_budget_first_try(doorman_retry_budget *budget);
+
+/* Takes one token for a retry.
+ *   returns   false if there is less than one token; then the client must not retry */
+DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
+
 /* ---- permit clients, the public part -------------------------------------------------------- */
 /* A permit client asks servers for permits on behalf of many callers. It has no thread and no
  * clock. An agent has one already: see doorman_agent_acquire. The loop is that of doorman_upstream,
@@ -2026,7 +2459,9 @@ typedef enum doorman_decider {
     DOORMAN_BY_SERVER,
     DOORMAN_BY_REFUSAL,  /* a server has refused the same a short time ago (P22) */
     DOORMAN_BY_FALLBACK, /* no server has decided (P23) */
-    DOORMAN_BY_BYPASS    /* the kill switch is on, or `shadow` is set (P25) */
+    DOORMAN_BY_BYPASS,   /* the kill switch is on, or `shadow` is set (P25) */
+    DOORMAN_BY_CALLER    /* the caller has released the hold before the decision. A transfer: there
+                            is no such hold */
 } doorman_decider;
 
 /* What a caller gets. */
@@ -2047,7 +2482,21 @@ typedef struct doorman_acquired {
     size_t item_index;        /* refused: the item that is refused */
     bool has_retry_after;     /* refused; false: waiting does not help, or it is not known */
     doorman_time retry_after; /* refused: the same permit could be granted then */
+    uint64_t hold;            /* granted: the number of the hold; 0: nothing is held, and a release
+                                 is not needed */
+    doorman_time ends_at;     /* of the hold, if it is not renewed */
+    uint64_t transfer_id;     /* of a granted transfer; 0: none */
 } doorman_acquired;
+
+/* A hold of a permit client, as its application may use it. */
+struct doorman_held {
+    uint64_t hold;        /* its number */
+    bool gone;            /* the server does not count the hold any more, or it has ended. It is not
+                             renewed */
+    doorman_time ends_at; /* the application may use the units before this time */
+    size_t item_count;
+    double units[DOORMAN_PERMIT_ITEMS_MAX]; /* of each item, in the order of the permit */
+};
 
 /* What a permit client has done. */
 typedef struct doorman_permit_client_info {
@@ -2062,6 +2511,9 @@ typedef struct doorman_permit_client_info {
     double uncharged;            /* units of answered reports that did not fit into a limit (P13) */
     uint64_t messages, failures; /* messages that were sent; of these, that have failed */
     uint64_t pauses;             /* how often the breaker has opened (P23) */
+    size_t hold_count;           /* holds that the client keeps or asks for, or still has to
+                                    release */
+    uint64_t holds_lost;         /* holds that ended or were gone before their release */
     bool is_pausing;             /* the breaker is open: no server is asked now */
 } doorman_permit_client_info;
 
@@ -2081,8 +2533,19 @@ DOORMAN_API void doorman_permit_client_destroy(doorman_permit_client *client);
  *   returns   never NULL; belongs to the client, which frees it */
 DOORMAN_API doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client);
 
-/* Asks for a permit. doorman_permit_client_next returns the decision later.
- *   request   used only during the call; checked. `detail` must be false
+/* Adds a lane: one more upstream, which has one message of its own under way. Each lane sends one
+ * permit that may wait in the queue of a server. Without a lane such a permit delays all other
+ * messages of the client. There are at most DOORMAN_PERMIT_LANES_MAX lanes.
+ *   out       written on OK; belongs to the client. The caller runs its loop as well
+ *   returns   OK | RESOURCE_EXHAUSTED | OUT_OF_MEMORY */
+#define DOORMAN_PERMIT_LANES_MAX 64
+DOORMAN_API doorman_status doorman_permit_client_add_lane(doorman_permit_client *client,
+                                                          doorman_upstream **out);
+
+/* Asks for a permit. doorman_permit_client_next returns the decision later. With `hold`, the client
+ * renews what is granted until it is released, or gone: see "holds of a client" below.
+ *   request   used only during the call; checked. `detail` must be false. client_id, request_id and
+ *             connection have no effect
  *   timeout   more than 0. The decision comes within this time, with the wait of a grant
  *   context   returned with the decision
  *   error     may be NULL; describes an INVALID_ARGUMENT
@@ -2108,6 +2571,58 @@ DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *c
  *   returns   false: there is no decision now */
 DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void **context,
                                             doorman_acquired *out, doorman_time now);
+
+/* Holds of a client. A hold belongs to the client, not to a thread. It has a number. The client
+ * renews it at a third of its life. If servers fail, the hold lasts until ends_at, and no longer.
+ * The application stops using units before it releases or transfers them.
+ *
+ * Each of these functions takes a doorman_hold_request. `id` is the number of the hold, or the id
+ * of the transfer that is seized. client_id, request_id and items have no effect. The results are
+ *   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+
+/* Releases units of a hold. It is safe at any moment. Before the decision on a permit, it cancels
+ * the permit. If the hold is gone, was released or comes from a fallback, the call does nothing. A
+ * release needs no memory.
+ *   request   id; optionally amounts: what is kept, in the order of the items. Without amounts
+ *             nothing is kept */
+DOORMAN_API doorman_status doorman_permit_client_release(doorman_permit_client *client,
+                                                         const doorman_hold_request *request,
+                                                         doorman_error *error, doorman_time now);
+
+/* Moves units of a hold into a transfer, which another client can seize.
+ * doorman_permit_client_next gives its transfer_id later. The units leave the hold at once. If the
+ * server refuses the transfer, they return to the hold. Without an answer within the timeout they
+ * do not return. A transfer does not survive a change of master.
+ *   request   id; optionally amounts: what is moved, and time_to_live of the transfer. Without
+ *             amounts all units are moved
+ *   timeout   more than 0 */
+DOORMAN_API doorman_status doorman_permit_client_transfer(doorman_permit_client *client,
+                                                          const doorman_hold_request *request,
+                                                          doorman_time timeout, void *context,
+                                                          doorman_error *error, doorman_time now);
+
+/* Makes the units of a transfer a hold of this client. doorman_permit_client_next gives the
+ * decision later. The fallback always refuses. If the transfer is gone, the decision is a refusal
+ * by the server without a reason.
+ *   request   id of the transfer; optionally time_to_live of the hold
+ *   timeout   more than 0 */
+DOORMAN_API doorman_status doorman_permit_client_seize(doorman_permit_client *client,
+                                                       const doorman_hold_request *request,
+                                                       doorman_time timeout, void *context,
+                                                       doorman_error *error, doorman_time now);
+
+/* Reads a hold.
+ *   hold      its number
+ *   out       written in full. `gone` is true if there is no such hold now */
+DOORMAN_API void doorman_permit_client_read_hold(const doorman_permit_client *client, uint64_t hold,
+                                                 doorman_held *out);
+
+/* Returns the next hold that has become smaller or is gone without a call of the application. Call
+ * it together with doorman_permit_client_next. The application may use what it had until ends_at.
+ *   out       written in full on true
+ *   returns   false: there is no change now */
+DOORMAN_API bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_held *out,
+                                                   doorman_time now);
 
 /* Turns the kill switch on or off (P25). */
 DOORMAN_API void doorman_permit_client_kill_switch(doorman_permit_client *client, bool on);
@@ -2251,6 +2766,20 @@ DOORMAN_API doorman_status doorman_json_exchange_read(doorman_json_exchange *exc
  *             each permit */
 DOORMAN_API doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange,
                                                         doorman_server *server, doorman_time now);
+
+/* Puts the decision on a permit that has waited into the response. Such permits are only in
+ * messages whose request.may_wait was set before step 2. Step 3 must not be done while a permit of
+ * `response` is pending.
+ *   ticket, decision   from doorman_permits_next_decision
+ *   returns            OK | NOT_FOUND (no permit of the response waits with this ticket) |
+ *                      OUT_OF_MEMORY. Step 3 then writes this error */
+DOORMAN_API doorman_status doorman_json_exchange_settle(doorman_json_exchange *exchange,
+                                                        uint64_t ticket,
+                                                        const doorman_permit *decision);
+
+/* Goes back to the time before step 2, if permits of the response are pending. The server has
+ * forgotten them, for example because it is no longer master. Step 2 may be done again. */
+DOORMAN_API void doorman_json_exchange_undo(doorman_json_exchange *exchange);
 
 /* Step 3: writes the reply: the response, or the error. If step 2 was left out, the reply says
  * UNAVAILABLE. A server that is stopping leaves step 2 out. A second call for the same message has
@@ -2500,6 +3029,41 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
     doorman_agent *agent, const doorman_permit_request *request, doorman_time timeout,
     void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired),
     void *context, doorman_error *error);
+
+/* Holds of an agent. A hold belongs to the agent, and not to a thread. The agent renews it in the
+ * background until it is released, gone, or until the agent stops. If the thread that uses a hold
+ * ends without a release, the hold stays. A thread that is cancelled in doorman_agent_acquire gets
+ * no hold. doorman_agent_stop sends the releases that are left, but does not release other holds,
+ * because their units may still be in use. They end when their time to live has passed. */
+
+/* Releases units of a hold: see doorman_permit_client_release. Any thread may call it at any
+ * moment: while a permit is asked for, twice, or after the hold has ended. The call does not wait.
+ *   returns   OK | INVALID_ARGUMENT
+ *   cost      a mutex */
+DOORMAN_API doorman_status doorman_agent_release(doorman_agent *agent,
+                                                 const doorman_hold_request *request,
+                                                 doorman_error *error);
+
+/* Moves units of a hold into a transfer, and waits for its transfer_id: see
+ * doorman_permit_client_transfer.
+ *   returns   as doorman_agent_acquire */
+DOORMAN_API doorman_status doorman_agent_transfer(doorman_agent *agent,
+                                                  const doorman_hold_request *request,
+                                                  doorman_time timeout, doorman_acquired *out,
+                                                  doorman_error *error);
+
+/* Makes the units of a transfer a hold of this agent, and waits for the decision: see
+ * doorman_permit_client_seize.
+ *   returns   as doorman_agent_acquire */
+DOORMAN_API doorman_status doorman_agent_seize(doorman_agent *agent,
+                                               const doorman_hold_request *request,
+                                               doorman_time timeout, doorman_acquired *out,
+                                               doorman_error *error);
+
+/* Reads a hold: see doorman_permit_client_read_hold. The times are those of doorman_clock.
+ *   returns   OK */
+DOORMAN_API doorman_status doorman_agent_read_hold(doorman_agent *agent, uint64_t hold,
+                                                   doorman_held *out);
 
 /* Reports what an action has really cost: see doorman_permit_client_report. The call does not wait.
  * doorman_agent_stop sends what is left.
@@ -2794,6 +3358,13 @@ static void *doorman__arena_copy(doorman__arena *arena, const void *from, size_t
     return copy;
 }
 
+/* Returns a pointer without `const`, for an object that the caller may change. */
+static void *doorman__mutable(const void *object) {
+    void *own;
+    memcpy(&own, &object, sizeof own);
+    return own;
+}
+
 static char *doorman__copy(const char *text) {
     size_t bytes = strlen(text) + 1;
     char *copy = (char *)DOORMAN_MALLOC(bytes);
@@ -3064,74 +3635,80 @@ static void doorman__table_uninit(doorman__table *table) { DOORMAN_FREE(table->b
 
 /* A binary heap of timers finds the object that is due next. Each timer is a field of its object.
  * Setting, moving or removing a timer takes O(log n). Reading the first timer takes O(1). Timers
- * with equal times keep the order in which they were set, so no object starves.
- * doorman__timers_reserve allocates the memory before a timer is set, so setting a timer never
- * fails. */
+ * with equal times keep the order in which they were set, so no object starves. The heap has copies
+ * of the times, so a search in the heap reads no object. doorman__timers_reserve allocates the
+ * memory before a timer is set, so setting a timer never fails. */
 typedef struct doorman__timer {
     doorman_time at;
-    uint64_t order; /* the heap's counter when the timer was set */
-    size_t place;   /* the position in the heap plus 1; 0: the timer is not set */
+    size_t place; /* the position in the heap plus 1; 0: the timer is not set */
 } doorman__timer;
 
+typedef struct doorman__timer_entry {
+    doorman_time at;
+    uint64_t order; /* the heap's counter when the timer was set */
+    doorman__timer *timer;
+} doorman__timer_entry;
+
 typedef struct doorman__timers {
-    doorman__timer **heap; /* the timers at 2 * i + 1 and 2 * i + 2 are not due before the timer at
-                              i */
+    doorman__timer_entry *heap; /* the timers at 2 * i + 1 and 2 * i + 2 are not due before the
+                                   timer at i */
     size_t count, capacity;
     uint64_t order;
 } doorman__timers;
 
 static bool doorman__timers_reserve(doorman__timers *timers, size_t count) {
     void *heap = timers->heap;
-    bool room = doorman__reserve(&heap, &timers->capacity, count, sizeof(doorman__timer *));
-    timers->heap = (doorman__timer **)heap;
+    bool room = doorman__reserve(&heap, &timers->capacity, count, sizeof *timers->heap);
+    timers->heap = (doorman__timer_entry *)heap;
     return room;
 }
 
 static void doorman__timers_uninit(doorman__timers *timers) { DOORMAN_FREE(timers->heap); }
 
 static doorman__timer *doorman__timers_first(const doorman__timers *timers) {
-    return timers->count ? timers->heap[0] : NULL;
+    return timers->count ? timers->heap[0].timer : NULL;
 }
 
 /* Returns when the first timer is due; DOORMAN_NEVER if none is set. */
 static doorman_time doorman__timers_due(const doorman__timers *timers) {
-    return timers->count ? timers->heap[0]->at : DOORMAN_NEVER;
+    return timers->count ? timers->heap[0].at : DOORMAN_NEVER;
 }
 
-static bool doorman__timer_before(const doorman__timer *a, const doorman__timer *b) {
+static bool doorman__timer_before(const doorman__timer_entry *a, const doorman__timer_entry *b) {
     return a->at != b->at ? a->at < b->at : a->order < b->order;
 }
 
-static void doorman__timers_put(doorman__timers *timers, size_t at, doorman__timer *timer) {
+static void doorman__timers_put(doorman__timers *timers, size_t at, doorman__timer_entry entry) {
     assert(at < timers->count && timers->count <= timers->capacity);
-    timers->heap[at] = timer;
-    timer->place = at + 1;
+    timers->heap[at] = entry;
+    entry.timer->place = at + 1;
 }
 
 /* Puts a timer at its right place in the heap. The search starts at the place `at`, which must be
  * free. */
-static void doorman__timers_sift(doorman__timers *timers, size_t at, doorman__timer *timer) {
+static void doorman__timers_sift(doorman__timers *timers, size_t at, doorman__timer_entry entry) {
+    const doorman__timer_entry *heap = timers->heap;
     for (size_t above; at > 0; at = above) {
         above = (at - 1) / 2;
-        if (!doorman__timer_before(timer, timers->heap[above])) break;
-        doorman__timers_put(timers, at, timers->heap[above]);
+        if (!doorman__timer_before(&entry, &heap[above])) break;
+        doorman__timers_put(timers, at, heap[above]);
     }
     for (size_t below; (below = 2 * at + 1) < timers->count; at = below) {
-        bool right = below + 1 < timers->count &&
-                     doorman__timer_before(timers->heap[below + 1], timers->heap[below]);
+        bool right =
+            below + 1 < timers->count && doorman__timer_before(&heap[below + 1], &heap[below]);
         if (right) below++;
-        if (!doorman__timer_before(timers->heap[below], timer)) break;
-        doorman__timers_put(timers, at, timers->heap[below]);
+        if (!doorman__timer_before(&heap[below], &entry)) break;
+        doorman__timers_put(timers, at, heap[below]);
     }
-    doorman__timers_put(timers, at, timer);
+    doorman__timers_put(timers, at, entry);
 }
 
 static void doorman__timer_clear(doorman__timers *timers, doorman__timer *timer) {
     if (!timer->place) return;
     size_t at = timer->place - 1;
-    assert(at < timers->count && timers->heap[at] == timer);
-    doorman__timer *last = timers->heap[--timers->count];
-    if (last != timer) doorman__timers_sift(timers, at, last);
+    assert(at < timers->count && timers->heap[at].timer == timer);
+    const doorman__timer_entry last = timers->heap[--timers->count];
+    if (last.timer != timer) doorman__timers_sift(timers, at, last);
     timer->place = 0;
 }
 
@@ -3144,11 +3721,11 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
         return;
     }
     assert(timer->place || timers->count < timers->capacity);
-    assert(!timer->place || timers->heap[timer->place - 1] == timer);
+    assert(!timer->place || timers->heap[timer->place - 1].timer == timer);
     timer->at = at;
-    timer->order = ++timers->order;
-    doorman__timers_sift(timers, timer->place ? timer->place - 1 : timers->count++, timer);
-    assert(timers->heap[timer->place - 1] == timer);
+    const doorman__timer_entry entry = {at, ++timers->order, timer};
+    doorman__timers_sift(timers, timer->place ? timer->place - 1 : timers->count++, entry);
+    assert(timers->heap[timer->place - 1].timer == timer);
 }
 
 /* Returns a pointer to the object that contains `part`. `part` is a timer or a link in the field
@@ -3535,6 +4112,9 @@ static void doorman__template_check_glob(const doorman_config_options *options, 
 #define DOORMAN__KEYS_MAX 10000 /* globs of one list, and overrides of one limit */
 #define DOORMAN__COUNTERS_MAX 10000000
 #define DOORMAN__MAX_KEYS 1000000 /* the default */
+#define DOORMAN__MAX_LEASES 10000 /* the default of a leased limit, because a lease needs 3 KB */
+#define DOORMAN__QUEUE_MAX 1000000
+#define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
 
 /* Returns the first rule that the figures of a token bucket break. `most` is the longest time that
  * a number of units may be worth. */
@@ -3603,19 +4183,34 @@ static const char *doorman__tier_wrong(const doorman_tier *tier, size_t *next) {
     return DOORMAN__RULE_NEXT(rules, next);
 }
 
+static const char *doorman__concurrency_figures_wrong(const doorman_figures *all, size_t *next) {
+    const bool life_valid = all->time_to_live > 0 && doorman__duration_valid(all->time_to_live);
+    const doorman__rule rules[] = {
+        {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
+        {!life_valid, "time_to_live: " DOORMAN__DURATION_RULE},
+        {all->queue > DOORMAN__QUEUE_MAX, "queue: must be from 0 to 1,000,000"},
+        {!doorman__duration_valid(all->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
 /* Goes through the figures that the kind does not use. */
 static const char *doorman__figures_unused(doorman_limit_kind kind, const doorman_figures *all,
                                            size_t *next) {
     const bool bucket = kind == DOORMAN_TOKEN_BUCKET, tiers = kind == DOORMAN_TIERS;
     const bool window = kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW;
+    const bool holds = kind == DOORMAN_CONCURRENCY;
     const doorman__rule rules[] = {
         {!bucket && !doorman__equal(all->rate, 0), "rate: only a TOKEN_BUCKET has one"},
         {!bucket && (all->has_size || !doorman__equal(all->size, 0)),
          "size: only a TOKEN_BUCKET has one"},
         {!bucket && (all->has_max_debt || all->max_debt), "max_debt: only a TOKEN_BUCKET has one"},
-        {!bucket && (all->has_max_wait || all->max_wait), "max_wait: only a TOKEN_BUCKET has one"},
-        {!window && (all->has_limit || !doorman__equal(all->limit, 0)),
-         "limit: only a FIXED_WINDOW and a SLIDING_WINDOW have one"},
+        {!bucket && !holds && (all->has_max_wait || all->max_wait),
+         "max_wait: only a TOKEN_BUCKET and CONCURRENCY have one"},
+        {!holds && all->time_to_live, "time_to_live: only CONCURRENCY has one"},
+        {!holds && (all->has_queue || all->queue), "queue: only CONCURRENCY has one"},
+        {!window && !holds && (all->has_limit || !doorman__equal(all->limit, 0)),
+         "limit: only a FIXED_WINDOW, a SLIDING_WINDOW and CONCURRENCY have one"},
         {!window && (all->window || all->calendar),
          "window: only a FIXED_WINDOW and a SLIDING_WINDOW have one"},
         {!tiers && (all->has_tiers || all->tier_count), "tiers: only TIERS has them"},
@@ -3630,6 +4225,7 @@ static const char *doorman__override_hides(const doorman_figures *given, size_t 
         {!given->has_max_debt && given->max_debt, "max_debt: needs has_max_debt"},
         {!given->has_max_wait && given->max_wait, "max_wait: needs has_max_wait"},
         {!given->has_limit && !doorman__equal(given->limit, 0), "limit: needs has_limit"},
+        {!given->has_queue && given->queue, "queue: needs has_queue"},
         {!given->has_tiers && given->tier_count, "tiers: needs has_tiers"},
     };
     return DOORMAN__RULE_NEXT(rules, next);
@@ -3643,7 +4239,11 @@ static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
         if (!all.has_max_wait) all.max_wait = all.max_debt;
         all.has_size = all.has_max_debt = all.has_max_wait = true;
     }
-    all.has_limit = kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW;
+    const bool holds = kind == DOORMAN_CONCURRENCY;
+    if (holds && !all.time_to_live) all.time_to_live = DOORMAN__TIME_TO_LIVE;
+    if (holds) all.has_max_wait = true;
+    all.has_queue = holds;
+    all.has_limit = holds || kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW;
     all.has_tiers = kind == DOORMAN_TIERS;
     return all;
 }
@@ -3659,6 +4259,8 @@ static doorman_figures doorman__override_resolve(const doorman_permit_limit *lim
     if (given->has_max_wait) all.max_wait = given->max_wait;
     if (given->has_max_wait) all.has_max_wait = true;
     if (given->has_limit) all.limit = given->limit;
+    if (given->time_to_live) all.time_to_live = given->time_to_live;
+    if (given->has_queue) all.queue = given->queue;
     if (given->window || given->calendar) {
         all.window = given->window;
         all.calendar = given->calendar;
@@ -3667,14 +4269,15 @@ static doorman_figures doorman__override_resolve(const doorman_permit_limit *lim
         all.tiers = given->tiers;
         all.tier_count = given->tier_count;
     }
-    if (!given->has_max_wait && all.max_wait > all.max_debt) all.max_wait = all.max_debt;
+    const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+    if (bucket && !given->has_max_wait && all.max_wait > all.max_debt) all.max_wait = all.max_debt;
     return doorman__figures_resolve(limit->kind, &all);
 }
 
-/* Returns whether permits may have limits of this kind. CONCURRENCY needs holds. */
+/* Returns whether permits may have limits of this kind. */
 static bool doorman__permit_kind_valid(doorman_limit_kind kind) {
     return kind == DOORMAN_TOKEN_BUCKET || kind == DOORMAN_FIXED_WINDOW ||
-           kind == DOORMAN_SLIDING_WINDOW || kind == DOORMAN_TIERS;
+           kind == DOORMAN_SLIDING_WINDOW || kind == DOORMAN_CONCURRENCY || kind == DOORMAN_TIERS;
 }
 
 /* Goes through the rules that the ban of a limit breaks. */
@@ -3695,13 +4298,15 @@ static const char *doorman__ban_wrong(const doorman_ban *ban, size_t *next) {
 static const char *doorman__permit_limit_wrong(const doorman_permit_limit *limit, size_t *next) {
     const bool counts_units =
         limit->kind == DOORMAN_TOKEN_BUCKET || limit->kind == DOORMAN_FIXED_WINDOW;
+    const bool holds = limit->kind == DOORMAN_CONCURRENCY;
     const doorman__rule rules[] = {
         {!doorman__id_valid(limit->name), "name: " DOORMAN__ID_RULE},
         {(unsigned)limit->per > DOORMAN_PER_TEMPLATE, "per: must be key, resource or template"},
         {!doorman__permit_kind_valid(limit->kind),
-         "kind: must be TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW or TIERS"},
+         "kind: must be TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, CONCURRENCY or TIERS"},
         {!(limit->warn_at >= 0 && limit->warn_at <= 1), "warn_at: must be from 0 to 1"},
         {limit->ban.refusals && limit->per != DOORMAN_PER_KEY, "ban: needs a limit per key"},
+        {limit->ban.refusals && holds, "ban: CONCURRENCY has none"},
         {!limit->has_max_cost && !doorman__equal(limit->max_cost, 0),
          "max_cost: needs has_max_cost"},
         {limit->has_max_cost && !doorman__amount_valid(limit->max_cost),
@@ -3717,6 +4322,45 @@ static const char *doorman__permit_limit_wrong(const doorman_permit_limit *limit
          "refunds: only a TOKEN_BUCKET and a FIXED_WINDOW can take units back"},
         {limit->empty_at_start && limit->kind == DOORMAN_TIERS,
          "on_restart: must be full for TIERS"},
+        {limit->empty_at_start && holds, "on_restart: must be learn or full for CONCURRENCY"},
+        {limit->full_at_start && !holds, "on_restart: only CONCURRENCY learns"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Goes through the rules that the fields for leases break (P17). Does not check which resource the
+ * lease is of. */
+static const char *doorman__lease_fields_wrong(const doorman_permit_limit *limit, size_t *next) {
+    const doorman_figures *all = &limit->figures;
+    const bool leased = limit->leased, bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+    const bool holds = limit->kind == DOORMAN_CONCURRENCY;
+    const doorman__rule rules[] = {
+        {!leased && limit->lease_of, "lease_of: only a leased limit has one"},
+        {!leased && (limit->has_priority || limit->priority),
+         "priority: only a leased limit has one"},
+        {!leased && limit->subclients, "subclients: only a leased limit has them"},
+        {leased && !bucket && !holds, "kind: only a TOKEN_BUCKET or CONCURRENCY can be leased"},
+        {leased && holds && (all->has_limit || !doorman__equal(all->limit, 0)),
+         "limit: must be 0 if it is leased"},
+        {leased && limit->full_at_start, "on_restart: a leased limit begins without a lease"},
+        {leased && limit->per != DOORMAN_PER_RESOURCE, "per: must be resource for a leased limit"},
+        {leased && bucket && !doorman__equal(all->rate, 0), "rate: must be 0 if it is leased"},
+        {leased && bucket && (all->has_size || all->size > 0 || all->size < 0),
+         "size: a leased rate has none, because it saves what a lease saves"},
+        {leased && bucket && (all->has_max_debt || all->max_debt),
+         "max_debt: a leased rate has no debt"},
+        {leased && bucket && (all->has_max_wait || all->max_wait),
+         "max_wait: a leased rate has no debt, so no caller waits"},
+        {leased && bucket && limit->warn_at > 0, "warn_at: a leased rate has none"},
+        {leased && limit->refunds, "refunds: a lease takes no units back"},
+        {leased && limit->empty_at_start, "on_restart: a leased limit begins without a lease"},
+        {leased && limit->lease_of && !doorman__id_valid(limit->lease_of),
+         "lease_of: " DOORMAN__ID_RULE},
+        {leased && !limit->has_priority && limit->priority, "priority: needs has_priority"},
+        {leased && (limit->priority < 0 || limit->priority > DOORMAN_PRIORITY_MAX),
+         "priority: must be an integer from 0 to 15"},
+        {leased && limit->subclients > DOORMAN_SUBCLIENTS_MAX,
+         "subclients: must be an integer from 1 to 1e9"},
     };
     return DOORMAN__RULE_NEXT(rules, next);
 }
@@ -3764,6 +4408,8 @@ static void doorman__figures_check(doorman__check *check, doorman_limit_kind kin
             text = doorman__bucket_figures_wrong(all, &next);
         } else if (kind == DOORMAN_TIERS) {
             text = doorman__tiers_figures_wrong(all, &next);
+        } else if (kind == DOORMAN_CONCURRENCY) {
+            text = doorman__concurrency_figures_wrong(all, &next);
         } else {
             text = doorman__window_figures_wrong(kind, all, &next);
         }
@@ -3811,6 +4457,9 @@ static void doorman__permit_limit_check(doorman__check *check, const doorman_per
     for (size_t next = 0; (text = doorman__permit_limit_wrong(limit, &next)) != NULL;) {
         doorman__check_add(check, text);
     }
+    for (size_t next = 0; (text = doorman__lease_fields_wrong(limit, &next)) != NULL;) {
+        doorman__check_add(check, text);
+    }
     doorman__keys_check(check, limit->keys, limit->key_count);
     doorman__check ban = {.report = check->report, .index = check->index};
     snprintf(ban.object, sizeof ban.object, "%.80sban.", check->object);
@@ -3827,7 +4476,8 @@ static void doorman__permit_limit_check(doorman__check *check, const doorman_per
         doorman__check_add(check, "max_wait: needs has_max_wait");
     }
     const doorman_figures all = doorman__figures_resolve(limit->kind, given);
-    doorman__figures_check(check, limit->kind, &all);
+    bool leased_rate = limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
+    if (!leased_rate) doorman__figures_check(check, limit->kind, &all);
     if (check->count == 0) doorman__overrides_check(check, limit);
 }
 
@@ -3867,6 +4517,112 @@ static void doorman__limits_check(const doorman_template *template_, size_t inde
         doorman__check check = doorman__check_item(&all, "limits", i, ".");
         doorman__permit_limit_check(&check, &template_->limits[i]);
         doorman__limit_name_check(&check, template_, i);
+    }
+}
+
+/* Returns the index of the template that a resource takes (G1), or template_count. */
+static size_t doorman__options_find(const doorman_config_options *options,
+                                    const char *resource_id) {
+    size_t found = options->template_count;
+    for (size_t i = options->template_count; i-- > 0;) {
+        const char *glob = options->templates[i].identifier_glob;
+        if (doorman__glob_match(glob, resource_id)) found = i;
+    }
+    for (size_t i = 0; i < options->template_count; i++) {
+        if (strcmp(options->templates[i].identifier_glob, resource_id) == 0) return i;
+    }
+    return found;
+}
+
+/* Returns the first rule that two limits with one lease break: they are one holder, so they must
+ * agree. */
+static const char *doorman__lease_conflict(const doorman_permit_limit *a,
+                                           const doorman_permit_limit *b) {
+    const int priorities[] = {a->has_priority ? a->priority : 1, b->has_priority ? b->priority : 1};
+    if (a->kind != b->kind) return "kind: another limit leases the same resource as another kind";
+    if (priorities[0] != priorities[1]) {
+        return "priority: another limit leases the same resource with another priority";
+    }
+    bool same = (a->subclients ? a->subclients : 1) == (b->subclients ? b->subclients : 1);
+    return same ? NULL : "subclients: another limit leases the same resource with others";
+}
+
+/* Returns the first rule that a leased limit and an earlier leased limit break together. The
+ * function finds all pairs that can have one lease: two limits that name the same resource, two
+ * limits of one template that name none, and a limit that names a resource of the template of the
+ * other.
+ *   own, other   the indices of their templates */
+static const char *doorman__lease_pair_wrong(const doorman_config_options *options, size_t own,
+                                             const doorman_permit_limit *limit, size_t other,
+                                             const doorman_permit_limit *earlier) {
+    const char *a = limit->lease_of, *b = earlier->lease_of;
+    bool same = a && b && strcmp(a, b) == 0;
+    if (!a && !b) same = own == other;
+    if (a && !b) same = doorman__options_find(options, a) == other;
+    if (!a && b) same = doorman__options_find(options, b) == own;
+    if (!same) return NULL;
+    if (own != other && limit->kind == DOORMAN_CONCURRENCY && earlier->kind == limit->kind) {
+        return "lease_of: another limit has the same lease; only rates can share one";
+    }
+    if (own != other) return doorman__lease_conflict(limit, earlier);
+    return "lease_of: an earlier limit of this template has the same lease";
+}
+
+/* Goes through the earlier leased limits. Returns the first rule that a leased limit breaks with
+ * one of them, or NULL. */
+static const char *doorman__lease_pairs_wrong(const doorman_config_options *options, size_t own,
+                                              size_t index) {
+    const doorman_permit_limit *limit = &options->templates[own].limits[index];
+    for (size_t i = 0; i <= own; i++) {
+        const doorman_template *template_ = &options->templates[i];
+        size_t count = i < own ? template_->limit_count : index;
+        for (size_t j = 0; j < count; j++) {
+            if (!template_->limits[j].leased) continue;
+            const char *text =
+                doorman__lease_pair_wrong(options, own, limit, i, &template_->limits[j]);
+            if (text) return text;
+        }
+    }
+    return NULL;
+}
+
+/* Reports a lease of a resource that has no capacity. If no template has a capacity, the
+ * configuration is for a node with a parent, which gets its leases from the parent. A capacity
+ * comes from no limit, so leases cannot form a cycle. */
+static void doorman__lease_check(doorman__check *check, const doorman_config_options *options,
+                                 size_t index) {
+    const doorman_template *own = &options->templates[check->index];
+    const doorman_permit_limit *limit = &own->limits[index];
+    size_t found = check->index, first = 0;
+    while (first < options->template_count && options->templates[first].without_capacity) first++;
+    if (limit->lease_of) found = doorman__options_find(options, limit->lease_of);
+    bool has_capacity = first < options->template_count;
+    if (has_capacity && found == options->template_count) {
+        doorman__check_add(check, "lease_of: no template matches this resource");
+    } else if (has_capacity && options->templates[found].without_capacity) {
+        doorman__check_add(
+            check, limit->lease_of ? "lease_of: the template of this resource has no capacity"
+                                   : "lease_of: is needed, because the template has no capacity");
+    }
+    bool many = own->identifier_glob[strcspn(own->identifier_glob, "*?[\\")] != 0;
+    if (limit->kind == DOORMAN_CONCURRENCY && limit->lease_of && many) {
+        doorman__check_add(check, "lease_of: needs a template for one resource, because its units "
+                                  "cannot be shared by several");
+    }
+    const char *text = doorman__lease_pairs_wrong(options, check->index, index);
+    if (text) doorman__check_add(check, text);
+}
+
+/* Reports the errors of the leased limits of all templates (P17). Precondition: all templates are
+ * valid. */
+static void doorman__leases_of_check(const doorman_config_options *options,
+                                     const doorman__config_report *report) {
+    for (size_t i = 0; i < options->template_count; i++) {
+        const doorman__check all = {.report = report, .index = i};
+        for (size_t j = 0; j < options->templates[i].limit_count; j++) {
+            doorman__check check = doorman__check_item(&all, "limits", j, ".");
+            if (options->templates[i].limits[j].leased) doorman__lease_check(&check, options, j);
+        }
     }
 }
 
@@ -3932,6 +4688,7 @@ static void doorman__shared_warn(doorman__check *check, const doorman_template *
     for (size_t i = 0; limit->per == DOORMAN_PER_KEY && i < template_->limit_count; i++) {
         const doorman_permit_limit *shared = &template_->limits[i];
         if (shared->per == DOORMAN_PER_KEY || shared->key_count || shared->shadow) continue;
+        if (shared->leased) continue;
         if (!doorman__figures_above(all, limit->kind, shared)) continue;
         char text[96];
         snprintf(text, sizeof text, "%s: is above that of limits[%zu], which all keys share",
@@ -3988,11 +4745,22 @@ static void doorman__most_warn(doorman__check *check, const doorman_permit_limit
                                const doorman_figures *all, bool some_keys) {
     const double most = doorman__limit_most(limit, all);
     char text[128];
-    if (limit->shadow || most >= 1 || (some_keys && !(most > 0))) return;
+    if (limit->shadow || limit->leased || most >= 1 || (some_keys && !(most > 0))) return;
     snprintf(text, sizeof text, "%s: %s", doorman__limit_most_field(limit, all),
              most > 0 ? "grants less than 1, so a permit of cost 1 is always refused"
                       : "grants nothing, so every permit that costs something is refused");
     doorman__check_add(check, text);
+}
+
+/* Warns of a queue in which no permit may wait, and of a wait without a queue. */
+static void doorman__queue_warn(const doorman__check *check, const doorman_permit_limit *limit) {
+    if (limit->kind != DOORMAN_CONCURRENCY) return;
+    doorman__check item = *check;
+    if (limit->figures.queue && !limit->figures.max_wait) {
+        doorman__check_add(&item, "queue: has no effect while max_wait is 0");
+    } else if (limit->figures.max_wait && !limit->figures.queue) {
+        doorman__check_add(&item, "max_wait: has no effect while queue is 0");
+    }
 }
 
 /* Warns of the keys of an override, and of its figures that differ from those of its limit. */
@@ -4037,6 +4805,7 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
         doorman__keys_warn(&check, limit->keys, limit->key_count);
         doorman__tiers_warn(&check, &limit->figures);
         doorman__most_warn(&check, limit, &limit->figures, limit->key_count > 0);
+        doorman__queue_warn(&check, limit);
         doorman__shared_warn(&check, template_, limit, &limit->figures);
         for (size_t j = 0; j < limit->override_count; j++) {
             doorman__override_warn(&check, template_, limit, j);
@@ -4107,6 +4876,7 @@ static doorman_status doorman__config_check(const doorman_config_options *option
         doorman__template_check(options, i, &report);
     }
     doorman__shadow_check(options, &report);
+    if (!first.count) doorman__leases_of_check(options, &report);
     doorman__error_end(error, first.count);
     return first.count ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
 }
@@ -4232,6 +5002,7 @@ static void doorman__config_count_limit(doorman__config_size *size,
                                         const doorman_permit_limit *limit) {
     size->limits++;
     size->string_bytes += strlen(limit->name) + 1;
+    if (limit->lease_of) size->string_bytes += strlen(limit->lease_of) + 1;
     doorman__config_count_keys(size, limit->keys, limit->key_count);
     size->tiers += limit->figures.tier_count;
     size->overrides += limit->override_count;
@@ -4288,6 +5059,7 @@ static void doorman__config_copy_limit(doorman__config_places *at,
     doorman_permit_limit *copy = at->limit++;
     *copy = *given;
     copy->name = doorman__config_string(&at->string, given->name);
+    if (given->lease_of) copy->lease_of = doorman__config_string(&at->string, given->lease_of);
     copy->keys = doorman__config_copy_keys(at, given->keys, given->key_count);
     doorman__config_copy_tiers(at, &copy->figures);
     copy->overrides = at->override_;
@@ -4299,7 +5071,7 @@ static void doorman__config_copy_limit(doorman__config_places *at,
         override_->figures = doorman__override_resolve(copy, &override_->figures);
     }
     copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
-    if (!copy->max_keys) copy->max_keys = DOORMAN__MAX_KEYS;
+    if (!copy->max_keys) copy->max_keys = copy->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
 }
 
 /* Returns the algorithm for templates that have no algorithm of their own (G3). */
@@ -5519,6 +6291,8 @@ typedef struct doorman__lease_table {
     double may_commit;   /* K; DBL_MAX: no bound */
     doorman_time end_by; /* no lease may end later than this */
     bool whole;          /* leases are whole units */
+    uint32_t weight;     /* of the permits of this node (P17); 0: 1. Other clients have the weight
+                            1 */
     doorman__table entries;
     size_t unconfirmed_count; /* entries whose holders do not confirm their leases (S11) */
     doorman__lease_entry *oldest, *newest;
@@ -6009,9 +6783,15 @@ static double doorman__leases_whole_target(doorman__lease_table *leases,
     return *due = base;
 }
 
-/* Returns the demand of a client. A client counts as one subclient. */
-static doorman__demand doorman__entry_demand(const doorman__lease_entry *entry) {
-    return (doorman__demand){entry->demand.wants, 1, entry->indexed};
+/* P17: the client_id under which the permits of a node hold leases. */
+#define DOORMAN__PERMITS_HOLDER "(permits)"
+
+/* Returns the demand of a client. A client counts as one subclient, except for the permits of this
+ * node. The id is compared, because one more bit would make each lease entry larger. */
+static doorman__demand doorman__entry_demand(const doorman__lease_table *leases,
+                                             const doorman__lease_entry *entry) {
+    bool of_permits = leases->weight && strcmp(entry->holder_id, DOORMAN__PERMITS_HOLDER) == 0;
+    return (doorman__demand){entry->demand.wants, of_permits ? leases->weight : 1, entry->indexed};
 }
 
 static bool doorman__demand_same(const doorman__demand *own, int own_priority,
@@ -6081,7 +6861,8 @@ static bool doorman__leases_reserve(doorman__lease_table *leases, doorman__lease
         return doorman__child_same(entry->demand.child, demands, count, whole) ||
                doorman__leases_offer(leases, entry, demands, count);
     }
-    doorman__demand own = doorman__entry_demand(entry), next = doorman__demand_of(demands, whole);
+    doorman__demand own = doorman__entry_demand(leases, entry),
+                    next = doorman__demand_of(demands, whole);
     return doorman__demand_same(&own, (int)entry->priority, demands, whole) ||
            doorman__index_reserve(&leases->index, demands->priority, &next);
 }
@@ -6140,11 +6921,14 @@ static void doorman__leases_set_demands(doorman__lease_table *leases, doorman__l
         child->offered = last;
     }
     if (child) return;
-    doorman__demand own = doorman__entry_demand(entry), next = doorman__demand_of(demands, whole);
+    doorman__demand own = doorman__entry_demand(leases, entry),
+                    next = doorman__demand_of(demands, whole);
     if (doorman__demand_same(&own, (int)entry->priority, demands, whole)) return;
     doorman__index_insert(&leases->index, demands->priority, &next);
     if (entry->indexed) doorman__index_remove(&leases->index, (int)entry->priority, &own);
     entry->demand.wants = next.wants;
+    /* only a request of the permits can have another weight than 1, or the one that they had */
+    if (next.subclients != own.subclients) leases->weight = next.subclients;
     entry->priority = (unsigned)demands->priority & DOORMAN_PRIORITY_MAX;
     entry->indexed = true;
     leases->terms_count = 0;
@@ -6165,7 +6949,7 @@ static void doorman__leases_remove(doorman__lease_table *leases, doorman__lease_
         doorman__leases_unindex(leases, &child->now);
         doorman__leases_retract(leases, entry);
     } else if (entry->indexed) {
-        doorman__demand own = doorman__entry_demand(entry);
+        doorman__demand own = doorman__entry_demand(leases, entry);
         doorman__index_remove(&leases->index, (int)entry->priority, &own);
     }
     doorman__rotation_end(leases, entry);
@@ -6278,7 +7062,8 @@ static double doorman__leases_target(doorman__lease_table *leases,
     const doorman__child *child = doorman__entry_child(entry);
     if (child && child->frozen) return entry->has;
     if (!leases->terms_count) doorman__leases_solve(leases);
-    doorman_demand demand = {child ? 0 : entry->demand.wants, 1, (int)entry->priority};
+    const double weight = child ? 1 : doorman__entry_demand(leases, entry).subclients;
+    doorman_demand demand = {child ? 0 : entry->demand.wants, weight, (int)entry->priority};
     double target = 0;
     if (!child) target = doorman__terms_target(leases->terms, leases->terms_count, &demand);
     for (size_t i = 0; child && i < child->now.count; i++) {
@@ -6297,9 +7082,11 @@ static double doorman__entry_wants(const doorman__lease_entry *entry) {
     return doorman__min(wants, DOORMAN_AMOUNT_MAX);
 }
 
-static double doorman__entry_subclients(const doorman__lease_entry *entry) {
+static double doorman__entry_subclients(const doorman__lease_table *leases,
+                                        const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
     double subclients = child ? 0 : entry->indexed;
+    if (!child && entry->indexed) subclients = doorman__entry_demand(leases, entry).subclients;
     for (size_t i = 0; child && i < child->now.count; i++) {
         subclients += child->now.items[i].demand.subclients;
     }
@@ -6648,7 +7435,8 @@ struct doorman_upstream {
 
 const char *doorman_method_name(doorman_method method, bool is_server) {
     static const char *const names[] = {
-        "discovery", "get_capacity", "release_capacity", "acquire", "report", "inspect", "reset"};
+        "discovery", "get_capacity", "release_capacity", "acquire",  "report", "inspect",
+        "reset",     "renew",        "release",          "transfer", "seize"};
     bool server = is_server && method == DOORMAN_GET_CAPACITY;
     if ((unsigned)method >= DOORMAN_METHOD_COUNT) return "?";
     return server ? "get_server_capacity" : names[method];
@@ -7769,6 +8557,7 @@ struct doorman_server {
     doorman_config *own_config; /* of the permits: refuses all. Only for a node with a parent whose
                                    options have no configuration; else NULL */
     doorman_time epoch, epoch_at; /* the time since 1970 at `epoch_at` */
+    bool asks_itself;             /* a request of the permits is answered: see >>leased */
     doorman__arena arena;         /* the last response to a message on permits */
 };
 
@@ -7787,6 +8576,14 @@ static doorman_status doorman__permits_answer(doorman_permits *permits,
 static void doorman__permits_clear(doorman_permits *permits);
 static void doorman__permits_restart(doorman_permits *permits, doorman_time epoch,
                                      doorman_time now);
+static void doorman__permits_learn(doorman_permits *permits, doorman_time predecessor_gone_at);
+static doorman_status doorman__leased_init(doorman_permits *permits, const uint64_t seed[2]);
+static doorman_time doorman__leased_due(const doorman_permits *permits);
+static void doorman__leased_work(doorman_server *server);
+
+static bool doorman__request_is_of_permits(const doorman_request *request) {
+    return !request->is_server && strcmp(request->holder_id, DOORMAN__PERMITS_HOLDER) == 0;
+}
 
 /* Moves a cursor past the next link, and returns that link. Returns NULL at the end. */
 static doorman__link *doorman__cursor_next(doorman_cursor *cursor, const doorman__table *table) {
@@ -8076,11 +8873,15 @@ static doorman_status doorman__server_init_permits(doorman_server *server,
     if (options->permits) permits = *options->permits;
     permits.config = options->config;
     memcpy(permits.seed, options->seed, sizeof permits.seed);
+    permits.drift = server->options.drift;
+    permits.node = server->node;
+    permits.learns_until = 0; /* see doorman__permits_restart */
     if (!permits.config) status = doorman_config_create(&server->own_config, &refuses, error);
     if (!permits.config) permits.config = server->own_config;
     if (status != DOORMAN_OK) return status;
     doorman_error below = {""};
     status = doorman_permits_create(&server->permits, &permits, &below, 0, server->now);
+    if (status == DOORMAN_OK) status = doorman__leased_init(server->permits, options->seed);
     if (status == DOORMAN_OK) return status;
     return doorman__fail(error, status, "permits.%s", below.text);
 }
@@ -8282,6 +9083,7 @@ doorman_status doorman_server_set_master(doorman_server *server,
                 server, &server->config->templates[i], server->predecessor_gone_at);
         }
         doorman__permits_restart(server->permits, doorman__server_epoch(server), now);
+        doorman__permits_learn(server->permits, server->predecessor_gone_at);
     }
     server->is_master = is_master;
     return DOORMAN_OK;
@@ -8376,7 +9178,8 @@ static doorman_status doorman__capacity_request_check(const doorman_request *req
     } else if (item_request->wants[0].priority < 0 ||
                item_request->wants[0].priority > DOORMAN_PRIORITY_MAX) {
         field = "priority", rule = "must be an integer from 0 to 15";
-    } else if (item_request->wants[0].subclients != 0 && item_request->wants[0].subclients != 1) {
+    } else if (item_request->wants[0].subclients != 0 && item_request->wants[0].subclients != 1 &&
+               !doorman__request_is_of_permits(request)) {
         field = "num_clients", rule = "must be 1 for a client";
     }
     if (!field) return DOORMAN_OK;
@@ -8449,6 +9252,10 @@ static doorman_status doorman__server_look_up(doorman_server *server,
     const char *who = request->is_server ? "server_id" : "client_id";
     if (!doorman__id_valid(request->holder_id)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", who, DOORMAN__ID_RULE);
+    }
+    if (doorman__request_is_of_permits(request) && !server->asks_itself) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "client_id: must not be that of the permits of a server");
     }
     if (!doorman__server_reserve(server, request)) return doorman__no_memory(error);
     server->holder_hash = doorman__holder_hash(server, request->holder_id, request->is_server);
@@ -9485,6 +10292,7 @@ static doorman_status doorman__server_handle_permits(doorman_server *server,
         status = doorman__permits_answer(server->permits, request, &decided, arena, error,
                                          doorman__server_epoch(server), server->now);
     }
+    doorman__leased_work(server);
     if (status == DOORMAN_OK) *response = decided;
     return status;
 }
@@ -9497,7 +10305,7 @@ static doorman_status doorman__server_handle_in(doorman_server *server,
                                                 doorman_error *error, doorman_time now) {
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
-    bool permits = request->method >= DOORMAN_ACQUIRE && request->method <= DOORMAN_RESET;
+    bool permits = request->method >= DOORMAN_ACQUIRE && request->method <= DOORMAN_SEIZE;
     if (permits) return doorman__server_handle_permits(server, request, response, arena, error);
     doorman_status status = doorman__server_check(server, request, error);
     bool get = request->method == DOORMAN_GET_CAPACITY && server->is_master;
@@ -9560,7 +10368,10 @@ static void doorman__server_update(doorman_server *server) {
 static doorman_time doorman__server_due(const doorman_server *server) {
     doorman_time due = doorman__later(doorman__timers_due(&server->dues), server->update_at);
     if (server->is_master) due = doorman__earlier(due, server->master_until);
-    if (server->is_master) due = doorman__earlier(due, doorman_permits_due(server->permits));
+    if (server->is_master) {
+        due = doorman__earlier(due, doorman_permits_due(server->permits));
+        due = doorman__earlier(due, doorman__leased_due(server->permits));
+    }
     if (doorman__server_is_root(server)) return due;
     return doorman__earlier(due, doorman__upstream_due(&server->upstream));
 }
@@ -9594,6 +10405,7 @@ static void doorman__server_work(doorman_server *server, doorman_time now) {
     if (server->is_master && doorman_permits_due(server->permits) <= server->now) {
         doorman_permits_update(server->permits, doorman__server_epoch(server), server->now);
     }
+    doorman__leased_work(server);
 }
 
 static bool doorman__server_request(doorman_server *server, doorman_request *out,
@@ -9708,7 +10520,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
                                   .has = entry->has,
                                   .committed = entry->committed,
                                   .wants = doorman__entry_wants(entry),
-                                  .subclients = doorman__entry_subclients(entry),
+                                  .subclients = doorman__entry_subclients(&resource->leases, entry),
                                   .priority = (int)entry->priority,
                                   .granted_at = entry->granted_at,
                                   .expires_at = entry->end};
@@ -11005,6 +11817,22 @@ static doorman_decision doorman__rate_try(doorman__rate *rate, double n, doorman
     return doorman__rate_take(rate, &quota, price, doorman__units(n), now);
 }
 
+/* Takes n units that a view has found. n may be more than what is saved by a rounding error, which
+ * costs nothing. Only one thread may use the rate. */
+static void doorman__rate_charge(doorman__rate *rate, double n, doorman_time now) {
+    doorman__quota quota;
+    (void)doorman__allowance_read(&rate->allowance, &quota, now);
+    int64_t price = doorman__rate_price(&quota, n);
+    if (price < 0) price = doorman__rate_large_price(rate, &quota, n);
+    (void)doorman__count(&rate->usage, doorman__units(n), DOORMAN_ALLOWED, now);
+    if (price < 0) return; /* the rate is unlimited */
+    const doorman__bucket bucket = doorman__quota_bucket(&quota, price);
+    uint64_t ticks = doorman__ticks(now);
+    int64_t level = doorman__bucket_level(&bucket, rate->paid_until, ticks);
+    assert(level >= 0);
+    rate->paid_until = ticks - (uint64_t)(level > price ? level - price : 0);
+}
+
 /* Describes what a try for n units would find now. */
 typedef struct doorman__rate_view {
     doorman__quota quota;
@@ -11249,10 +12077,11 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *     commit     creates the missing counters, and then charges all counters
  *
  * Counters count in 1/4096 of a unit, as those of >>limiters. The minimums that a permit has at one
- * counter are added up, and their sum is rounded up. What an item gets above its minimum is rounded
- * up too. So a counter never counts less than what was granted. `granted` is not rounded, so an
- * item never gets more than its cost. The cost of a report is rounded up, and a refund is rounded
- * down. A bucket saves a real number of units.
+ * counter are added up, and their sum is rounded up. CONCURRENCY rounds each minimum up by itself,
+ * because the items of a hold are released one by one. What an item gets above its minimum is
+ * rounded up too. So a counter never counts less than what was granted. `granted` is not rounded,
+ * so an item never gets more than its cost. The cost of a report is rounded up, and a refund is
+ * rounded down. A bucket saves a real number of units.
  *
  * P1 All limits of all items are evaluated before anything is charged. A refusal charges nothing.
  *    What several items want of one counter is added up.
@@ -11263,6 +12092,7 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *      windows          the limit minus what is used
  *      TIERS            the room of the current tier, and the limits of the tiers that can be
  *                       entered in turn
+ *      CONCURRENCY      the limit minus what is held
  *    A permit fits if each counter offers the sum of the minimums. Above its minimum, an item gets
  *    whole units, or all of its cost if that fits. The items get them in their order, and never out
  *    of debt. With `equal` all items get the same whole number.
@@ -11276,8 +12106,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * P5 valid_for is at most retry_after and 1 s. It is 1 s without retry_after. It is 0 for a permit
  *    of several items, and where a refusal counts for a ban.
  * P6 Details list each limit of each item.
- * P9 Permits are not idempotent. A request whose response is lost may have charged units. So a
- *    repeated request may be refused too early, but is never granted too often.
+ * P9 Permits without holds are not idempotent. A request whose response is lost may have charged
+ *    units. So a repeated request may be refused too early, but is never granted too often.
  * P14 A counter that equals a fresh one is removed. Each decision visits 4 counters, and each
  *    update visits 10,000. A table grows and shrinks by one or two buckets at a time (linear
  *    hashing, Litwin 1980), so no call pauses to rebuild it.
@@ -11287,7 +12117,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    its state again.
  * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
  *    gained since then, and a window that contains this time is used up. The permits of a server
- *    begin without counters and bans at each victory. A server that learns decides on permits.
+ *    begin without counters and bans at each victory. A server that learns decides on permits that
+ *    hold no units.
  * P18 Every decision raises events, and is counted by limit and reason. A template whose list of
  *    limits is empty grants everything, and counts it.
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
@@ -11392,6 +12223,18 @@ static void doorman__chains_uninit(doorman__chains *nodes) {
     for (size_t i = 0; i < last / DOORMAN__SEGMENT_BUCKETS; i++) DOORMAN_FREE(nodes->segments[i]);
     DOORMAN_FREE(nodes->segments);
     *nodes = (doorman__chains){.segments = NULL};
+}
+
+/* Frees all nodes of a table. */
+static void doorman__chains_free_all(doorman__chains *nodes) {
+    for (size_t i = 0; i < nodes->bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(nodes, i);
+        for (doorman__chain *next = NULL; node; node = next) {
+            next = node->next;
+            DOORMAN_FREE(node);
+        }
+    }
+    doorman__chains_uninit(nodes);
 }
 
 /* Returns the bytes of the buckets. */
@@ -11655,6 +12498,7 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  *     SLIDING_WINDOW   the length of the window; a ring
  *     TIERS            for each tier: when it was entered, the length of its window (0: it was
  *                      never entered), and a ring
+ *     CONCURRENCY      the units that are held; the address of its queue, or 0
  * A state says for which window it is. So a state stays correct when the figures change.
  * All functions take the figures, the state and the moment. Only those with _charge in their name
  * change the state.
@@ -11980,6 +12824,7 @@ static void doorman__meter_init(const doorman__meter *meter, const doorman__mome
 }
 
 static uint64_t doorman__meter_used(const doorman__meter *meter, const doorman__moment *at) {
+    if (meter->limit->kind == DOORMAN_CONCURRENCY) return meter->state[0];
     if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
         return doorman__fixed_used(meter->limit, meter->figures, meter->state, at);
     }
@@ -12072,8 +12917,11 @@ static size_t doorman__meter_charge(const doorman__meter *meter, int64_t parts,
     case DOORMAN_TIERS:
         assert(parts >= 0);
         return doorman__tiers_charge(figures, state, (uint64_t)parts, at->now);
-    case DOORMAN_SLIDING_LOG:
     case DOORMAN_CONCURRENCY:
+        assert(parts >= 0);
+        state[0] += (uint64_t)parts;
+        return 0;
+    case DOORMAN_SLIDING_LOG:
     default: assert(false); return 0;
     }
 }
@@ -12102,6 +12950,7 @@ static doorman_time doorman__meter_reset_after(const doorman__meter *meter,
     if (meter->limit->kind == DOORMAN_TIERS) {
         return doorman__tiers_reset_after(figures, state, at->now);
     }
+    if (meter->limit->kind == DOORMAN_CONCURRENCY) return 0; /* holders may release at any time */
     if (doorman__meter_used(meter, at) == 0) return 0;
     if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
         doorman__span span = doorman__span_at(figures, at->epoch);
@@ -12131,6 +12980,7 @@ static doorman_time doorman__meter_more_after(const doorman__meter *meter,
 /* Returns whether the counter equals a fresh one (P14). */
 static bool doorman__meter_fresh(const doorman__meter *meter, const doorman__moment *at) {
     const doorman_figures *figures = meter->figures;
+    if (meter->limit->kind == DOORMAN_CONCURRENCY) return !meter->state[0] && !meter->state[1];
     if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
         doorman__span span = doorman__span_at(figures, at->epoch);
         uint64_t used = doorman__meter_used(meter, at);
@@ -12291,7 +13141,8 @@ static size_t doorman__top_next(const doorman__top *top, size_t last) {
 
 /* ---- permits: slots, places and counters */
 
-/* A counter is followed by its state, and then by its key, without a NUL. */
+/* A counter is followed by its state, and then by its key, without a NUL. Holds point to counters
+ * of CONCURRENCY. Such a counter never moves, and stays until it is fresh. */
 typedef struct doorman__counter {
     doorman__chain node; /* tag: the index of its place, or DOORMAN__NO_PLACE */
     uint16_t generation; /* of the configuration for which the next field is right */
@@ -12303,6 +13154,7 @@ typedef struct doorman__counter {
 
 #define DOORMAN__COUNTS_REFUSALS 1 /* the state ends with a count, and when this count began */
 #define DOORMAN__IN_USE 2          /* a charge of the present call points to the counter */
+#define DOORMAN__LEASED_UNITS 4    /* CONCURRENCY: the limit is leased */
 
 /* The table of the counters of one limit, and what the limit has counted. The two strings are
  * behind the struct, because a slot may outlive its configuration. */
@@ -12313,7 +13165,8 @@ typedef struct doorman__slot {
     doorman_scope per;
     doorman_limit_kind kind;
     doorman__chains nodes;
-    size_t references; /* by places */
+    doorman__chains next_nodes; /* only while a configuration changes, for CONCURRENCY */
+    size_t references;          /* by places */
     doorman_permits_limit totals;
     doorman__top *tops[DOORMAN_TOP_COUNT]; /* NULL: nothing was counted yet */
 } doorman__slot;
@@ -12335,10 +13188,72 @@ typedef struct doorman__place {
     doorman__place_slot *slots;        /* one for each limit of the template */
     size_t slot_count;
     size_t counter_count; /* counters and bans with this place */
+    size_t hold_count;    /* items of holds, and of permits that wait, with this place */
 } doorman__place;
 
 typedef struct doorman__charge doorman__charge;
 typedef struct doorman__want doorman__want;
+typedef struct doorman__hold doorman__hold;
+typedef struct doorman__hold_queue doorman__hold_queue;
+typedef struct doorman__wait doorman__wait;
+typedef struct doorman__hold_part doorman__hold_part;
+
+/* The permits that wait for units of one counter. The turns are ordered by priority and arrival. */
+struct doorman__hold_queue {
+    doorman__counter *counter; /* NULL: the permits wait for no counter, only for their decision */
+    doorman__slot *slot;
+    doorman__timers turns;
+    size_t expected; /* only while a configuration changes: how many permits the queue will get */
+    doorman__hold_queue *next_ready;
+    bool ready; /* the first permit must be decided on, or the queue is empty */
+};
+
+typedef struct doorman__permit_lease doorman__permit_lease;
+
+/* The leases of the permits: see >>leased. */
+typedef struct doorman__permit_leases {
+    doorman_client *client; /* has a resource for each lease. NULL: there is no server */
+    doorman__chains table;  /* by the id of the resource */
+    doorman_time sweep_at;  /* when to look for leases that are not used any more */
+    bool has_gauges;        /* a configuration has had leased limits of CONCURRENCY */
+} doorman__permit_leases;
+
+/* A list of holds, in the order in which they were added. */
+typedef struct doorman__hold_list {
+    doorman__hold *first, *last;
+    size_t count;
+} doorman__hold_list;
+
+/* All holds, and all permits that wait: see >>holds. */
+typedef struct doorman__holds {
+    doorman__hold_list granted; /* HELD, TRANSFERRED and SPENT */
+    doorman__hold_list waiting;
+    doorman__chains by_id;      /* of the list `granted` */
+    doorman__chains by_request; /* by client and request_id */
+    doorman__chains by_key;     /* waiting permits with `share`, by resource and key */
+    doorman__chains owners;     /* clients with holds, and connections with waiting permits */
+    doorman__timers ends;       /* of holds and of waits */
+    doorman__hold_queue *first_ready, *last_ready;
+    doorman__wait *first_decision, *last_decision;
+    doorman__wait *given;            /* the decision that doorman_permits_next_decision gave last */
+    uint64_t ids, arrivals, tickets; /* how many were given */
+    doorman_time learns_until;
+    doorman_time longest;      /* how long a hold may last in any configuration so far; 0: there are
+                             none that are learned */
+    bool learned;              /* the queues were told that learns_until has passed */
+    bool configured;           /* the configuration has a limit of kind CONCURRENCY */
+    bool no_wait;              /* a new permit of the present call may not wait */
+    bool stuck;                /* memory ran out when a queue was served */
+    doorman__hold_queue loose; /* permits that no CONCURRENCY limit concerns any more */
+    doorman_hold_item *items;  /* of the last result; so is the next field */
+    size_t item_capacity;
+
+    /* The present decision. */
+    doorman__hold *deciding;   /* the waiting permit; NULL: a new permit */
+    doorman_time turn;         /* the place that the permit has, or would get, in all queues */
+    doorman__hold_part *parts; /* of a hold that is made; so is the next field */
+    size_t part_capacity;
+} doorman__holds;
 
 struct doorman_permits {
     doorman_permits_options options;
@@ -12365,6 +13280,8 @@ struct doorman_permits {
     size_t top_bytes;               /* of the sketches */
     uint64_t unmatched, banned;
     doorman_time updated_at;
+    doorman__holds holds;
+    doorman__permit_leases leases;
 
     /* The present call. */
     doorman__charge *charges;
@@ -12391,6 +13308,146 @@ static uint64_t *doorman__counter_state(doorman__counter *counter) {
 
 static char *doorman__counter_key(doorman__counter *counter) {
     return (char *)(doorman__counter_state(counter) + counter->words);
+}
+
+static bool doorman__limit_is_leased_rate(const doorman_permit_limit *limit) {
+    return limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
+}
+
+/* What the permits do with leases: see >>leased. */
+static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
+                                                   const char *resource_id,
+                                                   const doorman_permit_limit *limit);
+static const doorman_figures *doorman__leased_figures(const doorman_permits *permits,
+                                                      doorman__permit_lease *lease,
+                                                      const doorman_permit_limit *limit);
+static uint64_t doorman__leased_most(const doorman_permits *permits,
+                                     const doorman_permit_limit *limit,
+                                     const doorman__counter *counter);
+static void doorman__leased_note_held(const doorman_permits *permits, doorman__permit_lease *lease,
+                                      const doorman__place *place, uint64_t held);
+static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
+                                         doorman_time life);
+static bool doorman__leased_is_full(const doorman_permits *permits,
+                                    const doorman_permit_limit *limit);
+static bool doorman__leased_live(const doorman_permits *permits, doorman__permit_lease *lease,
+                                 const doorman_permit_limit *limit);
+static doorman__meter doorman__leased_meter(const doorman_permits *permits,
+                                            doorman__permit_lease *lease,
+                                            const doorman_permit_limit *limit, double units,
+                                            uint64_t *room);
+static doorman_time doorman__leased_retry_after(const doorman_permits *permits,
+                                                const doorman__permit_lease *lease, double units);
+static void doorman__leased_charge(doorman_permits *permits, doorman__permit_lease *lease,
+                                   double units);
+static void doorman__leased_refuse(doorman_permits *permits, doorman__permit_lease *lease,
+                                   const doorman__place *place, const doorman_permit_limit *limit,
+                                   double units);
+static void doorman__leased_clear(doorman_permits *permits);
+
+/* ---- holds: what is stored (see >>holds) */
+
+/* A client with holds or waiting permits, or a connection with waiting permits. The name is behind
+ * the struct, and ends with a NUL. */
+typedef struct doorman__owner {
+    doorman__chain node; /* tag: whether it is a connection */
+    size_t hold_count, wait_count, name_bytes;
+} doorman__owner;
+
+typedef enum doorman__hold_state {
+    DOORMAN__NEW,         /* in no list yet, or not any more */
+    DOORMAN__WAITING,     /* in the queue of a counter */
+    DOORMAN__HELD,        /* its units belong to its owner */
+    DOORMAN__TRANSFERRED, /* its units belong to nobody */
+    DOORMAN__SPENT        /* a transfer without units. It remembers its request_id */
+} doorman__hold_state;
+
+/* One item of a hold. */
+struct doorman__hold_part {
+    doorman__place *place;
+    const char *key;
+    double cost, min; /* what the permit has asked for, in units */
+    double amount;    /* what is held, in units */
+};
+
+/* Units of one part that one counter counts. */
+typedef struct doorman__take {
+    doorman__counter *counter;
+    uint64_t parts; /* 1/4096 of a unit */
+    size_t index;   /* of the part of the hold */
+} doorman__take;
+
+/* The takes of a hold. Most holds have one take, which needs no memory of its own. */
+typedef struct doorman__takes {
+    doorman__take one;   /* only if capacity <= 1 */
+    doorman__take *list; /* only if capacity > 1, otherwise NULL */
+    uint32_t count, capacity;
+    doorman_time time_to_live; /* the smallest of the limits; DOORMAN_NEVER: there are none */
+} doorman__takes;
+
+/* What a hold needs only while it waits, and then the decision. Room for the grants of the items is
+ * behind the struct. */
+struct doorman__wait {
+    doorman__chain by_key; /* only with `share` */
+    doorman__timer turn;
+    doorman__hold *hold; /* NULL: the permit is decided */
+    doorman__hold_queue *queue;
+    doorman__hold_queue *next_queue; /* only while a configuration changes */
+    doorman__owner *connection;      /* NULL: none */
+    doorman_time asked_at, max_wait;
+    doorman_time place; /* its `at` in the turns of all queues */
+    uint64_t need;      /* the units that the counter of the queue must have */
+    size_t item;        /* the first item that needs this counter */
+    bool equal, detail, share;
+
+    doorman__wait *next; /* in the list of decisions */
+    uint64_t ticket;
+    doorman_permit permit;
+    doorman_permit_detail *details;
+};
+
+/* A hold, a transfer, or a permit that waits. The parts and their keys are behind the struct. What
+ * a search reads is at the beginning, on one cache line. */
+struct doorman__hold {
+    doorman__chain by_id, by_request;
+    uint64_t id;           /* 0 while it waits */
+    uint64_t request_id;   /* 0: there is none */
+    doorman__owner *owner; /* of a transfer: the client that has transferred */
+    doorman__hold_state state;
+    doorman__timer end;             /* of the hold, or of the wait */
+    doorman__hold *earlier, *later; /* in its list */
+    uint64_t seized;                /* the transfer from which the hold was made, or 0 */
+    doorman_time granted_at;
+    doorman_time asked_time_to_live; /* 0: that of the limits */
+    doorman__hold *source;           /* of a transfer; NULL: the source has ended */
+    doorman__hold *transfers;        /* out of this hold; the first of a list */
+    doorman__hold *next_transfer;
+    doorman__takes takes;
+    doorman__takes next_takes; /* only while a configuration changes */
+    doorman__wait *wait;       /* NULL: it does not wait */
+    size_t bytes, part_count;
+};
+
+static doorman__hold_part *doorman__hold_parts(const doorman__hold *hold) {
+    return (doorman__hold_part *)doorman__mutable(hold + 1);
+}
+
+static doorman__take *doorman__takes_at(doorman__takes *takes, size_t index) {
+    assert(index < takes->capacity);
+    return takes->list ? &takes->list[index] : &takes->one;
+}
+
+/* Returns the queue of a counter of CONCURRENCY, or NULL. */
+static doorman__hold_queue *doorman__counter_queue(doorman__counter *counter) {
+    doorman__hold_queue *queue;
+    memcpy(&queue, &doorman__counter_state(counter)[1], sizeof queue);
+    return queue;
+}
+
+/* P16: returns whether the holds of a predecessor are not known yet. */
+static bool doorman__permits_learns(const doorman_permits *permits,
+                                    const doorman_permit_limit *limit) {
+    return !limit->full_at_start && !limit->leased && permits->at.now < permits->holds.learns_until;
 }
 
 /* Returns the two words that count refusals for a ban: the count, and when it began. */
@@ -12428,10 +13485,10 @@ static doorman__identity doorman__limit_identity(const doorman_permits *permits,
     return (doorman__identity){"", 0, 3 * place->hash + hash, place->node.tag};
 }
 
-static doorman__counter *doorman__slot_find(const doorman__slot *slot,
-                                            const doorman__identity *wanted) {
+static doorman__counter *doorman__counter_find(const doorman__chains *nodes,
+                                               const doorman__identity *wanted) {
     const uint32_t hash = (uint32_t)wanted->hash;
-    doorman__chain *node = doorman__chains_first(&slot->nodes, hash);
+    doorman__chain *node = doorman__chains_first(nodes, hash);
     for (; node; node = node->next) {
         if (node->hash != hash || node->tag != wanted->tag) continue;
         doorman__counter *counter = (doorman__counter *)(void *)node;
@@ -12439,6 +13496,11 @@ static doorman__counter *doorman__slot_find(const doorman__slot *slot,
         if (!memcmp(doorman__counter_key(counter), wanted->key, wanted->key_bytes)) return counter;
     }
     return NULL;
+}
+
+static doorman__counter *doorman__slot_find(const doorman__slot *slot,
+                                            const doorman__identity *wanted) {
+    return doorman__counter_find(&slot->nodes, wanted);
 }
 
 static void doorman__permits_event(const doorman_permits *permits, doorman_permit_event_kind kind,
@@ -12502,7 +13564,9 @@ static doorman__place_slot doorman__place_slot_for(const doorman_permits *permit
         const doorman__place_slot *last = &place->slots[i];
         bool same = limit->per == DOORMAN_PER_TEMPLATE ? last->slot == own
                                                        : doorman__slot_is(last->slot, limit);
-        if (same && (last->slot == own || place->counter_count)) return *last;
+        /* counters of holds are always in the slot of the limit itself */
+        bool stays = place->counter_count && limit->kind != DOORMAN_CONCURRENCY;
+        if (same && (last->slot == own || stays)) return *last;
     }
     return (doorman__place_slot){own, permits->generation};
 }
@@ -12617,7 +13681,8 @@ static doorman__place *doorman__permits_add_place(doorman_permits *permits,
 }
 
 static void doorman__permits_remove_place(doorman_permits *permits, doorman__place *place) {
-    assert(place->counter_count == 0 && permits->places[place->node.tag] == place);
+    assert(place->counter_count == 0 && place->hold_count == 0);
+    assert(permits->places[place->node.tag] == place);
     assert(permits->free_count < permits->free_capacity);
     permits->places[place->node.tag] = NULL;
     permits->free_places[permits->free_count++] = place->node.tag;
@@ -12807,7 +13872,9 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
     }
     const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, &failed);
     if (failed) return;
-    if (limit) {
+    assert(limit || slot->kind != DOORMAN_CONCURRENCY);
+    /* a limit that has become leased does not use its counters any more */
+    if (limit && !doorman__limit_is_leased_rate(limit)) {
         counter = doorman__counter_adapt(permits, slot, limit, counter);
         if (!counter) return;
         const doorman__meter meter = doorman__counter_meter(limit, counter);
@@ -12882,7 +13949,8 @@ static void doorman__permits_sweep_places(doorman_permits *permits, size_t visit
         for (doorman__chain *next = NULL; node; node = next) {
             next = node->next;
             doorman__place *place = (doorman__place *)(void *)node;
-            if (!place->counter_count) doorman__permits_remove_place(permits, place);
+            if (place->counter_count || place->hold_count) continue;
+            doorman__permits_remove_place(permits, place);
         }
     }
 }
@@ -12910,11 +13978,14 @@ static doorman_time doorman__permits_distance(doorman_permits *permits, doorman_
     bool failed = false;
     const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, &failed);
     if (failed || counter->flags & DOORMAN__IN_USE) return DOORMAN_NEVER;
+    if (!limit && slot->kind == DOORMAN_CONCURRENCY) return DOORMAN_NEVER;
     if (!limit) return -1;
     /* another generation may have other tiers, so the state is not read */
     if (counter->generation != (uint16_t)permits->generation) return 0;
     if (counter->override_ > limit->override_count) return 0;
     const doorman__meter meter = doorman__counter_meter(limit, counter);
+    bool holds = limit->kind == DOORMAN_CONCURRENCY && !doorman__meter_fresh(&meter, &permits->at);
+    if (holds) return DOORMAN_NEVER; /* holds point to the counter */
     doorman_time rest = doorman__meter_reset_after(&meter, &permits->at);
     if (!doorman__counter_counts(counter, limit, permits->at.now)) return rest;
     return doorman__later(rest, limit->ban.window);
@@ -12985,7 +14056,9 @@ struct doorman__charge {
     doorman__slot *slot; /* has the counter */
     doorman__slot *own; /* of the limit; counts the decision. It differs from `slot` if the resource
                             has got another template (P15) */
-    doorman__counter *counter; /* NULL: it does not exist, so it equals a fresh one */
+    doorman__counter *counter; /* NULL: it does not exist, so it equals a fresh one. A leased limit
+                                  has none */
+    doorman__permit_lease *lease; /* of a leased limit; NULL: there is no lease yet */
     const doorman_figures *figures;
     doorman__identity identity; /* of the counter */
     uint32_t since;
@@ -12994,11 +14067,12 @@ struct doorman__charge {
     doorman_reason reason; /* not NO_REASON: the counter refuses */
     size_t first_item, item_count;
     double minimum;   /* the sum of the minimums, in units */
-    uint64_t need;    /* `minimum` in parts, rounded up */
+    uint64_t need;    /* the sum of the minimums in parts, rounded up as the section says */
     uint64_t offer;   /* what the counter offers */
     uint64_t spare;   /* what is left without debt, above the minimums and above `extra` */
     uint64_t granted; /* at least the sum of what the items get */
     double units;     /* the sum of what the items get, in units */
+    uint64_t untaken; /* CONCURRENCY: what is taken from the counter, but by no item yet */
     doorman_time wait;
     size_t tier_entered;
     int32_t next; /* the next charge with the same head, or -1 */
@@ -13011,6 +14085,7 @@ struct doorman__want {
     const char *resource_id, *key;
     doorman__identity identity; /* only if there is a place */
     double cost, min, granted;  /* units */
+    uint64_t parts;             /* what a counter of CONCURRENCY counts for `granted` */
     bool unmatched;
     doorman_time ban_rest; /* 0: not banned */
     size_t charge_count;
@@ -13048,6 +14123,26 @@ static doorman_status doorman__permit_item_check(const doorman_permit_item *item
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "item[%zu].%s", index, text);
 }
 
+#define DOORMAN__HOLD_RULE "request_id: is needed for a limit of kind CONCURRENCY"
+#define DOORMAN__REQUEST_ID_MAX ((UINT64_C(1) << 53) - 1)
+
+/* Goes through the rules for holds that a request breaks. */
+static const char *doorman__permit_hold_wrong(const doorman_permit_request *request, size_t *next) {
+    const doorman__rule rules[] = {
+        {request->client_id && !doorman__id_valid(request->client_id),
+         "client_id: " DOORMAN__ID_RULE},
+        {request->request_id && !request->client_id, "client_id: is needed with request_id"},
+        {request->request_id > DOORMAN__REQUEST_ID_MAX, "request_id: must be at most 2^53 - 1"},
+        {!doorman__duration_valid(request->time_to_live),
+         "time_to_live: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {request->priority < 0 || request->priority > DOORMAN_PRIORITY_MAX,
+         "priority: must be from 0 to 15"},
+        {!request->has_priority && request->priority, "priority: needs has_priority"},
+        {request->share && request->item_count != 1, "share: needs a permit of one item"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
 /* Checks a request, and makes room for its items. */
 static doorman_status doorman__permits_check(doorman_permits *permits,
                                              const doorman_permit_request *request,
@@ -13064,6 +14159,9 @@ static doorman_status doorman__permits_check(doorman_permits *permits,
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                              "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE);
     }
+    size_t next = 0;
+    const char *text = doorman__permit_hold_wrong(request, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
     for (size_t i = 0; i < count; i++) {
         doorman_status status = doorman__permit_item_check(&request->items[i], i, error);
         if (status != DOORMAN_OK) return status;
@@ -13118,6 +14216,10 @@ static doorman__charge *doorman__permits_same_charge(const doorman_permits *perm
     for (; at >= 0; at = permits->charges[at].next) {
         doorman__charge *charge = &permits->charges[at];
         const doorman__identity *own = &charge->identity;
+        if (wanted->lease && doorman__limit_is_leased_rate(wanted->limit)) {
+            if (charge->lease == wanted->lease) return charge;
+            continue;
+        }
         if (charge->slot == wanted->slot && own->tag == other->tag && own->hash == other->hash &&
             strcmp(own->key, other->key) == 0) {
             return charge;
@@ -13126,8 +14228,27 @@ static doorman__charge *doorman__permits_same_charge(const doorman_permits *perm
     return NULL;
 }
 
+/* Returns the resource whose lease a leased limit uses. */
+static const char *doorman__charge_lease_id(const doorman__charge *charge) {
+    const char *named = charge->limit->lease_of;
+    return named ? named : doorman__place_id(charge->place);
+}
+
+/* P17: finds the lease of a charge. Items with one lease share one charge. Refusals and grants of
+ * such a charge are counted at the limit of the first item. */
+static void doorman__charge_find_lease(const doorman_permits *permits, doorman__charge *charge) {
+    const doorman_permit_limit *limit = charge->limit;
+    charge->lease = doorman__leased_find(permits, doorman__charge_lease_id(charge), limit);
+    if (!charge->lease || limit->kind == DOORMAN_CONCURRENCY) return;
+    charge->identity.hash = (uintptr_t)charge->lease / 64;
+}
+
 /* Finds the counter of a new charge, and its figures. Returns false if memory runs out. */
 static bool doorman__charge_find(doorman_permits *permits, doorman__charge *charge) {
+    if (doorman__limit_is_leased_rate(charge->limit)) {
+        charge->figures = &charge->limit->figures;
+        return true;
+    }
     doorman__counter *counter = doorman__slot_find(charge->slot, &charge->identity);
     if (counter && charge->identity.tag != DOORMAN__NO_PLACE &&
         doorman__counter_stale(counter, charge->since)) {
@@ -13144,6 +14265,9 @@ static bool doorman__charge_find(doorman_permits *permits, doorman__charge *char
         charge->override_ = doorman__limit_override(charge->limit, charge->identity.key);
     }
     charge->figures = doorman__limit_figures(charge->limit, charge->override_);
+    if (charge->lease) {
+        charge->figures = doorman__leased_figures(permits, charge->lease, charge->limit);
+    }
     return true;
 }
 
@@ -13164,7 +14288,10 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
     charge->item_count++;
     charge->shadow = charge->shadow && given->shadow; /* only some resources may be in shadow */
     charge->minimum += want->min;
-    charge->need = doorman__parts_ceil(charge->minimum);
+    /* the items of a hold are released one by one, so each of them is rounded up */
+    bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
+    uint64_t alone = charge->need + doorman__parts_ceil(want->min);
+    charge->need = holds ? alone : doorman__parts_ceil(charge->minimum);
     assert(want->charge_count < DOORMAN_LIMITS_MAX);
     want->charges[want->charge_count++] = (uint32_t)(charge - permits->charges);
     return true;
@@ -13198,6 +14325,7 @@ static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) 
         charge->own = permits->own_slots[limit - permits->config->limits];
         charge->identity = doorman__limit_identity(permits, limit, place, &want->identity);
         charge->shadow = limit->shadow || place->shadow;
+        if (limit->leased) doorman__charge_find_lease(permits, charge);
         if (!doorman__permits_add_charge(permits, item, charge)) return false;
     }
     return true;
@@ -13296,9 +14424,18 @@ static void doorman__permits_end_call(doorman_permits *permits, size_t item_coun
 
 /* ---- permits: one decision, evaluate */
 
-/* Returns the meter of a charge. If there is no counter, the meter has a fresh state in `room`. */
+/* Returns the meter of a charge. If there is no counter, the meter has a fresh state in `room`. A
+ * leased limit has the state of its lease, or an empty state. */
 static doorman__meter doorman__charge_meter(const doorman_permits *permits,
                                             const doorman__charge *charge, uint64_t *room) {
+    if (charge->lease && doorman__limit_is_leased_rate(charge->limit)) {
+        return doorman__leased_meter(permits, charge->lease, charge->limit, 0, room);
+    }
+    if (charge->lease && charge->limit->kind == DOORMAN_CONCURRENCY) {
+        /* the figures are those of the lease */
+        room[0] = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
+        return (doorman__meter){charge->limit, charge->figures, room};
+    }
     if (charge->counter) return doorman__counter_meter(charge->limit, charge->counter);
     doorman__meter meter = {charge->limit, charge->figures, room};
     doorman__meter_init(&meter, &permits->at);
@@ -13308,12 +14445,60 @@ static doorman__meter doorman__charge_meter(const doorman_permits *permits,
 /* Returns the largest sum of minimums that a counter accepts. */
 static uint64_t doorman__charge_max_cost(const doorman__charge *charge) {
     double most = doorman__figures_most(charge->limit->kind, charge->figures);
+    if (charge->limit->leased) most = DOORMAN_AMOUNT_MAX;
     if (charge->limit->has_max_cost) most = doorman__min(most, charge->limit->max_cost);
     return doorman__parts_floor(doorman__min(most, DOORMAN_AMOUNT_MAX));
 }
 
+/* P7, P16: asks a counter of CONCURRENCY. It offers nothing while it learns, and while a permit
+ * waits that comes before this one. */
+static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorman__charge *charge) {
+    uint64_t most = doorman__parts_floor(charge->figures->limit);
+    uint64_t held = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
+    const doorman__hold_queue *queue =
+        charge->counter ? doorman__counter_queue(charge->counter) : NULL;
+    bool learns = doorman__permits_learns(permits, charge->limit);
+    if (charge->limit->leased) {
+        learns = !doorman__leased_live(permits, charge->lease, charge->limit);
+    }
+    bool after = queue && doorman__timers_due(&queue->turns) < permits->holds.turn;
+    charge->offer = held >= most || learns || after ? 0 : most - held;
+    charge->spare = charge->offer > charge->need ? charge->offer - charge->need : 0;
+    if (charge->need <= charge->offer) return;
+    charge->reason = learns ? DOORMAN_REASON_LEARNING : DOORMAN_REASON_CONCURRENCY;
+    if (charge->need > doorman__charge_max_cost(charge)) charge->reason = DOORMAN_REASON_MAX_COST;
+}
+
+/* P17: asks a lease. It offers nothing if it is not in force. */
+static void doorman__charge_evaluate_lease(const doorman_permits *permits,
+                                           doorman__charge *charge) {
+    uint64_t room[DOORMAN__STATE_WORDS_MAX];
+    const double units = doorman__parts_units(charge->need);
+    const bool live = doorman__leased_live(permits, charge->lease, charge->limit);
+    if (live) {
+        const doorman__meter meter =
+            doorman__leased_meter(permits, charge->lease, charge->limit, units, room);
+        charge->offer = doorman__meter_saved(&meter, &permits->at);
+    }
+    charge->spare = charge->offer > charge->need ? charge->offer - charge->need : 0;
+    if (charge->need <= charge->offer) return;
+    charge->reason = live ? DOORMAN_REASON_RATE : DOORMAN_REASON_LEARNING;
+    bool full = !charge->lease && doorman__leased_is_full(permits, charge->limit);
+    if (full) charge->reason = DOORMAN_REASON_MAX_KEYS;
+}
+
 static void doorman__charge_evaluate(const doorman_permits *permits, doorman__charge *charge,
                                      doorman_time wait_max) {
+    if (doorman__limit_is_leased_rate(charge->limit)) {
+        doorman__charge_evaluate_lease(permits, charge);
+        if (charge->need > doorman__charge_max_cost(charge))
+            charge->reason = DOORMAN_REASON_MAX_COST;
+        return;
+    }
+    if (charge->limit->kind == DOORMAN_CONCURRENCY) {
+        doorman__charge_evaluate_hold(permits, charge);
+        return;
+    }
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
     charge->offer = doorman__meter_offer(&meter, wait_max, &charge->wait, &permits->at);
@@ -13326,6 +14511,14 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
 /* Returns how long it takes until the counter of a refused charge offers enough. */
 static doorman_time doorman__charge_delay(const doorman_permits *permits,
                                           const doorman__charge *charge, doorman_time wait_max) {
+    if (charge->limit->leased) {
+        double units = doorman__parts_units(charge->need);
+        if (charge->reason == DOORMAN_REASON_LEARNING) return DOORMAN_SECOND;
+        return doorman__leased_retry_after(permits, charge->lease, units);
+    }
+    if (charge->reason == DOORMAN_REASON_LEARNING) {
+        return permits->holds.learns_until - permits->at.now;
+    }
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
     return doorman__meter_delay(&meter, charge->need, wait_max, &permits->at);
@@ -13383,6 +14576,7 @@ static void doorman__want_grant(doorman_permits *permits, doorman__want *want, u
     bool whole = extra == doorman__want_most(want);
     double units = want->min + doorman__parts_units(extra);
     want->granted = whole ? want->cost : doorman__min(units, want->cost);
+    want->parts = doorman__parts_ceil(want->min) + extra;
     for (size_t i = 0; i < want->charge_count; i++) {
         doorman__charge *charge = &permits->charges[want->charges[i]];
         assert(charge->shadow || charge->spare >= extra);
@@ -13434,7 +14628,7 @@ static doorman_status doorman__charge_create(doorman_permits *permits, doorman__
     }
     counter->generation = (uint16_t)permits->generation;
     counter->override_ = charge->override_;
-    counter->flags |= DOORMAN__IN_USE;
+    counter->flags |= DOORMAN__IN_USE | (limit->leased ? DOORMAN__LEASED_UNITS : 0);
     charge->counter = counter;
     charge->created = true;
     const doorman__meter meter = doorman__counter_meter(limit, counter);
@@ -13459,6 +14653,7 @@ static doorman_status doorman__permits_create_counters(doorman_permits *permits,
     for (size_t i = 0; i < permits->charge_count && *fits; i++) {
         doorman__charge *charge = &permits->charges[i];
         if (charge->counter || !doorman__charge_amount(charge)) continue;
+        if (doorman__limit_is_leased_rate(charge->limit)) continue;
         doorman_status status = doorman__charge_create(permits, charge);
         if (status == DOORMAN_RESOURCE_EXHAUSTED) {
             charge->reason = DOORMAN_REASON_MAX_KEYS;
@@ -13482,6 +14677,16 @@ static void doorman__charge_event(const doorman_permits *permits, const doorman_
                            charge->limit->name, charge->reason, amount);
 }
 
+/* P17: tells the lease of a charge what was refused, so that its wants grow. */
+static void doorman__charge_refuse_lease(doorman_permits *permits, const doorman__charge *charge) {
+    bool wanted = charge->reason == DOORMAN_REASON_RATE ||
+                  charge->reason == DOORMAN_REASON_LEARNING ||
+                  charge->reason == DOORMAN_REASON_CONCURRENCY;
+    if (!charge->limit->leased || !wanted) return;
+    doorman__leased_refuse(permits, charge->lease, charge->place, charge->limit,
+                           doorman__parts_units(charge->need));
+}
+
 /* Charges a counter, and counts the grant. Returns whether a warning is due. */
 static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *charge) {
     uint64_t amount = doorman__charge_amount(charge);
@@ -13489,17 +14694,26 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
     if (charge->reason) {
         totals->shadow_refused++;
         doorman__charge_event(permits, charge, DOORMAN_PERMIT_REFUSED, 0);
+        doorman__charge_refuse_lease(permits, charge);
         return false;
     }
     if (charge->granted) totals->granted++;
     totals->granted_units += charge->units;
     if (!amount) return false;
+    if (doorman__limit_is_leased_rate(charge->limit)) {
+        doorman__leased_charge(permits, charge->lease, doorman__parts_units(amount));
+        return false;
+    }
     if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
-    const doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
+    doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
+    if (charge->lease) meter.figures = charge->figures;
     charge->tier_entered = doorman__meter_charge(&meter, (int64_t)amount, &permits->at);
     if (charge->tier_entered) {
         doorman__charge_event(permits, charge, DOORMAN_PERMIT_TIER_ENTERED,
                               (double)charge->tier_entered);
+    }
+    if (charge->lease) {
+        doorman__leased_note_held(permits, charge->lease, charge->place, meter.state[0]);
     }
     const double warn_at = charge->limit->warn_at;
     if (!(warn_at > 0) || charge->shadow) return false;
@@ -13667,15 +14881,27 @@ typedef struct doorman__refusal {
 } doorman__refusal;
 
 static bool doorman__reason_waits(doorman_reason reason) {
-    return reason == DOORMAN_REASON_RATE || reason == DOORMAN_REASON_BANNED;
+    return reason == DOORMAN_REASON_RATE || reason == DOORMAN_REASON_BANNED ||
+           reason == DOORMAN_REASON_LEARNING;
 }
 
-/* Keeps the refusal that is to be named: one that waiting does not help, else the longest. */
+/* Returns whether units of holds are missing. Nobody knows when they are released. */
+static bool doorman__reason_holds(doorman_reason reason) {
+    return reason == DOORMAN_REASON_CONCURRENCY || reason == DOORMAN_REASON_QUEUE_FULL ||
+           reason == DOORMAN_REASON_TIMED_OUT || reason == DOORMAN_REASON_SHARED;
+}
+
+/* Returns 0 for missing units of holds, 1 if waiting helps, and 2 if it does not help. */
+static int doorman__reason_rank(doorman_reason reason) {
+    return doorman__reason_holds(reason) ? 0 : doorman__reason_waits(reason) ? 1 : 2;
+}
+
+/* Keeps the refusal that is to be named: one that waiting does not help, else the longest, else one
+ * of missing units of holds. */
 static void doorman__refusal_add(doorman__refusal *best, doorman__refusal given) {
     bool first = best->reason == DOORMAN_NO_REASON;
-    bool best_waits = doorman__reason_waits(best->reason);
-    bool given_waits = doorman__reason_waits(given.reason);
-    bool better = given_waits ? best_waits && given.delay > best->delay : best_waits;
+    int best_rank = doorman__reason_rank(best->reason), rank = doorman__reason_rank(given.reason);
+    bool better = rank > best_rank || (rank == 1 && best_rank == 1 && given.delay > best->delay);
     if (first || better) *best = given;
 }
 
@@ -13711,7 +14937,9 @@ static doorman_time doorman__permits_valid_for(const doorman_permits *permits, s
         bool counts = charge->limit->ban.refusals && charge->reason == DOORMAN_REASON_RATE;
         if (counts && !charge->shadow) return 0;
     }
-    if (!doorman__reason_waits(worst->reason)) return DOORMAN_SECOND;
+    if (doorman__reason_holds(worst->reason)) return 0;
+    bool soon = worst->reason == DOORMAN_REASON_MAX_HOLDS;
+    if (!doorman__reason_waits(worst->reason)) return soon ? 0 : DOORMAN_SECOND;
     return doorman__earlier(worst->delay, DOORMAN_SECOND);
 }
 
@@ -13742,6 +14970,7 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
         if (charge->shadow) totals->shadow_refused++;
         if (!charge->shadow) totals->refused[charge->reason]++;
         doorman__charge_event(permits, charge, DOORMAN_PERMIT_REFUSED, 0);
+        doorman__charge_refuse_lease(permits, charge);
         if (charge->shadow) continue;
         doorman__permit_name_ban(out, charge, doorman__charge_count_refusal(permits, charge));
     }
@@ -13795,7 +15024,7 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
                                                     const doorman__charge *charge, size_t item) {
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
-    const doorman_figures *figures = charge->figures;
+    const doorman_figures *figures = meter.figures;
     const bool bucket = charge->limit->kind == DOORMAN_TOKEN_BUCKET;
     doorman_permit_detail detail = {.item_index = item, .limit = charge->limit->name};
     double saved = doorman__meter_left(&meter, &permits->at);
@@ -13845,38 +15074,1211 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
     out->detail_count = next;
 }
 
-/* Decides on a permit whose wants are read. */
+/* ---- >>holds -------------------------------------------------------------------------------- */
+/*
+ * A hold is a granted permit with units of CONCURRENCY. One object is a permit that waits, then a
+ * hold, and so on:
+ *
+ *     state        its units          event                               next state
+ *     WAITING      none               fits, and all other limits agree    HELD
+ *                                     refused, too late, cancelled        (freed)
+ *     HELD         of its owner       renewed, or released in part        HELD
+ *                                     released, moved in full, end        (freed)
+ *     TRANSFERRED  of nobody          seized, end                         SPENT
+ *     SPENT        none               its source is freed                 (freed)
+ *
+ * A transfer whose source is freed already becomes (freed) instead of SPENT.
+ *
+ * A hold has takes: how many units of which item each counter counts. Invariants:
+ *     units    the units of a counter are the sum of the takes that point to it
+ *     bound    no call raises the units of a counter above the limit, except that a change of the
+ *              configuration counts what is held already, and limits in shadow
+ *     queue    if a queue is not ready, its first permit does not fit its counter
+ *     ends     each hold with units has an end, and each waiting permit has one too. All of them
+ *              are in one heap
+ *
+ * P7 A permit that lacks only units of CONCURRENCY waits in the queue of the first counter that
+ *    lacks room. A queue is ordered by priority, then by arrival. A permit fits a counter only if
+ *    no permit waits there that comes before it. When the first permit of a queue fits its counter,
+ *    it is decided again. It is then granted, refused, or moved to another queue. It keeps its
+ *    arrival when it moves. Rates are charged with the grant. One call moves at most 64 permits and
+ *    decides on at most 256, or 1,000 in an update. The queues that remain stay ready, and nobody
+ *    overtakes them.
+ *       The time in queues, plus the wait of P3, is at most max_wait of the permit. In a queue it
+ *    is also at most max_wait of the limit. A wait has ended when now >= its end.
+ *       If memory runs out while a queue is served, an update tries again after one second.
+ * P8 The end of a hold is the decision, plus 1 + drift times its time to live. An end never moves
+ *    back. A release says what is kept. So a release that arrives twice, or late, has no effect. A
+ *    difference would be subtracted twice.
+ * Repeats (P9). A repeated acquire with the same client_id, request_id and items renews the hold.
+ *    It takes over the place of a waiting permit: the earlier ticket is refused as REPEATED, and
+ *    the wait counts from the repeat. So its holder can measure its end from the repeat. A repeat
+ *    that may not wait ends the wait, and is decided like a new permit. Other items with the same
+ *    request_id are refused as REPEATED. A request_id that is released cancels a waiting permit,
+ *    which is then refused as TIMED_OUT.
+ *       A transfer stays known after it was used, for as long as its source is held. Otherwise a
+ *    late copy of the request would take units from the source a second time. Its holder would
+ *    still use them.
+ * P10 A full release of a hold refuses the waiting permits of the same resource and key that have
+ *    `share`, as SHARED. An end, a transfer and a partial release do not.
+ * P11 A transfer is counted until it ends. It can only be seized. A repeated seizure by the same
+ *    client returns the same hold.
+ * Configurations (P15). A changed configuration counts all holds again, in new counters. So the
+ *    call costs O(holds). Bounds on counters do not apply, and there are no events. Waiting permits
+ *    enter the queue of the first limit that concerns them, and are decided again.
+ * Learning (P16). Until learns_until, a renewal of an unknown hold is believed, within what is
+ *    free. Other permits are refused as LEARNING, or wait. learns_until never changes, so no
+ *    configuration shortens it.
+ * Bounds (P19). A client has at most client_hold_max holds and transfers, used transfers included.
+ * Many ends at once. A call ends at most 256 holds and waits, an update 1,000. The rest stays due.
+ *    An acquire that lacks units ends up to 16 times 256 more, and stops when it fits. So 4,352
+ *    holds may end together, and the next acquire sees all their units. If more end, an acquire may
+ *    be refused until updates have ended them. No call takes more than some milliseconds.
+ */
+
+/* ---- holds: clients and connections */
+
+static doorman__owner *doorman__owner_find(const doorman_permits *permits, const void *name,
+                                           size_t bytes, bool connection) {
+    const doorman__chains *owners = &permits->holds.owners;
+    uint32_t hash =
+        (uint32_t)doorman__hash_bytes(permits->options.seed, (const unsigned char *)name, bytes);
+    doorman__chain *node = doorman__chains_first(owners, hash);
+    for (; node; node = node->next) {
+        doorman__owner *owner = (doorman__owner *)(void *)node;
+        bool same = node->hash == hash && node->tag == connection && owner->name_bytes == bytes;
+        if (same && memcmp(owner + 1, name, bytes) == 0) return owner;
+    }
+    return NULL;
+}
+
+/* Finds or adds an owner. Returns NULL if memory runs out. */
+static doorman__owner *doorman__owner_get(doorman_permits *permits, const void *name, size_t bytes,
+                                          bool connection) {
+    doorman__owner *owner = doorman__owner_find(permits, name, bytes, connection);
+    if (owner) return owner;
+    owner = (doorman__owner *)doorman__zalloc(sizeof *owner + bytes + 1);
+    if (!owner) return NULL;
+    memcpy(owner + 1, name, bytes);
+    owner->name_bytes = bytes;
+    owner->node.tag = connection;
+    uint32_t hash =
+        (uint32_t)doorman__hash_bytes(permits->options.seed, (const unsigned char *)name, bytes);
+    if (!doorman__chains_add(&permits->holds.owners, &owner->node, hash)) {
+        DOORMAN_FREE(owner);
+        return NULL;
+    }
+    permits->node_bytes += sizeof *owner + bytes + 1;
+    return owner;
+}
+
+/* Frees an owner that has nothing. NULL has no effect. */
+static void doorman__owner_leave(doorman_permits *permits, doorman__owner *owner) {
+    if (!owner || owner->hold_count || owner->wait_count) return;
+    permits->node_bytes -= sizeof *owner + owner->name_bytes + 1;
+    doorman__chains_remove(&permits->holds.owners, &owner->node);
+    DOORMAN_FREE(owner);
+}
+
+static const char *doorman__owner_name(const doorman__owner *owner) {
+    return (const char *)(owner + 1);
+}
+
+/* ---- holds: finding them */
+
+static uint32_t doorman__hold_id_hash(const doorman_permits *permits, uint64_t id) {
+    return (uint32_t)doorman__hash_number(permits->options.seed, id);
+}
+
+static uint32_t doorman__hold_request_hash(const doorman_permits *permits,
+                                           const doorman__owner *owner, uint64_t request_id) {
+    uint64_t hash = doorman__hash_number(permits->options.seed, request_id);
+    return (uint32_t)hash + 3 * owner->node.hash;
+}
+
+static doorman__hold *doorman__holds_find(const doorman_permits *permits, uint64_t id) {
+    uint32_t hash = doorman__hold_id_hash(permits, id);
+    doorman__chain *node = doorman__chains_first(&permits->holds.by_id, hash);
+    for (; node; node = node->next) {
+        doorman__hold *hold = DOORMAN__WITHIN(doorman__hold, by_id, node);
+        if (node->hash == hash && hold->id == id) return hold;
+    }
+    return NULL;
+}
+
+static doorman__hold *doorman__holds_find_request(const doorman_permits *permits,
+                                                  const char *client_id, uint64_t request_id) {
+    if (!client_id || !request_id) return NULL;
+    const doorman__owner *owner = doorman__owner_find(permits, client_id, strlen(client_id), false);
+    if (!owner) return NULL;
+    uint32_t hash = doorman__hold_request_hash(permits, owner, request_id);
+    doorman__chain *node = doorman__chains_first(&permits->holds.by_request, hash);
+    for (; node; node = node->next) {
+        doorman__hold *hold = DOORMAN__WITHIN(doorman__hold, by_request, node);
+        bool same = node->hash == hash && hold->request_id == request_id;
+        if (same && hold->owner == owner) return hold;
+    }
+    return NULL;
+}
+
+/* Returns the id with a number. Ids cannot be guessed. */
+static uint64_t doorman__holds_id(const doorman_permits *permits, uint64_t number) {
+    return doorman__hash_number(permits->options.seed, number) >> 11;
+}
+
+/* Gives an id to a new hold. */
+static uint64_t doorman__holds_new_id(doorman_permits *permits) {
+    uint64_t id = 0;
+    while (!id || doorman__holds_find(permits, id)) {
+        id = doorman__holds_id(permits, ++permits->holds.ids);
+    }
+    return id;
+}
+
+/* With many holds, a call spends most of its time waiting for memory. The following functions start
+ * to load what the call needs, so that the CPU waits once for several cache lines.
+ *
+ * Loads where the next id will be entered. */
+static void doorman__holds_prefetch_id(const doorman_permits *permits, doorman__ahead what) {
+    uint64_t id = doorman__holds_id(permits, permits->holds.ids + 1);
+    doorman__chains_prefetch(&permits->holds.by_id, doorman__hold_id_hash(permits, id), what);
+}
+
+static void doorman__hold_prefetch_lines(const doorman__hold *hold) {
+    const char *line = (const char *)hold;
+    const size_t bytes = hold ? sizeof *hold + sizeof(doorman__hold_part) : 0;
+    for (size_t at = 0; at < bytes; at += DOORMAN__LINE_BYTES) __builtin_prefetch(line + at);
+}
+
+/* Loads what the removal of a hold changes. */
+static void doorman__hold_prefetch(const doorman_permits *permits, const doorman__hold *hold) {
+    doorman__hold_prefetch_lines(hold);
+    if (!hold->request_id) return;
+    uint32_t hash = hold->by_request.hash;
+    doorman__chains_prefetch(&permits->holds.by_request, hash, DOORMAN__AHEAD_BUCKET);
+}
+
+/* Loads the neighbours of a hold in its list and in the heap. */
+static void doorman__hold_prefetch_neighbours(const doorman_permits *permits,
+                                              const doorman__hold *hold) {
+    const doorman__timers *ends = &permits->holds.ends;
+    size_t place = hold->end.place;
+    if (hold->earlier) __builtin_prefetch(&hold->earlier->later);
+    if (hold->later) __builtin_prefetch(&hold->later->earlier);
+    __builtin_prefetch(&ends->heap[place / 2]);
+    __builtin_prefetch(&ends->heap[place]);
+    if (2 * place < ends->count) __builtin_prefetch(&ends->heap[2 * place]);
+}
+
+/* ---- holds: states */
+
+static doorman__hold_list *doorman__holds_list(doorman_permits *permits,
+                                               doorman__hold_state state) {
+    if (state == DOORMAN__NEW) return NULL;
+    return state == DOORMAN__WAITING ? &permits->holds.waiting : &permits->holds.granted;
+}
+
+static void doorman__hold_unlink(doorman__hold_list *list, doorman__hold *hold) {
+    assert(list->count > 0);
+    *(hold->earlier ? &hold->earlier->later : &list->first) = hold->later;
+    *(hold->later ? &hold->later->earlier : &list->last) = hold->earlier;
+    list->count--;
+}
+
+static void doorman__hold_append(doorman__hold_list *list, doorman__hold *hold) {
+    hold->earlier = list->last;
+    hold->later = NULL;
+    *(list->last ? &list->last->later : &list->first) = hold;
+    list->last = hold;
+    list->count++;
+}
+
+/* Moves a hold to another state. No other function writes the state. */
+static void doorman__hold_enter(doorman_permits *permits, doorman__hold *hold,
+                                doorman__hold_state state) {
+    doorman__hold_list *from = doorman__holds_list(permits, hold->state);
+    doorman__hold_list *to = doorman__holds_list(permits, state);
+    assert(state != hold->state);
+    assert(state != DOORMAN__WAITING || hold->state == DOORMAN__NEW);
+    assert(state != DOORMAN__SPENT || hold->state == DOORMAN__TRANSFERRED);
+    assert(hold->state != DOORMAN__HELD || state == DOORMAN__NEW);
+    if (from != to && from) doorman__hold_unlink(from, hold);
+    if (from != to && to) doorman__hold_append(to, hold);
+    if (hold->state == DOORMAN__WAITING) hold->owner->wait_count--;
+    if (state == DOORMAN__WAITING) hold->owner->wait_count++;
+    if (from != to && from == &permits->holds.granted) hold->owner->hold_count--;
+    if (from != to && to == &permits->holds.granted) hold->owner->hold_count++;
+    hold->state = state;
+}
+
+/* ---- holds: queues */
+
+/* Notes that the first permit of a queue must be decided on. NULL has no effect. */
+static void doorman__hold_queue_wake(doorman_permits *permits, doorman__hold_queue *queue) {
+    doorman__holds *holds = &permits->holds;
+    if (!queue || queue->ready) return;
+    queue->ready = true;
+    queue->next_ready = NULL;
+    *(holds->last_ready ? &holds->last_ready->next_ready : &holds->first_ready) = queue;
+    holds->last_ready = queue;
+}
+
+/* Frees a queue that is empty and not ready. */
+static void doorman__hold_queue_free_empty(doorman_permits *permits, doorman__hold_queue *queue) {
+    if (queue->turns.count || queue->ready || !queue->counter) return;
+    doorman__counter_state(queue->counter)[1] = 0;
+    doorman__timers_uninit(&queue->turns);
+    DOORMAN_FREE(queue);
+    permits->node_bytes -= sizeof *queue;
+}
+
+/* Notes that the first queue of the list waits for units again. An empty queue is freed. */
+static void doorman__hold_queue_rest(doorman_permits *permits, doorman__hold_queue *queue) {
+    doorman__holds *holds = &permits->holds;
+    assert(holds->first_ready == queue && queue->ready);
+    holds->first_ready = queue->next_ready;
+    if (!holds->first_ready) holds->last_ready = NULL;
+    queue->ready = false;
+    doorman__hold_queue_free_empty(permits, queue);
+}
+
+/* Finds or makes the queue of a counter, with room for one more permit. Returns NULL if memory runs
+ * out. */
+static doorman__hold_queue *doorman__hold_queue_get(doorman_permits *permits, doorman__slot *slot,
+                                                    doorman__counter *counter) {
+    doorman__hold_queue *queue = doorman__counter_queue(counter);
+    if (queue) {
+        size_t count = queue->turns.count + queue->expected + 1;
+        return doorman__timers_reserve(&queue->turns, count) ? queue : NULL;
+    }
+    queue = (doorman__hold_queue *)doorman__zalloc(sizeof *queue);
+    if (!queue || !doorman__timers_reserve(&queue->turns, 1)) {
+        DOORMAN_FREE(queue);
+        return NULL;
+    }
+    queue->counter = counter;
+    queue->slot = slot;
+    memcpy(&doorman__counter_state(counter)[1], &queue, sizeof queue);
+    permits->node_bytes += sizeof *queue;
+    return queue;
+}
+
+static doorman__wait *doorman__turn_wait(doorman__timer *turn) {
+    return DOORMAN__WITHIN(doorman__wait, turn, turn);
+}
+
+/* Removes a waiting permit from its queue. */
+static void doorman__hold_queue_leave(doorman_permits *permits, doorman__wait *wait) {
+    bool first = doorman__timers_first(&wait->queue->turns) == &wait->turn;
+    doorman__timer_clear(&wait->queue->turns, &wait->turn);
+    if (first) doorman__hold_queue_wake(permits, wait->queue);
+    wait->queue = NULL;
+}
+
+/* ---- holds: creating and freeing */
+
+static size_t doorman__holds_count(const doorman_permits *permits) {
+    return permits->holds.granted.count + permits->holds.waiting.count;
+}
+
+/* Gives memory of the heap back after many holds have ended. */
+static void doorman__holds_trim(doorman_permits *permits) {
+    doorman__timers *ends = &permits->holds.ends;
+    size_t half = ends->capacity / 2;
+    if (ends->capacity <= 1024 || ends->count >= half / 2) return;
+    void *heap = DOORMAN_REALLOC(ends->heap, half * sizeof *ends->heap);
+    if (!heap) return;
+    ends->heap = (doorman__timer_entry *)heap;
+    ends->capacity = half;
+}
+
+/* Ensures that a table has a bucket, so that an addition cannot fail. */
+static bool doorman__chains_ready(doorman__chains *nodes) {
+    return nodes->bucket_count > 0 || doorman__chains_split(nodes);
+}
+
+/* Returns whether one more hold of `bytes` bytes is within the bounds (P19). */
+static bool doorman__holds_has_room(const doorman_permits *permits, const char *client_id,
+                                    size_t bytes) {
+    const doorman__owner *owner = doorman__owner_find(permits, client_id, strlen(client_id), false);
+    return permits->holds.granted.count < permits->options.hold_max &&
+           (!owner || owner->hold_count < permits->options.client_hold_max) &&
+           doorman__permits_has_memory(permits, bytes);
+}
+
+/* Copies the parts to the memory behind a hold. */
+static void doorman__hold_fill(doorman__hold *hold, const doorman__hold_part *parts) {
+    doorman__hold_part *own = doorman__hold_parts(hold);
+    char *key = (char *)(own + hold->part_count);
+    for (size_t i = 0; i < hold->part_count; i++) {
+        size_t bytes = strlen(parts[i].key) + 1;
+        own[i] = parts[i];
+        memcpy(key, parts[i].key, bytes);
+        own[i].key = key;
+        own[i].place->hold_count++;
+        key += bytes;
+    }
+}
+
+static size_t doorman__parts_bytes(const doorman__hold_part *parts, size_t count) {
+    size_t bytes = sizeof(doorman__hold) + count * sizeof *parts;
+    for (size_t i = 0; i < count; i++) bytes += strlen(parts[i].key) + 1;
+    return bytes;
+}
+
+/* Makes a hold that has no units yet. Everything that it needs later is reserved, except for takes.
+ * Returns NULL if memory runs out.
+ *   request_id   0: the hold is not found by its request */
+static doorman__hold *doorman__hold_create(doorman_permits *permits, const char *client_id,
+                                           uint64_t request_id, const doorman__hold_part *parts,
+                                           size_t count) {
+    doorman__holds *holds = &permits->holds;
+    size_t bytes = doorman__parts_bytes(parts, count);
+    bool room = doorman__timers_reserve(&holds->ends, doorman__holds_count(permits) + 1) &&
+                doorman__chains_ready(&holds->by_id) && doorman__chains_ready(&holds->by_request);
+    doorman__hold *hold = room ? (doorman__hold *)doorman__zalloc(bytes) : NULL;
+    if (!hold) return NULL;
+    hold->owner = doorman__owner_get(permits, client_id, strlen(client_id), false);
+    if (!hold->owner) {
+        DOORMAN_FREE(hold);
+        return NULL;
+    }
+    hold->bytes = bytes;
+    hold->part_count = count;
+    hold->request_id = request_id;
+    doorman__hold_fill(hold, parts);
+    permits->node_bytes += bytes;
+    if (!request_id) return hold;
+    uint32_t hash = doorman__hold_request_hash(permits, hold->owner, request_id);
+    bool added = doorman__chains_add(&holds->by_request, &hold->by_request, hash);
+    assert(added);
+    (void)added;
+    return hold;
+}
+
+/* Gives a hold an id. Precondition: it was created in this call, or the table has a bucket. */
+static void doorman__hold_name(doorman_permits *permits, doorman__hold *hold, uint64_t id) {
+    assert(!hold->id && id);
+    hold->id = id;
+    bool added = doorman__chains_add(&permits->holds.by_id, &hold->by_id,
+                                     doorman__hold_id_hash(permits, id));
+    assert(added);
+    (void)added;
+}
+
+static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold);
+
+/* Separates a hold from its transfers. A used transfer is not needed any more. */
+static void doorman__hold_drop_transfers(doorman_permits *permits, doorman__hold *hold) {
+    for (doorman__hold *next = NULL, *transfer = hold->transfers; transfer; transfer = next) {
+        next = transfer->next_transfer;
+        transfer->source = NULL;
+        if (transfer->state == DOORMAN__SPENT) doorman__hold_destroy(permits, transfer);
+    }
+    hold->transfers = NULL;
+}
+
+/* Frees a hold. Precondition: it has no takes, is in no queue, and is no transfer of a hold. */
+static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold) {
+    assert(!hold->takes.count && !hold->wait && !hold->source);
+    doorman__hold_drop_transfers(permits, hold);
+    if (hold->state != DOORMAN__NEW) doorman__hold_enter(permits, hold, DOORMAN__NEW);
+    doorman__timer_clear(&permits->holds.ends, &hold->end);
+    if (hold->id) doorman__chains_remove(&permits->holds.by_id, &hold->by_id);
+    if (hold->request_id) doorman__chains_remove(&permits->holds.by_request, &hold->by_request);
+    for (size_t i = 0; i < hold->part_count; i++) {
+        doorman__place *place = doorman__hold_parts(hold)[i].place;
+        assert(place->hold_count > 0);
+        place->hold_count--;
+    }
+    doorman__owner_leave(permits, hold->owner);
+    permits->node_bytes -= hold->bytes;
+    DOORMAN_FREE(hold->takes.list);
+    DOORMAN_FREE(hold);
+    doorman__holds_trim(permits);
+}
+
+/* ---- holds: units */
+
+/* Adds a take. Precondition: the list has room. */
+static void doorman__takes_add(doorman__takes *takes, doorman__counter *counter, uint64_t parts,
+                               size_t index, doorman_time time_to_live) {
+    assert(takes->count < takes->capacity && parts > 0);
+    *doorman__takes_at(takes, takes->count++) = (doorman__take){counter, parts, index};
+    takes->time_to_live = doorman__earlier(takes->time_to_live, time_to_live);
+}
+
+/* Makes room for takes. A new list has no time to live yet. */
+static bool doorman__takes_reserve(doorman__takes *takes, size_t count) {
+    assert(!takes->list && !takes->count);
+    takes->time_to_live = DOORMAN_NEVER;
+    takes->capacity = 0;
+    if (count > 1) takes->list = (doorman__take *)doorman__zalloc(count * sizeof *takes->list);
+    if (count > 1 && !takes->list) return false;
+    takes->capacity = (uint32_t)count;
+    return true;
+}
+
+/* Lets a hold keep at most `keep` of one part. What it had above that goes to `to`, or comes
+ * back if `to` is NULL. */
+static void doorman__hold_cut(doorman_permits *permits, doorman__hold *hold, size_t index,
+                              double keep, doorman__hold *to) {
+    doorman__hold_part *part = &doorman__hold_parts(hold)[index];
+    if (keep >= part->amount) return;
+    if (to) doorman__hold_parts(to)[index].amount = part->amount - keep;
+    part->amount = keep;
+    doorman__takes *takes = &hold->takes;
+    uint64_t most = doorman__parts_ceil(keep);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < takes->count; i++) {
+        doorman__take take = *doorman__takes_at(takes, i);
+        uint64_t less = take.index == index && take.parts > most ? take.parts - most : 0;
+        uint64_t *state = doorman__counter_state(take.counter);
+        assert(state[0] >= take.parts);
+        if (less && to) {
+            doorman__takes_add(&to->takes, take.counter, less, index, takes->time_to_live);
+        } else if (less) {
+            state[0] -= less;
+            doorman__hold_queue_wake(permits, doorman__counter_queue(take.counter));
+        }
+        take.parts -= less;
+        if (take.parts) *doorman__takes_at(takes, kept++) = take;
+    }
+    takes->count = kept;
+}
+
+/* Gives all units of a hold back. */
+static void doorman__hold_return(doorman_permits *permits, doorman__hold *hold) {
+    for (size_t i = 0; i < hold->takes.count; i++) {
+        const doorman__take *take = doorman__takes_at(&hold->takes, i);
+        uint64_t *state = doorman__counter_state(take->counter);
+        assert(state[0] >= take->parts);
+        state[0] -= take->parts;
+        doorman__hold_queue_wake(permits, doorman__counter_queue(take->counter));
+    }
+    hold->takes.count = 0;
+    for (size_t i = 0; i < hold->part_count; i++) doorman__hold_parts(hold)[i].amount = 0;
+}
+
+static bool doorman__hold_has_units(const doorman__hold *hold) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        if (doorman__hold_parts(hold)[i].amount > 0) return true;
+    }
+    return false;
+}
+
+/* Ends a transfer whose units are gone: it stays known while its source is held. */
+static void doorman__transfer_spend(doorman_permits *permits, doorman__hold *transfer) {
+    assert(transfer->state == DOORMAN__TRANSFERRED && !transfer->takes.count);
+    doorman__timer_clear(&permits->holds.ends, &transfer->end);
+    if (!transfer->source) {
+        doorman__hold_destroy(permits, transfer);
+        return;
+    }
+    doorman__hold_enter(permits, transfer, DOORMAN__SPENT);
+    DOORMAN_FREE(transfer->takes.list);
+    transfer->takes = (doorman__takes){.list = NULL};
+}
+
+/* Returns the time to live of a hold: the one that was asked for, but at most that of its
+ * limits. */
+static doorman_time doorman__hold_time_to_live(const doorman__hold *hold) {
+    doorman_time most = doorman__earlier(hold->takes.time_to_live, DOORMAN_DURATION_MAX);
+    doorman_time asked = hold->asked_time_to_live;
+    return asked && asked < most ? asked : most;
+}
+
+/* P8: moves the end of a hold, but never back. Returns the time to live. */
+static doorman_time doorman__hold_extend(doorman_permits *permits, doorman__hold *hold) {
+    doorman_time life = doorman__hold_time_to_live(hold);
+    if (permits->leases.has_gauges) life = doorman__leased_life(permits, hold, life);
+    doorman_time longer = life + doorman__scale(life, permits->options.drift) + 1;
+    doorman_time end = doorman__after(permits->at.now, longer);
+    if (!hold->end.place || end > hold->end.at) {
+        doorman__timer_set(&permits->holds.ends, &hold->end, end);
+    }
+    return life;
+}
+
+/* Starts a hold or a transfer whose takes are complete. Returns the time to live.
+ *   id   0: a new one is made */
+static doorman_time doorman__hold_start(doorman_permits *permits, doorman__hold *hold,
+                                        doorman__hold_state state, uint64_t id) {
+    assert(hold->takes.count > 0 || state == DOORMAN__TRANSFERRED || hold->seized);
+    doorman__hold_name(permits, hold, id ? id : doorman__holds_new_id(permits));
+    doorman__hold_enter(permits, hold, state);
+    hold->granted_at = permits->at.now;
+    doorman__holds_prefetch_id(permits, DOORMAN__AHEAD_BUCKET);
+    return doorman__hold_extend(permits, hold);
+}
+
+/* ---- holds: decisions on permits that have waited */
+
+static void doorman__wait_free(doorman__wait *wait) {
+    if (!wait) return;
+    DOORMAN_FREE(wait->details);
+    DOORMAN_FREE(wait);
+}
+
+/* Makes the record of a wait. Returns NULL if memory runs out. */
+static doorman__wait *doorman__wait_create(doorman_permits *permits, size_t item_count) {
+    size_t bytes = sizeof(doorman__wait) + item_count * sizeof(doorman_permit_grant);
+    doorman__wait *wait = (doorman__wait *)doorman__zalloc(bytes);
+    if (wait) wait->ticket = ++permits->holds.tickets;
+    return wait;
+}
+
+/* Adds a decision to those that doorman_permits_next_decision gives. */
+static void doorman__wait_decided(doorman_permits *permits, doorman__wait *wait) {
+    doorman__holds *holds = &permits->holds;
+    assert(!wait->hold && !wait->queue);
+    wait->next = NULL;
+    *(holds->last_decision ? &holds->last_decision->next : &holds->first_decision) = wait;
+    holds->last_decision = wait;
+}
+
+/* Ends the wait of a permit. The permit is NEW then. Returns the record. */
+static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__hold *hold) {
+    doorman__wait *wait = hold->wait;
+    assert(hold->state == DOORMAN__WAITING && wait->hold == hold);
+    doorman__hold_queue_leave(permits, wait);
+    if (wait->share) doorman__chains_remove(&permits->holds.by_key, &wait->by_key);
+    if (wait->connection) wait->connection->wait_count--;
+    doorman__owner_leave(permits, wait->connection);
+    doorman__timer_clear(&permits->holds.ends, &hold->end);
+    doorman__hold_enter(permits, hold, DOORMAN__NEW);
+    wait->connection = NULL;
+    wait->hold = NULL;
+    hold->wait = NULL;
+    return wait;
+}
+
+/* Refuses a permit that waits, for a reason that is not of a counter. */
+static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
+                                 doorman_reason reason) {
+    doorman__slot *slot = hold->wait->queue->slot;
+    const doorman__hold_part *part = &doorman__hold_parts(hold)[hold->wait->item];
+    doorman__wait *wait = doorman__hold_end_wait(permits, hold);
+    const char *limit = slot && slot->limit ? slot->limit->name : NULL;
+    wait->permit = (doorman_permit){.reason = reason, .item_index = wait->item, .limit = limit};
+    if (slot) slot->totals.refused[reason]++;
+    doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, doorman__place_id(part->place),
+                           part->key, limit, reason, 0);
+    doorman__wait_decided(permits, wait);
+    doorman__hold_destroy(permits, hold);
+}
+
+/* Copies a decision that was made now to the record of its wait. Without memory the details are
+ * left out. */
+static void doorman__wait_keep(doorman__wait *wait, const doorman_permit *permit) {
+    doorman_permit_grant *grants = (doorman_permit_grant *)(void *)(wait + 1);
+    wait->permit = *permit;
+    wait->permit.items = permit->item_count ? grants : NULL;
+    if (permit->item_count) memcpy(grants, permit->items, permit->item_count * sizeof *grants);
+    wait->permit.details = NULL;
+    wait->permit.detail_count = 0;
+    if (!permit->detail_count) return;
+    size_t bytes = permit->detail_count * sizeof *permit->details;
+    wait->details = (doorman_permit_detail *)DOORMAN_MALLOC(bytes);
+    if (!wait->details) return;
+    memcpy(wait->details, permit->details, bytes);
+    wait->permit.details = wait->details;
+    wait->permit.detail_count = permit->detail_count;
+}
+
+/* ---- holds: granting */
+
+/* Returns how many takes the permit would have, and sets `untaken` of all charges. */
+static size_t doorman__permits_count_takes(doorman_permits *permits, size_t count) {
+    size_t takes = 0;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
+        charge->untaken = holds ? doorman__charge_amount(charge) : 0;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        for (size_t j = 0; j < want->charge_count; j++) {
+            takes += permits->charges[want->charges[j]].untaken > 0 && want->parts > 0;
+        }
+    }
+    return takes;
+}
+
+/* Fills the parts of a new hold from the items of the permit. Returns NULL if memory runs out. */
+static doorman__hold_part *doorman__permits_parts(doorman_permits *permits, size_t count) {
+    void *parts = permits->holds.parts;
+    bool room =
+        doorman__reserve(&parts, &permits->holds.part_capacity, count, sizeof(doorman__hold_part));
+    permits->holds.parts = (doorman__hold_part *)parts;
+    for (size_t i = 0; room && i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        doorman__place *place =
+            want->place ? want->place : doorman__permits_place(permits, want->resource_id);
+        permits->holds.parts[i] = (doorman__hold_part){place, want->key, want->cost, want->min, 0};
+        room = place != NULL;
+    }
+    return room ? permits->holds.parts : NULL;
+}
+
+/* There is no room for the hold of a permit: all its charges of CONCURRENCY refuse. */
+static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (!charge->untaken) continue;
+        charge->reason = DOORMAN_REASON_MAX_HOLDS;
+        *fits = *fits && charge->shadow;
+    }
+    if (!*fits) doorman__permits_undo(permits);
+}
+
+/* Makes the hold of a permit that fits, without units. Sets *out to NULL if the permit takes no
+ * units of CONCURRENCY. On failure, the counters that were created are removed. */
+static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
+                                                    const doorman_permit_request *request,
+                                                    doorman__hold **out, bool *fits) {
+    doorman__hold *hold = permits->holds.deciding;
+    size_t takes = doorman__permits_count_takes(permits, request->item_count);
+    *out = NULL;
+    if (!takes) return DOORMAN_OK;
+    const doorman__hold_part *parts =
+        hold ? doorman__hold_parts(hold) : doorman__permits_parts(permits, request->item_count);
+    size_t bytes = parts && !hold ? doorman__parts_bytes(parts, request->item_count) : 0;
+    if (parts && !doorman__holds_has_room(permits, request->client_id, bytes)) {
+        doorman__permits_no_hold(permits, fits);
+        return DOORMAN_OK;
+    }
+    if (parts && !hold) {
+        hold = doorman__hold_create(permits, request->client_id, request->request_id, parts,
+                                    request->item_count);
+    }
+    bool made = parts && hold && doorman__chains_ready(&permits->holds.by_id) &&
+                doorman__takes_reserve(&hold->takes, takes);
+    if (made) {
+        *out = hold;
+        return DOORMAN_OK;
+    }
+    if (hold && !permits->holds.deciding) doorman__hold_destroy(permits, hold);
+    doorman__permits_undo(permits);
+    return DOORMAN_OUT_OF_MEMORY;
+}
+
+/* Gives a hold the units that its permit was granted. A permit that has waited waits no longer.
+ *   id   0: a new one is made */
+static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
+                                const doorman_permit_request *request, uint64_t id,
+                                doorman_permit *out) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        doorman__hold_parts(hold)[i].amount = want->granted;
+        for (size_t j = 0; j < want->charge_count; j++) {
+            doorman__charge *charge = &permits->charges[want->charges[j]];
+            uint64_t parts = want->parts < charge->untaken ? want->parts : charge->untaken;
+            if (!parts) continue;
+            charge->untaken -= parts;
+            doorman__takes_add(&hold->takes, charge->counter, parts, i,
+                               charge->figures->time_to_live);
+        }
+    }
+    if (hold->wait) {
+        out->waited = permits->at.now - hold->wait->asked_at;
+        (void)doorman__hold_end_wait(permits, hold);
+    }
+    hold->asked_time_to_live = request->time_to_live;
+    out->expires_in = doorman__hold_start(permits, hold, DOORMAN__HELD, id);
+    out->hold_id = hold->id;
+    out->node = permits->options.node;
+}
+
+/* ---- holds: waiting (P7) */
+
+/* Returns the first counter that lacks room, if only units of CONCURRENCY are missing. Otherwise
+ * returns NULL. */
+static doorman__charge *doorman__permits_lacking(doorman_permits *permits, size_t count) {
+    doorman__charge *first = NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (permits->wants[i].unmatched || permits->wants[i].ban_rest) return NULL;
+    }
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (charge->shadow || !charge->reason) continue;
+        bool lacks = charge->reason == DOORMAN_REASON_CONCURRENCY ||
+                     charge->reason == DOORMAN_REASON_LEARNING;
+        if (!lacks) return NULL;
+        if (!first) first = charge;
+    }
+    return first;
+}
+
+/* Returns whether a bound on waiting permits is reached. A permit that moves is counted already. */
+static bool doorman__permits_queue_full(const doorman_permits *permits,
+                                        const doorman_permit_request *request,
+                                        const doorman__charge *charge) {
+    const doorman_permits_options *options = &permits->options;
+    const doorman__hold_queue *queue =
+        charge->counter ? doorman__counter_queue(charge->counter) : NULL;
+    if (queue && queue->turns.count >= charge->figures->queue) return true;
+    if (permits->holds.deciding) return false;
+    const doorman__owner *owner =
+        doorman__owner_find(permits, request->client_id, strlen(request->client_id), false);
+    const doorman__owner *connection =
+        doorman__owner_find(permits, &request->connection, sizeof request->connection, true);
+    return permits->holds.waiting.count >= options->wait_max ||
+           (owner && owner->wait_count >= options->client_wait_max) ||
+           (request->connection && connection &&
+            connection->wait_count >= options->connection_wait_max);
+}
+
+/* Puts a waiting permit into a queue. Its time is over when it has waited as long as the permit and
+ * the limit allow. Precondition: the queue has room. */
+static void doorman__wait_enter(doorman_permits *permits, doorman__wait *wait,
+                                doorman__hold_queue *queue, const doorman__charge *charge) {
+    if (wait->queue) doorman__hold_queue_leave(permits, wait);
+    wait->queue = queue;
+    wait->need = charge->need;
+    wait->item = charge->first_item;
+    doorman__timer_set(&queue->turns, &wait->turn, wait->place);
+    doorman_time most = doorman__earlier(wait->max_wait, charge->figures->max_wait);
+    doorman__timer_set(&permits->holds.ends, &wait->hold->end,
+                       doorman__after(wait->asked_at, most));
+    charge->own->totals.waited++;
+    doorman__charge_event(permits, charge, DOORMAN_PERMIT_WAITING, 0);
+}
+
+/* Lets a new permit wait, in no queue yet. */
+static void doorman__hold_begin_wait(doorman_permits *permits, doorman__hold *hold,
+                                     doorman__wait *wait, const doorman_permit_request *request) {
+    if (wait->connection) wait->connection->wait_count++;
+    wait->hold = hold;
+    wait->asked_at = permits->at.now;
+    wait->max_wait = request->max_wait;
+    wait->place = permits->holds.turn;
+    wait->equal = request->equal;
+    wait->detail = request->detail;
+    wait->share = request->share;
+    hold->wait = wait;
+    hold->asked_time_to_live = request->time_to_live;
+    doorman__hold_enter(permits, hold, DOORMAN__WAITING);
+    permits->holds.arrivals++;
+}
+
+/* Makes a permit that waits, in no queue yet. Returns NULL if memory runs out. */
+static doorman__hold *doorman__permits_new_wait(doorman_permits *permits,
+                                                const doorman_permit_request *request) {
+    const size_t count = request->item_count;
+    doorman__holds *holds = &permits->holds;
+    const doorman__hold_part *parts = doorman__permits_parts(permits, count);
+    doorman__hold *hold =
+        parts ? doorman__hold_create(permits, request->client_id, request->request_id, parts, count)
+              : NULL;
+    if (!hold) return NULL;
+    doorman__wait *wait = doorman__wait_create(permits, count);
+    bool made = wait != NULL;
+    if (made && request->connection) {
+        wait->connection =
+            doorman__owner_get(permits, &request->connection, sizeof request->connection, true);
+        made = wait->connection != NULL;
+    }
+    if (made && request->share) {
+        const doorman__identity of_key =
+            doorman__identity_of(permits, parts[0].place, parts[0].key);
+        made = doorman__chains_add(&holds->by_key, &wait->by_key, (uint32_t)of_key.hash);
+    }
+    if (!made) {
+        if (wait) doorman__owner_leave(permits, wait->connection);
+        doorman__wait_free(wait);
+        doorman__hold_destroy(permits, hold);
+        return NULL;
+    }
+    doorman__hold_begin_wait(permits, hold, wait, request);
+    return hold;
+}
+
+static void doorman__permit_pending(const doorman__hold *hold, const char *limit,
+                                    doorman_permit *out) {
+    memset(out, 0, sizeof *out);
+    out->pending = true;
+    out->ticket = hold->wait->ticket;
+    out->item_index = hold->wait->item;
+    out->limit = limit;
+}
+
+/* Creates the counter and the queue in which a permit will wait. Sets *out to NULL if a bound
+ * forbids it. On failure, a counter that was created is removed. */
+static doorman_status doorman__permits_make_queue(doorman_permits *permits, doorman__charge *charge,
+                                                  doorman__hold_queue **out) {
+    doorman_status status = charge->counter ? DOORMAN_OK : doorman__charge_create(permits, charge);
+    *out = NULL;
+    if (status == DOORMAN_OK) doorman__charge_refuse_lease(permits, charge);
+    if (status == DOORMAN_RESOURCE_EXHAUSTED) {
+        charge->reason = DOORMAN_REASON_MAX_KEYS;
+        return DOORMAN_OK;
+    }
+    if (status != DOORMAN_OK) return status;
+    *out = doorman__hold_queue_get(permits, charge->slot, charge->counter);
+    if (*out) return DOORMAN_OK;
+    doorman__permits_undo(permits);
+    return DOORMAN_OUT_OF_MEMORY;
+}
+
+/* Lets a permit wait that does not fit, if it may. Sets out->pending if it waits now. */
+static doorman_status doorman__permits_wait(doorman_permits *permits,
+                                            const doorman_permit_request *request,
+                                            doorman_permit *out) {
+    doorman__hold *hold = permits->holds.deciding;
+    doorman__charge *charge = doorman__permits_lacking(permits, request->item_count);
+    doorman__hold_queue *queue = NULL;
+    out->pending = false;
+    if (!charge) return DOORMAN_OK;
+    doorman_time waited = hold ? permits->at.now - hold->wait->asked_at : 0;
+    doorman_time most = hold ? hold->wait->max_wait : request->max_wait;
+    most = doorman__earlier(most, charge->figures->max_wait);
+    bool waits = hold || !permits->holds.no_wait;
+    if (!waits || !charge->figures->queue || waited >= most) return DOORMAN_OK;
+    bool stays = hold && charge->counter && hold->wait->queue->counter == charge->counter;
+    if (!stays && doorman__permits_queue_full(permits, request, charge)) {
+        charge->reason = DOORMAN_REASON_QUEUE_FULL;
+        return DOORMAN_OK;
+    }
+    doorman_status status = doorman__permits_make_queue(permits, charge, &queue);
+    if (status != DOORMAN_OK || !queue) return status;
+    if (!hold) hold = doorman__permits_new_wait(permits, request);
+    if (!hold) {
+        doorman__hold_queue_free_empty(permits, queue);
+        doorman__permits_undo(permits);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
+    if (stays) hold->wait->need = charge->need;
+    if (!stays) doorman__wait_enter(permits, hold->wait, queue, charge);
+    doorman__permit_pending(hold, charge->limit->name, out);
+    return DOORMAN_OK;
+}
+
+/* Returns whether a permit asks for units of CONCURRENCY. */
+static bool doorman__permits_needs_hold(const doorman_permits *permits, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        for (size_t j = 0; want->cost > 0 && j < want->charge_count; j++) {
+            const doorman__charge *charge = &permits->charges[want->charges[j]];
+            if (charge->limit->kind == DOORMAN_CONCURRENCY) return true;
+        }
+    }
+    return false;
+}
+
+/* Finds what a decision needs. Returns OUT_OF_MEMORY, or INVALID_ARGUMENT if the permit needs a
+ * request_id. */
+static doorman_status doorman__permits_find(doorman_permits *permits,
+                                            const doorman_permit_request *request, bool inspects) {
+    size_t count = request->item_count;
+    bool room = doorman__permits_prepare(permits, count, inspects) &&
+                (!request->detail || doorman__permits_reserve_details(permits, count));
+    if (!room) return DOORMAN_OUT_OF_MEMORY;
+    bool holds = !inspects && doorman__permits_needs_hold(permits, count);
+    return holds && !request->request_id ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
+}
+
+/* Divides what is offered, and creates what the grant needs. On failure, nothing remains.
+ *   out    becomes the hold, or NULL if the permit needs none
+ *   fits   becomes false if a bound forbids the grant */
+static doorman_status doorman__permits_reserve(doorman_permits *permits,
+                                               const doorman_permit_request *request, bool inspects,
+                                               doorman__hold **out, bool *fits) {
+    doorman__permits_divide(permits, request->item_count, request->equal);
+    doorman_status status = doorman__permits_create_counters(permits, fits);
+    if (status != DOORMAN_OK || !*fits || inspects) return status;
+    return doorman__permits_reserve_hold(permits, request, out, fits);
+}
+
+/* Charges all counters of a permit that fits. This step cannot fail. */
+static void doorman__permits_commit(doorman_permits *permits, const doorman_permit_request *request,
+                                    doorman__hold *hold, doorman_permit *result) {
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (doorman__charge_commit(permits, charge)) result->warning = true;
+        bool waits = charge->granted > 0 && !charge->shadow;
+        if (waits) result->wait = doorman__later(result->wait, charge->wait);
+    }
+    if (hold) doorman__hold_grant(permits, hold, request, 0, result);
+    for (size_t i = 0; i < request->item_count; i++) {
+        doorman__want_count_open(permits, &permits->wants[i]);
+    }
+}
+
+/* Decides on a permit whose wants are read. The permit is granted, refused, or pending then.
+ * Returns INVALID_ARGUMENT if it needs a request_id. */
 static doorman_status doorman__permits_decide(doorman_permits *permits,
                                               const doorman_permit_request *request, bool inspects,
                                               doorman_permit *out) {
-    size_t count = request->item_count;
-    if (!doorman__permits_prepare(permits, count, inspects)) return DOORMAN_OUT_OF_MEMORY;
-    bool detail = request->detail;
-    if (detail && !doorman__permits_reserve_details(permits, count)) return DOORMAN_OUT_OF_MEMORY;
-    bool fits = doorman__permits_evaluate(permits, count, request->max_wait);
-    if (fits) {
-        doorman__permits_divide(permits, count, request->equal);
-        doorman_status status = doorman__permits_create_counters(permits, &fits);
-        if (status != DOORMAN_OK) return status;
-    }
+    const size_t count = request->item_count;
+    doorman__hold *hold = NULL;
     doorman_permit result;
     memset(&result, 0, sizeof result);
-    result.granted = fits;
-    for (size_t i = 0; fits && !inspects && i < permits->charge_count; i++) {
-        doorman__charge *charge = &permits->charges[i];
-        if (doorman__charge_commit(permits, charge)) result.warning = true;
-        bool waits = charge->granted > 0 && !charge->shadow;
-        if (waits) result.wait = doorman__later(result.wait, charge->wait);
+    doorman_status status = doorman__permits_find(permits, request, inspects);
+    if (status != DOORMAN_OK) return status;
+    bool fits = doorman__permits_evaluate(permits, count, request->max_wait);
+    if (fits) status = doorman__permits_reserve(permits, request, inspects, &hold, &fits);
+    if (!fits && status == DOORMAN_OK && !inspects) {
+        status = doorman__permits_wait(permits, request, &result);
     }
-    if (!inspects) doorman__permits_count_keys(permits, count, fits);
-    for (size_t i = 0; fits && !inspects && i < count; i++) {
-        doorman__want_count_open(permits, &permits->wants[i]);
+    if (status != DOORMAN_OK) return status;
+    if (!result.pending) {
+        result.granted = fits;
+        if (fits && !inspects) doorman__permits_commit(permits, request, hold, &result);
+        if (!inspects) doorman__permits_count_keys(permits, count, fits);
+        if (fits) doorman__permits_fill_grants(permits, count, &result);
+        if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
+        if (request->detail) doorman__permits_fill_details(permits, count, &result);
     }
-    if (fits) doorman__permits_fill_grants(permits, count, &result);
-    if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
-    if (detail) doorman__permits_fill_details(permits, count, &result);
     *out = result;
     return DOORMAN_OK;
+}
+
+/* ---- holds: serving queues (P7) */
+
+#define DOORMAN__SERVE_MOVES 64
+#define DOORMAN__CALL_ENDS 256
+#define DOORMAN__LACKING_ROUNDS 16
+#define DOORMAN__UPDATE_ENDS 1000
+
+/* Returns whether the first permit of a queue may fit its counter now. */
+static bool doorman__hold_queue_fits(const doorman_permits *permits,
+                                     const doorman__hold_queue *queue, const doorman__wait *wait) {
+    if (!queue->counter) return true;
+    const doorman_permit_limit *limit = queue->slot->limit;
+    assert(limit); /* a change of configuration makes new queues */
+    if (doorman__permits_learns(permits, limit)) return false;
+    double most = doorman__limit_figures(limit, queue->counter->override_)->limit;
+    uint64_t held = doorman__counter_state(queue->counter)[0], all = doorman__parts_floor(most);
+    if (limit->leased) all = doorman__leased_most(permits, limit, queue->counter);
+    return held <= all && wait->need <= all - held;
+}
+
+/* Makes the wants of a permit that waits. */
+static void doorman__hold_wants(doorman_permits *permits, const doorman__hold *hold) {
+    assert(hold->part_count <= permits->want_capacity);
+    for (size_t i = 0; i < hold->part_count; i++) {
+        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        permits->wants[i] = (doorman__want){.resource_id = doorman__place_id(part->place),
+                                            .key = part->key,
+                                            .cost = part->cost,
+                                            .min = part->min};
+    }
+}
+
+/* Decides again on a permit that waits. It is pending, or decided, afterwards. Returns false if
+ * memory runs out; the permit still waits then. */
+static bool doorman__hold_decide(doorman_permits *permits, doorman__hold *hold) {
+    doorman__wait *wait = hold->wait;
+    const doorman_permit_request request = {.item_count = hold->part_count,
+                                            .max_wait =
+                                                wait->max_wait - (permits->at.now - wait->asked_at),
+                                            .equal = wait->equal,
+                                            .detail = wait->detail,
+                                            .client_id = doorman__owner_name(hold->owner),
+                                            .request_id = hold->request_id,
+                                            .time_to_live = hold->asked_time_to_live};
+    doorman_permit result = {.pending = false};
+    doorman__hold_wants(permits, hold);
+    permits->holds.deciding = hold;
+    permits->holds.turn = wait->place;
+    doorman_status status = doorman__permits_decide(permits, &request, false, &result);
+    doorman__permits_end_call(permits, request.item_count);
+    permits->holds.deciding = NULL;
+    if (status != DOORMAN_OK || result.pending) return status == DOORMAN_OK;
+    if (hold->state == DOORMAN__WAITING) { /* refused, or granted without units */
+        (void)doorman__hold_end_wait(permits, hold);
+        doorman__hold_destroy(permits, hold);
+    }
+    doorman__wait_keep(wait, &result);
+    doorman__wait_decided(permits, wait);
+    return true;
+}
+
+/* Decides on the first permits of the queues that are ready. */
+static void doorman__holds_serve(doorman_permits *permits, size_t decisions) {
+    doorman__holds *holds = &permits->holds;
+    size_t moves = DOORMAN__SERVE_MOVES;
+    holds->stuck = false;
+    while (holds->first_ready && decisions > 0 && moves > 0) {
+        doorman__hold_queue *queue = holds->first_ready;
+        doorman__timer *turn = doorman__timers_first(&queue->turns);
+        doorman__hold *hold = turn ? doorman__turn_wait(turn)->hold : NULL;
+        if (!hold || !doorman__hold_queue_fits(permits, queue, hold->wait)) {
+            doorman__hold_queue_rest(permits, queue);
+            continue;
+        }
+        decisions--;
+        if (hold->end.at <= permits->at.now) {
+            doorman__hold_refuse(permits, hold, DOORMAN_REASON_TIMED_OUT);
+            continue;
+        }
+        if (!doorman__hold_decide(permits, hold)) {
+            holds->stuck = true;
+            return;
+        }
+        if (doorman__timers_first(&queue->turns) == turn) {
+            doorman__hold_queue_rest(permits, queue); /* it still does not fit */
+        } else if (turn->place) {
+            moves--; /* the permit waits in another queue */
+        }
+    }
+}
+
+/* ---- holds: ends */
+
+static void doorman__hold_expire(doorman_permits *permits, doorman__hold *hold) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        if (!(part->amount > 0)) continue;
+        doorman__permits_event(permits, DOORMAN_PERMIT_HOLD_EXPIRED, doorman__place_id(part->place),
+                               part->key, NULL, DOORMAN_NO_REASON, part->amount);
+    }
+    doorman__hold_return(permits, hold);
+    if (hold->state == DOORMAN__TRANSFERRED) {
+        doorman__transfer_spend(permits, hold);
+    } else {
+        doorman__hold_destroy(permits, hold);
+    }
+}
+
+/* Ends at most so many holds and waits whose time has come. */
+static void doorman__holds_end_due(doorman_permits *permits, size_t most) {
+    const doorman__timers *ends = &permits->holds.ends;
+    for (size_t i = 0; i < most && doorman__timers_due(ends) <= permits->at.now; i++) {
+        doorman__hold *hold = DOORMAN__WITHIN(doorman__hold, end, doorman__timers_first(ends));
+        if (hold->state == DOORMAN__WAITING) {
+            doorman__hold_refuse(permits, hold, DOORMAN_REASON_TIMED_OUT);
+        } else {
+            doorman__hold_expire(permits, hold);
+        }
+    }
+}
+
+/* Ends at most so many holds and waits whose time has come, and serves the queues. */
+static void doorman__holds_settle(doorman_permits *permits, size_t most) {
+    doorman__holds *holds = &permits->holds;
+    if (!holds->learned && permits->at.now >= holds->learns_until) {
+        holds->learned = true;
+        doorman__hold *hold = holds->waiting.first;
+        for (; hold; hold = hold->later) doorman__hold_queue_wake(permits, hold->wait->queue);
+    }
+    doorman__holds_end_due(permits, most);
+    doorman__holds_serve(permits, most);
+}
+
+/* Returns when the holds want to be updated. */
+static doorman_time doorman__holds_due(const doorman_permits *permits) {
+    const doorman__holds *holds = &permits->holds;
+    doorman_time due = doorman__timers_due(&holds->ends);
+    if (!holds->learned && holds->waiting.count) {
+        due = doorman__earlier(due, holds->learns_until);
+    }
+    if (!holds->first_ready) return due;
+    doorman_time again = holds->stuck ? doorman__after(permits->updated_at, DOORMAN_SECOND) : 0;
+    return doorman__earlier(due, again);
+}
+
+/* ---- holds: a repeated permit (P9) */
+
+/* Returns whether a permit has the items of a hold. */
+static bool doorman__hold_same(const doorman_permits *permits, const doorman__hold *hold,
+                               size_t count) {
+    if (hold->part_count != count) return false;
+    for (size_t i = 0; i < count; i++) {
+        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        const doorman__want *want = &permits->wants[i];
+        bool same = doorman__equal(part->cost, want->cost) &&
+                    doorman__equal(part->min, want->min) && strcmp(part->key, want->key) == 0 &&
+                    strcmp(doorman__place_id(part->place), want->resource_id) == 0;
+        if (!same) return false;
+    }
+    return true;
+}
+
+/* Describes a hold that its permit has renewed. */
+static void doorman__hold_regrant(doorman_permits *permits, doorman__hold *hold,
+                                  doorman_permit *out) {
+    memset(out, 0, sizeof *out);
+    for (size_t i = 0; i < hold->part_count; i++) {
+        permits->grants[i] = (doorman_permit_grant){.granted = doorman__hold_parts(hold)[i].amount};
+    }
+    out->granted = true;
+    out->items = permits->grants;
+    out->item_count = hold->part_count;
+    out->hold_id = hold->id;
+    out->node = permits->options.node;
+    out->expires_in = doorman__hold_extend(permits, hold);
+}
+
+/* Lets a repeat take over the place of a waiting permit. The earlier ticket is refused. */
+static doorman_status doorman__hold_take_over(doorman_permits *permits, doorman__hold *hold,
+                                              const doorman_permit_request *request,
+                                              doorman_permit *out) {
+    doorman__wait *wait = hold->wait, *earlier = doorman__wait_create(permits, 0);
+    doorman__owner *connection = NULL;
+    if (earlier && request->connection) {
+        connection =
+            doorman__owner_get(permits, &request->connection, sizeof request->connection, true);
+    }
+    if (!earlier || (request->connection && !connection)) {
+        doorman__wait_free(earlier);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    if (connection) connection->wait_count++;
+    if (wait->connection) wait->connection->wait_count--;
+    doorman__owner_leave(permits, wait->connection);
+    wait->connection = connection;
+    uint64_t ticket = earlier->ticket;
+    earlier->ticket = wait->ticket;
+    wait->ticket = ticket;
+    earlier->permit = (doorman_permit){.reason = DOORMAN_REASON_REPEATED};
+    doorman__wait_decided(permits, earlier);
+    const doorman__hold_queue *queue = wait->queue;
+    const doorman_permit_limit *limit = queue->slot ? queue->slot->limit : NULL;
+    doorman_time most = request->max_wait;
+    if (limit) {
+        const doorman_figures *figures = doorman__limit_figures(limit, queue->counter->override_);
+        most = doorman__earlier(most, figures->max_wait);
+    }
+    wait->asked_at = permits->at.now;
+    wait->max_wait = request->max_wait;
+    wait->detail = request->detail;
+    hold->asked_time_to_live = request->time_to_live;
+    doorman__timer_set(&permits->holds.ends, &hold->end, doorman__after(wait->asked_at, most));
+    doorman__permit_pending(hold, limit ? limit->name : NULL, out);
+    return DOORMAN_OK;
+}
+
+/* Decides on a permit whose client and request_id are known already. Returns false if they are
+ * not. */
+static bool doorman__permits_repeat(doorman_permits *permits, const doorman_permit_request *request,
+                                    doorman_permit *out, doorman_status *status) {
+    doorman__hold *hold =
+        doorman__holds_find_request(permits, request->client_id, request->request_id);
+    *status = DOORMAN_OK;
+    if (hold && hold->state == DOORMAN__HELD && hold->end.at <= permits->at.now) {
+        doorman__hold_expire(permits, hold);
+        hold = NULL;
+    }
+    if (!hold) return false;
+    bool same = !hold->seized && doorman__hold_same(permits, hold, request->item_count);
+    bool may_wait = request->max_wait > 0 && !permits->holds.no_wait;
+    if (same && hold->state == DOORMAN__WAITING && !may_wait) {
+        doorman__hold_refuse(permits, hold, DOORMAN_REASON_REPEATED);
+        return false;
+    }
+    if (same && hold->state == DOORMAN__HELD) {
+        doorman__hold_regrant(permits, hold, out);
+    } else if (same && hold->state == DOORMAN__WAITING) {
+        *status = doorman__hold_take_over(permits, hold, request, out);
+    } else {
+        *out = (doorman_permit){.reason = DOORMAN_REASON_REPEATED};
+        doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, permits->wants[0].resource_id,
+                               permits->wants[0].key, NULL, DOORMAN_REASON_REPEATED, 0);
+    }
+    return true;
 }
 
 /* Checks a request, and reads what its items want. */
@@ -13888,13 +16290,50 @@ static doorman_status doorman__permits_check_whole(doorman_permits *permits,
     return doorman__wants_read(permits->wants, request, error);
 }
 
+/* Returns whether a permit lacks units of CONCURRENCY. Changes nothing. */
+static bool doorman__permits_lacks_units(doorman_permits *permits,
+                                         const doorman_permit_request *request) {
+    const size_t count = request->item_count;
+    (void)doorman__wants_read(permits->wants, request, NULL);
+    bool lacks = doorman__permits_prepare(permits, count, false) &&
+                 !doorman__permits_evaluate(permits, count, request->max_wait) &&
+                 doorman__permits_lacking(permits, count);
+    doorman__permits_end_call(permits, count);
+    return lacks;
+}
+
+/* Settles holds before a decision. If many holds end together, the units that the permit needs may
+ * belong to one of those that a call leaves for later. So a permit that lacks units ends more
+ * holds. */
+static void doorman__holds_settle_for(doorman_permits *permits,
+                                      const doorman_permit_request *request) {
+    const doorman__timers *ends = &permits->holds.ends;
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
+    for (int i = 0; i < DOORMAN__LACKING_ROUNDS; i++) {
+        bool late = request->request_id && doorman__timers_due(ends) <= permits->at.now;
+        if (!late || !doorman__permits_lacks_units(permits, request)) break;
+        doorman__holds_end_due(permits, DOORMAN__CALL_ENDS);
+    }
+    (void)doorman__wants_read(permits->wants, request, NULL); /* others were decided on */
+}
+
 /* Decides on the request that doorman__permits_check_whole has checked last. */
 static doorman_status doorman__permits_run_checked(doorman_permits *permits,
                                                    const doorman_permit_request *request,
                                                    bool inspects, doorman_permit *out,
                                                    doorman_time epoch, doorman_time now) {
+    doorman__holds *holds = &permits->holds;
+    doorman_status status = DOORMAN_OK;
     doorman__moment_move(&permits->at, epoch, now);
-    doorman_status status = doorman__permits_decide(permits, request, inspects, out);
+    if (doorman__holds_due(permits) <= permits->at.now) doorman__holds_settle_for(permits, request);
+    if (!inspects && request->request_id) {
+        doorman__holds_prefetch_id(permits, DOORMAN__AHEAD_NODE);
+        if (doorman__permits_repeat(permits, request, out, &status)) return status;
+    }
+    int priority = request->has_priority ? request->priority : 1;
+    doorman_time before = (doorman_time)(DOORMAN_PRIORITY_MAX - priority) << 58;
+    holds->turn = before + (doorman_time)holds->arrivals + 1;
+    status = doorman__permits_decide(permits, request, inspects, out);
     doorman__permits_end_call(permits, request->item_count);
     return status;
 }
@@ -13906,6 +16345,7 @@ static doorman_status doorman__permits_run(doorman_permits *permits,
     doorman_status status = doorman__permits_check_whole(permits, request, error);
     if (status != DOORMAN_OK) return status;
     status = doorman__permits_run_checked(permits, request, inspects, out, epoch, now);
+    if (status == DOORMAN_INVALID_ARGUMENT) return doorman__fail(error, status, DOORMAN__HOLD_RULE);
     return status == DOORMAN_OUT_OF_MEMORY ? doorman__no_memory(error) : status;
 }
 
@@ -13948,6 +16388,27 @@ static uint64_t doorman__report_refund(const doorman__meter *meter, const doorma
     return doorman__parts_floor(meter->figures->size - level);
 }
 
+/* P17: returns the largest amount that a report may charge to a lease. A lease has no debt. */
+static uint64_t doorman__leased_report_room(const doorman_permits *permits,
+                                            const doorman__charge *charge, double cost) {
+    uint64_t room[DOORMAN__STATE_WORDS_MAX];
+    if (!doorman__leased_live(permits, charge->lease, charge->limit)) return 0;
+    const doorman__meter meter =
+        doorman__leased_meter(permits, charge->lease, charge->limit, cost, room);
+    uint64_t saved = doorman__meter_saved(&meter, &permits->at);
+    uint64_t max_cost = doorman__charge_max_cost(charge);
+    return max_cost < saved ? max_cost : saved;
+}
+
+/* P17: charges a report to a lease. What the lease does not have shows demand. */
+static void doorman__leased_charge_report(doorman_permits *permits, const doorman__charge *charge,
+                                          int64_t parts, double cost) {
+    double taken = (double)parts / DOORMAN__UNIT;
+    if (parts > 0) doorman__leased_charge(permits, charge->lease, taken);
+    if (!(cost - taken > 0.5 / DOORMAN__UNIT)) return;
+    doorman__leased_refuse(permits, charge->lease, charge->place, charge->limit, cost - taken);
+}
+
 /* Returns the parts of a report that one counter takes; negative for a refund. */
 static int64_t doorman__charge_reported(const doorman_permits *permits,
                                         const doorman__charge *charge, double cost) {
@@ -13955,7 +16416,9 @@ static int64_t doorman__charge_reported(const doorman_permits *permits,
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
     uint64_t most = 0;
-    if (cost < 0) {
+    if (charge->limit->leased) {
+        most = cost < 0 ? 0 : doorman__leased_report_room(permits, charge, cost);
+    } else if (cost < 0) {
         most = doorman__report_refund(&meter, &permits->at);
     } else {
         uint64_t max_cost = doorman__charge_max_cost(charge);
@@ -13970,14 +16433,18 @@ static int64_t doorman__charge_reported(const doorman_permits *permits,
 static doorman_status doorman__permits_charge_report(doorman_permits *permits, double cost,
                                                      double *charged) {
     int64_t amounts[DOORMAN_LIMITS_MAX] = {0}, least = 0;
+    bool first = true;
     if (!doorman__permits_prepare(permits, 1, true)) return DOORMAN_OUT_OF_MEMORY;
     assert(permits->charge_count <= DOORMAN_LIMITS_MAX);
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
+        if (charge->limit->kind == DOORMAN_CONCURRENCY) continue;
         amounts[i] = doorman__charge_reported(permits, charge, cost);
         bool smaller = cost < 0 ? amounts[i] > least : amounts[i] < least;
-        if (i == 0 || smaller) least = amounts[i];
+        if (first || smaller) least = amounts[i];
+        first = false;
         if (!amounts[i] || charge->counter) continue;
+        if (doorman__limit_is_leased_rate(charge->limit)) continue;
         doorman_status status = doorman__charge_create(permits, charge);
         if (status == DOORMAN_OK) continue;
         doorman__permits_undo(permits);
@@ -13985,6 +16452,10 @@ static doorman_status doorman__permits_charge_report(doorman_permits *permits, d
     }
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
+        if (doorman__limit_is_leased_rate(charge->limit)) {
+            doorman__leased_charge_report(permits, charge, amounts[i], cost);
+            continue;
+        }
         if (!amounts[i]) continue;
         if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
         const doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
@@ -14032,7 +16503,7 @@ static size_t doorman__permits_reset_limit(doorman_permits *permits, const doorm
     doorman__slot *slot = place->slots[index].slot;
     const doorman__identity identity = doorman__limit_identity(permits, limit, place, of_key);
     doorman__counter *counter = doorman__slot_find(slot, &identity);
-    if (!counter) return 0;
+    if (!counter || limit->kind == DOORMAN_CONCURRENCY) return 0; /* its units are still held */
     doorman__permits_drop(permits, slot, counter, DOORMAN_PERMIT_KEY_REMOVED);
     return 1;
 }
@@ -14086,6 +16557,817 @@ doorman_status doorman_permits_ban(doorman_permits *permits, const char *resourc
     doorman__permits_event(permits, DOORMAN_PERMIT_BANNED, resource_id, key, NULL,
                            DOORMAN_REASON_BANNED, (double)duration / 1e9);
     return DOORMAN_OK;
+}
+
+/* ---- holds: what clients ask */
+
+/* What a request must have. */
+typedef enum doorman__hold_needs {
+    DOORMAN__NEEDS_ID,
+    DOORMAN__NEEDS_REQUEST_ID,
+    DOORMAN__NEEDS_ONE, /* exactly one of the two */
+    DOORMAN__NEEDS_BOTH,
+    DOORMAN__NEEDS_NOTHING
+} doorman__hold_needs;
+
+/* Goes through the rules that a request breaks. */
+static const char *doorman__hold_request_wrong(const doorman_hold_request *request,
+                                               doorman__hold_needs needs, size_t *next) {
+    const bool one = needs == DOORMAN__NEEDS_ONE;
+    const bool needs_id = needs == DOORMAN__NEEDS_ID || needs == DOORMAN__NEEDS_BOTH;
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(request->client_id), "client_id: " DOORMAN__ID_RULE},
+        {needs_id && !request->id, "id: is missing"},
+        {request->id > DOORMAN__REQUEST_ID_MAX, "id: must be at most 2^53 - 1"},
+        {needs == DOORMAN__NEEDS_BOTH && !request->request_id, "request_id: is missing"},
+        {one && !request->id == !request->request_id, "id: either id or request_id must be given"},
+        {request->request_id > DOORMAN__REQUEST_ID_MAX, "request_id: must be at most 2^53 - 1"},
+        {!doorman__duration_valid(request->time_to_live),
+         "time_to_live: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {request->amount_count && !request->amounts, "amounts: must not be NULL"},
+        {request->item_count && !request->items, "items: must not be NULL"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+static doorman_status doorman__hold_request_check(const doorman_hold_request *request,
+                                                  doorman__hold_needs needs, doorman_error *error) {
+    size_t next = 0;
+    const char *text = doorman__hold_request_wrong(request, needs, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    for (size_t i = 0; i < request->amount_count; i++) {
+        if (doorman__amount_valid(request->amounts[i])) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "amounts[%zu]: " DOORMAN__AMOUNT_RULE,
+                             i);
+    }
+    return DOORMAN_OK;
+}
+
+/* Checks a request, and starts a call. */
+static doorman_status doorman__holds_begin(doorman_permits *permits,
+                                           const doorman_hold_request *request,
+                                           doorman__hold_needs needs, doorman_error *error,
+                                           doorman_time epoch, doorman_time now) {
+    doorman_status status = doorman__hold_request_check(request, needs, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__moment_move(&permits->at, epoch, now);
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
+    return DOORMAN_OK;
+}
+
+/* Makes room for the items of a result. */
+static bool doorman__holds_reserve_items(doorman_permits *permits, size_t count) {
+    void *items = permits->holds.items;
+    bool room =
+        doorman__reserve(&items, &permits->holds.item_capacity, count, sizeof(doorman_hold_item));
+    permits->holds.items = (doorman_hold_item *)items;
+    return room;
+}
+
+/* Describes what is held. The resources and keys are valid until the next call, because places and
+ * keys are only freed by a call. Precondition: there is room for the items. */
+static void doorman__hold_describe(doorman_permits *permits, const doorman__hold *hold,
+                                   doorman_time expires_in, doorman_hold *out) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        permits->holds.items[i] =
+            (doorman_hold_item){doorman__place_id(part->place), part->key, part->amount};
+    }
+    *out = (doorman_hold){.id = hold->id,
+                          .node = permits->options.node,
+                          .expires_in = expires_in,
+                          .items = permits->holds.items,
+                          .item_count = hold->part_count};
+}
+
+static void doorman__hold_gone(uint64_t id, doorman_hold *out) {
+    *out = (doorman_hold){.gone = true, .id = id};
+}
+
+/* Returns the hold with an id, if it belongs to the client and has not ended. */
+static doorman__hold *doorman__holds_of(doorman_permits *permits, const char *client_id,
+                                        uint64_t id) {
+    doorman__hold *hold = doorman__holds_find(permits, id);
+    if (!hold || hold->state != DOORMAN__HELD) return NULL;
+    doorman__hold_prefetch(permits, hold);
+    if (strcmp(doorman__owner_name(hold->owner), client_id) != 0) return NULL;
+    doorman__hold_prefetch_neighbours(permits, hold);
+    if (hold->end.at > permits->at.now) return hold;
+    doorman__hold_expire(permits, hold);
+    return NULL;
+}
+
+/* Returns the amount that a request has for an item. */
+static double doorman__hold_amount(const doorman_hold_request *request, size_t index) {
+    return index < request->amount_count ? request->amounts[index] : 0;
+}
+
+/* ---- holds: renewing, and learning what is held (P16) */
+
+static doorman_status doorman__hold_item_check(const doorman_hold_item *item, size_t index,
+                                               doorman_error *error) {
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(item->resource_id), "resource_id: " DOORMAN__ID_RULE},
+        {item->key && !doorman__key_valid(item->key), "key: " DOORMAN__KEY_RULE},
+        {!doorman__amount_valid(item->amount), "amount: " DOORMAN__AMOUNT_RULE},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (!text) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "items[%zu].%s", index, text);
+}
+
+static doorman_status doorman__hold_items_check(const doorman_permits *permits,
+                                                const doorman_hold_request *request,
+                                                doorman_error *error) {
+    if (request->item_count > permits->options.item_max) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "items: at most %zu",
+                             permits->options.item_max);
+    }
+    for (size_t i = 0; i < request->item_count; i++) {
+        doorman_status status = doorman__hold_item_check(&request->items[i], i, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    return DOORMAN_OK;
+}
+
+/* Makes the request for a permit on what a predecessor has granted. An item accepts any amount up
+ * to what is said to be held. Returns false if memory runs out. */
+static bool doorman__holds_read_claim(doorman_permits *permits,
+                                      const doorman_hold_request *request) {
+    void *wants = permits->wants;
+    size_t count = request->item_count;
+    bool room = doorman__reserve(&wants, &permits->want_capacity, count, sizeof *permits->wants);
+    permits->wants = (doorman__want *)wants;
+    for (size_t i = 0; room && i < count; i++) {
+        const doorman_hold_item *item = &request->items[i];
+        permits->wants[i] = (doorman__want){.resource_id = item->resource_id,
+                                            .key = item->key ? item->key : "",
+                                            .cost = item->amount};
+    }
+    return room;
+}
+
+/* Divides what is free among the items, in their order. Rates are not charged: the predecessor has
+ * charged them. Limits in shadow only bound what their counters can count. */
+static void doorman__holds_believe(doorman_permits *permits, size_t count) {
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        double limit = charge->figures->limit;
+        uint64_t most = doorman__parts_floor(charge->shadow ? DOORMAN__SUM_MAX : limit);
+        uint64_t held = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
+        bool bound = charge->limit->kind == DOORMAN_CONCURRENCY;
+        charge->reason = DOORMAN_NO_REASON;
+        charge->spare = !bound ? UINT64_MAX : held < most ? most - held : 0;
+        charge->granted = 0;
+    }
+    for (size_t i = 0; i < count; i++) {
+        doorman__want *want = &permits->wants[i];
+        want->parts = doorman__parts_ceil(want->cost);
+        for (size_t j = 0; j < want->charge_count; j++) {
+            const doorman__charge *charge = &permits->charges[want->charges[j]];
+            if (charge->spare < want->parts) want->parts = charge->spare;
+        }
+        want->granted = doorman__min(want->cost, doorman__parts_units(want->parts));
+        for (size_t j = 0; j < want->charge_count; j++) {
+            doorman__charge *charge = &permits->charges[want->charges[j]];
+            bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
+            charge->spare -= charge->spare < UINT64_MAX ? want->parts : 0;
+            if (holds) charge->granted += want->parts;
+        }
+    }
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        permits->charges[i].offer = permits->charges[i].granted;
+    }
+}
+
+/* Makes a hold with the id that its client says. Sets *out to NULL if nothing is free, or if a
+ * bound forbids it. */
+static doorman_status doorman__holds_learn(doorman_permits *permits,
+                                           const doorman_hold_request *request,
+                                           doorman__hold **out) {
+    const doorman_permit_request permit = {.item_count = request->item_count,
+                                           .client_id = request->client_id,
+                                           .time_to_live = request->time_to_live};
+    doorman_permit result = {.pending = false};
+    bool fits = true;
+    *out = NULL;
+    if (!doorman__holds_read_claim(permits, request)) return DOORMAN_OUT_OF_MEMORY;
+    if (!doorman__permits_prepare(permits, request->item_count, true)) return DOORMAN_OUT_OF_MEMORY;
+    doorman__holds_believe(permits, request->item_count);
+    doorman_status status = doorman__permits_create_counters(permits, &fits);
+    if (status != DOORMAN_OK || !fits) return status;
+    status = doorman__permits_reserve_hold(permits, &permit, out, &fits);
+    if (status != DOORMAN_OK || !*out) return status;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        uint64_t amount = doorman__charge_amount(charge); /* 0: there is no room for the counter */
+        if (!amount) continue;
+        doorman__counter_state(charge->counter)[0] += amount;
+        if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
+    }
+    doorman__hold_grant(permits, *out, &permit, request->id, &result);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permits_renew(doorman_permits *permits, const doorman_hold_request *request,
+                                     doorman_hold *out, doorman_error *error, doorman_time epoch,
+                                     doorman_time now) {
+    doorman_status status = doorman__hold_items_check(permits, request, error);
+    if (status != DOORMAN_OK) return status;
+    status = doorman__holds_begin(permits, request, DOORMAN__NEEDS_ID, error, epoch, now);
+    if (status != DOORMAN_OK) return status;
+    doorman__hold *hold = doorman__holds_of(permits, request->client_id, request->id);
+    bool known = doorman__holds_find(permits, request->id) != NULL;
+    size_t count = hold ? hold->part_count : request->item_count;
+    if (!doorman__holds_reserve_items(permits, count)) return doorman__no_memory(error);
+    bool learns = permits->at.now < permits->holds.learns_until;
+    if (!hold && !known && learns && request->item_count) {
+        status = doorman__holds_learn(permits, request, &hold);
+        doorman__permits_end_call(permits, request->item_count);
+        if (status != DOORMAN_OK) return doorman__no_memory(error);
+    }
+    if (!hold) {
+        doorman__hold_gone(0, out);
+        return DOORMAN_OK;
+    }
+    doorman__hold_describe(permits, hold, doorman__hold_extend(permits, hold), out);
+    return DOORMAN_OK;
+}
+
+/* ---- holds: releasing, and sharing results (P10) */
+
+/* Refuses the permits that wait for the work of a hold that was released. */
+static void doorman__holds_share(doorman_permits *permits, const doorman__hold_part *part) {
+    const doorman__identity of_key = doorman__identity_of(permits, part->place, part->key);
+    doorman__chains *nodes = &permits->holds.by_key;
+    doorman__chain *node = doorman__chains_first(nodes, (uint32_t)of_key.hash);
+    for (doorman__chain *next = NULL; node; node = next) {
+        next = node->next;
+        doorman__hold *hold = DOORMAN__WITHIN(doorman__wait, by_key, node)->hold;
+        const doorman__hold_part *other = doorman__hold_parts(hold);
+        bool same = other->place == part->place && strcmp(other->key, part->key) == 0;
+        if (!same) continue;
+        doorman__hold_refuse(permits, hold, DOORMAN_REASON_SHARED);
+        next = doorman__chains_first(nodes, (uint32_t)of_key.hash); /* the lists may have changed */
+    }
+}
+
+/* Releases units of a hold. */
+static void doorman__hold_release(doorman_permits *permits, doorman__hold *hold,
+                                  const doorman_hold_request *request, doorman_hold *out) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        doorman__hold_cut(permits, hold, i, doorman__hold_amount(request, i), NULL);
+    }
+    doorman__hold_describe(permits, hold, 0, out);
+    if (doorman__hold_has_units(hold)) return;
+    for (size_t i = 0; i < hold->part_count; i++) {
+        doorman__holds_share(permits, &doorman__hold_parts(hold)[i]);
+    }
+    *out = (doorman_hold){.id = hold->id};
+    doorman__hold_destroy(permits, hold);
+}
+
+doorman_status doorman_permits_release(doorman_permits *permits,
+                                       const doorman_hold_request *request, doorman_hold *out,
+                                       doorman_error *error, doorman_time epoch, doorman_time now) {
+    doorman_status status =
+        doorman__holds_begin(permits, request, DOORMAN__NEEDS_ONE, error, epoch, now);
+    if (status != DOORMAN_OK) return status;
+    const char *client_id = request->client_id;
+    doorman__hold *hold = doorman__holds_find_request(permits, client_id, request->request_id);
+    bool waits = hold && hold->state == DOORMAN__WAITING;
+    if (!waits) hold = doorman__holds_of(permits, client_id, hold ? hold->id : request->id);
+    if (waits) {
+        doorman__hold_refuse(permits, hold, DOORMAN_REASON_TIMED_OUT);
+        *out = (doorman_hold){.gone = false};
+    } else if (!hold) {
+        doorman__hold_gone(0, out);
+    } else {
+        bool room = doorman__holds_reserve_items(permits, hold->part_count);
+        if (!room) return doorman__no_memory(error);
+        doorman__hold_release(permits, hold, request, out);
+    }
+    doorman__holds_serve(permits, DOORMAN__CALL_ENDS);
+    return DOORMAN_OK;
+}
+
+/* ---- holds: transferring and seizing (P11) */
+
+/* Refuses a transfer or a seizure; nothing has changed. */
+static doorman_status doorman__hold_refused(doorman_reason reason, doorman_hold *out) {
+    *out = (doorman_hold){.reason = reason};
+    return DOORMAN_OK;
+}
+
+/* Makes a copy of a hold without units, and with room for its takes. Returns OK,
+ * RESOURCE_EXHAUSTED or OUT_OF_MEMORY. */
+static doorman_status doorman__hold_copy(doorman_permits *permits, const doorman__hold *hold,
+                                         const doorman_hold_request *request, doorman__hold **out) {
+    const doorman__hold_part *parts = doorman__hold_parts(hold);
+    size_t bytes = doorman__parts_bytes(parts, hold->part_count);
+    if (!doorman__holds_reserve_items(permits, hold->part_count)) return DOORMAN_OUT_OF_MEMORY;
+    if (!doorman__holds_has_room(permits, request->client_id, bytes)) {
+        return DOORMAN_RESOURCE_EXHAUSTED;
+    }
+    doorman__hold *copy = doorman__hold_create(permits, request->client_id, request->request_id,
+                                               parts, hold->part_count);
+    if (!copy) return DOORMAN_OUT_OF_MEMORY;
+    for (size_t i = 0; i < copy->part_count; i++) doorman__hold_parts(copy)[i].amount = 0;
+    copy->asked_time_to_live = request->time_to_live;
+    *out = copy;
+    if (doorman__takes_reserve(&copy->takes, hold->takes.count)) return DOORMAN_OK;
+    doorman__hold_destroy(permits, copy);
+    return DOORMAN_OUT_OF_MEMORY;
+}
+
+/* Answers a transfer that was made already. */
+static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman__hold *transfer,
+                                               doorman_hold *out, doorman_error *error) {
+    if (transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now) {
+        doorman__hold_gone(transfer->id, out);
+        return DOORMAN_OK;
+    }
+    if (!doorman__holds_reserve_items(permits, transfer->part_count)) {
+        return doorman__no_memory(error);
+    }
+    doorman__hold_describe(permits, transfer, doorman__hold_extend(permits, transfer), out);
+    return DOORMAN_OK;
+}
+
+static bool doorman__hold_is_transfer(const doorman__hold *hold) {
+    return hold->state == DOORMAN__TRANSFERRED || hold->state == DOORMAN__SPENT;
+}
+
+/* Returns how many of `amount` units a request moves. A part of them is rounded down to what
+ * counters count, so that both holds are counted in full. */
+static double doorman__hold_moved(const doorman_hold_request *request, size_t index,
+                                  double amount) {
+    double asked = doorman__hold_amount(request, index);
+    if (!request->amount_count || asked >= amount) return amount;
+    return doorman__parts_units(doorman__parts_floor(asked));
+}
+
+/* Moves units into a new transfer. Precondition: some units are moved. */
+static void doorman__hold_transfer(doorman_permits *permits, doorman__hold *hold,
+                                   doorman__hold *transfer, const doorman_hold_request *request,
+                                   doorman_hold *out) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        double amount = doorman__hold_parts(hold)[i].amount;
+        double moved = doorman__hold_moved(request, i, amount);
+        doorman__hold_cut(permits, hold, i, amount - moved, transfer);
+    }
+    transfer->takes.time_to_live = hold->takes.time_to_live;
+    transfer->source = hold;
+    transfer->next_transfer = hold->transfers;
+    hold->transfers = transfer;
+    doorman_time life = doorman__hold_start(permits, transfer, DOORMAN__TRANSFERRED, 0);
+    doorman__hold_describe(permits, transfer, life, out);
+    if (!doorman__hold_has_units(hold)) doorman__hold_destroy(permits, hold);
+}
+
+/* Returns whether a request moves units of a hold. */
+static bool doorman__hold_moves(const doorman__hold *hold, const doorman_hold_request *request) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        double amount = doorman__hold_parts(hold)[i].amount;
+        if (doorman__hold_moved(request, i, amount) > 0) return true;
+    }
+    return false;
+}
+
+doorman_status doorman_permits_transfer(doorman_permits *permits,
+                                        const doorman_hold_request *request, doorman_hold *out,
+                                        doorman_error *error, doorman_time epoch,
+                                        doorman_time now) {
+    doorman_status status =
+        doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, epoch, now);
+    if (status != DOORMAN_OK) return status;
+    doorman__hold *made =
+        doorman__holds_find_request(permits, request->client_id, request->request_id);
+    if (made && doorman__hold_is_transfer(made)) {
+        return doorman__transfer_repeat(permits, made, out, error);
+    }
+    if (made) return doorman__hold_refused(DOORMAN_REASON_REPEATED, out);
+    doorman__hold *hold = doorman__holds_of(permits, request->client_id, request->id);
+    if (!hold || !doorman__hold_moves(hold, request)) {
+        doorman__hold_gone(0, out);
+        return DOORMAN_OK;
+    }
+    status = doorman__hold_copy(permits, hold, request, &made);
+    if (status == DOORMAN_RESOURCE_EXHAUSTED) {
+        return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
+    }
+    if (status != DOORMAN_OK) return doorman__no_memory(error);
+    doorman__hold_transfer(permits, hold, made, request, out);
+    return DOORMAN_OK;
+}
+
+/* Returns the transfer with an id, if it has not ended. */
+static doorman__hold *doorman__holds_transfer(doorman_permits *permits, uint64_t id) {
+    doorman__hold *transfer = doorman__holds_find(permits, id);
+    if (!transfer || transfer->state != DOORMAN__TRANSFERRED) return NULL;
+    if (transfer->end.at > permits->at.now) return transfer;
+    doorman__hold_expire(permits, transfer);
+    return NULL;
+}
+
+/* Moves all units of a transfer into a new hold. */
+static void doorman__hold_seize(doorman_permits *permits, doorman__hold *transfer,
+                                doorman__hold *hold, doorman_hold *out) {
+    for (size_t i = 0; i < transfer->part_count; i++) {
+        doorman__hold_cut(permits, transfer, i, 0, hold);
+    }
+    hold->takes.time_to_live = transfer->takes.time_to_live;
+    hold->seized = transfer->id;
+    doorman_time life = doorman__hold_start(permits, hold, DOORMAN__HELD, 0);
+    doorman__hold_describe(permits, hold, life, out);
+    doorman__transfer_spend(permits, transfer);
+}
+
+doorman_status doorman_permits_seize(doorman_permits *permits, const doorman_hold_request *request,
+                                     doorman_hold *out, doorman_error *error, doorman_time epoch,
+                                     doorman_time now) {
+    doorman_status status =
+        doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, epoch, now);
+    if (status != DOORMAN_OK) return status;
+    doorman__hold *made =
+        doorman__holds_find_request(permits, request->client_id, request->request_id);
+    bool known = made != NULL;
+    if (known && made->seized != request->id) {
+        return doorman__hold_refused(DOORMAN_REASON_REPEATED, out);
+    }
+    if (known) made = doorman__holds_of(permits, request->client_id, made->id);
+    if (made) {
+        if (!doorman__holds_reserve_items(permits, made->part_count)) {
+            return doorman__no_memory(error);
+        }
+        doorman__hold_describe(permits, made, doorman__hold_extend(permits, made), out);
+        return DOORMAN_OK;
+    }
+    doorman__hold *transfer = doorman__holds_transfer(permits, request->id);
+    if (!transfer) {
+        doorman__hold_gone(0, out);
+        return DOORMAN_OK;
+    }
+    status = doorman__hold_copy(permits, transfer, request, &made);
+    if (status == DOORMAN_RESOURCE_EXHAUSTED) {
+        return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
+    }
+    if (status != DOORMAN_OK) return doorman__no_memory(error);
+    doorman__hold_seize(permits, transfer, made, out);
+    return DOORMAN_OK;
+}
+
+/* ---- holds: cancelling, decisions and lists */
+
+size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection, doorman_time epoch,
+                              doorman_time now) {
+    doorman__moment_move(&permits->at, epoch, now);
+    doorman__owner *owner = doorman__owner_find(permits, &connection, sizeof connection, true);
+    size_t count = 0, left = owner ? owner->wait_count : 0;
+    doorman__hold *hold = permits->holds.waiting.first;
+    for (doorman__hold *next = NULL; hold && count < left; hold = next) {
+        next = hold->later;
+        if (hold->wait->connection != owner) continue;
+        doorman__wait_free(doorman__hold_end_wait(permits, hold));
+        doorman__hold_destroy(permits, hold);
+        count++;
+    }
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
+    return count;
+}
+
+bool doorman_permits_next_decision(doorman_permits *permits, uint64_t *ticket,
+                                   doorman_permit *out) {
+    doorman__holds *holds = &permits->holds;
+    doorman__wait_free(holds->given);
+    doorman__wait *wait = holds->given = holds->first_decision;
+    if (!wait) return false;
+    holds->first_decision = wait->next;
+    if (!holds->first_decision) holds->last_decision = NULL;
+    *ticket = wait->ticket;
+    *out = wait->permit;
+    return true;
+}
+
+#define DOORMAN__LISTED_HOLDS 100
+
+bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *cursor,
+                               doorman_permits_hold *out) {
+    const doorman__hold *hold = permits->holds.granted.first;
+    uint64_t skipped = 0;
+    for (; hold; hold = hold->later) {
+        if (hold->state != DOORMAN__SPENT && skipped++ == cursor->position) break;
+    }
+    cursor->at_end = !hold || cursor->position >= DOORMAN__LISTED_HOLDS;
+    if (cursor->at_end) return false;
+    cursor->position++;
+    bool held = hold->state == DOORMAN__HELD;
+    const doorman__hold_part *first = doorman__hold_parts(hold);
+    *out = (doorman_permits_hold){.client_id = held ? doorman__owner_name(hold->owner) : NULL,
+                                  .id = hold->id,
+                                  .resource_id = doorman__place_id(first->place),
+                                  .key = first->key,
+                                  .amount = first->amount,
+                                  .item_count = hold->part_count,
+                                  .granted_at = hold->granted_at,
+                                  .ends_at = hold->end.at};
+    return true;
+}
+
+bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *cursor,
+                               doorman_permits_wait *out) {
+    const doorman__hold *hold = permits->holds.waiting.first;
+    for (uint64_t i = 0; hold && i < cursor->position; i++) hold = hold->later;
+    cursor->at_end = !hold || cursor->position >= DOORMAN__LISTED_HOLDS;
+    if (cursor->at_end) return false;
+    cursor->position++;
+    const doorman__wait *wait = hold->wait;
+    const doorman__hold_part *part = &doorman__hold_parts(hold)[wait->item];
+    const doorman__slot *slot = wait->queue ? wait->queue->slot : NULL;
+    *out = (doorman_permits_wait){.client_id = doorman__owner_name(hold->owner),
+                                  .resource_id = doorman__place_id(part->place),
+                                  .key = part->key,
+                                  .limit = slot && slot->limit ? slot->limit->name : NULL,
+                                  .cost = part->cost,
+                                  .priority = DOORMAN_PRIORITY_MAX - (int)(wait->place >> 58),
+                                  .asked_at = wait->asked_at,
+                                  .ends_at = hold->end.at};
+    return true;
+}
+
+/* ---- holds: a changed configuration (P15) */
+
+/* Finds or makes the counter of a limit in the new table of its slot. Returns NULL if memory runs
+ * out. */
+static doorman__counter *doorman__recount_counter(doorman_permits *permits, doorman__slot *slot,
+                                                  const doorman_permit_limit *limit,
+                                                  const doorman__identity *identity) {
+    doorman__counter *counter = doorman__counter_find(&slot->next_nodes, identity);
+    if (counter) return counter;
+    counter = doorman__counter_create(identity, 2, 0);
+    if (!counter) return NULL;
+    if (limit->leased) counter->flags |= DOORMAN__LEASED_UNITS;
+    counter->node.tag = identity->tag;
+    counter->generation = (uint16_t)(permits->generation + 1);
+    counter->override_ = doorman__limit_override(limit, identity->key);
+    if (doorman__chains_add(&slot->next_nodes, &counter->node, (uint32_t)identity->hash)) {
+        return counter;
+    }
+    DOORMAN_FREE(counter);
+    return NULL;
+}
+
+/* A limit that concerns a part of a hold, in the new configuration. */
+typedef struct doorman__recount {
+    const doorman_config *config;
+    doorman__slot **own;
+} doorman__recount;
+
+/* Returns the limits of a part, and how many there are. */
+static const doorman_permit_limit *doorman__recount_limits(const doorman__recount *recount,
+                                                           const doorman__hold_part *part,
+                                                           size_t *count) {
+    const doorman_template *found =
+        doorman__config_find(recount->config, doorman__place_id(part->place));
+    *count = found && found->has_limits ? found->limit_count : 0;
+    return *count ? found->limits : NULL;
+}
+
+static bool doorman__recount_concerns(const doorman_permit_limit *limit,
+                                      const doorman__hold_part *part) {
+    if (limit->kind != DOORMAN_CONCURRENCY) return false;
+    return !limit->key_count || doorman__keys_concern(limit->keys, limit->key_count, part->key);
+}
+
+/* Returns the new counter of a limit for a part. Returns NULL if memory runs out. */
+static doorman__counter *doorman__recount_part(doorman_permits *permits,
+                                               const doorman__recount *recount,
+                                               const doorman_permit_limit *limit,
+                                               const doorman__hold_part *part) {
+    doorman__slot *slot = recount->own[limit - recount->config->limits];
+    const doorman__identity of_key = doorman__identity_of(permits, part->place, part->key);
+    const doorman__identity identity =
+        doorman__limit_identity(permits, limit, part->place, &of_key);
+    return doorman__recount_counter(permits, slot, limit, &identity);
+}
+
+/* Counts a hold in the new counters. The sum of several old counters may be larger than a counter
+ * can count. It then counts as much as it can. Returns false if memory runs out. */
+static bool doorman__recount_hold(doorman_permits *permits, const doorman__recount *recount,
+                                  doorman__hold *hold) {
+    size_t all = 0, count = 0;
+    const uint64_t most = doorman__parts_floor(DOORMAN__SUM_MAX);
+    const doorman__hold_part *parts = doorman__hold_parts(hold);
+    for (size_t i = 0; i < hold->part_count; i++) {
+        const doorman_permit_limit *limits = doorman__recount_limits(recount, &parts[i], &count);
+        for (size_t j = 0; parts[i].amount > 0 && j < count; j++) {
+            all += doorman__recount_concerns(&limits[j], &parts[i]);
+        }
+    }
+    if (!doorman__takes_reserve(&hold->next_takes, all)) return false;
+    for (size_t i = 0; i < hold->part_count; i++) {
+        const doorman_permit_limit *limits = doorman__recount_limits(recount, &parts[i], &count);
+        for (size_t j = 0; parts[i].amount > 0 && j < count; j++) {
+            if (!doorman__recount_concerns(&limits[j], &parts[i])) continue;
+            doorman__counter *counter =
+                doorman__recount_part(permits, recount, &limits[j], &parts[i]);
+            if (!counter) return false;
+            const doorman_figures *figures = doorman__limit_figures(&limits[j], counter->override_);
+            uint64_t *state = doorman__counter_state(counter);
+            uint64_t units = doorman__parts_ceil(parts[i].amount);
+            if (units > most - state[0]) units = most - state[0];
+            if (!units) continue; /* the counter cannot count more */
+            state[0] += units;
+            doorman__takes_add(&hold->next_takes, counter, units, i, figures->time_to_live);
+        }
+    }
+    /* a hold without limits lasts as long as before */
+    if (!hold->next_takes.count) hold->next_takes.time_to_live = hold->takes.time_to_live;
+    return true;
+}
+
+/* Chooses the new queue of a waiting permit: that of the first limit that concerns it. Returns
+ * false if memory runs out. */
+static bool doorman__recount_wait(doorman_permits *permits, const doorman__recount *recount,
+                                  doorman__hold *hold) {
+    doorman__wait *wait = hold->wait;
+    doorman__hold_queue *queue = &permits->holds.loose;
+    for (size_t i = 0; i < hold->part_count && !queue->slot; i++) {
+        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        size_t count = 0;
+        const doorman_permit_limit *limits = doorman__recount_limits(recount, part, &count);
+        for (size_t j = 0; j < count && !queue->slot; j++) {
+            if (!(part->cost > 0) || !doorman__recount_concerns(&limits[j], part)) continue;
+            doorman__counter *counter = doorman__recount_part(permits, recount, &limits[j], part);
+            doorman__slot *slot = recount->own[&limits[j] - recount->config->limits];
+            queue = counter ? doorman__hold_queue_get(permits, slot, counter) : NULL;
+            if (!queue) return false;
+        }
+    }
+    bool room = doorman__timers_reserve(&queue->turns, queue->expected + queue->turns.count + 1);
+    if (room) queue->expected++;
+    wait->next_queue = room ? queue : NULL;
+    return room;
+}
+
+/* Frees the counters of a table, with their queues. */
+static void doorman__recount_free(doorman_permits *permits, doorman__chains *nodes) {
+    for (size_t i = 0; i < nodes->bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(nodes, i);
+        for (; node; node = node->next) {
+            doorman__hold_queue *queue = doorman__counter_queue((doorman__counter *)(void *)node);
+            if (!queue) continue;
+            doorman__timers_uninit(&queue->turns);
+            DOORMAN_FREE(queue);
+            permits->node_bytes -= sizeof *queue;
+        }
+    }
+    doorman__chains_free_all(nodes);
+}
+
+/* Adds the counters of a table to what is counted of all counters, or subtracts them. */
+static void doorman__recount_sums(doorman_permits *permits, const doorman__chains *nodes,
+                                  bool adds) {
+    for (size_t i = 0; i < nodes->bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(nodes, i);
+        for (; node; node = node->next) {
+            doorman__place *place = doorman__permits_place_of(permits, node->tag);
+            size_t bytes = doorman__counter_bytes((doorman__counter *)(void *)node);
+            permits->counter_count = adds ? permits->counter_count + 1 : permits->counter_count - 1;
+            permits->node_bytes = adds ? permits->node_bytes + bytes : permits->node_bytes - bytes;
+            if (place)
+                place->counter_count = adds ? place->counter_count + 1 : place->counter_count - 1;
+        }
+    }
+}
+
+/* Counts all holds in new counters. Returns false if memory runs out. The old counters stay in use
+ * until doorman__holds_recounted. */
+static bool doorman__holds_recount(doorman_permits *permits, const doorman_config *config,
+                                   doorman__slot **own) {
+    const doorman__recount recount = {config, own};
+    doorman__holds *holds = &permits->holds;
+    bool counted = true;
+    for (doorman__hold *hold = holds->granted.first; hold && counted; hold = hold->later) {
+        doorman__hold_prefetch_lines(hold->later);
+        counted = doorman__recount_hold(permits, &recount, hold);
+    }
+    for (doorman__hold *hold = holds->waiting.first; hold && counted; hold = hold->later) {
+        counted = doorman__recount_wait(permits, &recount, hold);
+    }
+    if (counted) return true;
+    for (doorman__hold *hold = holds->granted.first; hold; hold = hold->later) {
+        DOORMAN_FREE(hold->next_takes.list);
+        hold->next_takes = (doorman__takes){.list = NULL};
+    }
+    for (doorman__hold *hold = holds->waiting.first; hold; hold = hold->later) {
+        hold->wait->next_queue = NULL;
+    }
+    for (size_t i = 0; i < permits->slot_count; i++) {
+        doorman__recount_free(permits, &permits->slots[i]->next_nodes);
+    }
+    holds->loose.expected = 0;
+    return false;
+}
+
+/* Replaces the counters of holds by the new ones. All queues are ready then. */
+static void doorman__holds_recounted(doorman_permits *permits) {
+    doorman__holds *holds = &permits->holds;
+    for (doorman__hold *hold = holds->waiting.first; hold; hold = hold->later) {
+        doorman__timer_clear(&hold->wait->queue->turns, &hold->wait->turn);
+    }
+    holds->first_ready = holds->last_ready = NULL;
+    holds->loose.ready = false;
+    for (size_t i = 0; i < permits->slot_count; i++) {
+        doorman__slot *slot = permits->slots[i];
+        if (slot->kind != DOORMAN_CONCURRENCY) continue;
+        doorman__recount_sums(permits, &slot->nodes, false);
+        doorman__recount_free(permits, &slot->nodes);
+        slot->nodes = slot->next_nodes;
+        slot->next_nodes = (doorman__chains){.segments = NULL};
+        doorman__recount_sums(permits, &slot->nodes, true);
+    }
+    for (doorman__hold *hold = holds->granted.first; hold; hold = hold->later) {
+        doorman__hold_prefetch_lines(hold->later);
+        DOORMAN_FREE(hold->takes.list);
+        hold->takes = hold->next_takes;
+        hold->next_takes = (doorman__takes){.list = NULL};
+    }
+    for (doorman__hold *hold = holds->waiting.first; hold; hold = hold->later) {
+        doorman__wait *wait = hold->wait;
+        wait->queue = wait->next_queue;
+        wait->next_queue = NULL;
+        wait->need = 0; /* it is decided again */
+        wait->queue->expected = 0;
+        doorman__timer_set(&wait->queue->turns, &wait->turn, wait->place);
+        doorman__hold_queue_wake(permits, wait->queue);
+    }
+}
+
+/* Returns the name of a limit in a configuration, or NULL. */
+static const char *doorman__config_limit_name(const doorman_config *config, const char *name) {
+    for (size_t i = 0; name && i < config->template_count; i++) {
+        const doorman_template *template_ = &config->templates[i];
+        for (size_t j = 0; j < template_->limit_count; j++) {
+            if (strcmp(template_->limits[j].name, name) == 0) return template_->limits[j].name;
+        }
+    }
+    return NULL;
+}
+
+/* Lets the decisions that nobody has taken yet point to the names of a new configuration. A limit
+ * that is not there any more becomes NULL. */
+static void doorman__holds_rename(doorman_permits *permits, const doorman_config *config) {
+    for (doorman__wait *wait = permits->holds.first_decision; wait; wait = wait->next) {
+        doorman_permit_grant *grants = (doorman_permit_grant *)(void *)(wait + 1);
+        wait->permit.limit = doorman__config_limit_name(config, wait->permit.limit);
+        for (size_t i = 0; i < wait->permit.item_count; i++) {
+            grants[i].limit = doorman__config_limit_name(config, grants[i].limit);
+        }
+        size_t kept = 0;
+        for (size_t i = 0; i < wait->permit.detail_count; i++) {
+            doorman_permit_detail *detail = &wait->details[i];
+            detail->limit = doorman__config_limit_name(config, detail->limit);
+            if (detail->limit) wait->details[kept++] = *detail;
+        }
+        wait->permit.detail_count = kept;
+    }
+}
+
+/* Frees all holds, waits and decisions. The counters are freed by the caller. */
+static void doorman__holds_clear(doorman_permits *permits) {
+    doorman__holds *holds = &permits->holds;
+    while (holds->waiting.first) {
+        doorman__hold *hold = holds->waiting.first;
+        doorman__wait_free(doorman__hold_end_wait(permits, hold));
+        doorman__hold_destroy(permits, hold);
+    }
+    for (doorman__hold *hold = holds->granted.first; hold; hold = hold->later) {
+        doorman__hold_return(permits, hold);
+        hold->source = hold->transfers = NULL;
+    }
+    while (holds->granted.first) doorman__hold_destroy(permits, holds->granted.first);
+    while (holds->first_ready) doorman__hold_queue_rest(permits, holds->first_ready);
+    for (doorman__wait *next = NULL, *wait = holds->first_decision; wait; wait = next) {
+        next = wait->next;
+        doorman__wait_free(wait);
+    }
+    doorman__wait_free(holds->given);
+    holds->first_decision = holds->last_decision = holds->given = NULL;
+}
+
+/* Frees the memory of the tables. Precondition: there are no holds. */
+static void doorman__holds_uninit(doorman__holds *holds) {
+    assert(!holds->granted.count && !holds->waiting.count);
+    doorman__chains_uninit(&holds->by_id);
+    doorman__chains_uninit(&holds->by_request);
+    doorman__chains_uninit(&holds->by_key);
+    doorman__chains_uninit(&holds->owners);
+    doorman__timers_uninit(&holds->ends);
+    doorman__timers_uninit(&holds->loose.turns);
+    DOORMAN_FREE(holds->items);
+    DOORMAN_FREE(holds->parts);
 }
 
 /* ---- permits: the whole object */
@@ -14180,7 +17462,7 @@ static size_t doorman__config_slots(const doorman_config *config, size_t *limit_
 }
 
 /* Finds or makes the slots of all limits of a configuration: see own_slots and open_slots of
- * doorman_permits. On failure, the slots that were made are freed. */
+ * doorman_permits. Counts the holds in them. On failure, the slots that were made are freed. */
 static doorman__slot **doorman__permits_make_slots(doorman_permits *permits,
                                                    const doorman_config *config) {
     size_t limits = 0, count = doorman__config_slots(config, &limits);
@@ -14194,7 +17476,7 @@ static doorman__slot **doorman__permits_make_slots(doorman_permits *permits,
     for (size_t i = 0; made && i < config->template_count; i++) {
         if (own[count + i]) own[limits++] = own[count + i];
     }
-    if (made) return own;
+    if (made && doorman__holds_recount(permits, config, own)) return own;
     DOORMAN_FREE(own);
     while (permits->slot_count > before) DOORMAN_FREE(permits->slots[--permits->slot_count]);
     return NULL;
@@ -14227,6 +17509,32 @@ static void doorman__permits_measure(doorman_permits *permits, const doorman_con
     }
 }
 
+/* Notes how long holds may last in a configuration, with the drift. Holds of earlier configurations
+ * may last longer. If an operator restarts with a shorter time to live, learning_mode_duration says
+ * for how long holds of the previous file may last. */
+static void doorman__holds_note_life(doorman_permits *permits, const doorman_config *config) {
+    permits->holds.configured = false;
+    for (size_t i = 0; i < config->template_count; i++) {
+        const doorman_template *template_ = &config->templates[i];
+        for (size_t j = 0; j < template_->limit_count; j++) {
+            const doorman_permit_limit *limit = &template_->limits[j];
+            bool holds = limit->kind == DOORMAN_CONCURRENCY;
+            permits->holds.configured = permits->holds.configured || holds;
+            permits->leases.has_gauges = permits->leases.has_gauges || (holds && limit->leased);
+            if (!holds || limit->leased) continue;
+            doorman_time life = limit->figures.time_to_live;
+            for (size_t k = 0; k < limit->override_count; k++) {
+                life = doorman__later(life, limit->overrides[k].figures.time_to_live);
+            }
+            life += doorman__scale(life, permits->options.drift) + 1;
+            if (template_->algorithm.has_learning_mode_duration) {
+                life = doorman__later(life, template_->algorithm.learning_mode_duration);
+            }
+            permits->holds.longest = doorman__later(permits->holds.longest, life);
+        }
+    }
+}
+
 doorman_status doorman_permits_configure(doorman_permits *permits, const doorman_config *config) {
     if (!config) return DOORMAN_INVALID_ARGUMENT;
     doorman__slot **own = doorman__permits_make_slots(permits, config);
@@ -14240,6 +17548,9 @@ doorman_status doorman_permits_configure(doorman_permits *permits, const doorman
     permits->own_slots = own;
     permits->own_count = count;
     permits->open_slots = own + count;
+    doorman__holds_recounted(permits);
+    doorman__holds_rename(permits, config);
+    doorman__holds_note_life(permits, config);
     permits->config = config;
     permits->generation++;
     doorman__permits_measure(permits, config);
@@ -14258,6 +17569,13 @@ static doorman_status doorman__permits_check_options(doorman_permits_options *ow
     if (!own->memory_max) own->memory_max = SIZE_MAX;
     if (!own->message_item_max) own->message_item_max = 10000;
     if (!own->message_detail_max) own->message_detail_max = 100;
+    if (!own->hold_max) own->hold_max = 1000000;
+    if (!own->client_hold_max) own->client_hold_max = 10000;
+    if (!own->wait_max) own->wait_max = 10000;
+    if (!own->client_wait_max) own->client_wait_max = 1000;
+    if (!own->connection_wait_max) own->connection_wait_max = 100;
+    if (!(own->drift >= 0 && own->drift <= 1)) wrong = "drift: must be from 0 to 1";
+    if (own->drift <= 0) own->drift = DOORMAN__DRIFT;
     if (!own->config) wrong = "config: must not be NULL";
     if (own->item_max > 1000000) wrong = "item_max: must be at most 1,000,000";
     if (own->counter_max > 1000000000) wrong = "counter_max: must be at most 1e9";
@@ -14281,6 +17599,17 @@ static void doorman__permits_restart(doorman_permits *permits, doorman_time epoc
     permits->at.start = now;
     permits->at.start_epoch = permits->at.epoch;
     permits->updated_at = now;
+    permits->holds.learns_until = permits->options.learns_until;
+    permits->holds.learned = false;
+}
+
+/* P16: lets the permits learn the holds of a predecessor that had this configuration, or an earlier
+ * one. */
+static void doorman__permits_learn(doorman_permits *permits, doorman_time predecessor_gone_at) {
+    doorman__holds *holds = &permits->holds;
+    assert(!holds->granted.count && !holds->waiting.count);
+    holds->learns_until = 0;
+    if (holds->longest) holds->learns_until = doorman__after(predecessor_gone_at, holds->longest);
 }
 
 doorman_status doorman_permits_create(doorman_permits **out, const doorman_permits_options *options,
@@ -14303,20 +17632,11 @@ doorman_status doorman_permits_create(doorman_permits **out, const doorman_permi
     return DOORMAN_OK;
 }
 
-static void doorman__chains_free_all(doorman__chains *nodes) {
-    for (size_t i = 0; i < nodes->bucket_count; i++) {
-        doorman__chain *node = *doorman__chains_at(nodes, i);
-        for (doorman__chain *next = NULL; node; node = next) {
-            next = node->next;
-            DOORMAN_FREE(node);
-        }
-    }
-    doorman__chains_uninit(nodes);
-}
-
 /* Removes all counters, bans, places and lists of frequent keys. Counts of decisions stay. Slots of
  * limits that are no longer in the configuration are freed. The first slot is that of the bans. */
 static void doorman__permits_clear(doorman_permits *permits) {
+    doorman__holds_clear(permits);
+    doorman__leased_clear(permits);
     for (size_t i = 0; i < permits->place_count; i++) {
         if (permits->places[i]) doorman__place_leave(permits->places[i]);
         if (permits->places[i]) DOORMAN_FREE(permits->places[i]->slots);
@@ -14335,6 +17655,8 @@ static void doorman__permits_clear(doorman_permits *permits) {
 void doorman_permits_destroy(doorman_permits *permits) {
     if (!permits) return;
     doorman__permits_clear(permits);
+    doorman__holds_uninit(&permits->holds);
+    doorman_client_destroy(permits->leases.client);
     for (size_t i = 0; i < permits->slot_count; i++) DOORMAN_FREE(permits->slots[i]);
     DOORMAN_FREE(permits->slots);
     DOORMAN_FREE(permits->own_slots);
@@ -14349,12 +17671,14 @@ void doorman_permits_destroy(doorman_permits *permits) {
 
 doorman_time doorman_permits_due(const doorman_permits *permits) {
     bool empty = !permits->place_table.count && !permits->counter_count;
-    return empty ? DOORMAN_NEVER : doorman__after(permits->updated_at, DOORMAN_SECOND);
+    doorman_time due = empty ? DOORMAN_NEVER : doorman__after(permits->updated_at, DOORMAN_SECOND);
+    return doorman__earlier(due, doorman__holds_due(permits));
 }
 
 void doorman_permits_update(doorman_permits *permits, doorman_time epoch, doorman_time now) {
     doorman__moment_move(&permits->at, epoch, now);
     permits->updated_at = permits->at.now;
+    doorman__holds_settle(permits, DOORMAN__UPDATE_ENDS);
     doorman__permits_sweep_places(permits, DOORMAN__UPDATE_VISITS);
     doorman__permits_sweep_counters(permits, DOORMAN__UPDATE_VISITS);
 }
@@ -14363,6 +17687,10 @@ void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *
     *out = (doorman_permits_info){.counter_count = permits->counter_count,
                                   .ban_count = doorman__permits_bans(permits)->nodes.count,
                                   .resource_count = permits->place_table.count,
+                                  .hold_count = permits->holds.granted.count,
+                                  .wait_count = permits->holds.waiting.count,
+                                  .learns_until = permits->holds.learns_until,
+                                  .started_at = permits->at.start,
                                   .unmatched = permits->unmatched,
                                   .banned = permits->banned,
                                   .bytes = doorman__permits_bytes(permits)};
@@ -14417,15 +17745,41 @@ static doorman_status doorman__message_fail(doorman_error *error, doorman_status
     return doorman__fail(error, status, "%s[%zu].%s", list, index, text);
 }
 
+/* Checks whether a permit that asks for units of CONCURRENCY has a request_id, before anything of
+ * the message is decided. */
+static doorman_status doorman__permits_check_request_id(const doorman_permits *permits,
+                                                        const doorman_permit_request *permit,
+                                                        doorman_error *error) {
+    if (permit->request_id || !permits->holds.configured) return DOORMAN_OK;
+    for (size_t i = 0; i < permit->item_count; i++) {
+        const doorman_permit_item *item = &permit->items[i];
+        const doorman_template *found = doorman__permits_template(permits, item->resource_id);
+        for (size_t j = 0; found && item->cost > 0 && j < found->limit_count; j++) {
+            const doorman_permit_limit *limit = &found->limits[j];
+            if (limit->kind != DOORMAN_CONCURRENCY) continue;
+            const char *key = item->key ? item->key : "";
+            if (limit->key_count && !doorman__keys_concern(limit->keys, limit->key_count, key)) {
+                continue;
+            }
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, DOORMAN__HOLD_RULE);
+        }
+    }
+    return DOORMAN_OK;
+}
+
 static doorman_status doorman__permits_check_acquire(doorman_permits *permits,
                                                      const doorman_request *request,
                                                      doorman_error *error) {
     const doorman_permits_options *options = &permits->options;
     size_t items = 0, details = 0;
     for (size_t i = 0; i < request->permit_count; i++) {
-        const doorman_permit_request *permit = &request->permits[i];
+        doorman_permit_request own = request->permits[i];
+        const doorman_permit_request *permit = &own;
+        own.client_id = request->holder_id;
         doorman_error below; /* only set after a failure */
         doorman_status status = doorman__permits_check_whole(permits, permit, &below);
+        if (status == DOORMAN_OK)
+            status = doorman__permits_check_request_id(permits, permit, &below);
         if (status != DOORMAN_OK) {
             return doorman__message_fail(error, status, "permit", i, below.text);
         }
@@ -14481,18 +17835,51 @@ static doorman_status doorman__permits_check_entries(const doorman_permits *perm
     return DOORMAN_OK;
 }
 
+static bool doorman__method_has_holds(doorman_method method) {
+    return method >= DOORMAN_RENEW && method <= DOORMAN_SEIZE;
+}
+
+static doorman__hold_needs doorman__method_needs(doorman_method method) {
+    if (method == DOORMAN_RENEW) return DOORMAN__NEEDS_ID;
+    return method == DOORMAN_RELEASE ? DOORMAN__NEEDS_ONE : DOORMAN__NEEDS_BOTH;
+}
+
+static doorman_status doorman__permits_check_holds(const doorman_permits *permits,
+                                                   const doorman_request *request,
+                                                   doorman_error *error) {
+    const size_t most = permits->options.message_item_max;
+    size_t items = 0;
+    for (size_t i = 0; i < request->hold_count; i++) {
+        doorman_hold_request own = request->holds[i];
+        doorman_error below; /* only set after a failure */
+        own.client_id = request->holder_id;
+        doorman_status status =
+            doorman__hold_request_check(&own, doorman__method_needs(request->method), &below);
+        if (status == DOORMAN_OK) status = doorman__hold_items_check(permits, &own, &below);
+        if (status != DOORMAN_OK) {
+            return doorman__message_fail(error, status, "entry", i, below.text);
+        }
+        items += own.item_count + 1;
+    }
+    if (items <= most) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
+                         "entry: at most %zu entries and items, not %zu", most, items);
+}
+
 /* Checks a whole message. An INSPECT or RESET comes from a person, so it needs no client_id. */
 static doorman_status doorman__permits_check_message(doorman_permits *permits,
                                                      const doorman_request *request,
                                                      doorman_error *error) {
     bool acquires = request->method == DOORMAN_ACQUIRE;
-    bool needs_id = acquires || request->method == DOORMAN_REPORT;
+    bool holds = doorman__method_has_holds(request->method);
+    bool needs_id = acquires || holds || request->method == DOORMAN_REPORT;
     if (request->is_server) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "server_id: must be a client_id");
     }
     if ((needs_id || request->holder_id) && !doorman__id_valid(request->holder_id)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "client_id: " DOORMAN__ID_RULE);
     }
+    if (holds) return doorman__permits_check_holds(permits, request, error);
     return acquires ? doorman__permits_check_acquire(permits, request, error)
                     : doorman__permits_check_entries(permits, request, error);
 }
@@ -14550,15 +17937,17 @@ static bool doorman__permit_keep_name(doorman__arena *arena, const char **name) 
 
 /* Copies what a decision points to. Returns false if memory runs out. */
 static bool doorman__permit_keep(doorman__arena *arena, doorman_permit *permit) {
-    doorman_permit_grant *items = (doorman_permit_grant *)doorman__arena_copy(
-        arena, permit->items, permit->item_count * sizeof *items);
-    doorman_permit_detail *details = (doorman_permit_detail *)doorman__arena_copy(
-        arena, permit->details, permit->detail_count * sizeof *details);
+    doorman_permit_grant *items =
+        (doorman_permit_grant *)doorman__arena_take(arena, permit->item_count * sizeof *items);
+    doorman_permit_detail *details =
+        (doorman_permit_detail *)doorman__arena_take(arena, permit->detail_count * sizeof *details);
     if (!items || !details || !doorman__permit_keep_name(arena, &permit->limit)) return false;
     for (size_t i = 0; i < permit->item_count; i++) {
+        items[i] = permit->items[i];
         if (!doorman__permit_keep_name(arena, &items[i].limit)) return false;
     }
     for (size_t i = 0; i < permit->detail_count; i++) {
+        details[i] = permit->details[i];
         if (!doorman__permit_keep_name(arena, &details[i].limit)) return false;
     }
     permit->items = items;
@@ -14578,11 +17967,16 @@ static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
         const doorman_permit_request *next = &request->permits[i + 1];
         if (i + 2 < count) doorman__permits_prefetch(permits, next + 1, DOORMAN__AHEAD_BUCKET);
         if (i + 1 < count) doorman__permits_prefetch(permits, next, DOORMAN__AHEAD_NODE);
-        const doorman_permit_request *permit = &request->permits[i];
+        doorman_permit_request own = request->permits[i];
+        const doorman_permit_request *permit = &own;
+        own.client_id = request->holder_id;
+        own.connection = request->connection;
         /* all permits are checked, and the items of the last one are read */
         if (count > 1) (void)doorman__wants_read(permits->wants, permit, NULL);
+        permits->holds.no_wait = !request->may_wait;
         doorman_status status =
             doorman__permits_run_checked(permits, permit, false, &decided[i], epoch, now);
+        permits->holds.no_wait = false;
         if (status != DOORMAN_OK) return status;
         if (!doorman__permit_keep(arena, &decided[i])) return DOORMAN_OUT_OF_MEMORY;
     }
@@ -14637,6 +18031,49 @@ static doorman_status doorman__permits_answer_entry(doorman_permits *permits, do
                                  NULL);
 }
 
+/* Copies what a result points to. Returns false if memory runs out. */
+static bool doorman__hold_keep(doorman__arena *arena, doorman_hold *hold) {
+    doorman_hold_item *items = (doorman_hold_item *)doorman__arena_copy(
+        arena, hold->items, hold->item_count * sizeof *items);
+    if (!items) return false;
+    for (size_t i = 0; i < hold->item_count; i++) {
+        if (!doorman__permit_keep_name(arena, &items[i].resource_id)) return false;
+        if (!doorman__permit_keep_name(arena, &items[i].key)) return false;
+    }
+    hold->items = items;
+    return true;
+}
+
+static doorman_status doorman__permits_answer_holds(doorman_permits *permits,
+                                                    const doorman_request *request,
+                                                    doorman_response *response,
+                                                    doorman__arena *arena, doorman_time epoch,
+                                                    doorman_time now) {
+    size_t count = request->hold_count;
+    doorman_hold *results = (doorman_hold *)doorman__arena_take(arena, count * sizeof *results);
+    if (!results) return DOORMAN_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        doorman_hold_request own = request->holds[i];
+        doorman_hold *out = &results[i];
+        doorman_status status = DOORMAN_OK;
+        own.client_id = request->holder_id;
+        if (request->method == DOORMAN_RENEW) {
+            status = doorman_permits_renew(permits, &own, out, NULL, epoch, now);
+        } else if (request->method == DOORMAN_RELEASE) {
+            status = doorman_permits_release(permits, &own, out, NULL, epoch, now);
+        } else if (request->method == DOORMAN_TRANSFER) {
+            status = doorman_permits_transfer(permits, &own, out, NULL, epoch, now);
+        } else {
+            status = doorman_permits_seize(permits, &own, out, NULL, epoch, now);
+        }
+        if (status != DOORMAN_OK) return status;
+        if (!doorman__hold_keep(arena, out)) return DOORMAN_OUT_OF_MEMORY;
+    }
+    response->holds = results;
+    response->hold_count = count;
+    return DOORMAN_OK;
+}
+
 /* Decides a message that has been checked. */
 static doorman_status doorman__permits_answer(doorman_permits *permits,
                                               const doorman_request *request,
@@ -14647,6 +18084,11 @@ static doorman_status doorman__permits_answer(doorman_permits *permits,
     doorman_status status = DOORMAN_OK;
     if (request->method == DOORMAN_ACQUIRE) {
         status = doorman__permits_answer_acquire(permits, request, response, arena, epoch, now);
+    }
+    if (doorman__method_has_holds(request->method)) {
+        status = doorman__permits_answer_holds(permits, request, response, arena, epoch, now);
+    }
+    if (request->method == DOORMAN_ACQUIRE || doorman__method_has_holds(request->method)) {
         return status == DOORMAN_OUT_OF_MEMORY ? doorman__no_memory(error) : status;
     }
     doorman_permit_result *results =
@@ -14846,6 +18288,671 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
     return map->nodes.count;
 }
 
+/* ---- >>throttle ----------------------------------------------------------------------------- */
+/*
+ * A throttle is a pure state machine: it reads no clock, does no I/O and starts no thread. The
+ * rules have the numbers of their specification, in which H7 and H8 were dropped. H11 concerns the
+ * feedback from servers, and is not part of this section.
+ *
+ * H1 A request is offered, and then it is taken or refused. A request that was taken waits, until
+ *    doorman_throttle_next starts it or the throttle refuses it. A request that was started ends
+ *    with doorman_throttle_finish.
+ * H2 The cost of a request is predicted from its class: an average with the weight max(1/n, 0.02),
+ *    where n counts the requests of the class that have finished. A class of which no request has
+ *    finished has the mean of all classes. The queue is bounded by the sum of the predicted costs
+ *    and by a number. An empty queue takes any request.
+ * H3 At most `concurrency` requests are worked on at once. With `rate`, a bucket of tokens limits
+ *    the predicted cost that starts. The bucket holds 0.1 s of the rate. A request starts if the
+ *    bucket has its cost, or is full. The bucket can be in debt after this. `finish` adds the
+ *    difference between the predicted and the actual cost.
+ * H4 If a request does not fit, requests of lower criticality are refused until it fits. The lowest
+ *    criticality goes first, and the newest of its requests. If all these requests are not
+ *    sufficient, only the request that arrives is refused.
+ * H5 A request may wait for max_wait, and for half of the time from its arrival to its deadline. At
+ *    exactly this time it can still start. Afterwards the next call refuses it. If max_wait follows
+ *    the mean service time, its present value counts for all requests that wait.
+ * H6 The highest criticality goes first. In a criticality the lowest cohort goes first. In a cohort
+ *    the oldest goes first. But the newest goes first while the oldest has waited more than half of
+ *    its limit. The cohort of a user is a keyed hash of the user and of the hour of `now`. It is
+ *    computed once, at the offer. So a request that waits keeps its cohort when the hour ends, and
+ *    the requests of one user can be in two cohorts for at most max_wait.
+ * H9 Above the part `warn_at` of either bound, a request is taken with a warning. retry_after is
+ *    max(max_wait, 100 ms), multiplied by a random factor from 0.5 to 1.5.
+ * H10 Each first try of a client adds 0.1 token. At most 10 tokens are kept. Each retry takes one.
+ * H12 Everything is bounded, and no memory is allocated after `create`.
+ *
+ * Each request has a slot. Slots never move, so lists and the heap name them by their index. A slot
+ * that waits is in four structures:
+ *     the table of ids      finds a request at `finish`; running requests stay in it
+ *     the queue of its cohort   16 * 8 lists in order of arrival. Two bitmaps find the first one
+ *     the list of ages      all requests that wait, in order of arrival. max_wait is the same for
+ *                           all, so the first one ends first, even if max_wait changes
+ *     the heap of limits    only requests with a deadline, by half of the time to it
+ * A slot that is refused is in the list of refusals until the caller has read it. There is one slot
+ * more than queue_max + concurrency, so a request that displaces others always finds one.
+ *
+ * Sums of costs are doubles. They are at most queue_cost, or the cost of the one request that an
+ * empty queue took. They become exactly 0 when the queue empties, so rounding does not add up.
+ */
+enum {
+    DOORMAN__COHORTS = 8,
+    DOORMAN__BY_COHORT = 0, /* the links of a slot in the list of its cohort */
+    DOORMAN__BY_AGE = 1     /* the links of a slot in all other lists */
+};
+
+#define DOORMAN__NO_SLOT UINT32_MAX
+#define DOORMAN__THROTTLE_COUNT_MAX ((size_t)1000000)
+#define DOORMAN__THROTTLE_WAIT (DOORMAN_SECOND / 10)
+
+typedef enum doorman__queued_state {
+    DOORMAN__QUEUED_FREE,
+    DOORMAN__QUEUED_WAITS,
+    DOORMAN__QUEUED_RUNS,
+    DOORMAN__QUEUED_REFUSED
+} doorman__queued_state;
+
+typedef struct doorman__queued {
+    uint64_t id, class_id;
+    uint64_t number;      /* counts the requests that were taken; the newest has the largest */
+    double cost;          /* predicted */
+    doorman_time since;   /* when it arrived; while it runs: when it started */
+    doorman_time half_at; /* half of the time to its deadline has passed; DOORMAN_NEVER: none */
+    doorman_time retry_after;
+    uint32_t previous[2], next[2]; /* by list: DOORMAN__BY_COHORT, DOORMAN__BY_AGE */
+    uint32_t next_id;              /* in its bucket of the table of ids */
+    uint32_t heap_index;           /* DOORMAN__NO_SLOT: not in the heap */
+    uint8_t criticality, cohort, state, reason;
+} doorman__queued;
+
+typedef struct doorman__queued_list {
+    uint32_t first, last;
+} doorman__queued_list;
+
+/* An average that follows changes (H2). */
+typedef struct doorman__average {
+    uint64_t count;
+    double mean;
+} doorman__average;
+
+typedef struct doorman__class {
+    uint64_t id;
+    doorman__average cost; /* count 0: this place of the table is free */
+} doorman__class;
+
+struct doorman_throttle {
+    doorman_throttle_options options;
+    doorman_time now;
+    uint64_t random;
+    doorman__queued *slots;
+    uint32_t *buckets; /* the table of ids */
+    uint32_t *heap;
+    doorman__class *classes; /* a table with open addressing */
+    size_t bucket_mask, class_mask, class_count, heap_count;
+    doorman__queued_list cohorts[DOORMAN_CRITICALITIES][DOORMAN__COHORTS];
+    unsigned used_criticalities;                  /* bit i: criticality i has requests that wait */
+    unsigned used_cohorts[DOORMAN_CRITICALITIES]; /* bit i: cohort i has requests that wait */
+    double costs[DOORMAN_CRITICALITIES];          /* of the requests that wait */
+    size_t counts[DOORMAN_CRITICALITIES];
+    doorman__queued_list ages, refusals, unused;
+    doorman__average cost, service; /* of all classes; the service time is in nanoseconds */
+    double tokens;                  /* of `rate` */
+    uint64_t number;
+    doorman_throttle_counters counters;
+};
+
+/* ---- throttle: lists, the table of ids, the heap of limits */
+
+static void doorman__queued_push(doorman_throttle *throttle, doorman__queued_list *list, int by,
+                                 uint32_t index) {
+    doorman__queued *slot = &throttle->slots[index];
+    slot->previous[by] = list->last;
+    slot->next[by] = DOORMAN__NO_SLOT;
+    if (list->last == DOORMAN__NO_SLOT)
+        list->first = index;
+    else
+        throttle->slots[list->last].next[by] = index;
+    list->last = index;
+}
+
+static void doorman__queued_remove(doorman_throttle *throttle, doorman__queued_list *list, int by,
+                                   uint32_t index) {
+    uint32_t previous = throttle->slots[index].previous[by];
+    uint32_t next = throttle->slots[index].next[by];
+    assert((previous == DOORMAN__NO_SLOT) == (list->first == index));
+    assert((next == DOORMAN__NO_SLOT) == (list->last == index));
+    if (previous == DOORMAN__NO_SLOT)
+        list->first = next;
+    else
+        throttle->slots[previous].next[by] = next;
+    if (next == DOORMAN__NO_SLOT)
+        list->last = previous;
+    else
+        throttle->slots[next].previous[by] = previous;
+}
+
+static uint32_t *doorman__throttle_bucket(const doorman_throttle *throttle, uint64_t id) {
+    return &throttle->buckets[doorman__mix(id ^ throttle->options.seed[0]) & throttle->bucket_mask];
+}
+
+static uint32_t doorman__throttle_find(const doorman_throttle *throttle, uint64_t id) {
+    uint32_t index = *doorman__throttle_bucket(throttle, id);
+    while (index != DOORMAN__NO_SLOT && throttle->slots[index].id != id) {
+        index = throttle->slots[index].next_id;
+    }
+    return index;
+}
+
+static void doorman__throttle_forget_id(doorman_throttle *throttle, uint32_t index) {
+    uint32_t *from = doorman__throttle_bucket(throttle, throttle->slots[index].id);
+    while (*from != index) {
+        assert(*from != DOORMAN__NO_SLOT);
+        from = &throttle->slots[*from].next_id;
+    }
+    *from = throttle->slots[index].next_id;
+}
+
+static void doorman__deadlines_put(doorman_throttle *throttle, size_t at, uint32_t index) {
+    throttle->heap[at] = index;
+    throttle->slots[index].heap_index = (uint32_t)at;
+}
+
+/* Moves a slot up or down from the place `at`, until the heap is in order. */
+static void doorman__deadlines_move(doorman_throttle *throttle, size_t at, uint32_t index) {
+    const doorman__queued *slots = throttle->slots;
+    const uint32_t *heap = throttle->heap;
+    doorman_time limit = slots[index].half_at;
+    while (at > 0 && slots[heap[(at - 1) / 2]].half_at > limit) {
+        doorman__deadlines_put(throttle, at, heap[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+    for (size_t child; (child = 2 * at + 1) < throttle->heap_count; at = child) {
+        bool right = child + 1 < throttle->heap_count &&
+                     slots[heap[child + 1]].half_at < slots[heap[child]].half_at;
+        if (right) child++;
+        if (slots[heap[child]].half_at >= limit) break;
+        doorman__deadlines_put(throttle, at, heap[child]);
+    }
+    doorman__deadlines_put(throttle, at, index);
+}
+
+static void doorman__deadlines_remove(doorman_throttle *throttle, uint32_t index) {
+    size_t at = throttle->slots[index].heap_index;
+    if (at == DOORMAN__NO_SLOT) return;
+    assert(throttle->heap[at] == index && throttle->heap_count > 0);
+    uint32_t last = throttle->heap[--throttle->heap_count];
+    throttle->slots[index].heap_index = DOORMAN__NO_SLOT;
+    if (last != index) doorman__deadlines_move(throttle, at, last);
+}
+
+/* ---- throttle: costs, service times and the rate */
+
+static void doorman__average_add(doorman__average *average, double value) {
+    average->count++;
+    average->mean += (value - average->mean) * doorman__max(1 / (double)average->count, 0.02);
+}
+
+/* Returns the place of a class, or the free place at which it can be added. */
+static doorman__class *doorman__throttle_class(const doorman_throttle *throttle, uint64_t id) {
+    size_t at = (size_t)doorman__mix(id ^ throttle->options.seed[1]) & throttle->class_mask;
+    while (throttle->classes[at].cost.count && throttle->classes[at].id != id) {
+        at = (at + 1) & throttle->class_mask;
+    }
+    return &throttle->classes[at];
+}
+
+static double doorman__throttle_mean_cost(const doorman_throttle *throttle) {
+    return throttle->cost.count ? throttle->cost.mean : throttle->options.initial_cost;
+}
+
+static double doorman__throttle_predict(const doorman_throttle *throttle, uint64_t class_id) {
+    const doorman__class *known = doorman__throttle_class(throttle, class_id);
+    return known->cost.count ? known->cost.mean : doorman__throttle_mean_cost(throttle);
+}
+
+static void doorman__throttle_learn(doorman_throttle *throttle, uint64_t class_id, double cost) {
+    doorman__class *known = doorman__throttle_class(throttle, class_id);
+    doorman__average_add(&throttle->cost, cost);
+    if (!known->cost.count && throttle->class_count == throttle->options.class_max) return;
+    if (!known->cost.count) throttle->class_count++;
+    known->id = class_id;
+    doorman__average_add(&known->cost, cost);
+}
+
+static doorman_time doorman__throttle_max_wait(const doorman_throttle *throttle) {
+    if (throttle->options.max_wait) return throttle->options.max_wait;
+    double wait = doorman__max(10 * throttle->service.mean, (double)DOORMAN__THROTTLE_WAIT);
+    return (doorman_time)doorman__min(wait, (double)DOORMAN_DURATION_MAX);
+}
+
+static double doorman__throttle_burst(const doorman_throttle *throttle) {
+    return throttle->options.rate / 10;
+}
+
+/* Moves the clock. A clock that steps back stands still. */
+static void doorman__throttle_advance(doorman_throttle *throttle, doorman_time now) {
+    if (now <= throttle->now) return;
+    double seconds = (double)(now - throttle->now) / (double)DOORMAN_SECOND;
+    throttle->tokens = doorman__min(throttle->tokens + seconds * throttle->options.rate,
+                                    doorman__throttle_burst(throttle));
+    throttle->now = now;
+}
+
+/* ---- throttle: refusals, and the end of waiting */
+
+static doorman_time doorman__throttle_retry_after(doorman_throttle *throttle) {
+    doorman_time wait =
+        doorman__later(doorman__throttle_max_wait(throttle), DOORMAN__THROTTLE_WAIT);
+    return doorman__scale(wait, 0.5 + doorman__random_unit(&throttle->random));
+}
+
+/* Takes a slot that waits out of all queues. It stays in the table of ids. */
+static void doorman__throttle_dequeue(doorman_throttle *throttle, uint32_t index) {
+    const doorman__queued *slot = &throttle->slots[index];
+    unsigned level = slot->criticality;
+    doorman__queued_list *cohort = &throttle->cohorts[level][slot->cohort];
+    assert(slot->state == DOORMAN__QUEUED_WAITS && throttle->counts[level] > 0);
+    doorman__queued_remove(throttle, cohort, DOORMAN__BY_COHORT, index);
+    doorman__queued_remove(throttle, &throttle->ages, DOORMAN__BY_AGE, index);
+    doorman__deadlines_remove(throttle, index);
+    if (cohort->first == DOORMAN__NO_SLOT) throttle->used_cohorts[level] &= ~(1u << slot->cohort);
+    throttle->counters.waiting--;
+    throttle->counters.waiting_cost -= slot->cost;
+    throttle->costs[level] -= slot->cost;
+    if (--throttle->counts[level] == 0) {
+        throttle->costs[level] = 0;
+        throttle->used_criticalities &= ~(1u << level);
+    }
+    if (throttle->counters.waiting == 0) throttle->counters.waiting_cost = 0;
+    assert((throttle->counts[level] == 0) == (throttle->used_cohorts[level] == 0));
+}
+
+static void doorman__throttle_refuse(doorman_throttle *throttle, uint32_t index,
+                                     doorman_throttle_reason reason) {
+    doorman__queued *slot = &throttle->slots[index];
+    doorman__throttle_dequeue(throttle, index);
+    doorman__throttle_forget_id(throttle, index);
+    slot->state = DOORMAN__QUEUED_REFUSED;
+    slot->reason = (uint8_t)reason;
+    slot->retry_after = doorman__throttle_retry_after(throttle);
+    throttle->counters.refused[reason]++;
+    doorman__queued_push(throttle, &throttle->refusals, DOORMAN__BY_AGE, index);
+}
+
+/* Returns until when a request that waits can start (H5). */
+static doorman_time doorman__throttle_limit(const doorman_throttle *throttle, uint32_t index) {
+    const doorman__queued *slot = &throttle->slots[index];
+    return doorman__earlier(doorman__after(slot->since, doorman__throttle_max_wait(throttle)),
+                            slot->half_at);
+}
+
+/* Moves the clock, and refuses what has waited too long (H5). Each refusal is O(1) by max_wait, and
+ * O(log n) by a deadline. */
+static void doorman__throttle_work(doorman_throttle *throttle, doorman_time now) {
+    doorman__throttle_advance(throttle, now);
+    while (throttle->ages.first != DOORMAN__NO_SLOT &&
+           throttle->now > doorman__throttle_limit(throttle, throttle->ages.first)) {
+        doorman__throttle_refuse(throttle, throttle->ages.first, DOORMAN_THROTTLE_WAITED);
+    }
+    while (throttle->heap_count && throttle->now > throttle->slots[throttle->heap[0]].half_at) {
+        doorman__throttle_refuse(throttle, throttle->heap[0], DOORMAN_THROTTLE_WAITED);
+    }
+}
+
+/* ---- throttle: how a request is taken */
+
+/* Returns the number of the lowest bit of a number that is not 0. */
+static unsigned doorman__lowest_bit(unsigned bits) {
+    assert(bits);
+    unsigned bit = 0;
+    while (!(bits & 1u)) {
+        bits >>= 1;
+        bit++;
+    }
+    return bit;
+}
+
+static unsigned doorman__highest_bit(unsigned bits) {
+    assert(bits);
+    unsigned bit = 0;
+    while (bits >>= 1) bit++;
+    return bit;
+}
+
+/* Returns whether the queue has room beside `count` requests whose costs have the sum `sum`. */
+static bool doorman__throttle_fits(const doorman_throttle *throttle, size_t count, double sum,
+                                   double cost) {
+    if (count == 0) return true;
+    return count < throttle->options.queue_max && sum + cost <= throttle->options.queue_cost;
+}
+
+static bool doorman__throttle_fits_now(const doorman_throttle *throttle, double cost) {
+    return doorman__throttle_fits(throttle, throttle->counters.waiting,
+                                  throttle->counters.waiting_cost, cost);
+}
+
+/* Returns the newest request of a criticality: the newest of the last ones of its cohorts. */
+static uint32_t doorman__throttle_newest(const doorman_throttle *throttle, unsigned level) {
+    uint32_t newest = DOORMAN__NO_SLOT;
+    for (unsigned i = 0; i < DOORMAN__COHORTS; i++) {
+        uint32_t last = throttle->cohorts[level][i].last;
+        if (last == DOORMAN__NO_SLOT) continue;
+        bool newer = newest == DOORMAN__NO_SLOT ||
+                     throttle->slots[last].number > throttle->slots[newest].number;
+        if (newer) newest = last;
+    }
+    assert(newest != DOORMAN__NO_SLOT);
+    return newest;
+}
+
+/* Makes room for a request, if requests of lower criticality have enough room (H4). Returns
+ * whether there is room. */
+static bool doorman__throttle_make_room(doorman_throttle *throttle, unsigned level, double cost) {
+    if (throttle->unused.first == DOORMAN__NO_SLOT) return false; /* refusals were not read */
+    if (doorman__throttle_fits_now(throttle, cost)) return true;
+    size_t count = 0; /* what stays at least */
+    double sum = 0;
+    for (unsigned i = level; i < DOORMAN_CRITICALITIES; i++) {
+        count += throttle->counts[i];
+        sum += throttle->costs[i];
+    }
+    if (!doorman__throttle_fits(throttle, count, sum, cost)) return false;
+    while (!doorman__throttle_fits_now(throttle, cost)) {
+        unsigned lowest = doorman__lowest_bit(throttle->used_criticalities);
+        if (lowest >= level) break; /* sums that were rounded in another order differ */
+        doorman__throttle_refuse(throttle, doorman__throttle_newest(throttle, lowest),
+                                 DOORMAN_THROTTLE_DISPLACED);
+    }
+    return true;
+}
+
+static unsigned doorman__throttle_cohort(const doorman_throttle *throttle, const char *user) {
+    if (!user) return 0;
+    uint64_t hour = (uint64_t)(throttle->now / (3600 * DOORMAN_SECOND));
+    const uint64_t key[2] = {throttle->options.seed[0], throttle->options.seed[1] ^ hour};
+    return (unsigned)(doorman__hash(key, user) % DOORMAN__COHORTS);
+}
+
+/* Adds a request to the queues. Precondition: doorman__throttle_make_room returned true. */
+static void doorman__throttle_enqueue(doorman_throttle *throttle,
+                                      const doorman_throttle_request *request, double cost) {
+    uint32_t index = throttle->unused.first, *bucket;
+    doorman__queued *slot = &throttle->slots[index];
+    unsigned level = request->criticality;
+    unsigned cohort = doorman__throttle_cohort(throttle, request->user);
+    assert(slot->state == DOORMAN__QUEUED_FREE);
+    doorman__queued_remove(throttle, &throttle->unused, DOORMAN__BY_AGE, index);
+    bucket = doorman__throttle_bucket(throttle, request->id);
+    *slot = (doorman__queued){.id = request->id,
+                              .class_id = request->class_id,
+                              .number = ++throttle->number,
+                              .cost = cost,
+                              .since = throttle->now,
+                              .half_at = DOORMAN_NEVER,
+                              .next_id = *bucket,
+                              .heap_index = DOORMAN__NO_SLOT,
+                              .criticality = (uint8_t)level,
+                              .cohort = (uint8_t)cohort,
+                              .state = DOORMAN__QUEUED_WAITS};
+    *bucket = index;
+    doorman__queued_push(throttle, &throttle->cohorts[level][cohort], DOORMAN__BY_COHORT, index);
+    doorman__queued_push(throttle, &throttle->ages, DOORMAN__BY_AGE, index);
+    throttle->used_criticalities |= 1u << level;
+    throttle->used_cohorts[level] |= 1u << cohort;
+    throttle->counts[level]++;
+    throttle->costs[level] += cost;
+    throttle->counters.waiting++;
+    throttle->counters.waiting_cost += cost;
+    if (!request->deadline) return;
+    slot->half_at = throttle->now + (request->deadline - throttle->now) / 2;
+    doorman__deadlines_move(throttle, throttle->heap_count++, index);
+}
+
+/* Checks and takes a request. Returns false if it is refused; then
+ * *reason is written. */
+static bool doorman__throttle_take(doorman_throttle *throttle,
+                                   const doorman_throttle_request *request,
+                                   doorman_throttle_reason *reason) {
+    *reason = DOORMAN_THROTTLE_BAD_REQUEST;
+    if (request->criticality >= DOORMAN_CRITICALITIES) return false;
+    if (doorman__throttle_find(throttle, request->id) != DOORMAN__NO_SLOT) return false;
+    *reason = DOORMAN_THROTTLE_LATE;
+    if (request->deadline && request->deadline <= throttle->now) return false;
+    *reason = DOORMAN_THROTTLE_FULL;
+    double cost = doorman__throttle_predict(throttle, request->class_id);
+    if (!doorman__throttle_make_room(throttle, request->criticality, cost)) return false;
+    doorman__throttle_enqueue(throttle, request, cost);
+    return true;
+}
+
+doorman_throttle_result doorman_throttle_offer(doorman_throttle *throttle,
+                                               const doorman_throttle_request *request,
+                                               doorman_throttle_refusal *refusal,
+                                               doorman_time now) {
+    const doorman_throttle_options *options = &throttle->options;
+    doorman_throttle_counters *counters = &throttle->counters;
+    doorman_throttle_reason reason;
+    doorman__throttle_work(throttle, now);
+    counters->offered++;
+    if (!doorman__throttle_take(throttle, request, &reason)) {
+        counters->refused[reason]++;
+        doorman_time retry_after = doorman__throttle_retry_after(throttle);
+        if (refusal) *refusal = (doorman_throttle_refusal){request->id, reason, retry_after};
+        return DOORMAN_THROTTLE_REFUSED;
+    }
+    assert(counters->waiting <= options->queue_max);
+    bool warned = counters->waiting_cost > options->warn_at * options->queue_cost ||
+                  (double)counters->waiting > options->warn_at * (double)options->queue_max;
+    if (warned) counters->warned++;
+    return warned ? DOORMAN_THROTTLE_WARNED : DOORMAN_THROTTLE_TAKEN;
+}
+
+/* ---- throttle: how a request starts and ends */
+
+/* Returns the request that goes first (H6). Precondition: a request waits. */
+static uint32_t doorman__throttle_first(const doorman_throttle *throttle) {
+    unsigned level = doorman__highest_bit(throttle->used_criticalities);
+    unsigned cohort = doorman__lowest_bit(throttle->used_cohorts[level]);
+    const doorman__queued_list *list = &throttle->cohorts[level][cohort];
+    doorman_time since = throttle->slots[list->first].since;
+    doorman_time limit = doorman__throttle_limit(throttle, list->first) - since;
+    return throttle->now - since > limit / 2 ? list->last : list->first;
+}
+
+/* Returns how many tokens a request needs to start (H3). */
+static double doorman__throttle_need(const doorman_throttle *throttle, uint32_t index) {
+    return doorman__min(throttle->slots[index].cost, doorman__throttle_burst(throttle));
+}
+
+bool doorman_throttle_next(doorman_throttle *throttle, uint64_t *id, doorman_time now) {
+    doorman__throttle_work(throttle, now);
+    doorman_throttle_counters *counters = &throttle->counters;
+    if (!counters->waiting || counters->running == throttle->options.concurrency) return false;
+    uint32_t index = doorman__throttle_first(throttle);
+    doorman__queued *slot = &throttle->slots[index];
+    bool limited = throttle->options.rate > 0;
+    if (limited && throttle->tokens < doorman__throttle_need(throttle, index)) return false;
+    if (limited) throttle->tokens -= slot->cost;
+    doorman__throttle_dequeue(throttle, index);
+    slot->state = DOORMAN__QUEUED_RUNS;
+    slot->since = throttle->now;
+    counters->started++;
+    counters->running++;
+    assert(counters->running <= throttle->options.concurrency);
+    *id = slot->id;
+    return true;
+}
+
+static void doorman__throttle_free(doorman_throttle *throttle, uint32_t index) {
+    throttle->slots[index].state = DOORMAN__QUEUED_FREE;
+    doorman__queued_push(throttle, &throttle->unused, DOORMAN__BY_AGE, index);
+}
+
+bool doorman_throttle_finish(doorman_throttle *throttle, uint64_t id, double cost,
+                             doorman_time now) {
+    doorman__throttle_work(throttle, now);
+    uint32_t index = doorman__throttle_find(throttle, id);
+    if (index == DOORMAN__NO_SLOT) return false;
+    const doorman__queued *slot = &throttle->slots[index];
+    if (slot->state != DOORMAN__QUEUED_RUNS) return false;
+    doorman__average_add(&throttle->service, (double)(throttle->now - slot->since));
+    if (doorman__amount_valid(cost)) {
+        throttle->tokens =
+            doorman__min(throttle->tokens + slot->cost - cost, doorman__throttle_burst(throttle));
+        doorman__throttle_learn(throttle, slot->class_id, cost);
+    }
+    doorman__throttle_forget_id(throttle, index);
+    doorman__throttle_free(throttle, index);
+    assert(throttle->counters.running > 0);
+    throttle->counters.running--;
+    throttle->counters.finished++;
+    return true;
+}
+
+void doorman_throttle_update(doorman_throttle *throttle, doorman_time now) {
+    doorman__throttle_work(throttle, now);
+}
+
+/* Returns when the rate allows the first request to start, if only the rate holds it back. */
+static doorman_time doorman__throttle_starts_at(const doorman_throttle *throttle) {
+    if (throttle->counters.running == throttle->options.concurrency) return DOORMAN_NEVER;
+    double missing =
+        doorman__throttle_need(throttle, doorman__throttle_first(throttle)) - throttle->tokens;
+    if (!(throttle->options.rate > 0 && missing > 0)) return DOORMAN_NEVER;
+    double wait = missing / throttle->options.rate * (double)DOORMAN_SECOND + 1;
+    wait = doorman__min(wait, (double)DOORMAN_DURATION_MAX);
+    return doorman__after(throttle->now, (doorman_time)wait);
+}
+
+doorman_time doorman_throttle_due(const doorman_throttle *throttle) {
+    if (!throttle->counters.waiting) return DOORMAN_NEVER;
+    doorman_time limit = doorman__throttle_limit(throttle, throttle->ages.first);
+    if (throttle->heap_count) {
+        limit = doorman__earlier(limit, throttle->slots[throttle->heap[0]].half_at);
+    }
+    return doorman__earlier(doorman__after(limit, 1), doorman__throttle_starts_at(throttle));
+}
+
+bool doorman_throttle_next_refused(doorman_throttle *throttle, doorman_throttle_refusal *out) {
+    uint32_t index = throttle->refusals.first;
+    if (index == DOORMAN__NO_SLOT) return false;
+    const doorman__queued *slot = &throttle->slots[index];
+    assert(slot->state == DOORMAN__QUEUED_REFUSED);
+    *out = (doorman_throttle_refusal){slot->id, (doorman_throttle_reason)slot->reason,
+                                      slot->retry_after};
+    doorman__queued_remove(throttle, &throttle->refusals, DOORMAN__BY_AGE, index);
+    doorman__throttle_free(throttle, index);
+    return true;
+}
+
+void doorman_throttle_read(const doorman_throttle *throttle, doorman_throttle_counters *out) {
+    *out = throttle->counters;
+    out->mean_cost = doorman__throttle_mean_cost(throttle);
+    out->mean_service = (doorman_time)throttle->service.mean;
+    out->max_wait = doorman__throttle_max_wait(throttle);
+}
+
+/* ---- throttle: create and destroy */
+
+/* Sets the defaults. Returns the first field that is wrong, or NULL. */
+static const char *doorman__throttle_check(doorman_throttle_options *own) {
+    if (!own->queue_max) own->queue_max = 10000;
+    if (!own->concurrency) own->concurrency = 10000;
+    if (!own->class_max) own->class_max = 1024;
+    if (doorman__equal(own->warn_at, 0)) own->warn_at = 0.8;
+    if (doorman__equal(own->initial_cost, 0)) own->initial_cost = 1;
+    if (!(doorman__amount_valid(own->queue_cost) && own->queue_cost > 0)) return "queue_cost";
+    if (own->queue_max > DOORMAN__THROTTLE_COUNT_MAX) return "queue_max";
+    if (own->concurrency > DOORMAN__THROTTLE_COUNT_MAX) return "concurrency";
+    if (own->class_max > DOORMAN__THROTTLE_COUNT_MAX) return "class_max";
+    if (!doorman__amount_valid(own->rate)) return "rate";
+    if (!doorman__amount_valid(own->initial_cost)) return "initial_cost";
+    if (own->max_wait < 0 || own->max_wait > DOORMAN_DURATION_MAX) return "max_wait";
+    if (!(own->warn_at > 0 && own->warn_at <= 1)) return "warn_at";
+    return NULL;
+}
+
+static size_t doorman__power_of_two(size_t least) {
+    size_t power = 1;
+    while (power < least) power *= 2;
+    return power;
+}
+
+/* Allocates the tables. Returns false if memory runs out. */
+static bool doorman__throttle_allocate(doorman_throttle *throttle, size_t slots) {
+    const doorman_throttle_options *options = &throttle->options;
+    size_t buckets = doorman__power_of_two(slots);
+    size_t classes = doorman__power_of_two(2 * options->class_max);
+    throttle->bucket_mask = buckets - 1;
+    throttle->class_mask = classes - 1;
+    throttle->slots = (doorman__queued *)doorman__zalloc(slots * sizeof *throttle->slots);
+    throttle->buckets = (uint32_t *)DOORMAN_MALLOC(buckets * sizeof *throttle->buckets);
+    throttle->heap = (uint32_t *)doorman__zalloc(options->queue_max * sizeof *throttle->heap);
+    throttle->classes = (doorman__class *)doorman__zalloc(classes * sizeof *throttle->classes);
+    if (throttle->buckets) memset(throttle->buckets, 0xff, buckets * sizeof *throttle->buckets);
+    return throttle->slots && throttle->buckets && throttle->heap && throttle->classes;
+}
+
+static void doorman__throttle_start(doorman_throttle *throttle, size_t slots) {
+    const doorman__queued_list none = {DOORMAN__NO_SLOT, DOORMAN__NO_SLOT};
+    for (unsigned i = 0; i < DOORMAN_CRITICALITIES; i++) {
+        for (unsigned j = 0; j < DOORMAN__COHORTS; j++) throttle->cohorts[i][j] = none;
+    }
+    throttle->ages = throttle->refusals = throttle->unused = none;
+    for (size_t i = 0; i < slots; i++) doorman__throttle_free(throttle, (uint32_t)i);
+    throttle->random = doorman__hash(throttle->options.seed, "retry_after");
+    throttle->tokens = doorman__throttle_burst(throttle);
+}
+
+doorman_status doorman_throttle_create(doorman_throttle **out,
+                                       const doorman_throttle_options *options,
+                                       doorman_error *error) {
+    doorman_throttle_options own = *options;
+    const char *field = doorman__throttle_check(&own);
+    if (field) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: must be in its range", field);
+    }
+    doorman_throttle *throttle = (doorman_throttle *)doorman__zalloc(sizeof *throttle);
+    if (!throttle) return doorman__no_memory(error);
+    throttle->options = own;
+    size_t slots = own.queue_max + own.concurrency + 1;
+    if (!doorman__throttle_allocate(throttle, slots)) {
+        doorman_throttle_destroy(throttle);
+        return doorman__no_memory(error);
+    }
+    doorman__throttle_start(throttle, slots);
+    *out = throttle;
+    return DOORMAN_OK;
+}
+
+void doorman_throttle_destroy(doorman_throttle *throttle) {
+    if (!throttle) return;
+    DOORMAN_FREE(throttle->slots);
+    DOORMAN_FREE(throttle->buckets);
+    DOORMAN_FREE(throttle->heap);
+    DOORMAN_FREE(throttle->classes);
+    DOORMAN_FREE(throttle);
+}
+
+/* ---- throttle: the retry budget of a client (H10) */
+
+enum { DOORMAN__RETRY_TENTHS = 100 };
+
+void doorman_retry_budget_init(doorman_retry_budget *budget) {
+    budget->tenths = DOORMAN__RETRY_TENTHS;
+}
+
+void doorman_retry_budget_first_try(doorman_retry_budget *budget) {
+    assert(budget->tenths <= DOORMAN__RETRY_TENTHS);
+    if (budget->tenths < DOORMAN__RETRY_TENTHS) budget->tenths++;
+}
+
+bool doorman_retry_budget_retry(doorman_retry_budget *budget) {
+    assert(budget->tenths <= DOORMAN__RETRY_TENTHS);
+    if (budget->tenths < 10) return false;
+    budget->tenths -= 10;
+    return true;
+}
+
 /* ---- >>client ------------------------------------------------------------------------------- */
 /*
  * A client manages the resources of an application: what each resource wants, what it may use now,
@@ -15022,9 +19129,8 @@ static double doorman__waiting_area(const doorman__waiting *waiting, doorman_tim
     return waiting->area + doorman__waiting_units(waiting) * seconds;
 }
 
-/* Sets how many units callers wait for. Only >>nng calls this function. */
-static __attribute__((unused)) void doorman__waiting_set(doorman__waiting *waiting, uint64_t units,
-                                                         doorman_time now) {
+/* Sets how many units callers wait for. */
+static void doorman__waiting_set(doorman__waiting *waiting, uint64_t units, doorman_time now) {
     assert(waiting->units <= waiting->units_peak);
     waiting->area = doorman__waiting_area(waiting, now);
     waiting->changed_at = now;
@@ -15320,8 +19426,9 @@ struct doorman_client_resource {
         doorman__rate rate;
         doorman__gauge gauge;
     };
-    doorman__waiting waiting;        /* the calls that wait for the limiter; only >>nng sets this */
+    doorman__waiting waiting; /* what waits for the limiter; only >>nng and >>leased set it */
     struct doorman_resource *handle; /* the agent's handle; NULL: there is no agent */
+    uint32_t subclients;             /* the weight of a resource of permits: see >>leased; 0: 1 */
     char resource_id[];
 };
 
@@ -15668,7 +19775,8 @@ static void doorman__resource_report(doorman_client_resource *resource, doorman_
     if (doorman__held_give_back(upstream, &resource->held, wants, now)) {
         doorman__resource_publish(resource, now);
     }
-    const doorman_demand demand = {.wants = wants, .priority = resource->options.priority};
+    const doorman_demand demand = {
+        .wants = wants, .subclients = resource->subclients, .priority = resource->options.priority};
     const doorman__report report = {.demands = &demand,
                                     .demand_count = 1,
                                     .wants = wants,
@@ -16162,6 +20270,417 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
     return DOORMAN_OK;
 }
 
+/* ---- >>leased ------------------------------------------------------------------------------- */
+/*
+ * A leased limit of permits takes its amount from a lease (P17). The permits of a server are a
+ * holder like any other. They have a client with the id "(permits)", which asks the server in the
+ * same process. So what >>client and >>leases promise is also true for permits: leases and permits
+ * together never exceed the capacity. At a node with a parent, this holder is a part of what the
+ * node asks its parent for.
+ *
+ *     permit --> limit --> doorman__permit_lease --> doorman_client_resource --> doorman__rate
+ *                                                    "(permits)" asks doorman__server_handle_in
+ *
+ * A lease is open as long as it is in the table. It is opened by the first refusal, and closed when
+ * no permit has used it for a minute. Several limits may use one lease, but not in one template.
+ *
+ * Evaluating a permit only looks at the rate. So a permit that another limit refuses takes nothing
+ * of the lease, and shows no demand for it. A grant takes units of the rate. A refusal by the lease
+ * is counted by the rate, so the wants grow (L4).
+ *
+ * The client has work at most every 0.2 s. The server does this work in its loop, and after each
+ * message on permits. So a busy limit does not wait for the loop.
+ *
+ * Loss of mastership. When a server stops being master, it forgets its leases, and decides on no
+ * permits any more. A crash has the same effect. A new master begins without a lease of the
+ * permits. While it learns a resource, no holder gets more than it had, so nobody gets the part of
+ * the lost lease. Learning ends when all leases of the predecessor have ended (R8), also that of
+ * its permits. So the capacity is not exceeded. A rate has no units that outlast its lease. A hold
+ * does not outlast its lease either.
+ *
+ * Holds. A leased CONCURRENCY has an ordinary counter, with its queue. Its limit is what the gauge
+ * of the lease allows now. One lease belongs to one counter. So the units in use of the gauge are
+ * the units of the counter. They are copied to the gauge at each grant, and before the client makes
+ * a request. Between two copies the gauge may have too many units in use, but never too few. So a
+ * claim includes all that is held (R3).
+ *     A hold ends at most at the end of the lease under which it was granted or renewed last. That
+ * lease has committed at least what is held. If a new lease commits less than what is held, the
+ * older allowance covers the rest until its end, so no hold is prolonged then. The units come back
+ * by releases, or at the ends.
+ *     When a lease has changed, all queues of leased limits are ready, and are served next.
+ *
+ * A doorman_client would never see a server that is not master, because the leases are cleared
+ * then. It sees no failure either: a request fails only without memory, and is repeated (K2).
+ */
+
+#define DOORMAN__LEASE_IDLE                                                                        \
+    (60 * DOORMAN_SECOND)         /* after this time without use a lease is closed */
+#define DOORMAN__LEASE_REQUESTS 8 /* the most requests of one call of doorman__leased_work */
+
+struct doorman__permit_lease {
+    doorman__chain node;
+    doorman_client_resource *resource;
+    doorman_time used_at;    /* the last grant or refusal */
+    uint32_t place;          /* the index of the place whose permits have used it last */
+    doorman_figures figures; /* of the last doorman__leased_meter */
+};
+
+static doorman_status doorman__leased_init(doorman_permits *permits, const uint64_t seed[2]) {
+    static const char *const addresses[] = {"in this process"};
+    const doorman_client_options options = {.client_id = DOORMAN__PERMITS_HOLDER,
+                                            .addresses = addresses,
+                                            .address_count = 1,
+                                            .seed = doorman__hash(seed, "leases") | 1};
+    return doorman_client_create(&permits->leases.client, &options, NULL, permits->at.now);
+}
+
+static uint32_t doorman__leased_hash(const doorman_permits *permits, const char *resource_id) {
+    return (uint32_t)doorman__hash(permits->options.seed, resource_id);
+}
+
+static doorman_resource_kind doorman__leased_kind(const doorman_permit_limit *limit) {
+    return limit->kind == DOORMAN_CONCURRENCY ? DOORMAN_GAUGE : DOORMAN_RATE;
+}
+
+/* Finds the lease of a resource. A lease of the other kind is from an earlier configuration. It is
+ * closed when it was not used for a minute, and cannot be used before. */
+static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
+                                                   const char *resource_id,
+                                                   const doorman_permit_limit *limit) {
+    const uint32_t hash = doorman__leased_hash(permits, resource_id);
+    doorman__chain *node = doorman__chains_first(&permits->leases.table, hash);
+    for (; node; node = node->next) {
+        doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
+        if (node->hash != hash || strcmp(lease->resource->resource_id, resource_id) != 0) continue;
+        return lease->resource->kind == doorman__leased_kind(limit) ? lease : NULL;
+    }
+    return NULL;
+}
+
+/* Returns whether no more leases may be opened (P19). */
+static bool doorman__leased_is_full(const doorman_permits *permits,
+                                    const doorman_permit_limit *limit) {
+    const size_t bytes = sizeof(doorman__permit_lease) + sizeof(doorman_client_resource);
+    return permits->leases.table.count >= limit->max_keys ||
+           !doorman__permits_has_memory(permits, bytes + DOORMAN_ID_BYTES_MAX);
+}
+
+static size_t doorman__leased_bytes(const doorman__permit_lease *lease) {
+    return sizeof *lease + sizeof *lease->resource + strlen(lease->resource->resource_id) + 1;
+}
+
+/* Opens a lease. Returns NULL if there is no server, no room, or no memory. Then the next refusal
+ * tries again. */
+static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
+                                                   const char *resource_id,
+                                                   const doorman_permit_limit *limit) {
+    doorman__permit_leases *leases = &permits->leases;
+    const doorman_resource_options options = {.resource_id = resource_id,
+                                              .kind = doorman__leased_kind(limit),
+                                              .has_priority = limit->has_priority,
+                                              .priority = limit->priority,
+                                              .fallback = DOORMAN_PESSIMISTIC};
+    if (!leases->client || doorman__leased_is_full(permits, limit)) return NULL;
+    doorman__permit_lease *lease = (doorman__permit_lease *)doorman__zalloc(sizeof *lease);
+    if (!lease) return NULL;
+    doorman_status status =
+        doorman_client_open(&lease->resource, leases->client, &options, NULL, permits->at.now);
+    bool added =
+        status == DOORMAN_OK && doorman__chains_add(&leases->table, &lease->node,
+                                                    doorman__leased_hash(permits, resource_id));
+    if (!added) {
+        if (status == DOORMAN_OK) doorman_client_close(lease->resource, permits->at.now);
+        DOORMAN_FREE(lease);
+        return NULL;
+    }
+    lease->resource->subclients = limit->subclients;
+    permits->node_bytes += doorman__leased_bytes(lease);
+    return lease;
+}
+
+/* Closes a lease. The client releases it with its next request. */
+static void doorman__leased_close(doorman_permits *permits, doorman__permit_lease *lease) {
+    permits->node_bytes -= doorman__leased_bytes(lease);
+    doorman__chains_remove(&permits->leases.table, &lease->node);
+    doorman_client_close(lease->resource, permits->at.now);
+    DOORMAN_FREE(lease);
+}
+
+/* Forgets all leases without releasing them. */
+static void doorman__leased_clear(doorman_permits *permits) {
+    doorman_client *client = permits->leases.client;
+    doorman__chains_free_all(&permits->leases.table);
+    permits->leases.sweep_at = 0;
+    if (!client) return;
+    while (client->upstream.first) {
+        doorman_client_resource *resource = doorman__resource_of(client->upstream.first);
+        doorman__upstream_remove(&client->upstream, &resource->held);
+        doorman__resource_free(resource);
+    }
+    doorman__upstream_forget(&client->upstream);
+}
+
+/* Returns whether a lease is in force. A changed configuration may have changed how the permits
+ * hold it. */
+static bool doorman__leased_live(const doorman_permits *permits, doorman__permit_lease *lease,
+                                 const doorman_permit_limit *limit) {
+    if (!lease) return false;
+    lease->resource->options.priority = limit->has_priority ? limit->priority : 1;
+    lease->resource->subclients = limit->subclients;
+    return doorman__held_live(&lease->resource->held, permits->at.now);
+}
+
+/* Returns the figures of a leased limit of CONCURRENCY, with what the lease has now. */
+static const doorman_figures *doorman__leased_figures(const doorman_permits *permits,
+                                                      doorman__permit_lease *lease,
+                                                      const doorman_permit_limit *limit) {
+    doorman__quota quota;
+    (void)doorman__allowance_read(&lease->resource->gauge.allowance, &quota, permits->at.now);
+    lease->figures = limit->figures;
+    lease->figures.limit = doorman__unlimited(quota.amount) ? DOORMAN_AMOUNT_MAX : quota.amount;
+    return &lease->figures;
+}
+
+/* Returns the lease of a leased limit of CONCURRENCY. Each of its counters has a lease of its own:
+ * the configuration is refused otherwise.
+ *   place   of the counter */
+static doorman__permit_lease *doorman__leased_of_place(const doorman_permits *permits,
+                                                       const doorman_permit_limit *limit,
+                                                       const doorman__place *place) {
+    const char *id = limit->lease_of ? limit->lease_of : doorman__place_id(place);
+    return doorman__leased_find(permits, id, limit);
+}
+
+/* Returns the index of the limit of a place that uses a lease of a gauge, or slot_count. */
+static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
+                                             const doorman__permit_lease *lease,
+                                             const doorman__place *place) {
+    size_t i = 0;
+    for (; place && i < place->slot_count; i++) {
+        const doorman_permit_limit *limit = &place->template_->limits[i];
+        bool holds = limit->leased && limit->kind == DOORMAN_CONCURRENCY;
+        if (holds && doorman__leased_of_place(permits, limit, place) == lease) break;
+    }
+    return i;
+}
+
+/* Returns how many parts may be held at a counter of a leased limit. */
+static uint64_t doorman__leased_most(const doorman_permits *permits,
+                                     const doorman_permit_limit *limit,
+                                     const doorman__counter *counter) {
+    const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    doorman__permit_lease *lease = doorman__leased_of_place(permits, limit, place);
+    if (!doorman__leased_live(permits, lease, limit)) return 0;
+    return doorman__parts_floor(doorman__leased_figures(permits, lease, limit)->limit);
+}
+
+/* Tells the gauge how many parts are held. */
+static void doorman__leased_set_held(doorman__permit_lease *lease, uint64_t held) {
+    doorman__gauge *gauge = &lease->resource->gauge;
+    __atomic_store_n(&gauge->in_flight, held, __ATOMIC_SEQ_CST);
+    doorman__gauge_note_peak(gauge, held);
+}
+
+/* Notes a grant of CONCURRENCY. */
+static void doorman__leased_note_held(const doorman_permits *permits, doorman__permit_lease *lease,
+                                      const doorman__place *place, uint64_t held) {
+    lease->used_at = permits->at.now;
+    lease->place = place->node.tag;
+    doorman__leased_set_held(lease, held);
+}
+
+/* Returns how long a hold may last from now on under one lease. A lease that has committed less
+ * than what is held has shrunk. What is held too much ends with an older lease (K' in R3), and is
+ * not prolonged. */
+static doorman_time doorman__leased_rest(const doorman_permits *permits,
+                                         const doorman__permit_lease *lease, uint64_t held) {
+    if (!lease || !doorman__held_live(&lease->resource->held, permits->at.now)) return 0;
+    const doorman__held_lease *lease_held = &lease->resource->held;
+    if (doorman__parts_units(held) > lease_held->committed) return 0;
+    double rest = (double)(lease_held->end - permits->at.now);
+    return (doorman_time)doorman__max(0, rest / (1 + permits->options.drift) - 3);
+}
+
+/* P17: bounds the time to live of a hold by the ends of its leases. A hold whose lease is not
+ * prolonged lasts as long as before. */
+static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
+                                         doorman_time life) {
+    doorman_time most = life;
+    for (size_t i = 0; i < hold->takes.count; i++) {
+        doorman__counter *counter = doorman__takes_at(&hold->takes, i)->counter;
+        if (!(counter->flags & DOORMAN__LEASED_UNITS)) continue;
+        const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+        for (size_t j = 0; place && j < place->slot_count; j++) {
+            const doorman_permit_limit *limit = &place->template_->limits[j];
+            if (!limit->leased || limit->kind != DOORMAN_CONCURRENCY) continue;
+            const doorman__identity of_key = doorman__identity_of(permits, place, "");
+            if (doorman__slot_find(place->slots[j].slot, &of_key) != counter) continue;
+            const doorman__permit_lease *lease = doorman__leased_of_place(permits, limit, place);
+            const uint64_t held = doorman__counter_state(counter)[0];
+            most = doorman__earlier(most, doorman__leased_rest(permits, lease, held));
+        }
+    }
+    if (most == life || !hold->end.place) return most;
+    /* the holder may use what it has until its own end, which is no later than this */
+    double rest = (double)(hold->end.at - permits->at.now) / (1 + permits->options.drift) - 3;
+    return doorman__later(most, doorman__earlier(life, (doorman_time)doorman__max(0, rest)));
+}
+
+/* Tells the gauge of a lease what is held, and how much permits wait for. If the limit is not
+ * leased any more, the gauge keeps what it was told: its holds end no later than the lease. */
+static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_lease *lease) {
+    const doorman__place *place = doorman__permits_place_of(permits, lease->place);
+    doorman__counter *counter = NULL;
+    size_t at = doorman__leased_limit_of_place(permits, lease, place);
+    if (place && place->counter_count && at == place->slot_count) return;
+    if (place && at < place->slot_count) {
+        const doorman__identity of_key = doorman__identity_of(permits, place, "");
+        counter = doorman__slot_find(place->slots[at].slot, &of_key);
+    }
+    doorman__leased_set_held(lease, counter ? doorman__counter_state(counter)[0] : 0);
+    const doorman__hold_queue *queue = counter ? doorman__counter_queue(counter) : NULL;
+    uint64_t waiting = 0;
+    for (size_t i = 0; queue && i < queue->turns.count; i++) {
+        waiting += doorman__turn_wait(queue->turns.heap[i].timer)->need;
+    }
+    doorman__waiting_set(&lease->resource->waiting, waiting, permits->at.now);
+    if (waiting) lease->used_at = permits->at.now;
+}
+
+/* Tells all gauges what is held, before the client claims it (R3). */
+static void doorman__leased_sync(doorman_permits *permits) {
+    const doorman__chains *table = &permits->leases.table;
+    for (size_t i = 0; permits->leases.has_gauges && i < table->bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(table, i);
+        for (; node; node = node->next) {
+            doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
+            if (lease->resource->kind == DOORMAN_GAUGE) doorman__leased_sync_one(permits, lease);
+        }
+    }
+}
+
+/* Lets the queues be served after a lease has changed. */
+static void doorman__leased_wake(doorman_permits *permits) {
+    doorman__hold *hold = permits->leases.has_gauges ? permits->holds.waiting.first : NULL;
+    for (; hold; hold = hold->later) {
+        const doorman__counter *counter = hold->wait->queue->counter;
+        if (!counter || !(counter->flags & DOORMAN__LEASED_UNITS)) continue;
+        doorman__hold_queue_wake(permits, hold->wait->queue);
+    }
+}
+
+/* Returns a bucket that is like the rate now. Its state is in `room`.
+ *   units   if they are more than the burst, the bucket has what is saved for so many units (L1) */
+static doorman__meter doorman__leased_meter(const doorman_permits *permits,
+                                            doorman__permit_lease *lease,
+                                            const doorman_permit_limit *limit, double units,
+                                            uint64_t *room) {
+    const doorman_time now = permits->at.now;
+    const doorman__rate *rate = &lease->resource->rate;
+    const doorman__rate_view view = doorman__rate_look(rate, units, now);
+    doorman_figures *figures = &lease->figures;
+    double saved = 0;
+    *figures = (doorman_figures){.rate = view.quota.amount};
+    if (doorman__unlimited(view.quota.amount)) {
+        saved = figures->rate = figures->size = DOORMAN_AMOUNT_MAX;
+    } else if (view.quota.amount > 0) {
+        const doorman__bucket bucket = doorman__quota_bucket(&view.quota, view.price);
+        const int64_t level = doorman__bucket_level(&bucket, rate->paid_until, doorman__ticks(now));
+        /* the factor makes up for rounding, so that a saved unit is a whole unit */
+        saved = (double)(level > 0 ? level : 0) / view.quota.unit_time * (1 + 1e-12);
+        figures->size = (double)bucket.saved_most / view.quota.unit_time * (1 + 1e-12);
+        figures->size = doorman__min(figures->size, DOORMAN_AMOUNT_MAX);
+    }
+    doorman__level_write(room, doorman__min(saved, figures->size), now);
+    return (doorman__meter){limit, figures, room};
+}
+
+/* Returns how long it takes until the lease has saved so many units, or may have grown. */
+static doorman_time doorman__leased_retry_after(const doorman_permits *permits,
+                                                const doorman__permit_lease *lease, double units) {
+    doorman_time retry = doorman__rate_retry_after(&lease->resource->rate, units, permits->at.now);
+    return retry == DOORMAN_NEVER ? DOORMAN_SECOND : retry;
+}
+
+/* Takes units that doorman__leased_meter has found. */
+static void doorman__leased_charge(doorman_permits *permits, doorman__permit_lease *lease,
+                                   double units) {
+    assert(units > 0);
+    lease->used_at = permits->at.now;
+    doorman__rate_charge(&lease->resource->rate, units, permits->at.now);
+}
+
+/* Counts refused units, so that the wants grow. Opens the lease if there is none. */
+static void doorman__leased_refuse(doorman_permits *permits, doorman__permit_lease *lease,
+                                   const doorman__place *place, const doorman_permit_limit *limit,
+                                   double units) {
+    const doorman_time now = permits->at.now;
+    const char *resource_id = limit->lease_of ? limit->lease_of : doorman__place_id(place);
+    if (!lease) lease = doorman__leased_open(permits, resource_id, limit);
+    if (!lease) return;
+    lease->used_at = now;
+    lease->place = place->node.tag;
+    uint64_t parts = doorman__units(doorman__min(units, DOORMAN_AMOUNT_MAX));
+    doorman__usage *usage = doorman__resource_usage(lease->resource);
+    if (parts) (void)doorman__count(usage, parts, DOORMAN_REFUSED, now);
+}
+
+/* Closes the leases that were not used for a minute. */
+static void doorman__leased_sweep(doorman_permits *permits) {
+    doorman__permit_leases *leases = &permits->leases;
+    const doorman_time now = permits->at.now;
+    for (size_t i = 0; i < leases->table.bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(&leases->table, i);
+        for (doorman__chain *next = NULL; node; node = next) {
+            next = node->next;
+            doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
+            bool idle = now - lease->used_at >= DOORMAN__LEASE_IDLE &&
+                        !(doorman__resource_in_use(lease->resource) > 0);
+            if (idle) doorman__leased_close(permits, lease);
+        }
+    }
+    leases->sweep_at = doorman__after(now, DOORMAN_SECOND);
+}
+
+static doorman_time doorman__leased_due(const doorman_permits *permits) {
+    const doorman__permit_leases *leases = &permits->leases;
+    doorman_time due = leases->client ? doorman__client_due(leases->client) : DOORMAN_NEVER;
+    return leases->table.count ? doorman__earlier(due, leases->sweep_at) : due;
+}
+
+/* Answers a request of the permits. */
+static void doorman__leased_exchange(doorman_server *server, const doorman_request *request) {
+    doorman_client *client = server->permits->leases.client;
+    doorman_response response;
+    server->asks_itself = true;
+    doorman_status status =
+        doorman__server_handle_in(server, request, &response, NULL, NULL, server->now);
+    server->asks_itself = false;
+    if (status == DOORMAN_OK) {
+        (void)doorman__client_response(client, request->sequence, &response, server->now);
+    } else {
+        doorman__client_failed(client, request->sequence, server->now);
+    }
+}
+
+/* Does the work that is due for the leases of the permits. */
+static void doorman__leased_work(doorman_server *server) {
+    doorman_permits *permits = server->permits;
+    if (!server->is_master || doorman__leased_due(permits) > server->now) return;
+    doorman__moment_move(&permits->at, doorman__server_epoch(server), server->now);
+    doorman__leased_sync(permits);
+    if (permits->leases.sweep_at <= server->now) doorman__leased_sweep(permits);
+    doorman_client *client = permits->leases.client;
+    for (int i = 0; i < DOORMAN__LEASE_REQUESTS; i++) {
+        doorman_request request;
+        memset(&request, 0, sizeof request);
+        doorman__client_work(client, server->now);
+        if (!doorman__client_request(client, &request, server->now)) return;
+        doorman__leased_exchange(server, &request);
+        doorman__leased_wake(permits);
+    }
+}
+
 /* ---- >>permit_client ------------------------------------------------------------------------ */
 /*
  * A permit client asks servers for permits on behalf of many callers. It is passive, like a client.
@@ -16171,8 +20690,11 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
  *
  * P21 Permits travel in batches. While one message is under way, the next one fills. So a caller
  *    alone waits for one round trip, and many callers share it. A message has at most
- *    DOORMAN__MESSAGE_ITEMS items and DOORMAN__MESSAGE_TEXT bytes of text. Reports travel in
- *    messages of their own. If permits and reports wait, the two kinds of message alternate.
+ *    DOORMAN__MESSAGE_ITEMS items and DOORMAN__MESSAGE_TEXT bytes of text. Each kind of call
+ *    travels in messages of its own, and the kinds alternate. A server answers a message when all
+ *    its permits are decided. So a permit that may wait for units of CONCURRENCY travels alone. It
+ *    travels in a lane, beside the other messages of the client. A client without lanes sends it
+ *    like other messages, and its next message waits for the decision.
  * About P22: the time begins when the message was sent, which is before the server decided. So a
  *    refusal never lasts longer than the server allows. The client remembers at most
  *    DOORMAN__REFUSALS_MAX refusals. For one more, it forgets the one whose resource and key were
@@ -16185,11 +20707,12 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
  *       When the time of an open breaker has passed, the next message is a test. If it fails, the
  *    breaker opens again.
  *
- * A call is a permit or a report from its beginning to its result. Only doorman__call_move changes
- * its state:
+ * A call is a permit, a report or a request about a hold, from its beginning to its result. Only
+ * doorman__call_move changes its state:
  *
  *   state    meaning                          event                                next state
  *   NEW      not in a list                    is local, or the breaker is open     -> DECIDED
+ *                                             is the result of a transfer          -> WAITING
  *                                             otherwise                            -> QUEUED
  *   QUEUED   waits for a message              is in a message                      -> SENT
  *                                             times out, or the breaker opens      -> DECIDED
@@ -16220,6 +20743,18 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
 #define DOORMAN__BREAKER_DOUBLINGS_ALIVE 2U /* while servers answer: up to 4 s */
 #define DOORMAN__BREAKER_MAX (30 * DOORMAN_SECOND)
 
+/* What a call asks. Each kind has a queue and a method. */
+typedef enum doorman__call_kind {
+    DOORMAN__CALL_PERMIT,
+    DOORMAN__CALL_REPORT,
+    DOORMAN__CALL_RENEWAL,
+    DOORMAN__CALL_RELEASE,
+    DOORMAN__CALL_TRANSFER,
+    DOORMAN__CALL_SEIZURE,
+    DOORMAN__CALL_WAIT, /* a permit that may wait in the queue of a server */
+    DOORMAN__CALL_KIND_COUNT
+} doorman__call_kind;
+
 typedef enum doorman__call_state {
     DOORMAN__CALL_NEW,
     DOORMAN__CALL_QUEUED,
@@ -16235,11 +20770,16 @@ typedef struct doorman__call {
     struct doorman__call *previous, *next; /* in a list; not while SENT */
     doorman__timer timer;                  /* when it times out, or when its wait ends */
     doorman__call_state state;
-    bool is_report;
+    doorman__call_kind kind;
     bool attended; /* a caller wants the result */
     bool alone;    /* it is in a message of its own */
     size_t failures;
     size_t place; /* SENT: its index in the message */
+    doorman_time sent_max_wait;
+    struct doorman__permit_lane *lane; /* SENT: NULL: the call is in the message of the client */
+    struct doorman__client_hold *hold; /* NULL: the call concerns no hold */
+    struct doorman__call *peer;        /* a transfer: its result, and the other way round */
+    doorman_hold_request hold_request; /* TRANSFER, SEIZURE */
     size_t text_bytes;
     void *context;
     doorman_time deadline;
@@ -16264,6 +20804,44 @@ typedef struct doorman__known_refusal {
     char limit[DOORMAN_ID_BYTES_MAX + 1];
 } doorman__known_refusal;
 
+/* A hold of the application: see "permit client: holds". */
+typedef enum doorman__client_hold_state {
+    DOORMAN__HOLD_ASKED,
+    DOORMAN__HOLD_IN_USE,
+    DOORMAN__HOLD_ENDING
+} doorman__client_hold_state;
+
+typedef struct doorman__client_hold {
+    doorman__link link;                           /* by number */
+    struct doorman__client_hold *previous, *next; /* of all holds */
+    struct doorman__client_hold *previous_change, *next_change;
+    doorman__timer timer; /* see doorman__client_hold_plan */
+    doorman__client_hold_state state;
+    uint64_t number;      /* the request_id on the wire */
+    uint64_t id;          /* chosen by the server; 0: not known */
+    doorman__call *call;  /* asks for the hold; NULL: its caller has the result */
+    doorman__call action; /* the renewal or the release */
+    doorman_time begin, life, end, renew_at, give_up_at;
+    size_t transfers;  /* that have no answer yet */
+    bool was_sent;     /* a server may know the hold */
+    bool asking;       /* a message that asks for the hold is under way */
+    bool must_release; /* the server may count more than `amounts` */
+    bool claims;       /* the next renewal says what is held */
+    bool changed;      /* the application does not know yet that the hold is smaller or gone */
+    bool gone;
+    doorman_hold_item *items; /* owned, with their texts behind them; NULL: not known */
+    double *amounts;          /* behind the items: what the application may use */
+    size_t item_count, text_bytes;
+} doorman__client_hold;
+
+/* One message with one permit that may wait in the queue of a server. */
+typedef struct doorman__permit_lane {
+    doorman_upstream upstream;
+    doorman__call *call; /* NULL: no message is under way, or the call has its result already */
+    doorman__client_hold *hold;
+    doorman_permit_request permit;
+} doorman__permit_lane;
+
 struct doorman_permit_client {
     doorman_upstream upstream;
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
@@ -16273,15 +20851,28 @@ struct doorman_permit_client {
     doorman_limiter_map *local;   /* NULL: the fallback is not FAIL_LOCAL */
     uint64_t hash_key[2], local_key[2];
 
-    doorman__calls permits, reports, waiting, decided;
+    doorman__calls queues[DOORMAN__CALL_KIND_COUNT], waiting, decided;
     doorman__timers timers;
-    size_t call_count; /* in all states */
+    size_t call_count;   /* in all states, with the actions of holds */
+    size_t action_count; /* actions of holds that are queued or under way */
 
     /* The message under way. NULL: the call has its result already. */
     doorman__call **message;
+    doorman__client_hold **message_holds; /* that the message asks for; NULL: none */
     doorman_permit_request *permit_items;
     doorman_permit_entry *entries;
-    size_t message_capacity, permit_capacity, entry_capacity, message_count;
+    doorman_hold_request *hold_requests;
+    size_t message_capacity, message_hold_capacity, permit_capacity, entry_capacity;
+    size_t hold_request_capacity, message_count;
+    doorman__call_kind message_kind; /* of the last message */
+
+    doorman__permit_lane *lanes[DOORMAN_PERMIT_LANES_MAX];
+    size_t lane_count;
+    doorman__table holds;
+    doorman__timers hold_timers;
+    doorman__client_hold *first_hold, *last_hold, *first_change, *last_change;
+    size_t hold_count;
+    uint64_t hold_number; /* of the last hold */
 
     doorman__table refusals;
     doorman__known_refusal *oldest, *newest;
@@ -16294,7 +20885,7 @@ struct doorman_permit_client {
 static doorman__calls *doorman__call_list(doorman_permit_client *client,
                                           const doorman__call *call) {
     switch (call->state) {
-    case DOORMAN__CALL_QUEUED: return call->is_report ? &client->reports : &client->permits;
+    case DOORMAN__CALL_QUEUED: return &client->queues[call->kind];
     case DOORMAN__CALL_WAITING: return &client->waiting;
     case DOORMAN__CALL_DECIDED: return &client->decided;
     case DOORMAN__CALL_NEW:
@@ -16332,19 +20923,23 @@ static void doorman__calls_prepend(doorman__calls *calls, doorman__call *call) {
  * because it has waited longest. */
 static void doorman__call_move(doorman_permit_client *client, doorman__call *call,
                                doorman__call_state state) {
-    static const bool legal[DOORMAN__CALL_STATE_COUNT][DOORMAN__CALL_STATE_COUNT] = {
-        [DOORMAN__CALL_NEW] = {[DOORMAN__CALL_QUEUED] = true, [DOORMAN__CALL_DECIDED] = true},
-        [DOORMAN__CALL_QUEUED] = {[DOORMAN__CALL_SENT] = true, [DOORMAN__CALL_DECIDED] = true},
-        [DOORMAN__CALL_SENT] = {[DOORMAN__CALL_QUEUED] = true,
-                                [DOORMAN__CALL_WAITING] = true,
-                                [DOORMAN__CALL_DECIDED] = true},
-        [DOORMAN__CALL_WAITING] = {[DOORMAN__CALL_DECIDED] = true}};
+    static const unsigned legal[DOORMAN__CALL_STATE_COUNT] = {
+        [DOORMAN__CALL_NEW] =
+            1U << DOORMAN__CALL_QUEUED | 1U << DOORMAN__CALL_WAITING | 1U << DOORMAN__CALL_DECIDED,
+        [DOORMAN__CALL_QUEUED] = 1U << DOORMAN__CALL_SENT | 1U << DOORMAN__CALL_DECIDED,
+        [DOORMAN__CALL_SENT] =
+            1U << DOORMAN__CALL_QUEUED | 1U << DOORMAN__CALL_WAITING | 1U << DOORMAN__CALL_DECIDED,
+        [DOORMAN__CALL_WAITING] = 1U << DOORMAN__CALL_DECIDED,
+        [DOORMAN__CALL_DECIDED] = 0};
     doorman__call_state last = call->state;
     doorman__calls *from = doorman__call_list(client, call);
-    assert(legal[last][state]);
+    assert(last < DOORMAN__CALL_STATE_COUNT && legal[last] >> state & 1U);
     (void)legal;
     if (from) doorman__calls_remove(from, call);
-    if (last == DOORMAN__CALL_SENT) client->message[call->place] = NULL;
+    if (last == DOORMAN__CALL_SENT) {
+        *(call->lane ? &call->lane->call : &client->message[call->place]) = NULL;
+        call->lane = NULL;
+    }
     call->state = state;
     doorman__calls *to = doorman__call_list(client, call);
     if (!to) return;
@@ -16382,6 +20977,9 @@ static doorman__call *doorman__call_create(const doorman_permit_request *request
     }
     call->request = *request;
     call->request.items = items;
+    call->request.client_id = NULL;
+    call->request.request_id = call->request.connection = 0;
+    call->request.hold = NULL;
     call->text_bytes = text_bytes;
     call->context = context;
     call->attended = true;
@@ -16389,12 +20987,25 @@ static doorman__call *doorman__call_create(const doorman_permit_request *request
     return call;
 }
 
+/* Lets the hold and the peer of a call forget the call. */
+static void doorman__call_forget(const doorman__call *call) {
+    if (call->hold && call->hold->call == call) call->hold->call = NULL;
+    if (call->peer) call->peer->peer = NULL;
+}
+
+/* Frees a call. The action of a hold is a part of the hold, and can be used again. */
 static void doorman__call_free(doorman_permit_client *client, doorman__call *call) {
     doorman__calls *list = doorman__call_list(client, call);
     assert(client->call_count > 0);
     if (list) doorman__calls_remove(list, call);
     doorman__timer_clear(&client->timers, &call->timer);
     client->call_count--;
+    doorman__call_forget(call);
+    if (call->hold && call == &call->hold->action) {
+        client->action_count--;
+        call->state = DOORMAN__CALL_NEW;
+        return;
+    }
     DOORMAN_FREE(call);
 }
 
@@ -16410,13 +21021,31 @@ static void doorman__call_finish(doorman_permit_client *client, doorman__call *c
     if (!call->attended) doorman__call_free(client, call);
 }
 
+/* Makes room for one more hold, and for entries of holds in the message. */
+static bool doorman__client_holds_reserve(doorman_permit_client *client, size_t count) {
+    size_t before = client->message_hold_capacity;
+    void *holds = client->message_holds, *requests = client->hold_requests;
+    bool room = doorman__timers_reserve(&client->hold_timers, client->hold_count + 1);
+    room = room && doorman__reserve(&holds, &client->message_hold_capacity, count,
+                                    sizeof *client->message_holds);
+    client->message_holds = (doorman__client_hold **)holds;
+    for (size_t i = before; i < client->message_hold_capacity; i++) client->message_holds[i] = NULL;
+    room = room && doorman__reserve(&requests, &client->hold_request_capacity, count,
+                                    sizeof *client->hold_requests);
+    client->hold_requests = (doorman_hold_request *)requests;
+    return room;
+}
+
 /* Makes room for one more call in the timers and in the message, so that nothing later needs
- * memory. */
-static bool doorman__permit_client_reserve(doorman_permit_client *client) {
-    size_t all = client->call_count + 1;
+ * memory. A transfer has two calls, and a hold has an action.
+ *   holds   the call concerns a hold */
+static bool doorman__permit_client_reserve(doorman_permit_client *client, bool holds) {
+    size_t all = client->call_count + client->hold_count + 2 * holds + 1;
     size_t count = all < DOORMAN__MESSAGE_ITEMS ? all : DOORMAN__MESSAGE_ITEMS;
     void *message = client->message, *permits = client->permit_items, *entries = client->entries;
     if (!doorman__timers_reserve(&client->timers, all)) return false;
+    holds = holds || client->message_holds;
+    if (holds && !doorman__client_holds_reserve(client, count)) return false;
     bool room =
         doorman__reserve(&message, &client->message_capacity, count, sizeof *client->message);
     client->message = (doorman__call **)message;
@@ -16427,6 +21056,12 @@ static bool doorman__permit_client_reserve(doorman_permit_client *client) {
         room && doorman__reserve(&entries, &client->entry_capacity, count, sizeof *client->entries);
     client->entries = (doorman_permit_entry *)entries;
     return room;
+}
+
+/* Returns the hold that the call at a place of the message asks for, or NULL. */
+static doorman__client_hold *doorman__message_hold(const doorman_permit_client *client,
+                                                   size_t place) {
+    return client->message_holds ? client->message_holds[place] : NULL;
 }
 
 /* ---- permit client: checks */
@@ -16461,7 +21096,12 @@ static doorman_status doorman__acquire_check(const doorman_permit_request *reque
          "item: must be a list of 1 to 100 items"},
         {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
         {request->detail, "detail: must be false, because a permit client does not keep details"},
-        {timeout <= 0, "timeout: must be more than 0"}};
+        {timeout <= 0, "timeout: must be more than 0"},
+        {!doorman__duration_valid(request->time_to_live),
+         "time_to_live: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {request->has_priority && (request->priority < 0 || request->priority > 15),
+         "priority: must be from 0 to 15"},
+        {request->share && count != 1, "share: needs a permit of one item"}};
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
     for (size_t i = 0; i < count; i++) {
@@ -16485,7 +21125,8 @@ static doorman_status doorman__policy_check(const doorman_permit_policy *policy,
         {!is_local && local, "local: must be NULL, except for FAIL_LOCAL"},
         {local && (local->kind == DOORMAN_SLIDING_LOG || local->kind == DOORMAN_CONCURRENCY),
          "local.kind: must be TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW"},
-        {local && !doorman__equal(local->debt_max, 0), "local.debt_max: must be 0"}};
+        {local && !doorman__equal(local->debt_max, 0), "local.debt_max: must be 0"},
+        {!(policy->drift >= 0 && policy->drift <= 1), "drift: must be from 0 to 1"}};
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     if (!text) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "permits.%s", text);
@@ -16568,8 +21209,8 @@ static void doorman__limit_name_copy(char to[DOORMAN_ID_BYTES_MAX + 1], const ch
  * memory runs out, nothing is remembered. */
 static void doorman__known_refusal_remember(doorman_permit_client *client,
                                             const doorman__call *call, const doorman_permit *permit,
-                                            doorman_time now) {
-    doorman_time until = doorman__after(client->upstream.sent_at, permit->valid_for);
+                                            doorman_time sent_at, doorman_time now) {
+    doorman_time until = doorman__after(sent_at, permit->valid_for);
     if (call->request.item_count != 1 || until <= now) return;
     doorman__known_refusals_forget(client, now);
     const doorman_permit_item *item = call->request.items;
@@ -16583,7 +21224,7 @@ static void doorman__known_refusal_remember(doorman_permit_client *client,
     doorman__known_refusal_append(client, refusal);
     client->refusals_end = doorman__later(client->refusals_end, until);
     refusal->min = doorman__request_minimum(&call->request, 0);
-    refusal->max_wait = client->permit_items[call->place].max_wait;
+    refusal->max_wait = call->sent_max_wait;
     refusal->until = until;
     refusal->retry_at =
         permit->has_retry_after ? doorman__after(now, permit->retry_after) : DOORMAN_NEVER;
@@ -16609,6 +21250,295 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman_per
         }
     }
     return NULL;
+}
+
+/* ---- permit client: holds */
+/*
+ * The client chooses the number of a hold when it asks for it. The number is the request_id on the
+ * wire, so an ask that is repeated gets the same hold (P9). A hold of the client is in one of three
+ * states:
+ *
+ *   state    meaning                          event                               next state
+ *   ASKED    its permit has no decision yet   a server has granted it             -> IN_USE
+ *                                             otherwise, or it is released        -> ENDING
+ *   IN_USE   the application may use it       is released or transferred in full  -> ENDING
+ *                                             is gone, or ends                    -> ENDING
+ *   ENDING   the application does not use it  nothing is left to do               (freed)
+ *
+ * The end of a hold is the time at which the client sent the message, plus waited / (1 + drift),
+ * plus expires_in (P8). An end never moves back.
+ *
+ * The `action` of a hold is its renewal or its release. At most one of them is queued or under way.
+ * When the first renewal is due, the client renews all holds that are past half of this time. So
+ * renewals travel together. A renewal names the id alone. If the server answers `gone`, it may be a
+ * new master. The client then says at once what it holds (P16). The hold is gone if the server
+ * answers `gone` to this too.
+ *
+ * Nothing leaks while a server answers. The client releases what a server may count and the
+ * application does not use: after a timeout, a release, a decision that comes too late, and the end
+ * of the hold. It repeats the release until a server has answered. A message that asked for the
+ * hold may still be under way then. If this message ends later with a grant or without an answer,
+ * the client releases again. It stops when the server must have ended the hold by itself. If this
+ * time is not known, it stops after DOORMAN__RELEASE_TIME.
+ *
+ * A release or a renewal that is repeated does no harm, because it names what is kept. The same is
+ * true for a transfer, because it has a request_id. A transfer is repeated until it has an answer,
+ * even after its caller's timeout. A release waits for the transfers of the same hold.
+ */
+
+#define DOORMAN__RELEASE_TIME (60 * DOORMAN_SECOND)
+#define DOORMAN__RENEWAL_GAP (DOORMAN_SECOND / 100) /* between two renewals, at least */
+
+static uint64_t doorman__client_hold_hash(const doorman_permit_client *client, uint64_t number) {
+    return doorman__hash_number(client->hash_key, number);
+}
+
+static doorman__client_hold *doorman__client_hold_find(const doorman_permit_client *client,
+                                                       uint64_t number) {
+    uint64_t hash = doorman__client_hold_hash(client, number);
+    doorman__link *link = doorman__table_first(&client->holds, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        doorman__client_hold *hold = DOORMAN__WITHIN(doorman__client_hold, link, link);
+        if (hold->number == number) return hold;
+    }
+    return NULL;
+}
+
+static bool doorman__client_hold_is_empty(const doorman__client_hold *hold) {
+    for (size_t i = 0; i < hold->item_count; i++) {
+        if (hold->amounts[i] > 0) return false;
+    }
+    return true;
+}
+
+/* Copies the items of a hold, which has none yet. Returns false if memory runs out. */
+static bool doorman__client_hold_set_items(doorman__client_hold *hold,
+                                           const doorman_hold_item *items, size_t count) {
+    size_t bytes = 0;
+    assert(!hold->items);
+    for (size_t i = 0; i < count; i++) {
+        bytes += strlen(items[i].resource_id) + strlen(items[i].key ? items[i].key : "") + 2;
+    }
+    hold->items = (doorman_hold_item *)doorman__zalloc(
+        count * (sizeof *hold->items + sizeof *hold->amounts) + bytes);
+    if (!hold->items) return false;
+    hold->amounts = (double *)(void *)(hold->items + count);
+    hold->item_count = count;
+    hold->text_bytes = bytes;
+    char *text = (char *)(hold->amounts + count);
+    for (size_t i = 0; i < count; i++) {
+        const char *key = items[i].key ? items[i].key : "";
+        size_t id_bytes = strlen(items[i].resource_id) + 1, key_bytes = strlen(key) + 1;
+        hold->amounts[i] = items[i].amount;
+        hold->items[i].resource_id = (char *)memcpy(text, items[i].resource_id, id_bytes);
+        hold->items[i].key = (char *)memcpy(text + id_bytes, key, key_bytes);
+        text += id_bytes + key_bytes;
+    }
+    return true;
+}
+
+/* Makes a hold for the items of a permit, or for a seizure, whose items are not known yet. Returns
+ * NULL if memory runs out. Precondition: doorman__permit_client_reserve has succeeded. */
+static doorman__client_hold *doorman__client_hold_create(doorman_permit_client *client,
+                                                         const doorman_permit_request *request) {
+    doorman_hold_item items[DOORMAN_PERMIT_ITEMS_MAX] = {{.resource_id = NULL}};
+    doorman__client_hold *hold = (doorman__client_hold *)doorman__zalloc(sizeof *hold);
+    for (size_t i = 0; request && i < request->item_count; i++) {
+        items[i].resource_id = request->items[i].resource_id;
+        items[i].key = request->items[i].key;
+    }
+    if (!hold || (request && !doorman__client_hold_set_items(hold, items, request->item_count))) {
+        DOORMAN_FREE(hold);
+        return NULL;
+    }
+    client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
+    hold->number = client->hold_number;
+    hold->action.hold = hold;
+    hold->previous = client->last_hold;
+    *(client->last_hold ? &client->last_hold->next : &client->first_hold) = hold;
+    client->last_hold = hold;
+    client->hold_count++;
+    doorman__table_add(&client->holds, &hold->link,
+                       doorman__client_hold_hash(client, hold->number));
+    return hold;
+}
+
+/* Sets whether the application has to learn of a change. */
+static void doorman__client_hold_set_changed(doorman_permit_client *client,
+                                             doorman__client_hold *hold, bool changed) {
+    if (hold->changed == changed) return;
+    hold->changed = changed;
+    if (changed) {
+        hold->previous_change = client->last_change;
+        *(client->last_change ? &client->last_change->next_change : &client->first_change) = hold;
+        client->last_change = hold;
+        return;
+    }
+    doorman__client_hold *previous = hold->previous_change, *next = hold->next_change;
+    *(previous ? &previous->next_change : &client->first_change) = next;
+    *(next ? &next->previous_change : &client->last_change) = previous;
+    hold->previous_change = hold->next_change = NULL;
+}
+
+/* Separates a hold from the call that has asked for it. */
+static void doorman__client_hold_detach(doorman__client_hold *hold) {
+    if (hold->call) hold->call->hold = NULL;
+    hold->call = NULL;
+}
+
+static void doorman__client_hold_destroy(doorman_permit_client *client,
+                                         doorman__client_hold *hold) {
+    assert(client->hold_count > 0 && hold->action.state == DOORMAN__CALL_NEW);
+    doorman__client_hold_detach(hold);
+    doorman__client_hold_set_changed(client, hold, false);
+    doorman__timer_clear(&client->hold_timers, &hold->timer);
+    doorman__table_remove(&client->holds, &hold->link);
+    *(hold->previous ? &hold->previous->next : &client->first_hold) = hold->next;
+    *(hold->next ? &hold->next->previous : &client->last_hold) = hold->previous;
+    client->hold_count--;
+    DOORMAN_FREE(hold->items);
+    DOORMAN_FREE(hold);
+}
+
+/* Puts the renewal or the release of a hold into its queue. */
+static void doorman__client_hold_act(doorman_permit_client *client, doorman__client_hold *hold,
+                                     doorman__call_kind kind) {
+    doorman__call *action = &hold->action;
+    assert(action->state == DOORMAN__CALL_NEW);
+    action->kind = kind;
+    action->request.item_count = hold->item_count;
+    action->text_bytes = hold->text_bytes;
+    action->attended = false;
+    client->call_count++;
+    client->action_count++;
+    doorman__call_move(client, action, DOORMAN__CALL_QUEUED);
+}
+
+/* Does what a hold needs next, or plans when to look at it. May free the hold. */
+static void doorman__client_hold_plan(doorman_permit_client *client, doorman__client_hold *hold,
+                                      doorman_time now) {
+    const doorman__call *action = &hold->action;
+    bool ending = hold->state == DOORMAN__HOLD_ENDING;
+    if (ending && now >= hold->give_up_at) hold->must_release = false;
+    bool obsolete = action->kind == DOORMAN__CALL_RENEWAL ? ending || hold->must_release
+                                                          : ending && now >= hold->give_up_at;
+    if (action->state == DOORMAN__CALL_QUEUED && obsolete) {
+        doorman__call_finish(client, &hold->action);
+    }
+    bool idle = action->state == DOORMAN__CALL_NEW;
+    if (idle && hold->must_release && !hold->transfers) {
+        doorman__client_hold_act(client, hold, DOORMAN__CALL_RELEASE);
+        idle = false;
+    }
+    if (ending && idle && !hold->must_release && !hold->asking && !hold->transfers &&
+        !hold->changed) {
+        doorman__client_hold_destroy(client, hold);
+        return;
+    }
+    doorman_time at = DOORMAN_NEVER;
+    if (ending && now < hold->give_up_at) at = hold->give_up_at;
+    if (hold->state == DOORMAN__HOLD_IN_USE) {
+        bool renews = idle && !doorman__client_hold_is_empty(hold);
+        at = renews ? doorman__earlier(hold->end, hold->renew_at) : hold->end;
+    }
+    if (at == DOORMAN_NEVER) {
+        doorman__timer_clear(&client->hold_timers, &hold->timer);
+    } else {
+        doorman__timer_set(&client->hold_timers, &hold->timer, at);
+    }
+}
+
+/* Ends a hold that its application no longer uses. */
+static void doorman__client_hold_end(doorman__client_hold *hold, bool must_release,
+                                     doorman_time give_up_at) {
+    assert(hold->state != DOORMAN__HOLD_ENDING);
+    doorman__client_hold_detach(hold);
+    hold->state = DOORMAN__HOLD_ENDING;
+    hold->must_release = must_release;
+    hold->give_up_at = give_up_at;
+}
+
+/* Ends a hold that was asked for. A server may grant it, if it was sent. */
+static void doorman__client_hold_give_up(doorman_permit_client *client, doorman__client_hold *hold,
+                                         doorman_time now) {
+    (void)client;
+    doorman__client_hold_end(hold, hold->was_sent, doorman__after(now, DOORMAN__RELEASE_TIME));
+}
+
+/* Ends a call that gets no hold, and its hold. */
+static void doorman__call_end_ask(doorman_permit_client *client, doorman__call *call,
+                                  doorman_time now) {
+    doorman__client_hold *hold = call->hold;
+    if (hold) doorman__client_hold_give_up(client, hold, now);
+    doorman__call_finish(client, call);
+    if (hold) doorman__client_hold_plan(client, hold, now);
+}
+
+/* P8: sets the end of a hold that a server has granted or renewed. */
+static void doorman__client_hold_extend(const doorman_permit_client *client,
+                                        doorman__client_hold *hold, doorman_time waited,
+                                        doorman_time expires_in, doorman_time sent_at,
+                                        doorman_time now) {
+    double drift = client->policy.drift > 0 ? client->policy.drift : DOORMAN__DRIFT;
+    hold->begin = doorman__after(sent_at, (doorman_time)((double)waited / (1 + drift)));
+    hold->life = expires_in;
+    hold->end = doorman__later(hold->end, doorman__after(hold->begin, expires_in));
+    doorman_time third = doorman__after(hold->begin, expires_in / 3);
+    hold->renew_at = doorman__later(third, now + DOORMAN__RENEWAL_GAP);
+}
+
+/* Ends a hold that the application has not released. If the application has transferred all units,
+ * there is nothing to tell. */
+static void doorman__client_hold_lose(doorman_permit_client *client, doorman__client_hold *hold,
+                                      bool must_release) {
+    doorman__client_hold_end(hold, must_release, doorman__after(hold->end, hold->life));
+    if (doorman__client_hold_is_empty(hold)) return;
+    hold->gone = true;
+    client->counts.holds_lost++;
+    doorman__client_hold_set_changed(client, hold, true);
+}
+
+/* Queues the renewals of all holds that are past half of the time to their renewal. */
+static void doorman__client_holds_renew(doorman_permit_client *client, doorman_time now) {
+    for (doorman__client_hold *hold = client->first_hold; hold; hold = hold->next) {
+        doorman_time half = doorman__after(hold->begin, hold->life / 6);
+        bool due = half <= now || hold->renew_at <= now;
+        if (hold->state != DOORMAN__HOLD_IN_USE || hold->action.state != DOORMAN__CALL_NEW)
+            continue;
+        if (!due || hold->end <= now || doorman__client_hold_is_empty(hold)) continue;
+        doorman__client_hold_act(client, hold, DOORMAN__CALL_RENEWAL);
+        doorman__timer_set(&client->hold_timers, &hold->timer, hold->end);
+    }
+}
+
+/* Ends and renews the holds whose time has come. */
+static void doorman__client_holds_work(doorman_permit_client *client, doorman_time now) {
+    while (doorman__timers_due(&client->hold_timers) <= now) {
+        doorman__timer *first = doorman__timers_first(&client->hold_timers);
+        doorman__client_hold *hold = DOORMAN__WITHIN(doorman__client_hold, timer, first);
+        bool in_use = hold->state == DOORMAN__HOLD_IN_USE;
+        if (in_use && hold->end > now) {
+            doorman__client_holds_renew(client, now);
+            continue;
+        }
+        if (in_use) doorman__client_hold_lose(client, hold, true);
+        doorman__client_hold_plan(client, hold, now);
+    }
+}
+
+/* Ends a transfer, and tells its caller. */
+static void doorman__transfer_end(doorman_permit_client *client, doorman__call *call,
+                                  doorman_time now) {
+    doorman__client_hold *hold = call->hold;
+    assert(hold->transfers > 0);
+    hold->transfers--;
+    if (call->peer) doorman__call_finish(client, call->peer);
+    doorman__call_finish(client, call);
+    bool used = hold->state == DOORMAN__HOLD_IN_USE;
+    if (used && !hold->transfers && doorman__client_hold_is_empty(hold)) {
+        doorman__client_hold_end(hold, hold->must_release, doorman__after(hold->end, hold->life));
+    }
+    doorman__client_hold_plan(client, hold, now);
 }
 
 /* ---- permit client: decisions without a server */
@@ -16650,7 +21580,8 @@ static void doorman__call_fall_back(doorman_permit_client *client, doorman__call
     doorman_acquired *acquired = &call->acquired;
     doorman_permit_fallback fallback = client->policy.fallback;
     acquired->decided_by = DOORMAN_BY_FALLBACK;
-    if (call->is_report) client->counts.lost++;
+    if (call->kind == DOORMAN__CALL_REPORT) client->counts.lost++;
+    if (call->kind == DOORMAN__CALL_SEIZURE) fallback = DOORMAN_FAIL_CLOSED;
     if (call->attended) {
         bool granted = fallback == DOORMAN_FAIL_OPEN;
         if (fallback == DOORMAN_FAIL_LOCAL) granted = doorman__call_is_local(client, call, now);
@@ -16661,7 +21592,7 @@ static void doorman__call_fall_back(doorman_permit_client *client, doorman__call
         acquired->has_retry_after = true;
         acquired->retry_after = doorman__later(client->upstream.retry_at - now, 0);
     }
-    doorman__call_finish(client, call);
+    doorman__call_end_ask(client, call, now);
 }
 
 /* Refuses a permit, because a server has refused the same. */
@@ -16678,7 +21609,7 @@ static void doorman__call_refuse(doorman_permit_client *client, doorman__call *c
     doorman__limit_name_copy(acquired->limit, refusal->limit);
     client->counts.refused_locally++;
     if (!call->attended) client->counts.bypassed++;
-    doorman__call_finish(client, call);
+    doorman__call_end_ask(client, call, now);
 }
 
 /* Returns whether no new call may wait for a message: the breaker is open, or its test is under
@@ -16694,14 +21625,28 @@ static bool doorman__reason_is_undecided(doorman_reason reason) {
     return reason == DOORMAN_REASON_UNMATCHED;
 }
 
+/* Says what a new call asks.
+ *   hold   NULL: none */
+static void doorman__call_set_hold(doorman__call *call, doorman__call_kind kind,
+                                   doorman__client_hold *hold) {
+    call->kind = kind;
+    call->alone = kind == DOORMAN__CALL_WAIT;
+    call->hold = hold;
+    if (!hold) return;
+    assert(!hold->call);
+    hold->call = call;
+    call->request.request_id = hold->number;
+}
+
 /* Puts a new call into its queue, or decides on it at once. */
 static void doorman__call_start(doorman_permit_client *client, doorman__call *call,
                                 doorman_time now) {
     const doorman__known_refusal *refusal = NULL;
-    size_t index = 0, most = call->is_report ? DOORMAN__REPORTS_MAX : DOORMAN__CALLS_MAX;
-    size_t count = call->is_report ? client->reports.count : client->permits.count;
+    bool is_report = call->kind == DOORMAN__CALL_REPORT;
+    size_t index = 0, most = is_report ? DOORMAN__REPORTS_MAX : DOORMAN__CALLS_MAX;
+    size_t count = client->queues[call->kind].count;
     client->call_count++;
-    if (!call->is_report) refusal = doorman__known_refusal_of(client, call, &index, now);
+    if (!is_report) refusal = doorman__known_refusal_of(client, call, &index, now);
     bool decided = refusal && !doorman__reason_is_undecided(refusal->reason);
     if (decided) {
         doorman__call_refuse(client, call, index, refusal, now);
@@ -16715,19 +21660,48 @@ static void doorman__call_start(doorman_permit_client *client, doorman__call *ca
 
 /* ---- permit client: its messages */
 
+/* Returns a call of a message that has no response to its queue, or ends it. */
+static void doorman__call_return(doorman_permit_client *client, doorman__call *call, bool failed,
+                                 doorman_time now) {
+    if (call->kind == DOORMAN__CALL_RENEWAL || call->kind == DOORMAN__CALL_RELEASE) {
+        doorman__client_hold *hold = call->hold;
+        hold->must_release = hold->must_release || call->kind == DOORMAN__CALL_RELEASE;
+        doorman__call_finish(client, call);
+        doorman__client_hold_plan(client, hold, now);
+        return;
+    }
+    doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
+    if (call->kind == DOORMAN__CALL_TRANSFER) {
+        if (now >= call->hold->end) doorman__transfer_end(client, call, now);
+        return;
+    }
+    if (!failed) return;
+    call->alone = true;
+    if (++call->failures > client->upstream.address_count) {
+        doorman__call_fall_back(client, call, now);
+    }
+}
+
+/* Ends a message that has asked for a hold, and has no response. A server may have granted it. */
+static void doorman__ask_return(doorman_permit_client *client, doorman__client_hold *hold,
+                                doorman_time now) {
+    hold->asking = false;
+    if (!hold->call && hold->state == DOORMAN__HOLD_ASKED) {
+        doorman__client_hold_give_up(client, hold, now);
+    }
+    if (hold->state == DOORMAN__HOLD_ENDING) hold->must_release = now < hold->give_up_at;
+    doorman__client_hold_plan(client, hold, now);
+}
+
 /* Decides on the calls of a message that has no response. From the last one to the first one,
  * because each becomes the first of its queue.
  *   failed   false: the message was redirected */
 static void doorman__batch_return(doorman_permit_client *client, bool failed, doorman_time now) {
     for (size_t i = client->message_count; i-- > 0;) {
+        doorman__client_hold *hold = doorman__message_hold(client, i);
         doorman__call *call = client->message[i];
-        if (!call) continue;
-        doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
-        if (!failed) continue;
-        call->alone = true;
-        if (++call->failures > client->upstream.address_count) {
-            doorman__call_fall_back(client, call, now);
-        }
+        if (call) doorman__call_return(client, call, failed, now);
+        if (hold) doorman__ask_return(client, hold, now);
     }
     client->message_count = 0;
 }
@@ -16740,8 +21714,16 @@ static void doorman__breaker_open(doorman_permit_client *client, doorman_time no
     doorman__upstream_move(upstream, DOORMAN__BACKING_OFF);
     upstream->retry_at = doorman__after(now, pause);
     client->counts.pauses++;
-    while (client->permits.first) doorman__call_fall_back(client, client->permits.first, now);
-    while (client->reports.first) doorman__call_fall_back(client, client->reports.first, now);
+    static const doorman__call_kind kinds[] = {DOORMAN__CALL_PERMIT, DOORMAN__CALL_WAIT,
+                                               DOORMAN__CALL_REPORT, DOORMAN__CALL_SEIZURE};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const doorman__calls *queue = &client->queues[kinds[i]];
+        while (queue->first) doorman__call_fall_back(client, queue->first, now);
+    }
+    doorman__call *call = client->queues[DOORMAN__CALL_TRANSFER].first;
+    for (; call; call = call->next) {
+        if (call->peer) doorman__call_finish(client, call->peer);
+    }
 }
 
 /* Ends a message that has failed.
@@ -16774,24 +21756,64 @@ static bool doorman__batch_fits(const doorman_permit_client *client, const doorm
            bytes + call->text_bytes <= DOORMAN__MESSAGE_TEXT;
 }
 
-/* Puts a call into the message. Returns when it times out.
- *   max_wait   the server may let the caller wait no longer than its timeout */
+/* Prepares a permit for a message.
+ *   max_wait   the server may let the caller wait no longer than its timeout. The answer to a
+ *              permit that may queue must also come in time */
+static void doorman__permit_put(doorman__call *call, doorman_permit_request *to, doorman_time now) {
+    doorman_time rest = doorman__later(call->deadline - now, 0);
+    if (call->kind == DOORMAN__CALL_WAIT) rest -= doorman__earlier(rest / 4, DOORMAN_SECOND);
+    *to = call->request;
+    to->max_wait = call->sent_max_wait = doorman__earlier(call->request.max_wait, rest);
+}
+
+/* Prepares the entry of a hold. */
+static doorman_hold_request doorman__hold_put(doorman__call *call) {
+    doorman__client_hold *hold = call->hold;
+    doorman_hold_request request = call->hold_request;
+    bool releases = call->kind == DOORMAN__CALL_RELEASE;
+    if (call->kind == DOORMAN__CALL_TRANSFER || call->kind == DOORMAN__CALL_SEIZURE) return request;
+    request = (doorman_hold_request){.id = hold->id};
+    if (releases) {
+        hold->must_release = false;
+        if (!hold->id) request.request_id = hold->number;
+        bool keeps = hold->state == DOORMAN__HOLD_IN_USE;
+        request.amounts = keeps ? hold->amounts : NULL;
+        request.amount_count = keeps ? hold->item_count : 0;
+    } else if (hold->claims) {
+        for (size_t i = 0; i < hold->item_count; i++) hold->items[i].amount = hold->amounts[i];
+        request.items = hold->items;
+        request.item_count = hold->item_count;
+    }
+    return request;
+}
+
+/* Puts a call into the message. Returns when it times out. */
 static doorman_time doorman__batch_put(doorman_permit_client *client, doorman__call *call,
                                        doorman_time now) {
     size_t place = client->message_count++;
     const doorman_permit_item *item = call->request.items;
+    bool asks = call->hold && call->hold->call == call;
     doorman__call_move(client, call, DOORMAN__CALL_SENT);
     call->place = place;
     client->message[place] = call;
-    if (call->is_report) {
+    if (client->message_holds) client->message_holds[place] = asks ? call->hold : NULL;
+    if (asks) call->hold->asking = call->hold->was_sent = true;
+    switch (call->kind) {
+    case DOORMAN__CALL_REPORT:
         client->entries[place] = (doorman_permit_entry){
             .resource_id = item->resource_id, .key = item->key, .cost = item->cost};
-        return doorman__after(now, client->message_timeout);
+        break;
+    case DOORMAN__CALL_PERMIT:
+    case DOORMAN__CALL_WAIT:
+        doorman__permit_put(call, &client->permit_items[place], now);
+        return call->deadline;
+    case DOORMAN__CALL_RENEWAL:
+    case DOORMAN__CALL_RELEASE:
+    case DOORMAN__CALL_TRANSFER:
+    case DOORMAN__CALL_SEIZURE: client->hold_requests[place] = doorman__hold_put(call); break;
+    case DOORMAN__CALL_KIND_COUNT: break;
     }
-    client->permit_items[place] = call->request;
-    doorman_time rest = doorman__later(call->deadline - now, 0);
-    client->permit_items[place].max_wait = doorman__earlier(call->request.max_wait, rest);
-    return call->deadline;
+    return doorman__after(now, client->message_timeout);
 }
 
 /* Fills the message with calls of one kind. Returns how long to wait for the response: until the
@@ -16811,9 +21833,10 @@ static doorman_time doorman__batch_fill(doorman_permit_client *client, const doo
     return doorman__earlier(timeout, client->message_timeout);
 }
 
-/* Ends the calls whose time has come, and forgets refusals when all have ended. */
+/* Ends the calls and holds whose time has come, and forgets refusals when all have ended. */
 static void doorman__permit_client_work(doorman_permit_client *client, doorman_time now) {
     now = doorman__upstream_now(&client->upstream, now);
+    doorman__client_holds_work(client, now);
     while (doorman__timers_due(&client->timers) <= now) {
         doorman__timer *first = doorman__timers_first(&client->timers);
         doorman__call *call = DOORMAN__WITHIN(doorman__call, timer, first);
@@ -16827,44 +21850,67 @@ static void doorman__permit_client_work(doorman_permit_client *client, doorman_t
     if (doorman__known_refusals_due(client) <= now) doorman__known_refusals_forget(client, now);
 }
 
+/* Returns the next queue with calls for the message of the client, or KIND_COUNT. The kinds
+ * alternate. Permits that may wait travel in lanes, if there are lanes. */
+static doorman__call_kind doorman__queue_next(const doorman_permit_client *client) {
+    for (int i = 1; i <= DOORMAN__CALL_KIND_COUNT; i++) {
+        int kind = ((int)client->message_kind + i) % DOORMAN__CALL_KIND_COUNT;
+        if (kind == DOORMAN__CALL_WAIT && client->lane_count) continue;
+        if (client->queues[kind].first) return (doorman__call_kind)kind;
+    }
+    return DOORMAN__CALL_KIND_COUNT;
+}
+
 static doorman_time doorman__permit_client_due(const doorman_permit_client *client) {
     const doorman_upstream *upstream = &client->upstream;
     doorman_time due =
         doorman__earlier(doorman__timers_due(&client->timers), doorman__known_refusals_due(client));
+    due = doorman__earlier(due, doorman__timers_due(&client->hold_timers));
     if (client->decided.first) return 0;
     if (upstream->state == DOORMAN__REQUESTED) {
         return doorman__earlier(due, doorman__upstream_due(upstream));
     }
-    return client->permits.first || client->reports.first ? 0 : due;
+    if (doorman__queue_next(client) == DOORMAN__CALL_KIND_COUNT) return due;
+    return upstream->state == DOORMAN__BACKING_OFF ? doorman__earlier(due, upstream->retry_at) : 0;
 }
 
-/* Makes the next message. If permits and reports wait, the kinds of message alternate. */
+/* Makes the next message. */
 static bool doorman__permit_client_request(doorman_permit_client *client, doorman_request *out,
                                            doorman_time now) {
+    static const doorman_method methods[DOORMAN__CALL_KIND_COUNT] = {
+        [DOORMAN__CALL_PERMIT] = DOORMAN_ACQUIRE,    [DOORMAN__CALL_REPORT] = DOORMAN_REPORT,
+        [DOORMAN__CALL_RENEWAL] = DOORMAN_RENEW,     [DOORMAN__CALL_RELEASE] = DOORMAN_RELEASE,
+        [DOORMAN__CALL_TRANSFER] = DOORMAN_TRANSFER, [DOORMAN__CALL_SEIZURE] = DOORMAN_SEIZE,
+        [DOORMAN__CALL_WAIT] = DOORMAN_ACQUIRE};
     doorman_upstream *upstream = &client->upstream;
     now = doorman__upstream_now(upstream, now);
     if (upstream->state == DOORMAN__REQUESTED) {
         if (now < doorman__upstream_due(upstream)) return false;
         doorman__batch_fail(client, false, now);
     }
-    if (!client->permits.first && !client->reports.first) return false;
+    doorman__call_kind kind = doorman__queue_next(client);
+    if (kind == DOORMAN__CALL_KIND_COUNT) return false;
     if (upstream->state == DOORMAN__BACKING_OFF && now < upstream->retry_at) return false;
-    bool reports =
-        !client->permits.first || (client->reports.first && upstream->method == DOORMAN_ACQUIRE);
-    upstream->method = reports ? DOORMAN_REPORT : DOORMAN_ACQUIRE;
-    upstream->timeout =
-        doorman__batch_fill(client, reports ? &client->reports : &client->permits, now);
+    client->message_kind = kind;
+    upstream->method = methods[kind];
+    upstream->timeout = doorman__batch_fill(client, &client->queues[kind], now);
     upstream->sent_at = now;
     doorman__upstream_move(upstream, DOORMAN__REQUESTED);
     client->counts.messages++;
     *out = (doorman_request){.method = upstream->method,
                              .holder_id = client->client_id,
-                             .permits = reports ? NULL : client->permit_items,
-                             .permit_count = reports ? 0 : client->message_count,
-                             .entries = reports ? client->entries : NULL,
-                             .entry_count = reports ? client->message_count : 0,
                              .address = doorman__upstream_address(upstream),
                              .sequence = ++upstream->sequence};
+    if (upstream->method == DOORMAN_ACQUIRE) {
+        out->permits = client->permit_items;
+        out->permit_count = client->message_count;
+    } else if (upstream->method == DOORMAN_REPORT) {
+        out->entries = client->entries;
+        out->entry_count = client->message_count;
+    } else {
+        out->holds = client->hold_requests;
+        out->hold_count = client->message_count;
+    }
     return true;
 }
 
@@ -16878,6 +21924,9 @@ static bool doorman__decision_valid(const doorman_permit *permit, const doorman_
                (!permit->has_retry_after || doorman__duration_valid(permit->retry_after));
     }
     if (permit->item_count != count || !doorman__duration_valid(permit->wait)) return false;
+    if (!doorman__duration_valid(permit->waited) || !doorman__duration_valid(permit->expires_in)) {
+        return false;
+    }
     for (size_t i = 0; i < count; i++) {
         const doorman_permit_grant *grant = &permit->items[i];
         if (!doorman__amount_valid(grant->granted) || !doorman__amount_valid(grant->remaining) ||
@@ -16888,10 +21937,46 @@ static bool doorman__decision_valid(const doorman_permit *permit, const doorman_
     return true;
 }
 
+static bool doorman__hold_result_valid(const doorman_hold *result, const doorman__call *call) {
+    bool renews = call && call->kind == DOORMAN__CALL_RENEWAL;
+    if (result->gone) return true;
+    if ((unsigned)result->reason >= DOORMAN_REASON_COUNT) return false;
+    if (!doorman__duration_valid(result->expires_in)) return false;
+    if (result->item_count > DOORMAN_PERMIT_ITEMS_MAX) return false;
+    if (renews && result->item_count != call->hold->item_count) return false;
+    for (size_t i = 0; i < result->item_count; i++) {
+        if (!doorman__amount_valid(result->items[i].amount)) return false;
+    }
+    return true;
+}
+
+/* Returns whether a server has described what a client has seized. */
+static bool doorman__seizure_valid(const doorman_hold *result) {
+    if (result->gone || result->reason) return true;
+    for (size_t i = 0; i < result->item_count; i++) {
+        if (!doorman__id_valid(result->items[i].resource_id)) return false;
+    }
+    return result->id && result->item_count;
+}
+
+static bool doorman__results_valid(const doorman_permit_client *client,
+                                   const doorman_response *response) {
+    if (response->hold_count != client->message_count) return false;
+    for (size_t i = 0; i < client->message_count; i++) {
+        const doorman_hold *result = &response->holds[i];
+        bool moves = response->method == DOORMAN_TRANSFER && !result->gone && !result->reason;
+        if (!doorman__hold_result_valid(result, client->message[i])) return false;
+        if (moves && !result->id) return false;
+        if (response->method == DOORMAN_SEIZE && !doorman__seizure_valid(result)) return false;
+    }
+    return true;
+}
+
 static bool doorman__decisions_valid(const doorman_permit_client *client,
                                      const doorman_response *response) {
     if (response->method != client->upstream.method) return false;
     if (response->method == DOORMAN_REPORT) return response->result_count == client->message_count;
+    if (response->method != DOORMAN_ACQUIRE) return doorman__results_valid(client, response);
     if (response->permit_count != client->message_count) return false;
     for (size_t i = 0; i < client->message_count; i++) {
         const doorman__call *call = client->message[i];
@@ -16925,11 +22010,15 @@ static void doorman__acquired_refusal(doorman_acquired *acquired, const doorman_
 }
 
 /* Processes the decision of a server. A wait begins when the response comes. It ends with the
- * timeout of the caller at the latest. */
+ * timeout of the caller at the latest.
+ *   sent_at   when the message was sent */
 static void doorman__call_decide(doorman_permit_client *client, doorman__call *call,
-                                 const doorman_permit *permit, doorman_time now) {
+                                 const doorman_permit *permit, doorman_time sent_at,
+                                 doorman_time now) {
     doorman_acquired *acquired = &call->acquired;
-    if (!permit->granted) doorman__known_refusal_remember(client, call, permit, now);
+    if (!permit->granted) {
+        doorman__known_refusal_remember(client, call, permit, sent_at, now);
+    }
     if (!permit->granted && doorman__reason_is_undecided(permit->reason)) {
         doorman__call_fall_back(client, call, now);
         return;
@@ -16938,6 +22027,8 @@ static void doorman__call_decide(doorman_permit_client *client, doorman__call *c
     (*(permit->granted ? &client->counts.granted : &client->counts.refused))++;
     if (permit->granted) {
         doorman__acquired_grant(acquired, permit);
+        acquired->hold = call->hold ? call->hold->number : 0;
+        acquired->ends_at = call->hold ? call->hold->end : 0;
     } else {
         doorman__acquired_refusal(acquired, permit);
         if (!call->attended) client->counts.bypassed++;
@@ -16950,6 +22041,174 @@ static void doorman__call_decide(doorman_permit_client *client, doorman__call *c
     } else {
         doorman__call_move(client, call, DOORMAN__CALL_WAITING);
         doorman__timer_set(&client->timers, &call->timer, end);
+    }
+}
+
+/* Processes the decision on a hold. A hold that the client cannot use is released again. Returns
+ * whether the hold may be used. */
+static bool doorman__ask_decide(doorman_permit_client *client, doorman__client_hold *hold,
+                                uint64_t id, doorman_time waited, doorman_time expires_in,
+                                doorman_time sent_at, doorman_time now) {
+    hold->asking = false;
+    if (id) hold->id = id;
+    if (id && hold->state == DOORMAN__HOLD_ASKED) {
+        doorman__client_hold_extend(client, hold, waited, expires_in, sent_at, now);
+        hold->state = DOORMAN__HOLD_IN_USE;
+        if (hold->end > now) return true;
+        hold->was_sent = true;
+    }
+    if (hold->state != DOORMAN__HOLD_ENDING) {
+        doorman_time give_up_at = doorman__after(now, DOORMAN__RELEASE_TIME);
+        doorman__client_hold_end(hold, id != 0, give_up_at);
+    }
+    hold->must_release = id && now < hold->give_up_at;
+    return false;
+}
+
+/* Processes the decision on a permit. The call, the hold or both may be NULL. */
+static void doorman__permit_decide(doorman_permit_client *client, doorman__call *call,
+                                   doorman__client_hold *hold, const doorman_permit *permit,
+                                   doorman_time sent_at, doorman_time now) {
+    uint64_t id = permit->granted ? permit->hold_id : 0;
+    if (hold) {
+        bool used =
+            doorman__ask_decide(client, hold, id, permit->waited, permit->expires_in, sent_at, now);
+        for (size_t i = 0; used && i < hold->item_count; i++) {
+            hold->amounts[i] = permit->items[i].granted;
+        }
+        if (call && id && !used) { /* it has ended already */
+            doorman__call_fall_back(client, call, now);
+            call = NULL;
+        }
+    }
+    if (call) doorman__call_decide(client, call, permit, sent_at, now);
+    if (hold) doorman__client_hold_plan(client, hold, now);
+}
+
+static void doorman__renewal_decide(doorman_permit_client *client, doorman__client_hold *hold,
+                                    const doorman_hold *result, doorman_time now) {
+    doorman__call_finish(client, &hold->action);
+    if (hold->state != DOORMAN__HOLD_IN_USE || doorman__client_hold_is_empty(hold)) {
+        doorman__client_hold_plan(client, hold, now);
+        return;
+    }
+    if (!result->gone) {
+        hold->claims = false;
+        doorman__client_hold_extend(client, hold, 0, result->expires_in, client->upstream.sent_at,
+                                    now);
+        for (size_t i = 0; i < hold->item_count; i++) {
+            if (result->items[i].amount >= hold->amounts[i]) continue;
+            hold->amounts[i] = result->items[i].amount;
+            doorman__client_hold_set_changed(client, hold, true);
+        }
+    } else if (hold->claims) {
+        doorman__client_hold_lose(client, hold, false);
+    } else {
+        hold->claims = true;
+        hold->renew_at = now;
+    }
+    doorman__client_hold_plan(client, hold, now);
+}
+
+/* A release that finds no hold may have reached a new master. The next renewal says what is
+ * held. */
+static void doorman__release_decide(doorman_permit_client *client, doorman__client_hold *hold,
+                                    const doorman_hold *result, doorman_time now) {
+    doorman__call_finish(client, &hold->action);
+    if (result->gone) hold->renew_at = now;
+    doorman__client_hold_plan(client, hold, now);
+}
+
+static void doorman__transfer_decide(doorman_permit_client *client, doorman__call *call,
+                                     const doorman_hold *result, doorman_time now) {
+    doorman__client_hold *hold = call->hold;
+    bool used = hold->state == DOORMAN__HOLD_IN_USE;
+    if (result->reason && used && call->peer) {
+        for (size_t i = 0; i < hold->item_count; i++) {
+            hold->amounts[i] += call->hold_request.amounts[i];
+        }
+    } else if (result->reason) {
+        hold->must_release = true;
+    }
+    if (call->peer) {
+        doorman_acquired *acquired = &call->peer->acquired;
+        acquired->decided_by = DOORMAN_BY_SERVER;
+        acquired->granted = !result->gone && !result->reason;
+        acquired->reason = result->reason;
+        if (acquired->granted) {
+            acquired->transfer_id = result->id;
+            acquired->ends_at = doorman__after(client->upstream.sent_at, result->expires_in);
+            for (size_t i = 0; i < hold->item_count; i++) {
+                acquired->units[i] = call->hold_request.amounts[i];
+            }
+        }
+    }
+    doorman__transfer_end(client, call, now);
+}
+
+/* Ends a seizure. The call may be NULL. */
+static void doorman__seizure_decide(doorman_permit_client *client, doorman__call *call,
+                                    doorman__client_hold *hold, const doorman_hold *result,
+                                    doorman_time now) {
+    bool granted = !result->gone && !result->reason;
+    bool room = granted && hold->state == DOORMAN__HOLD_ASKED &&
+                doorman__client_hold_set_items(hold, result->items, result->item_count);
+    if (granted && hold->state == DOORMAN__HOLD_ASKED && !room) {
+        doorman__client_hold_end(hold, true, doorman__after(now, DOORMAN__RELEASE_TIME));
+    }
+    bool used = doorman__ask_decide(client, hold, granted ? result->id : 0, 0, result->expires_in,
+                                    client->upstream.sent_at, now);
+    if (call) {
+        doorman_acquired *acquired = &call->acquired;
+        acquired->decided_by = DOORMAN_BY_SERVER;
+        acquired->granted = used;
+        acquired->reason = result->reason;
+        acquired->hold = used ? hold->number : 0;
+        acquired->ends_at = used ? hold->end : 0;
+        for (size_t i = 0; used && i < hold->item_count; i++) {
+            acquired->units[i] = hold->amounts[i];
+        }
+        (*(used ? &client->counts.granted : &client->counts.refused))++;
+        doorman__call_finish(client, call);
+    }
+    doorman__client_hold_plan(client, hold, now);
+}
+
+/* Processes the result of one call of a message. The call is NULL if it has its result already. */
+static void doorman__result_process(doorman_permit_client *client, size_t place,
+                                    const doorman_response *response, doorman_time now) {
+    doorman__call *call = client->message[place];
+    doorman__client_hold *hold = doorman__message_hold(client, place);
+    switch (response->method) {
+    case DOORMAN_ACQUIRE:
+        doorman__permit_decide(client, call, hold, &response->permits[place],
+                               client->upstream.sent_at, now);
+        break;
+    case DOORMAN_REPORT: {
+        double rest = call->request.items[0].cost - response->results[place].charged;
+        if (rest > 0) client->counts.uncharged += rest;
+        client->counts.reported++;
+        doorman__call_finish(client, call);
+        break;
+    }
+    case DOORMAN_RENEW:
+        doorman__renewal_decide(client, call->hold, &response->holds[place], now);
+        break;
+    case DOORMAN_RELEASE:
+        doorman__release_decide(client, call->hold, &response->holds[place], now);
+        break;
+    case DOORMAN_TRANSFER:
+        doorman__transfer_decide(client, call, &response->holds[place], now);
+        break;
+    case DOORMAN_SEIZE:
+        doorman__seizure_decide(client, call, hold, &response->holds[place], now);
+        break;
+    case DOORMAN_DISCOVERY:
+    case DOORMAN_GET_CAPACITY:
+    case DOORMAN_RELEASE_CAPACITY:
+    case DOORMAN_INSPECT:
+    case DOORMAN_RESET:
+    case DOORMAN_METHOD_COUNT: break;
     }
 }
 
@@ -16974,15 +22233,7 @@ static doorman_status doorman__permit_client_response(doorman_permit_client *cli
     upstream->failures = upstream->redirects = 0;
     doorman__upstream_move(upstream, DOORMAN__READY);
     for (size_t i = 0; i < client->message_count; i++) {
-        doorman__call *call = client->message[i];
-        if (call && call->is_report) {
-            double rest = call->request.items[0].cost - response->results[i].charged;
-            if (rest > 0) client->counts.uncharged += rest;
-            client->counts.reported++;
-            doorman__call_finish(client, call);
-        } else if (call) {
-            doorman__call_decide(client, call, &response->permits[i], now);
-        }
+        doorman__result_process(client, i, response, now);
     }
     client->message_count = 0;
     return DOORMAN_OK;
@@ -16994,6 +22245,151 @@ static void doorman__permit_client_failed(doorman_permit_client *client, uint64_
     now = doorman__upstream_now(upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
     doorman__batch_fail(client, false, now);
+}
+
+/* ---- permit client: lanes */
+/*
+ * A lane sends one permit at a time, which may wait in the queue of a server. Its upstream follows
+ * the redirects of its own message. It begins at the address that the client uses now. The breaker
+ * counts only the messages of the client. A permit that fails in a lane returns to its queue, as
+ * other permits do.
+ */
+
+/* Ends a message that has no response. */
+static void doorman__lane_return(doorman_permit_client *client, doorman__permit_lane *lane,
+                                 bool failed, doorman_time now) {
+    doorman__client_hold *hold = lane->hold;
+    lane->hold = NULL;
+    doorman__upstream_move(&lane->upstream, DOORMAN__READY);
+    if (failed) {
+        lane->upstream.failure_count++;
+        lane->upstream.redirects = 0;
+    }
+    if (lane->call) doorman__call_return(client, lane->call, failed, now);
+    if (hold) doorman__ask_return(client, hold, now);
+    assert(!lane->call);
+}
+
+/* The lane of an upstream. The client has its own upstream. */
+static doorman__permit_lane *doorman__lane_of(doorman_upstream *upstream) {
+    if (upstream == &upstream->permit_client->upstream) return NULL;
+    return DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
+}
+
+static doorman_time doorman__lane_due(const doorman_permit_client *client,
+                                      const doorman_upstream *upstream) {
+    if (upstream->state == DOORMAN__REQUESTED) return doorman__upstream_due(upstream);
+    if (!client->queues[DOORMAN__CALL_WAIT].first) return DOORMAN_NEVER;
+    if (client->upstream.state == DOORMAN__BACKING_OFF) return client->upstream.retry_at;
+    return doorman__breaker_is_open(client, client->upstream.now) ? DOORMAN_NEVER : 0;
+}
+
+/* Puts a permit into the message of a lane. */
+static void doorman__lane_put(doorman_permit_client *client, doorman__permit_lane *lane,
+                              doorman__call *call, doorman_time now) {
+    doorman_upstream *upstream = &lane->upstream;
+    assert(call->hold && call->hold->call == call);
+    doorman__call_move(client, call, DOORMAN__CALL_SENT);
+    call->lane = lane;
+    lane->call = call;
+    lane->hold = call->hold;
+    lane->hold->asking = lane->hold->was_sent = true;
+    doorman__permit_put(call, &lane->permit, now);
+    doorman_time most = doorman__after(client->message_timeout, lane->permit.max_wait);
+    doorman_time rest = doorman__later(call->deadline - now, DOORMAN__MESSAGE_WAIT_MIN);
+    upstream->timeout = doorman__earlier(most, rest);
+    upstream->sent_at = now;
+    upstream->method = DOORMAN_ACQUIRE;
+    doorman__upstream_move(upstream, DOORMAN__REQUESTED);
+    client->counts.messages++;
+}
+
+static bool doorman__lane_request(doorman_permit_client *client, doorman__permit_lane *lane,
+                                  doorman_request *out, doorman_time now) {
+    doorman_upstream *upstream = &lane->upstream;
+    const doorman_upstream *main = &client->upstream;
+    now = doorman__upstream_now(&client->upstream, now);
+    if (upstream->state == DOORMAN__REQUESTED) {
+        if (now < doorman__upstream_due(upstream)) return false;
+        doorman__lane_return(client, lane, true, now);
+    }
+    doorman__call *call = client->queues[DOORMAN__CALL_WAIT].first;
+    if (!call || doorman__breaker_is_open(client, now)) return false;
+    if (!upstream->redirects) {
+        size_t failed = call->failures % main->address_count;
+        upstream->address_index = (main->address_index + failed) % main->address_count;
+        memcpy(upstream->redirect, failed ? "" : main->redirect,
+               failed ? 1 : sizeof main->redirect);
+    }
+    doorman__lane_put(client, lane, call, now);
+    *out = (doorman_request){.method = DOORMAN_ACQUIRE,
+                             .holder_id = client->client_id,
+                             .permits = &lane->permit,
+                             .permit_count = 1,
+                             .address = doorman__upstream_address(upstream),
+                             .sequence = ++upstream->sequence};
+    return true;
+}
+
+static doorman_status doorman__lane_response(doorman_permit_client *client,
+                                             doorman__permit_lane *lane, uint64_t sequence,
+                                             const doorman_response *response, doorman_time now) {
+    doorman_upstream *upstream = &lane->upstream;
+    now = doorman__upstream_now(&client->upstream, now);
+    if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence)
+        return DOORMAN_STALE;
+    if (!response->is_master) {
+        bool follows = doorman__upstream_redirect(upstream, response->master_address);
+        doorman__lane_return(client, lane, !follows, now);
+        return DOORMAN_OK;
+    }
+    doorman__call *call = lane->call;
+    bool valid = response->method == DOORMAN_ACQUIRE && response->permit_count == 1 &&
+                 (!call || doorman__decision_valid(response->permits, call));
+    if (!valid) {
+        doorman__lane_return(client, lane, true, now);
+        return DOORMAN_INVALID_ARGUMENT;
+    }
+    doorman__client_hold *hold = lane->hold;
+    lane->hold = NULL;
+    upstream->redirects = 0;
+    doorman__upstream_move(upstream, DOORMAN__READY);
+    doorman__permit_decide(client, call, hold, response->permits, upstream->sent_at, now);
+    assert(!lane->call);
+    return DOORMAN_OK;
+}
+
+static void doorman__lane_failed(doorman_permit_client *client, doorman__permit_lane *lane,
+                                 uint64_t sequence, doorman_time now) {
+    doorman_upstream *upstream = &lane->upstream;
+    now = doorman__upstream_now(&client->upstream, now);
+    if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
+    doorman__lane_return(client, lane, true, now);
+}
+
+static void doorman__lane_free(doorman__permit_lane *lane) {
+    doorman__upstream_uninit(&lane->upstream);
+    DOORMAN_FREE(lane);
+}
+
+doorman_status doorman_permit_client_add_lane(doorman_permit_client *client,
+                                              doorman_upstream **out) {
+    const char *addresses[DOORMAN__ADDRESSES_MAX];
+    const doorman_upstream *main = &client->upstream;
+    if (client->lane_count == DOORMAN_PERMIT_LANES_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
+    doorman__permit_lane *lane = (doorman__permit_lane *)doorman__zalloc(sizeof *lane);
+    if (!lane) return DOORMAN_OUT_OF_MEMORY;
+    lane->upstream.permit_client = client;
+    for (size_t i = 0; i < main->address_count; i++) addresses[i] = main->addresses[i];
+    doorman_status status = doorman__upstream_init(&lane->upstream, client->client_id, addresses,
+                                                   main->address_count, NULL);
+    if (status != DOORMAN_OK) {
+        doorman__lane_free(lane);
+        return status;
+    }
+    client->lanes[client->lane_count++] = lane;
+    *out = &lane->upstream;
+    return DOORMAN_OK;
 }
 
 /* ---- permit client: the calls of the application */
@@ -17010,12 +22406,14 @@ static doorman_status doorman__permit_client_start(doorman_permit_client *client
     for (int i = 0; i < 2; i++) client->local_key[i] = doorman__random(&random);
     client->upstream.permit_client = client;
     client->upstream.now = doorman__later(now, 0);
+    client->message_kind = DOORMAN__CALL_WAIT;
     if (options->permits.local) {
         doorman_limiter_map_options local = {.limit = *options->permits.local};
         for (int i = 0; i < 2; i++) local.seed[i] = doorman__random(&random);
         doorman_status status = doorman_limiter_map_create(&client->local, &local, error);
         if (status != DOORMAN_OK) return status;
     }
+    client->hold_number = doorman__random(&random) % DOORMAN__REQUEST_ID_MAX;
     return doorman__upstream_init(&client->upstream, client->client_id, options->addresses,
                                   options->address_count, error);
 }
@@ -17051,18 +22449,31 @@ static void doorman__calls_free(doorman_permit_client *client, const doorman__ca
 
 void doorman_permit_client_destroy(doorman_permit_client *client) {
     if (!client) return;
-    doorman__batch_return(client, false, client->upstream.now);
-    doorman__calls_free(client, &client->permits);
-    doorman__calls_free(client, &client->reports);
+    doorman_time now = client->upstream.now;
+    doorman__batch_return(client, false, now);
+    for (size_t i = 0; i < client->lane_count; i++) {
+        doorman__permit_lane *lane = client->lanes[i];
+        bool sent = lane->upstream.state == DOORMAN__REQUESTED;
+        if (sent) doorman__lane_return(client, lane, false, now);
+    }
+    for (int i = 0; i < DOORMAN__CALL_KIND_COUNT; i++) {
+        doorman__calls_free(client, &client->queues[i]);
+    }
     doorman__calls_free(client, &client->waiting);
     doorman__calls_free(client, &client->decided);
     assert(client->call_count == 0 && client->timers.count == 0);
+    while (client->first_hold) doorman__client_hold_destroy(client, client->first_hold);
+    while (client->lane_count) doorman__lane_free(client->lanes[--client->lane_count]);
+    doorman__table_uninit(&client->holds);
+    doorman__timers_uninit(&client->hold_timers);
     while (client->oldest) doorman__known_refusals_forget(client, DOORMAN_NEVER);
     doorman__table_uninit(&client->refusals);
     doorman__timers_uninit(&client->timers);
     doorman_limiter_map_destroy(client->local);
     doorman__upstream_uninit(&client->upstream);
     DOORMAN_FREE(client->message);
+    DOORMAN_FREE(client->message_holds);
+    DOORMAN_FREE(client->hold_requests);
     DOORMAN_FREE(client->permit_items);
     DOORMAN_FREE(client->entries);
     DOORMAN_FREE(client);
@@ -17072,23 +22483,45 @@ doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client) 
     return &client->upstream;
 }
 
-/* P25: grants a permit in full, and sends a copy that no caller waits for. If memory runs out, no
- * copy is sent. */
+/* P25: grants a permit in full, and sends a copy that no caller waits for. The hold is that of the
+ * copy. So it is renewed if a server grants it. If memory runs out, no copy is sent. */
 static void doorman__permit_client_bypass(doorman_permit_client *client, doorman__call *call,
                                           doorman_time now) {
+    doorman__client_hold *hold = call->hold;
     doorman__call *copy = doorman__call_create(&call->request, NULL);
     client->call_count++;
     doorman__call_grant(call, true);
     call->acquired.decided_by = DOORMAN_BY_BYPASS;
+    call->acquired.hold = hold ? hold->number : 0;
     doorman_time deadline = call->deadline;
+    doorman__call_kind kind = call->kind;
+    if (hold) doorman__client_hold_detach(hold);
     doorman__call_finish(client, call);
-    if (!copy || !doorman__permit_client_reserve(client)) {
+    if (!copy || !doorman__permit_client_reserve(client, hold != NULL)) {
+        if (hold) doorman__client_hold_destroy(client, hold);
         DOORMAN_FREE(copy);
         return;
     }
     copy->attended = false;
     copy->deadline = deadline;
+    doorman__call_set_hold(copy, kind, hold);
     doorman__call_start(client, copy, now);
+}
+
+/* Makes the call of a permit, with its hold. Returns NULL if memory runs out. */
+static doorman__call *doorman__permit_create(doorman_permit_client *client,
+                                             const doorman_permit_request *request, void *context) {
+    doorman__call *call = doorman__call_create(request, context);
+    doorman__client_hold *hold = NULL;
+    if (!call) return NULL;
+    if (request->hold && !(hold = doorman__client_hold_create(client, request))) {
+        DOORMAN_FREE(call);
+        return NULL;
+    }
+    bool waits = hold && request->max_wait > 0;
+    doorman__call_set_hold(call, waits ? DOORMAN__CALL_WAIT : DOORMAN__CALL_PERMIT, hold);
+    if (hold) *request->hold = hold->number;
+    return call;
 }
 
 /* Starts a permit.
@@ -17102,8 +22535,8 @@ static doorman_status doorman__permit_client_add(doorman_permit_client *client,
     doorman_status status = doorman__acquire_check(request, timeout, error);
     if (status != DOORMAN_OK) return status;
     now = doorman__upstream_now(&client->upstream, now);
-    if (!doorman__permit_client_reserve(client)) return doorman__no_memory(error);
-    doorman__call *call = doorman__call_create(request, context);
+    if (!doorman__permit_client_reserve(client, request->hold)) return doorman__no_memory(error);
+    doorman__call *call = doorman__permit_create(client, request, context);
     if (!call) return doorman__no_memory(error);
     call->deadline = doorman__after(now, timeout);
     if (client->policy.shadow || client->kill_switch) {
@@ -17131,12 +22564,12 @@ doorman_status doorman_permit_client_report(doorman_permit_client *client, const
     doorman_status status = doorman__permit_item_check(&item, 0, error);
     if (status != DOORMAN_OK) return status;
     now = doorman__upstream_now(&client->upstream, now);
-    if (!doorman__permit_client_reserve(client)) return doorman__no_memory(error);
+    if (!doorman__permit_client_reserve(client, false)) return doorman__no_memory(error);
     doorman__call *call = doorman__call_create(&request, NULL);
     if (!call) return doorman__no_memory(error);
     doorman_permit_item *own = (doorman_permit_item *)(void *)(call + 1);
     own->cost = cost;
-    call->is_report = true;
+    call->kind = DOORMAN__CALL_REPORT;
     call->attended = false;
     doorman__call_start(client, call, now);
     return DOORMAN_OK;
@@ -17153,28 +22586,255 @@ bool doorman_permit_client_next(doorman_permit_client *client, void **context,
     return true;
 }
 
-/* Ends a permit that a caller waits for. With the status OK it is granted in full (P25). */
+/* ---- permit client: the holds of the application */
+
+/* Checks what an application asks about a hold. */
+static doorman_status doorman__client_hold_check(const doorman_hold_request *request,
+                                                 doorman_time timeout, doorman_error *error) {
+    const doorman_hold_request own = {.client_id = "-",
+                                      .id = request->id,
+                                      .time_to_live = request->time_to_live,
+                                      .amounts = request->amounts,
+                                      .amount_count = request->amount_count};
+    if (timeout <= 0) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "timeout: must be more than 0");
+    }
+    return doorman__hold_request_check(&own, DOORMAN__NEEDS_NOTHING, error);
+}
+
+/* Refuses a call, because its caller has released the hold. */
+static void doorman__call_revoke(doorman_permit_client *client, doorman__call *call) {
+    memset(&call->acquired, 0, sizeof call->acquired);
+    call->acquired.decided_by = DOORMAN_BY_CALLER;
+    if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(client, call);
+}
+
+doorman_status doorman_permit_client_release(doorman_permit_client *client,
+                                             const doorman_hold_request *request,
+                                             doorman_error *error, doorman_time now) {
+    doorman_status status = doorman__client_hold_check(request, 1, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__client_hold *hold = doorman__client_hold_find(client, request->id);
+    if (!hold) return DOORMAN_OK;
+    now = doorman__upstream_now(&client->upstream, now);
+    doorman__client_hold_set_changed(client, hold, false);
+    doorman__call *call = hold->call;
+    if (hold->state == DOORMAN__HOLD_ASKED) {
+        doorman__client_hold_give_up(client, hold, now);
+    } else if (hold->state == DOORMAN__HOLD_IN_USE) {
+        for (size_t i = 0; i < hold->item_count; i++) {
+            double kept = doorman__hold_amount(request, i);
+            if (kept < hold->amounts[i]) hold->amounts[i] = kept;
+        }
+        hold->must_release = true;
+        if (doorman__client_hold_is_empty(hold)) {
+            doorman__client_hold_end(hold, true, doorman__after(hold->end, hold->life));
+        }
+    }
+    if (call && hold->state == DOORMAN__HOLD_ENDING) doorman__call_revoke(client, call);
+    doorman__client_hold_plan(client, hold, now);
+    return DOORMAN_OK;
+}
+
+/* Takes units out of a hold, for a transfer. */
+static void doorman__client_hold_take(doorman__client_hold *hold,
+                                      const doorman_hold_request *request, double *moved) {
+    for (size_t i = 0; i < hold->item_count; i++) {
+        double asked = request->amount_count ? doorman__hold_amount(request, i) : hold->amounts[i];
+        moved[i] = doorman__min(asked, hold->amounts[i]);
+        hold->amounts[i] -= moved[i];
+    }
+}
+
+/* Returns whether a request moves units of a hold. */
+static bool doorman__client_hold_moves(const doorman__client_hold *hold,
+                                       const doorman_hold_request *request) {
+    if (!hold || hold->state != DOORMAN__HOLD_IN_USE) return false;
+    for (size_t i = 0; i < hold->item_count; i++) {
+        double asked = request->amount_count ? doorman__hold_amount(request, i) : hold->amounts[i];
+        if (hold->amounts[i] > 0 && asked > 0) return true;
+    }
+    return false;
+}
+
+/* Starts a transfer: a call that has the result, and a call that travels. */
+static doorman_status doorman__permit_client_transfer(doorman_permit_client *client,
+                                                      const doorman_hold_request *request,
+                                                      doorman_time timeout, void *context,
+                                                      doorman__call **out, doorman_error *error,
+                                                      doorman_time now) {
+    const doorman_permit_request none = {.item_count = 0};
+    doorman_status status = doorman__client_hold_check(request, timeout, error);
+    if (status != DOORMAN_OK) return status;
+    now = doorman__upstream_now(&client->upstream, now);
+    doorman__client_hold *hold = doorman__client_hold_find(client, request->id);
+    bool moves = doorman__client_hold_moves(hold, request);
+    size_t count = moves ? hold->item_count : 0;
+    if (!doorman__permit_client_reserve(client, true)) return doorman__no_memory(error);
+    doorman__call *result = doorman__call_create(&none, context);
+    doorman__call *call =
+        (doorman__call *)doorman__zalloc(sizeof *call + count * sizeof *hold->amounts);
+    if (!result || !call) {
+        DOORMAN_FREE(result);
+        DOORMAN_FREE(call);
+        return doorman__no_memory(error);
+    }
+    *out = result;
+    client->call_count++;
+    if (!moves) {
+        DOORMAN_FREE(call);
+        doorman__call_revoke(client, result);
+        return DOORMAN_OK;
+    }
+    double *moved = (double *)(void *)(call + 1);
+    doorman__client_hold_take(hold, request, moved);
+    client->call_count++;
+    client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
+    call->kind = DOORMAN__CALL_TRANSFER;
+    call->hold = hold;
+    call->hold_request = (doorman_hold_request){.id = hold->id,
+                                                .request_id = client->hold_number,
+                                                .time_to_live = request->time_to_live,
+                                                .amounts = moved,
+                                                .amount_count = count};
+    call->peer = result;
+    result->peer = call;
+    result->acquired.decided_by = DOORMAN_BY_FALLBACK;
+    hold->transfers++;
+    doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
+    doorman__call_move(client, result, DOORMAN__CALL_WAITING);
+    result->deadline = doorman__after(now, timeout);
+    doorman__timer_set(&client->timers, &result->timer, result->deadline);
+    doorman__client_hold_plan(client, hold, now);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permit_client_transfer(doorman_permit_client *client,
+                                              const doorman_hold_request *request,
+                                              doorman_time timeout, void *context,
+                                              doorman_error *error, doorman_time now) {
+    doorman__call *call = NULL;
+    return doorman__permit_client_transfer(client, request, timeout, context, &call, error, now);
+}
+
+static doorman_status doorman__permit_client_seize(doorman_permit_client *client,
+                                                   const doorman_hold_request *request,
+                                                   doorman_time timeout, void *context,
+                                                   doorman__call **out, doorman_error *error,
+                                                   doorman_time now) {
+    const doorman_permit_request none = {.item_count = 0};
+    doorman_status status = doorman__client_hold_check(request, timeout, error);
+    if (status == DOORMAN_OK && !request->id) {
+        status = doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "id: is missing");
+    }
+    if (status != DOORMAN_OK) return status;
+    now = doorman__upstream_now(&client->upstream, now);
+    if (!doorman__permit_client_reserve(client, true)) return doorman__no_memory(error);
+    doorman__call *call = doorman__call_create(&none, context);
+    doorman__client_hold *hold = call ? doorman__client_hold_create(client, NULL) : NULL;
+    if (!hold) {
+        DOORMAN_FREE(call);
+        return doorman__no_memory(error);
+    }
+    doorman__call_set_hold(call, DOORMAN__CALL_SEIZURE, hold);
+    call->hold_request = (doorman_hold_request){
+        .id = request->id, .request_id = hold->number, .time_to_live = request->time_to_live};
+    call->deadline = doorman__after(now, timeout);
+    doorman__call_start(client, call, now);
+    *out = call;
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permit_client_seize(doorman_permit_client *client,
+                                           const doorman_hold_request *request,
+                                           doorman_time timeout, void *context,
+                                           doorman_error *error, doorman_time now) {
+    doorman__call *call = NULL;
+    return doorman__permit_client_seize(client, request, timeout, context, &call, error, now);
+}
+
+/* Describes a hold for the application. */
+static void doorman__client_hold_describe(const doorman__client_hold *hold, doorman_held *out) {
+    out->hold = hold->number;
+    out->gone = hold->state == DOORMAN__HOLD_ENDING;
+    out->ends_at = hold->end;
+    out->item_count = hold->item_count;
+    for (size_t i = 0; i < hold->item_count; i++) out->units[i] = hold->amounts[i];
+}
+
+void doorman_permit_client_read_hold(const doorman_permit_client *client, uint64_t hold,
+                                     doorman_held *out) {
+    const doorman__client_hold *found = doorman__client_hold_find(client, hold);
+    memset(out, 0, sizeof *out);
+    out->hold = hold;
+    out->gone = true;
+    if (found) doorman__client_hold_describe(found, out);
+}
+
+bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_held *out,
+                                       doorman_time now) {
+    doorman__permit_client_work(client, now);
+    doorman__client_hold *hold = client->first_change;
+    if (!hold) return false;
+    memset(out, 0, sizeof *out);
+    doorman__client_hold_describe(hold, out);
+    doorman__client_hold_set_changed(client, hold, false);
+    doorman__client_hold_plan(client, hold, client->upstream.now);
+    return true;
+}
+
+/* Ends a permit that a caller waits for. With the status OK it is granted in full (P25). If a
+ * message asks for its hold then, the hold is kept when a server grants it. */
 static void doorman__call_end(doorman_permit_client *client, doorman__call *call,
                               doorman_status status) {
+    doorman__client_hold *hold = call->hold;
+    doorman_time now = client->upstream.now;
+    bool granted = status == DOORMAN_OK && call->state != DOORMAN__CALL_WAITING;
     call->status = status;
-    if (status == DOORMAN_OK && call->state != DOORMAN__CALL_WAITING) {
+    if (granted) {
         call->acquired.decided_by = DOORMAN_BY_BYPASS;
         doorman__call_grant(call, true);
     }
+    if (hold && status == DOORMAN_OK && call->state != DOORMAN__CALL_QUEUED) {
+        call->acquired.hold = hold->number;
+        doorman__client_hold_detach(hold);
+    } else if (hold && hold->state == DOORMAN__HOLD_ASKED) {
+        doorman__client_hold_give_up(client, hold, now);
+    } else if (hold) {
+        doorman__client_hold_end(hold, true, doorman__after(hold->end, hold->life));
+    }
     doorman__call_finish(client, call);
+    if (hold) doorman__client_hold_plan(client, hold, now);
+}
+
+/* Returns whether a call ends. The kill switch concerns only permits. */
+static bool doorman__call_ends(const doorman__call *call, doorman_status status) {
+    bool permits = call->kind == DOORMAN__CALL_PERMIT || call->kind == DOORMAN__CALL_WAIT;
+    return call->attended && (status != DOORMAN_OK || (permits && !call->peer));
+}
+
+static void doorman__calls_end(doorman_permit_client *client, const doorman__calls *calls,
+                               doorman_status status) {
+    for (doorman__call *call = calls->first, *next = NULL; call; call = next) {
+        next = call->next;
+        if (doorman__call_ends(call, status)) doorman__call_end(client, call, status);
+    }
 }
 
 /* Ends all permits that callers wait for. */
 static void doorman__permit_client_end_all(doorman_permit_client *client, doorman_status status) {
     for (size_t i = 0; i < client->message_count; i++) {
         doorman__call *call = client->message[i];
-        if (call && call->attended) doorman__call_end(client, call, status);
+        if (call && doorman__call_ends(call, status)) doorman__call_end(client, call, status);
     }
-    while (client->waiting.first) doorman__call_end(client, client->waiting.first, status);
-    for (doorman__call *call = client->permits.first, *next = NULL; call; call = next) {
-        next = call->next;
-        if (call->attended) doorman__call_end(client, call, status);
+    for (size_t i = 0; i < client->lane_count; i++) {
+        doorman__call *call = client->lanes[i]->call;
+        if (call && doorman__call_ends(call, status)) doorman__call_end(client, call, status);
     }
+    doorman__calls_end(client, &client->waiting, status);
+    doorman__calls_end(client, &client->queues[DOORMAN__CALL_PERMIT], status);
+    doorman__calls_end(client, &client->queues[DOORMAN__CALL_WAIT], status);
+    doorman__calls_end(client, &client->queues[DOORMAN__CALL_SEIZURE], status);
 }
 
 void doorman_permit_client_kill_switch(doorman_permit_client *client, bool on) {
@@ -17187,7 +22847,8 @@ void doorman_permit_client_read(const doorman_permit_client *client,
     const doorman_upstream *upstream = &client->upstream;
     *out = client->counts;
     out->failures = upstream->failure_count;
-    out->waiting_count = client->call_count - client->decided.count;
+    out->waiting_count = client->call_count - client->action_count - client->decided.count;
+    out->hold_count = client->hold_count;
     out->is_pausing = doorman__breaker_is_open(client, upstream->now);
 }
 
@@ -17199,7 +22860,9 @@ void doorman_permit_client_read(const doorman_permit_client *client,
  */
 
 doorman_time doorman_upstream_due(const doorman_upstream *upstream) {
-    if (upstream->permit_client) return doorman__permit_client_due(upstream->permit_client);
+    doorman_permit_client *permits = upstream->permit_client;
+    if (permits && upstream == &permits->upstream) return doorman__permit_client_due(permits);
+    if (permits) return doorman__lane_due(permits, upstream);
     return upstream->client ? doorman__client_due(upstream->client)
                             : doorman__server_due(upstream->server);
 }
@@ -17219,6 +22882,8 @@ bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out, 
     memset(out, 0, sizeof *out);
     doorman__upstream_work(upstream, now);
     if (upstream->permit_client) {
+        doorman__permit_lane *lane = doorman__lane_of(upstream);
+        if (lane) return doorman__lane_request(upstream->permit_client, lane, out, now);
         return doorman__permit_client_request(upstream->permit_client, out, now);
     }
     return upstream->client ? doorman__client_request(upstream->client, out, now)
@@ -17227,15 +22892,21 @@ bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out, 
 
 doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t sequence,
                                          const doorman_response *response, doorman_time now) {
-    if (upstream->permit_client) {
-        return doorman__permit_client_response(upstream->permit_client, sequence, response, now);
+    doorman_permit_client *permits = upstream->permit_client;
+    if (permits) {
+        doorman__permit_lane *lane = doorman__lane_of(upstream);
+        if (lane) return doorman__lane_response(permits, lane, sequence, response, now);
+        return doorman__permit_client_response(permits, sequence, response, now);
     }
     return upstream->client ? doorman__client_response(upstream->client, sequence, response, now)
                             : doorman__server_response(upstream->server, sequence, response, now);
 }
 
 void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
-    if (upstream->permit_client) {
+    doorman__permit_lane *lane = upstream->permit_client ? doorman__lane_of(upstream) : NULL;
+    if (lane) {
+        doorman__lane_failed(upstream->permit_client, lane, sequence, now);
+    } else if (upstream->permit_client) {
         doorman__permit_client_failed(upstream->permit_client, sequence, now);
     } else if (upstream->client) {
         doorman__client_failed(upstream->client, sequence, now);
@@ -18097,12 +23768,14 @@ static bool doorman__read_algorithm(const doorman__field *field, bool strict,
 /* ---- json: limits of permits */
 
 static const char *const doorman__limit_kinds[] = {"TOKEN_BUCKET", "FIXED_WINDOW", "SLIDING_WINDOW",
-                                                   "TIERS"};
+                                                   "CONCURRENCY", "TIERS"};
 static const doorman_limit_kind doorman__limit_kind_codes[] = {
-    DOORMAN_TOKEN_BUCKET, DOORMAN_FIXED_WINDOW, DOORMAN_SLIDING_WINDOW, DOORMAN_TIERS};
+    DOORMAN_TOKEN_BUCKET, DOORMAN_FIXED_WINDOW, DOORMAN_SLIDING_WINDOW, DOORMAN_CONCURRENCY,
+    DOORMAN_TIERS};
 static const char *const doorman__scopes[] = {"key", "resource", "template"};
 static const char *const doorman__overflows[] = {"evict", "refuse"};
 static const char *const doorman__starts[] = {"full", "empty"};
+static const char *const doorman__hold_starts[] = {"learn", "full"};
 static const char *const doorman__calendars[] = {"", "minute", "hour", "day", "week", "month"};
 
 /* Reads a list of strings. Returns NULL if there is none, or if there is no memory. */
@@ -18175,6 +23848,15 @@ static void doorman__read_window(const doorman__field *field, doorman_figures *o
     }
 }
 
+/* Reads "leased", which may stand instead of a number (P17). Returns whether the field has a
+ * string. */
+static bool doorman__read_leased(const doorman__field *field) {
+    if (!field->value || !cJSON_IsString(field->value)) return false;
+    if (strcmp(field->value->valuestring, "leased") == 0) return true;
+    doorman__read_fail(field, "must be a number, or \"leased\"");
+    return true;
+}
+
 static void doorman__read_rate(const doorman__field *field, double *out) {
     if (!doorman__read_number(field, out) || (*out > 0 && doorman__amount_valid(*out))) return;
     doorman__read_fail(field, "must be more than 0 and at most 1e15");
@@ -18182,46 +23864,59 @@ static void doorman__read_rate(const doorman__field *field, double *out) {
 
 /* The fields of figures, as objects that doorman__read_figures reads. */
 typedef struct doorman__figure_fields {
-    doorman__field rate, size, max_debt, max_wait, limit, window, tiers;
+    doorman__field rate, size, max_debt, max_wait, limit, window, tiers, time_to_live, queue;
 } doorman__figure_fields;
 
-static void doorman__read_figures(const doorman__figure_fields *fields, doorman_figures *out) {
-    doorman__read_rate(&fields->rate, &out->rate);
+/* Reads figures.
+ *   leased   the rate or the limit is "leased" */
+static void doorman__read_figures(const doorman__figure_fields *fields, bool leased,
+                                  doorman_figures *out) {
+    if (!leased || !cJSON_IsString(fields->rate.value)) {
+        doorman__read_rate(&fields->rate, &out->rate);
+    }
     doorman__read_amount(&fields->size, &out->size);
     doorman__read_seconds(&fields->max_debt, false, &out->max_debt);
     doorman__read_seconds(&fields->max_wait, false, &out->max_wait);
-    doorman__read_amount(&fields->limit, &out->limit);
+    bool leased_limit = leased && cJSON_IsString(fields->limit.value);
+    if (!leased_limit) doorman__read_amount(&fields->limit, &out->limit);
     out->has_size = fields->size.value != NULL;
     out->has_max_debt = fields->max_debt.value != NULL;
     out->has_max_wait = fields->max_wait.value != NULL;
-    out->has_limit = fields->limit.value != NULL;
+    out->has_limit = fields->limit.value != NULL && !leased_limit;
+    uint64_t queue = 0;
+    doorman__read_integer(&fields->queue, 0, DOORMAN__QUEUE_MAX, &queue);
+    out->has_queue = fields->queue.value != NULL;
+    out->queue = (size_t)queue;
+    doorman__read_seconds(&fields->time_to_live, true, &out->time_to_live);
     doorman__read_window(&fields->window, out);
     if (fields->tiers.value) doorman__read_tiers(&fields->tiers, out);
 }
 
 /* Reports the fields that a kind needs, but that are missing. */
-static void doorman__read_required(const doorman__figure_fields *fields, doorman_limit_kind kind) {
+static void doorman__read_required(const doorman__figure_fields *fields, doorman_limit_kind kind,
+                                   bool leased) {
     const doorman__field *bucket[] = {&fields->rate, &fields->size};
     const doorman__field *window[] = {&fields->limit, &fields->window};
     const doorman__field *tiers[] = {&fields->tiers, &fields->tiers};
     const doorman__field **needed = kind == DOORMAN_TOKEN_BUCKET ? bucket : window;
     if (kind == DOORMAN_TIERS) needed = tiers;
-    size_t count = kind == DOORMAN_TIERS ? 1 : 2;
+    size_t count = leased || kind == DOORMAN_TIERS || kind == DOORMAN_CONCURRENCY ? 1 : 2;
     for (size_t i = 0; kind && i < count; i++) {
         if (!needed[i]->value) doorman__read_fail(needed[i], "is missing");
     }
 }
 
-#define DOORMAN__FIGURE_FIELDS "rate?o size?o max_debt?o max_wait?o limit?o window?o tiers?o"
+#define DOORMAN__FIGURE_FIELDS                                                                     \
+    "rate?o size?o max_debt?o max_wait?o limit?o window?o tiers?o time_to_live?o queue?o"
 
 static void doorman__read_override(const doorman__field *field, doorman_override *out) {
     doorman__figure_fields f;
     doorman__field keys;
     doorman__read(field, "!keys:o " DOORMAN__FIGURE_FIELDS, &keys, &f.rate, &f.size, &f.max_debt,
-                  &f.max_wait, &f.limit, &f.window, &f.tiers);
+                  &f.max_wait, &f.limit, &f.window, &f.tiers, &f.time_to_live, &f.queue);
     if (!cJSON_IsObject(field->value)) return;
     out->keys = doorman__read_strings(&keys, &out->key_count);
-    doorman__read_figures(&f, &out->figures);
+    doorman__read_figures(&f, false, &out->figures);
 }
 
 static void doorman__read_overrides(const doorman__field *list, doorman_permit_limit *out) {
@@ -18240,19 +23935,36 @@ static void doorman__read_overrides(const doorman__field *list, doorman_permit_l
 /* The fields of a limit that need more than one step. */
 typedef struct doorman__limit_fields {
     doorman__field per, keys, kind, overrides, ban, max_cost, max_keys, overflow, on_restart;
+    doorman__field priority, subclients;
     doorman__figure_fields figures;
 } doorman__limit_fields;
 
 static void doorman__read_limit_choices(const doorman__limit_fields *f, doorman_permit_limit *out) {
-    int kind = doorman__read_choice(&f->kind, doorman__limit_kinds, 4);
+    int kind = doorman__read_choice(&f->kind, doorman__limit_kinds, 5);
     int per = doorman__read_choice(&f->per, doorman__scopes, 3);
     uint64_t max_keys = 0;
     if (kind >= 0) out->kind = doorman__limit_kind_codes[kind];
     if (per >= 0) out->per = (doorman_scope)per;
     out->refuse_new = doorman__read_choice(&f->overflow, doorman__overflows, 2) == 1;
-    out->empty_at_start = doorman__read_choice(&f->on_restart, doorman__starts, 2) == 1;
+    if (out->kind == DOORMAN_CONCURRENCY) {
+        out->full_at_start = doorman__read_choice(&f->on_restart, doorman__hold_starts, 2) == 1;
+    } else {
+        out->empty_at_start = doorman__read_choice(&f->on_restart, doorman__starts, 2) == 1;
+    }
     doorman__read_integer(&f->max_keys, 1, DOORMAN__COUNTERS_MAX, &max_keys);
     out->max_keys = (size_t)max_keys;
+}
+
+/* Reads how the permits hold a lease (P17). */
+static void doorman__read_leased_limit(const doorman__limit_fields *f, doorman_permit_limit *out) {
+    uint64_t priority = 0, subclients = 0;
+    const bool holds = out->kind == DOORMAN_CONCURRENCY;
+    out->leased = doorman__read_leased(holds ? &f->figures.limit : &f->figures.rate);
+    doorman__read_integer(&f->priority, 0, DOORMAN_PRIORITY_MAX, &priority);
+    doorman__read_integer(&f->subclients, 1, DOORMAN_SUBCLIENTS_MAX, &subclients);
+    out->has_priority = f->priority.value != NULL;
+    out->priority = (int)priority;
+    out->subclients = (uint32_t)subclients;
 }
 
 static void doorman__read_limit(const doorman__field *field, doorman_permit_limit *out) {
@@ -18260,10 +23972,12 @@ static void doorman__read_limit(const doorman__field *field, doorman_permit_limi
     doorman__figure_fields *g = &f.figures;
     doorman__read(field,
                   "!name:s kind:o per?o keys?o overrides?o shadow?b warn_at?r ban?o max_cost?o "
-                  "max_keys?o overflow?o on_restart?o refunds?b " DOORMAN__FIGURE_FIELDS,
+                  "max_keys?o overflow?o on_restart?o refunds?b lease_of?s priority?o "
+                  "subclients?o " DOORMAN__FIGURE_FIELDS,
                   &out->name, &f.kind, &f.per, &f.keys, &f.overrides, &out->shadow, &out->warn_at,
                   &f.ban, &f.max_cost, &f.max_keys, &f.overflow, &f.on_restart, &out->refunds,
-                  &g->rate, &g->size, &g->max_debt, &g->max_wait, &g->limit, &g->window, &g->tiers);
+                  &out->lease_of, &f.priority, &f.subclients, &g->rate, &g->size, &g->max_debt,
+                  &g->max_wait, &g->limit, &g->window, &g->tiers, &g->time_to_live, &g->queue);
     if (!cJSON_IsObject(field->value)) return;
     doorman__read_limit_choices(&f, out);
     out->keys = doorman__read_strings(&f.keys, &out->key_count);
@@ -18274,8 +23988,9 @@ static void doorman__read_limit(const doorman__field *field, doorman_permit_limi
     doorman__read_amount(&f.max_cost, &out->max_cost);
     if (f.ban.value) doorman__read_ban(&f.ban, &out->ban);
     if (f.overrides.value) doorman__read_overrides(&f.overrides, out);
-    doorman__read_figures(g, &out->figures);
-    doorman__read_required(g, out->kind);
+    doorman__read_leased_limit(&f, out);
+    doorman__read_figures(g, out->leased, &out->figures);
+    doorman__read_required(g, out->kind, out->leased);
 }
 
 static void doorman__read_limits(const doorman__field *list, doorman_template *out) {
@@ -18386,6 +24101,9 @@ static void doorman__read_templates(const doorman__field *root, const doorman__f
         doorman__template_check(&options, item.index, &report);
         if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;
     }
+    if (doorman__read_stopped(reader) || reader->problems->count) return;
+    doorman__leases_of_check(&options, &report);
+    if (reader->problems->count) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
 /* Reads and checks the globs of resources in shadow. */
@@ -18607,7 +24325,7 @@ static doorman__field doorman__read_path(const doorman__field *body, doorman_req
 /* ---- json: reading requests for permits */
 
 static bool doorman__method_has_permits(doorman_method method) {
-    return method >= DOORMAN_ACQUIRE && method <= DOORMAN_RESET;
+    return method >= DOORMAN_ACQUIRE && method <= DOORMAN_SEIZE;
 }
 
 /* Reads one permit. Its items are written to *items, which moves behind them. */
@@ -18616,6 +24334,9 @@ static void doorman__read_permit_request(const doorman__field *field, doorman_pe
     doorman__field list;
     doorman__read(field, "max_wait?t equal?b detail?b item:o", &out->max_wait, &out->equal,
                   &out->detail, &list);
+    doorman__read(field, "request_id?i time_to_live?t priority?p share?b", &out->request_id,
+                  &out->time_to_live, &out->priority, &out->share);
+    out->has_priority = true;
     out->items = *items;
     doorman__field item = doorman__read_list(&list);
     for (; item.value; doorman__next(&item)) {
@@ -18665,10 +24386,80 @@ static void doorman__read_permit_entries(const doorman__field *list, doorman_req
     out->entry_count = count;
 }
 
+/* The memory for the parts of entries on holds, which the functions below use up. */
+typedef struct doorman__hold_room {
+    double *amounts;
+    doorman_hold_item *items;
+} doorman__hold_room;
+
+/* Reads a list of amounts. */
+static void doorman__read_hold_amounts(const doorman__field *list, doorman__hold_room *room,
+                                       doorman_hold_request *out) {
+    out->amounts = room->amounts;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_amount(&item, room->amounts++);
+        out->amount_count++;
+    }
+}
+
+/* Reads what a client holds. */
+static void doorman__read_hold_items(const doorman__field *list, doorman__hold_room *room,
+                                     doorman_hold_request *out) {
+    out->items = room->items;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_hold_item *next = room->items++;
+        doorman__read(&item, "resource_id:s key?s amount:a", &next->resource_id, &next->key,
+                      &next->amount);
+        out->item_count++;
+    }
+}
+
+static void doorman__read_hold_request(const doorman__field *field, doorman_method method,
+                                       doorman__hold_room *room, doorman_hold_request *out) {
+    doorman__field list = {.reader = field->reader};
+    if (method == DOORMAN_RENEW) {
+        doorman__read(field, "id:i time_to_live?t item?o", &out->id, &out->time_to_live, &list);
+        doorman__read_hold_items(&list, room, out);
+    } else if (method == DOORMAN_RELEASE) {
+        doorman__read(field, "id?i request_id?i keep?o", &out->id, &out->request_id, &list);
+        doorman__read_hold_amounts(&list, room, out);
+    } else if (method == DOORMAN_TRANSFER) {
+        doorman__read(field, "id:i request_id:i time_to_live?t amount?o", &out->id,
+                      &out->request_id, &out->time_to_live, &list);
+        doorman__read_hold_amounts(&list, room, out);
+    } else {
+        doorman__read(field, "transfer_id:i request_id:i time_to_live?t", &out->id,
+                      &out->request_id, &out->time_to_live);
+    }
+}
+
+/* The memory block holds the entries, then all items, and then all amounts. */
+static void doorman__read_hold_requests(const doorman__field *list, doorman_request *out) {
+    size_t count = doorman__list_count(list);
+    const char *key = out->method == DOORMAN_RELEASE ? "keep" : "amount";
+    size_t items = doorman__count_below(list, "item", SIZE_MAX);
+    size_t amounts = doorman__count_below(list, key, SIZE_MAX);
+    doorman_hold_request *holds = (doorman_hold_request *)doorman__read_room(
+        list->reader,
+        count * sizeof *holds + items * sizeof(doorman_hold_item) + amounts * sizeof(double));
+    if (!holds) return;
+    doorman__hold_room room = {.items = (doorman_hold_item *)(void *)(holds + count)};
+    room.amounts = (double *)(void *)(room.items + items);
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_hold_request(&item, out->method, &room, &holds[item.index]);
+    }
+    out->holds = holds;
+    out->hold_count = count;
+}
+
 /* Reads the body of a message on permits. Values that the server checks are not checked here. */
 static void doorman__read_permit_message(const doorman__field *body, doorman_request *out) {
     bool acquires = out->method == DOORMAN_ACQUIRE;
-    bool needs_id = acquires || out->method == DOORMAN_REPORT;
+    bool holds = doorman__method_has_holds(out->method);
+    bool needs_id = acquires || holds || out->method == DOORMAN_REPORT;
     doorman__field list;
     if (!doorman__field_of(body, acquires ? "permit" : "entry", acquires ? 6 : 5).value) {
         doorman__read_nested(body);
@@ -18677,7 +24468,8 @@ static void doorman__read_permit_message(const doorman__field *body, doorman_req
     doorman__read(body, acquires ? "permit:o" : "entry:o", &list);
     if (list.value && !cJSON_IsArray(list.value)) doorman__read_fail(&list, "must be a list");
     if (acquires) doorman__read_permit_requests(&list, out);
-    if (!acquires) doorman__read_permit_entries(&list, out);
+    if (holds) doorman__read_hold_requests(&list, out);
+    if (!acquires && !holds) doorman__read_permit_entries(&list, out);
 }
 
 /* Reads a request. The memory block holds the items, the demands, and the path, in this order. */
@@ -18844,7 +24636,12 @@ static void doorman__read_permit(const doorman__field *field, doorman__permit_ro
     out->details = room->details;
     if (out->granted) {
         out->items = room->grants;
-        doorman__read(field, "wait?t warning?b", &out->wait, &out->warning);
+        doorman__field hold;
+        doorman__read(field, "wait?t warning?b hold?o", &out->wait, &out->warning, &hold);
+        if (hold.value) {
+            doorman__read(&hold, "id:i node?s waited?t expires_in:t", &out->hold_id, &out->node,
+                          &out->waited, &out->expires_in);
+        }
     } else {
         doorman__read_permit_refusal(field, out);
     }
@@ -18903,13 +24700,65 @@ static void doorman__read_permit_results(const doorman__field *list, doorman_res
     out->result_count = count;
 }
 
+static doorman_reason doorman__reason_of(const char *name) {
+    for (int i = 0; name && i < DOORMAN_REASON_COUNT; i++) {
+        if (strcmp(doorman_reason_name((doorman_reason)i), name) == 0) return (doorman_reason)i;
+    }
+    return DOORMAN_NO_REASON;
+}
+
+/* Reads the items of a hold: objects, or only their amounts. */
+static void doorman__read_held_items(const doorman__field *field, doorman_hold_item **items,
+                                     doorman_hold *out) {
+    doorman__field objects, amounts;
+    doorman__read(field, "item?o amount?o", &objects, &amounts);
+    out->items = *items;
+    doorman__field item = doorman__read_list(objects.value ? &objects : &amounts);
+    for (; item.value; doorman__next(&item)) {
+        doorman_hold_item *next = (*items)++;
+        if (objects.value) {
+            doorman__read(&item, "resource_id:s key?s amount:a", &next->resource_id, &next->key,
+                          &next->amount);
+        } else {
+            doorman__read_amount(&item, &next->amount);
+        }
+        out->item_count++;
+    }
+}
+
+/* Reads the results of a message on holds. */
+static void doorman__read_holds(const doorman__field *list, doorman_response *out) {
+    size_t count = doorman__list_count(list);
+    size_t all = doorman__count_below(list, "item", SIZE_MAX);
+    all += doorman__count_below(list, "amount", SIZE_MAX);
+    doorman_hold *holds = (doorman_hold *)doorman__read_room(
+        list->reader, count * sizeof *holds + all * sizeof(doorman_hold_item));
+    if (!holds) return;
+    doorman_hold_item *items = (doorman_hold_item *)(void *)(holds + count);
+    const char *id = out->method == DOORMAN_TRANSFER ? "transfer_id?i" : "id?i";
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_hold *next = &holds[item.index];
+        const char *reason = NULL;
+        doorman__read(&item, id, &next->id);
+        doorman__read(&item, "gone?b reason?s node?s expires_in?t", &next->gone, &reason,
+                      &next->node, &next->expires_in);
+        next->reason = doorman__reason_of(reason);
+        doorman__read_held_items(&item, &items, next);
+    }
+    out->holds = holds;
+    out->hold_count = count;
+}
+
 static void doorman__read_permit_response(const doorman__field *body, doorman_response *out) {
+    bool holds = doorman__method_has_holds(out->method);
     bool acquires = out->method == DOORMAN_ACQUIRE;
     doorman__field list;
     doorman__read(body, acquires ? "permit:o" : "entry:o", &list);
     if (list.value && !cJSON_IsArray(list.value)) doorman__read_fail(&list, "must be a list");
     if (acquires) doorman__read_permits(&list, out);
-    if (!acquires) doorman__read_permit_results(&list, out);
+    if (holds) doorman__read_holds(&list, out);
+    if (!acquires && !holds) doorman__read_permit_results(&list, out);
 }
 
 static void doorman__read_response(const doorman__field *root, doorman_response *out) {
@@ -19236,6 +25085,10 @@ static void doorman__put_figures(doorman__writer *out, doorman_limit_kind kind,
     if (override_ ? all->has_limit : !bucket && !tiers) {
         doorman__put(out, ",'limit':%x", all->limit);
     }
+    if (all->time_to_live) doorman__put(out, ",'time_to_live':%t", all->time_to_live);
+    if (override_ ? all->has_queue : all->queue > 0) {
+        doorman__put(out, ",'queue':%n", (double)all->queue);
+    }
     if (all->window) doorman__put(out, ",'window':%t", all->window);
     if (all->calendar) doorman__put(out, ",'window':%s", doorman__calendars[all->calendar]);
     if (override_ ? all->has_tiers : tiers) doorman__put_tiers(out, all);
@@ -19243,7 +25096,7 @@ static void doorman__put_figures(doorman__writer *out, doorman_limit_kind kind,
 
 static const char *doorman__limit_kind_name(doorman_limit_kind kind) {
     size_t i = 0;
-    while (i < 3 && doorman__limit_kind_codes[i] != kind) i++;
+    while (i < 4 && doorman__limit_kind_codes[i] != kind) i++;
     return doorman__limit_kinds[i];
 }
 
@@ -19263,12 +25116,27 @@ static void doorman__put_overrides(doorman__writer *out, const doorman_permit_li
     doorman__put(out, "]");
 }
 
+static void doorman__put_lease(doorman__writer *out, const doorman_permit_limit *limit) {
+    const doorman_figures *all = &limit->figures;
+    doorman__put(out, limit->kind == DOORMAN_CONCURRENCY ? ",'limit':%s" : ",'rate':%s", "leased");
+    if (all->time_to_live) doorman__put(out, ",'time_to_live':%t", all->time_to_live);
+    if (all->queue) doorman__put(out, ",'queue':%n", (double)all->queue);
+    if (all->max_wait) doorman__put(out, ",'max_wait':%t", all->max_wait);
+    if (limit->lease_of) doorman__put(out, ",'lease_of':%s", limit->lease_of);
+    if (limit->has_priority) doorman__put(out, ",'priority':%n", (double)limit->priority);
+    if (limit->subclients) doorman__put(out, ",'subclients':%n", (double)limit->subclients);
+}
+
 static void doorman__put_limit(doorman__writer *out, const doorman_permit_limit *limit) {
     doorman__put(out, "%,{'name':%s", limit->name);
     if (limit->per) doorman__put(out, ",'per':%s", doorman__scopes[limit->per]);
     doorman__put_strings(out, "keys", limit->keys, limit->key_count);
     doorman__put(out, ",'kind':%s", doorman__limit_kind_name(limit->kind));
-    doorman__put_figures(out, limit->kind, &limit->figures, false);
+    if (limit->leased) {
+        doorman__put_lease(out, limit);
+    } else {
+        doorman__put_figures(out, limit->kind, &limit->figures, false);
+    }
     doorman__put_overrides(out, limit);
     if (limit->shadow) doorman__put(out, ",'shadow':%b", true);
     if (limit->warn_at > 0) doorman__put(out, ",'warn_at':%x", limit->warn_at);
@@ -19277,11 +25145,13 @@ static void doorman__put_limit(doorman__writer *out, const doorman_permit_limit 
                      (double)limit->ban.refusals, limit->ban.window, limit->ban.duration);
     }
     if (limit->has_max_cost) doorman__put(out, ",'max_cost':%x", limit->max_cost);
-    if (limit->max_keys && limit->max_keys != DOORMAN__MAX_KEYS) {
+    const size_t default_keys = limit->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
+    if (limit->max_keys && limit->max_keys != default_keys) {
         doorman__put(out, ",'max_keys':%n", (double)limit->max_keys);
     }
     if (limit->refuse_new) doorman__put(out, ",'overflow':%s", "refuse");
     if (limit->empty_at_start) doorman__put(out, ",'on_restart':%s", "empty");
+    if (limit->full_at_start) doorman__put(out, ",'on_restart':%s", "full");
     if (limit->refunds) doorman__put(out, ",'refunds':%b", true);
     doorman__put(out, "}");
 }
@@ -19453,6 +25323,11 @@ static void doorman__put_permit(doorman__writer *out, const doorman_permit *perm
         doorman__put(out, "%,{'decision':%s", "GRANTED");
         if (permit->wait) doorman__put(out, ",'wait':%t", permit->wait);
         if (permit->warning) doorman__put(out, ",'warning':%b", true);
+        if (permit->hold_id) {
+            doorman__put(out, ",'hold':{'id':%i,", permit->hold_id);
+            if (permit->node) doorman__put(out, "'node':%s,", permit->node);
+            doorman__put(out, "'waited':%t,'expires_in':%t}", permit->waited, permit->expires_in);
+        }
     } else {
         doorman__put(out, "%,{'decision':%s,'resource_id':%s", "REFUSED", item->resource_id);
         if (item->key && item->key[0]) doorman__put(out, ",'key':%s", item->key);
@@ -19483,6 +25358,32 @@ static void doorman__put_permit_result(doorman__writer *out, doorman_method meth
     doorman__put(out, "}");
 }
 
+/* Writes what is held. Only a client that has seized it does not know the items. */
+static void doorman__put_hold(doorman__writer *out, doorman_method method,
+                              const doorman_hold *hold) {
+    if (hold->gone || hold->reason) {
+        if (hold->gone) doorman__put(out, "%,{'gone':%b}", true);
+        if (!hold->gone) doorman__put(out, "%,{'reason':%s}", doorman_reason_name(hold->reason));
+        return;
+    }
+    doorman__put(out, "%,{");
+    if (method == DOORMAN_TRANSFER) doorman__put(out, "%,'transfer_id':%i", hold->id);
+    if (method == DOORMAN_SEIZE) doorman__put(out, "%,'id':%i", hold->id);
+    if (method == DOORMAN_SEIZE && hold->node) doorman__put(out, "%,'node':%s", hold->node);
+    if (method != DOORMAN_RELEASE) doorman__put(out, "%,'expires_in':%t", hold->expires_in);
+    doorman__put(out, method == DOORMAN_SEIZE ? "%,'item':[" : "%,'amount':[");
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman_hold_item *item = &hold->items[i];
+        if (method == DOORMAN_SEIZE) {
+            doorman__put(out, "%,{'resource_id':%s,'key':%s,'amount':%n}", item->resource_id,
+                         item->key, item->amount);
+        } else {
+            doorman__put(out, "%,%n", item->amount);
+        }
+    }
+    doorman__put(out, "]}");
+}
+
 /* Writes the response of a master to a message on permits. A refusal names an item of the
  * request. */
 static void doorman__put_permit_response(doorman__writer *out, const doorman_response *response,
@@ -19497,6 +25398,9 @@ static void doorman__put_permit_response(doorman__writer *out, const doorman_res
     for (size_t i = 0; i < response->result_count; i++) {
         doorman__put_permit_result(out, response->method, &response->results[i]);
     }
+    for (size_t i = 0; i < response->hold_count; i++) {
+        doorman__put_hold(out, response->method, &response->holds[i]);
+    }
     doorman__put(out, "]}}");
 }
 
@@ -19506,6 +25410,12 @@ static void doorman__put_permit_request(doorman__writer *out,
     if (permit->max_wait) doorman__put(out, "%,'max_wait':%t", permit->max_wait);
     if (permit->equal) doorman__put(out, "%,'equal':%b", true);
     if (permit->detail) doorman__put(out, "%,'detail':%b", true);
+    if (permit->request_id) doorman__put(out, "%,'request_id':%i", permit->request_id);
+    if (permit->time_to_live) doorman__put(out, "%,'time_to_live':%t", permit->time_to_live);
+    if (permit->has_priority && permit->priority != 1) {
+        doorman__put(out, "%,'priority':%i", (uint64_t)permit->priority);
+    }
+    if (permit->share) doorman__put(out, "%,'share':%b", true);
     doorman__put(out, "%,'item':[");
     for (size_t i = 0; i < permit->item_count; i++) {
         const doorman_permit_item *item = &permit->items[i];
@@ -19528,6 +25438,28 @@ static void doorman__put_permit_entry(doorman__writer *out, doorman_method metho
     doorman__put(out, "}");
 }
 
+static void doorman__put_hold_request(doorman__writer *out, doorman_method method,
+                                      const doorman_hold_request *hold) {
+    const char *id = method == DOORMAN_SEIZE ? "transfer_id" : "id";
+    const char *amounts = method == DOORMAN_RELEASE ? "keep" : "amount";
+    doorman__put(out, "%,{");
+    if (hold->id) doorman__put(out, "%,%s:%i", id, hold->id);
+    if (hold->request_id) doorman__put(out, "%,'request_id':%i", hold->request_id);
+    if (hold->time_to_live) doorman__put(out, "%,'time_to_live':%t", hold->time_to_live);
+    if (hold->amount_count) doorman__put(out, "%,%s:[", amounts);
+    for (size_t i = 0; i < hold->amount_count; i++) {
+        doorman__put(out, "%,%n", hold->amounts[i]);
+    }
+    if (hold->amount_count) doorman__put(out, "]");
+    if (hold->item_count) doorman__put(out, "%,'item':[");
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman_hold_item *item = &hold->items[i];
+        doorman__put(out, "%,{'resource_id':%s,'key':%s,'amount':%n}", item->resource_id,
+                     item->key ? item->key : "", item->amount);
+    }
+    doorman__put(out, hold->item_count ? "]}" : "}");
+}
+
 /* Writes a request of a client on permits. */
 static void doorman__put_permit_message(doorman__writer *out, const doorman_request *request) {
     bool acquires = request->method == DOORMAN_ACQUIRE;
@@ -19540,6 +25472,9 @@ static void doorman__put_permit_message(doorman__writer *out, const doorman_requ
     for (size_t i = 0; !acquires && i < request->entry_count; i++) {
         doorman__put_permit_entry(out, request->method, &request->entries[i]);
     }
+    for (size_t i = 0; i < request->hold_count; i++) {
+        doorman__put_hold_request(out, request->method, &request->holds[i]);
+    }
     doorman__put(out, "]}}");
 }
 
@@ -19547,7 +25482,7 @@ static void doorman__put_permit_message(doorman__writer *out, const doorman_requ
  * takes, and `limits` is how many limits a template has at most. */
 static size_t doorman__permit_reply_bytes(const doorman_permit_request *permit, size_t name,
                                           size_t limits) {
-    size_t granted = 100, refused = 220 + name, longest = 0;
+    size_t granted = 200, refused = 220 + name, longest = 0;
     for (size_t i = 0; i < permit->item_count; i++) {
         const char *id = permit->items[i].resource_id, *key = permit->items[i].key;
         size_t bytes = doorman__quoted_bytes(id) + (key ? doorman__quoted_bytes(key) : 0);
@@ -19559,6 +25494,22 @@ static size_t doorman__permit_reply_bytes(const doorman_permit_request *permit, 
     return bytes;
 }
 
+/* Returns the most bytes that the response to an entry on a hold takes. */
+static size_t doorman__hold_reply_bytes(const doorman_permits *permits,
+                                        const doorman_request *request,
+                                        const doorman_hold_request *entry) {
+    const doorman__hold *hold =
+        entry->id ? doorman__holds_find(permits, entry->id)
+                  : doorman__holds_find_request(permits, request->holder_id, entry->request_id);
+    size_t bytes = 120 + 32 * (hold ? hold->part_count : entry->item_count);
+    for (size_t i = 0; hold && request->method == DOORMAN_SEIZE && i < hold->part_count; i++) {
+        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        bytes += 48 + doorman__quoted_bytes(doorman__place_id(part->place));
+        bytes += doorman__quoted_bytes(part->key);
+    }
+    return bytes;
+}
+
 /* Refuses a message whose response could be too large, before the server decides. */
 static doorman_status doorman__permits_reply_check(const doorman_permits *permits,
                                                    const doorman_request *request,
@@ -19566,6 +25517,9 @@ static doorman_status doorman__permits_reply_check(const doorman_permits *permit
     size_t name = permits->name_bytes, limits = permits->limits_most;
     size_t each = request->method == DOORMAN_INSPECT ? 100 + limits * (300 + name) : 60;
     size_t bytes = 1024 + request->entry_count * each;
+    for (size_t i = 0; i < request->hold_count; i++) {
+        bytes += doorman__hold_reply_bytes(permits, request, &request->holds[i]);
+    }
     for (size_t i = 0; i < request->permit_count && bytes <= DOORMAN_MESSAGE_BYTES_MAX; i++) {
         bytes += doorman__permit_reply_bytes(&request->permits[i], name, limits);
     }
@@ -19720,14 +25674,20 @@ static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorma
  *     WRITTEN   the reply is complete          READ, FAILED   -                 -
  *
  * In EMPTY, _decide and _write fail with INVALID_ARGUMENT, because there is no message. In READ,
- * _write fails with UNAVAILABLE, because the server has not decided. */
+ * _write fails with UNAVAILABLE, because the server has not decided.
+ *
+ * In DECIDED, permits of the response may be pending. _settle puts a decision into the response.
+ * _undo leads back to READ. The two calls have no effect if no permit is pending. _write needs a
+ * response without pending permits. */
 
 static void doorman__exchange_move(doorman_json_exchange *exchange, doorman__exchange_state next,
                                    doorman_status status) {
     doorman__exchange_state last = exchange->state;
     switch (next) {
     case DOORMAN__EXCHANGE_EMPTY: assert(status == DOORMAN_OK); break;
-    case DOORMAN__EXCHANGE_READ: assert(status == DOORMAN_OK && exchange->tree); break;
+    case DOORMAN__EXCHANGE_READ: /* from any state, or back from DECIDED */
+        assert(status == DOORMAN_OK && exchange->tree);
+        break;
     case DOORMAN__EXCHANGE_DECIDED:
         assert(last == DOORMAN__EXCHANGE_READ && status == DOORMAN_OK);
         break;
@@ -19892,7 +25852,38 @@ doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doo
     return status;
 }
 
+/* Returns a permit of the response that waits with this ticket, or NULL.
+ *   ticket   0: any permit that waits */
+static doorman_permit *doorman__exchange_pending(const doorman_json_exchange *exchange,
+                                                 uint64_t ticket) {
+    const doorman_response *response = &exchange->response;
+    bool acquires = exchange->request.method == DOORMAN_ACQUIRE && response->is_master;
+    if (exchange->state != DOORMAN__EXCHANGE_DECIDED || !acquires) return NULL;
+    for (size_t i = 0; i < response->permit_count; i++) {
+        /* the arena of the exchange has the permits, so they may be changed */
+        doorman_permit *permit = (doorman_permit *)doorman__mutable(&response->permits[i]);
+        if (permit->pending && (!ticket || permit->ticket == ticket)) return permit;
+    }
+    return NULL;
+}
+
+doorman_status doorman_json_exchange_settle(doorman_json_exchange *exchange, uint64_t ticket,
+                                            const doorman_permit *decision) {
+    doorman_permit *permit = doorman__exchange_pending(exchange, ticket);
+    if (!permit) return DOORMAN_NOT_FOUND;
+    *permit = *decision;
+    if (doorman__permit_keep(&exchange->arena, permit)) return DOORMAN_OK;
+    return doorman__exchange_fail(exchange, DOORMAN_OUT_OF_MEMORY,
+                                  "out of memory; units may have been charged"); /* P9 */
+}
+
+void doorman_json_exchange_undo(doorman_json_exchange *exchange) {
+    if (!doorman__exchange_pending(exchange, 0)) return;
+    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_READ, DOORMAN_OK);
+}
+
 doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange, int64_t epoch) {
+    assert(!doorman__exchange_pending(exchange, 0));
     if (exchange->state == DOORMAN__EXCHANGE_WRITTEN) return exchange->status;
     if (exchange->state == DOORMAN__EXCHANGE_EMPTY) {
         doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
@@ -20090,6 +26081,11 @@ typedef struct doorman__agent_permits {
     doorman_time stop_by;      /* when the thread ends at the latest; NEVER: it is not stopping */
     doorman_permit_client *client;
     doorman_transport *transport;
+    doorman_transport *lanes[DOORMAN_PERMIT_LANES_MAX]; /* of the client's lanes */
+    size_t lane_count;
+    bool lanes_failed; /* memory has run out for a lane, so no more lanes are added */
+    void (*on_hold)(void *context, const doorman_held *held);
+    void *context;
     size_t callers;                   /* threads that wait for a permit; atomic */
     struct doorman__acquirer *unused; /* the structs of threads that waited before; atomic */
 } doorman__agent_permits;
@@ -21387,10 +27383,47 @@ static void doorman__permits_on_wakeup(void *context) {
     pthread_mutex_unlock(&permits->mutex);
 }
 
+/* Returns whether a permit waits for a lane, and no lane is free. */
+static bool doorman__permits_needs_lane(const doorman__agent_permits *permits) {
+    const doorman_permit_client *client = permits->client;
+    size_t idle = 0;
+    for (size_t i = 0; i < client->lane_count; i++) {
+        idle += client->lanes[i]->upstream.state != DOORMAN__REQUESTED;
+    }
+    return !permits->lanes_failed && permits->lane_count < DOORMAN_PERMIT_LANES_MAX &&
+           client->queues[DOORMAN__CALL_WAIT].count > idle;
+}
+
+/* Returns when the client or a lane is due. */
+static doorman_time doorman__permits_due(const doorman__agent_permits *permits) {
+    const doorman_permit_client *client = permits->client;
+    doorman_time due = doorman__permit_client_due(client);
+    if (doorman__permits_needs_lane(permits)) return 0;
+    for (size_t i = 0; i < client->lane_count; i++) {
+        due = doorman__earlier(due, doorman__lane_due(client, &client->lanes[i]->upstream));
+    }
+    return due;
+}
+
+/* Adds a lane with a transport of its own. If memory runs out, permits wait for the lanes that are
+ * there. */
+static void doorman__permits_add_lane(doorman__agent_permits *permits) {
+    char *const *pem = permits->transport->pem;
+    const doorman_tls tls = {.authority = pem[0], .certificate = pem[1], .key = pem[2]};
+    doorman_transport_options options = {
+        .on_wakeup = doorman__permits_on_wakeup, .context = permits, .tls = pem[0] ? &tls : NULL};
+    doorman_transport **lane = &permits->lanes[permits->lane_count];
+    doorman_status status = doorman_permit_client_add_lane(permits->client, &options.upstream);
+    if (status == DOORMAN_OK) status = doorman_transport_create(lane, &options);
+    permits->lanes_failed = status != DOORMAN_OK;
+    if (status == DOORMAN_OK) (*lane)->fails_early = true;
+    if (status == DOORMAN_OK) permits->lane_count++;
+}
+
 /* Unlocks the mutex. Wakes the thread if the client is due before the thread would wake up. The
  * mutex is unlocked first, so that the thread need not wait for it. */
 static void doorman__permits_unlock(doorman__agent_permits *permits) {
-    bool expedites = doorman__permit_client_due(permits->client) < permits->sleeps_until;
+    bool expedites = doorman__permits_due(permits) < permits->sleeps_until;
     if (expedites) permits->wakeup = true;
     if (expedites) permits->sleeps_until = 0;
     pthread_mutex_unlock(&permits->mutex);
@@ -21406,6 +27439,9 @@ static doorman__calls doorman__permits_take(doorman__agent_permits *permits, doo
     client->call_count -= calls.count;
     for (doorman__call *call = calls.first; call; call = call->next) {
         ((doorman__receiver *)call->context)->call = NULL;
+        doorman__call_forget(call); /* the thread frees the call later */
+        call->hold = NULL;
+        call->peer = NULL;
     }
     return calls;
 }
@@ -21426,12 +27462,15 @@ static void doorman__permits_tell(const doorman__calls *calls) {
 static bool doorman__permits_has_to_wait(const doorman__agent_permits *permits, doorman_time now) {
     const doorman_permit_client *client = permits->client;
     const doorman_upstream *upstream = &client->upstream;
-    bool sends = upstream->state == DOORMAN__REQUESTED && upstream->method == DOORMAN_REPORT;
-    return now < permits->stop_by && upstream->failures == 0 && (sends || client->reports.first);
+    bool sends = upstream->state == DOORMAN__REQUESTED &&
+                 (upstream->method == DOORMAN_REPORT || upstream->method == DOORMAN_RELEASE);
+    return now < permits->stop_by && upstream->failures == 0 &&
+           (sends || client->queues[DOORMAN__CALL_REPORT].first ||
+            client->queues[DOORMAN__CALL_RELEASE].first);
 }
 
 static void doorman__permits_sleep(doorman__agent_permits *permits, doorman_time now) {
-    doorman_time due = doorman__permit_client_due(permits->client);
+    doorman_time due = doorman__permits_due(permits);
     due = doorman__earlier(due, permits->stop_by);
     /* A message has timed out, but nng has not ended it yet. */
     if (due <= now) due = now + DOORMAN_SECOND / 1000;
@@ -21440,23 +27479,66 @@ static void doorman__permits_sleep(doorman__agent_permits *permits, doorman_time
     permits->sleeps_until = 0;
 }
 
+/* Tells the application of holds that are gone or smaller. The mutex is locked, except while the
+ * application is told. */
+static void doorman__permits_tell_holds(doorman__agent_permits *permits, doorman_time now) {
+    doorman_held held;
+    while (permits->client->first_change) {
+        if (!doorman_permit_client_next_change(permits->client, &held, now)) break;
+        if (!permits->on_hold) continue;
+        pthread_mutex_unlock(&permits->mutex);
+        permits->on_hold(permits->context, &held);
+        pthread_mutex_lock(&permits->mutex);
+    }
+}
+
+/* Lets the lanes process their responses. */
+static void doorman__permits_parse(doorman__agent_permits *permits) {
+    doorman__transport_parse(permits->transport);
+    for (size_t i = 0; i < permits->lane_count; i++) doorman__transport_parse(permits->lanes[i]);
+}
+
+/* Makes the messages that are due. Returns whether there are some.
+ *   made   out: for each lane */
+static bool doorman__permits_update(doorman__agent_permits *permits,
+                                    bool made[DOORMAN_PERMIT_LANES_MAX + 1], doorman_time now) {
+    while (doorman__permits_needs_lane(permits)) doorman__permits_add_lane(permits);
+    bool some = made[DOORMAN_PERMIT_LANES_MAX] =
+        doorman_transport_update(permits->transport, NULL, now);
+    for (size_t i = 0; i < permits->lane_count; i++) {
+        made[i] = doorman_transport_update(permits->lanes[i], NULL, now);
+        some = some || made[i];
+    }
+    return some;
+}
+
+static void doorman__permits_send(doorman__agent_permits *permits,
+                                  const bool made[DOORMAN_PERMIT_LANES_MAX + 1]) {
+    if (made[DOORMAN_PERMIT_LANES_MAX]) doorman_transport_send(permits->transport);
+    for (size_t i = 0; i < permits->lane_count; i++) {
+        if (made[i]) doorman_transport_send(permits->lanes[i]);
+    }
+}
+
 static void *doorman__permits_main(void *context) {
     doorman__agent_permits *permits = (doorman__agent_permits *)context;
+    bool made[DOORMAN_PERMIT_LANES_MAX + 1] = {false};
     pthread_mutex_lock(&permits->mutex);
     for (;;) {
         pthread_mutex_unlock(&permits->mutex);
-        doorman__transport_parse(permits->transport);
+        doorman__permits_parse(permits);
         pthread_mutex_lock(&permits->mutex);
         doorman_time now = doorman_clock();
         permits->wakeup = false;
         if (permits->closed) doorman__permit_client_end_all(permits->client, DOORMAN_UNAVAILABLE);
-        bool made = doorman_transport_update(permits->transport, NULL, now);
+        bool some = doorman__permits_update(permits, made, now);
         doorman__calls calls = doorman__permits_take(permits, now);
         pthread_mutex_unlock(&permits->mutex);
-        if (made) doorman_transport_send(permits->transport);
+        if (some) doorman__permits_send(permits, made);
         doorman__permits_tell(&calls);
         pthread_mutex_lock(&permits->mutex);
-        if (made || calls.first || permits->wakeup) continue;
+        doorman__permits_tell_holds(permits, now);
+        if (some || calls.first || permits->wakeup) continue;
         now = doorman_clock();
         bool stops = permits->stop_by != DOORMAN_NEVER;
         if (stops && !doorman__permits_has_to_wait(permits, now)) break;
@@ -21525,6 +27607,10 @@ static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_u
         if (!gives_up && call->state != DOORMAN__CALL_DECIDED)
             doorman__permit_client_work(client, doorman__later(doorman_clock(), acquirer->end));
         assert(call->attended); /* by this thread, which frees it */
+        if (gives_up && call->hold) {
+            const doorman_hold_request release = {.id = call->hold->number};
+            (void)doorman_permit_client_release(client, &release, NULL, doorman_clock());
+        }
         if (call->state != DOORMAN__CALL_DECIDED) doorman__call_settle(client, call);
         *acquirer->out = call->acquired;
         acquirer->decided = true;
@@ -21588,6 +27674,14 @@ static void doorman__acquirer_cancel(void *context) {
     pthread_mutex_unlock(&acquirer->mutex);
     doorman__acquirer_end_call(acquirer, true);
     doorman__acquirer_join(acquirer);
+    doorman__agent_permits *permits = acquirer->permits;
+    const doorman_hold_request release = {.id = acquirer->out->hold};
+    bool granted = acquirer->status == DOORMAN_OK && release.id;
+    if (granted) pthread_mutex_lock(&permits->mutex);
+    if (granted) {
+        (void)doorman_permit_client_release(permits->client, &release, NULL, doorman_clock());
+        doorman__permits_unlock(permits);
+    }
     doorman__acquirer_finish(acquirer);
 }
 
@@ -21611,15 +27705,31 @@ static void doorman__acquirer_wait(doorman__acquirer *acquirer) {
     doorman__acquirer_join(acquirer);
 }
 
+/* What a thread asks: exactly one of them. */
+typedef struct doorman__agent_ask {
+    const doorman_permit_request *permit;
+    const doorman_hold_request *transfer, *seizure;
+} doorman__agent_ask;
+
 /* Adds the call. A call that is decided already ends here. */
 static doorman_status doorman__acquirer_add(doorman__acquirer *acquirer,
-                                            const doorman_permit_request *request,
-                                            doorman_time timeout, doorman_error *error) {
+                                            const doorman__agent_ask *ask, doorman_time timeout,
+                                            doorman_error *error) {
     doorman_permit_client *client = acquirer->permits->client;
+    doorman__receiver *receiver = &acquirer->receiver;
     doorman_time now = doorman_clock();
     doorman__call *call = NULL;
-    doorman_status status = doorman__permit_client_add(client, request, timeout,
-                                                       &acquirer->receiver, &call, error, now);
+    doorman_status status;
+    if (ask->permit) {
+        status =
+            doorman__permit_client_add(client, ask->permit, timeout, receiver, &call, error, now);
+    } else if (ask->transfer) {
+        status = doorman__permit_client_transfer(client, ask->transfer, timeout, receiver, &call,
+                                                 error, now);
+    } else {
+        status = doorman__permit_client_seize(client, ask->seizure, timeout, receiver, &call, error,
+                                              now);
+    }
     if (status != DOORMAN_OK) return status;
     acquirer->end = call->deadline;
     acquirer->receiver.call = call;
@@ -21630,9 +27740,10 @@ static doorman_status doorman__acquirer_add(doorman__acquirer *acquirer,
     return DOORMAN_OK;
 }
 
-doorman_status doorman_agent_acquire(doorman_agent *agent, const doorman_permit_request *request,
-                                     doorman_time timeout, doorman_acquired *out,
-                                     doorman_error *error) {
+static doorman_status doorman__agent_ask_and_wait(doorman_agent *agent,
+                                                  const doorman__agent_ask *ask,
+                                                  doorman_time timeout, doorman_acquired *out,
+                                                  doorman_error *error) {
     doorman__agent_permits *permits = &agent->permits;
     doorman_status status = doorman__permits_begin(agent, error);
     if (status != DOORMAN_OK) return status;
@@ -21642,7 +27753,7 @@ doorman_status doorman_agent_acquire(doorman_agent *agent, const doorman_permit_
     } else if (!(acquirer = doorman__acquirer_begin(agent, out))) {
         status = doorman__no_memory(error);
     } else {
-        status = doorman__acquirer_add(acquirer, request, timeout, error);
+        status = doorman__acquirer_add(acquirer, ask, timeout, error);
     }
     bool waits = status == DOORMAN_OK && !acquirer->decided;
     doorman__permits_unlock(permits);
@@ -21652,6 +27763,48 @@ doorman_status doorman_agent_acquire(doorman_agent *agent, const doorman_permit_
     }
     if (acquirer) doorman__acquirer_finish(acquirer);
     return status;
+}
+
+doorman_status doorman_agent_acquire(doorman_agent *agent, const doorman_permit_request *request,
+                                     doorman_time timeout, doorman_acquired *out,
+                                     doorman_error *error) {
+    const doorman__agent_ask ask = {.permit = request};
+    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
+}
+
+doorman_status doorman_agent_transfer(doorman_agent *agent, const doorman_hold_request *request,
+                                      doorman_time timeout, doorman_acquired *out,
+                                      doorman_error *error) {
+    const doorman__agent_ask ask = {.transfer = request};
+    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
+}
+
+doorman_status doorman_agent_seize(doorman_agent *agent, const doorman_hold_request *request,
+                                   doorman_time timeout, doorman_acquired *out,
+                                   doorman_error *error) {
+    const doorman__agent_ask ask = {.seizure = request};
+    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
+}
+
+doorman_status doorman_agent_release(doorman_agent *agent, const doorman_hold_request *request,
+                                     doorman_error *error) {
+    doorman__agent_permits *permits = &agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return doorman__agent_call_fail(error, status);
+    pthread_mutex_lock(&permits->mutex);
+    status = doorman_permit_client_release(permits->client, request, error, doorman_clock());
+    doorman__permits_unlock(permits);
+    return status;
+}
+
+doorman_status doorman_agent_read_hold(doorman_agent *agent, uint64_t hold, doorman_held *out) {
+    doorman__agent_permits *permits = &agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return status;
+    pthread_mutex_lock(&permits->mutex);
+    doorman_permit_client_read_hold(permits->client, hold, out);
+    pthread_mutex_unlock(&permits->mutex);
+    return DOORMAN_OK;
 }
 
 doorman_status doorman_agent_acquire_async(
@@ -21707,6 +27860,8 @@ static doorman_status doorman__permits_create(doorman_agent *agent,
     status = doorman_transport_create(&permits->transport, &transport);
     if (status != DOORMAN_OK) return doorman__no_memory(error);
     permits->transport->fails_early = true;
+    permits->on_hold = options->permits.on_hold;
+    permits->context = options->permits.context;
     return DOORMAN_OK;
 }
 
@@ -21736,6 +27891,7 @@ static void doorman__permits_free(doorman__agent_permits *permits) {
         DOORMAN_FREE(acquirer);
     }
     doorman_transport_destroy(permits->transport);
+    for (size_t i = 0; i < permits->lane_count; i++) doorman_transport_destroy(permits->lanes[i]);
     doorman_permit_client_destroy(permits->client);
 }
 

@@ -97,7 +97,7 @@ sim_is_the_same() {
 links_on_windows() {
     core "$mingw-gcc" c11 -O2 &&
         compile_c "$mingw-gcc" c11 -O2 -Wno-format -Wno-float-conversion -shared \
-            tests/sim/sim_[acdenprw]*.c "$own/core.o" -o "$own/sim.dll"
+            tests/sim/sim_[acdehnprw]*.c "$own/core.o" -o "$own/sim.dll"
 }
 
 # ---- the table
@@ -195,8 +195,8 @@ server_alone() { # a compiler
 }
 
 server_sources() { # a compiler of C
-    parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REPORTS TLS WARNINGS \
-        WATCH)
+    parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REPORTS TLS WAITING \
+        WARNINGS WATCH)
     for source in doorman_server.c server/*.c; do
         each_level "source_c '$1' c11 -D_DEFAULT_SOURCE -idirafter $folder $parts $source"
     done

@@ -50,6 +50,7 @@ int server_main(int argc, char **argv);
 #include "server/http_response.c"
 #include "server/json.c"
 #include "server/limits.c"
+#include "server/holds.c"
 #include "server/metrics.c"
 #include "server/page.c"
 #include "server/page_facts.c"

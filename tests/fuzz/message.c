@@ -57,6 +57,20 @@ static const doorman_permit_limit limits[] = {
      .figures = {.tiers = tiers, .tier_count = 2},
      .shadow = true}};
 
+/* Few units, so that permits are refused and holds end. */
+static const doorman_permit_limit hold_limits[] = {
+    {.name = "slots",
+     .kind = DOORMAN_CONCURRENCY,
+     .figures = {.limit = 4,
+                 .time_to_live = 9 * DOORMAN_SECOND,
+                 .queue = 2,
+                 .max_wait = 5 * DOORMAN_SECOND},
+     .full_at_start = true},
+    {.name = "machine",
+     .per = DOORMAN_PER_TEMPLATE,
+     .kind = DOORMAN_CONCURRENCY,
+     .figures = {.limit = 6, .time_to_live = 5 * DOORMAN_SECOND}}};
+
 static void start(message_world *world) {
     static const doorman_kind kinds[] = {DOORMAN_PRIORITY_SHARE, DOORMAN_PROPORTIONAL_SHARE,
                                          DOORMAN_STATIC_SHARE, DOORMAN_NO_ALGORITHM,
@@ -73,6 +87,10 @@ static void start(message_world *world) {
         next->has_limits = i < 2; /* the others refuse permits as UNMATCHED */
         next->limits = i == 0 ? limits : NULL;
         next->limit_count = i == 0 ? 4 : 0;
+        if (i != 3) continue;
+        next->has_limits = true;
+        next->limits = hold_limits;
+        next->limit_count = 2;
     }
     doorman_config_options options = {
         .templates = templates, .template_count = 5, .reject_unmatched = true};

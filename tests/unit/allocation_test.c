@@ -84,6 +84,7 @@ typedef struct fixture {
     doorman_json_exchange exchange;
     doorman_permits *permits;
     doorman_limiter_map *map;
+    doorman_throttle *throttle;
     doorman_permit_client *permit_client;
 
     /* The input of the call. */
@@ -199,6 +200,7 @@ static void fixture_stop(fixture *s) {
     doorman_json_exchange_uninit(&s->exchange);
     doorman_permits_destroy(s->permits);
     doorman_limiter_map_destroy(s->map);
+    doorman_throttle_destroy(s->throttle);
     doorman_permit_client_destroy(s->permit_client);
     text_end(&s->outcome);
     free(s);
@@ -401,7 +403,17 @@ static const doorman_permit_limit limits[] = {
      .per = DOORMAN_PER_TEMPLATE,
      .kind = DOORMAN_TIERS,
      .figures = {.tiers = tiers, .tier_count = 1}}};
+static const doorman_permit_limit slots = {
+    .name = "slots",
+    .kind = DOORMAN_CONCURRENCY,
+    .figures = {.limit = 1, .queue = 4, .has_max_wait = true, .max_wait = SECOND},
+    .full_at_start = true};
 static const doorman_template with_limits[] = {
+    {.identifier_glob = "slots",
+     .without_capacity = true,
+     .has_limits = true,
+     .limits = &slots,
+     .limit_count = 1},
     {.identifier_glob = "*",
      .without_capacity = true,
      .has_limits = true,
@@ -485,6 +497,66 @@ static doorman_status ban_key(fixture *s) {
     return status;
 }
 
+/* Creates permits with a hold of 2 units, whose id is that of the first hold. */
+static void prepare_holds(fixture *s) {
+    const doorman_permit_limit limit = {
+        .name = "slots", .kind = DOORMAN_CONCURRENCY, .figures = {.limit = 4}};
+    const doorman_template template_ = {.identifier_glob = "*",
+                                        .without_capacity = true,
+                                        .has_limits = true,
+                                        .limits = &limit,
+                                        .limit_count = 1};
+    const doorman_config_options options = {.templates = &template_, .template_count = 1};
+    assert_int_equal(doorman_config_create(&s->other_config, &options, NULL), DOORMAN_OK);
+    const doorman_permits_options permits = {
+        .config = s->other_config, .seed = {1, 2}, .learns_until = s->now};
+    assert_int_equal(doorman_permits_create(&s->permits, &permits, NULL, SECOND, s->now),
+                     DOORMAN_OK);
+    const doorman_permit_item item = {.resource_id = "r", .key = "a", .cost = 2};
+    const doorman_permit_request request = {
+        .items = &item, .item_count = 1, .client_id = "ann", .request_id = 1};
+    doorman_permit permit = {.granted = false};
+    assert_int_equal(doorman_permits_acquire(s->permits, &request, &permit, NULL, SECOND, s->now),
+                     DOORMAN_OK);
+    assert_true(permit.granted);
+}
+
+/* Calls a function of holds on the hold that was granted last. Without memory the units stay. */
+static doorman_status
+call_holds(fixture *s, doorman_status (*function)(doorman_permits *, const doorman_hold_request *,
+                                                  doorman_hold *, doorman_error *, doorman_time,
+                                                  doorman_time)) {
+    const doorman__hold *last = s->permits->holds.granted.last;
+    const bool seizes = last->state == DOORMAN__TRANSFERRED;
+    const doorman_hold_request request = {
+        .client_id = seizes ? "bob" : "ann",
+        .id = last->id,
+        .request_id =
+            function == doorman_permits_transfer || function == doorman_permits_seize ? 9 : 0};
+    doorman_permits_info before, after;
+    doorman_hold hold = {.gone = true};
+    doorman_permits_read(s->permits, &before);
+    doorman_status status = function(s->permits, &request, &hold, NULL, SECOND, s->now);
+    doorman_permits_read(s->permits, &after);
+    if (status != DOORMAN_OK) assert_int_equal(after.hold_count, before.hold_count);
+    if (status == DOORMAN_OK) assert_false(hold.gone);
+    if (status == DOORMAN_OK) add(&s->outcome, "%zu holds\n", after.hold_count);
+    return status;
+}
+
+static doorman_status renew_hold(fixture *s) { return call_holds(s, doorman_permits_renew); }
+static doorman_status release_hold(fixture *s) { return call_holds(s, doorman_permits_release); }
+static doorman_status transfer_hold(fixture *s) { return call_holds(s, doorman_permits_transfer); }
+static doorman_status seize_hold(fixture *s) { return call_holds(s, doorman_permits_seize); }
+
+static void prepare_transfer(fixture *s) {
+    prepare_holds(s);
+    assert_int_equal(transfer_hold(s), DOORMAN_OK);
+    DOORMAN_FREE(s->permits->holds.items);
+    s->permits->holds.items = NULL;
+    s->permits->holds.item_capacity = 0;
+}
+
 static doorman_status configure_permits(fixture *s) {
     doorman_status status = doorman_permits_configure(s->permits, s->config);
     assert_ptr_equal(s->permits->config, status == DOORMAN_OK ? s->config : s->other_config);
@@ -549,6 +621,13 @@ static doorman_status create_map(fixture *s) {
         .limit = {.kind = DOORMAN_FIXED_WINDOW, .limit = 2, .window = SECOND}, .seed = {1, 2}};
     doorman_status status = doorman_limiter_map_create(&s->map, &options, NULL);
     if (status != DOORMAN_OK) assert_null(s->map);
+    return status;
+}
+
+static doorman_status create_throttle(fixture *s) {
+    const doorman_throttle_options options = {.queue_cost = 100, .queue_max = 10, .seed = {1, 2}};
+    doorman_status status = doorman_throttle_create(&s->throttle, &options, NULL);
+    if (status != DOORMAN_OK) assert_null(s->throttle);
     return status;
 }
 
@@ -862,6 +941,46 @@ static doorman_status write_reply(fixture *s) {
     return status;
 }
 
+static void prepare_waiting_message(fixture *s) {
+    static const char message[] =
+        "{\"acquire\": {\"client_id\": \"ann\", \"permit\": [{\"request_id\": 1, "
+        "\"item\": [{\"resource_id\": \"slots\"}]}]}}";
+    prepare_limits_server(s);
+    assert_int_equal(
+        doorman_json_serve(s->created_server, message, sizeof message - 1, &s->reply, 0, s->now),
+        DOORMAN_OK);
+}
+
+/* Without memory, the decision on a permit that has waited is lost, as if its response were lost.
+ * Each attempt repeats the message, which takes over the place of the permit. */
+static doorman_status settle_message(fixture *s) {
+    static const char message[] =
+        "{\"acquire\": {\"client_id\": \"bob\", \"permit\": [{\"request_id\": 1, "
+        "\"max_wait\": 9, \"item\": [{\"resource_id\": \"slots\"}]}]}}";
+    const doorman_permit_grant grant = {.granted = 1, .limit = "slots"};
+    const doorman_permit_detail details[1000] = {{.limit = "slots"}}; /* more than one allocation */
+    const doorman_permit decision = {.granted = true,
+                                     .items = &grant,
+                                     .item_count = 1,
+                                     .hold_id = 5,
+                                     .expires_in = SECOND,
+                                     .details = details,
+                                     .detail_count = COUNT_OF(details)};
+    doorman_json_exchange *exchange = &s->exchange;
+    doorman_status status = doorman_json_exchange_read(exchange, message, sizeof message - 1);
+    exchange->request.may_wait = true;
+    if (status == DOORMAN_OK) {
+        status = doorman_json_exchange_decide(exchange, s->created_server, s->now);
+    }
+    if (status != DOORMAN_OK) return status;
+    assert_true(exchange->response.permits[0].pending);
+    status =
+        doorman_json_exchange_settle(exchange, exchange->response.permits[0].ticket, &decision);
+    if (status == DOORMAN_OK) dump_response(&s->outcome, &exchange->response);
+    if (status != DOORMAN_OK) assert_non_null(strstr(exchange->error.text, "out of memory"));
+    return status;
+}
+
 /* A message that is refused unread needs memory only for its reply. */
 static doorman_status writes_an_error(fixture *s) {
     size_t bytes = DOORMAN_MESSAGE_BYTES_MAX + 1;
@@ -987,6 +1106,62 @@ static doorman_status report_by_permit_client(fixture *s) {
     return status;
 }
 
+static uint64_t client_hold;
+
+static doorman_status acquire_hold_by_permit_client(fixture *s) {
+    doorman_permit_request request = one_request;
+    request.hold = &client_hold;
+    doorman_status status =
+        doorman_permit_client_acquire(s->permit_client, &request, SECOND, NULL, NULL, s->now);
+    check_permit_client(s, status);
+    doorman_permit_client_info info;
+    doorman_permit_client_read(s->permit_client, &info);
+    assert_int_equal(info.hold_count, status == DOORMAN_OK);
+    return status;
+}
+
+/* Makes a client with a hold of one unit. */
+static void prepare_client_hold(fixture *s) {
+    const doorman_permit_grant grant = {.granted = 1};
+    const doorman_permit permit = {
+        .granted = true, .items = &grant, .item_count = 1, .hold_id = 9, .expires_in = 15 * SECOND};
+    const doorman_response response = {
+        .method = DOORMAN_ACQUIRE, .is_master = true, .permits = &permit, .permit_count = 1};
+    doorman_acquired acquired;
+    void *context;
+    prepare_permit_client(s);
+    assert_int_equal(acquire_hold_by_permit_client(s), DOORMAN_OK);
+    assert_int_equal(doorman_upstream_response(doorman_permit_client_upstream(s->permit_client),
+                                               s->request.sequence, &response, s->now),
+                     DOORMAN_OK);
+    assert_true(doorman_permit_client_next(s->permit_client, &context, &acquired, s->now));
+}
+
+static doorman_status transfer_by_permit_client(fixture *s) {
+    const doorman_hold_request request = {.id = client_hold};
+    doorman_status status =
+        doorman_permit_client_transfer(s->permit_client, &request, SECOND, NULL, NULL, s->now);
+    doorman_held held;
+    doorman_permit_client_read_hold(s->permit_client, client_hold, &held);
+    assert_true(status == DOORMAN_OK ? held.units[0] < 1 : held.units[0] >= 1);
+    return status;
+}
+
+static doorman_status seize_by_permit_client(fixture *s) {
+    const doorman_hold_request request = {.id = 10};
+    doorman_status status =
+        doorman_permit_client_seize(s->permit_client, &request, SECOND, NULL, NULL, s->now);
+    check_permit_client(s, status);
+    return status;
+}
+
+static doorman_status add_lane_to_permit_client(fixture *s) {
+    doorman_upstream *lane = NULL;
+    doorman_status status = doorman_permit_client_add_lane(s->permit_client, &lane);
+    assert_int_equal(lane != NULL, status == DOORMAN_OK);
+    return status;
+}
+
 /* ---- agents and transports; nng's own allocations cannot be made to fail */
 
 static const char *const unused_addresses[] = {"inproc://nobody"};
@@ -1010,6 +1185,21 @@ static doorman_status open_agent_resource(fixture *s) {
     if (status != DOORMAN_OK) assert_null(resource);
     return status;
 }
+
+/* Without a server nothing is seized, and there is no hold whose units could be transferred. */
+static doorman_status call_holds_of_agent(fixture *s, bool seizes) {
+    const doorman_hold_request request = {.id = 7};
+    doorman_acquired acquired = {.granted = false};
+    doorman_status status =
+        seizes ? doorman_agent_seize(s->agent, &request, MILLISECOND, &acquired, NULL)
+               : doorman_agent_transfer(s->agent, &request, MILLISECOND, &acquired, NULL);
+    assert_false(acquired.granted);
+    return status;
+}
+
+static doorman_status seize_by_agent(fixture *s) { return call_holds_of_agent(s, true); }
+
+static doorman_status transfer_by_agent(fixture *s) { return call_holds_of_agent(s, false); }
 
 /* The agent has no server, so its fallback decides. */
 static doorman_status acquire_by_agent(fixture *s) {
@@ -1071,6 +1261,10 @@ static const test_case test_cases[] = {
     {"doorman_permits_report", "no cost is charged", prepare_permits, report_cost, 10},
     {"doorman_permits_reset", "nothing is reset", prepare_permits, reset_permits, 3},
     {"doorman_permits_ban", "there is no ban", prepare_permits, ban_key, 3},
+    {"doorman_permits_renew", "no hold is renewed", prepare_holds, renew_hold, 1},
+    {"doorman_permits_release", "no hold is released", prepare_holds, release_hold, 1},
+    {"doorman_permits_transfer", "nothing is transferred", prepare_holds, transfer_hold, 2},
+    {"doorman_permits_seize", "nothing is seized", prepare_transfer, seize_hold, 3},
     {"doorman_server_handle", "no permit is answered", prepare_limits_server, acquire_from_server,
      8},
     {"doorman_server_handle", "no report is answered", prepare_limits_server, report_to_server, 4},
@@ -1078,6 +1272,7 @@ static const test_case test_cases[] = {
      5},
     {"doorman_server_handle", "no reset is answered", prepare_limits_server, reset_at_server, 4},
     {"doorman_limiter_map_create", "no map is made", NULL, create_map, 1},
+    {"doorman_throttle_create", "no throttle is made", NULL, create_throttle, 5},
     {"doorman_shares", "nothing is shared", NULL, compute_shares, 20},
     {"doorman_server_create", "no root is made", NULL, create_root, 2},
     {"doorman_server_create", "no node is made", NULL, create_node, 3},
@@ -1103,6 +1298,8 @@ static const test_case test_cases[] = {
     {"doorman_json_serve", "a node is served nothing", prepare_node_message, serve_node, 60},
     {"doorman_json_exchange_read", "nothing is read", NULL, read_message, 30},
     {"doorman_json_exchange_decide", "nothing is decided", NULL, decide_message, 40},
+    {"doorman_json_exchange_settle", "the decision is lost", prepare_waiting_message,
+     settle_message, 10},
     {"doorman_json_exchange_write", "without a decision nothing is written", NULL, write_reply, 40},
     {"doorman_json_exchange_write", "an error is empty", NULL, writes_an_error, 1},
     {"doorman_json_request", "no request is written", prepare_node_request, write_request, 2},
@@ -1117,8 +1314,18 @@ static const test_case test_cases[] = {
      acquire_by_permit_client, 5},
     {"doorman_permit_client_report", "nothing is reported", prepare_permit_client,
      report_by_permit_client, 5},
+    {"doorman_permit_client_acquire", "no hold is asked for", prepare_permit_client,
+     acquire_hold_by_permit_client, 9},
+    {"doorman_permit_client_transfer", "nothing is transferred", prepare_client_hold,
+     transfer_by_permit_client, 2},
+    {"doorman_permit_client_seize", "nothing is seized", prepare_permit_client,
+     seize_by_permit_client, 8},
+    {"doorman_permit_client_add_lane", "there is no new lane", prepare_permit_client,
+     add_lane_to_permit_client, 2},
     {"doorman_agent_acquire", "nobody waits for a permit", prepare_agent, acquire_by_agent, 6},
     {"doorman_agent_acquire_async", "no permit is asked", prepare_agent, acquire_async_by_agent, 6},
+    {"doorman_agent_seize", "nobody waits for a hold", prepare_agent, seize_by_agent, 5},
+    {"doorman_agent_transfer", "nobody waits for a transfer", prepare_agent, transfer_by_agent, 5},
     {"doorman_agent_report", "nothing is reported", prepare_agent, report_by_agent, 5},
     {"doorman_transport_create", "no transport is created", NULL, create_transport, 4},
     {"doorman_transport_set_tls", "the last certificates stay", prepare_transport, set_tls, 3},
@@ -1133,7 +1340,8 @@ static const char *const other_functions[] = {
     "doorman_resource_wait",     "doorman_client_release",    "doorman_agent_shutdown",
     "doorman_agent_stop",        "doorman_agent_read_info",   "doorman_resource_close",
     "doorman_resource_read",     "doorman_agent_kill_switch", "doorman_resource_release",
-    "doorman_election_init",     "doorman_election_answered",
+    "doorman_election_init",     "doorman_election_answered", "doorman_permit_client_release",
+    "doorman_agent_release",     "doorman_agent_read_hold",
 };
 
 static void limiters_start(doorman_time now) {
@@ -1173,6 +1381,27 @@ static void limiters_and_clients_work_without_memory(void **state) {
     doorman_client_close(s->resources[0][1], s->now);
     (void)doorman_upstream_request(upstream, &request, s->now);
     assert_int_equal(request.method, DOORMAN_RELEASE_CAPACITY);
+    assert_true(memory_works());
+    fixture_stop(s);
+}
+
+/* A client renews and releases its holds without memory. */
+static void holds_of_clients_work_without_memory(void **state) {
+    (void)state;
+    fixture *s = fixture_start();
+    doorman_hold_request own = {.client_id = NULL};
+    prepare_client_hold(s);
+    doorman_upstream *upstream = doorman_permit_client_upstream(s->permit_client);
+    own.id = client_hold;
+    memory_fails_from(1);
+    s->now += 5 * SECOND;
+    assert_true(doorman_upstream_request(upstream, &s->request, s->now));
+    assert_int_equal(s->request.method, DOORMAN_RENEW);
+    doorman_upstream_failed(upstream, s->request.sequence, s->now);
+    assert_int_equal(doorman_permit_client_release(s->permit_client, &own, NULL, s->now),
+                     DOORMAN_OK);
+    assert_true(doorman_upstream_request(upstream, &s->request, s->now));
+    assert_int_equal(s->request.method, DOORMAN_RELEASE);
     assert_true(memory_works());
     fixture_stop(s);
 }
@@ -1575,6 +1804,7 @@ static void cjson_free(void *block) { unit_free(block); }
 int main(void) {
     const struct CMUnitTest others[] = {
         cmocka_unit_test(limiters_and_clients_work_without_memory),
+        cmocka_unit_test(holds_of_clients_work_without_memory),
         cmocka_unit_test(a_server_works_without_memory),
         cmocka_unit_test(resources_that_do_not_fit_are_in_the_next_request),
         cmocka_unit_test(waits_need_no_memory),

@@ -279,6 +279,7 @@ typedef struct player {
     doorman_time at; /* since the start of the table */
     bool in_table;
     int rows, recipes, differences;
+    uint64_t request_id; /* of the last permit */
 } player;
 
 static void player_stop(player *p) {
@@ -328,7 +329,10 @@ static void player_ask(player *p, const row *asked, facts *out) {
             doorman_permits_reset(p->permits, item->resource_id, item->key, NULL, &count, &error);
         snprintf(add_fact(out, true), CELL_BYTES, "%zu removed", count);
     } else {
-        status = doorman_permits_acquire(p->permits, &asked->request, &permit, &error, epoch, now);
+        doorman_permit_request request = asked->request;
+        request.client_id = "cookbook";
+        request.request_id = ++p->request_id; /* each hold is another one */
+        status = doorman_permits_acquire(p->permits, &request, &permit, &error, epoch, now);
         if (status == DOORMAN_OK) describe_permit(out, asked, &permit);
     }
     if (status != DOORMAN_OK) fail_msg(PAGE ":%d: %s", asked->line, error.text);

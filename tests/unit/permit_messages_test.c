@@ -809,9 +809,10 @@ static void wrong_messages_are_refused_with_the_path(void **state) {
         {"{\"acquire\": {\"acquire\": {}}}", "acquire.acquire: is a method inside a method"},
         {"{\"permit\": []}", "must be an object with one key, the method"},
         {"{\"entry\": []}", "must be an object with one key, the method"},
-        {"{\"renew\": {}}",
-         "no such method: renew; the methods are discovery, get_capacity, release_capacity, "
-         "acquire, report, inspect, reset, get_server_capacity\""},
+        {"{\"prolong\": {}}",
+         "no such method: prolong; the methods are discovery, get_capacity, release_capacity, "
+         "acquire, report, inspect, reset, renew, release, transfer, seize, "
+         "get_server_capacity\""},
     };
     node *n = node_start(limits, NULL);
     for (size_t i = 0; i < COUNT(wrong); i++) {

@@ -1352,28 +1352,34 @@ static void an_invalid_request_changes_nothing(void **state) {
         const char *text;
     } wrong[] = {
         {{.method = DOORMAN_METHOD_COUNT}, DOORMAN_NOT_FOUND, "no such method"},
-        {{gets, false, "a", NULL, 0, &none, 1, NULL, 0, NULL, NULL, 0, NULL, 0},
+        {{gets, false, "a", NULL, 0, &none, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false, 0},
          DOORMAN_INVALID_ARGUMENT,
          "resource[0].wants: "},
-        {{gets, false, "a", NULL, 0, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0},
+        {{gets, false, "a", NULL, 0, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false, 0},
          DOORMAN_INVALID_ARGUMENT,
          "resource[0].wants: "},
-        {{gets, true, "a", nameless, 1, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0},
+        {{gets, true, "a", nameless, 1, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false,
+          0},
          DOORMAN_INVALID_ARGUMENT,
          "path[0]: must be the server_id"},
-        {{gets, true, "child", nameless, 1, &bad, 1, NULL, 0, NULL, NULL, 0, NULL, 0},
+        {{gets, true, "child", nameless, 1, &bad, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0,
+          false, 0},
          DOORMAN_INVALID_ARGUMENT,
          "resource[0].wants[0].wants: "},
-        {{gets, true, "a", deep, DOORMAN__PATH_MAX + 1, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0},
+        {{gets, true, "a", deep, DOORMAN__PATH_MAX + 1, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0,
+          NULL, 0, false, 0},
          DOORMAN_INVALID_ARGUMENT,
          "path: more than 16 nodes"},
-        {{gets, true, "a", nameless, 2, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0},
+        {{gets, true, "a", nameless, 2, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false,
+          0},
          DOORMAN_INVALID_ARGUMENT,
          "path[1]: "},
-        {{releases, false, "a", NULL, 0, &nothing, 1, NULL, 0, NULL, NULL, 0, NULL, 0},
+        {{releases, false, "a", NULL, 0, &nothing, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0,
+          false, 0},
          DOORMAN_INVALID_ARGUMENT,
          "resource[0].id: "},
-        {{releases, false, "a", NULL, 0, &large, 1, NULL, 0, NULL, NULL, 0, NULL, 0},
+        {{releases, false, "a", NULL, 0, &large, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false,
+          0},
          DOORMAN_INVALID_ARGUMENT,
          "resource[0].id: "},
     };
@@ -1544,10 +1550,10 @@ static void audit_dues(const world *w) {
     assert_int_equal(dues->count, w->server->resources.count);
     for (size_t i = 0; i < dues->count; i++) {
         const doorman__server_resource_entry *resource =
-            DOORMAN__WITHIN(doorman__server_resource_entry, due, dues->heap[i]);
+            DOORMAN__WITHIN(doorman__server_resource_entry, due, dues->heap[i].timer);
         const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
         assert_true(!first || resource->due.at <= first->end);
-        assert_true(resource->due.at >= dues->heap[0]->at);
+        assert_true(resource->due.at >= dues->heap[0].at);
         assert_int_equal(resource->due.place, i + 1);
     }
 }

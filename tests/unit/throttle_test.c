@@ -1,0 +1,568 @@
+/* Tests section >>throttle of doorman.h: which requests a throttle takes and in which order, and
+ * the retry budget. The clock is a variable. A slow model repeats random histories. doorman.h
+ * defines the rules. */
+#include "unit.h"
+
+#include <math.h>
+#include <string.h>
+
+#define DOORMAN_IMPLEMENTATION
+#include "../../doorman.h"
+
+#define SECOND DOORMAN_SECOND
+#define MILLISECOND (DOORMAN_SECOND / 1000)
+#define HOUR (3600 * SECOND)
+
+/* ---- helpers ---- */
+
+static doorman_throttle *throttle_of(doorman_throttle_options options) {
+    doorman_throttle *throttle = NULL;
+    doorman_error error = {""};
+    if (doorman_throttle_create(&throttle, &options, &error) != DOORMAN_OK) {
+        fail_msg("%s", error.text);
+    }
+    return throttle;
+}
+
+static doorman_throttle_result offer(doorman_throttle *throttle, uint64_t id, unsigned criticality,
+                                     doorman_time now) {
+    const doorman_throttle_request request = {.id = id, .criticality = criticality};
+    return doorman_throttle_offer(throttle, &request, NULL, now);
+}
+
+/* Returns the id of the next request, or 0. The tests use no id 0. */
+static uint64_t next(doorman_throttle *throttle, doorman_time now) {
+    uint64_t id = 0;
+    return doorman_throttle_next(throttle, &id, now) ? id : 0;
+}
+
+/* Reads one refusal, and checks its reason. Returns its id, or 0. */
+static uint64_t refused(doorman_throttle *throttle, doorman_throttle_reason reason) {
+    doorman_throttle_refusal refusal;
+    if (!doorman_throttle_next_refused(throttle, &refusal)) return 0;
+    assert_int_equal(refusal.reason, reason);
+    return refusal.id;
+}
+
+static doorman_throttle_counters counters_of(const doorman_throttle *throttle) {
+    doorman_throttle_counters counters;
+    doorman_throttle_read(throttle, &counters);
+    return counters;
+}
+
+/* ---- options ---- */
+
+static void each_wrong_option_is_named(void **state) {
+    (void)state;
+    const struct {
+        const char *field;
+        doorman_throttle_options options;
+    } rows[] = {
+        {"queue_cost", {.queue_cost = 0}},
+        {"queue_cost", {.queue_cost = NAN}},
+        {"queue_cost", {.queue_cost = 2e15}},
+        {"queue_max", {.queue_cost = 1, .queue_max = 1000001}},
+        {"concurrency", {.queue_cost = 1, .concurrency = 1000001}},
+        {"class_max", {.queue_cost = 1, .class_max = 1000001}},
+        {"rate", {.queue_cost = 1, .rate = -1}},
+        {"initial_cost", {.queue_cost = 1, .initial_cost = NAN}},
+        {"max_wait", {.queue_cost = 1, .max_wait = -1}},
+        {"warn_at", {.queue_cost = 1, .warn_at = 1.1}},
+        {"warn_at", {.queue_cost = 1, .warn_at = NAN}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        doorman_throttle *throttle = NULL;
+        doorman_error error = {""};
+        assert_int_equal(doorman_throttle_create(&throttle, &rows[i].options, &error),
+                         DOORMAN_INVALID_ARGUMENT);
+        assert_null(throttle);
+        assert_memory_equal(error.text, rows[i].field, strlen(rows[i].field));
+    }
+    doorman_throttle_destroy(NULL);
+}
+
+/* ---- H1: ids ---- */
+
+static void an_unknown_id_and_a_second_finish_change_nothing(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
+    assert_int_equal(offer(throttle, 1, 0, 0), DOORMAN_THROTTLE_TAKEN);
+    assert_false(doorman_throttle_finish(throttle, 1, 1, 0)); /* it waits, and does not run */
+    assert_int_equal(offer(throttle, 1, 0, 0), DOORMAN_THROTTLE_REFUSED);
+    assert_int_equal(offer(throttle, 2, 16, 0), DOORMAN_THROTTLE_REFUSED);
+    assert_int_equal(counters_of(throttle).refused[DOORMAN_THROTTLE_BAD_REQUEST], 2);
+    assert_int_equal(next(throttle, 0), 1);
+    assert_int_equal(offer(throttle, 1, 0, 0), DOORMAN_THROTTLE_REFUSED); /* it runs */
+    assert_false(doorman_throttle_finish(throttle, 7, 1, 0));
+    assert_true(doorman_throttle_finish(throttle, 1, 1, 0));
+    assert_false(doorman_throttle_finish(throttle, 1, 1, 0));
+    assert_int_equal(counters_of(throttle).finished, 1);
+    assert_int_equal(counters_of(throttle).running, 0);
+    assert_int_equal(offer(throttle, 1, 0, 0), DOORMAN_THROTTLE_TAKEN); /* the id is free again */
+    doorman_throttle_destroy(throttle);
+}
+
+/* ---- H2: costs ---- */
+
+static void finish_one(doorman_throttle *throttle, uint64_t class_id, double cost) {
+    const doorman_throttle_request request = {.id = 1000, .class_id = class_id, .criticality = 15};
+    assert_int_not_equal(doorman_throttle_offer(throttle, &request, NULL, 0),
+                         DOORMAN_THROTTLE_REFUSED);
+    assert_int_equal(next(throttle, 0), 1000);
+    assert_true(doorman_throttle_finish(throttle, 1000, cost, 0));
+}
+
+static double cost_of(doorman_throttle *throttle, uint64_t class_id) {
+    const doorman_throttle_request request = {.id = 1001, .class_id = class_id};
+    doorman_throttle_offer(throttle, &request, NULL, 0);
+    double cost = counters_of(throttle).waiting_cost;
+    assert_int_equal(next(throttle, 0), 1001);
+    assert_true(doorman_throttle_finish(throttle, 1001, NAN, 0));
+    return cost;
+}
+
+static void a_class_costs_its_average_and_an_unknown_class_the_mean(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of(
+        (doorman_throttle_options){.queue_cost = 1000, .initial_cost = 5, .class_max = 2});
+    assert_exact(cost_of(throttle, 1), 5);
+    finish_one(throttle, 1, 10);
+    finish_one(throttle, 1, 20);
+    finish_one(throttle, 2, 30);
+    assert_about(cost_of(throttle, 1), 15);
+    assert_about(cost_of(throttle, 2), 30);
+    assert_about(cost_of(throttle, 3), 20); /* never seen */
+    finish_one(throttle, 3, 100);           /* there is no room for a third class */
+    assert_about(cost_of(throttle, 3), 40);
+    for (int i = 0; i < 100; i++) finish_one(throttle, 4 + (uint64_t)i % 2, 40);
+    double before = cost_of(throttle, 1);
+    for (int i = 0; i < 100; i++) finish_one(throttle, 2, 30); /* now the weight is 0.02 */
+    finish_one(throttle, 2, 80);
+    assert_about(cost_of(throttle, 2), 31);
+    assert_exact(cost_of(throttle, 1), before);
+    doorman_throttle_destroy(throttle);
+}
+
+static void the_prediction_learns_only_from_amounts(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
+    finish_one(throttle, 1, NAN);
+    finish_one(throttle, 1, -1);
+    finish_one(throttle, 1, INFINITY);
+    finish_one(throttle, 1, 1.1e15);
+    assert_exact(cost_of(throttle, 1), 1);
+    finish_one(throttle, 1, 0);
+    assert_exact(cost_of(throttle, 1), 0);
+    finish_one(throttle, 2, 1e15);
+    assert_exact(cost_of(throttle, 2), 1e15); /* the empty queue takes it */
+    assert_exact(counters_of(throttle).waiting_cost, 0);
+    doorman_throttle_destroy(throttle);
+}
+
+/* ---- H3: concurrency and rate ---- */
+
+static void work_starts_within_the_concurrency(void **state) {
+    (void)state;
+    doorman_throttle *throttle =
+        throttle_of((doorman_throttle_options){.queue_cost = 10, .concurrency = 2});
+    for (uint64_t id = 1; id <= 3; id++) offer(throttle, id, 0, 0);
+    assert_int_equal(next(throttle, 0), 1);
+    assert_int_equal(next(throttle, 0), 2);
+    assert_int_equal(next(throttle, 0), 0);
+    assert_true(doorman_throttle_finish(throttle, 1, 1, 0));
+    assert_int_equal(next(throttle, 0), 3);
+    doorman_throttle_destroy(throttle);
+}
+
+static void work_starts_at_the_rate_and_is_corrected_at_the_end(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of(
+        (doorman_throttle_options){.queue_cost = 100, .rate = 20, .max_wait = 100 * SECOND});
+    for (uint64_t id = 1; id <= 5; id++) offer(throttle, id, 0, 0);
+    assert_int_equal(next(throttle, 0), 1); /* 0.1 s of the rate are 2 units */
+    assert_int_equal(next(throttle, 0), 2);
+    assert_int_equal(next(throttle, 0), 0);
+    doorman_time due = doorman_throttle_due(throttle);
+    assert_true(due >= 50 * MILLISECOND && due <= 50 * MILLISECOND + 1000);
+    assert_int_equal(next(throttle, 49 * MILLISECOND), 0);
+    assert_int_equal(next(throttle, doorman_throttle_due(throttle)), 3);
+    assert_true(doorman_throttle_finish(throttle, 3, 21, due)); /* 20 more: a second */
+    assert_int_equal(next(throttle, due + SECOND), 0);
+    assert_int_equal(next(throttle, due + 2050 * MILLISECOND), 4);
+    doorman_throttle_destroy(throttle);
+}
+
+/* ---- H4: a full queue ---- */
+
+static void a_higher_criticality_displaces_the_lowest_and_newest(void **state) {
+    (void)state;
+    doorman_throttle *throttle =
+        throttle_of((doorman_throttle_options){.queue_cost = 4, .max_wait = SECOND});
+    offer(throttle, 1, 1, 0);
+    offer(throttle, 2, 0, 0);
+    offer(throttle, 3, 0, 0);
+    offer(throttle, 4, 2, 0);
+    assert_int_equal(offer(throttle, 5, 0, 0), DOORMAN_THROTTLE_REFUSED); /* an equal one stays */
+    assert_int_not_equal(offer(throttle, 6, 2, 0), DOORMAN_THROTTLE_REFUSED);
+    assert_int_equal(refused(throttle, DOORMAN_THROTTLE_DISPLACED), 3);
+    offer(throttle, 7, 2, 0);
+    assert_int_equal(refused(throttle, DOORMAN_THROTTLE_DISPLACED), 2);
+    offer(throttle, 8, 2, 0);
+    assert_int_equal(refused(throttle, DOORMAN_THROTTLE_DISPLACED), 1);
+    assert_int_equal(offer(throttle, 9, 2, 0), DOORMAN_THROTTLE_REFUSED);
+    assert_int_equal(refused(throttle, DOORMAN_THROTTLE_DISPLACED), 0);
+    doorman_throttle_destroy(throttle);
+}
+
+static void nothing_is_displaced_if_that_would_not_suffice(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 4});
+    finish_one(throttle, 9, 5);
+    finish_one(throttle, 1, 1);
+    const doorman_throttle_request cheap = {.id = 1, .class_id = 1};
+    const doorman_throttle_request high = {.id = 2, .class_id = 1, .criticality = 5};
+    const doorman_throttle_request large = {.id = 3, .class_id = 9, .criticality = 5};
+    doorman_throttle_offer(throttle, &cheap, NULL, 0);
+    doorman_throttle_offer(throttle, &high, NULL, 0);
+    doorman_throttle_refusal refusal;
+    assert_int_equal(doorman_throttle_offer(throttle, &large, &refusal, 0),
+                     DOORMAN_THROTTLE_REFUSED);
+    assert_int_equal(refusal.id, 3);
+    assert_int_equal(refusal.reason, DOORMAN_THROTTLE_FULL);
+    assert_int_equal(counters_of(throttle).waiting, 2);
+    assert_int_equal(refused(throttle, DOORMAN_THROTTLE_FULL), 0);
+    doorman_throttle_destroy(throttle);
+}
+
+/* ---- H5: time ---- */
+
+static void a_request_waits_at_most_max_wait(void **state) {
+    (void)state;
+    for (doorman_time late = -1; late <= 1; late++) {
+        doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
+        assert_int_equal(doorman_throttle_due(throttle), DOORMAN_NEVER);
+        offer(throttle, 1, 0, SECOND);
+        assert_int_equal(doorman_throttle_due(throttle), SECOND + 100 * MILLISECOND + 1);
+        uint64_t id = next(throttle, SECOND + 100 * MILLISECOND + late);
+        assert_int_equal(id, late > 0 ? 0 : 1);
+        assert_int_equal(refused(throttle, DOORMAN_THROTTLE_WAITED), late > 0 ? 1 : 0);
+        doorman_throttle_destroy(throttle);
+    }
+}
+
+static void a_request_waits_for_half_of_the_time_to_its_deadline(void **state) {
+    (void)state;
+    for (doorman_time late = -1; late <= 1; late++) {
+        doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
+        const doorman_throttle_request request = {.id = 1, .deadline = SECOND + 20 * MILLISECOND};
+        offer(throttle, 2, 0, SECOND);
+        doorman_throttle_offer(throttle, &request, NULL, SECOND);
+        assert_int_equal(doorman_throttle_due(throttle), SECOND + 10 * MILLISECOND + 1);
+        doorman_throttle_update(throttle, SECOND + 10 * MILLISECOND + late);
+        assert_int_equal(refused(throttle, DOORMAN_THROTTLE_WAITED), late > 0 ? 1 : 0);
+        assert_int_equal(counters_of(throttle).waiting, late > 0 ? 1 : 2);
+        doorman_throttle_destroy(throttle);
+    }
+}
+
+static void a_deadline_in_the_past_is_refused(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
+    for (doorman_time late = -1; late <= 1; late++) {
+        const doorman_throttle_request request = {.id = 1, .deadline = SECOND - late};
+        assert_int_equal(doorman_throttle_offer(throttle, &request, NULL, SECOND),
+                         late < 0 ? DOORMAN_THROTTLE_TAKEN : DOORMAN_THROTTLE_REFUSED);
+        if (late < 0) assert_int_equal(next(throttle, SECOND), 1);
+        if (late < 0) assert_true(doorman_throttle_finish(throttle, 1, 1, SECOND));
+    }
+    assert_int_equal(counters_of(throttle).refused[DOORMAN_THROTTLE_LATE], 2);
+    doorman_throttle_destroy(throttle);
+}
+
+static void max_wait_is_ten_mean_service_times(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
+    offer(throttle, 1, 0, 0);
+    assert_int_equal(next(throttle, 0), 1);
+    assert_true(doorman_throttle_finish(throttle, 1, 1, 50 * MILLISECOND));
+    assert_int_equal(counters_of(throttle).mean_service, 50 * MILLISECOND);
+    assert_int_equal(counters_of(throttle).max_wait, 500 * MILLISECOND);
+    doorman_throttle_destroy(throttle);
+}
+
+static void a_clock_that_steps_back_stands_still(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
+    offer(throttle, 1, 0, 10 * SECOND);
+    offer(throttle, 2, 0, SECOND); /* counts as 10 s */
+    doorman_throttle_update(throttle, 10 * SECOND + 100 * MILLISECOND);
+    assert_int_equal(counters_of(throttle).waiting, 2);
+    assert_int_equal(next(throttle, 0), 2); /* the oldest has waited more than half */
+    assert_true(doorman_throttle_finish(throttle, 2, 1, 0));
+    assert_int_equal(counters_of(throttle).mean_service, 0);
+    doorman_throttle_destroy(throttle);
+}
+
+static void ten_thousand_requests_can_time_out_at_once(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 1e6});
+    for (uint64_t id = 1; id <= 10000; id++) {
+        assert_int_not_equal(offer(throttle, id, id % 16, 0), DOORMAN_THROTTLE_REFUSED);
+    }
+    assert_int_equal(offer(throttle, 10001, 0, 0), DOORMAN_THROTTLE_REFUSED);
+    doorman_throttle_update(throttle, SECOND);
+    assert_int_equal(counters_of(throttle).waiting, 0);
+    assert_exact(counters_of(throttle).waiting_cost, 0);
+    for (uint64_t id = 1; id <= 10000; id++) {
+        assert_int_equal(refused(throttle, DOORMAN_THROTTLE_WAITED), id);
+    }
+    assert_int_equal(refused(throttle, DOORMAN_THROTTLE_WAITED), 0);
+    doorman_throttle_destroy(throttle);
+}
+
+/* ---- H6: the order ---- */
+
+static void the_newest_goes_first_while_the_oldest_has_waited_more_than_half(void **state) {
+    (void)state;
+    for (doorman_time late = -1; late <= 1; late++) {
+        doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
+        offer(throttle, 1, 0, 0);
+        offer(throttle, 2, 0, MILLISECOND);
+        offer(throttle, 3, 0, 2 * MILLISECOND);
+        doorman_time now = 50 * MILLISECOND + late;
+        assert_int_equal(next(throttle, now), late > 0 ? 3 : 1);
+        assert_int_equal(next(throttle, now), 2);
+        doorman_throttle_destroy(throttle);
+    }
+}
+
+static void a_user_has_one_cohort_for_an_hour(void **state) {
+    (void)state;
+    doorman_throttle *throttle =
+        throttle_of((doorman_throttle_options){.queue_cost = 10, .seed = {1, 2}});
+    unsigned cohorts = 0, moved = 0;
+    for (int i = 0; i < 100; i++) {
+        char user[16];
+        snprintf(user, sizeof user, "user %d", i);
+        doorman__throttle_advance(throttle, (doorman_time)2 * i * HOUR);
+        unsigned cohort = doorman__throttle_cohort(throttle, user);
+        doorman__throttle_advance(throttle, (doorman_time)(2 * i + 1) * HOUR - 1);
+        assert_int_equal(doorman__throttle_cohort(throttle, user), cohort);
+        doorman__throttle_advance(throttle, (doorman_time)(2 * i + 1) * HOUR);
+        moved += doorman__throttle_cohort(throttle, user) != cohort;
+        cohorts |= 1u << cohort;
+    }
+    assert_int_equal(cohorts, 0xff);
+    assert_true(moved > 50);
+    assert_int_equal(doorman__throttle_cohort(throttle, NULL), 0);
+    doorman_throttle_destroy(throttle);
+}
+
+/* ---- H9: warnings and retry_after ---- */
+
+static void a_queue_that_is_nearly_full_warns(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
+    for (uint64_t id = 1; id <= 10; id++) {
+        assert_int_equal(offer(throttle, id, 0, 0),
+                         id <= 8 ? DOORMAN_THROTTLE_TAKEN : DOORMAN_THROTTLE_WARNED);
+    }
+    doorman_time least = DOORMAN_NEVER, most = 0;
+    for (int i = 0; i < 1000; i++) {
+        const doorman_throttle_request request = {.id = 11};
+        doorman_throttle_refusal refusal;
+        doorman_throttle_offer(throttle, &request, &refusal, 0);
+        least = doorman__earlier(least, refusal.retry_after);
+        most = doorman__later(most, refusal.retry_after);
+    }
+    assert_in_range(least, 50 * MILLISECOND, 55 * MILLISECOND);
+    assert_in_range(most, 145 * MILLISECOND, 150 * MILLISECOND);
+    doorman_throttle_destroy(throttle);
+}
+
+/* ---- H12: refusals that are not read ---- */
+
+static void refusals_that_are_not_read_use_room_and_lose_nothing(void **state) {
+    (void)state;
+    doorman_throttle *throttle =
+        throttle_of((doorman_throttle_options){.queue_cost = 10, .queue_max = 2, .concurrency = 1});
+    uint64_t id = 0, last = 0;
+    for (doorman_time now = 0; now < 10 * SECOND; now += SECOND) offer(throttle, ++id, 0, now);
+    assert_int_equal(counters_of(throttle).refused[DOORMAN_THROTTLE_FULL], 6);
+    for (uint64_t expected = 1; expected <= 4; expected++) {
+        assert_int_equal(last = refused(throttle, DOORMAN_THROTTLE_WAITED), expected);
+    }
+    assert_int_equal(refused(throttle, DOORMAN_THROTTLE_WAITED), 0);
+    assert_int_not_equal(offer(throttle, ++id, 0, 10 * SECOND), DOORMAN_THROTTLE_REFUSED);
+    doorman_throttle_destroy(throttle);
+}
+
+/* ---- a slow model ---- */
+
+/* All requests of the model, in order of arrival. */
+enum { MODEL_MAX = 64, MODEL_QUEUE = 12 };
+
+typedef struct model_request {
+    uint64_t id;
+    unsigned criticality, cohort;
+    doorman_time arrived, limit;
+} model_request;
+
+typedef struct model {
+    model_request waiting[MODEL_MAX];
+    size_t count;
+    uint64_t refused[MODEL_MAX];
+    size_t refused_count;
+} model;
+
+static void model_remove(model *m, size_t at) {
+    memmove(&m->waiting[at], &m->waiting[at + 1], (--m->count - at) * sizeof *m->waiting);
+}
+
+static void model_refuse(model *m, size_t at) {
+    m->refused[m->refused_count++] = m->waiting[at].id;
+    model_remove(m, at);
+}
+
+static void model_update(model *m, doorman_time now) {
+    for (size_t i = m->count; i-- > 0;) {
+        if (now > m->waiting[i].limit) model_refuse(m, i);
+    }
+}
+
+/* Each request costs 1, and the queue takes MODEL_QUEUE. */
+static bool model_offer(model *m, model_request request) {
+    if (m->count == MODEL_QUEUE) {
+        size_t victim = 0;
+        for (size_t i = 0; i < m->count; i++) {
+            if (m->waiting[i].criticality <= m->waiting[victim].criticality) victim = i;
+        }
+        if (m->waiting[victim].criticality >= request.criticality) return false;
+        model_refuse(m, victim);
+    }
+    m->waiting[m->count++] = request;
+    return true;
+}
+
+static uint64_t model_next(model *m, doorman_time now) {
+    if (m->count == 0) return 0;
+    size_t oldest = 0;
+    for (size_t i = 1; i < m->count; i++) {
+        const model_request *a = &m->waiting[i], *b = &m->waiting[oldest];
+        bool before = a->criticality > b->criticality ||
+                      (a->criticality == b->criticality && a->cohort < b->cohort);
+        if (before) oldest = i;
+    }
+    const model_request first = m->waiting[oldest];
+    size_t chosen = oldest;
+    if (now - first.arrived > (first.limit - first.arrived) / 2) {
+        for (size_t i = oldest; i < m->count; i++) {
+            bool same = m->waiting[i].criticality == first.criticality &&
+                        m->waiting[i].cohort == first.cohort;
+            if (same) chosen = i;
+        }
+    }
+    uint64_t id = m->waiting[chosen].id;
+    model_remove(m, chosen);
+    return id;
+}
+
+/* Compares the refusals of the throttle and of the model, as sets. */
+static void compare_refusals(doorman_throttle *throttle, model *m) {
+    doorman_throttle_refusal refusal;
+    while (doorman_throttle_next_refused(throttle, &refusal)) {
+        size_t i = 0;
+        while (i < m->refused_count && m->refused[i] != refusal.id) i++;
+        assert_true(i < m->refused_count);
+        m->refused[i] = m->refused[--m->refused_count];
+    }
+    assert_int_equal(m->refused_count, 0);
+}
+
+static void offer_to_both(doorman_throttle *throttle, model *m, uint64_t id, doorman_time now) {
+    char user[8];
+    snprintf(user, sizeof user, "%zu", random_below(20));
+    doorman_throttle_request request = {
+        .id = id, .criticality = (unsigned)random_below(4), .user = random_below(3) ? user : NULL};
+    if (random_below(3) == 0) request.deadline = now + 1 + (doorman_time)random_below(300);
+    model_request own = {.id = id,
+                         .criticality = request.criticality,
+                         .cohort = doorman__throttle_cohort(throttle, request.user),
+                         .arrived = now,
+                         .limit = now + 100};
+    doorman_time half = now + (request.deadline - now) / 2;
+    if (request.deadline && half < own.limit) own.limit = half;
+    bool taken = doorman_throttle_offer(throttle, &request, NULL, now) != DOORMAN_THROTTLE_REFUSED;
+    model_update(m, now);
+    assert_int_equal(taken, model_offer(m, own));
+}
+
+/* H4, H5, H6: random histories give what the slow model gives. */
+static void random_histories_match_the_model(void **state) {
+    (void)state;
+    for (int run = 0; run < 200; run++) {
+        doorman_throttle *throttle = throttle_of(
+            (doorman_throttle_options){.queue_cost = random_below(2) ? MODEL_QUEUE : 1e6,
+                                       .queue_max = MODEL_QUEUE,
+                                       .max_wait = 100,
+                                       .seed = {random_bits(), random_bits()}});
+        model m = {.count = 0};
+        doorman_time now = 1;
+        for (uint64_t id = 1; id < 500; id++) {
+            now += (doorman_time)random_below(12);
+            doorman__throttle_advance(throttle, now);
+            offer_to_both(throttle, &m, id, now);
+            if (random_below(3) == 0) {
+                uint64_t started = next(throttle, now);
+                assert_int_equal(started, model_next(&m, now));
+                if (started) assert_true(doorman_throttle_finish(throttle, started, 1, now));
+            }
+            compare_refusals(throttle, &m);
+            assert_int_equal(counters_of(throttle).waiting, m.count);
+        }
+        doorman_throttle_destroy(throttle);
+    }
+}
+
+/* ---- H10: the retry budget ---- */
+
+static void retries_are_a_tenth_of_first_tries(void **state) {
+    (void)state;
+    doorman_retry_budget budget;
+    doorman_retry_budget_init(&budget);
+    for (int i = 0; i < 10; i++) assert_true(doorman_retry_budget_retry(&budget));
+    assert_false(doorman_retry_budget_retry(&budget));
+    for (int i = 0; i < 9; i++) doorman_retry_budget_first_try(&budget);
+    assert_false(doorman_retry_budget_retry(&budget));
+    doorman_retry_budget_first_try(&budget);
+    assert_true(doorman_retry_budget_retry(&budget));
+    for (int i = 0; i < 1000; i++) doorman_retry_budget_first_try(&budget);
+    for (int i = 0; i < 10; i++) assert_true(doorman_retry_budget_retry(&budget));
+    assert_false(doorman_retry_budget_retry(&budget));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_wrong_option_is_named),
+        cmocka_unit_test(an_unknown_id_and_a_second_finish_change_nothing),
+        cmocka_unit_test(a_class_costs_its_average_and_an_unknown_class_the_mean),
+        cmocka_unit_test(the_prediction_learns_only_from_amounts),
+        cmocka_unit_test(work_starts_within_the_concurrency),
+        cmocka_unit_test(work_starts_at_the_rate_and_is_corrected_at_the_end),
+        cmocka_unit_test(a_higher_criticality_displaces_the_lowest_and_newest),
+        cmocka_unit_test(nothing_is_displaced_if_that_would_not_suffice),
+        cmocka_unit_test(a_request_waits_at_most_max_wait),
+        cmocka_unit_test(a_request_waits_for_half_of_the_time_to_its_deadline),
+        cmocka_unit_test(a_deadline_in_the_past_is_refused),
+        cmocka_unit_test(max_wait_is_ten_mean_service_times),
+        cmocka_unit_test(a_clock_that_steps_back_stands_still),
+        cmocka_unit_test(ten_thousand_requests_can_time_out_at_once),
+        cmocka_unit_test(the_newest_goes_first_while_the_oldest_has_waited_more_than_half),
+        cmocka_unit_test(a_user_has_one_cohort_for_an_hour),
+        cmocka_unit_test(a_queue_that_is_nearly_full_warns),
+        cmocka_unit_test(refusals_that_are_not_read_use_room_and_lose_nothing),
+        cmocka_unit_test(random_histories_match_the_model),
+        cmocka_unit_test(retries_are_a_tenth_of_first_tries),
+    };
+    return run_all(tests);
+}
