@@ -38,13 +38,16 @@
  *
  * This file alone is enough for a node of a tree: cc doorman_server.c -lnng -lcjson -pthread. The
  * other files are in server/. The build adds them as parts. `make HTTP=0 ETCD=0` leaves out the
- * parts HTTP and ETCD. `make` always adds CHECK, MEMORY, NOTIFY, REPORTS, WARNINGS and WATCH.
+ * parts HTTP and ETCD. `make` always adds CHECK, MEMORY, NOTIFY, REPORTS, WAITING, WARNINGS, WATCH.
  *
  *     file                 part      purpose
  *     server/server.h                what the files share: structs, and the functions of each file
  *     server/flags.h                 the table of the flags, with the texts of --help
  *     server/load.h                  the results of the last loads, and what is wrong with files
  *     server/permits.h               the clock of permits, and configurations with limits alone
+ *     server/worker.h                the workers, which receive messages over nng and answer them
+ *     server/waiting.c     WAITING   messages whose permits wait (P7); also waiting.h
+ *     server/condition.h             condition variables with the clock CLOCK_MONOTONIC
  *     server/warnings.c    WARNINGS  events that peers can cause at any rate, as log lines (V6); .h
  *     server/reports.c     REPORTS   log lines about messages, configurations and learning; .h
  *     server/check.c       CHECK     --check-config, and checks of addresses before the start
@@ -76,6 +79,7 @@
  *     server/graph.c       HTTP      the bars and the trends of these pages
  *     server/children.c    HTTP      the child nodes, for links to their pages
  *     server/limits.c      HTTP      the limits of permits: pages, JSON and metrics
+ *     server/holds.c       HTTP      who holds units, and who waits: a page and JSON
  *     server/page.css, .js HTTP      the style and the script of these pages, embedded by the build
  *     server/json.c        HTTP      the state, the configuration and the protocol as JSON
  *     server/openapi.json  HTTP      the description of all paths, which the build embeds */
@@ -552,15 +556,6 @@ bool server_fetch_config(struct service *service, struct config_problems *proble
 
 /* ---- >>state -------------------------------------------------------------------------------- */
 
-/* A send blocks only if the peer keeps sending requests and does not read the responses. Each
- * response that waits then occupies one worker. After the timeout the server closes the connection
- * of that peer, which frees all these workers at once. The timeout is long while at most half of
- * the workers send. It is short while more workers send, because one such peer could otherwise
- * block all other peers. A shorter timeout would be wrong. On a busy machine threads wait for tens
- * of milliseconds, which is not the fault of the peer. */
-#define SEND_TIMEOUT_MS 250
-#define SEND_TIMEOUT_SHORT_MS 50
-
 /* Before the server ends, it refuses new requests for this time and sends the last responses. */
 #define STOPPING_MS 250
 
@@ -599,27 +594,6 @@ void server_apply_config(struct service *service, doorman_config *config,
     pthread_mutex_unlock(&service->config_lock);
 }
 
-/* Condition variables cannot use the clock of doorman_clock. Their clock stops while the machine is
- * suspended. */
-bool server_condition_init(pthread_cond_t *condition) {
-    pthread_condattr_t monotonic;
-    bool done = pthread_condattr_init(&monotonic) == 0 &&
-                pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0 &&
-                pthread_cond_init(condition, &monotonic) == 0;
-    pthread_condattr_destroy(&monotonic);
-    return done;
-}
-
-void server_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock,
-                           doorman_time duration) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)duration;
-    until.tv_sec += until.tv_nsec / (long)DOORMAN_SECOND;
-    until.tv_nsec %= (long)DOORMAN_SECOND;
-    pthread_cond_timedwait(condition, lock, &until);
-}
-
 #define YIELD_MS 1
 
 /* Releases the lock for a moment, so that other threads can take it. */
@@ -630,9 +604,6 @@ static void service_yield(struct service *service) {
 }
 
 /* ---- >>request ------------------------------------------------------------------------------ */
-
-/* A worker keeps its buffers for the next message, unless they are larger than this size. */
-#define WORKER_BUFFER_MAX ((size_t)256 << 10)
 
 /* Wakes the thread of the parent link, because a request can make the next request to the parent
  * due earlier. The thread then sends that next request at once (T4). Precondition: the lock is
@@ -654,99 +625,69 @@ static void response_add_http_address(doorman_response *response, const struct s
     response->http_address = room[0] && response->master_address ? room : NULL;
 }
 
-/* Reads the clock while it holds the lock. So the time never decreases from one call of the server
- * object to the next call. */
-doorman_status server_handle_message(struct service *service, doorman_json_exchange *exchange,
-                                     const struct peer *peer, const char *text, size_t bytes,
-                                     char http_address[DOORMAN_ID_BYTES_MAX + 1]) {
+doorman_status server_finish_message(struct service *service, doorman_json_exchange *exchange,
+                                     const struct peer *peer, bool was_read,
+                                     doorman_time duration) {
     doorman_time started_at = doorman_clock();
-    if (!http_address) exchange->forbids_administration = true; /* nng does not say who asks */
-    doorman_status read = doorman_json_exchange_read(exchange, text, bytes);
-    pthread_mutex_lock(&service->lock);
-    doorman_time now = doorman_clock();
-    if (!service->stopping) {
-        service->sender = (struct sender){
-            .peer = peer, .is_server = read == DOORMAN_OK && exchange->request.is_server};
-        doorman_status decided = doorman_json_exchange_decide(exchange, service->server, now);
-        service->sender.peer = NULL;
-        exchange->response.shared_id = service->sender.has_shared_id;
-        if (decided == DOORMAN_OK) server_children_note(service, exchange, now);
-        if (http_address) response_add_http_address(&exchange->response, service, http_address);
-        bool releases = exchange->request.method == DOORMAN_RELEASE_CAPACITY;
-        if (read == DOORMAN_OK && releases) {
-            service->ended_lease_count += exchange->request.item_count;
-        }
-        parent_link_expedite(service);
-    }
-    pthread_mutex_unlock(&service->lock);
     char client[DOORMAN_ID_BYTES_MAX + 1] = ""; /* a copy, because _write frees the request */
     bool is_debug = service->settings->log_level == LEVEL_DEBUG;
-    if (is_debug && read == DOORMAN_OK && exchange->request.holder_id) {
+    if (is_debug && was_read && exchange->request.holder_id) {
         snprintf(client, sizeof client, "%s", exchange->request.holder_id);
     }
     doorman_status status = doorman_json_exchange_write(exchange, (int64_t)time(NULL));
-    const struct message_report report = {
-        exchange, peer, read == DOORMAN_OK, status, doorman_clock() - started_at, client};
+    duration += doorman_clock() - started_at;
+    const struct message_report report = {exchange, peer, was_read, status, duration, client};
     server_report_message(service, &report);
     server_metrics_count_message(&service->counters, &report);
     return status;
 }
 
-/* Replaces the text of a message with the response. Returns false if memory runs out. The peer then
- * gets no response, and retries. */
-static bool worker_handle(struct worker *worker, nng_msg *message) {
-    doorman_json_exchange *exchange = &worker->exchange;
-    const doorman_buffer *response = &exchange->reply;
-    const struct peer peer = {.pipe = nng_msg_get_pipe(message)};
-    server_handle_message(worker->service, exchange, &peer, (const char *)nng_msg_body(message),
-                          nng_msg_len(message), NULL);
-    nng_msg_clear(message);
-    bool answered =
-        response->bytes > 0 && nng_msg_append(message, response->text, response->bytes) == 0;
-    if (response->capacity > WORKER_BUFFER_MAX) doorman_json_exchange_uninit(exchange);
-    return answered;
-}
-
-static void worker_receive(struct worker *worker) {
-    if (worker->sending) __atomic_sub_fetch(&worker->service->sending_count, 1, __ATOMIC_RELAXED);
-    worker->sending = false;
-    nng_aio_set_timeout(worker->aio, NNG_DURATION_INFINITE);
-    nng_ctx_recv(worker->context, worker->aio);
-}
-
-static void worker_send(struct worker *worker, nng_msg *message) {
-    unsigned sending = __atomic_add_fetch(&worker->service->sending_count, 1, __ATOMIC_RELAXED);
-    worker->sending = true;
-    nng_aio_set_timeout(worker->aio,
-                        sending <= WORKER_COUNT / 2 ? SEND_TIMEOUT_MS : SEND_TIMEOUT_SHORT_MS);
-    nng_aio_set_msg(worker->aio, message);
-    nng_ctx_send(worker->context, worker->aio);
-}
-
-static void worker_discard(struct worker *worker, nng_msg *message) {
-    nng_msg_free(message);
-    nng_aio_set_msg(worker->aio, NULL);
-}
-
-/* nng calls this function when a worker has received a request or sent a response. nng also calls
- * it after an error. The worker then starts to send or to receive again, until the socket is
- * closed. */
-static void worker_step(void *argument) {
-    struct worker *worker = (struct worker *)argument;
-    int result = nng_aio_result(worker->aio);
-    bool received = !worker->sending && result == 0;
-    nng_msg *message = received || worker->sending ? nng_aio_get_msg(worker->aio) : NULL;
-    if (worker->sending && result != 0) {
-        if (result == NNG_ETIMEDOUT) nng_pipe_close(nng_msg_get_pipe(message));
-        worker_discard(worker, message);
+/* Decides a message. Reads the clock while it holds the lock. So the time never decreases from one
+ * call of the server object to the next call. Returns whether the message waits.
+ *   waiter   NULL: the message may not wait */
+static bool message_decide(struct service *service, doorman_json_exchange *exchange,
+                           const struct peer *peer, struct waiter *waiter, char *http_address) {
+    const doorman_request *request = &exchange->request;
+    bool waits = false;
+    pthread_mutex_lock(&service->lock);
+    doorman_time now = doorman_clock();
+    if (!service->stopping) {
+        service->sender = (struct sender){.peer = peer, .is_server = request->is_server};
+        doorman_status decided = doorman_json_exchange_decide(exchange, service->server, now);
+        service->sender.peer = NULL;
+        exchange->response.shared_id = service->sender.has_shared_id;
+        if (decided == DOORMAN_OK) server_children_note(service, exchange, now);
+        if (http_address) response_add_http_address(&exchange->response, service, http_address);
+        bool releases = request->method == DOORMAN_RELEASE_CAPACITY;
+        if (decided == DOORMAN_OK && releases) service->ended_lease_count += request->item_count;
+        parent_link_expedite(service);
+        waits = waiter && decided == DOORMAN_OK && server_waiting_add(service, waiter);
+        server_waiting_collect(service);
     }
-    if (received && worker_handle(worker, message)) {
-        worker_send(worker, message);
-    } else if (result != NNG_ECLOSED && result != NNG_ECANCELED) {
-        if (received) worker_discard(worker, message);
-        worker_receive(worker);
-    }
+    pthread_mutex_unlock(&service->lock);
+    return waits;
 }
+
+bool server_handle_waiter(struct service *service, struct waiter *waiter, const char *text,
+                          size_t bytes) {
+    doorman_time started_at = doorman_clock();
+    doorman_json_exchange *exchange = waiter->exchange;
+    bool was_read = doorman_json_exchange_read(exchange, text, bytes) == DOORMAN_OK;
+    bool may_wait = was_read && server_waiting_prepare(service, waiter, text, bytes);
+    const struct peer peer = waiter->peer;
+    bool waits =
+        message_decide(service, exchange, &peer, may_wait ? waiter : NULL, waiter->http_address);
+    server_waiting_finish(service);
+    if (waits) return false;
+    doorman_time duration = doorman_clock() - started_at;
+    server_memory_share(may_wait);
+    waiter->status = server_finish_message(service, exchange, &peer, was_read, duration);
+    server_memory_share(false);
+    if (may_wait) server_waiting_forget(waiter);
+    return true;
+}
+
+#include "server/worker.h"
 
 /* ---- >>parent link -------------------------------------------------------------------------- */
 /* One thread requests capacity from the parent. It releases the lock while it sends or sleeps. */
@@ -883,6 +824,7 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     struct service *service = (struct service *)argument;
     size_t maximum = service->settings->connection_max;
     if (event == NNG_PIPE_EV_REM_POST) {
+        server_waiting_disconnect(service, (uint64_t)nng_pipe_id(pipe));
         __atomic_sub_fetch(&service->connection_count, 1, __ATOMIC_RELAXED);
     } else if (__atomic_add_fetch(&service->connection_count, 1, __ATOMIC_RELAXED) > maximum &&
                maximum) {
@@ -973,9 +915,9 @@ static enum exit_status service_start_workers(struct service *service) {
     for (size_t i = 0; error == 0 && i < WORKER_COUNT; i++) {
         struct worker *worker = &service->workers[i];
         worker->service = service;
-        error = nng_aio_alloc(&worker->aio, worker_step, worker);
+        error = nng_aio_alloc(&worker->aio, server_worker_step, worker);
         if (error == 0) error = nng_ctx_open(&worker->context, service->socket);
-        if (error == 0) worker_receive(worker);
+        if (error == 0) server_worker_receive(worker);
     }
     return error == 0 ? CONTINUE
                       : server_fatal_error(EXIT_ERROR, "cannot serve: %s", nng_strerror(error));
@@ -1022,6 +964,7 @@ static enum exit_status service_start(struct service *service) {
         server_reload_start(service);
         exit_status = server_tls_start(service);
     }
+    if (exit_status == CONTINUE) exit_status = server_waiting_start(service);
     if (exit_status == CONTINUE) exit_status = service_listen(service);
     if (exit_status == CONTINUE) exit_status = service_set_names(service);
     if (exit_status == CONTINUE) exit_status = server_check_advertise(service);
@@ -1055,11 +998,13 @@ static void service_stop(struct service *service) {
     server_notify_stop(service);
     server_health_stop(service);
     server_http_stop(service);
+    server_waiting_end(service);
     nng_close(service->socket);
     for (size_t i = 0; i < WORKER_COUNT; i++) {
         nng_aio_free(service->workers[i].aio);
         doorman_json_exchange_uninit(&service->workers[i].exchange);
     }
+    server_waiting_destroy(service);
     for (size_t i = 0; i < service->url_count; i++) nng_strfree(service->urls[i]);
     parent_link_stop(service);
     server_election_stop(service);
@@ -1158,6 +1103,7 @@ static void service_run(struct service *service, const sigset_t *signals) {
     pthread_mutex_lock(&service->lock);
     service->stopping = true;
     pthread_mutex_unlock(&service->lock);
+    server_waiting_end(service);
     signal(SIGALRM, on_shutdown_timeout);
     alarm(RESIGN_TIMEOUT_SECONDS);
     server_election_stop(service);

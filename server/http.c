@@ -21,18 +21,24 @@
  *     BODY       the body of an allowed       it is complete, or refused      SENDING
  *                request comes in             it is complete, and the thread  ANSWERING
  *                                             of pages makes the response
+ *                                             it is complete, and its         ANSWERING
+ *                                             permits may wait
  *                                             it is complete, and the         DELAYED
  *                                             response must wait
  *                                             timeout, or a disconnect        FREE
  *     ANSWERING  the response waits for the   it is made                      SENDING
  *                thread of pages, or this     a disconnect while it waits     FREE
  *                thread makes it              a disconnect while it is made   ABANDONED
+ *                permits of a message wait    the last one is decided         SENDING
+ *                (P7)                         a disconnect                    ABANDONED
  *     DELAYED    the response is made. It     the time has come             SENDING
  *                says that a permit is        the server stops: the         SENDING
  *                granted from a later time    response is 503
  *                on, and waits until then     a disconnect                  FREE
  *     ABANDONED  the thread of pages makes a  the thread has stopped making   FREE
  *                response for nobody          the response
+ *                permits of a message leave   they have left                  FREE
+ *                the queues
  *     SENDING    the response goes out        it is sent                      IDLE, DRAINING, FREE
  *                                             it is sent, and bytes of the    HEAD
  *                                             next request have arrived
@@ -52,6 +58,10 @@
  *    receive in ANSWERING. It would have to cancel the receive operation before it sends, and nng
  *    closes a TLS connection whose receive operation is cancelled. So the response is made even if
  *    the peer has left.
+ * A message whose permits wait counts as a delayed response, see below. The thread that causes its
+ *    last decision does what the thread of pages does for a page. A peer that leaves cancels its
+ *    permits. With TLS the server does not notice that. The permits then wait until they are
+ *    decided.
  * In ANSWERING, only the holder of the lock of HTTP may start or end the wait for a response. The
  *    thread of pages sets `is_answered` and cancels the receive operation. The callback of this
  *    operation then sends the response. Without a receive operation, the thread of pages itself
@@ -337,8 +347,7 @@ static void connection_on_delayed(struct http_connection *connection, int result
 static void connection_answer_now(struct http_connection *connection) {
     const struct http_request *request = &connection->request;
     struct http_response response = server_http_response_init(NULL);
-    (request->route ? request->route->handle : server_handle_method)(connection->service, request,
-                                                                     &response);
+    request->route->handle(connection->service, request, &response);
     if (response.delay > 0) {
         connection_delay(connection, &response);
     } else {
@@ -383,6 +392,28 @@ static void connection_watch(struct http_connection *connection) {
     pthread_mutex_unlock(&http->lock);
 }
 
+/* What another thread does with a connection in ANSWERING whose response it has made. */
+enum answer_end {
+    ANSWER_WATCHED, /* nothing: the callback of the receive operation sends the response */
+    ANSWER_SENDS,
+    ANSWER_CLOSES /* the peer has left */
+};
+
+/* Says that a response is made. The caller then calls connection_end_answer, without the lock.
+ * Precondition: the lock of HTTP is held. */
+static enum answer_end connection_set_answered(struct http_connection *connection) {
+    connection->is_answered = true;
+    if (connection->state == CONNECTION_ABANDONED) return ANSWER_CLOSES;
+    if (!connection->receives) return ANSWER_SENDS;
+    nng_aio_cancel(connection->aio);
+    return ANSWER_WATCHED;
+}
+
+static void connection_end_answer(struct http_connection *connection, enum answer_end end) {
+    if (end == ANSWER_CLOSES) connection_close(connection);
+    if (end == ANSWER_SENDS) connection_send(connection);
+}
+
 /* Lets the thread of pages answer a request. */
 static void connection_answer_later(struct http_connection *connection) {
     struct http *http = connection->service->http;
@@ -408,13 +439,83 @@ static void connection_answer_later(struct http_connection *connection) {
     }
 }
 
+/* ---- messages that wait */
+
+/* The numbers of connections that wait over HTTP begin here, because nng's numbers are smaller. */
+#define WAITER_NUMBERS (UINT64_C(1) << 32)
+
+static struct http_connection *waiter_connection(struct waiter *waiter) {
+    return (struct http_connection *)(void *)((char *)waiter -
+                                              offsetof(struct http_connection, call));
+}
+
+/* Lets a message wait, if few others wait. Without TLS the connection must be able to receive. */
+static bool connection_prepare_wait(struct waiter *waiter) {
+    struct http_connection *connection = waiter_connection(waiter);
+    struct service *service = connection->service;
+    struct http *http = service->http;
+    bool receives = !service->tls && connection->in_bytes < HTTP_BUFFER_MAX;
+    if ((!service->tls && !receives) || !server_http_reserve_delay(service)) return false;
+    if (receives && !connection_reserve(connection)) {
+        server_http_cancel_delay(service);
+        return false;
+    }
+    connection->request.body = connection->in + connection->head_bytes;
+    pthread_mutex_lock(&http->lock);
+    waiter->connection = WAITER_NUMBERS + ++http->waiter_count;
+    server_connection_move(connection, CONNECTION_ANSWERING);
+    connection->is_answered = connection->abandoned = false;
+    connection->receives = receives;
+    connection->waits = true;
+    pthread_mutex_unlock(&http->lock);
+    return true;
+}
+
+/* Sends the response to a message that has waited. Any thread may call this function.
+ *   answers   false: the peer has left */
+static void connection_finish_wait(struct waiter *waiter, bool answers) {
+    struct http_connection *connection = waiter_connection(waiter);
+    struct http *http = connection->service->http;
+    struct http_response response = server_http_response_init(NULL);
+    if (answers) {
+        server_method_respond(&connection->call, &connection->request, &response);
+        server_http_response_write(&connection->out, &response, connection->last,
+                                   connection->is_head);
+    }
+    server_http_cancel_delay(connection->service);
+    pthread_mutex_lock(&http->lock);
+    connection->waits = false;
+    enum answer_end end = connection_set_answered(connection);
+    pthread_mutex_unlock(&http->lock);
+    connection_end_answer(connection, end);
+}
+
+/* Answers a message of the protocol. If its permits wait, the connection may belong to another
+ * thread, except if it receives. */
+static void connection_answer_message(struct http_connection *connection) {
+    struct service *service = connection->service;
+    struct http_response response = server_http_response_init(NULL);
+    connection->call.waiter =
+        (struct waiter){.prepare = connection_prepare_wait, .finish = connection_finish_wait};
+    if (server_method_handle(service, &connection->call, &connection->request, &response)) {
+        if (connection->waits) server_http_cancel_delay(service);
+        connection->waits = false;
+        connection_respond(connection, &response);
+    } else if (!service->tls) {
+        connection_forget_body(connection);
+        connection_watch(connection);
+    }
+}
+
 /* Answers a request whose body is complete. */
 static void connection_answer(struct http_connection *connection, size_t body_bytes) {
     struct http_request *request = &connection->request;
     connection->used = connection->head_bytes + body_bytes;
     request->body = connection->in + connection->head_bytes;
     request->body_bytes = body_bytes;
-    if (request->route && !request->route->is_immediate) {
+    if (!request->route) {
+        connection_answer_message(connection);
+    } else if (!request->route->is_immediate) {
         connection_answer_later(connection);
     } else {
         connection_answer_now(connection);
@@ -428,7 +529,9 @@ static void connection_on_watched(struct http_connection *connection, bool has_l
     struct http *http = connection->service->http;
     connection->in_bytes += count;
     bool room = connection->in_bytes < HTTP_BUFFER_MAX && connection_reserve(connection);
+    struct service *service = connection->service;
     pthread_mutex_lock(&http->lock);
+    const uint64_t number = connection->waits ? connection->call.waiter.connection : 0;
     bool answered = connection->is_answered;
     bool closes = !answered && has_left && http_dequeue(http, connection);
     bool receives = !answered && !has_left && room;
@@ -444,6 +547,8 @@ static void connection_on_watched(struct http_connection *connection, bool has_l
         connection_close(connection);
     } else if (receives) {
         connection_watch(connection);
+    } else if (has_left && number) {
+        server_waiting_disconnect(service, number); /* the connection may be closed meanwhile */
     }
 }
 
@@ -459,15 +564,11 @@ static void http_make_response(struct http *http) {
     request->route->handle(connection->service, request, &response);
     server_http_response_write(&connection->out, &response, connection->last, connection->is_head);
     pthread_mutex_lock(&http->lock);
-    bool abandoned = connection->state == CONNECTION_ABANDONED;
-    bool sends = !abandoned && !connection->receives;
     http->current = NULL;
-    *(abandoned ? &http->abandoned_count : &http->made_count) += 1;
-    connection->is_answered = true;
-    if (!abandoned && !sends) nng_aio_cancel(connection->aio);
+    enum answer_end end = connection_set_answered(connection);
+    *(end == ANSWER_CLOSES ? &http->abandoned_count : &http->made_count) += 1;
     pthread_mutex_unlock(&http->lock);
-    if (abandoned) connection_close(connection);
-    if (sends) connection_send(connection);
+    connection_end_answer(connection, end);
     pthread_mutex_lock(&http->lock);
 }
 

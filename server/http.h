@@ -101,8 +101,27 @@ typedef void server_handler(struct service *service, const struct http_request *
                             struct http_response *response);
 server_handler server_handle_page, server_handle_leases, server_handle_clients,
     server_handle_metrics, server_handle_health, server_handle_ready, server_handle_status,
-    server_handle_config, server_handle_description, server_handle_method, server_handle_allow,
-    server_handle_limits, server_handle_keys, server_handle_json_limits;
+    server_handle_config, server_handle_description, server_handle_allow, server_handle_limits,
+    server_handle_keys, server_handle_json_limits, server_handle_holds, server_handle_json_holds;
+
+/* A message of the protocol that came over HTTP. */
+struct method_call {
+    struct waiter waiter; /* first, so that a pointer to it is one to the call */
+    doorman_json_exchange exchange;
+    char http_address[DOORMAN_ID_BYTES_MAX + 1];
+};
+
+/* Handles a message. If the path names a method, the bodies of the request and of the response are
+ * the inner objects. With the path /v1 the bodies are whole messages, as in every other transport.
+ *   call      the caller sets prepare and finish of its waiter. It must stay valid while it waits
+ *   returns   false: permits wait, and finish is called later. It may have been called already, so
+ *             the caller must not use the call */
+bool server_method_handle(struct service *service, struct method_call *call,
+                          const struct http_request *request, struct http_response *response);
+
+/* Makes the response to a message that has waited. The body of the request is not used. */
+void server_method_respond(struct method_call *call, const struct http_request *request,
+                           struct http_response *response);
 
 struct http_response server_http_response_init(const bool *abandoned);
 

@@ -52,6 +52,8 @@ struct http_connection {
     bool is_answered, receives;   /* the response is made; a receive operation is in progress */
     bool abandoned;               /* atomic; true: nobody waits for the response */
     struct http_connection *next; /* in the queue */
+    struct method_call call;      /* of a request without a route */
+    bool waits;                   /* the permits of this message wait, or may begin to wait */
 };
 
 struct http {
@@ -70,6 +72,7 @@ struct http {
     struct http_connection *queue, *current; /* current: the thread makes its response */
     size_t queue_count;
     uint64_t made_count, abandoned_count; /* responses that the thread made; that it stopped */
+    uint64_t waiter_count;                /* messages that have waited, since the start */
     struct http_connection connections[HTTP_CONNECTION_MAX];
 };
 

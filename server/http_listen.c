@@ -297,9 +297,10 @@ static void http_drain(struct http *http) {
             struct http_connection *connection = &http->connections[i];
             pthread_mutex_lock(&http->lock);
             enum http_connection_state state = connection->state;
+            bool answered = state == CONNECTION_ANSWERING && connection->is_answered;
             pthread_mutex_unlock(&http->lock);
             if (state == CONNECTION_DELAYED) nng_aio_cancel(connection->aio);
-            busy = busy || state == CONNECTION_DELAYED || state == CONNECTION_SENDING;
+            busy = busy || answered || state == CONNECTION_DELAYED || state == CONNECTION_SENDING;
         }
         if (!busy) return;
         nng_msleep(5);

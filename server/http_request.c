@@ -218,6 +218,7 @@ static const struct http_route routes[] = {
     {"/resources", .handle = server_handle_leases},
     {"/clients", .handle = server_handle_clients},
     {"/limits", .handle = server_handle_limits},
+    {"/holds", .handle = server_handle_holds},
     {"/keys", .handle = server_handle_keys},
     {"/metrics", .handle = server_handle_metrics},
     {"/healthz", .is_open = true, .is_immediate = true, .handle = server_handle_health},
@@ -226,6 +227,7 @@ static const struct http_route routes[] = {
     {"/v1/status", .handle = server_handle_status},
     {"/v1/config", .handle = server_handle_config},
     {"/v1/limits", .handle = server_handle_json_limits},
+    {"/v1/holds", .handle = server_handle_json_holds},
     {"/v1/openapi.json", .is_immediate = true, .handle = server_handle_description},
 };
 

@@ -634,39 +634,63 @@ static void audit_reset(const struct service *service, const struct http_request
     doorman_json_exchange_uninit(&exchange);
 }
 
-/* If the path names a method, the bodies of the request and of the response are the inner objects.
- * With the path /v1 the bodies are whole messages, as in every other transport. */
-void server_handle_method(struct service *service, const struct http_request *request,
-                          struct http_response *response) {
-    const char *method = strcmp(request->path, "/v1") == 0 ? NULL : request->path + strlen("/v1/");
+/* Returns the method that a path names, or NULL for the path /v1. */
+static const char *path_method(const char *path) {
+    return strcmp(path, "/v1") == 0 ? NULL : path + strlen("/v1/");
+}
+
+void server_method_respond(struct method_call *call, const struct http_request *request,
+                           struct http_response *response) {
+    const char *method = path_method(request->path);
+    doorman_json_exchange *exchange = &call->exchange;
+    doorman_status status = call->waiter.status;
+    response->code = status_code(status);
+    if (status == DOORMAN_OK) response_redirect(response, request, &exchange->response);
+    response->type = "application/json";
+    response_unwrap(&response->text, &exchange->reply, method, status);
+    response->text.failed = response->text.failed || exchange->reply.bytes == 0;
+    doorman_json_exchange_uninit(exchange);
+}
+
+/* Makes the response to a message that has not waited.
+ *   wrapped   the whole message */
+static void method_respond_now(struct service *service, struct method_call *call,
+                               const struct http_request *request, const struct text *wrapped,
+                               struct http_response *response) {
+    const char *method = path_method(request->path);
+    const doorman_json_exchange *exchange = &call->exchange;
+    const doorman_error error = exchange->error;
+    doorman_status status = call->waiter.status;
+    if (status == DOORMAN_OK && method && strcmp(method, "reset") == 0 &&
+        exchange->response.is_master) {
+        audit_reset(service, request, wrapped);
+    }
+    server_method_respond(call, request, response);
+    if (method && status == DOORMAN_INVALID_ARGUMENT) {
+        response_set_body_error(response, request, status, error.text, strlen(method) + 4);
+    }
+}
+
+bool server_method_handle(struct service *service, struct method_call *call,
+                          const struct http_request *request, struct http_response *response) {
+    const char *method = path_method(request->path);
     struct text wrapped = {.failed = false};
-    const size_t frame_bytes = method ? strlen(method) + strlen("{\"\":}") : 0;
-    doorman_json_exchange exchange = {.frame_bytes = frame_bytes};
-    exchange.forbids_administration = !method; /* the role was checked for the path */
-    char http_address[DOORMAN_ID_BYTES_MAX + 1];
-    const struct peer peer = {.stream = request->stream, .token = request->token.name};
+    bool done = true;
+    call->exchange.frame_bytes = method ? strlen(method) + strlen("{\"\":}") : 0;
+    call->exchange.forbids_administration = !method; /* the role was checked for the path */
+    call->waiter.exchange = &call->exchange;
+    call->waiter.http_address = call->http_address;
+    call->waiter.peer = (struct peer){.stream = request->stream, .token = request->token.name};
     if (method) server_text_addf(&wrapped, "{\"%s\":", method);
     server_text_add_bytes(&wrapped, request->body, request->body_bytes);
     if (method) server_text_add(&wrapped, "}");
     if (wrapped.failed) {
         response->text.failed = true;
     } else {
-        doorman_status status = server_handle_message(
-            service, &exchange, &peer, wrapped.buffer.text, wrapped.buffer.bytes, http_address);
-        response->code = status_code(status);
-        if (status == DOORMAN_OK) response_redirect(response, request, &exchange.response);
-        if (status == DOORMAN_OK && method && strcmp(method, "reset") == 0 &&
-            exchange.response.is_master) {
-            audit_reset(service, request, &wrapped);
-        }
-        response->type = "application/json";
-        response_unwrap(&response->text, &exchange.reply, method, status);
-        response->text.failed = response->text.failed || exchange.reply.bytes == 0;
-        if (method && status == DOORMAN_INVALID_ARGUMENT) {
-            response_set_body_error(response, request, status, exchange.error.text,
-                                    strlen(method) + 4);
-        }
+        done =
+            server_handle_waiter(service, &call->waiter, wrapped.buffer.text, wrapped.buffer.bytes);
+        if (done) method_respond_now(service, call, request, &wrapped, response);
     }
-    doorman_json_exchange_uninit(&exchange);
     doorman_buffer_uninit(&wrapped.buffer);
+    return done;
 }

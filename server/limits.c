@@ -53,7 +53,10 @@ static void limit_define(const doorman_permit_limit *limit, char *out, size_t ro
     int used = snprintf(out, room, "%s: ", scopes[limit->per]);
     char *text = out + used;
     room -= (size_t)used;
-    if (limit->kind == DOORMAN_TIERS) {
+    if (limit->leased) {
+        used = snprintf(text, room, "leased%s%.60s", limit->lease_of ? " of " : "",
+                        limit->lease_of ? limit->lease_of : "");
+    } else if (limit->kind == DOORMAN_TIERS) {
         used = snprintf(text, room, "%zu tier%s", figures->tier_count,
                         figures->tier_count == 1 ? "" : "s");
     } else if (limit->kind == DOORMAN_SLIDING_WINDOW) {
@@ -62,6 +65,12 @@ static void limit_define(const doorman_permit_limit *limit, char *out, size_t ro
         used = snprintf(text, room, "%.10g each %s", figures->limit, calendars[figures->calendar]);
     } else if (limit->kind == DOORMAN_FIXED_WINDOW) {
         used = snprintf(text, room, "%.10g each %.10g s", figures->limit, window);
+    } else if (limit->kind == DOORMAN_CONCURRENCY) {
+        used = snprintf(text, room, "%.10g held at once, each for %.10g s", figures->limit,
+                        (double)figures->time_to_live / 1e9);
+        if (figures->queue) {
+            used += snprintf(text + used, room - (size_t)used, ", %zu may wait", figures->queue);
+        }
     } else {
         used =
             snprintf(text, room, "%.10g a second, up to %.10g saved", figures->rate, figures->size);
@@ -179,6 +188,7 @@ enum limit_metric {
     LIMIT_REFUSED,
     LIMIT_SHADOW,
     LIMIT_EVICTED,
+    LIMIT_WAITED,
     LIMIT_KEYS,
     LIMIT_METRIC_COUNT
 };
@@ -191,6 +201,7 @@ static const struct {
     {"permits_refused_total", "counter", "Refusals by a limit, by reason."},
     {"permits_shadow_refused_total", "counter", "Refusals that shadow has prevented."},
     {"permits_evicted_total", "counter", "Counters that were forgotten to make room for others."},
+    {"permits_waited_total", "counter", "How often a permit has entered a queue of a limit."},
     {"permits_keys", "gauge", "Counters of a limit that differ from fresh ones."}};
 
 static double limit_value(const doorman_permits_limit *info, enum limit_metric metric) {
@@ -199,6 +210,7 @@ static double limit_value(const doorman_permits_limit *info, enum limit_metric m
     case LIMIT_UNITS: return info->granted_units;
     case LIMIT_SHADOW: return (double)info->shadow_refused;
     case LIMIT_EVICTED: return (double)info->evicted;
+    case LIMIT_WAITED: return (double)info->waited;
     case LIMIT_KEYS: return (double)info->counter_count;
     case LIMIT_REFUSED:
     case LIMIT_METRIC_COUNT:
@@ -239,6 +251,7 @@ static void limit_add_other(doorman_permits_limit *others, const doorman_permits
     others->granted_units += info->granted_units;
     others->shadow_refused += info->shadow_refused;
     others->evicted += info->evicted;
+    others->waited += info->waited;
     others->counter_count += info->counter_count;
     for (int i = 0; i < DOORMAN_REASON_COUNT; i++) others->refused[i] += info->refused[i];
 }
@@ -260,6 +273,10 @@ void server_limits_metrics(struct text *text, struct service *service, const boo
     server_metrics_value(text, "permits_bans", "gauge",
                          "Keys that are banned, or were a short time ago.",
                          (double)list.info.ban_count);
+    server_metrics_value(text, "permits_holds", "gauge", "Holds and transfers of units.",
+                         (double)list.info.hold_count);
+    server_metrics_value(text, "permits_waiting", "gauge", "Permits that wait in queues.",
+                         (double)list.info.wait_count);
     server_metrics_value(text, "permits_memory_bytes", "gauge",
                          "Memory of all counters of permits.", (double)list.info.bytes);
     server_metrics_value(text, "permits_unmatched_total", "counter",
@@ -427,7 +444,8 @@ static void page_all_limits(struct text *text, const struct limit_list *list) {
                      "%zu keys are banned, or were a short time ago; ",
                      list->info.counter_count, list->info.ban_count);
     server_text_add_amount(text, (double)list->info.bytes / 1e6);
-    server_text_add(text, " MB</p>");
+    server_text_addf(text, " MB; <a href='/holds'>%zu holds, %zu permits wait</a></p>",
+                     list->info.hold_count, list->info.wait_count);
     page_key_form(text, "", "");
     if (list->row_count == 0) {
         server_text_add(text, list->is_master

@@ -15,7 +15,8 @@
  * more pieces from malloc. These pieces are freed together with the last block, so a message of 4
  * MiB leaves no memory in use.
  *
- * The thread that parses a JSON tree must also delete the tree. All code here does this. */
+ * The thread that parses a JSON tree must also delete the tree. All code here does this, except for
+ * messages that may wait. Their trees come from malloc, because any thread may delete them. */
 #define ARENA_BYTES ((size_t)256 << 10)
 #define CHUNK_BYTES ((size_t)1 << 20)
 
@@ -28,6 +29,7 @@ static _Thread_local struct arena {
     char *at;                 /* the free part of `memory` or of the last piece */
     size_t left, block_count; /* left: bytes in the free part */
     struct chunk *last;
+    bool off; /* blocks come from malloc */
 } arena;
 
 /* Rounds up to the strictest alignment. */
@@ -52,6 +54,7 @@ static bool arena_grow(size_t bytes) {
 static void *arena_malloc(size_t bytes) {
     size_t rounded = arena_round(bytes);
     void *block = NULL;
+    if (arena.off) return malloc(bytes);
     if (arena.block_count == 0) {
         arena.at = arena.memory;
         arena.left = ARENA_BYTES;
@@ -66,6 +69,10 @@ static void *arena_malloc(size_t bytes) {
 }
 
 static void arena_free(void *block) {
+    if (arena.off) {
+        free(block);
+        return;
+    }
     bool empty = block && --arena.block_count == 0;
     while (empty && arena.last) {
         struct chunk *chunk = arena.last;
@@ -75,6 +82,8 @@ static void arena_free(void *block) {
 }
 
 void server_memory_init(void) { cJSON_InitHooks(&(cJSON_Hooks){arena_malloc, arena_free}); }
+
+void server_memory_share(bool shares) { arena.off = shares; }
 
 /* Memory goes back to the system at most once in this interval. */
 #define TRIM_INTERVAL (10 * DOORMAN_SECOND)

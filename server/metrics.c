@@ -14,7 +14,9 @@
 const char *const server_message_names[MESSAGE_KIND_COUNT] = {
     "discovery",        "get_capacity", "get_server_capacity",
     "release_capacity", "acquire",      "report",
-    "inspect",          "reset",        "unknown"};
+    "inspect",          "reset",        "renew",
+    "release",          "transfer",     "seize",
+    "unknown"};
 
 /* The upper bounds of the buckets, in seconds. */
 static const double bucket_bounds[BUCKET_COUNT] = {
@@ -28,7 +30,11 @@ void server_metrics_count_message(struct counters *counters, const struct messag
                                                     [DOORMAN_ACQUIRE] = MESSAGE_ACQUIRE,
                                                     [DOORMAN_REPORT] = MESSAGE_REPORT,
                                                     [DOORMAN_INSPECT] = MESSAGE_INSPECT,
-                                                    [DOORMAN_RESET] = MESSAGE_RESET};
+                                                    [DOORMAN_RESET] = MESSAGE_RESET,
+                                                    [DOORMAN_RENEW] = MESSAGE_RENEW,
+                                                    [DOORMAN_RELEASE] = MESSAGE_RELEASE,
+                                                    [DOORMAN_TRANSFER] = MESSAGE_TRANSFER,
+                                                    [DOORMAN_SEIZE] = MESSAGE_SEIZE};
     const doorman_request *request = &report->exchange->request;
     int kind = report->was_read ? kinds[request->method] : MESSAGE_UNKNOWN, bucket = 0;
     if (kind == MESSAGE_GET_CAPACITY && request->is_server) kind = MESSAGE_GET_SERVER_CAPACITY;

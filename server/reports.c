@@ -18,6 +18,10 @@ static const struct message_method {
     [MESSAGE_REPORT] = {DOORMAN_REPORT, false},
     [MESSAGE_INSPECT] = {DOORMAN_INSPECT, false},
     [MESSAGE_RESET] = {DOORMAN_RESET, false},
+    [MESSAGE_RENEW] = {DOORMAN_RENEW, false},
+    [MESSAGE_RELEASE] = {DOORMAN_RELEASE, false},
+    [MESSAGE_TRANSFER] = {DOORMAN_TRANSFER, false},
+    [MESSAGE_SEIZE] = {DOORMAN_SEIZE, false},
 };
 
 static const char *message_name(int kind) {

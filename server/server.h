@@ -21,6 +21,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,18 +129,6 @@ const counter *server_lost_line_count(void); /* log lines that could not be writ
 
 /* ---- >>state -------------------------------------------------------------------------------- */
 
-/* A worker receives a request, handles it, sends the response, and receives the next request. There
- * are more workers than nng threads, so that one worker is always ready to receive. */
-#define WORKER_COUNT 32
-
-struct worker {
-    struct service *service;
-    nng_ctx context;
-    nng_aio *aio;
-    bool sending;
-    doorman_json_exchange exchange;
-};
-
 /* Memory goes back to the system after this many leases have ended. These leases use some MB. */
 #define TRIM_LEASES 10000
 
@@ -155,6 +144,10 @@ enum {
     MESSAGE_REPORT,
     MESSAGE_INSPECT,
     MESSAGE_RESET,
+    MESSAGE_RENEW,
+    MESSAGE_RELEASE,
+    MESSAGE_TRANSFER,
+    MESSAGE_SEIZE,
     MESSAGE_UNKNOWN, /* a message that could not be read */
     MESSAGE_KIND_COUNT
 };
@@ -203,6 +196,29 @@ struct peer {
     nng_stream *stream; /* for a message over HTTP; NULL: the message came over nng */
     const char *token;  /* the name of its token; "" or NULL: none */
 };
+
+#include "condition.h"
+#include "waiting.h"
+
+/* A worker receives a request, handles it, sends the response, and receives the next request. There
+ * are more workers than nng threads, so that one worker is always ready to receive. */
+#define WORKER_COUNT 32
+
+struct worker {
+    struct service *service;
+    nng_ctx context;
+    nng_aio *aio;
+    bool sending;
+    bool retires;        /* another worker receives in its place */
+    struct worker *next; /* of the workers that are idle */
+    nng_msg *message;    /* the request that it handles */
+    doorman_json_exchange exchange;
+    struct waiter waiter;
+};
+
+static inline struct worker *server_worker_of(struct waiter *waiter) {
+    return (struct worker *)(void *)((char *)waiter - offsetof(struct worker, waiter));
+}
 
 /* The sender of the message that the server decides at this moment. */
 struct sender {
@@ -397,7 +413,8 @@ struct service {
     nng_listener listeners[ADDRESS_MAX]; /* those of `urls` */
     size_t url_count;
     struct worker workers[WORKER_COUNT];
-    unsigned sending_count; /* workers that are sending; atomic */
+    unsigned sending_count;  /* workers that send and do not retire; atomic */
+    struct waiting *waiting; /* NULL: permits never wait */
     /* Held while a configuration is destroyed. A thread that holds it can use `config` without
      * `lock`. A thread that takes both locks takes this one first. */
     pthread_mutex_t config_lock;
@@ -446,18 +463,21 @@ bool server_fetch_config(struct service *service, struct config_problems *proble
 void server_apply_config(struct service *service, doorman_config *config,
                          const struct config_problems *problems);
 
-/* Handles a message from nng or HTTP. The response is in exchange->reply. The reply is empty if
- * memory runs out.
- *   http_address   room for the HTTP address of the master, which is then in exchange->response;
- *                  NULL: the message is from nng */
-doorman_status server_handle_message(struct service *service, doorman_json_exchange *exchange,
-                                     const struct peer *peer, const char *text, size_t bytes,
-                                     char http_address[DOORMAN_ID_BYTES_MAX + 1]);
+/* Writes the reply of a message that is decided, and counts and reports the message.
+ *   was_read, duration   as in struct message_report */
+doorman_status server_finish_message(struct service *service, doorman_json_exchange *exchange,
+                                     const struct peer *peer, bool was_read, doorman_time duration);
 
-bool server_condition_init(pthread_cond_t *condition);
+/* Handles a message from nng or HTTP, whose permits may wait. The reply is in waiter->exchange. The
+ * reply is empty if memory runs out.
+ *   returns   false: the message waits. Another thread may have answered it already, so the caller
+ *             must not use the waiter */
+bool server_handle_waiter(struct service *service, struct waiter *waiter, const char *text,
+                          size_t bytes);
 
-/* Waits for a condition, at most for `duration`. */
-void server_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, doorman_time duration);
+/* Starts to receive the next message. */
+void server_worker_receive(struct worker *worker);
+void server_worker_step(void *worker); /* the callback of its aio */
 
 /* ---- >>host --------------------------------------------------------------------------------- */
 
@@ -584,11 +604,17 @@ static inline void server_notify_stop(struct service *service) { (void)service; 
 #ifdef DOORMAN_SERVER_MEMORY
 void server_memory_init(void); /* before any other call of cJSON */
 
+/* Lets other threads delete the JSON trees that this thread makes from now on. A tree that was made
+ * with this setting must be deleted with it.
+ *   shares   false: the default */
+void server_memory_share(bool shares);
+
 /* Returns free memory to the system after many leases have ended. The main thread calls this
  * function. */
 void server_memory_update(struct service *service, doorman_time now);
 #else
 static inline void server_memory_init(void) {}
+static inline void server_memory_share(bool shares) { (void)shares; }
 static inline void server_memory_update(struct service *service, doorman_time now) {
     (void)service, (void)now;
 }

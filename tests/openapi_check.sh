@@ -51,7 +51,10 @@ cat >"$folder/config.json" <<END
     {"name": "tiers", "kind": "TIERS", "tiers": [{"limit": 99, "window": 9, "active": 9}]},
     {"name": "soft", "kind": "FIXED_WINDOW", "limit": 1, "window": "day", "shadow": true}]},
   {"identifier_glob": "soon", "limits": [
-    {"name": "debt", "kind": "TOKEN_BUCKET", "rate": 4, "size": 0, "max_debt": 60}]}]}
+    {"name": "debt", "kind": "TOKEN_BUCKET", "rate": 4, "size": 0, "max_debt": 60}]},
+  {"identifier_glob": "slots", "limits": [
+    {"name": "slots", "kind": "CONCURRENCY", "limit": 2, "queue": 9, "max_wait": 600,
+     "time_to_live": 600, "on_restart": "full"}]}]}
 END
 printf 'read reader read-1\nwrite writer write-1\nadmin ann admin-1\n' >"$folder/tokens"
 

@@ -190,6 +190,36 @@ async function getPermits() {
   await get(master, '/limits', '?limit=none');
 }
 
+const holds = (client, entry) => ({ client_id: client, entry: [entry] });
+
+const acquireSlots = (client, cost, more) => ({
+  client_id: client,
+  permit: [{ request_id: 1, item: [{ resource_id: 'slots', cost }], ...more }],
+});
+
+// Lets one permit wait while another has the units, so that all fields of holds occur.
+async function getHolds() {
+  const { permit } = await post(master, '/v1/acquire', acquireSlots('a', 1, { time_to_live: 60 }));
+  const { id } = permit[0].hold;
+  const wait = { max_wait: 600, priority: 2 };
+  const waiting = post(master, '/v1/acquire', acquireSlots('b', 2, wait));
+  for (let tries = 0; tries < 10 * TIMEOUT; tries++) {
+    if ((await get(master, '/v1/holds')).waiting === 1) break;
+    await sleep(100);
+  }
+  await get(master, '/holds');
+  await post(master, '/v1/renew', holds('a', { id }));
+  const move = { id, request_id: 2 };
+  await post(master, '/v1/transfer', holds('a', { ...move, request_id: 1 })); // REPEATED
+  const { entry } = await post(master, '/v1/transfer', holds('a', move));
+  await get(master, '/v1/holds');
+  const seize = { transfer_id: entry[0].transfer_id, request_id: 1 };
+  await post(master, '/v1/seize', holds('b', seize)); // REPEATED: it waits
+  await post(master, '/v1/seize', holds('c', seize));
+  await post(master, '/v1/release', holds('c', { request_id: 1 }));
+  if ((await waiting).permit[0].decision !== 'GRANTED') fault('a permit that waits is not granted');
+}
+
 const ADMIN = ['/v1/inspect', '/v1/reset'];
 const ADMIN_TOKEN = { Authorization: 'Bearer admin-1' };
 
@@ -343,6 +373,7 @@ await checkPaths();
 await getLeases();
 await waitForChild();
 await getPermits();
+await getHolds();
 await administer();
 await neverConfirm();
 await sendAll();

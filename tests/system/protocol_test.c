@@ -1,14 +1,14 @@
 /* The reference of the wire protocol, examples/protocol.md. Its examples are sent to a server in
- * their order, and each response must equal the one on the page. Lease ids differ each time. So the
- * test replaces each lease id of the page by the id from the server. Another test reads the
- * description of the API from a server. */
+ * their order, and each response must equal the one on the page. The ids of leases and holds differ
+ * each time. So the test replaces each id of the page by the id from the server. Another test reads
+ * the description of the API from a server. */
 #define _GNU_SOURCE
 #include "http.h"
 
 #define PAGE "examples/protocol.md"
 #define EXAMPLE_IDS_MAX 64
 
-/* The lease ids of the page, and what the server made in their place. */
+/* The ids of leases, holds and transfers of the page, and what the server made in their place. */
 struct ids {
     double page[EXAMPLE_IDS_MAX], real[EXAMPLE_IDS_MAX];
     size_t count;
@@ -30,7 +30,7 @@ static char *next_block(const char **at, char *kind, size_t kind_room) {
     return strndup(start, (size_t)(end - start));
 }
 
-/* Replaces the lease ids of the page in the text of a request. An id that the server did not make
+/* Replaces these ids of the page in the text of a request. An id that the server did not make
  * stays. cJSON would print only 15 digits of an id. The caller frees the new text. */
 static char *put_real_ids(const char *request, const struct ids *ids) {
     char *out = NULL;
@@ -65,7 +65,8 @@ static void expect_equal(const cJSON *page, const cJSON *real, struct ids *ids) 
     const char *name = page->string ? page->string : "";
     if ((page->type & 0xff) != (real->type & 0xff)) fail_msg("%s: another type", name);
     if (cJSON_IsString(page)) assert_string_equal(page->valuestring, real->valuestring);
-    if (cJSON_IsNumber(page) && strcmp(name, "id") == 0) {
+    bool is_id = strcmp(name, "id") == 0 || strcmp(name, "transfer_id") == 0;
+    if (cJSON_IsNumber(page) && is_id) {
         add_id(ids, page->valuedouble, real->valuedouble);
     } else if (cJSON_IsNumber(page) && strcmp(name, "expiry_time") != 0 &&
                strcmp(name, "learn_for") != 0) {

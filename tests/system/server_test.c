@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "harness.h"
 
+#include <dirent.h>
 #include <poll.h>
 #include <regex.h>
 
@@ -419,13 +420,34 @@ static void garbage_instead_of_a_greeting_ends_only_that_connection(void **state
     server_stop(&server);
 }
 
+/* Returns how many files and sockets a server has open. */
+static int files_of(const struct server *server) {
+    char path[64];
+    int count = 0;
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)server->process->pid);
+    DIR *folder = opendir(path);
+    assert_non_null(folder);
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
+/* Waits until a server has closed the connections of the peers that have left. nng 1.5.2 can lose
+ * the memory of a message if its socket is closed at the same time. */
+static void await_files(const struct server *server, int count) {
+    for (int waited = 0; files_of(server) > count; waited += 10) {
+        assert_true(waited < TIMEOUT_MS);
+        sleep_ms(10);
+    }
+}
+
 /* V5: a client stops sending before the greeting, after it, in the head, or in the text, or does
  * not read its response. */
 static void a_peer_that_stops_in_a_message_does_not_affect_others(void **state) {
     (void)state;
     struct server server = server_start(CONFIG_120, NULL);
     enum { ROUNDS = 40 }; /* more than the server has contexts */
-    int silent[ROUNDS][5];
+    int silent[ROUNDS][5], files = files_of(&server);
     for (int i = 0; i < ROUNDS; i++) {
         silent[i][0] = raw_connect(&server);
         silent[i][1] = raw_greet(&server);
@@ -442,6 +464,7 @@ static void a_peer_that_stops_in_a_message_does_not_affect_others(void **state) 
     }
     for (int i = 0; i < ROUNDS * 5; i++) close(silent[i / 5][i % 5]);
     assert_true(capacity_of(&server, CAPACITY_REQUEST("good", "db/orders", "120")) == 120);
+    await_files(&server, files);
     server_stop(&server);
 }
 

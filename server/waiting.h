@@ -1,0 +1,100 @@
+/* doorman_server, part WAITING: messages whose permits wait (P7). server.h includes this file. */
+#ifndef DOORMAN_SERVER_WAITING_H
+#define DOORMAN_SERVER_WAITING_H
+
+struct waiter_ticket;
+struct worker;
+
+/* A message whose permits may wait. The owner sets the first members. */
+struct waiter {
+    doorman_json_exchange *exchange;
+    struct peer peer;
+    char *http_address;    /* room for the HTTP address of the master, of DOORMAN_ID_BYTES_MAX + 1
+                           bytes; NULL: the response must not have it */
+    uint64_t connection;   /* not 0; nobody else has this number while the connection is open. The
+                            function `prepare` may set it */
+    doorman_status status; /* written before `finish`, and when the message does not wait */
+    /* Prepares the owner to wait. Returns false if the message may not wait. NULL: it may not. */
+    bool (*prepare)(struct waiter *waiter);
+    /* Is called without the lock, on any thread. The reply is in the exchange.
+     *   answers   false: the connection is closed, and there is no reply */
+    void (*finish)(struct waiter *waiter, bool answers);
+
+    /* Private. */
+    struct service *service;
+    struct waiter_ticket *tickets;  /* of the pending permits */
+    size_t ticket_count, left;      /* left: permits that are still pending */
+    struct waiter *previous, *next; /* in a list */
+    bool answers;
+};
+
+#ifdef DOORMAN_SERVER_WAITING
+/* Makes the state, and starts a thread that decides what is due while messages wait. Precondition:
+ * nothing listens yet. */
+enum exit_status server_waiting_start(struct service *service);
+
+/* Answers all messages that wait. service->stopping must be true if the server runs. No message
+ * waits after this call. May be called a second time. */
+void server_waiting_end(struct service *service);
+
+/* Frees the state. Precondition: the socket is closed. */
+void server_waiting_destroy(struct service *service);
+
+/* Lets the permits of a message wait, if it asks for that. On true, the message is read again, and
+ * its tree is shared: see server_memory_share. Precondition: the message is read. */
+bool server_waiting_prepare(struct service *service, struct waiter *waiter, const char *text,
+                            size_t bytes);
+
+/* Takes back what _prepare has done for a message that does not wait. */
+void server_waiting_forget(struct waiter *waiter);
+
+/* Adds a message that is decided to those that wait. Returns false if no permit is pending.
+ * Precondition: the lock is held. */
+bool server_waiting_add(struct service *service, struct waiter *waiter);
+
+/* Takes the decisions on permits that have waited. Call it after each call on the server that may
+ * have decided. Precondition: the lock is held. */
+void server_waiting_collect(struct service *service);
+
+/* Answers the messages that wait no longer. Precondition: the lock is not held. */
+void server_waiting_finish(struct service *service);
+
+/* Forgets the permits of a connection that is closed. */
+void server_waiting_disconnect(struct service *service, uint64_t connection);
+
+/* Lets another worker receive in the place of the worker of this message. Returns false if there is
+ * no other worker. */
+bool server_worker_replace(struct waiter *waiter);
+
+/* Keeps a worker that was replaced until another one must be replaced. */
+void server_worker_retire(struct worker *worker);
+#else
+static inline enum exit_status server_waiting_start(struct service *service) {
+    (void)service;
+    return CONTINUE;
+}
+static inline void server_waiting_end(struct service *service) { (void)service; }
+static inline void server_waiting_destroy(struct service *service) { (void)service; }
+static inline bool server_waiting_prepare(struct service *service, struct waiter *waiter,
+                                          const char *text, size_t bytes) {
+    (void)service, (void)waiter, (void)text, (void)bytes;
+    return false;
+}
+static inline void server_waiting_forget(struct waiter *waiter) { (void)waiter; }
+static inline bool server_waiting_add(struct service *service, struct waiter *waiter) {
+    (void)service, (void)waiter;
+    return false;
+}
+static inline void server_waiting_collect(struct service *service) { (void)service; }
+static inline void server_waiting_finish(struct service *service) { (void)service; }
+static inline void server_waiting_disconnect(struct service *service, uint64_t connection) {
+    (void)service, (void)connection;
+}
+static inline bool server_worker_replace(struct waiter *waiter) {
+    (void)waiter;
+    return false;
+}
+static inline void server_worker_retire(struct worker *worker) { (void)worker; }
+#endif
+
+#endif

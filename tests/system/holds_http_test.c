@@ -1,0 +1,281 @@
+/* Holds over HTTP: a message whose permits wait is answered when they are decided (P7). No thread
+ * waits with it. The limit has 2 units, of which a test takes some first. */
+#define _GNU_SOURCE
+#include "etcd_fixture.h"
+#include "http.h"
+
+#define PERMITS                                                                                    \
+    "{\"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"slots\", "        \
+    "\"per\": \"resource\", \"kind\": \"CONCURRENCY\", \"limit\": 2, \"max_wait\": 600, "          \
+    "\"queue\": 1000, \"time_to_live\": 600, \"on_restart\": \"full\"}]}]}"
+#define LONG_WAIT 590.0 /* seconds; no test may take so long */
+#define WAIT_MAX 64     /* connections that wait at the same time */
+
+static struct fixture start(void) { return fixture_start(PERMITS, NULL); }
+
+/* Writes the body of an acquire. */
+static const char *acquire_body(char body[256], const char *client, int cost, double wait) {
+    snprintf(body, 256,
+             "{\"client_id\": \"%s\", \"permit\": [{\"request_id\": 1, \"max_wait\": %g, "
+             "\"item\": [{\"resource_id\": \"slots\", \"cost\": %d}]}]}",
+             client, wait, cost);
+    return body;
+}
+
+/* Acquires without a wait. The permit must be granted. */
+static void acquire(const struct fixture *fixture, const char *client, int cost) {
+    char body[256];
+    expect_post(fixture, "/v1/acquire", HOST JSON, acquire_body(body, client, cost, 0), 200,
+                "GRANTED");
+}
+
+static void release(const struct fixture *fixture, const char *client) {
+    char body[256];
+    snprintf(body, sizeof body, "{\"client_id\": \"%s\", \"entry\": [{\"request_id\": 1}]}",
+             client);
+    expect_post(fixture, "/v1/release", HOST JSON, body, 200, "\"amount\":[]");
+}
+
+/* Sends an acquire on a connection that stays open. */
+static int send_acquire(const struct fixture *fixture, const char *client, int cost, double wait) {
+    char body[256], request[1024];
+    int fd = raw_connect(&fixture->http);
+    acquire_body(body, client, cost, wait);
+    snprintf(request, sizeof request,
+             "POST /v1/acquire HTTP/1.1\r\n" HOST JSON "Content-Length: %zu\r\n\r\n%s",
+             strlen(body), body);
+    assert_true(raw_send(fd, request, strlen(request)));
+    return fd;
+}
+
+/* Waits until this number of connections wait. */
+static void await_waiting(const struct fixture *fixture, int count) {
+    for (int waited = 0;; waited += 10) {
+        if ((int)metric(fixture, "doorman_server_http_connections_delayed") == count) return;
+        assert_true(waited < TIMEOUT_MS);
+        sleep_ms(10);
+    }
+}
+
+/* Receives until all texts have come in this order. The last text is NULL. */
+static void await_texts(int fd, const char *const *texts) {
+    char received[16384] = "";
+    size_t bytes = 0;
+    for (;;) {
+        const char *at = received;
+        size_t found = 0;
+        while (texts[found] && (at = strstr(at, texts[found])) != NULL) found++;
+        if (!texts[found]) return;
+        ssize_t got = recv(fd, received + bytes, sizeof received - bytes - 1, 0);
+        if (got <= 0) fail_msg("no '%s' in\n%s", texts[found], received);
+        bytes += (size_t)got;
+        received[bytes] = 0;
+    }
+}
+
+static void await_text(int fd, const char *text) {
+    await_texts(fd, (const char *const[]){text, NULL});
+}
+
+static void a_message_waits_until_units_come_back(void **state) {
+    (void)state;
+    struct fixture fixture = start();
+    acquire(&fixture, "a", 1);
+    int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
+    await_waiting(&fixture, 1);
+    release(&fixture, "a");
+    await_text(fd, "\"decision\":\"GRANTED\",\"hold\":{\"id\":");
+    await_waiting(&fixture, 0);
+    release(&fixture, "b");
+    acquire(&fixture, "c", 2);
+    close(fd);
+    server_stop(&fixture.server);
+}
+
+static void a_message_waits_no_longer_than_it_asks_for(void **state) {
+    (void)state;
+    struct fixture fixture = start();
+    acquire(&fixture, "a", 1);
+    int fd = send_acquire(&fixture, "b", 2, 0.05);
+    await_text(fd, "\"reason\":\"TIMED_OUT\"");
+    close(fd);
+    server_stop(&fixture.server);
+}
+
+/* The next request of the same connection may arrive meanwhile. It is answered afterwards. */
+static void the_next_request_is_answered_after_the_wait(void **state) {
+    (void)state;
+    struct fixture fixture = start();
+    acquire(&fixture, "a", 1);
+    int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
+    await_waiting(&fixture, 1);
+    const char *next = "GET /healthz HTTP/1.1\r\n" HOST "\r\n";
+    assert_true(raw_send(fd, next, strlen(next)));
+    release(&fixture, "a");
+    await_texts(fd, (const char *const[]){"\"GRANTED\"", "HTTP/1.1 200 OK", NULL});
+    close(fd);
+    server_stop(&fixture.server);
+}
+
+/* The permit of a peer that has left holds nobody up. */
+static void a_closed_connection_cancels_its_permit(void **state) {
+    (void)state;
+    struct fixture fixture = start();
+    acquire(&fixture, "a", 1);
+    int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
+    await_waiting(&fixture, 1);
+    close(fd);
+    await_waiting(&fixture, 0);
+    acquire(&fixture, "c", 1);
+    server_stop(&fixture.server);
+}
+
+/* A client that gives up releases its request_id over another connection. */
+static void a_release_cancels_a_permit_that_waits(void **state) {
+    (void)state;
+    struct fixture fixture = start();
+    acquire(&fixture, "a", 1);
+    int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
+    await_waiting(&fixture, 1);
+    release(&fixture, "b");
+    await_text(fd, "\"reason\":\"TIMED_OUT\"");
+    close(fd);
+    server_stop(&fixture.server);
+}
+
+/* Beyond the bound a permit is decided as if it could not wait. A client that leaves makes room. */
+static void few_connections_wait(void **state) {
+    (void)state;
+    struct fixture fixture = start();
+    int fds[WAIT_MAX];
+    char client[16], body[256];
+    acquire(&fixture, "a", 1);
+    for (int i = 0; i < WAIT_MAX; i++) {
+        snprintf(client, sizeof client, "b%d", i);
+        fds[i] = send_acquire(&fixture, client, 2, LONG_WAIT);
+    }
+    await_waiting(&fixture, WAIT_MAX);
+    expect_post(&fixture, "/v1/acquire", HOST JSON, acquire_body(body, "c", 2, LONG_WAIT), 200,
+                "\"reason\":\"CONCURRENCY\"");
+    close(fds[0]);
+    await_waiting(&fixture, WAIT_MAX - 1);
+    fds[0] = send_acquire(&fixture, "c", 2, LONG_WAIT);
+    await_waiting(&fixture, WAIT_MAX);
+    for (int i = 0; i < WAIT_MAX; i++) close(fds[i]);
+    await_waiting(&fixture, 0);
+    acquire(&fixture, "d", 1);
+    server_stop(&fixture.server);
+}
+
+/* A client that sends much while it waits stops being read, and still gets its response. */
+static void a_client_that_sends_while_it_waits_is_bounded(void **state) {
+    (void)state;
+    struct fixture fixture = start();
+    acquire(&fixture, "a", 1);
+    int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
+    static char bytes[1 << 16];
+    memset(bytes, 'x', sizeof bytes);
+    await_waiting(&fixture, 1);
+    for (int i = 0; i < 2; i++) assert_true(raw_send(fd, bytes, sizeof bytes));
+    release(&fixture, "a");
+    await_text(fd, "\"GRANTED\"");
+    close(fd);
+    server_stop(&fixture.server);
+}
+
+static void a_server_that_ends_answers_those_who_wait(void **state) {
+    (void)state;
+    struct fixture fixture = start();
+    acquire(&fixture, "a", 1);
+    int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
+    await_waiting(&fixture, 1);
+    process_signal(fixture.server.process, SIGTERM);
+    await_texts(fd, (const char *const[]){"HTTP/1.1 503 ", "\"UNAVAILABLE\"", NULL});
+    server_stop(&fixture.server);
+    close(fd);
+}
+
+/* Another process becomes master, so its address is in etcd. The client learns it. */
+static void a_lost_mastership_answers_those_who_wait(void **state) {
+    (void)state;
+    static struct etcd etcd;
+    etcd_require(&etcd);
+    const char *const more[] = {
+        "--etcd", etcd.url, "--election-key", "doorman/holds", "--election-ttl", "20", NULL};
+    struct fixture fixture = fixture_start(PERMITS, more);
+    int code = 0;
+    for (int waited = 0; code != 200; waited += 50) {
+        assert_true(waited < TIMEOUT_MS);
+        if (waited) sleep_ms(50);
+        char *response = get(&fixture, "/readyz?master=1", "");
+        code = code_of(response);
+        free(response);
+    }
+    acquire(&fixture, "a", 1);
+    int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
+    await_waiting(&fixture, 1);
+    etcd_put(&etcd, "doorman/holds", "tcp://other:1");
+    await_texts(fd, (const char *const[]){"HTTP/1.1 200 OK", "{\"mastership\":{", NULL});
+    close(fd);
+    server_stop(&fixture.server);
+}
+
+/* /v1/allow has no request_id, and nobody could release its hold. */
+static void a_gateway_cannot_hold_units(void **state) {
+    (void)state;
+    struct fixture fixture = start();
+    expect(&fixture, "/v1/allow?resource=slots", HOST, 400, "CONCURRENCY");
+    server_stop(&fixture.server);
+}
+
+/* A client_id gives the right to its holds, so nobody can read it whole. */
+static void people_see_who_holds_and_who_waits(void **state) {
+    (void)state;
+    struct fixture fixture = start();
+    acquire(&fixture, "<web>-7:4242:9f0c2e51", 1);
+    int fd = send_acquire(&fixture, "secret", 2, LONG_WAIT);
+    await_waiting(&fixture, 1);
+    expect(&fixture, "/holds", HOST, 200, "<td data-name='holder'>&lt;web&gt;-7:4242...</td>");
+    expect(&fixture, "/holds", HOST, 200, "<td data-name='holder'>sec...</td>");
+    expect(&fixture, "/limits", HOST, 200, "2 held at once, each for 600 s, 1000 may wait");
+    expect(&fixture, "/limits", HOST, 200, "1 holds, 1 permits wait");
+    char *response = get(&fixture, "/v1/holds", HOST);
+    cJSON *tree = cJSON_Parse(body_of(response));
+    assert_null(strstr(response, "secret"));
+    assert_null(strstr(response, "9f0c2e51"));
+    assert_int_equal(number(tree, "holds"), 1);
+    assert_int_equal(number(tree, "waiting"), 1);
+    assert_string_equal(text(tree, "longest_held[0].holder"), "<web>-7:4242...");
+    assert_string_equal(text(tree, "longest_held[0].resource_id"), "slots");
+    assert_true(number(tree, "longest_held[0].amount") == 1);
+    assert_true(number(tree, "longest_held[0].since") >= 0);
+    assert_true(number(tree, "longest_held[0].expires_in") > 0);
+    assert_string_equal(text(tree, "longest_waiting[0].holder"), "sec...");
+    assert_string_equal(text(tree, "longest_waiting[0].limit"), "slots");
+    assert_true(number(tree, "longest_waiting[0].priority") == 1);
+    assert_true(metric(&fixture, "doorman_permits_holds") == 1);
+    assert_true(metric(&fixture, "doorman_permits_waiting") == 1);
+    assert_true(
+        metric(&fixture, "doorman_permits_waited_total{template=\"slots\",limit=\"slots\"}") == 1);
+    cJSON_Delete(tree);
+    free(response);
+    close(fd);
+    server_stop(&fixture.server);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(a_message_waits_until_units_come_back, harness_clean),
+        cmocka_unit_test_teardown(a_message_waits_no_longer_than_it_asks_for, harness_clean),
+        cmocka_unit_test_teardown(the_next_request_is_answered_after_the_wait, harness_clean),
+        cmocka_unit_test_teardown(a_closed_connection_cancels_its_permit, harness_clean),
+        cmocka_unit_test_teardown(a_release_cancels_a_permit_that_waits, harness_clean),
+        cmocka_unit_test_teardown(few_connections_wait, harness_clean),
+        cmocka_unit_test_teardown(a_client_that_sends_while_it_waits_is_bounded, harness_clean),
+        cmocka_unit_test_teardown(a_server_that_ends_answers_those_who_wait, harness_clean),
+        cmocka_unit_test_teardown(a_lost_mastership_answers_those_who_wait, harness_clean),
+        cmocka_unit_test_teardown(a_gateway_cannot_hold_units, harness_clean),
+        cmocka_unit_test_teardown(people_see_who_holds_and_who_waits, harness_clean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
