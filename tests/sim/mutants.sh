@@ -75,7 +75,8 @@ change() { # header, old, new
     ' "$1"
 }
 
-# The options are those of `sim faults`. With --permits first, they are those of `sim permits`.
+# The options are those of `sim faults`. With --permits or --holds
+# first, they are those of `sim permits` or `sim holds`.
 mutant() { # name, the rule and how it is broken, old text, new text, ..., options
     name=$1 rule=$2 mode=faults
     shift 2
@@ -91,6 +92,10 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
     done
     if [ "${1:-}" = --permits ]; then
         mode=permits
+        shift
+    fi
+    if [ "${1:-}" = --holds ]; then
+        mode=holds
         shift
     fi
     $compile "-I$folder/$name" -c tests/sim/sim.c -o "$folder/$name/sim.o"
@@ -257,11 +262,11 @@ mutant permit-debt 'P2: a bucket lends although its debt takes longer than the c
     'if (*wait > wait_max || *wait > figures->max_wait) return 0;' \
     'if (*wait > figures->max_wait) return 0;' --permits
 mutant permit-wait 'P3: the wait of a grant is that of the last bucket' \
-    'if (waits) result.wait = doorman__later(result.wait, charge->wait);' \
-    'if (waits) result.wait = charge->wait;' --permits
+    'if (waits) result->wait = doorman__later(result->wait, charge->wait);' \
+    'if (waits) result->wait = charge->wait;' --permits
 mutant permit-named 'P4: the refusal that ends first is named' \
-    'best_waits && given.delay > best->delay' \
-    'best_waits && given.delay < best->delay' --permits
+    'best_rank == 1 && given.delay > best->delay' \
+    'best_rank == 1 && given.delay < best->delay' --permits
 mutant permit-valid 'P5: a caller may refuse by itself while refusals count for a ban' \
     'if (counts && !charge->shadow) return 0;' \
     '(void)counts;' --permits
@@ -281,8 +286,8 @@ mutant permit-keep 'P14: a counter with an override is never removed' \
     'if (!fresh) return;' \
     'if (!fresh || counter->override_) return;' --permits
 mutant permit-reload 'P15: a resource that gets another template loses its counters' \
-    'if (same && (last->slot == own || place->counter_count)) return *last;' \
-    'if (same && last->slot == own) return *last;' --permits
+    'bool stays = place->counter_count && limit->kind != DOORMAN_CONCURRENCY;' \
+    'bool stays = false;' --permits
 mutant permit-restart 'P16: a window that contains the victory is not used up' \
     'bool used_up = limit->empty_at_start && span.begin <= at->start_epoch;' \
     'bool used_up = false && limit && at;' --permits
@@ -317,15 +322,16 @@ mutant client-order 'P21: a permit that is sent again waits behind newer ones' \
     'if (last == DOORMAN__CALL_SENT && state == DOORMAN__CALL_QUEUED) {' \
     'if (0) {' --permits
 mutant client-valid 'P22: a refusal counts from the response' \
-    'doorman_time until = doorman__after(client->upstream.sent_at, permit->valid_for);' \
-    'doorman_time until = doorman__after(now, permit->valid_for);' --permits
+    'doorman_time until = doorman__after(sent_at, permit->valid_for);' \
+    'doorman_time until = doorman__after(doorman__later(sent_at, now), permit->valid_for);' \
+    --permits
 mutant client-less 'P22: a refusal also refuses permits with a smaller minimum' \
     'doorman__request_minimum(request, i) >= refusal->min) {' \
     '(doorman__request_minimum(request, i) >= refusal->min || 1)) {' --permits
 mutant client-longer 'P22: a refusal also refuses permits that can wait longer' \
     'request->max_wait <= refusal->max_wait &&' '' --permits
 mutant client-cut 'P22: a refusal is remembered with a longer max_wait than the server knew' \
-    'refusal->max_wait = client->permit_items[call->place].max_wait;' \
+    'refusal->max_wait = call->sent_max_wait;' \
     'refusal->max_wait = call->request.max_wait;' --permits
 mutant client-unmatched 'P23: UNMATCHED is a refusal' \
     'return reason == DOORMAN_REASON_UNMATCHED;' \
@@ -340,8 +346,8 @@ mutant client-again 'P23: a permit is sent again for ever' \
     'if (++call->failures > client->upstream.address_count) {' \
     'if (0) {' --permits
 mutant client-late 'P23: a permit under way does not time out' \
-    'if (last == DOORMAN__CALL_SENT) client->message[call->place] = NULL;' \
-    'if (last == DOORMAN__CALL_SENT) client->message[call->place] = NULL;
+    'doorman__calls *to = doorman__call_list(client, call);' \
+    'doorman__calls *to = doorman__call_list(client, call);
     if (state == DOORMAN__CALL_SENT) doorman__timer_clear(&client->timers, &call->timer);' \
     --permits
 mutant client-full 'P23: the fallback grants the cost, not the minimum' \
@@ -357,11 +363,20 @@ mutant client-twice 'R2: the response to an earlier message counts' \
     doorman_upstream *upstream = &client->upstream;
     if (sequence < upstream->sequence) sequence = upstream->sequence;' --permits
 mutant client-silent 'P25: with the kill switch, no copy is sent' \
-    'if (!copy || !doorman__permit_client_reserve(client)) {' \
+    'if (!copy || !doorman__permit_client_reserve(client, hold != NULL)) {' \
     'if (1) {' --permits
 mutant client-killed 'P25: the kill switch does not end permits that wait' \
     'if (on) doorman__permit_client_end_all(client, DOORMAN_OK);' \
     '' --permits
 
+mutant hold-drift 'P8: the end of a hold does not reckon with the drift of clocks' \
+    'doorman_time longer = life + doorman__scale(life, permits->options.drift) + 1;' \
+    'doorman_time longer = life;' --holds
+mutant hold-repeat 'P9: a repeated acquire does not prolong the hold of the server' \
+    'out->expires_in = doorman__hold_extend(permits, hold); }' \
+    'out->expires_in = doorman__hold_time_to_live(hold); }' --holds
+mutant hold-priority 'P7: lower priorities come first' \
+    'doorman_time before = (doorman_time)(DOORMAN_PRIORITY_MAX - priority) << 58;' \
+    'doorman_time before = (doorman_time)priority << 58;' --holds
 if [ -z "$missed" ]; then echo "$wanted: no such mutant"; fi
 [ "$missed" = 0 ]

@@ -6,8 +6,10 @@
  *         [--nodes MOST] [--clients MOST] [--resources MOST] [--seconds MOST] [--jobs N]
  *         [--verbose] [--no-shrink]
  *     sim permits ...
+ *     sim holds ...
  *
- * The runs of `faults` have leases. Those of `permits` have permits, with the same options.
+ * The runs of `faults` have leases. Those of `permits` have permits, and those of `holds` have
+ * holds, with the same options.
  *
  *   --seeds    the number of seeds, which count up from the first one. Default: 10 for scenarios;
  *              for faults 1,000, or 1 where --seed is given
@@ -34,7 +36,7 @@ static int usage_error(const char *what) {
             "       sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST]\n"
             "           [--levels MOST] [--nodes MOST] [--clients MOST] [--resources MOST]\n"
             "           [--seconds MOST] [--jobs N] [--verbose] [--no-shrink]\n"
-            "       sim permits, with the options of sim faults\n"
+            "       sim permits and sim holds, with the options of sim faults\n"
             "LIST is all, none, or kinds of faults separated by commas:\n",
             what);
 #define FAULT_LINE(code, name, text) fprintf(stderr, "  %-10s %s\n", name, text);
@@ -98,7 +100,7 @@ int main(int argc, char **argv) {
     command.options = (sim_run_options){.program = argv[0], .shrink = true};
     for (size_t i = 0; i < SIM_BOUND_COUNT; i++) command.options.maximum[i] = 100000;
     (void)read_faults("all", command.options.allowed);
-    if (argc < 2) return usage_error("missing command: scenarios, faults or permits");
+    if (argc < 2) return usage_error("missing command: scenarios, faults, permits or holds");
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) {
             command.options.verbose = true;
@@ -115,8 +117,10 @@ int main(int argc, char **argv) {
         return sim_scenarios(command.seeds ? command.seeds : 10, command.folder, command.jobs);
     }
     command.options.permits = strcmp(argv[1], "permits") == 0;
+    command.options.holds = strcmp(argv[1], "holds") == 0;
     bool faults = strcmp(argv[1], "faults") == 0;
-    if (!faults && !command.options.permits) return usage_error(argv[1]);
+    bool known = faults || command.options.permits || command.options.holds;
+    if (!known) return usage_error(argv[1]);
     if (!command.seeds) command.seeds = command.options.seed ? 1 : 1000;
     if (!command.options.seed) command.options.seed = 1;
     return sim_faults(&command.options, command.seeds, command.jobs);

@@ -18,6 +18,9 @@
  *   sim_decision.c       checks each decision against the account
  *   sim_counter.c        what one counter of permits offers
  *   sim_definition.c     random configurations of permits
+ *   sim_holds.c          holds: processes, messages, configurations, permits that wait
+ *   sim_hold_client.c    the holders
+ *   sim_hold_account.c   an account of the units in use
  *   sim.c                the command line
  *
  * A system has nodes and clients. Each node has processes, which elect its master. Each client
@@ -25,7 +28,7 @@
  * root have a configuration. The processes of any other node send requests to the processes of its
  * parent, as clients do.
  *
- * A run has leases or permits. Runs with leases use the files up to sim_faults.c.
+ * A run has leases, permits or holds. Runs with leases use the files up to sim_faults.c.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -94,6 +97,7 @@ typedef enum sim_fault { SIM_FAULTS(SIM_FAULT_CODE) SIM_FAULT_COUNT } sim_fault;
 typedef struct sim_world sim_world;
 typedef struct sim_event sim_event;
 typedef struct sim_permits sim_permits;
+typedef struct sim_holds sim_holds;
 typedef void (*sim_handler)(sim_world *world, const sim_event *event);
 
 /* The sender of a request: a client, or a process of a node that has a parent. */
@@ -293,7 +297,8 @@ struct sim_world {
     doorman_time observe_at[SIM_RESOURCES][SIM_CLIENTS]; /* next observation; 0: touched */
     doorman_time first_observe_at[SIM_RESOURCES];        /* at or before the earliest of them */
 
-    sim_permits *permits; /* NULL: the run has leases */
+    sim_permits *permits; /* NULL: the run has no permits */
+    sim_holds *holds;     /* NULL: the run has no holds */
     bool cuts;            /* this run has a schedule of cuts: see sim_faults.c */
     doorman_time hold;    /* the longest time for which a gauge's units are held */
     bool verbose, quiet;  /* verbose: prints the whole log; quiet: keeps none */
@@ -397,6 +402,22 @@ void sim_permits_died(sim_world *world, size_t process);
 void sim_permits_elected(sim_world *world, size_t process, doorman_time until);
 void sim_permits_configured(sim_world *world, size_t process);
 
+/* ---- sim_holds.c. The first functions are only for runs with holds. */
+
+void sim_holds_set_up(sim_world *world);
+void sim_holds_tear_down(sim_world *world);
+void sim_holds_reload(sim_world *world, uint64_t *random);
+void sim_holds_restart_client(sim_world *world, size_t client);
+void sim_holds_close(sim_world *world, uint64_t *random);
+void sim_holds_check_idle(sim_world *world);
+
+/* As those of sim_permits.c. These functions have no effect in a run without holds. */
+void sim_holds_fill_options(sim_world *world, size_t process, doorman_server_options *options);
+void sim_holds_started(sim_world *world, size_t process);
+void sim_holds_died(sim_world *world, size_t process);
+void sim_holds_elected(sim_world *world, size_t process, doorman_time until);
+void sim_holds_configured(sim_world *world, size_t process);
+
 /* ---- sim_scenarios.c and sim_faults.c */
 
 int sim_scenarios(uint64_t seeds, const char *folder, uint64_t jobs);
@@ -418,7 +439,7 @@ typedef struct sim_run_options {
     bool allowed[SIM_FAULT_COUNT];  /* faults that may happen */
     bool favoured[SIM_FAULT_COUNT]; /* faults that happen at full intensity */
     size_t maximum[SIM_BOUND_COUNT];
-    bool permits; /* the runs have permits, not leases */
+    bool permits, holds; /* the runs have permits, or holds, not leases */
     bool verbose, shrink;
     bool quiet; /* keeps no log, which is faster; a run that fails is repeated with a log */
 } sim_run_options;

@@ -125,6 +125,7 @@ static void apply(sim_world *world, size_t index) {
         sim_fail(world, "%s refuses a mastership", process->address);
     }
     sim_permits_elected(world, index, mastership.until);
+    sim_holds_elected(world, index, mastership.until);
     if (state == DOORMAN_MASTER || changed) sim_observe_learning(world, index);
     if (!changed) return;
     if (state == DOORMAN_MASTER) {

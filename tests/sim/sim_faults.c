@@ -380,7 +380,9 @@ static void inject_permit_stall(sim_world *world, uint64_t *random) {
 }
 
 static void inject_permit_die(sim_world *world, uint64_t *random) {
-    sim_permits_restart_client(world, sim_pick(random, world->client_count));
+    size_t client = sim_pick(random, world->client_count);
+    if (world->permits) sim_permits_restart_client(world, client);
+    if (world->holds) sim_holds_restart_client(world, client);
 }
 
 static const sim_injector permit_injectors[SIM_FAULT_COUNT] = {
@@ -396,6 +398,19 @@ static const sim_injector permit_injectors[SIM_FAULT_COUNT] = {
     [SIM_TIME] = {sim_permits_set_clock, 10},
 };
 
+static const sim_injector hold_injectors[SIM_FAULT_COUNT] = {
+    [SIM_PARTITION] = {inject_partition, 20},
+    [SIM_KILL] = {inject_kill, 15},
+    [SIM_FREEZE] = {inject_freeze, 30},
+    [SIM_RESIGN] = {inject_resign, 30},
+    [SIM_GAP] = {inject_gap, 60},
+    [SIM_EXILE] = {inject_exile, 20},
+    [SIM_STALL] = {inject_permit_stall, 15},
+    [SIM_DIE] = {inject_permit_die, 10},
+    [SIM_RELOAD] = {sim_holds_reload, 20},
+    [SIM_CLOSE] = {sim_holds_close, 5},
+};
+
 static const sim_injector injectors[SIM_FAULT_COUNT] = {
     [SIM_PARTITION] = {inject_partition, 20}, [SIM_KILL] = {inject_kill, 15},
     [SIM_FREEZE] = {inject_freeze, 30},       [SIM_STALL] = {inject_stall, 15},
@@ -406,6 +421,7 @@ static const sim_injector injectors[SIM_FAULT_COUNT] = {
 };
 
 static const sim_injector *injector_of(const sim_world *world, size_t fault) {
+    if (world->holds) return &hold_injectors[fault];
     return world->permits ? &permit_injectors[fault] : &injectors[fault];
 }
 
@@ -463,7 +479,8 @@ static void end_faults(sim_world *world) {
     for (size_t i = 0; i < world->client_count; i++) {
         bool paused = world->clients[i].machine.paused_until;
         if (paused && world->permits) sim_permits_restart_client(world, i);
-        if (paused && !world->permits) sim_kill_client(world, i);
+        if (paused && world->holds) sim_holds_restart_client(world, i);
+        if (paused && !world->permits && !world->holds) sim_kill_client(world, i);
         fix_wants(world, i);
     }
     sim_log(world, "the faults end");
@@ -646,10 +663,48 @@ static bool run_permits(sim_world *world, const sim_run_options *options) {
     return !world->failure[0];
 }
 
+static void set_up_holds(sim_world *world, const sim_run_options *options) {
+    static const doorman_time latencies[] = {SECOND / 1000, SECOND / 10, SECOND};
+    uint64_t *random = &world->random;
+    world->verbose = options->verbose;
+    world->quiet = options->quiet;
+    sim_holds_set_up(world);
+    set_up_faults(world, options);
+    doorman_time longest = (doorman_time)options->maximum[SIM_MAX_SECONDS] * SECOND;
+    world->end = sim_time_between(random, 30 * SECOND, 150 * SECOND);
+    if (world->end > longest) world->end = longest;
+    world->latency = latencies[sim_below(random, 3)];
+    world->ttl = 3 * SECOND * (1 + (doorman_time)sim_below(random, 2));
+    size_t clients = 2 + at_most(sim_below(random, 5), options->maximum[SIM_MAX_CLIENTS] - 2);
+    sim_add_node(world, SIM_NONE, 1 + sim_pick(random, 3));
+    for (size_t i = 0; i < world->process_count; i++) {
+        world->processes[i].machine.clock = random_clock(world);
+        sim_start_process(world, i);
+    }
+    for (size_t i = 0; i < clients; i++) {
+        (void)sim_add_client(world, 0, random_clock(world));
+        sim_holds_restart_client(world, i);
+    }
+}
+
+/* A run with holds. The time without faults is long enough for all holds to end. */
+static bool run_holds(sim_world *world, const sim_run_options *options) {
+    sim_init(world, options->seed);
+    set_up_holds(world, options);
+    sim_run(world, world->end);
+    if (!world->failure[0]) end_faults(world);
+    if (!world->failure[0]) sim_run(world, world->end + 90 * SECOND);
+    if (!world->failure[0]) sim_holds_check_idle(world);
+    sim_holds_tear_down(world);
+    sim_uninit(world);
+    return !world->failure[0];
+}
+
 static sim_world world; /* one at a time; the SIGABRT handler reads it */
 
 static bool run(const sim_run_options *options) {
     if (options->permits) return run_permits(&world, options);
+    if (options->holds) return run_holds(&world, options);
     sim_init(&world, options->seed);
     set_up(&world, options);
     sim_run(&world, world.end);
@@ -664,8 +719,8 @@ static bool run(const sim_run_options *options) {
 
 static void report_command(const sim_run_options *options) {
     bool first = true;
-    printf("replay: %s %s --seed %" PRIu64, options->program,
-           options->permits ? "permits" : "faults", options->seed);
+    const char *mode = options->permits ? "permits" : options->holds ? "holds" : "faults";
+    printf("replay: %s %s --seed %" PRIu64, options->program, mode, options->seed);
     for (size_t i = 0; i < SIM_BOUND_COUNT; i++) {
         printf(" %s %zu", sim_bound_option(i), options->maximum[i]);
     }

@@ -466,13 +466,15 @@ static bool is_right(sim_model *model, const sim_ask *ask, const doorman_acquire
     case DOORMAN_BY_REFUSAL: return is_known_refusal(model, ask, acquired, now);
     case DOORMAN_BY_FALLBACK: return is_fallback(model, ask, acquired, now);
     case DOORMAN_BY_BYPASS: return is_granted(ask, acquired, true);
+    case DOORMAN_BY_CALLER: return false;
     }
     return false;
 }
 
 void sim_model_decision(sim_model *model, uint64_t serial, const doorman_acquired *acquired,
                         doorman_time now) {
-    static const char *const deciders[] = {"a server", "a refusal", "the fallback", "a bypass"};
+    static const char *const deciders[] = {"a server", "a refusal", "the fallback", "a bypass",
+                                           "the caller"};
     sim_ask *ask = model->asks;
     while (ask < model->asks + SIM_ASKS &&
            (ask->state != SIM_ASK_DECIDED || ask->serial != serial)) {

@@ -238,7 +238,7 @@ bool sim_is_root(const sim_world *world, const sim_process *process) {
 void sim_load_config(sim_world *world, size_t index) {
     sim_process *process = &world->processes[index];
     doorman_time local = sim_local(&process->machine.clock, world->now);
-    bool configured = sim_is_root(world, process) || world->permits;
+    bool configured = sim_is_root(world, process) || world->permits || world->holds;
     if (!process->server || !configured) return;
     while (process->version < world->version) {
         const doorman_config *config = world->versions[++process->version].config;
@@ -248,6 +248,7 @@ void sim_load_config(sim_world *world, size_t index) {
         sim_invalidate_processes(world);
         sim_log(world, "%s loads configuration %zu", process->address, process->version);
         sim_permits_configured(world, index);
+        sim_holds_configured(world, index);
         sim_check_resources(world, index);
     }
 }
@@ -289,9 +290,11 @@ void sim_start_process(sim_world *world, size_t index) {
     }
     doorman_permits_options permits;
     sim_permits_fill_options(world, index, &options, &permits);
+    sim_holds_fill_options(world, index, &options);
     doorman_time local = sim_local(&process->machine.clock, world->now);
     if (doorman_server_create(&process->server, &options, NULL, local) != DOORMAN_OK) abort();
     sim_permits_started(world, index);
+    sim_holds_started(world, index);
     sim_invalidate_processes(world);
     sim_log(world, "%s starts", process->address);
     sim_load_config(world, index);
@@ -304,6 +307,7 @@ void sim_kill_process(sim_world *world, size_t index) {
     doorman_server_destroy(process->server);
     process->server = NULL;
     sim_permits_died(world, index);
+    sim_holds_died(world, index);
     process->machine.paused_until = 0;
     sim_invalidate_processes(world);
     sim_log(world, "%s dies", process->address);

@@ -1,0 +1,157 @@
+/* An account of holds in a simulated system: see sim_holds.c. It knows nothing of doorman.h except
+ * messages, and what the holders do.
+ *
+ * The units that holders use, by their own clocks, never exceed a limit. After a limit was lowered
+ * (P15), it is exceeded by what was granted before. So the account puts the holds in the order of
+ * their grants. For each hold in use, the units in use of this hold and of all earlier holds are
+ * within the limit of the configuration that has granted it. If no limit is lowered, then this is
+ * the same as a sum within the limit. A hold that was seized is as old as the hold from which its
+ * units come, because these units were counted without a gap. */
+#include "sim_holds.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SECOND DOORMAN_SECOND
+
+static sim_hold_grant *grant_of(sim_holds *holds, uint64_t id) {
+    for (size_t i = holds->grant_count; id && i-- > 0;) {
+        if (holds->grants[i].id == id) return &holds->grants[i];
+    }
+    return NULL;
+}
+
+static sim_hold_grant *add_grant(sim_holds *holds) {
+    if (holds->grant_count == holds->grant_capacity) {
+        holds->grant_capacity = holds->grant_capacity ? 2 * holds->grant_capacity : 256;
+        holds->grants = realloc(holds->grants, holds->grant_capacity * sizeof *holds->grants);
+        if (!holds->grants) abort();
+    }
+    return &holds->grants[holds->grant_count++];
+}
+
+/* P9: one request has one hold, as long as this hold can be in force. */
+static void check_request(sim_world *world, size_t process, const sim_hold_call *call,
+                          uint64_t id) {
+    const sim_holds *holds = world->holds;
+    doorman_time local = sim_hold_local(world, process);
+    for (size_t i = 0; i < holds->grant_count; i++) {
+        const sim_hold_grant *grant = &holds->grants[i];
+        bool same = grant->client == call->client && grant->request_id == call->request_id &&
+                    grant->mastership == holds->processes[process].mastership &&
+                    !grant->is_transfer;
+        if (!same || grant->released || grant->ends_at <= local || grant->id == id) continue;
+        sim_fail(world, "request %llu of c%zu has two holds", (unsigned long long)call->request_id,
+                 call->client);
+    }
+}
+
+/* Notes a grant, a transfer or a seizure. */
+static void note_grant(sim_world *world, size_t process, const sim_hold_call *call,
+                       const sim_hold_reply *reply) {
+    sim_holds *holds = world->holds;
+    uint64_t source = call->method == DOORMAN_ACQUIRE ? 0 : call->id;
+    sim_hold_grant *from = grant_of(holds, source);
+    sim_hold_grant old = from ? *from : (sim_hold_grant){.number = 0};
+    if (call->method != DOORMAN_TRANSFER) check_request(world, process, call, reply->id);
+    sim_hold_grant *grant = grant_of(holds, reply->id);
+    bool known = grant != NULL;
+    if (!known) grant = add_grant(holds);
+    if (!known) {
+        *grant = (sim_hold_grant){.id = reply->id, .source = source, .client = call->client};
+        grant->number = source ? old.number : ++holds->grant_number;
+        grant->version = source ? old.version : world->processes[process].version;
+        grant->request_id = call->request_id;
+        grant->mastership = holds->processes[process].mastership;
+        grant->is_transfer = call->method == DOORMAN_TRANSFER;
+    }
+    doorman_time end = sim_hold_local(world, process) - 2 * SECOND + reply->expires_in;
+    if (end > grant->ends_at) grant->ends_at = end;
+}
+
+void sim_hold_account_reply(sim_world *world, size_t process, const sim_hold_reply *reply) {
+    const sim_hold_call *call = &world->holds->calls[reply->call];
+    if (call->method == DOORMAN_RELEASE && !reply->gone) {
+        sim_hold_grant *grant = grant_of(world->holds, reply->id);
+        if (grant && !reply->item_count) grant->released = true;
+    }
+    if (call->method == DOORMAN_TRANSFER && !reply->gone) {
+        sim_hold_grant *source = grant_of(world->holds, call->id);
+        if (source) source->released = true;
+    }
+    bool grants = call->method == DOORMAN_ACQUIRE || call->method == DOORMAN_SEIZE ||
+                  call->method == DOORMAN_TRANSFER;
+    if (grants && reply->granted && reply->id) note_grant(world, process, call, reply);
+}
+
+/* ---- units in use */
+
+/* An item of a hold whose units are in use. */
+typedef struct used_item {
+    uint64_t number;
+    size_t version, place, key;
+    double amount;
+} used_item;
+
+static bool same_counter(const sim_hold_limit *limit, const used_item *one, const used_item *two) {
+    if (limit->per == DOORMAN_PER_TEMPLATE) return true;
+    if (one->place != two->place) return false;
+    return limit->per == DOORMAN_PER_RESOURCE || one->key == two->key;
+}
+
+static size_t list_used(const sim_world *world, used_item *out) {
+    size_t count = 0;
+    for (size_t i = 0; i < world->client_count; i++) {
+        for (size_t j = 0; j < SIM_HOLD_JOBS; j++) {
+            const sim_hold_job *job = &world->holds->holders[i].jobs[j];
+            if (job->state != SIM_HOLD_HOLDING) continue;
+            const sim_hold_grant *grant = grant_of(world->holds, job->id);
+            for (size_t k = 0; grant && k < job->ask.item_count; k++) {
+                double amount = sim_hold_in_use(world, i, job, k);
+                if (!(amount > 0)) continue;
+                out[count++] = (used_item){grant->number, grant->version, job->ask.items[k].place,
+                                           job->ask.items[k].key, amount};
+            }
+        }
+    }
+    return count;
+}
+
+void sim_hold_account_check(sim_world *world) {
+    static used_item used[SIM_CLIENTS * SIM_HOLD_JOBS * SIM_HOLD_ITEMS];
+    const sim_holds *holds = world->holds;
+    size_t count = list_used(world, used);
+    for (size_t i = 0; i < count; i++) {
+        const sim_hold_version *version = &holds->versions[used[i].version];
+        for (size_t limit = 0; limit < holds->limit_count; limit++) {
+            if (holds->limits[limit].is_rate || !version->present[limit]) continue;
+            double sum = 0, most = version->figures[limit].limit;
+            for (size_t j = 0; j < count; j++) {
+                bool earlier = used[j].number <= used[i].number;
+                if (earlier && same_counter(&holds->limits[limit], &used[j], &used[i])) {
+                    sum += used[j].amount;
+                }
+            }
+            if (sum <= most + 1e-9 || version->full_at_start[limit]) continue;
+            sim_fail(world, "%g units of %s for \"%s\" are in use, limit l%zu has %g", sum,
+                     sim_hold_places[used[i].place], sim_hold_keys[used[i].key], limit, most);
+        }
+    }
+}
+
+/* ---- permits that wait */
+
+/* P7: a permit has a decision at the latest when its wait is over. */
+void sim_hold_account_waits(sim_world *world, size_t process) {
+    const sim_hold_process *own = &world->holds->processes[process];
+    doorman_time local = sim_hold_local(world, process);
+    for (size_t i = 0; i < own->wait_count; i++) {
+        const sim_hold_wait *wait = &own->waits[i];
+        const sim_hold_call *call = &world->holds->calls[wait->call];
+        doorman_time most = sim_hold_longest_wait(world, call);
+        if (wait->asked_at + most + 2 * SECOND >= local) continue;
+        sim_fail(world, "%s lets a permit of c%zu wait for too long",
+                 world->processes[process].address, call->client);
+    }
+}
