@@ -227,6 +227,8 @@ static int run(bench *b, const char *folder) {
     bench_renewals(b);
     bench_permits(b);
     bench_batch(b);
+    bench_holds(b);
+    bench_pool(b);
     clear_step(b);
     bool written = fclose(b->csv) == 0 && fclose(b->cost) == 0 && fclose(b->permits) == 0 &&
                    fflush(stdout) == 0;

@@ -42,6 +42,9 @@ typedef struct bench {
 __attribute__((format(printf, 5, 6))) void bench_row(bench *b, double value, const char *unit,
                                                      goal to, const char *format, ...);
 
+/* Writes nanoseconds a clock read, which says how fast the machine is today. */
+void bench_clock(bench *b, const char *beside);
+
 /* Writes that a measurement is left out because a program is not installed. */
 void bench_skip(const bench *b, const char *name, const char *program);
 
@@ -57,6 +60,9 @@ void must(bool done, const char *message);
  * that passes. */
 doorman_time cpu_time(void);
 
+/* Finds a program, also where Debian has servers. */
+bool bench_find_program(char out[256], const char *name);
+
 void sort(double *values, size_t count);
 double median(double *values, size_t count); /* sorts them */
 uint64_t random_below(uint64_t *state, uint64_t bound);
@@ -70,6 +76,7 @@ void write_holder_id(char out[HOLDER_ID_BYTES + 1], size_t index);
 typedef struct peer {
     pid_t pid; /* 0: none */
     uint16_t port;
+    char address[16]; /* of the loopback; empty: 127.0.0.1 */
     char folder[64], config[80], log[80], pid_file[80];
 } peer;
 
@@ -78,6 +85,7 @@ peer *peer_server(const bench *b);
 peer *peer_echo(void);
 peer *peer_http_server(const bench *b); /* the port is that of HTTP */
 peer *peer_nginx(const char *program);  /* it answers every request with 200 */
+peer *peer_poolcounter(const char *program);
 void peer_stop(peer *p);
 double peer_memory(const peer *p);  /* bytes of resident memory */
 double peer_seconds(const peer *p); /* CPU time of all its threads */
@@ -124,6 +132,8 @@ double load_reconnect(load *l, bench *b);
 void bench_renewals(bench *b);
 void bench_permits(bench *b);
 void bench_batch(bench *b);
+void bench_holds(bench *b);
+void bench_pool(bench *b);
 void bench_wire(bench *b);
 void bench_agent(bench *b);
 void bench_http(bench *b);

@@ -18,8 +18,7 @@ typedef struct http_side {
     double seconds, answered; /* CPU time of the peer, and responses */
 } http_side;
 
-/* Finds a program, also where Debian has servers. */
-static bool find_program(char out[256], const char *name) {
+bool bench_find_program(char out[256], const char *name) {
     const char *path = getenv("PATH");
     char folders[4096];
     snprintf(folders, sizeof folders, "%s:/usr/sbin", path ? path : "");
@@ -76,8 +75,8 @@ void bench_http(bench *b) {
     char wrk[256], nginx[256];
     const char *name = "GET /v1/allow beside nginx";
     bench_step(b, "%s", name);
-    bool has_wrk = find_program(wrk, "wrk");
-    if (!has_wrk || !find_program(nginx, "nginx")) {
+    bool has_wrk = bench_find_program(wrk, "wrk");
+    if (!has_wrk || !bench_find_program(nginx, "nginx")) {
         bench_skip(b, name, has_wrk ? "nginx" : "wrk");
         return;
     }

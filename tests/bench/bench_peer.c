@@ -53,6 +53,17 @@ static bool write_config(const char *path) {
     fputs(", {\"identifier_glob\": \"permits/*\", \"limits\": [{\"name\": \"per-key\", "
           "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1e6, \"size\": 1e9}]}",
           file);
+    fputs(", {\"identifier_glob\": \"pool/pairs\", \"limits\": [{\"name\": \"slots\", "
+          "\"kind\": \"CONCURRENCY\", \"limit\": 16, \"time_to_live\": 60, "
+          "\"on_restart\": \"full\"}]}",
+          file);
+    for (int killed = 0; killed < 2; killed++) {
+        fprintf(file,
+                ", {\"identifier_glob\": \"pool/%s\", \"limits\": [{\"name\": \"slots\", "
+                "\"kind\": \"CONCURRENCY\", \"limit\": %d, \"time_to_live\": 60, "
+                "\"queue\": 100, \"max_wait\": 60, \"on_restart\": \"full\"}]}",
+                killed ? "killed" : "queue", killed ? 1 : 4);
+    }
     fputs("]}\n", file);
     return fclose(file) == 0;
 }
@@ -172,6 +183,17 @@ static uint16_t try_port(uint16_t port, bool connects) {
     return result == 0 ? ntohs(address.sin_port) : 0;
 }
 
+/* Returns whether a peer accepts a connection. */
+static bool try_connect(const peer *p) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(p->port)};
+    must(inet_pton(AF_INET, p->address, &address.sin_addr) == 1, "an address is invalid");
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    must(fd >= 0, "cannot open a socket");
+    bool accepted = connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    close(fd);
+    return accepted;
+}
+
 /* nginx in one process. All its folders for temporary files are the peer's folder. By default it
  * would close each connection after 1,000 requests. */
 static bool write_nginx_config(const peer *p) {
@@ -210,6 +232,31 @@ peer *peer_nginx(const char *program) {
     }
     if (!listens) show_log(p);
     must(listens, "nginx did not start");
+    return p;
+}
+
+#define POOLCOUNTER_PORT 7531 /* it cannot be changed */
+
+/* PoolCounter has a fixed port, so it listens on an address of the loopback that other programs do
+ * not use. */
+peer *peer_poolcounter(const char *program) {
+    peer *p = peer_new();
+    unsigned pid = (unsigned)getpid();
+    snprintf(p->address, sizeof p->address, "127.%u.%u.%u", 64 + (pid >> 16 & 63), pid >> 8 & 255,
+             1 + pid % 254);
+    p->port = POOLCOUNTER_PORT;
+    const char *const arguments[] = {program, "-l", p->address, NULL};
+    doorman_time end = doorman_clock() + TIMEOUT;
+    peer_fork(p, arguments);
+    bool runs = true, listens = false;
+    while (runs && !listens && doorman_clock() < end) {
+        sleep_ms(10);
+        runs = waitpid(p->pid, NULL, WNOHANG) == 0;
+        listens = runs && try_connect(p);
+    }
+    if (!runs) p->pid = 0;
+    if (!listens) show_log(p);
+    must(listens, "PoolCounter did not start");
     return p;
 }
 

@@ -154,8 +154,7 @@ static double permits_rate(key_fleet *f, bench *b) {
     return median(rates, rounds);
 }
 
-/* Writes nanoseconds a clock read, which says how fast the machine is today. */
-static void clock_row(bench *b) {
+void bench_clock(bench *b, const char *beside) {
     double costs[ROUNDS];
     for (size_t i = 0; i < ROUNDS; i++) {
         doorman_time start = cpu_time(), sum = 0;
@@ -163,7 +162,7 @@ static void clock_row(bench *b) {
         __asm__ volatile("" : : "r"(sum));
         costs[i] = (double)(cpu_time() - start) / 100000;
     }
-    bench_row(b, median(costs, ROUNDS), "ns", ANY, "beside permits: a clock read");
+    bench_row(b, median(costs, ROUNDS), "ns", ANY, "beside %s: a clock read", beside);
 }
 
 static goal rate_goal(size_t count, size_t items) {
@@ -183,7 +182,7 @@ static void expiry_rows(bench *b, key_fleet *f, const char *name) {
 void bench_permits(bench *b) {
     const char *names[] = {"1,000", "10,000", "100,000", "1,000,000"};
     size_t count = 1000;
-    clock_row(b);
+    bench_clock(b, "permits");
     fprintf(b->permits, "# keys, and nanoseconds a permit: one item, two items with 3 limits\n");
     for (size_t i = 0; i < 4; i++, count *= 10) {
         fprintf(b->permits, "%zu", count);
