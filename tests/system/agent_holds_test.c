@@ -1,0 +1,329 @@
+/* Holds through the agent, with a real server. Time is real, so the tests assert only orders and
+ * bounds, and every wait has a time-out. */
+#define _GNU_SOURCE
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#include "../../doorman.h"
+
+#include "harness.h"
+#include <pthread.h>
+
+#define LONG_TIME (TIMEOUT_MS * (DOORMAN_SECOND / 1000)) /* far longer than anything here takes */
+#define EVENTUALLY(condition)                                                                      \
+    do {                                                                                           \
+        bool holds_ = (condition);                                                                 \
+        for (int waited_ = 0; !holds_ && waited_ < TIMEOUT_MS; waited_ += 5) {                     \
+            sleep_ms(5);                                                                           \
+            holds_ = (condition);                                                                  \
+        }                                                                                          \
+        if (!holds_) fail_msg("never: %s", #condition);                                            \
+    } while (0)
+
+static const char config[] =
+    "{\"resources\": ["
+    "{\"identifier_glob\": \"short\", \"limits\": [{\"name\": \"one\", \"kind\": \"CONCURRENCY\", "
+    "\"limit\": 1, \"time_to_live\": 12, \"max_wait\": 600, \"queue\": 100, \"on_restart\": "
+    "\"full\"}]},"
+    "{\"identifier_glob\": \"free\", \"limits\": []},"
+    "{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"two\", \"kind\": \"CONCURRENCY\", "
+    "\"limit\": 2, \"time_to_live\": 600, \"max_wait\": 600, \"queue\": 100, \"on_restart\": "
+    "\"full\"}]}]}";
+
+static doorman_agent *start_with(const char *url, doorman_permit_policy policy) {
+    const doorman_client_options options = {
+        .addresses = &url, .address_count = 1, .request_timeout = LONG_TIME, .permits = policy};
+    doorman_agent *agent = NULL;
+    assert_int_equal(doorman_agent_start(&agent, &options, NULL), DOORMAN_OK);
+    return agent;
+}
+
+static doorman_agent *start(const char *url) {
+    return start_with(url, (doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED});
+}
+
+static void stop(doorman_agent *agent) { assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK); }
+
+/* Asks for units. Returns the number of the hold, or 0. */
+static uint64_t hold_units(doorman_agent *agent, const char *resource, double units,
+                           doorman_time max_wait) {
+    uint64_t hold = 0;
+    const doorman_permit_item item = {.resource_id = resource, .cost = units};
+    const doorman_permit_request request = {
+        .items = &item, .item_count = 1, .max_wait = max_wait, .hold = &hold};
+    doorman_acquired acquired;
+    doorman_status status = doorman_agent_acquire(agent, &request, LONG_TIME, &acquired, NULL);
+    return status == DOORMAN_OK && acquired.granted ? acquired.hold : 0;
+}
+
+static void release(doorman_agent *agent, uint64_t hold) {
+    const doorman_hold_request request = {.id = hold};
+    assert_int_equal(doorman_agent_release(agent, &request, NULL), DOORMAN_OK);
+}
+
+static doorman_held read_hold(doorman_agent *agent, uint64_t hold) {
+    doorman_held held;
+    assert_int_equal(doorman_agent_read_hold(agent, hold, &held), DOORMAN_OK);
+    return held;
+}
+
+/* A process that holds the unit of `short` until it is killed. */
+static pid_t start_holder(const char *url, int to) {
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid > 0) return pid;
+    doorman_agent *agent = start(url);
+    char done = hold_units(agent, "short", 1, 0) ? 'y' : 'n';
+    if (write(to, &done, 1) != 1) _exit(1);
+    for (int i = 0; i < 600; i++) sleep_ms(100);
+    _exit(0);
+}
+
+/* This test is the first one, because a process that has used nng must not fork. */
+static void a_killed_holder_frees_its_units(void **state) {
+    (void)state;
+    struct server server = server_start(config, NULL);
+    int ends[2];
+    char done = 0;
+    assert_int_equal(pipe(ends), 0);
+    pid_t holder = start_holder(server.url, ends[1]);
+    assert_int_equal(read(ends[0], &done, 1), 1);
+    assert_int_equal(done, 'y');
+    doorman_agent *agent = start(server.url);
+    assert_true(hold_units(agent, "short", 1, 0) == 0);
+    assert_int_equal(kill(holder, SIGKILL), 0);
+    assert_int_equal(waitpid(holder, NULL, 0), holder);
+    uint64_t hold = hold_units(agent, "short", 1, LONG_TIME);
+    assert_true(hold > 0);
+    release(agent, hold);
+    stop(agent);
+    close(ends[0]);
+    close(ends[1]);
+    server_stop(&server);
+}
+
+static void a_hold_is_renewed_until_it_is_released(void **state) {
+    (void)state;
+    struct server server = server_start(config, NULL);
+    doorman_agent *agent = start(server.url), *other = start(server.url);
+    uint64_t hold = hold_units(agent, "short", 1, 0);
+    assert_true(hold > 0);
+    doorman_time end = read_hold(agent, hold).ends_at;
+    EVENTUALLY(read_hold(agent, hold).ends_at > end);
+    assert_true(hold_units(other, "short", 1, 0) == 0);
+    release(agent, hold);
+    release(agent, hold);
+    assert_true(read_hold(agent, hold).gone);
+    assert_true(hold_units(other, "short", 1, LONG_TIME) > 0);
+    stop(agent);
+    stop(other);
+    server_stop(&server);
+}
+
+struct waiter {
+    doorman_agent *agent;
+    uint64_t hold;
+    pthread_t thread;
+};
+
+static void *wait_for_two(void *context) {
+    struct waiter *waiter = (struct waiter *)context;
+    waiter->hold = hold_units(waiter->agent, "slots", 2, LONG_TIME);
+    return NULL;
+}
+
+static void a_thread_waits_in_the_queue_and_delays_no_other_permit(void **state) {
+    (void)state;
+    struct server server = server_start(config, NULL);
+    doorman_agent *agent = start(server.url);
+    uint64_t first = hold_units(agent, "slots", 1, 0);
+    assert_true(first > 0);
+    struct waiter waiters[3];
+    for (int i = 0; i < 3; i++) {
+        waiters[i] = (struct waiter){.agent = agent};
+        assert_int_equal(pthread_create(&waiters[i].thread, NULL, wait_for_two, &waiters[i]), 0);
+    }
+    doorman_agent_info info = {.connected = false};
+    EVENTUALLY(doorman_agent_read_info(agent, &info) == DOORMAN_OK &&
+               info.permits.hold_count == 4 && info.permits.messages >= 4);
+    const doorman_permit_item item = {.resource_id = "free", .cost = 1};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    doorman_acquired acquired;
+    assert_int_equal(doorman_agent_acquire(agent, &request, LONG_TIME, &acquired, NULL),
+                     DOORMAN_OK);
+    assert_true(acquired.granted && acquired.decided_by == DOORMAN_BY_SERVER);
+    release(agent, first);
+    int left = 3;
+    while (left > 0) {
+        size_t count = 0;
+        EVENTUALLY(doorman_agent_read_info(agent, &info) == DOORMAN_OK &&
+                   info.permits.waiting_count < (size_t)left);
+        for (int i = 0; i < 3; i++) {
+            if (!waiters[i].agent) continue;
+            if (pthread_tryjoin_np(waiters[i].thread, NULL) != 0) continue;
+            waiters[i].agent = NULL;
+            assert_true(waiters[i].hold > 0);
+            release(agent, waiters[i].hold);
+            left--;
+            count++;
+        }
+        if (!count) sleep_ms(5);
+    }
+    stop(agent);
+    server_stop(&server);
+}
+
+struct decision {
+    int calls; /* atomic */
+    doorman_acquired acquired;
+};
+
+static void on_decided(void *context, doorman_status status, const doorman_acquired *acquired) {
+    struct decision *decision = (struct decision *)context;
+    if (status == DOORMAN_OK) decision->acquired = *acquired;
+    __atomic_add_fetch(&decision->calls, 1, __ATOMIC_RELEASE);
+}
+
+static void a_release_ends_a_call_that_waits(void **state) {
+    (void)state;
+    struct server server = server_start(config, NULL);
+    doorman_agent *agent = start(server.url);
+    uint64_t first = hold_units(agent, "slots", 2, 0), second = 0;
+    assert_true(first > 0);
+    struct decision decision = {.calls = 0};
+    const doorman_permit_item item = {.resource_id = "slots", .cost = 1};
+    const doorman_permit_request request = {
+        .items = &item, .item_count = 1, .max_wait = LONG_TIME, .hold = &second};
+    assert_int_equal(
+        doorman_agent_acquire_async(agent, &request, LONG_TIME, on_decided, &decision, NULL),
+        DOORMAN_OK);
+    assert_true(second > 0 && second != first);
+    release(agent, second);
+    EVENTUALLY(__atomic_load_n(&decision.calls, __ATOMIC_ACQUIRE) == 1);
+    assert_false(decision.acquired.granted);
+    assert_int_equal(decision.acquired.decided_by, DOORMAN_BY_CALLER);
+    release(agent, first);
+    uint64_t both = hold_units(agent, "slots", 2, LONG_TIME); /* nothing has leaked */
+    assert_true(both > 0);
+    stop(agent);
+    server_stop(&server);
+}
+
+static void units_move_to_another_agent(void **state) {
+    (void)state;
+    struct server server = server_start(config, NULL);
+    doorman_agent *giver = start(server.url), *taker = start(server.url);
+    uint64_t hold = hold_units(giver, "slots", 2, 0);
+    doorman_acquired acquired;
+    const double one = 1;
+    const doorman_hold_request transfer = {.id = hold, .amounts = &one, .amount_count = 1};
+    assert_int_equal(doorman_agent_transfer(giver, &transfer, LONG_TIME, &acquired, NULL),
+                     DOORMAN_OK);
+    assert_true(acquired.granted && acquired.transfer_id);
+    const doorman_hold_request seizure = {.id = acquired.transfer_id};
+    assert_int_equal(doorman_agent_seize(taker, &seizure, LONG_TIME, &acquired, NULL), DOORMAN_OK);
+    assert_true(acquired.granted && acquired.hold);
+    uint64_t seized = acquired.hold;
+    assert_float_equal(read_hold(taker, seized).units[0], 1, 0);
+    assert_float_equal(read_hold(giver, hold).units[0], 1, 0);
+    assert_int_equal(doorman_agent_seize(giver, &seizure, LONG_TIME, &acquired, NULL), DOORMAN_OK);
+    assert_false(acquired.granted); /* twice */
+    release(giver, seized);         /* the number of another agent: nothing happens */
+    assert_true(hold_units(giver, "slots", 1, 0) == 0);
+    release(taker, seized);
+    assert_true(hold_units(giver, "slots", 1, LONG_TIME) > 0);
+    stop(giver);
+    stop(taker);
+    server_stop(&server);
+}
+
+static void count_hold(void *context, const doorman_held *held) {
+    if (held->gone) __atomic_add_fetch((int *)context, 1, __ATOMIC_RELEASE);
+}
+
+static void an_application_is_told_that_its_hold_has_ended(void **state) {
+    (void)state;
+    int gone = 0; /* atomic */
+    struct server server = server_start(config, NULL);
+    doorman_agent *agent = start_with(
+        server.url, (doorman_permit_policy){
+                        .fallback = DOORMAN_FAIL_CLOSED, .on_hold = count_hold, .context = &gone});
+    uint64_t hold = hold_units(agent, "short", 1, 0);
+    assert_true(hold > 0);
+    server_stop(&server);
+    EVENTUALLY(__atomic_load_n(&gone, __ATOMIC_ACQUIRE) == 1);
+    assert_true(read_hold(agent, hold).gone);
+    release(agent, hold);
+    stop(agent);
+}
+
+#define WORKERS 6
+#define ROUNDS 40
+
+struct stress {
+    doorman_agent *agent;
+    int in_use, most, granted; /* atomic */
+    unsigned seed;
+};
+
+static void ignore_decision(void *context, doorman_status status,
+                            const doorman_acquired *acquired) {
+    (void)context, (void)status, (void)acquired;
+}
+
+/* Uses units, and gives calls up at random moments. */
+static void *work(void *context) {
+    struct stress *stress = (struct stress *)context;
+    unsigned seed = __atomic_add_fetch(&stress->seed, 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < ROUNDS; i++) {
+        if (rand_r(&seed) % 2) {
+            uint64_t hold = hold_units(stress->agent, "slots", 1, LONG_TIME);
+            if (!hold) continue;
+            int now = __atomic_add_fetch(&stress->in_use, 1, __ATOMIC_SEQ_CST);
+            if (now > 2) __atomic_store_n(&stress->most, now, __ATOMIC_SEQ_CST);
+            __atomic_add_fetch(&stress->granted, 1, __ATOMIC_SEQ_CST);
+            __atomic_sub_fetch(&stress->in_use, 1, __ATOMIC_SEQ_CST);
+            release(stress->agent, hold);
+        } else {
+            uint64_t hold = 0;
+            const doorman_permit_item item = {.resource_id = "slots", .cost = 1};
+            const doorman_permit_request request = {
+                .items = &item, .item_count = 1, .max_wait = LONG_TIME, .hold = &hold};
+            (void)doorman_agent_acquire_async(stress->agent, &request, LONG_TIME, ignore_decision,
+                                              NULL, NULL);
+            if (rand_r(&seed) % 2) sleep_ms((int)(rand_r(&seed) % 5));
+            release(stress->agent, hold);
+        }
+    }
+    return NULL;
+}
+
+static void releases_at_any_moment_leak_nothing(void **state) {
+    (void)state;
+    struct server server = server_start(config, NULL);
+    struct stress stress = {.agent = start(server.url)};
+    pthread_t threads[WORKERS];
+    for (int i = 0; i < WORKERS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &stress), 0);
+    }
+    for (int i = 0; i < WORKERS; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(stress.most, 0);
+    assert_true(stress.granted > 0);
+    uint64_t both = hold_units(stress.agent, "slots", 2, LONG_TIME);
+    assert_true(both > 0);
+    stop(stress.agent);
+    server_stop(&server);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
+    const struct CMUnitTest tests[] = {
+        TEST(a_killed_holder_frees_its_units),
+        TEST(a_hold_is_renewed_until_it_is_released),
+        TEST(a_thread_waits_in_the_queue_and_delays_no_other_permit),
+        TEST(a_release_ends_a_call_that_waits),
+        TEST(units_move_to_another_agent),
+        TEST(an_application_is_told_that_its_hold_has_ended),
+        TEST(releases_at_any_moment_leak_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

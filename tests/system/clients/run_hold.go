@@ -1,0 +1,26 @@
+// Runs the hold in Go for hold_clients_test.c. Prints "held", "refused" or "gone". Releases the hold
+// after SIGTERM.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"run/doorman"
+)
+
+func main() {
+	wait, _ := strconv.ParseFloat(os.Args[3], 64)
+	hold := doorman.Hold{URLs: strings.Split(os.Args[1], ","), Resource: os.Args[2], Units: 1,
+		MaxWait: wait, OnGone: func() { fmt.Println("gone") }}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM)
+	fmt.Println(map[bool]string{true: "held", false: "refused"}[hold.Acquire()])
+	<-signals
+	hold.Release()
+	fmt.Println("released")
+}

@@ -1,0 +1,203 @@
+/* The holds of examples/clients, in Python, JavaScript and Go, with a real server over HTTP. The
+ * limit has one unit, so a hold that is granted shows that another one has ended.
+ *
+ * Each client prints a line for each change: "held", "refused", "gone" or "released". Time is real.
+ * So a test waits for a line, and no bound can be broken by a slow machine. */
+#define _GNU_SOURCE
+#include "etcd_fixture.h"
+#include "http.h"
+
+#define LANGUAGES 3
+#define LIMIT(seconds, restart)                                                                    \
+    "{\"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"slots\", "        \
+    "\"kind\": \"CONCURRENCY\", \"limit\": 1, \"queue\": 10, \"max_wait\": 600, "                  \
+    "\"on_restart\": \"" restart "\", \"time_to_live\": " seconds "}]}]}"
+
+static const struct language {
+    const char *program, *file; /* the file runs a client of examples/clients */
+} languages[LANGUAGES] = {
+    {"python3", "tests/system/clients/run_hold.py"},
+    {"node", "tests/system/clients/run_hold.mjs"},
+    {"go", "tests/system/clients/run_hold.go"},
+};
+
+/* Compiles the client in Go. Returns the program in `out`. */
+static void go_build(const char *program, char out[256]) {
+    char command[1024];
+    struct process *process = process_new();
+    snprintf(out, 256, "%s/hold", process->folder);
+    snprintf(command, sizeof command,
+             "mkdir %s/doorman && cp examples/clients/*.go %s/doorman && cp %s %s && cd %s && "
+             "printf 'module run\\ngo 1.18\\n' >go.mod && GOCACHE=$OLDPWD/build/go_cache '%s' "
+             "build -o hold",
+             process->folder, process->folder, languages[2].file, process->folder, process->folder,
+             program);
+    assert_int_equal(system(command), 0);
+}
+
+/* Finds what runs the client of a language, or skips the test. */
+static void language_require(const struct language *language, char program[256]) {
+    char path[256];
+    require(find_program(language->program, path), language->program);
+    snprintf(program, 256, "%s", path);
+    if (strcmp(language->program, "go") == 0) go_build(path, program);
+}
+
+static struct process *holder_start(const struct language *language, const char *program,
+                                    const char *urls, const char *wait) {
+    bool is_script = strcmp(language->program, "go") != 0;
+    const char *const arguments[] = {language->file, urls, "slots", wait, NULL};
+    struct process *process = process_new();
+    process_launch(process, program, arguments + !is_script, NULL);
+    return process;
+}
+
+/* Waits until a holder has printed a line. */
+static void await_line(const struct process *holder, const char *line) {
+    for (int waited = 0;; waited += 20) {
+        char *output = file_read(holder->out);
+        bool found = strstr(output, line) != NULL;
+        free(output);
+        if (found) return;
+        if (waited >= 2 * TIMEOUT_MS) {
+            char *errors = file_read(holder->err);
+            fail_msg("no line \"%s\": %s", line, errors);
+        }
+        sleep_ms(20);
+    }
+}
+
+static bool has_line(const struct process *holder, const char *line) {
+    char *output = file_read(holder->out);
+    bool found = strstr(output, line) != NULL;
+    free(output);
+    return found;
+}
+
+/* Ends a holder, which releases its hold. */
+static void holder_stop(struct process *holder) {
+    process_signal(holder, SIGTERM);
+    process_end(holder, 0);
+    assert_true(has_line(holder, "released"));
+}
+
+/* Starts a server at a port. Returns it as soon as it answers. */
+static struct process *server_at(int port, const char *config) {
+    char http[64];
+    struct process *process = process_new();
+    snprintf(http, sizeof http, "127.0.0.1:%d", port);
+    file_write(process->config, config);
+    const char *const arguments[] = {
+        "--config", process->config, "--listen", "tcp://127.0.0.1:0", "--http", http, NULL};
+    process_start(process, arguments, NULL);
+    process_await(process, "msg=serving", 1);
+    return process;
+}
+
+static void process_kill(struct process *process) {
+    process_signal(process, SIGKILL);
+    process_wait(process);
+}
+
+static void url_of(int port, char out[64]) {
+    snprintf(out, 64, "http://127.0.0.1:1,http://127.0.0.1:%d", port);
+}
+
+/* A hold outlives its time to live of six seconds, is released, and a waiting holder gets it. The
+ * second holder is killed, and its unit comes back by itself. Nothing listens at the first address.
+ * Returns false if the machine has stopped the first holder for so long that its hold has ended. */
+static bool turns(const struct language *language, const char *program) {
+    char url[64];
+    int port = port_free();
+    url_of(port, url);
+    struct process *server = server_at(port, LIMIT("6", "full"));
+    struct process *first = holder_start(language, program, url, "500");
+    await_line(first, "held");
+    struct process *second = holder_start(language, program, url, "500");
+    sleep_ms(7000);
+    bool renewed = !has_line(first, "gone") && !has_line(second, "held");
+    if (renewed) {
+        holder_stop(first);
+        await_line(second, "held");
+        struct process *third = holder_start(language, program, url, "500");
+        process_kill(second);
+        await_line(third, "held");
+        holder_stop(third);
+    } else {
+        process_kill(first);
+        process_kill(second);
+    }
+    process_kill(server);
+    return renewed;
+}
+
+static void try_turns(const struct language *language) {
+    char program[256];
+    bool renewed = false;
+    language_require(language, program);
+    for (int i = 0; i < 4 && !renewed; i++) renewed = turns(language, program);
+    assert_true(renewed);
+}
+
+/* A server that starts again learns the hold from a renewal with its items. Without items, or in a
+ * request to another address, the holder would be gone. */
+static void try_restart(const struct language *language) {
+    char program[256], url[64];
+    language_require(language, program);
+    int port = port_free();
+    url_of(port, url);
+    struct process *server = server_at(port, LIMIT("60", "full"));
+    struct process *holder = holder_start(language, program, url, "500");
+    await_line(holder, "held");
+    process_kill(server);
+    server = server_at(port, LIMIT("60", "learn"));
+    sleep_ms(26000); /* a renewal, and another one if the first met no server */
+    assert_false(has_line(holder, "gone"));
+    holder_stop(holder);
+    process_kill(server);
+}
+
+static void a_hold_in_python_is_renewed_released_and_waited_for(void **state) {
+    (void)state;
+    try_turns(&languages[0]);
+}
+
+static void a_hold_in_python_survives_a_restart_of_the_server(void **state) {
+    (void)state;
+    try_restart(&languages[0]);
+}
+
+static void a_hold_in_javascript_is_renewed_released_and_waited_for(void **state) {
+    (void)state;
+    try_turns(&languages[1]);
+}
+
+static void a_hold_in_javascript_survives_a_restart_of_the_server(void **state) {
+    (void)state;
+    try_restart(&languages[1]);
+}
+
+static void a_hold_in_go_is_renewed_released_and_waited_for(void **state) {
+    (void)state;
+    try_turns(&languages[2]);
+}
+
+static void a_hold_in_go_survives_a_restart_of_the_server(void **state) {
+    (void)state;
+    try_restart(&languages[2]);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
+
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        TEST(a_hold_in_python_is_renewed_released_and_waited_for),
+        TEST(a_hold_in_python_survives_a_restart_of_the_server),
+        TEST(a_hold_in_javascript_is_renewed_released_and_waited_for),
+        TEST(a_hold_in_javascript_survives_a_restart_of_the_server),
+        TEST(a_hold_in_go_is_renewed_released_and_waited_for),
+        TEST(a_hold_in_go_survives_a_restart_of_the_server),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
