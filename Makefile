@@ -327,6 +327,7 @@ FUZZ_FLAGS_message = $(FUZZ_FLAGS_response)
 FUZZ_FLAGS_permits = $(FUZZ_FLAGS_response)
 FUZZ_FLAGS_holds = $(FUZZ_FLAGS_response)
 FUZZ_FLAGS_calls = -max_len=1024
+FUZZ_FLAGS_throttle = -max_len=1024
 FUZZ_FLAGS_glob = -max_len=520 -use_value_profile=1
 FUZZ_FLAGS_http = -max_len=8192 -dict=../../tests/fuzz/http.dict
 FUZZ_FLAGS_system = -max_len=8192 -len_control=0
