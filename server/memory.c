@@ -81,10 +81,10 @@ static void arena_free(void *block) {
     }
 }
 
-/* glibc gives each thread an arena of its own, up to eight for each core. Leases would lie in all of
- * these, and blocks that a thread keeps for itself would hold whole pages. Then 69 to 84 % of the
- * memory of ended leases returns to the system; with two arenas, 90 % and more. All state is behind
- * one lock, so more arenas would make nothing faster. */
+/* glibc gives each thread an arena of its own, up to eight for each core. Leases would lie in all
+ * of these, and blocks that a thread keeps for itself would hold whole pages. Then 69 to 84 % of
+ * the memory of ended leases returns to the system; with two arenas, 90 % and more. All state is
+ * behind one lock, so more arenas would make nothing faster. */
 #define GLIBC_ARENAS 2
 
 void server_memory_init(void) {

@@ -229,6 +229,7 @@ static int run(bench *b, const char *folder) {
     bench_batch(b);
     bench_holds(b);
     bench_pool(b);
+    bench_throttle(b);
     clear_step(b);
     bool written = fclose(b->csv) == 0 && fclose(b->cost) == 0 && fclose(b->permits) == 0 &&
                    fflush(stdout) == 0;

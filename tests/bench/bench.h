@@ -134,6 +134,7 @@ void bench_permits(bench *b);
 void bench_batch(bench *b);
 void bench_holds(bench *b);
 void bench_pool(bench *b);
+void bench_throttle(bench *b);
 void bench_wire(bench *b);
 void bench_agent(bench *b);
 void bench_http(bench *b);

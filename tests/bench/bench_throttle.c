@@ -1,0 +1,110 @@
+/* A throttle in one process on one core, with 10,000 requests that wait. A request is one offer, one
+ * next and one finish, so the queue keeps its length. A pause is the longest time that one call
+ * takes. */
+#include "bench.h"
+
+#include <stdlib.h>
+
+enum { ROUNDS = 5, WAITING = 10000, CLASSES = 16, USERS = 64 };
+
+typedef struct throttle_load {
+    doorman_throttle *throttle;
+    uint64_t last_id, random;
+    doorman_time now;
+    bool whole; /* requests have a user and a deadline, and criticalities and classes differ */
+    char users[USERS][HOLDER_ID_BYTES + 1];
+} throttle_load;
+
+static void offer(throttle_load *l) {
+    doorman_throttle_request request = {.id = ++l->last_id};
+    if (l->whole) {
+        request.class_id = random_below(&l->random, CLASSES);
+        request.criticality = (unsigned)random_below(&l->random, DOORMAN_CRITICALITIES);
+        request.user = l->users[random_below(&l->random, USERS)];
+        request.deadline =
+            l->now + 100 * DOORMAN_SECOND + (doorman_time)random_below(&l->random, 1000000);
+    }
+    must(doorman_throttle_offer(l->throttle, &request, NULL, l->now) != DOORMAN_THROTTLE_REFUSED,
+         "a throttle refuses a request that it has room for");
+}
+
+static void start(throttle_load *l, bool whole) {
+    const doorman_throttle_options options = {.queue_cost = 2 * WAITING,
+                                              .queue_max = 2 * WAITING,
+                                              .concurrency = CLASSES,
+                                              .max_wait = 40 * DOORMAN_SECOND,
+                                              .seed = {1, 2}};
+    *l = (throttle_load){.random = 1, .now = DOORMAN_SECOND, .whole = whole};
+    for (size_t i = 0; i < USERS; i++) write_holder_id(l->users[i], i);
+    must(doorman_throttle_create(&l->throttle, &options, NULL) == DOORMAN_OK,
+         "cannot make a throttle");
+    for (size_t i = 0; i < WAITING; i++) offer(l);
+}
+
+/* Returns nanoseconds a request. Time stands still, so no request waits too long. */
+static double round_of(throttle_load *l, doorman_time length) {
+    doorman_time began = cpu_time(), passed = 0, end = doorman_clock() + 4 * length;
+    size_t count = 0;
+    for (; passed < length && doorman_clock() < end; passed = cpu_time() - began) {
+        for (size_t batch = count + 1000; count < batch; count++) {
+            uint64_t id = 0;
+            offer(l);
+            must(doorman_throttle_next(l->throttle, &id, l->now), "a throttle starts nothing");
+            must(doorman_throttle_finish(l->throttle, id, 1, l->now), "a request was lost");
+        }
+    }
+    return (double)passed / (double)count;
+}
+
+static double request_time(throttle_load *l, bench *b) {
+    double times[ROUNDS];
+    size_t rounds = b->quick ? 3 : ROUNDS;
+    doorman_time length = DOORMAN_SECOND / (b->quick ? 8 : 3);
+    round_of(l, length / 2);
+    for (size_t i = 0; i < rounds; i++) {
+        times[i] = round_of(l, length);
+        bench_tick(b);
+    }
+    return median(times, rounds);
+}
+
+/* All requests have waited too long. Returns the longest call until all refusals are read. */
+static doorman_time time_out(throttle_load *l) {
+    doorman_throttle_refusal refusal;
+    size_t count = 0;
+    l->now += 60 * DOORMAN_SECOND;
+    doorman_time began = cpu_time();
+    doorman_throttle_update(l->throttle, l->now);
+    doorman_time longest = cpu_time() - began;
+    bool more = true;
+    while (more) {
+        began = cpu_time();
+        more = doorman_throttle_next_refused(l->throttle, &refusal);
+        doorman_time passed = cpu_time() - began;
+        if (passed > longest) longest = passed;
+        count += more;
+    }
+    must(count == WAITING, "requests do not time out");
+    return longest;
+}
+
+void bench_throttle(bench *b) {
+    static throttle_load only;
+    throttle_load *l = &only;
+    bench_step(b, "a throttle");
+    bench_clock(b, "a throttle");
+    for (int whole = 0; whole < 2; whole++) {
+        const char *with = whole ? "  with users, deadlines, criticalities and classes" : NULL;
+        start(l, whole);
+        bench_row(b, request_time(l, b), "ns", whole ? ANY : MOST(200), "%s",
+                  with ? with : "offer, next and finish, 10,000 requests wait");
+        double pauses[ROUNDS];
+        for (size_t i = 0; i < ROUNDS; i++) {
+            pauses[i] = (double)time_out(l);
+            for (size_t k = 0; k < WAITING; k++) offer(l);
+        }
+        bench_row(b, median(pauses, ROUNDS) / 1e6, "ms", MOST(1),
+                  "  longest pause while all time out");
+        doorman_throttle_destroy(l->throttle);
+    }
+}
