@@ -2293,8 +2293,20 @@ DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t vi
  *                         to these requests with `retry_after`
  *     at doorman_throttle_due   doorman_throttle_update, and then doorman_throttle_next
  *
+ * What happens when 2,000 requests arrive at once, and each work takes 1 ms:
+ *
+ *     0 ms     1,600 requests are taken, 320 of these with a warning, and 400 are refused: FULL.
+ *              The 16 workers start the oldest 16
+ *     1 ms     they finish, and the workers start the next 16. A request of criticality 5 arrives
+ *     2 ms     it goes first, and 15 of the oldest requests start beside it
+ *     51 ms    the oldest has waited more than half of 100 ms, so now the newest go first
+ *     101 ms   what is left has waited too long, and is refused: WAITED. Each client is told to try
+ *              again after 50 to 150 ms
+ *
  * The throttle has an effect only if the caller calls doorman_throttle_next just before a worker
- * starts, or sets `concurrency`. Only one thread at a time may use a throttle. */
+ * starts, or sets `concurrency`. It needs no listener for events: each call returns what happens to
+ * its request, doorman_throttle_next_refused what happens to others, and doorman_throttle_read all
+ * counters, for a program that exports them. Only one thread at a time may use a throttle. */
 typedef struct doorman_throttle doorman_throttle;
 
 #define DOORMAN_CRITICALITIES 16

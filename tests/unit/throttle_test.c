@@ -50,6 +50,46 @@ static doorman_throttle_counters counters_of(const doorman_throttle *throttle) {
     return counters;
 }
 
+/* ---- the worked example of the manual ---- */
+
+/* Lets 16 workers finish their requests, which cost 1, and start others. Returns the id of the
+ * first one that starts. The ids of the requests that run are in `running`. */
+static uint64_t workers_turn(doorman_throttle *throttle, uint64_t running[16], doorman_time now) {
+    for (int i = 0; i < 16; i++) {
+        if (running[i]) assert_true(doorman_throttle_finish(throttle, running[i], 1, now));
+    }
+    for (int i = 0; i < 16; i++) running[i] = next(throttle, now);
+    assert_int_equal(next(throttle, now), 0);
+    return running[0];
+}
+
+static void the_worked_example_of_the_manual_holds(void **state) {
+    (void)state;
+    doorman_throttle *throttle =
+        throttle_of((doorman_throttle_options){.queue_cost = 1600, .concurrency = 16});
+    uint64_t running[16] = {0}, left = 0;
+    for (uint64_t id = 1; id <= 2000; id++) offer(throttle, id, 1, 0);
+    assert_int_equal(counters_of(throttle).waiting, 1600);
+    assert_int_equal(counters_of(throttle).warned, 320);
+    assert_int_equal(counters_of(throttle).refused[DOORMAN_THROTTLE_FULL], 400);
+    assert_int_equal(workers_turn(throttle, running, 0), 1);
+    assert_int_equal(workers_turn(throttle, running, MILLISECOND), 17);
+    offer(throttle, 2001, 5, MILLISECOND);
+    assert_int_equal(workers_turn(throttle, running, 2 * MILLISECOND), 2001);
+    assert_int_equal(running[1], 33);
+    for (int i = 3; i <= 50; i++) workers_turn(throttle, running, i * MILLISECOND);
+    assert_int_equal(workers_turn(throttle, running, 51 * MILLISECOND), 1600);
+    left = counters_of(throttle).waiting;
+    doorman_throttle_update(throttle, 101 * MILLISECOND);
+    assert_int_equal(counters_of(throttle).refused[DOORMAN_THROTTLE_WAITED], left);
+    assert_int_equal(counters_of(throttle).waiting, 0);
+    for (doorman_throttle_refusal refusal; left > 0; left--) {
+        assert_true(doorman_throttle_next_refused(throttle, &refusal));
+        assert_in_range(refusal.retry_after, 50 * MILLISECOND, 150 * MILLISECOND);
+    }
+    doorman_throttle_destroy(throttle);
+}
+
 /* ---- options ---- */
 
 static void each_wrong_option_is_named(void **state) {
@@ -543,6 +583,7 @@ static void retries_are_a_tenth_of_first_tries(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_worked_example_of_the_manual_holds),
         cmocka_unit_test(each_wrong_option_is_named),
         cmocka_unit_test(an_unknown_id_and_a_second_finish_change_nothing),
         cmocka_unit_test(a_class_costs_its_average_and_an_unknown_class_the_mean),
