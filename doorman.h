@@ -2039,6 +2039,7 @@ typedef struct doorman_permits_limit {
     uint64_t shadow_refused;                /* refusals that shadow has prevented */
     uint64_t evicted;
     uint64_t waited;      /* how often a permit has entered its queues */
+    size_t waiting;       /* permits that wait in its queues now */
     size_t counter_count; /* its counters now */
 } doorman_permits_limit;
 
@@ -15379,10 +15380,21 @@ static doorman__wait *doorman__turn_wait(doorman__timer *turn) {
     return DOORMAN__WITHIN(doorman__wait, turn, turn);
 }
 
+/* Put a waiting permit into its queue, and take it out. */
+static void doorman__turn_set(doorman__wait *wait) {
+    doorman__timer_set(&wait->queue->turns, &wait->turn, wait->place);
+    if (wait->queue->slot) wait->queue->slot->totals.waiting++;
+}
+
+static void doorman__turn_clear(doorman__wait *wait) {
+    doorman__timer_clear(&wait->queue->turns, &wait->turn);
+    if (wait->queue->slot) wait->queue->slot->totals.waiting--;
+}
+
 /* Removes a waiting permit from its queue. */
 static void doorman__hold_queue_leave(doorman_permits *permits, doorman__wait *wait) {
     bool first = doorman__timers_first(&wait->queue->turns) == &wait->turn;
-    doorman__timer_clear(&wait->queue->turns, &wait->turn);
+    doorman__turn_clear(wait);
     if (first) doorman__hold_queue_wake(permits, wait->queue);
     wait->queue = NULL;
 }
@@ -15849,7 +15861,7 @@ static void doorman__wait_enter(doorman_permits *permits, doorman__wait *wait,
     wait->queue = queue;
     wait->need = charge->need;
     wait->item = charge->first_item;
-    doorman__timer_set(&queue->turns, &wait->turn, wait->place);
+    doorman__turn_set(wait);
     doorman_time most = doorman__earlier(wait->max_wait, charge->figures->max_wait);
     doorman__timer_set(&permits->holds.ends, &wait->hold->end,
                        doorman__after(wait->asked_at, most));
@@ -17287,7 +17299,7 @@ static bool doorman__holds_recount(doorman_permits *permits, const doorman_confi
 static void doorman__holds_recounted(doorman_permits *permits) {
     doorman__holds *holds = &permits->holds;
     for (doorman__hold *hold = holds->waiting.first; hold; hold = hold->later) {
-        doorman__timer_clear(&hold->wait->queue->turns, &hold->wait->turn);
+        doorman__turn_clear(hold->wait);
     }
     holds->first_ready = holds->last_ready = NULL;
     holds->loose.ready = false;
@@ -17312,7 +17324,7 @@ static void doorman__holds_recounted(doorman_permits *permits) {
         wait->next_queue = NULL;
         wait->need = 0; /* it is decided again */
         wait->queue->expected = 0;
-        doorman__timer_set(&wait->queue->turns, &wait->turn, wait->place);
+        doorman__turn_set(wait);
         doorman__hold_queue_wake(permits, wait->queue);
     }
 }

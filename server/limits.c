@@ -189,6 +189,7 @@ enum limit_metric {
     LIMIT_SHADOW,
     LIMIT_EVICTED,
     LIMIT_WAITED,
+    LIMIT_WAITING,
     LIMIT_KEYS,
     LIMIT_METRIC_COUNT
 };
@@ -202,6 +203,7 @@ static const struct {
     {"permits_shadow_refused_total", "counter", "Refusals that shadow has prevented."},
     {"permits_evicted_total", "counter", "Counters that were forgotten to make room for others."},
     {"permits_waited_total", "counter", "How often a permit has entered a queue of a limit."},
+    {"permits_queued", "gauge", "Permits that wait in the queues of a limit."},
     {"permits_keys", "gauge", "Counters of a limit that differ from fresh ones."}};
 
 static double limit_value(const doorman_permits_limit *info, enum limit_metric metric) {
@@ -211,6 +213,7 @@ static double limit_value(const doorman_permits_limit *info, enum limit_metric m
     case LIMIT_SHADOW: return (double)info->shadow_refused;
     case LIMIT_EVICTED: return (double)info->evicted;
     case LIMIT_WAITED: return (double)info->waited;
+    case LIMIT_WAITING: return (double)info->waiting;
     case LIMIT_KEYS: return (double)info->counter_count;
     case LIMIT_REFUSED:
     case LIMIT_METRIC_COUNT:
@@ -252,6 +255,7 @@ static void limit_add_other(doorman_permits_limit *others, const doorman_permits
     others->shadow_refused += info->shadow_refused;
     others->evicted += info->evicted;
     others->waited += info->waited;
+    others->waiting += info->waiting;
     others->counter_count += info->counter_count;
     for (int i = 0; i < DOORMAN_REASON_COUNT; i++) others->refused[i] += info->refused[i];
 }
@@ -310,8 +314,9 @@ static void json_limit(struct text *text, const struct limit_row *row) {
                          doorman_reason_name((doorman_reason)i), info->refused[i]);
         separator = ",";
     }
-    server_text_addf(text, "},\"shadow_refused\":%" PRIu64 ",\"evicted\":%" PRIu64,
-                     info->shadow_refused, info->evicted);
+    server_text_addf(text,
+                     "},\"shadow_refused\":%" PRIu64 ",\"evicted\":%" PRIu64 ",\"waiting\":%zu",
+                     info->shadow_refused, info->evicted, info->waiting);
 }
 
 static void json_tops(struct text *text, struct service *service, size_t index, const char *name,
@@ -423,6 +428,7 @@ static void page_limit_row(struct text *text, const struct limit_row *row) {
     page_cell(text, "refused", (double)limit_refused(info));
     page_cell(text, "in shadow", (double)info->shadow_refused);
     page_cell(text, "evicted", (double)info->evicted);
+    page_cell(text, "waiting", (double)info->waiting);
     server_text_add(text, "</tr>");
 }
 
@@ -454,10 +460,9 @@ static void page_all_limits(struct text *text, const struct limit_list *list) {
                                     "decides on permits.</p>");
         return;
     }
-    server_text_add(
-        text,
-        "<table><thead><tr><th>template, limit</th><th>keys</th><th>granted</th>"
-        "<th>units</th><th>refused</th><th>in shadow</th><th>evicted</th></tr></thead><tbody>");
+    server_text_add(text, "<table><thead><tr><th>template, limit</th><th>keys</th><th>granted</th>"
+                          "<th>units</th><th>refused</th><th>in shadow</th><th>evicted</th>"
+                          "<th>waiting</th></tr></thead><tbody>");
     for (size_t i = 0; i < list->row_count; i++) page_limit_row(text, &list->rows[i]);
     server_text_add(text, "</tbody></table>");
     if (list->has_more) {

@@ -55,13 +55,18 @@ static void check(const holds_world *world) {
     const doorman_permits *permits = world->permits;
     for (size_t i = 0; i < permits->slot_count; i++) {
         const doorman__slot *slot = permits->slots[i];
+        size_t waiting = 0;
         if (slot->kind != DOORMAN_CONCURRENCY) continue;
         for (size_t b = 0; b < slot->nodes.bucket_count; b++) {
             doorman__chain *node = *doorman__chains_at(&slot->nodes, b);
             for (; node; node = node->next) {
-                check_counter(world, slot, (doorman__counter *)(void *)node);
+                doorman__counter *counter = (doorman__counter *)(void *)node;
+                const doorman__hold_queue *queue = doorman__counter_queue(counter);
+                check_counter(world, slot, counter);
+                waiting += queue ? queue->turns.count : 0;
             }
         }
+        must(slot->totals.waiting == waiting);
     }
     must(permits->holds.granted.count <= HOLD_MAX);
     must(permits->holds.waiting.count == world->pending);
