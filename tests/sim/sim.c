@@ -7,9 +7,10 @@
  *         [--verbose] [--no-shrink]
  *     sim permits ...
  *     sim holds ...
+ *     sim throttle [--seed N] [--seconds N] [--output FOLDER]
  *
  * The runs of `faults` have leases. Those of `permits` have permits, and those of `holds` have
- * holds, with the same options.
+ * holds, with the same options. `throttle` is a server with too many requests: see sim_throttle.c.
  *
  *   --seeds    the number of seeds, which count up from the first one. Default: 10 for scenarios;
  *              for faults 1,000, or 1 where --seed is given
@@ -18,13 +19,15 @@
  *   --faults   the kinds of faults that may happen: a list, all, or none
  *   --favour   the kinds of faults that happen in every run at full intensity, to find rare bugs
  *   --levels, --nodes, --clients, --resources, --seconds
- *              the largest system, and the longest time with faults; --levels 1 excludes trees
+ *              the largest system, and the longest time with faults; --levels 1 excludes trees.
+ *              For throttle --seconds is the simulated time of each run. Default: 20
  */
 #define DOORMAN_MALLOC(bytes) sim_allocate(NULL, bytes)
 #define DOORMAN_REALLOC(pointer, bytes) sim_allocate(pointer, bytes)
 #define DOORMAN_FREE(pointer) sim_free(pointer)
 #define DOORMAN_IMPLEMENTATION
 #include "sim.h"
+#include "sim_throttle.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +40,7 @@ static int usage_error(const char *what) {
             "           [--levels MOST] [--nodes MOST] [--clients MOST] [--resources MOST]\n"
             "           [--seconds MOST] [--jobs N] [--verbose] [--no-shrink]\n"
             "       sim permits and sim holds, with the options of sim faults\n"
+            "       sim throttle [--seed N] [--seconds N] [--output FOLDER]\n"
             "LIST is all, none, or kinds of faults separated by commas:\n",
             what);
 #define FAULT_LINE(code, name, text) fprintf(stderr, "  %-10s %s\n", name, text);
@@ -67,6 +71,8 @@ static bool read_faults(const char *list, bool *out) {
     return known;
 }
 
+enum { NO_BOUND = 100000 }; /* the largest value of an option that bounds the system */
+
 typedef struct sim_command {
     sim_run_options options;
     uint64_t seeds, jobs;
@@ -88,19 +94,28 @@ static bool read_option(const char *name, const char *value, sim_command *out) {
     if (strcmp(name, "--jobs") == 0) return read_number(value, 1, SIM_JOBS, &out->jobs);
     for (size_t i = 0; i < SIM_BOUND_COUNT; i++) {
         if (strcmp(name, sim_bound_option(i)) != 0) continue;
-        bool read = read_number(value, sim_bound_minimum(i), 100000, &number);
+        bool read = read_number(value, sim_bound_minimum(i), NO_BOUND, &number);
         options->maximum[i] = (size_t)number;
         return read;
     }
     return false;
 }
 
+static int run_throttle(const sim_command *command) {
+    size_t seconds = command->options.maximum[SIM_MAX_SECONDS];
+    if (seconds == NO_BOUND) seconds = 20;
+    if (seconds < 2) return usage_error("--seconds: at least 2");
+    return sim_throttle(seconds, command->options.seed ? command->options.seed : 1,
+                        command->folder);
+}
+
 int main(int argc, char **argv) {
     sim_command command = {.jobs = 1, .folder = "build/sim"};
     command.options = (sim_run_options){.program = argv[0], .shrink = true};
-    for (size_t i = 0; i < SIM_BOUND_COUNT; i++) command.options.maximum[i] = 100000;
+    for (size_t i = 0; i < SIM_BOUND_COUNT; i++) command.options.maximum[i] = NO_BOUND;
     (void)read_faults("all", command.options.allowed);
-    if (argc < 2) return usage_error("missing command: scenarios, faults, permits or holds");
+    if (argc < 2)
+        return usage_error("missing command: scenarios, faults, permits, holds or throttle");
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) {
             command.options.verbose = true;
@@ -116,6 +131,7 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "scenarios") == 0) {
         return sim_scenarios(command.seeds ? command.seeds : 10, command.folder, command.jobs);
     }
+    if (strcmp(argv[1], "throttle") == 0) return run_throttle(&command);
     command.options.permits = strcmp(argv[1], "permits") == 0;
     command.options.holds = strcmp(argv[1], "holds") == 0;
     bool faults = strcmp(argv[1], "faults") == 0;

@@ -21,6 +21,7 @@
  *   sim_holds.c          holds: processes, messages, configurations, permits that wait
  *   sim_hold_client.c    the holders
  *   sim_hold_account.c   an account of the units in use
+ *   sim_throttle*.c      a server with more requests than it can do: see sim_throttle.h
  *   sim.c                the command line
  *
  * A system has nodes and clients. Each node has processes, which elect its master. Each client
