@@ -111,6 +111,36 @@ static void a_reset_and_a_ban_are_logged_with_the_name_of_the_token(void **state
     server_stop(&fixture.server);
 }
 
+#define SLOTS                                                                                      \
+    "{\"resources\": [{\"identifier_glob\": \"login\", \"limits\": [{\"name\": \"slots\", "        \
+    "\"kind\": \"CONCURRENCY\", \"limit\": 1, \"time_to_live\": 600, \"on_restart\": "             \
+    "\"full\"}]}]}"
+#define HOLD(id)                                                                                   \
+    "{\"client_id\": \"c\", \"permit\": [{\"request_id\": " id ", \"item\": [{\"resource_id\": "   \
+    "\"login\", \"key\": \"ann\"}]}]}"
+
+/* P20: units that somebody holds cannot be reset, because they are in use. A ban does not concern
+ * what is held at once. */
+static void a_reset_frees_no_units_that_are_held(void **state) {
+    (void)state;
+    struct process *files = process_new();
+    file_write(files->config, TOKENS);
+    struct fixture fixture =
+        fixture_start(SLOTS, (const char *[]){"--http-token", files->config, NULL});
+    const char *lines = HOST JSON BEARER("top-4");
+    expect_post(&fixture, "/v1/acquire", lines, HOLD("1"), 200, "\"expires_in\":600");
+    expect_post(&fixture, "/v1/inspect", lines, ENTRY(""), 200,
+                "\"name\":\"slots\",\"limit\":1,\"used\":1,\"remaining\":0");
+    expect_post(&fixture, "/v1/reset", lines, ENTRY(""), 200, "\"entry\":[");
+    expect_post(&fixture, "/v1/reset", lines, ENTRY(", \"limit\": \"slots\""), 200, "\"entry\":[");
+    expect_post(&fixture, "/v1/acquire", lines, HOLD("2"), 200, "\"reason\":\"CONCURRENCY\"");
+    expect_post(&fixture, "/v1/release", lines,
+                "{\"client_id\": \"c\", \"entry\": [{\"request_id\": 1}]}", 200, "\"amount\":[]");
+    expect_post(&fixture, "/v1/inspect", lines, ENTRY(""), 200, "\"used\":0,\"remaining\":1");
+    expect_post(&fixture, "/v1/acquire", lines, HOLD("2"), 200, "GRANTED");
+    server_stop(&fixture.server);
+}
+
 /* Not every transport knows who sends a message. */
 static void a_key_is_inspected_and_reset_only_over_http_with_a_token(void **state) {
     (void)state;
@@ -310,6 +340,7 @@ int main(int argc, char **argv) {
         TEST(a_role_decides_what_a_token_allows),
         TEST(permits_need_the_role_of_their_method),
         TEST(a_reset_and_a_ban_are_logged_with_the_name_of_the_token),
+        TEST(a_reset_frees_no_units_that_are_held),
         TEST(a_key_is_inspected_and_reset_only_over_http_with_a_token),
         TEST(a_token_that_is_not_in_the_file_is_refused),
         TEST(a_wrong_token_is_logged),
