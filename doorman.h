@@ -2315,7 +2315,7 @@ typedef struct doorman_throttle doorman_throttle;
 /* Why a request is refused. */
 typedef enum doorman_throttle_reason {
     DOORMAN_THROTTLE_FULL,        /* the queue has no room for it (H2, H4) */
-    DOORMAN_THROTTLE_DISPLACED,   /* a request of higher criticality needed its room (H4) */
+    DOORMAN_THROTTLE_DISPLACED,   /* a request that goes before it needed its room (H4) */
     DOORMAN_THROTTLE_WAITED,      /* it has waited too long (H5) */
     DOORMAN_THROTTLE_LATE,        /* its deadline had passed when it arrived (H5) */
     DOORMAN_THROTTLE_BAD_REQUEST, /* its criticality is above 15, or its id is in use */
@@ -2329,9 +2329,9 @@ typedef enum doorman_throttle_result {
 } doorman_throttle_result;
 
 typedef struct doorman_throttle_options {
-    double queue_cost;     /* required: the largest sum of the predicted costs of the requests that
-                              wait, in units of cost, (0, 1e15]. A useful value is 100 ms of the
-                              work of the server */
+    double queue_cost;     /* required: the queue is full when the predicted costs of the requests
+                              that wait have this sum, in units of cost, (0, 1e15]. A useful value
+                              is 100 ms of the work of the server */
     size_t queue_max;      /* the most requests that wait, 1 to 1,000,000; default 10,000 */
     size_t concurrency;    /* the most requests that are worked on at once, 1 to 1,000,000; default
                               10,000. A useful value is one to two times the number of workers */
@@ -18324,22 +18324,23 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  * H2 The cost of a request is predicted from its class: an average with the weight max(1/n, 0.02),
  *    where n counts the requests of the class that have finished. A class of which no request has
  *    finished has the mean of all classes. The queue is bounded by the sum of the predicted costs
- *    and by a number. An empty queue takes any request.
+ *    and by a number. It has room while the sum is below its bound, so one request can pass the
+ *    bound. Otherwise cheap requests would fill the room for an expensive one, again and again.
  * H3 At most `concurrency` requests are worked on at once. With `rate`, a bucket of tokens limits
  *    the predicted cost that starts. The bucket holds 0.1 s of the rate. A request starts if the
  *    bucket has its cost, or is full. The bucket can be in debt after this. `finish` adds the
  *    difference between the predicted and the actual cost.
- * H4 If a request does not fit, requests of lower criticality are refused until it fits. The lowest
- *    criticality goes first, and the newest of its requests. If all these requests are not
- *    sufficient, only the request that arrives is refused.
+ * H4 If there is no room for a request, the requests that would go after it (H6) are refused until
+ *    there is room: always the one that would go last. If all these requests are not sufficient,
+ *    only the request that arrives is refused.
  * H5 A request may wait for max_wait, and for half of the time from its arrival to its deadline. At
  *    exactly this time it can still start. Afterwards the next call refuses it. If max_wait follows
  *    the mean service time, its present value counts for all requests that wait.
  * H6 The highest criticality goes first. In a criticality the lowest cohort goes first. In a cohort
- *    the oldest goes first. But the newest goes first while the oldest has waited more than half of
- *    its limit. The cohort of a user is a keyed hash of the user and of the hour of `now`. It is
- *    computed once, at the offer. So a request that waits keeps its cohort when the hour ends, and
- *    the requests of one user can be in two cohorts for at most max_wait.
+ *    the oldest goes first. But once its oldest has waited more than half of its limit, the newest
+ *    goes first, until the cohort is empty. The cohort of a user is a keyed hash of the user and of
+ *    the hour of `now`. It is computed once, at the offer. So a request that waits keeps its cohort
+ *    when the hour ends, and the requests of one user can be in two cohorts for at most max_wait.
  * H9 Above the part `warn_at` of either bound, a request is taken with a warning. retry_after is
  *    max(max_wait, 100 ms), multiplied by a random factor from 0.5 to 1.5.
  * H10 Each first try of a client adds 0.1 token. At most 10 tokens are kept. Each retry takes one.
@@ -18355,8 +18356,11 @@ size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, do
  * A slot that is refused is in the list of refusals until the caller has read it. There is one slot
  * more than queue_max + concurrency, so a request that displaces others always finds one.
  *
- * Sums of costs are doubles. They are at most queue_cost, or the cost of the one request that an
- * empty queue took. They become exactly 0 when the queue empties, so rounding does not add up.
+ * While the newest goes first, a request that arrives takes the place of the oldest. So it always
+ * has a chance, whatever it costs, and the refusals are quick. `make sim THROTTLE=1` shows this.
+ *
+ * Sums of costs are doubles. They are at most queue_cost and the cost of one request. They become
+ * exactly 0 when the queue empties, so rounding does not add up.
  */
 enum {
     DOORMAN__COHORTS = 8,
@@ -18392,6 +18396,14 @@ typedef struct doorman__queued_list {
     uint32_t first, last;
 } doorman__queued_list;
 
+/* The requests of one criticality and cohort that wait. */
+typedef struct doorman__cohort {
+    doorman__queued_list list;
+    size_t count;
+    double cost;
+    bool newest_first; /* a former oldest had waited more than half of its limit (H6) */
+} doorman__cohort;
+
 /* An average that follows changes (H2). */
 typedef struct doorman__average {
     uint64_t count;
@@ -18412,11 +18424,9 @@ struct doorman_throttle {
     uint32_t *heap;
     doorman__class *classes; /* a table with open addressing */
     size_t bucket_mask, class_mask, class_count, heap_count;
-    doorman__queued_list cohorts[DOORMAN_CRITICALITIES][DOORMAN__COHORTS];
+    doorman__cohort cohorts[DOORMAN_CRITICALITIES][DOORMAN__COHORTS];
     unsigned used_criticalities;                  /* bit i: criticality i has requests that wait */
     unsigned used_cohorts[DOORMAN_CRITICALITIES]; /* bit i: cohort i has requests that wait */
-    double costs[DOORMAN_CRITICALITIES];          /* of the requests that wait */
-    size_t counts[DOORMAN_CRITICALITIES];
     doorman__queued_list ages, refusals, unused;
     doorman__average cost, service; /* of all classes; the service time is in nanoseconds */
     double tokens;                  /* of `rate` */
@@ -18569,25 +18579,41 @@ static doorman_time doorman__throttle_retry_after(doorman_throttle *throttle) {
     return doorman__scale(wait, 0.5 + doorman__random_unit(&throttle->random));
 }
 
+/* Returns until when a request that waits can start (H5). */
+static doorman_time doorman__throttle_limit(const doorman_throttle *throttle, uint32_t index) {
+    const doorman__queued *slot = &throttle->slots[index];
+    return doorman__earlier(doorman__after(slot->since, doorman__throttle_max_wait(throttle)),
+                            slot->half_at);
+}
+
+/* Returns whether the newest request of a cohort goes first (H6). Precondition: the cohort is not
+ * empty. */
+static bool doorman__newest_first(const doorman_throttle *throttle, const doorman__cohort *cohort) {
+    doorman_time since = throttle->slots[cohort->list.first].since;
+    doorman_time limit = doorman__throttle_limit(throttle, cohort->list.first) - since;
+    return cohort->newest_first || throttle->now - since > limit / 2;
+}
+
 /* Takes a slot that waits out of all queues. It stays in the table of ids. */
 static void doorman__throttle_dequeue(doorman_throttle *throttle, uint32_t index) {
     const doorman__queued *slot = &throttle->slots[index];
     unsigned level = slot->criticality;
-    doorman__queued_list *cohort = &throttle->cohorts[level][slot->cohort];
-    assert(slot->state == DOORMAN__QUEUED_WAITS && throttle->counts[level] > 0);
-    doorman__queued_remove(throttle, cohort, DOORMAN__BY_COHORT, index);
+    doorman__cohort *cohort = &throttle->cohorts[level][slot->cohort];
+    assert(slot->state == DOORMAN__QUEUED_WAITS && cohort->count > 0);
+    if (index == cohort->list.first) cohort->newest_first = doorman__newest_first(throttle, cohort);
+    doorman__queued_remove(throttle, &cohort->list, DOORMAN__BY_COHORT, index);
     doorman__queued_remove(throttle, &throttle->ages, DOORMAN__BY_AGE, index);
     doorman__deadlines_remove(throttle, index);
-    if (cohort->first == DOORMAN__NO_SLOT) throttle->used_cohorts[level] &= ~(1u << slot->cohort);
     throttle->counters.waiting--;
     throttle->counters.waiting_cost -= slot->cost;
-    throttle->costs[level] -= slot->cost;
-    if (--throttle->counts[level] == 0) {
-        throttle->costs[level] = 0;
-        throttle->used_criticalities &= ~(1u << level);
+    cohort->cost -= slot->cost;
+    if (--cohort->count == 0) {
+        *cohort = (doorman__cohort){.list = cohort->list};
+        throttle->used_cohorts[level] &= ~(1u << slot->cohort);
+        if (!throttle->used_cohorts[level]) throttle->used_criticalities &= ~(1u << level);
     }
     if (throttle->counters.waiting == 0) throttle->counters.waiting_cost = 0;
-    assert((throttle->counts[level] == 0) == (throttle->used_cohorts[level] == 0));
+    assert((cohort->count == 0) == (cohort->list.first == DOORMAN__NO_SLOT));
 }
 
 static void doorman__throttle_refuse(doorman_throttle *throttle, uint32_t index,
@@ -18600,13 +18626,6 @@ static void doorman__throttle_refuse(doorman_throttle *throttle, uint32_t index,
     slot->retry_after = doorman__throttle_retry_after(throttle);
     throttle->counters.refused[reason]++;
     doorman__queued_push(throttle, &throttle->refusals, DOORMAN__BY_AGE, index);
-}
-
-/* Returns until when a request that waits can start (H5). */
-static doorman_time doorman__throttle_limit(const doorman_throttle *throttle, uint32_t index) {
-    const doorman__queued *slot = &throttle->slots[index];
-    return doorman__earlier(doorman__after(slot->since, doorman__throttle_max_wait(throttle)),
-                            slot->half_at);
 }
 
 /* Moves the clock, and refuses what has waited too long (H5). Each refusal is O(1) by max_wait, and
@@ -18642,50 +18661,65 @@ static unsigned doorman__highest_bit(unsigned bits) {
     return bit;
 }
 
-/* Returns whether the queue has room beside `count` requests whose costs have the sum `sum`. */
-static bool doorman__throttle_fits(const doorman_throttle *throttle, size_t count, double sum,
-                                   double cost) {
-    if (count == 0) return true;
-    return count < throttle->options.queue_max && sum + cost <= throttle->options.queue_cost;
+/* Returns whether the queue has room beside `count` requests whose costs have the sum `sum`. The
+ * cost of the request that arrives does not count, so it can pass the bound (H2). */
+static bool doorman__throttle_has_room(const doorman_throttle *throttle, size_t count, double sum) {
+    const doorman_throttle_options *options = &throttle->options;
+    return count == 0 || (count < options->queue_max && sum < options->queue_cost);
 }
 
-static bool doorman__throttle_fits_now(const doorman_throttle *throttle, double cost) {
-    return doorman__throttle_fits(throttle, throttle->counters.waiting,
-                                  throttle->counters.waiting_cost, cost);
+/* Returns whether a request of a criticality and a cohort goes before the request that goes last.
+ * If so, the slot of the latter is written. Precondition: a request waits. */
+static bool doorman__throttle_last(const doorman_throttle *throttle, unsigned level,
+                                   unsigned cohort, uint32_t *index) {
+    unsigned last_level = doorman__lowest_bit(throttle->used_criticalities);
+    unsigned last_cohort = doorman__highest_bit(throttle->used_cohorts[last_level]);
+    const doorman__cohort *last = &throttle->cohorts[last_level][last_cohort];
+    bool newest_first = doorman__newest_first(throttle, last);
+    *index = newest_first ? last->list.first : last->list.last;
+    if (last_level != level) return last_level < level;
+    return last_cohort == cohort ? newest_first : last_cohort > cohort;
 }
 
-/* Returns the newest request of a criticality: the newest of the last ones of its cohorts. */
-static uint32_t doorman__throttle_newest(const doorman_throttle *throttle, unsigned level) {
-    uint32_t newest = DOORMAN__NO_SLOT;
-    for (unsigned i = 0; i < DOORMAN__COHORTS; i++) {
-        uint32_t last = throttle->cohorts[level][i].last;
-        if (last == DOORMAN__NO_SLOT) continue;
-        bool newer = newest == DOORMAN__NO_SLOT ||
-                     throttle->slots[last].number > throttle->slots[newest].number;
-        if (newer) newest = last;
+/* Adds up the first cohorts of a criticality, which go before a request that arrives. */
+static void doorman__throttle_add_cohorts(const doorman_throttle *throttle, unsigned level,
+                                          unsigned cohorts, size_t *count, double *sum) {
+    if (!throttle->used_cohorts[level]) return;
+    for (unsigned i = 0; i < cohorts; i++) {
+        *count += throttle->cohorts[level][i].count;
+        *sum += throttle->cohorts[level][i].cost;
     }
-    assert(newest != DOORMAN__NO_SLOT);
-    return newest;
 }
 
-/* Makes room for a request, if requests of lower criticality have enough room (H4). Returns
- * whether there is room. */
-static bool doorman__throttle_make_room(doorman_throttle *throttle, unsigned level, double cost) {
-    if (throttle->unused.first == DOORMAN__NO_SLOT) return false; /* refusals were not read */
-    if (doorman__throttle_fits_now(throttle, cost)) return true;
-    size_t count = 0; /* what stays at least */
+/* Returns whether there is room for a request if all requests that go after it are refused. */
+static bool doorman__throttle_can_have_room(const doorman_throttle *throttle, unsigned level,
+                                            unsigned cohort) {
+    const doorman__cohort *own = &throttle->cohorts[level][cohort];
+    bool goes_first = own->count && doorman__newest_first(throttle, own);
+    size_t count = 0;
     double sum = 0;
-    for (unsigned i = level; i < DOORMAN_CRITICALITIES; i++) {
-        count += throttle->counts[i];
-        sum += throttle->costs[i];
+    doorman__throttle_add_cohorts(throttle, level, goes_first ? cohort : cohort + 1, &count, &sum);
+    for (unsigned i = level + 1; i < DOORMAN_CRITICALITIES; i++) {
+        doorman__throttle_add_cohorts(throttle, i, DOORMAN__COHORTS, &count, &sum);
     }
-    if (!doorman__throttle_fits(throttle, count, sum, cost)) return false;
-    while (!doorman__throttle_fits_now(throttle, cost)) {
-        unsigned lowest = doorman__lowest_bit(throttle->used_criticalities);
-        if (lowest >= level) break; /* sums that were rounded in another order differ */
-        doorman__throttle_refuse(throttle, doorman__throttle_newest(throttle, lowest),
-                                 DOORMAN_THROTTLE_DISPLACED);
-    }
+    return doorman__throttle_has_room(throttle, count, sum);
+}
+
+/* Makes room for a request, if the requests that go after it have enough room (H4). Returns whether
+ * there is room. */
+static bool doorman__throttle_make_room(doorman_throttle *throttle, unsigned level,
+                                        unsigned cohort) {
+    const doorman_throttle_counters *counters = &throttle->counters;
+    if (throttle->unused.first == DOORMAN__NO_SLOT) return false; /* refusals were not read */
+    if (doorman__throttle_has_room(throttle, counters->waiting, counters->waiting_cost))
+        return true;
+    if (!doorman__throttle_can_have_room(throttle, level, cohort)) return false;
+    do {
+        uint32_t last;
+        /* Sums that were rounded in another order can differ. */
+        if (!doorman__throttle_last(throttle, level, cohort, &last)) break;
+        doorman__throttle_refuse(throttle, last, DOORMAN_THROTTLE_DISPLACED);
+    } while (!doorman__throttle_has_room(throttle, counters->waiting, counters->waiting_cost));
     return true;
 }
 
@@ -18698,11 +18732,12 @@ static unsigned doorman__throttle_cohort(const doorman_throttle *throttle, const
 
 /* Adds a request to the queues. Precondition: doorman__throttle_make_room returned true. */
 static void doorman__throttle_enqueue(doorman_throttle *throttle,
-                                      const doorman_throttle_request *request, double cost) {
+                                      const doorman_throttle_request *request, unsigned cohort) {
     uint32_t index = throttle->unused.first, *bucket;
     doorman__queued *slot = &throttle->slots[index];
     unsigned level = request->criticality;
-    unsigned cohort = doorman__throttle_cohort(throttle, request->user);
+    double cost = doorman__throttle_predict(throttle, request->class_id);
+    doorman__cohort *to = &throttle->cohorts[level][cohort];
     assert(slot->state == DOORMAN__QUEUED_FREE);
     doorman__queued_remove(throttle, &throttle->unused, DOORMAN__BY_AGE, index);
     bucket = doorman__throttle_bucket(throttle, request->id);
@@ -18718,12 +18753,12 @@ static void doorman__throttle_enqueue(doorman_throttle *throttle,
                               .cohort = (uint8_t)cohort,
                               .state = DOORMAN__QUEUED_WAITS};
     *bucket = index;
-    doorman__queued_push(throttle, &throttle->cohorts[level][cohort], DOORMAN__BY_COHORT, index);
+    doorman__queued_push(throttle, &to->list, DOORMAN__BY_COHORT, index);
     doorman__queued_push(throttle, &throttle->ages, DOORMAN__BY_AGE, index);
     throttle->used_criticalities |= 1u << level;
     throttle->used_cohorts[level] |= 1u << cohort;
-    throttle->counts[level]++;
-    throttle->costs[level] += cost;
+    to->count++;
+    to->cost += cost;
     throttle->counters.waiting++;
     throttle->counters.waiting_cost += cost;
     if (!request->deadline) return;
@@ -18742,9 +18777,9 @@ static bool doorman__throttle_take(doorman_throttle *throttle,
     *reason = DOORMAN_THROTTLE_LATE;
     if (request->deadline && request->deadline <= throttle->now) return false;
     *reason = DOORMAN_THROTTLE_FULL;
-    double cost = doorman__throttle_predict(throttle, request->class_id);
-    if (!doorman__throttle_make_room(throttle, request->criticality, cost)) return false;
-    doorman__throttle_enqueue(throttle, request, cost);
+    unsigned cohort = doorman__throttle_cohort(throttle, request->user);
+    if (!doorman__throttle_make_room(throttle, request->criticality, cohort)) return false;
+    doorman__throttle_enqueue(throttle, request, cohort);
     return true;
 }
 
@@ -18776,10 +18811,8 @@ doorman_throttle_result doorman_throttle_offer(doorman_throttle *throttle,
 static uint32_t doorman__throttle_first(const doorman_throttle *throttle) {
     unsigned level = doorman__highest_bit(throttle->used_criticalities);
     unsigned cohort = doorman__lowest_bit(throttle->used_cohorts[level]);
-    const doorman__queued_list *list = &throttle->cohorts[level][cohort];
-    doorman_time since = throttle->slots[list->first].since;
-    doorman_time limit = doorman__throttle_limit(throttle, list->first) - since;
-    return throttle->now - since > limit / 2 ? list->last : list->first;
+    const doorman__cohort *first = &throttle->cohorts[level][cohort];
+    return doorman__newest_first(throttle, first) ? first->list.last : first->list.first;
 }
 
 /* Returns how many tokens a request needs to start (H3). */
@@ -18919,7 +18952,7 @@ static bool doorman__throttle_allocate(doorman_throttle *throttle, size_t slots)
 static void doorman__throttle_start(doorman_throttle *throttle, size_t slots) {
     const doorman__queued_list none = {DOORMAN__NO_SLOT, DOORMAN__NO_SLOT};
     for (unsigned i = 0; i < DOORMAN_CRITICALITIES; i++) {
-        for (unsigned j = 0; j < DOORMAN__COHORTS; j++) throttle->cohorts[i][j] = none;
+        for (unsigned j = 0; j < DOORMAN__COHORTS; j++) throttle->cohorts[i][j].list = none;
     }
     throttle->ages = throttle->refusals = throttle->unused = none;
     for (size_t i = 0; i < slots; i++) doorman__throttle_free(throttle, (uint32_t)i);

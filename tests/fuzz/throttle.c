@@ -41,28 +41,32 @@ static size_t count_of(const throttle_world *world, request_state state) {
 
 /* ---- the recount ---- */
 
-/* Counts the requests of one criticality, and checks that each cohort is in order of arrival. */
-static void check_level(const throttle_world *world, unsigned level, double *sum) {
+/* What waits, by a recount. */
+typedef struct recount {
+    double sum, largest;
+} recount;
+
+/* Counts the requests of one cohort, and checks that they are in order of arrival. */
+static void check_cohort(const throttle_world *world, unsigned level, unsigned number,
+                         recount *all) {
     const doorman_throttle *throttle = world->throttle;
+    const doorman__cohort *cohort = &throttle->cohorts[level][number];
+    uint32_t at = cohort->list.first;
+    uint64_t last = 0;
     size_t count = 0;
-    double cost = 0;
-    for (unsigned cohort = 0; cohort < DOORMAN__COHORTS; cohort++) {
-        uint32_t at = throttle->cohorts[level][cohort].first;
-        uint64_t number = 0;
-        must((at != DOORMAN__NO_SLOT) == (throttle->used_cohorts[level] >> cohort & 1));
-        for (; at != DOORMAN__NO_SLOT; at = throttle->slots[at].next[DOORMAN__BY_COHORT]) {
-            const doorman__queued *slot = &throttle->slots[at];
-            must(slot->state == DOORMAN__QUEUED_WAITS && slot->number > number);
-            must(slot->criticality == level && slot->cohort == cohort);
-            must(world->requests[slot->id % IDS].state == WAITS);
-            number = slot->number;
-            cost += slot->cost;
-            count++;
-        }
+    for (; at != DOORMAN__NO_SLOT; at = throttle->slots[at].next[DOORMAN__BY_COHORT]) {
+        const doorman__queued *slot = &throttle->slots[at];
+        must(slot->state == DOORMAN__QUEUED_WAITS && slot->number > last);
+        must(slot->criticality == level && slot->cohort == number);
+        must(world->requests[slot->id % IDS].state == WAITS);
+        last = slot->number;
+        all->sum += slot->cost;
+        all->largest = fmax(all->largest, slot->cost);
+        count++;
     }
-    must(count == throttle->counts[level]);
-    must((count > 0) == (throttle->used_criticalities >> level & 1));
-    *sum += cost;
+    must(count == cohort->count && (count > 0 || !cohort->newest_first));
+    must((count > 0) == (throttle->used_cohorts[level] >> number & 1));
+    must(count == 0 || throttle->used_criticalities >> level & 1);
 }
 
 static void check_heap(const doorman_throttle *throttle) {
@@ -76,10 +80,11 @@ static void check_heap(const doorman_throttle *throttle) {
 static void check(const throttle_world *world) {
     doorman_throttle_counters counters;
     uint64_t refused = 0;
-    double sum = 0;
+    recount all = {0, 0};
+    double bound = world->options.queue_cost;
     doorman_throttle_read(world->throttle, &counters);
-    for (unsigned level = 0; level < DOORMAN_CRITICALITIES; level++) {
-        check_level(world, level, &sum);
+    for (unsigned i = 0; i < DOORMAN_CRITICALITIES * DOORMAN__COHORTS; i++) {
+        check_cohort(world, i / DOORMAN__COHORTS, i % DOORMAN__COHORTS, &all);
     }
     check_heap(world->throttle);
     for (int i = 0; i < DOORMAN_THROTTLE_REASON_COUNT; i++) refused += counters.refused[i];
@@ -88,8 +93,8 @@ static void check(const throttle_world *world) {
     must(counters.waiting == count_of(world, WAITS) && counters.running == count_of(world, RUNS));
     must(counters.waiting <= world->options.queue_max);
     must(counters.running <= world->options.concurrency);
-    must(fabs(counters.waiting_cost - sum) <= 1e-9 * fmax(1e15, world->options.queue_cost));
-    must(counters.waiting <= 1 || sum <= world->options.queue_cost * (1 + 1e-9) + 1e6);
+    must(fabs(counters.waiting_cost - all.sum) <= 1e-9 * fmax(1e15, bound));
+    must(all.sum <= all.largest + bound * (1 + 1e-9) + 1e6);
     must(counters.mean_service >= 0 && fuzz_amount(counters.mean_cost));
     must(doorman_throttle_due(world->throttle) > world->now);
 }
@@ -116,7 +121,7 @@ static void read_refusals(throttle_world *world, unsigned at_most) {
 }
 
 /* Finds what the last call has refused. The new refusals are the last ones of the list.
- *   level   only requests of a lower criticality may have been displaced */
+ *   level   only requests of a criticality below this may have been displaced */
 static void note_refusals(throttle_world *world, unsigned level) {
     const doorman_throttle *throttle = world->throttle;
     uint32_t at = throttle->refusals.first;
@@ -149,7 +154,7 @@ static void offer(throttle_world *world, unsigned op, unsigned value, unsigned m
     doorman_throttle_refusal refusal;
     doorman_throttle_result result =
         doorman_throttle_offer(world->throttle, &offered, &refusal, now);
-    note_refusals(world, offered.criticality);
+    note_refusals(world, offered.criticality + 1);
     if (result == DOORMAN_THROTTLE_REFUSED) {
         must(refusal.id == offered.id && refusal.reason != DOORMAN_THROTTLE_WAITED);
         check_wait(world, refusal.retry_after);

@@ -199,6 +199,21 @@ static void the_prediction_learns_only_from_amounts(void **state) {
     doorman_throttle_destroy(throttle);
 }
 
+static void one_request_passes_the_bound_whatever_it_costs(void **state) {
+    (void)state;
+    for (unsigned waiting = 9; waiting <= 10; waiting++) {
+        doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
+        finish_one(throttle, 9, 100);
+        finish_one(throttle, 0, 1);
+        for (uint64_t id = 1; id <= waiting; id++) offer(throttle, id, 0, 0);
+        const doorman_throttle_request large = {.id = 20, .class_id = 9};
+        assert_int_equal(doorman_throttle_offer(throttle, &large, NULL, 0),
+                         waiting < 10 ? DOORMAN_THROTTLE_WARNED : DOORMAN_THROTTLE_REFUSED);
+        assert_int_equal(offer(throttle, 21, 0, 0), DOORMAN_THROTTLE_REFUSED);
+        doorman_throttle_destroy(throttle);
+    }
+}
+
 /* ---- H3: concurrency and rate ---- */
 
 static void work_starts_within_the_concurrency(void **state) {
@@ -260,18 +275,62 @@ static void nothing_is_displaced_if_that_would_not_suffice(void **state) {
     finish_one(throttle, 9, 5);
     finish_one(throttle, 1, 1);
     const doorman_throttle_request cheap = {.id = 1, .class_id = 1};
-    const doorman_throttle_request high = {.id = 2, .class_id = 1, .criticality = 5};
-    const doorman_throttle_request large = {.id = 3, .class_id = 9, .criticality = 5};
+    const doorman_throttle_request high = {.id = 2, .class_id = 9, .criticality = 5};
+    const doorman_throttle_request other = {.id = 3, .class_id = 1, .criticality = 5};
     doorman_throttle_offer(throttle, &cheap, NULL, 0);
     doorman_throttle_offer(throttle, &high, NULL, 0);
     doorman_throttle_refusal refusal;
-    assert_int_equal(doorman_throttle_offer(throttle, &large, &refusal, 0),
+    assert_int_equal(doorman_throttle_offer(throttle, &other, &refusal, 0),
                      DOORMAN_THROTTLE_REFUSED);
     assert_int_equal(refusal.id, 3);
     assert_int_equal(refusal.reason, DOORMAN_THROTTLE_FULL);
     assert_int_equal(counters_of(throttle).waiting, 2);
     assert_int_equal(refused(throttle, DOORMAN_THROTTLE_FULL), 0);
     doorman_throttle_destroy(throttle);
+}
+
+/* Returns an id whose user is in a cohort. */
+static uint64_t id_in(doorman_throttle *throttle, unsigned cohort, uint64_t from, char user[24]) {
+    for (;; from++) {
+        snprintf(user, 24, "%llu", (unsigned long long)from);
+        if (doorman__throttle_cohort(throttle, user) == cohort) return from;
+    }
+}
+
+static void a_lower_cohort_displaces_the_highest(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 3});
+    const unsigned cohorts[] = {6, 2, 4, 4, 1, 3};
+    uint64_t ids[6] = {0};
+    doorman_throttle_result results[6];
+    for (size_t i = 0; i < 6; i++) {
+        char user[24];
+        ids[i] = id_in(throttle, cohorts[i], 1000 * (i + 1), user);
+        const doorman_throttle_request request = {.id = ids[i], .user = user};
+        results[i] = doorman_throttle_offer(throttle, &request, NULL, 0);
+    }
+    assert_int_equal(results[3], DOORMAN_THROTTLE_WARNED); /* it displaces the one of cohort 6 */
+    assert_int_equal(refused(throttle, DOORMAN_THROTTLE_DISPLACED), ids[0]);
+    assert_int_equal(results[4], DOORMAN_THROTTLE_WARNED);
+    assert_int_equal(refused(throttle, DOORMAN_THROTTLE_DISPLACED), ids[3]); /* the newest of 4 */
+    assert_int_equal(results[5], DOORMAN_THROTTLE_WARNED);
+    assert_int_equal(refused(throttle, DOORMAN_THROTTLE_DISPLACED), ids[2]);
+    assert_int_equal(next(throttle, 0), ids[4]);
+    doorman_throttle_destroy(throttle);
+}
+
+static void while_the_newest_goes_first_it_takes_the_place_of_the_oldest(void **state) {
+    (void)state;
+    for (doorman_time late = 0; late <= 1; late++) {
+        doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 3});
+        for (uint64_t id = 1; id <= 3; id++) offer(throttle, id, 0, (doorman_time)id);
+        doorman_time now = 50 * MILLISECOND + 1 + late;
+        doorman_throttle_result result = offer(throttle, 4, 0, now);
+        assert_int_equal(result, late ? DOORMAN_THROTTLE_WARNED : DOORMAN_THROTTLE_REFUSED);
+        assert_int_equal(refused(throttle, DOORMAN_THROTTLE_DISPLACED), late ? 1 : 0);
+        assert_int_equal(next(throttle, now), late ? 4 : 1);
+        doorman_throttle_destroy(throttle);
+    }
 }
 
 /* ---- H5: time ---- */
@@ -376,6 +435,22 @@ static void the_newest_goes_first_while_the_oldest_has_waited_more_than_half(voi
     }
 }
 
+static void the_newest_goes_first_until_its_cohort_is_empty(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
+    offer(throttle, 1, 0, 0);
+    offer(throttle, 2, 0, 60 * MILLISECOND);
+    offer(throttle, 3, 0, 60 * MILLISECOND);
+    doorman_throttle_update(throttle, 100 * MILLISECOND + 1);
+    assert_int_equal(refused(throttle, DOORMAN_THROTTLE_WAITED), 1);
+    assert_int_equal(next(throttle, 100 * MILLISECOND + 1), 3); /* the oldest has waited 40 ms */
+    assert_int_equal(next(throttle, 100 * MILLISECOND + 1), 2);
+    offer(throttle, 4, 0, 101 * MILLISECOND);
+    offer(throttle, 5, 0, 101 * MILLISECOND);
+    assert_int_equal(next(throttle, 101 * MILLISECOND), 4);
+    doorman_throttle_destroy(throttle);
+}
+
 static void a_user_has_one_cohort_for_an_hour(void **state) {
     (void)state;
     doorman_throttle *throttle =
@@ -453,57 +528,79 @@ typedef struct model {
     size_t count;
     uint64_t refused[MODEL_MAX];
     size_t refused_count;
+    bool newest_first[4][DOORMAN__COHORTS];
 } model;
 
-static void model_remove(model *m, size_t at) {
-    memmove(&m->waiting[at], &m->waiting[at + 1], (--m->count - at) * sizeof *m->waiting);
+static bool model_same_cohort(const model_request *a, const model_request *b) {
+    return a->criticality == b->criticality && a->cohort == b->cohort;
 }
 
-static void model_refuse(model *m, size_t at) {
+/* Returns the oldest request of the same cohort. */
+static size_t model_oldest(const model *m, size_t at) {
+    for (size_t i = 0;; i++) {
+        if (model_same_cohort(&m->waiting[i], &m->waiting[at])) return i;
+    }
+}
+
+static bool model_newest_first(const model *m, size_t at, doorman_time now) {
+    const model_request *oldest = &m->waiting[model_oldest(m, at)];
+    return m->newest_first[oldest->criticality][oldest->cohort] ||
+           now - oldest->arrived > (oldest->limit - oldest->arrived) / 2;
+}
+
+static void model_remove(model *m, size_t at, doorman_time now) {
+    const model_request removed = m->waiting[at];
+    bool *newest_first = &m->newest_first[removed.criticality][removed.cohort];
+    if (model_oldest(m, at) == at) *newest_first = model_newest_first(m, at, now);
+    memmove(&m->waiting[at], &m->waiting[at + 1], (--m->count - at) * sizeof *m->waiting);
+    for (size_t i = 0; i < m->count; i++) {
+        if (model_same_cohort(&m->waiting[i], &removed)) return;
+    }
+    *newest_first = false; /* the cohort is empty */
+}
+
+static void model_refuse(model *m, size_t at, doorman_time now) {
     m->refused[m->refused_count++] = m->waiting[at].id;
-    model_remove(m, at);
+    model_remove(m, at, now);
 }
 
 static void model_update(model *m, doorman_time now) {
     for (size_t i = m->count; i-- > 0;) {
-        if (now > m->waiting[i].limit) model_refuse(m, i);
+        if (now > m->waiting[i].limit) model_refuse(m, i, now);
     }
 }
 
-/* Each request costs 1, and the queue takes MODEL_QUEUE. */
-static bool model_offer(model *m, model_request request) {
-    if (m->count == MODEL_QUEUE) {
-        size_t victim = 0;
-        for (size_t i = 0; i < m->count; i++) {
-            if (m->waiting[i].criticality <= m->waiting[victim].criticality) victim = i;
-        }
-        if (m->waiting[victim].criticality >= request.criticality) return false;
-        model_refuse(m, victim);
+/* Returns whether the request at i goes before the one at j. */
+static bool model_before(const model *m, size_t i, size_t j, doorman_time now) {
+    const model_request *a = &m->waiting[i], *b = &m->waiting[j];
+    if (a->criticality != b->criticality) return a->criticality > b->criticality;
+    if (a->cohort != b->cohort) return a->cohort < b->cohort;
+    return model_newest_first(m, i, now) ? i > j : i < j;
+}
+
+/* Each request costs 1, and the queue takes MODEL_QUEUE. If there are more, the last is refused. */
+static bool model_offer(model *m, model_request request, doorman_time now) {
+    m->waiting[m->count++] = request;
+    if (m->count <= MODEL_QUEUE) return true;
+    size_t last = 0;
+    for (size_t i = 1; i < m->count; i++) {
+        if (model_before(m, last, i, now)) last = i;
     }
+    m->count--;
+    if (last == MODEL_QUEUE) return false;
+    model_refuse(m, last, now);
     m->waiting[m->count++] = request;
     return true;
 }
 
 static uint64_t model_next(model *m, doorman_time now) {
     if (m->count == 0) return 0;
-    size_t oldest = 0;
+    size_t first = 0;
     for (size_t i = 1; i < m->count; i++) {
-        const model_request *a = &m->waiting[i], *b = &m->waiting[oldest];
-        bool before = a->criticality > b->criticality ||
-                      (a->criticality == b->criticality && a->cohort < b->cohort);
-        if (before) oldest = i;
+        if (model_before(m, i, first, now)) first = i;
     }
-    const model_request first = m->waiting[oldest];
-    size_t chosen = oldest;
-    if (now - first.arrived > (first.limit - first.arrived) / 2) {
-        for (size_t i = oldest; i < m->count; i++) {
-            bool same = m->waiting[i].criticality == first.criticality &&
-                        m->waiting[i].cohort == first.cohort;
-            if (same) chosen = i;
-        }
-    }
-    uint64_t id = m->waiting[chosen].id;
-    model_remove(m, chosen);
+    uint64_t id = m->waiting[first].id;
+    model_remove(m, first, now);
     return id;
 }
 
@@ -534,7 +631,7 @@ static void offer_to_both(doorman_throttle *throttle, model *m, uint64_t id, doo
     if (request.deadline && half < own.limit) own.limit = half;
     bool taken = doorman_throttle_offer(throttle, &request, NULL, now) != DOORMAN_THROTTLE_REFUSED;
     model_update(m, now);
-    assert_int_equal(taken, model_offer(m, own));
+    assert_int_equal(taken, model_offer(m, own, now));
 }
 
 /* H4, H5, H6: random histories give what the slow model gives. */
@@ -588,10 +685,13 @@ int main(void) {
         cmocka_unit_test(an_unknown_id_and_a_second_finish_change_nothing),
         cmocka_unit_test(a_class_costs_its_average_and_an_unknown_class_the_mean),
         cmocka_unit_test(the_prediction_learns_only_from_amounts),
+        cmocka_unit_test(one_request_passes_the_bound_whatever_it_costs),
         cmocka_unit_test(work_starts_within_the_concurrency),
         cmocka_unit_test(work_starts_at_the_rate_and_is_corrected_at_the_end),
         cmocka_unit_test(a_higher_criticality_displaces_the_lowest_and_newest),
         cmocka_unit_test(nothing_is_displaced_if_that_would_not_suffice),
+        cmocka_unit_test(a_lower_cohort_displaces_the_highest),
+        cmocka_unit_test(while_the_newest_goes_first_it_takes_the_place_of_the_oldest),
         cmocka_unit_test(a_request_waits_at_most_max_wait),
         cmocka_unit_test(a_request_waits_for_half_of_the_time_to_its_deadline),
         cmocka_unit_test(a_deadline_in_the_past_is_refused),
@@ -599,6 +699,7 @@ int main(void) {
         cmocka_unit_test(a_clock_that_steps_back_stands_still),
         cmocka_unit_test(ten_thousand_requests_can_time_out_at_once),
         cmocka_unit_test(the_newest_goes_first_while_the_oldest_has_waited_more_than_half),
+        cmocka_unit_test(the_newest_goes_first_until_its_cohort_is_empty),
         cmocka_unit_test(a_user_has_one_cohort_for_an_hour),
         cmocka_unit_test(a_queue_that_is_nearly_full_warns),
         cmocka_unit_test(refusals_that_are_not_read_use_room_and_lose_nothing),
