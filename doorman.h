@@ -21066,9 +21066,11 @@ static void doorman__call_free(doorman_permit_client *client, doorman__call *cal
     DOORMAN_FREE(call);
 }
 
-/* Sets that the result of a call is in `acquired`. */
+/* Sets that the result of a call is in `acquired`. A peer does not change this result any more. */
 static void doorman__call_settle(doorman_permit_client *client, doorman__call *call) {
     doorman__timer_clear(&client->timers, &call->timer);
+    if (call->peer) call->peer->peer = NULL;
+    call->peer = NULL;
     doorman__call_move(client, call, DOORMAN__CALL_DECIDED);
 }
 

@@ -509,6 +509,24 @@ static void a_refused_transfer_gives_its_units_back(void **state) {
     world_end(w);
 }
 
+/* The timeout of the caller ends, and the answer comes before the caller takes its result. */
+static void a_late_answer_to_a_transfer_does_not_change_its_result(void **state) {
+    UNUSED;
+    world *w = world_with_hold();
+    const double amount = 0.5;
+    transfer(w, &amount, 1);
+    w->now += SECOND / 2;
+    take(w, DOORMAN_TRANSFER);
+    w->now += SECOND / 2;
+    assert_true(is_quiet(w));
+    const doorman_hold refused = {.reason = DOORMAN_REASON_MAX_HOLDS};
+    respond_holds(w, &refused, 1);
+    assert_true(next(w) && !w->acquired.granted);
+    assert_int_equal(w->acquired.decided_by, DOORMAN_BY_FALLBACK);
+    assert_float_equal(held(w).units[0], 1.5, 0); /* they do not return */
+    world_end(w);
+}
+
 static void a_seized_transfer_is_a_hold_with_its_items(void **state) {
     UNUSED;
     world *w = world_start();
@@ -1071,6 +1089,7 @@ int main(void) {
         cmocka_unit_test(a_canceled_wait_is_released_in_the_queue),
         cmocka_unit_test(a_transfer_takes_its_units_at_once),
         cmocka_unit_test(a_refused_transfer_gives_its_units_back),
+        cmocka_unit_test(a_late_answer_to_a_transfer_does_not_change_its_result),
         cmocka_unit_test(a_seized_transfer_is_a_hold_with_its_items),
         cmocka_unit_test(a_seizure_of_what_is_gone_is_refused),
         cmocka_unit_test(in_shadow_a_granted_hold_is_renewed_and_released),
