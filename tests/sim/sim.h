@@ -20,6 +20,7 @@
  *   sim_definition.c     random configurations of permits
  *   sim_holds.c          holds: processes, messages, configurations, permits that wait
  *   sim_hold_client.c    the holders
+ *   sim_hold_agent.c     holders with a doorman_permit_client
  *   sim_hold_account.c   an account of the units in use
  *   sim_throttle*.c      a server with more requests than it can do: see sim_throttle.h
  *   sim.c                the command line

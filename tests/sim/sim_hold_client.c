@@ -29,12 +29,15 @@ double sim_hold_in_use(const sim_world *world, size_t client, const sim_hold_job
 
 /* ---- sending */
 
-static void send_job(sim_world *world, size_t client, sim_hold_job *job, doorman_method method) {
+static void ssim_holder_end_job(sim_world *world, size_t client, sim_hold_job *job,
+                                doorman_method method) {
     sim_holder *holder = &world->holds->holders[client];
     sim_hold_call call = job->ask;
     uint64_t *random = &world->holds->random;
     if (sim_below(random, 10) == 0) holder->process = random_process(world, client, random);
     call.method = method;
+    call.count = 1;
+    call.from_agent = false;
     call.client = client;
     call.job = (size_t)(job - holder->jobs);
     call.process = holder->process;
@@ -42,11 +45,10 @@ static void send_job(sim_world *world, size_t client, sim_hold_job *job, doorman
     call.serial = job->serial;
     call.sent_at = local_of(world, client);
     job->again_at = call.sent_at + sim_time_between(random, SECOND / 10, 3 * SECOND);
-    sim_holds_send(world, &call);
+    sim_holds_send(world, &call, 1);
 }
 
-/* Ends a job. Later answers to it are ignored. */
-static void end_job(sim_hold_job *job) {
+void sim_holder_end_job(sim_hold_job *job) {
     job->state = SIM_HOLD_FREE;
     job->serial++;
 }
@@ -66,29 +68,38 @@ static void draw_items(sim_holds *holds, sim_hold_call *ask, uint64_t *random) {
     }
 }
 
+void sim_holder_draw_ask(sim_world *world, sim_hold_call *ask) {
+    uint64_t *random = &world->holds->random;
+    draw_items(world->holds, ask, random);
+    if (sim_below(random, 4)) ask->max_wait = sim_time_between(random, 1, 30 * SECOND);
+    if (sim_below(random, 3) == 0) ask->time_to_live = sim_time_between(random, 1, 15 * SECOND);
+    ask->priority = (int)sim_below(random, 4);
+    ask->share = ask->item_count == 1 && sim_below(random, 8) == 0;
+    ask->detail = sim_below(random, 8) == 0;
+    ask->connected = sim_below(random, 2);
+}
+
 static void start_job(sim_world *world, size_t client, sim_hold_job *job) {
     uint64_t *random = &world->holds->random;
     sim_holder *holder = &world->holds->holders[client];
     uint64_t serial = job->serial + 1;
     *job = (sim_hold_job){.state = SIM_HOLD_ASKING, .serial = serial};
+    sim_holder_draw_ask(world, &job->ask);
+    if (holder->agent) {
+        sim_agent_ask(world, client, job);
+        return;
+    }
     job->ask.request_id = job->request_id = ++holder->request_ids;
-    draw_items(world->holds, &job->ask, random);
-    if (sim_below(random, 4)) job->ask.max_wait = sim_time_between(random, 1, 30 * SECOND);
-    if (sim_below(random, 3) == 0) job->ask.time_to_live = sim_time_between(random, 1, 15 * SECOND);
-    job->ask.priority = (int)sim_below(random, 4);
-    job->ask.share = job->ask.item_count == 1 && sim_below(random, 8) == 0;
-    job->ask.detail = sim_below(random, 8) == 0;
-    job->ask.connected = sim_below(random, 2);
     job->patience = (unsigned)(1 + sim_below(random, 12));
-    send_job(world, client, job, DOORMAN_ACQUIRE);
+    ssim_holder_end_job(world, client, job, DOORMAN_ACQUIRE);
 }
 
 /* Gives up what it has asked for. */
 static void cancel_job(sim_world *world, size_t client, sim_hold_job *job) {
     job->ask.id = 0;
     memset(job->ask.amounts, 0, sizeof job->ask.amounts);
-    send_job(world, client, job, DOORMAN_RELEASE);
-    end_job(job);
+    ssim_holder_end_job(world, client, job, DOORMAN_RELEASE);
+    sim_holder_end_job(job);
 }
 
 static void hold_units(sim_world *world, size_t client, sim_hold_job *job,
@@ -108,7 +119,7 @@ static void hold_units(sim_world *world, size_t client, sim_hold_job *job,
 }
 
 /* Continues to use some of the units, or none, before it says so. */
-static void keep_units(sim_hold_job *job, const double *keep) {
+void sim_holder_keep(sim_hold_job *job, const double *keep) {
     for (size_t i = 0; i < job->ask.item_count; i++) {
         if (job->amounts[i] > keep[i]) job->amounts[i] = keep[i];
         if (job->later[i] > keep[i]) job->later[i] = keep[i];
@@ -123,8 +134,8 @@ static void release_part(sim_world *world, size_t client, sim_hold_job *job) {
     }
     job->ask.id = job->id;
     job->ask.request_id = 0;
-    keep_units(job, job->ask.amounts);
-    send_job(world, client, job, DOORMAN_RELEASE);
+    sim_holder_keep(job, job->ask.amounts);
+    ssim_holder_end_job(world, client, job, DOORMAN_RELEASE);
     job->ask = ask;
 }
 
@@ -135,14 +146,14 @@ static void give_units(sim_world *world, size_t client, sim_hold_job *job) {
     bool transfers = sim_below(random, 3) == 0, by_request = sim_below(random, 4) == 0;
     double had[SIM_HOLD_ITEMS];
     memcpy(had, job->amounts, sizeof had);
-    keep_units(job, none);
+    sim_holder_keep(job, none);
     job->state = SIM_HOLD_GIVING;
     job->patience = (unsigned)sim_below(random, 4);
     job->ask.id = by_request && !transfers ? 0 : job->id;
     job->ask.request_id = by_request ? job->request_id : 0;
     if (transfers) job->ask.request_id = ++world->holds->holders[client].request_ids;
     for (size_t i = 0; i < SIM_HOLD_ITEMS; i++) job->ask.amounts[i] = transfers ? had[i] : 0;
-    send_job(world, client, job, transfers ? DOORMAN_TRANSFER : DOORMAN_RELEASE);
+    ssim_holder_end_job(world, client, job, transfers ? DOORMAN_TRANSFER : DOORMAN_RELEASE);
 }
 
 static void renew_units(sim_world *world, size_t client, sim_hold_job *job) {
@@ -150,7 +161,7 @@ static void renew_units(sim_world *world, size_t client, sim_hold_job *job) {
     memcpy(job->ask.amounts, job->amounts, sizeof job->amounts);
     job->ask.id = job->id;
     job->ask.request_id = 0;
-    send_job(world, client, job, DOORMAN_RENEW);
+    ssim_holder_end_job(world, client, job, DOORMAN_RENEW);
     job->again_at =
         local_of(world, client) +
         (doorman_time)(sim_between(&world->holds->random, 0.2, 0.4) * (double)job->life);
@@ -162,6 +173,10 @@ static void step_job(sim_world *world, size_t client, sim_hold_job *job) {
     uint64_t *random = &world->holds->random;
     doorman_time now = local_of(world, client);
     bool again = now >= job->again_at;
+    if (world->holds->holders[client].agent) {
+        sim_agent_step_job(world, client, job);
+        return;
+    }
     switch (job->state) {
     case SIM_HOLD_FREE: break;
     case SIM_HOLD_ASKING:
@@ -170,13 +185,13 @@ static void step_job(sim_world *world, size_t client, sim_hold_job *job) {
         if (job->patience-- == 0) {
             cancel_job(world, client, job);
         } else {
-            send_job(world, client, job,
-                     job->state == SIM_HOLD_ASKING ? DOORMAN_ACQUIRE : DOORMAN_SEIZE);
+            ssim_holder_end_job(world, client, job,
+                                job->state == SIM_HOLD_ASKING ? DOORMAN_ACQUIRE : DOORMAN_SEIZE);
         }
         break;
     case SIM_HOLD_HOLDING:
         if (now >= job->later_end) {
-            end_job(job);
+            sim_holder_end_job(job);
         } else if (now >= job->leave_at || world->now >= world->end) {
             give_units(world, client, job);
         } else if (again && job->renews) {
@@ -188,10 +203,11 @@ static void step_job(sim_world *world, size_t client, sim_hold_job *job) {
     case SIM_HOLD_GIVING:
         if (!again) break;
         if (job->patience-- == 0) {
-            end_job(job);
+            sim_holder_end_job(job);
         } else {
-            send_job(world, client, job,
-                     job->ask.id && job->ask.request_id ? DOORMAN_TRANSFER : DOORMAN_RELEASE);
+            ssim_holder_end_job(world, client, job,
+                                job->ask.id && job->ask.request_id ? DOORMAN_TRANSFER
+                                                                   : DOORMAN_RELEASE);
         }
         break;
     }
@@ -213,6 +229,7 @@ static void on_tick(sim_world *world, const sim_event *event) {
             step_job(world, event->actor, job);
         }
     }
+    if (holder->agent) sim_agent_step(world, event->actor);
     sim_hold_account_check(world);
 }
 
@@ -221,10 +238,12 @@ void sim_holder_start(sim_world *world, size_t client) {
     sim_holder *holder = &world->holds->holders[client];
     uint64_t *random = &world->holds->random;
     world->clients[client].machine.incarnation++;
-    for (size_t i = 0; i < SIM_HOLD_JOBS; i++) end_job(&holder->jobs[i]);
+    for (size_t i = 0; i < SIM_HOLD_JOBS; i++) sim_holder_end_job(&holder->jobs[i]);
     holder->process = random_process(world, client, random);
     holder->pace = sim_between(random, 0.3, 3);
     holder->neglect = sim_below(random, 2) ? sim_unit(random) : 0;
+    sim_agent_stop(world, client);
+    if (sim_below(random, 2)) sim_agent_start(world, client);
     sim_event event = {.handler = on_tick, .actor = client, .incarnation = ++holder->ticks};
     sim_schedule(world, world->now, event);
     sim_log(world, "%s starts", world->clients[client].id);
@@ -243,19 +262,23 @@ static void on_gift(sim_world *world, const sim_event *event) {
     uint64_t serial = job->serial + 1;
     *job = (sim_hold_job){.state = SIM_HOLD_SEIZING, .serial = serial, .patience = 4};
     job->ask = *given;
+    if (holder->agent) {
+        sim_agent_seize(world, event->actor, job, (uint64_t)event->lease);
+        return;
+    }
     job->ask.id = (uint64_t)event->lease;
     job->ask.request_id = job->request_id = ++holder->request_ids;
-    send_job(world, event->actor, job, DOORMAN_SEIZE);
+    ssim_holder_end_job(world, event->actor, job, DOORMAN_SEIZE);
 }
 
-static void pass_on(sim_world *world, const sim_hold_reply *reply) {
+void sim_holder_pass_on(sim_world *world, size_t call, uint64_t transfer_id) {
     uint64_t *random = &world->holds->random;
     size_t receivers = sim_below(random, 6) ? 1 : 2;
     for (size_t i = 0; i < receivers; i++) {
         sim_event event = {.handler = on_gift,
                            .actor = sim_pick(random, world->client_count),
-                           .incarnation = reply->call,
-                           .lease = (int64_t)reply->id};
+                           .incarnation = call,
+                           .lease = (int64_t)transfer_id};
         sim_schedule(world, world->now + sim_time_between(random, 0, SECOND), event);
     }
 }
@@ -284,12 +307,12 @@ static void reply_to_ask(sim_world *world, size_t client, sim_hold_job *job,
                          const sim_hold_call *call, const sim_hold_reply *reply) {
     if (reply->granted) {
         hold_units(world, client, job, call, reply);
-        if (!reply->id || local_of(world, client) >= job->end) end_job(job);
+        if (!reply->id || local_of(world, client) >= job->end) sim_holder_end_job(job);
     } else if (reply->gone) {
-        end_job(job);
+        sim_holder_end_job(job);
     } else if (reply->reason != DOORMAN_REASON_REPEATED &&
                reply->reason != DOORMAN_REASON_LEARNING) {
-        end_job(job);
+        sim_holder_end_job(job);
     }
 }
 
@@ -310,10 +333,10 @@ void sim_holder_reply(sim_world *world, const sim_hold_reply *reply) {
         if (reply->gone) job->renews = false;
         if (!reply->gone && reply->id == job->id) renewed(job, call, reply);
     } else if (job->state == SIM_HOLD_GIVING && call->method == DOORMAN_TRANSFER) {
-        if (!reply->gone && reply->granted) pass_on(world, reply);
-        end_job(job);
+        if (!reply->gone && reply->granted) sim_holder_pass_on(world, reply->call, reply->id);
+        sim_holder_end_job(job);
     } else if (job->state == SIM_HOLD_GIVING && call->method == DOORMAN_RELEASE) {
-        end_job(job);
+        sim_holder_end_job(job);
     }
     sim_hold_account_check(world);
 }

@@ -47,7 +47,7 @@ static void transmit(sim_world *world, sim_handler handler, const sim_hold_call 
     }
 }
 
-void sim_holds_send(sim_world *world, const sim_hold_call *call) {
+size_t sim_holds_add_call(sim_world *world, const sim_hold_call *call) {
     sim_holds *holds = world->holds;
     if (holds->call_count == holds->call_capacity) {
         holds->call_capacity = holds->call_capacity ? 2 * holds->call_capacity : 256;
@@ -55,13 +55,23 @@ void sim_holds_send(sim_world *world, const sim_hold_call *call) {
         if (!holds->calls) abort();
     }
     holds->calls[holds->call_count] = *call;
-    sim_log(world, "%s, job %zu: %s, request %llu, id %llu", world->clients[call->client].id,
-            call->job, doorman_method_name(call->method, false),
-            (unsigned long long)call->request_id, (unsigned long long)call->id);
-    transmit(world, on_call, call, holds->call_count++);
+    return holds->call_count++;
 }
 
-static void send_reply(sim_world *world, size_t process, const sim_hold_reply *reply) {
+void sim_holds_send(sim_world *world, const sim_hold_call *calls, size_t count) {
+    size_t first = world->holds->call_count;
+    for (size_t i = 0; i < count; i++) {
+        const sim_hold_call *call = &calls[i];
+        (void)sim_holds_add_call(world, call);
+        sim_log(world, "%s, job %zu: %s, request %llu, id %llu", world->clients[call->client].id,
+                call->job, doorman_method_name(call->method, false),
+                (unsigned long long)call->request_id, (unsigned long long)call->id);
+    }
+    transmit(world, on_call, calls, first);
+}
+
+/* Adds a response to one part of a message, and notes it in the account. */
+static size_t add_reply(sim_world *world, size_t process, const sim_hold_reply *reply) {
     sim_holds *holds = world->holds;
     const sim_hold_call *call = &holds->calls[reply->call];
     if (holds->reply_count == holds->reply_capacity) {
@@ -81,7 +91,12 @@ static void send_reply(sim_world *world, size_t process, const sim_hold_reply *r
                               : doorman_reason_name(reply->reason),
             (unsigned long long)reply->id, reply->amounts[0]);
     if (reply->is_master) sim_hold_account_reply(world, process, reply);
-    transmit(world, on_reply, call, holds->reply_count++);
+    return holds->reply_count++;
+}
+
+static void send_reply(sim_world *world, size_t process, const sim_hold_reply *reply) {
+    size_t index = add_reply(world, process, reply);
+    transmit(world, on_reply, &world->holds->calls[reply->call], index);
 }
 
 static void on_reply(sim_world *world, const sim_event *event) {
@@ -94,13 +109,16 @@ static void on_reply(sim_world *world, const sim_event *event) {
         if (!lost) sim_schedule(world, machine->paused_until, *event);
         return;
     }
-    sim_holder_reply(world, reply);
+    if (call->from_agent) {
+        sim_agent_reply(world, reply);
+    } else {
+        sim_holder_reply(world, reply);
+    }
 }
 
 /* ---- decisions */
 
-static void reply_to_permit(sim_world *world, size_t process, size_t call,
-                            const doorman_permit *permit) {
+static sim_hold_reply permit_reply(size_t call, const doorman_permit *permit) {
     sim_hold_reply reply = {.call = call, .is_master = true, .granted = permit->granted};
     reply.reason = permit->reason;
     reply.id = permit->granted ? permit->hold_id : 0;
@@ -108,7 +126,7 @@ static void reply_to_permit(sim_world *world, size_t process, size_t call,
     reply.expires_in = permit->expires_in;
     reply.item_count = permit->granted ? permit->item_count : 0;
     for (size_t i = 0; i < reply.item_count; i++) reply.amounts[i] = permit->items[i].granted;
-    send_reply(world, process, &reply);
+    return reply;
 }
 
 /* P7: while a permit waits, no later one with the same resource and key is granted, unless its
@@ -153,7 +171,8 @@ static void take_decisions(sim_world *world, size_t process) {
         sim_hold_wait wait = own->waits[i];
         remove_wait(own, i);
         if (permit.granted) granted[granted_count++] = wait;
-        reply_to_permit(world, process, wait.call, &permit);
+        sim_hold_reply reply = permit_reply(wait.call, &permit);
+        send_reply(world, process, &reply);
     }
     for (size_t i = 0; i < granted_count; i++) check_order(world, process, &granted[i]);
 }
@@ -281,37 +300,42 @@ void sim_holds_fill_options(sim_world *world, size_t process, doorman_server_opt
 
 static doorman_status acquire(sim_world *world, size_t process, size_t index,
                               doorman_response *response, doorman_error *error) {
-    const sim_hold_call *call = &world->holds->calls[index];
-    doorman_permit_item items[SIM_HOLD_ITEMS];
-    for (size_t i = 0; i < call->item_count; i++) {
-        const sim_hold_item *item = &call->items[i];
-        items[i] = (doorman_permit_item){sim_hold_places[item->place], sim_hold_keys[item->key],
-                                         item->cost, true, item->min};
+    const sim_hold_call *calls = &world->holds->calls[index];
+    doorman_permit_item items[SIM_HOLD_BATCH][SIM_HOLD_ITEMS];
+    doorman_permit_request permits[SIM_HOLD_BATCH];
+    for (size_t i = 0; i < calls->count; i++) {
+        const sim_hold_call *call = &calls[i];
+        for (size_t j = 0; j < call->item_count; j++) {
+            const sim_hold_item *item = &call->items[j];
+            items[i][j] = (doorman_permit_item){.resource_id = sim_hold_places[item->place],
+                                                .key = sim_hold_keys[item->key],
+                                                .cost = item->cost,
+                                                .has_min = true,
+                                                .min = item->min};
+        }
+        permits[i] = (doorman_permit_request){.items = items[i],
+                                              .item_count = call->item_count,
+                                              .max_wait = call->max_wait,
+                                              .equal = call->equal,
+                                              .detail = call->detail,
+                                              .request_id = call->request_id,
+                                              .time_to_live = call->time_to_live,
+                                              .has_priority = true,
+                                              .priority = call->priority,
+                                              .share = call->share};
     }
-    doorman_permit_request permit = {.items = items,
-                                     .item_count = call->item_count,
-                                     .max_wait = call->max_wait,
-                                     .equal = call->equal,
-                                     .detail = call->detail,
-                                     .request_id = call->request_id,
-                                     .time_to_live = call->time_to_live,
-                                     .has_priority = true,
-                                     .priority = call->priority,
-                                     .share = call->share};
     doorman_request request = {.method = DOORMAN_ACQUIRE,
-                               .holder_id = world->clients[call->client].id,
-                               .permits = &permit,
-                               .permit_count = 1,
-                               .may_wait = true,
-                               .connection = call->connected ? call->client + 1 : 0};
+                               .holder_id = world->clients[calls->client].id,
+                               .permits = permits,
+                               .permit_count = calls->count,
+                               .may_wait = calls->count == 1,
+                               .connection = calls->connected ? calls->client + 1 : 0};
     return doorman_server_handle(world->processes[process].server, &request, response, error,
                                  sim_hold_local(world, process));
 }
 
-static doorman_status other_method(sim_world *world, size_t process, size_t index,
-                                   doorman_response *response, doorman_error *error) {
-    const sim_hold_call *call = &world->holds->calls[index];
-    doorman_hold_item items[SIM_HOLD_ITEMS];
+/* Fills the request of one part of a message that is not an acquire. */
+static doorman_hold_request hold_entry(const sim_hold_call *call, doorman_hold_item *items) {
     doorman_hold_request entry = {.id = call->id, .request_id = call->request_id};
     for (size_t i = 0; i < call->item_count; i++) {
         items[i] = (doorman_hold_item){sim_hold_places[call->items[i].place],
@@ -323,10 +347,19 @@ static doorman_status other_method(sim_world *world, size_t process, size_t inde
     entry.amounts = renews || seizes ? NULL : call->amounts;
     entry.amount_count = renews || seizes ? 0 : call->item_count;
     if (call->method != DOORMAN_RELEASE) entry.time_to_live = call->time_to_live;
-    doorman_request request = {.method = call->method,
-                               .holder_id = world->clients[call->client].id,
-                               .holds = &entry,
-                               .hold_count = 1};
+    return entry;
+}
+
+static doorman_status other_method(sim_world *world, size_t process, size_t index,
+                                   doorman_response *response, doorman_error *error) {
+    const sim_hold_call *calls = &world->holds->calls[index];
+    doorman_hold_item items[SIM_HOLD_BATCH][SIM_HOLD_ITEMS];
+    doorman_hold_request entries[SIM_HOLD_BATCH];
+    for (size_t i = 0; i < calls->count; i++) entries[i] = hold_entry(&calls[i], items[i]);
+    doorman_request request = {.method = calls->method,
+                               .holder_id = world->clients[calls->client].id,
+                               .holds = entries,
+                               .hold_count = calls->count};
     return doorman_server_handle(world->processes[process].server, &request, response, error,
                                  sim_hold_local(world, process));
 }
@@ -338,17 +371,56 @@ static size_t process_named(const sim_world *world, const char *address) {
     return SIM_NONE;
 }
 
-/* Answers a message that is not an acquire. */
-static void reply_to_hold(sim_world *world, size_t process, size_t index,
-                          const doorman_hold *hold) {
+static const char *known_text(const char *const *texts, size_t count, const char *text) {
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(texts[i], text) == 0) return texts[i];
+    }
+    return NULL;
+}
+
+/* Returns the answer to a part of a message that is not an acquire. */
+static sim_hold_reply hold_reply(size_t index, const doorman_hold *hold) {
     sim_hold_reply reply = {.call = index, .is_master = true, .gone = hold->gone};
     reply.granted = !hold->gone && !hold->reason;
     reply.reason = hold->reason;
     reply.id = hold->id;
     reply.expires_in = hold->expires_in;
     reply.item_count = hold->item_count;
-    for (size_t i = 0; i < hold->item_count; i++) reply.amounts[i] = hold->items[i].amount;
-    send_reply(world, process, &reply);
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman_hold_item *item = &hold->items[i];
+        reply.amounts[i] = item->amount;
+        reply.items[i] =
+            (doorman_hold_item){known_text(sim_hold_places, SIM_HOLD_PLACES, item->resource_id),
+                                known_text(sim_hold_keys, SIM_HOLD_KEYS, item->key), item->amount};
+    }
+    return reply;
+}
+
+/* Answers a message. A permit that waits is in a message of its own. */
+static void answer(sim_world *world, size_t process, size_t index,
+                   const doorman_response *response) {
+    const size_t count = world->holds->calls[index].count;
+    const bool acquires = response->method == DOORMAN_ACQUIRE;
+    bool granted[SIM_HOLD_BATCH];
+    size_t first = world->holds->reply_count;
+    if (acquires && response->permits[0].pending) {
+        add_wait(world, process, index, response->permits[0].ticket);
+        take_decisions(world, process);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const doorman_permit *permit = acquires ? &response->permits[i] : NULL;
+        sim_hold_reply reply =
+            acquires ? permit_reply(index + i, permit) : hold_reply(index + i, &response->holds[i]);
+        granted[i] = acquires && permit->granted && permit->items[0].limit;
+        (void)add_reply(world, process, &reply);
+    }
+    transmit(world, on_reply, &world->holds->calls[index], first);
+    take_decisions(world, process);
+    for (size_t i = 0; i < count; i++) {
+        sim_hold_wait now = {.call = index + i, .arrival = UINT64_MAX};
+        if (granted[i]) check_order(world, process, &now); /* a repeat names no limit */
+    }
 }
 
 static void handle_call(sim_world *world, size_t process, size_t index) {
@@ -371,18 +443,7 @@ static void handle_call(sim_world *world, size_t process, size_t index) {
         send_reply(world, process, &reply);
         return;
     }
-    sim_hold_wait now = {.call = index, .arrival = UINT64_MAX};
-    if (method != DOORMAN_ACQUIRE) {
-        reply_to_hold(world, process, index, &response.holds[0]);
-    } else if (response.permits[0].pending) {
-        add_wait(world, process, index, response.permits[0].ticket);
-    } else {
-        reply_to_permit(world, process, index, &response.permits[0]);
-    }
-    bool granted = method == DOORMAN_ACQUIRE && !response.permits[0].pending &&
-                   response.permits[0].granted && response.permits[0].items[0].limit;
-    take_decisions(world, process);
-    if (granted) check_order(world, process, &now); /* a repeat names no limit */
+    answer(world, process, index, &response);
     plan_tick(world, process);
 }
 
@@ -551,6 +612,12 @@ void sim_holds_check_idle(sim_world *world) {
                      info.counter_count);
         }
     }
+    for (size_t i = 0; i < world->client_count && !world->failure[0]; i++) {
+        sim_agent_check_idle(world, i);
+    }
 }
 
-void sim_holds_tear_down(sim_world *world) { world->holds = NULL; }
+void sim_holds_tear_down(sim_world *world) {
+    for (size_t i = 0; i < world->client_count; i++) sim_agent_stop(world, i);
+    world->holds = NULL;
+}

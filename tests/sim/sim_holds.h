@@ -9,6 +9,9 @@
 #define SIM_HOLD_PLACES 3
 #define SIM_HOLD_KEYS 3
 #define SIM_HOLD_JOBS 6     /* of one client */
+#define SIM_HOLD_LANES 3    /* of an agent; the first one is the upstream of the client */
+#define SIM_HOLD_NOTED 64   /* the last holds of an agent */
+#define SIM_HOLD_BATCH 64   /* parts of a message of an agent */
 #define SIM_HOLD_WAITS 256  /* permits that wait at one process */
 #define SIM_HOLD_DRIFT 0.05 /* the default of a server */
 
@@ -21,9 +24,13 @@ typedef struct sim_hold_item {
     double cost, min;
 } sim_hold_item;
 
-/* A message of a client about one of its jobs. */
+/* A message of a client about one of its jobs, or a part of a message of an agent. */
 typedef struct sim_hold_call {
     doorman_method method;
+    size_t count;      /* the parts of the message; they follow each other */
+    bool from_agent;   /* a doorman_permit_client has sent it */
+    size_t lane;       /* of an agent */
+    uint64_t sequence; /* of a message of an agent */
     size_t client, job, process;
     uint64_t incarnation, serial; /* of the client; of the job */
     doorman_time sent_at;         /* by the clock of the client */
@@ -47,6 +54,7 @@ typedef struct sim_hold_reply {
     doorman_time waited, expires_in;
     size_t item_count;
     double amounts[SIM_HOLD_ITEMS];
+    doorman_hold_item items[SIM_HOLD_ITEMS]; /* only in an answer that is not to an acquire */
 } sim_hold_reply;
 
 /* Units that a server has granted, as its responses say. A transfer, and the hold that seizes it,
@@ -102,7 +110,17 @@ typedef struct sim_hold_job {
     bool renews;
 } sim_hold_job;
 
+/* The id of a hold, as the accepted response of a server has it. */
+typedef struct sim_hold_noted {
+    uint64_t number, id;
+} sim_hold_noted;
+
 typedef struct sim_holder {
+    doorman_permit_client *agent; /* NULL: the holder sends its messages by itself */
+    doorman_upstream *lanes[SIM_HOLD_LANES];
+    size_t lane_count;
+    sim_hold_noted noted[SIM_HOLD_NOTED];
+    size_t noted_count;
     sim_hold_job jobs[SIM_HOLD_JOBS];
     uint64_t request_ids;
     size_t process; /* to which it sends */
@@ -143,8 +161,10 @@ struct sim_holds {
 
 /* ---- sim_holds.c */
 
-/* Adds a message, and sends it. It may be lost, copied or late. */
-void sim_holds_send(sim_world *world, const sim_hold_call *call);
+/* Adds a call that is not sent. Returns its index. */
+size_t sim_holds_add_call(sim_world *world, const sim_hold_call *call);
+/* Adds the parts of a message, and sends it. It may be lost, copied or late. */
+void sim_holds_send(sim_world *world, const sim_hold_call *calls, size_t count);
 /* Returns the longest time that a permit may wait under the configurations so far. */
 doorman_time sim_hold_longest_wait(const sim_world *world, const sim_hold_call *call);
 doorman_time sim_hold_local(const sim_world *world, size_t process);
@@ -153,6 +173,27 @@ doorman_time sim_hold_local(const sim_world *world, size_t process);
 
 void sim_holder_start(sim_world *world, size_t client);
 void sim_holder_reply(sim_world *world, const sim_hold_reply *reply);
+void sim_holder_draw_ask(sim_world *world, sim_hold_call *ask);
+/* Ends a job. Later answers to it are ignored. */
+void sim_holder_end_job(sim_hold_job *job);
+/* Lets a job use at most `keep`. */
+void sim_holder_keep(sim_hold_job *job, const double *keep);
+/* Passes a transfer on to other clients.
+ *   call   the index of the call that describes what was transferred */
+void sim_holder_pass_on(sim_world *world, size_t call, uint64_t transfer_id);
+
+/* ---- sim_hold_agent.c: holders that use a doorman_permit_client */
+
+void sim_agent_start(sim_world *world, size_t client);
+void sim_agent_stop(sim_world *world, size_t client);
+void sim_agent_ask(sim_world *world, size_t client, sim_hold_job *job);
+void sim_agent_seize(sim_world *world, size_t client, sim_hold_job *job, uint64_t transfer_id);
+/* Does what a job has to do now. */
+void sim_agent_step_job(sim_world *world, size_t client, sim_hold_job *job);
+/* Sends what the client has to send now, and takes its decisions. */
+void sim_agent_step(sim_world *world, size_t client);
+void sim_agent_reply(sim_world *world, const sim_hold_reply *replies);
+void sim_agent_check_idle(sim_world *world, size_t client);
 /* Returns the units that a job uses now. */
 double sim_hold_in_use(const sim_world *world, size_t client, const sim_hold_job *job, size_t item);
 
