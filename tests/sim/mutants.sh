@@ -75,8 +75,8 @@ change() { # header, old, new
     ' "$1"
 }
 
-# The options are those of `sim faults`. With --permits or --holds
-# first, they are those of `sim permits` or `sim holds`.
+# The options are those of `sim faults`. With --permits, --holds or --throttle first, they are those
+# of `sim permits`, `sim holds` or `sim throttle`.
 mutant() { # name, the rule and how it is broken, old text, new text, ..., options
     name=$1 rule=$2 mode=faults
     shift 2
@@ -98,6 +98,11 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
         mode=holds
         shift
     fi
+    if [ "${1:-}" = --throttle ]; then
+        mode=throttle
+        shift
+        set -- --seconds 4 --output "$folder/$name" "$@"
+    fi
     $compile "-I$folder/$name" -c tests/sim/sim.c -o "$folder/$name/sim.o"
     # shellcheck disable=SC2086 # the objects
     $compile "$folder/$name/sim.o" $folder/*.o -o "$folder/$name/sim" -lm
@@ -107,7 +112,9 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
         found="NOT FOUND in $seeds runs"
     else
         missed=0
-        found=$(sed -n 's/^FAILED: seed \([0-9]*\), event [0-9]*: /run \1: /p' "$folder/$name/out")
+        found=$(sed -n -e 's/^FAILED: seed \([0-9]*\), event [0-9]*: /run \1: /p' \
+            -e 's/ *\([<>]=\)  *\([0-9.]*\)  *\([^ ]*\) .*MISSED$/: \3, not \1 \2/p' \
+            "$folder/$name/out" | head -n 1)
     fi
     printf '%-16s %s\n%-16s   %s\n' "$name" "$rule" '' "$found"
 }
@@ -378,5 +385,46 @@ mutant hold-repeat 'P9: a repeated acquire does not prolong the hold of the serv
 mutant hold-priority 'P7: lower priorities come first' \
     'doorman_time before = (doorman_time)(DOORMAN_PRIORITY_MAX - priority) << 58;' \
     'doorman_time before = (doorman_time)priority << 58;' --holds
+
+mutant throttle-full 'H4: a full queue refuses every request' \
+    'if (!doorman__throttle_can_have_room(throttle, level, cohort)) return false;' \
+    'if (level <= DOORMAN_CRITICALITIES || cohort) return false;' --throttle
+mutant throttle-oldest 'H4: while the newest goes first, it is refused if the queue is full' \
+    'bool goes_first = own->count && doorman__newest_first(throttle, own);' \
+    'bool goes_first = own->count && false;' --throttle
+mutant throttle-cohort 'H4: a request displaces no other of its criticality' \
+    'doorman__throttle_add_cohorts(throttle, level, goes_first ? cohort : cohort + 1, &count, &sum);' \
+    'doorman__throttle_add_cohorts(throttle, level, DOORMAN__COHORTS, &count, &sum);
+    (void)goes_first;' --throttle
+mutant throttle-bound 'H2: a request is refused if its cost passes the bound' \
+    'if (!doorman__throttle_make_room(throttle, request->criticality, cohort)) return false;' \
+    'if (!doorman__throttle_make_room(throttle, request->criticality, cohort)) return false;
+    if (throttle->counters.waiting && throttle->counters.waiting_cost +
+            doorman__throttle_predict(throttle, request->class_id) > throttle->options.queue_cost)
+        return false;' --throttle
+mutant throttle-wait 'H5: a request waits until its deadline' \
+    'slot->half_at = throttle->now + (request->deadline - throttle->now) / 2;' \
+    'slot->half_at = request->deadline;' --throttle
+mutant throttle-ever 'H5: max_wait is ignored' \
+    'if (throttle->options.max_wait) return throttle->options.max_wait;' \
+    'if (throttle->options.max_wait >= 0) return 10 * DOORMAN_SECOND;' --throttle
+mutant throttle-low 'H6: the lowest criticality goes first' \
+    'unsigned level = doorman__highest_bit(throttle->used_criticalities);
+    unsigned cohort = doorman__lowest_bit(throttle->used_cohorts[level]);' \
+    'unsigned level = doorman__lowest_bit(throttle->used_criticalities);
+    unsigned cohort = doorman__lowest_bit(throttle->used_cohorts[level]);' --throttle
+mutant throttle-fifo 'H6: the newest never goes first' \
+    'return cohort->newest_first || throttle->now - since > limit / 2;' \
+    'return cohort->newest_first && throttle->now - since > limit / 2;' --throttle
+mutant throttle-lifo 'H6: the newest always goes first' \
+    'return cohort->newest_first || throttle->now - since > limit / 2;' \
+    'return cohort->newest_first || throttle->now - since <= limit;' --throttle
+mutant throttle-user 'H6: the calls of a user are in different cohorts' \
+    'return (unsigned)(doorman__hash(key, user) % DOORMAN__COHORTS);' \
+    'return (unsigned)((doorman__hash(key, user) + throttle->number) % DOORMAN__COHORTS);' \
+    --throttle
+mutant throttle-budget 'H10: retries need no tokens' \
+    'budget->tenths -= 10;' \
+    '' --throttle
 if [ -z "$missed" ]; then echo "$wanted: no such mutant"; fi
 [ "$missed" = 0 ]

@@ -31,7 +31,9 @@ typedef enum metric {
     REFUSED,
     TASKS,
     RECOVERY,
-    EVENNESS
+    EVENNESS,
+    WAIT,
+    TRIES
 } metric;
 typedef enum goal_kind { NO_GOAL_LOW, AT_LEAST, AT_MOST, NO_GOAL_HIGH } goal_kind;
 
@@ -87,7 +89,7 @@ static const figure figures[] = {
      BIMODAL_SERVICE,
      {16},
      {.load = 0.93, .high = 0.5 / 0.93, .burst = 200}},
-    {"long answered at 5, times short ones",
+    {"long and short answered at 5, less : more",
      EVENNESS,
      AT_LEAST,
      0.8,
@@ -103,6 +105,22 @@ static const figure figures[] = {
      {16},
      {SLOW_LOAD, .budget = true}},
     {"recovery, no budgets, s", RECOVERY, NO_GOAL_HIGH, 0, ALL_SERVICES, {16}, {SLOW_LOAD}},
+    {"tries for a first try while slow, budgets",
+     TRIES,
+     AT_MOST,
+     1.11,
+     ALL_SERVICES,
+     {16},
+     {SLOW_LOAD, .budget = true}},
+    {"longest wait while slow, ms", WAIT, AT_MOST, 100, ALL_SERVICES, {16}, {SLOW_LOAD}},
+    {"the same in bursts, no deadlines, ms",
+     WAIT,
+     AT_MOST,
+     100,
+     1u << SIM_CONSTANT,
+     {16},
+     {.load = 0.93, .burst = 200, .no_deadlines = true}},
+    {"longest wait at 0.8, ms", WAIT, AT_MOST, 60, ALL_SERVICES, {16}, {.load = 0.8}},
     {"tasks of 3 calls at 2, users known, %",
      TASKS,
      AT_LEAST,
@@ -134,6 +152,8 @@ static double value_of(const figure *shown, const sim_throttle_load *load) {
     case TASKS: return 100 * result.tasks;
     case RECOVERY: return result.recovery;
     case EVENNESS: return result.evenness;
+    case WAIT: return 1000 * result.wait;
+    case TRIES: return result.tries;
     case P99_GROWTH: break;
     }
     lower.load = 0.8;
@@ -169,14 +189,14 @@ static bool print_figure(const figure *shown, double seconds, uint64_t seed) {
     bool has_goal = shown->goal_kind == AT_LEAST || shown->goal_kind == AT_MOST, reached = true;
     printf("%-44s", shown->name);
     if (has_goal) {
-        printf(" %s %4.1f", shown->goal_kind == AT_LEAST ? ">=" : "<=", shown->goal);
+        printf(" %s %5.2f", shown->goal_kind == AT_LEAST ? ">=" : "<=", shown->goal);
     } else {
-        printf(" %7s", "");
+        printf(" %8s", "");
     }
     for (int policy = 0; policy < SIM_POLICY_COUNT; policy++) {
         double value = worst_value(shown, (sim_policy_kind)policy, seconds, seed);
         if (policy == SIM_DOORMAN) reached = is_reached(shown, value);
-        printf(" %7.2f", value);
+        printf(" %7.*f", value < 10000 ? 2 : 0, value);
     }
     puts(reached ? "" : "  MISSED");
     return reached;
@@ -214,7 +234,7 @@ static bool write_picture(double seconds, uint64_t seed, const char *folder) {
 
 int sim_throttle(uint64_t seconds, uint64_t seed, const char *folder) {
     bool good = true;
-    printf("%-52s", "the worst of all runs");
+    printf("%-53s", "the worst of all runs");
     for (int policy = 0; policy < SIM_POLICY_COUNT; policy++) {
         printf(" %7s", sim_policy_name((sim_policy_kind)policy));
     }

@@ -55,6 +55,7 @@ typedef struct sim_throttle_load {
     bool retries, budget; /* clients try again; and they have a retry budget */
     bool tasks;           /* a user makes SIM_CALLS calls, one after another. All must succeed */
     bool users;           /* the server knows the users */
+    bool no_deadlines;    /* the server does not know when an answer becomes useless */
     uint64_t seed;
 } sim_throttle_load;
 
@@ -64,8 +65,10 @@ typedef struct sim_throttle_result {
     double p99;      /* seconds from the arrival to the answer, in time or late */
     double answered; /* the part of the requests of highest criticality, in time */
     double refused;  /* the part of all requests */
-    double evenness; /* the part of the long requests that were answered in time, divided by that
-                        of the short ones; bimodal service only */
+    double wait;     /* the longest time in seconds that a request waited before it started */
+    double tries;    /* for each first try, while the dependency is slow */
+    double evenness; /* the parts of the long and of the short requests that were answered in time:
+                        the smaller part divided by the larger one; bimodal service only */
     double tasks;    /* the part of the tasks that succeeded */
     double recovery; /* seconds from the end of the slow time to the first second in which 98 %
                         succeed of what succeeded before; infinity if there is none */
@@ -105,7 +108,7 @@ typedef struct sim_policy {
     doorman_time interval_end, least_delay, last_empty;
     bool overloaded;
     doorman_throttle *throttle;
-    bool users;
+    bool users, no_deadlines;
 } sim_policy;
 
 /* ---- sim_throttle_load.c */

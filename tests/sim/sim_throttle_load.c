@@ -35,6 +35,8 @@ typedef struct totals {
     double work; /* nanoseconds of a worker, answered in time */
     uint64_t arrived, refused, high, high_answered, tasks, tasks_answered, answered;
     uint64_t of_class[2], of_class_answered[2];
+    uint64_t slow_tries, slow_first_tries;
+    doorman_time longest_wait;
     uint32_t times[TIME_STEPS + 1];
 } totals;
 
@@ -166,6 +168,11 @@ static bool counts(const sim_throttle_world *world, const sim_throttle_request *
     return request->first_at >= world->from && request->first_at < world->until;
 }
 
+static bool is_slow(const sim_throttle_world *world) {
+    doorman_time from = world->load->slow_from;
+    return world->now >= from && world->now < from + world->load->slow_for;
+}
+
 /* ---- clients */
 
 /* A try has failed. The client tries again, if it may. */
@@ -200,6 +207,10 @@ static void arrive(sim_throttle_world *world, sim_throttle_request *request) {
         world->totals.arrived++;
         world->totals.high += request->criticality > 0;
         world->totals.of_class[request->class_id]++;
+    }
+    if (is_slow(world)) {
+        world->totals.slow_tries++;
+        world->totals.slow_first_tries += request->tries == 1;
     }
     if (world->load->retries) {
         request->uses++;
@@ -248,13 +259,13 @@ static void succeed(sim_throttle_world *world, const sim_throttle_request *reque
 
 static void start_work(sim_throttle_world *world) {
     const sim_throttle_load *load = world->load;
-    bool slow = world->now >= load->slow_from && world->now < load->slow_from + load->slow_for;
     while (world->policy.running < load->workers) {
         uint32_t index = sim_policy_next(&world->policy, world->now);
         if (index == SIM_THROTTLE_NONE) return;
-        doorman_time length =
-            sim_throttle_request_at(world, index)->service * (slow ? SLOWNESS : 1);
-        plan(world, DONE, index, world->now + length);
+        const sim_throttle_request *request = sim_throttle_request_at(world, index);
+        doorman_time wait = world->now - request->at;
+        if (wait > world->totals.longest_wait) world->totals.longest_wait = wait;
+        plan(world, DONE, index, world->now + request->service * (is_slow(world) ? SLOWNESS : 1));
     }
 }
 
@@ -363,7 +374,9 @@ static sim_throttle_result result_of(const sim_throttle_world *world) {
         .p99 = percentile99(all),
         .answered = ratio((double)all->high_answered, (double)all->high),
         .refused = ratio((double)all->refused, (double)all->arrived),
-        .evenness = ratio(long_part, short_part),
+        .wait = (double)all->longest_wait / (double)DOORMAN_SECOND,
+        .tries = ratio((double)all->slow_tries, (double)all->slow_first_tries),
+        .evenness = ratio(fmin(long_part, short_part), fmax(long_part, short_part)),
         .tasks = ratio((double)all->tasks_answered, (double)all->tasks),
         .recovery = load->slow_for ? recovery(world) : 0,
     };

@@ -155,10 +155,9 @@ static void doorman_offer(sim_policy *policy, const sim_throttle_request *reques
                           doorman_time now) {
     char user[16];
     doorman_throttle_refusal refusal;
-    doorman_throttle_request offered = {.id = request->index,
-                                        .class_id = request->class_id,
-                                        .criticality = request->criticality,
-                                        .deadline = now + SIM_PATIENCE};
+    doorman_throttle_request offered = {
+        .id = request->index, .class_id = request->class_id, .criticality = request->criticality};
+    if (!policy->no_deadlines) offered.deadline = now + SIM_PATIENCE;
     if (policy->users) {
         snprintf(user, sizeof user, "%u", request->user);
         offered.user = user;
@@ -188,8 +187,11 @@ static void doorman_finish(sim_policy *policy, const sim_throttle_request *reque
 
 void sim_policy_start(sim_policy *policy, const sim_throttle_load *load,
                       sim_throttle_world *world) {
-    *policy = (sim_policy){
-        .kind = load->policy, .world = world, .workers = load->workers, .users = load->users};
+    *policy = (sim_policy){.kind = load->policy,
+                           .world = world,
+                           .workers = load->workers,
+                           .users = load->users,
+                           .no_deadlines = load->no_deadlines};
     if (load->policy == SIM_DOORMAN) policy->throttle = doorman_start(load);
 }
 
