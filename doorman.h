@@ -252,6 +252,7 @@
  *     >>shares          the algorithms, and the index that makes them fast
  *     >>leases          the leases of one resource; how capacity moves between holders, and why
  *     >>upstream        which requests a client or node makes, when, and to which address
+ *     >>overload        capacity that follows what overloaded servers report
  *     >>server          a node: mastership, learning, how a request is answered
  *     >>election        which process of a node is master
  *     >>limiters        how an application takes units of a resource, or of a limit without a
@@ -409,6 +410,15 @@ typedef struct doorman_algorithm {
     double reserve;
 } doorman_algorithm;
 
+/* Lets the capacity follow what the servers behind a resource report: see the rule H11 in the section
+ * >>overload. */
+typedef struct doorman_overload {
+    doorman_time
+        target; /* a request that has waited longer is late; 0: nothing is reported, and the
+                            capacity stays as configured. At most 1e8 s */
+    double capacity_min; /* reports never lower the capacity below this amount, [0, capacity] */
+} doorman_overload;
+
 /* A limit of permits: see "permits, the public part". */
 typedef struct doorman_permit_limit doorman_permit_limit;
 
@@ -424,6 +434,7 @@ typedef struct doorman_template {
                                     of known subclients */
     double safe_capacity;        /* [0, 1e15], or DOORMAN_UNLIMITED */
     bool whole;                  /* true: leases are whole units; gauges need this */
+    doorman_overload overload;   /* only for algorithms that divide the capacity */
     bool has_algorithm;          /* false: the algorithm of the template "*" is used, or the
                                     defaults (G3) */
     doorman_algorithm algorithm;
@@ -532,6 +543,16 @@ typedef struct doorman_lease {
     doorman_time refresh_interval; /* only in `gets`: after this time the holder should renew */
 } doorman_lease;
 
+/* What servers behind a resource have counted in a time (H11). doorman_throttle_read has these
+ * numbers. */
+typedef struct doorman_overload_report {
+    doorman_time interval; /* how long they have counted, at most 1e8 s; 0: there is no report */
+    double arrived;        /* requests, [0, 1e15]; so are the other numbers */
+    double finished;       /* requests that were answered */
+    double refused;        /* requests that were refused, for any reason */
+    double late;           /* those of `finished` that had to wait longer than overload_target */
+} doorman_overload_report;
+
 typedef struct doorman_capacity_request {
     const char *resource_id;
     doorman_lease has;           /* the last lease that the holder received; id 0: the holder has no
@@ -543,6 +564,8 @@ typedef struct doorman_capacity_request {
     size_t wants_count;
     bool learning; /* only if the holder is a node: the node does not know all its own holders
                       yet */
+    doorman_overload_report overload; /* what the holder, or the holders of a node, have counted
+                                         since the last request */
 } doorman_capacity_request;
 
 typedef enum doorman_outcome {
@@ -560,6 +583,7 @@ typedef struct doorman_capacity_response {
     doorman_lease gets; /* if the outcome is not GRANTED, only refresh_interval is set */
     bool has_safe_capacity;
     double safe_capacity;
+    doorman_time overload_target;       /* see doorman_overload; 0: reports have no effect */
     bool whole;                         /* leases of this resource are whole units */
     const doorman_algorithm *algorithm; /* only for a holder that is a node: how the node shares;
                                            NULL: the kind of algorithm is unknown */
@@ -576,14 +600,15 @@ typedef enum doorman_method {
     DOORMAN_DISCOVERY,
     DOORMAN_GET_CAPACITY, /* if is_server is true, the message is GetServerCapacity */
     DOORMAN_RELEASE_CAPACITY,
-    DOORMAN_ACQUIRE,  /* asks for decisions on permits */
-    DOORMAN_REPORT,   /* charges what actions have really cost */
-    DOORMAN_INSPECT,  /* reads the limits of keys */
-    DOORMAN_RESET,    /* makes counters fresh, or sets or ends bans */
-    DOORMAN_RENEW,    /* lets holds end later */
-    DOORMAN_RELEASE,  /* gives units of holds back */
-    DOORMAN_TRANSFER, /* moves units of holds into transfers */
-    DOORMAN_SEIZE,    /* makes transfers holds of the client */
+    DOORMAN_REPORT_OVERLOAD, /* tells what servers behind resources have counted (H11) */
+    DOORMAN_ACQUIRE,         /* asks for decisions on permits */
+    DOORMAN_REPORT,          /* charges what actions have really cost */
+    DOORMAN_INSPECT,         /* reads the limits of keys */
+    DOORMAN_RESET,           /* makes counters fresh, or sets or ends bans */
+    DOORMAN_RENEW,           /* lets holds end later */
+    DOORMAN_RELEASE,         /* gives units of holds back */
+    DOORMAN_TRANSFER,        /* moves units of holds into transfers */
+    DOORMAN_SEIZE,           /* makes transfers holds of the client */
     DOORMAN_METHOD_COUNT
 } doorman_method;
 
@@ -616,7 +641,8 @@ typedef struct doorman_request {
                                 the nodes on the longest path below it */
     size_t path_count;
     const doorman_capacity_request *items; /* of a RELEASE_CAPACITY, only resource_id and has.id are
-                                              used */
+                                              used; of a REPORT_OVERLOAD, only resource_id and
+                                              overload */
     size_t item_count;
     const char *address;      /* not on the wire: the address to which the request must be sent */
     uint64_t sequence;        /* not on the wire: matches a response to its request */
@@ -748,6 +774,8 @@ typedef enum doorman_event_kind {
     DOORMAN_EVENT_UNCONFIRMED,   /* a request of a holder that does not confirm its leases: S11 */
     DOORMAN_EVENT_LEASE_ENDED,   /* the lease of this node has ended, and its parent has not renewed
                                     it. holder_id is the name of this node */
+    DOORMAN_EVENT_OVERLOADED,    /* reports have lowered the capacity in force (H11). holder_id has
+                                    sent the last report; the amount is the new capacity */
     DOORMAN_EVENT_COUNT
 } doorman_event_kind;
 
@@ -906,6 +934,11 @@ typedef struct doorman_server_resource {
     double overshoot;
     bool has_safe_capacity;
     double safe_capacity;
+    double configured_capacity; /* in a root: what `capacity` would be without reports of overload
+                                   (H11); in a node with a parent: `capacity` */
+    doorman_overload_report overload; /* the sum of the last reports; interval 0: there are none, or
+                                         the node has a parent */
+    doorman_time overload_cut_at;     /* when reports have lowered the capacity last; 0: never */
 } doorman_server_resource;
 
 typedef struct doorman_server_lease {
@@ -4071,6 +4104,7 @@ static const char *doorman__template_wrong(const doorman_template *template_, bo
     const bool id_valid = doorman__id_valid(template_->identifier_glob);
     const bool capacity_valid = doorman__amount_valid(capacity);
     const bool safe_valid = !has_safe || doorman__safe_capacity_valid(safe);
+    const double least = template_->overload.capacity_min;
     const doorman__rule rules[] = {
         {!id_valid, "identifier_glob: " DOORMAN__ID_RULE},
         {id_valid && !last && strcmp(template_->identifier_glob, "*") == 0,
@@ -4084,6 +4118,13 @@ static const char *doorman__template_wrong(const doorman_template *template_, bo
         {!doorman__unit_valid(template_->unit),
          "unit: must be at most 32 bytes of UTF-8 without control characters"},
         {doorman__template_hides_algorithm(template_), "algorithm: needs has_algorithm"},
+        {!doorman__duration_valid(template_->overload.target),
+         "overload.target: must be more than 0 and at most 1e8 seconds"},
+        {!(least >= 0) || (capacity_valid && least > capacity),
+         "overload.capacity_min: must be from 0 to the capacity"},
+        {least > 0 && !template_->overload.target, "overload.target: is missing"},
+        {template_->overload.target && template_->without_capacity,
+         "overload: needs capacity, because reports change it"},
     };
     return DOORMAN__RULE_NEXT(rules, next);
 }
@@ -4826,6 +4867,22 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
     }
 }
 
+/* H11: reports a template whose capacity is not divided, so that reports cannot change it. Without
+ * an algorithm the template has that of the template "*" (G3). */
+static void doorman__template_check_overload(const doorman_config_options *options, size_t index,
+                                             const doorman__config_report *report) {
+    const doorman_template *template_ = &options->templates[index];
+    const doorman_template *last = &options->templates[options->template_count - 1];
+    bool inherits = !template_->has_algorithm && doorman__id_valid(last->identifier_glob) &&
+                    strcmp(last->identifier_glob, "*") == 0;
+    doorman_kind kind = inherits ? last->algorithm.kind : template_->algorithm.kind;
+    bool divides = kind != DOORMAN_STATIC_SHARE && kind != DOORMAN_NO_ALGORITHM;
+    if (!template_->overload.target || divides) return;
+    doorman__config_report_add(report, index, "",
+                               "overload: must be absent, because its kind of algorithm does not "
+                               "divide the capacity");
+}
+
 /* Reports all errors of one template. */
 static void doorman__template_check(const doorman_config_options *options, size_t index,
                                     const doorman__config_report *report) {
@@ -4843,6 +4900,7 @@ static void doorman__template_check(const doorman_config_options *options, size_
         doorman__config_report_add(report, index, "algorithm.", text);
     }
     doorman__limits_check(template_, index, report);
+    doorman__template_check_overload(options, index, report);
     doorman__template_check_glob(options, index, report);
 }
 
@@ -7375,14 +7433,22 @@ typedef struct doorman__held_lease {
                                 confirm */
 } doorman__held_lease;
 
+/* What servers behind a resource have counted since the last request (H11). */
+typedef struct doorman__tally {
+    doorman_overload_report sum; /* its interval is not used */
+    doorman_time since;          /* only if it has counted: when that began */
+    bool has_counted;
+} doorman__tally;
+
 /* What an owner reports about one of its held leases when a request is made. */
 typedef struct doorman__report {
     const doorman_demand *demands; /* one for a client, up to GROUPS_MAX for a server */
     size_t demand_count;
-    double wants;       /* the sum of the demands */
-    double outstanding; /* a client: what is in use. A server: what it has committed for its
+    double wants;          /* the sum of the demands */
+    double outstanding;    /* a client: what is in use. A server: what it has committed for its
                            holders */
-    bool learning;      /* the owner does not know all its holders yet (R8) */
+    bool learning;         /* the owner does not know all its holders yet (R8) */
+    doorman__tally *tally; /* what the request reports, and then forgets; NULL: nothing */
 } doorman__report;
 
 /* A server reports at most this many demands for one resource (T2). */
@@ -7447,9 +7513,10 @@ struct doorman_upstream {
 };
 
 const char *doorman_method_name(doorman_method method, bool is_server) {
-    static const char *const names[] = {
-        "discovery", "get_capacity", "release_capacity", "acquire",  "report", "inspect",
-        "reset",     "renew",        "release",          "transfer", "seize"};
+    static const char *const names[] = {"discovery",       "get_capacity", "release_capacity",
+                                        "report_overload", "acquire",      "report",
+                                        "inspect",         "reset",        "renew",
+                                        "release",         "transfer",     "seize"};
     bool server = is_server && method == DOORMAN_GET_CAPACITY;
     if ((unsigned)method >= DOORMAN_METHOD_COUNT) return "?";
     return server ? "get_server_capacity" : names[method];
@@ -7959,6 +8026,29 @@ static void doorman__upstream_add_item(doorman_upstream *upstream, doorman__held
     upstream->items[upstream->item_count++] = *item;
 }
 
+/* H11: adds a report to what was counted. */
+static void doorman__tally_add(doorman__tally *tally, const doorman_overload_report *report,
+                               doorman_time now) {
+    doorman_overload_report *sum = &tally->sum;
+    if (!tally->has_counted) *tally = (doorman__tally){.since = now, .has_counted = true};
+    tally->since = doorman__earlier(tally->since, now - report->interval);
+    sum->arrived = doorman__min(sum->arrived + report->arrived, DOORMAN_AMOUNT_MAX);
+    sum->finished = doorman__min(sum->finished + report->finished, DOORMAN_AMOUNT_MAX);
+    sum->refused = doorman__min(sum->refused + report->refused, DOORMAN_AMOUNT_MAX);
+    sum->late = doorman__min(sum->late + report->late, sum->finished);
+}
+
+/* Returns what was counted as a report, and forgets it. So it is reported at most once: if the
+ * request is lost, the report is lost too. */
+static doorman_overload_report doorman__tally_take(doorman__tally *tally, doorman_time now) {
+    doorman_overload_report report = {.interval = 0};
+    if (!tally || !tally->has_counted) return report;
+    report = tally->sum;
+    report.interval = doorman__earlier(now - tally->since, DOORMAN_DURATION_MAX);
+    tally->has_counted = false;
+    return report;
+}
+
 /* R10: if no unit of the lease is in use, puts a release into the request, and clears the lease id.
  * If units are still in use, the request gets no release, and the next check is a second later. */
 static void doorman__upstream_put_release(doorman_upstream *upstream, doorman__held_lease *held,
@@ -7981,7 +8071,8 @@ static void doorman__upstream_put_renewal(doorman_upstream *upstream, doorman__h
     doorman_capacity_request item = {.resource_id = held->resource_id,
                                      .outstanding = report->outstanding,
                                      .wants_count = report->demand_count,
-                                     .learning = report->learning};
+                                     .learning = report->learning,
+                                     .overload = doorman__tally_take(report->tally, now)};
     held->claimed = claim;
     held->requested_wants = report->wants;
     if (doorman__held_live(held, now)) {
@@ -8102,6 +8193,7 @@ static bool doorman__capacity_response_valid(const doorman_capacity_response *it
     if (lease->refresh_interval <= 0 || !doorman__duration_valid(lease->refresh_interval)) {
         return false;
     }
+    if (!doorman__duration_valid(item_response->overload_target)) return false;
     if (item_response->has_safe_capacity &&
         !doorman__safe_capacity_valid(item_response->safe_capacity)) {
         return false;
@@ -8248,6 +8340,228 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
     }
     upstream->item_count = upstream->processed_count = 0;
     return NULL;
+}
+
+/* ---- >>overload ----------------------------------------------------------------------------- */
+/*
+ * The capacity of a resource can follow what the servers behind the resource report. An example is
+ * a database that has lost half of its disks: clients that hold themselves to their leases then
+ * send twice as much as it can do. This section has the law, for one resource at a root. It is a
+ * pure state machine: the section >>server passes it the reports and the sum of the leases.
+ *
+ * H11 A server behind a resource reports once in each refresh interval how many requests arrived,
+ *    finished, were refused, and waited longer than `target`. A node adds up what it receives, and
+ *    passes the sum on with its next request for capacity. So the root receives the sum of a tree.
+ *       The reports of the last two refresh intervals are added up. The resource is overloaded if
+ *    at least 20 requests arrived, and more than 5 % of them were refused or more than half of the
+ *    finished ones were late. The root then lowers the capacity in force to
+ *
+ *        0.97 * (the mean sum of the leases in the time of the reports) * finished / arrived
+ *
+ *    if that is less than the present capacity in force. The ratio can exceed 1. The mean of the
+ *    leases is used, and not the present capacity, because reports arrive late. With the present
+ *    capacity a second report of the same time would cut again.
+ *       The capacity in force grows again in steps, one in each refresh interval, beginning one
+ *    refresh interval after the last cut. There is no step while the resource is overloaded. A step
+ *    is 0.5 % of the configured capacity. After ten steps without overload, each further step is
+ *    twice the last one, up to 10 %. The capacity in force stays from capacity_min to the
+ *    configured capacity. So without reports all capacity comes back.
+ *       A lower capacity in force is a cut like that of a new configuration: leases end or are
+ *    confirmed before others get more, so T7 holds. A new master begins with the configured
+ *    capacity. Its clients keep the leases that they have, and the next reports cut again.
+ *
+ * Reports are added up in parts of a quarter of a refresh interval, and a report counts until its
+ * part is older than two refresh intervals. So the memory does not depend on the number of servers
+ * that report. A report that arrives twice counts twice, which changes the ratios little.
+ *
+ * The mean of the leases comes from the integral of their sum. The integral is marked from time to
+ * time, and lies on a line between two marks. A resource has all this only after its first report,
+ * so it assumes that the sum was constant before.
+ */
+enum { DOORMAN__OVERLOAD_PARTS = 9, DOORMAN__OVERLOAD_MARKS = 20, DOORMAN__OVERLOAD_LEAST = 20 };
+
+#define DOORMAN__OVERLOAD_SHARE 0.97
+#define DOORMAN__OVERLOAD_STEP 0.005
+#define DOORMAN__OVERLOAD_STEP_MAX 0.1
+#define DOORMAN__OVERLOAD_CALM 10 /* steps before they double */
+
+/* The reports that arrived in a part of the time. */
+typedef struct doorman__overload_part {
+    int64_t number;           /* of the part, counted from time 0 */
+    doorman_time from, until; /* the time that the reports are about */
+    doorman_overload_report sum;
+} doorman__overload_part;
+
+/* The integral of the leases up to a time, in units * seconds. */
+typedef struct doorman__overload_mark {
+    doorman_time at;
+    double area;
+} doorman__overload_mark;
+
+typedef struct doorman__overload_state {
+    double capacity;          /* in force */
+    double configured, least; /* the bounds of `capacity` */
+    doorman_time interval;    /* the refresh interval */
+    doorman_time cut_at;      /* 0: never */
+    doorman_time step_at;     /* of the next step; DOORMAN_NEVER: all capacity is in force */
+    unsigned calm;            /* steps since the last overload */
+    doorman__overload_part parts[DOORMAN__OVERLOAD_PARTS];
+    doorman__overload_mark marks[DOORMAN__OVERLOAD_MARKS]; /* a ring */
+    size_t last_mark;
+    doorman__overload_mark now; /* the present integral */
+} doorman__overload_state;
+
+/* The length of a part. */
+static doorman_time doorman__overload_length(const doorman__overload_state *state) {
+    return doorman__later(state->interval / 4, 1);
+}
+
+/* Advances the integral. Must be called before each change of the sum of the leases.
+ *   leased   the sum of the leases since the last call */
+static void doorman__overload_measure(doorman__overload_state *state, double leased,
+                                      doorman_time now) {
+    if (now <= state->now.at) return;
+    double seconds = (double)(now - state->now.at) / (double)DOORMAN_SECOND;
+    state->now = (doorman__overload_mark){now, state->now.area + seconds * leased};
+    if (now - state->marks[state->last_mark].at < doorman__overload_length(state)) return;
+    state->last_mark = (state->last_mark + 1) % DOORMAN__OVERLOAD_MARKS;
+    state->marks[state->last_mark] = state->now;
+}
+
+/* Returns the integral at a time. Times before the oldest mark count as its time. */
+static doorman__overload_mark doorman__overload_mark_at(const doorman__overload_state *state,
+                                                        doorman_time at) {
+    doorman__overload_mark after = state->now;
+    for (size_t i = 0; i < DOORMAN__OVERLOAD_MARKS; i++) {
+        size_t place = (state->last_mark + DOORMAN__OVERLOAD_MARKS - i) % DOORMAN__OVERLOAD_MARKS;
+        const doorman__overload_mark *before = &state->marks[place];
+        if (before->at > at) {
+            after = *before;
+            continue;
+        }
+        if (after.at <= at) return after;
+        double part = (double)(at - before->at) / (double)(after.at - before->at);
+        return (doorman__overload_mark){at, before->area + part * (after.area - before->area)};
+    }
+    return after;
+}
+
+/* Returns the sum of the reports that count now, and sets its interval. */
+static doorman_overload_report doorman__overload_sum(const doorman__overload_state *state,
+                                                     doorman_time now, doorman_time *from,
+                                                     doorman_time *until) {
+    int64_t number = now / doorman__overload_length(state);
+    doorman_overload_report sum = {.interval = 0};
+    *from = DOORMAN_NEVER;
+    *until = 0;
+    for (size_t i = 0; i < DOORMAN__OVERLOAD_PARTS; i++) {
+        const doorman__overload_part *part = &state->parts[i];
+        if (!part->sum.interval || part->number <= number - DOORMAN__OVERLOAD_PARTS) continue;
+        *from = doorman__earlier(*from, part->from);
+        *until = doorman__later(*until, part->until);
+        sum.arrived += part->sum.arrived;
+        sum.finished += part->sum.finished;
+        sum.refused += part->sum.refused;
+        sum.late += part->sum.late;
+    }
+    if (*until) sum.interval = *until - *from;
+    return sum;
+}
+
+static bool doorman__overload_is_on(const doorman_overload_report *sum) {
+    return sum->arrived >= DOORMAN__OVERLOAD_LEAST &&
+           (sum->refused > 0.05 * sum->arrived || sum->late > 0.5 * sum->finished);
+}
+
+/* Adds a report.
+ *   report   valid, and its interval is not 0 */
+static void doorman__overload_add(doorman__overload_state *state,
+                                  const doorman_overload_report *report, doorman_time now) {
+    int64_t number = now / doorman__overload_length(state);
+    doorman__overload_part *part = &state->parts[number % DOORMAN__OVERLOAD_PARTS];
+    if (part->number != number || !part->sum.interval) {
+        *part = (doorman__overload_part){.number = number, .from = DOORMAN_NEVER};
+    }
+    part->from = doorman__earlier(part->from, now - report->interval);
+    part->until = now;
+    part->sum.interval = report->interval;
+    part->sum.arrived += report->arrived;
+    part->sum.finished += report->finished;
+    part->sum.refused += report->refused;
+    part->sum.late += report->late;
+}
+
+/* Lowers the capacity in force if the resource is overloaded. Returns whether it has changed. */
+static bool doorman__overload_cut(doorman__overload_state *state, doorman_time now) {
+    doorman_time from, until;
+    doorman_overload_report sum = doorman__overload_sum(state, now, &from, &until);
+    if (!doorman__overload_is_on(&sum)) return false;
+    doorman__overload_mark first = doorman__overload_mark_at(state, from);
+    doorman__overload_mark last = doorman__overload_mark_at(state, until);
+    if (last.at <= first.at) return false;
+    double seconds = (double)(last.at - first.at) / (double)DOORMAN_SECOND;
+    double leased = doorman__max((last.area - first.area) / seconds, 0);
+    double target = DOORMAN__OVERLOAD_SHARE * leased * sum.finished / sum.arrived;
+    target = doorman__max(target, state->least);
+    if (target >= state->capacity) return false;
+    state->capacity = target;
+    state->cut_at = now;
+    state->step_at = doorman__after(now, state->interval);
+    state->calm = 0;
+    return true;
+}
+
+/* Makes the steps that are due. Returns whether the capacity in force has changed. */
+static bool doorman__overload_grow(doorman__overload_state *state, doorman_time now) {
+    doorman_time from, until;
+    if (now < state->step_at) return false;
+    doorman_overload_report sum = doorman__overload_sum(state, now, &from, &until);
+    if (doorman__overload_is_on(&sum)) {
+        state->calm = 0;
+        state->step_at = doorman__after(now, state->interval);
+        return false;
+    }
+    while (now >= state->step_at) {
+        double step = DOORMAN__OVERLOAD_STEP;
+        for (unsigned i = DOORMAN__OVERLOAD_CALM; i <= state->calm; i++) step *= 2;
+        step = doorman__min(step, DOORMAN__OVERLOAD_STEP_MAX) * state->configured;
+        if (state->calm < 2 * DOORMAN__OVERLOAD_CALM) state->calm++;
+        state->capacity = doorman__min(state->capacity + step, state->configured);
+        bool full = state->capacity >= state->configured;
+        state->step_at = full ? DOORMAN_NEVER : doorman__after(state->step_at, state->interval);
+    }
+    return true;
+}
+
+/* Sets the bounds, at the beginning and when the configuration has changed. A capacity that reports
+ * have lowered stays, within the bounds.
+ *   interval   the refresh interval of the resource */
+static void doorman__overload_set_bounds(doorman__overload_state *state, double configured,
+                                         double least, doorman_time interval, doorman_time now) {
+    bool lowered = state->capacity < state->configured;
+    if (interval != state->interval) memset(state->parts, 0, sizeof state->parts);
+    state->interval = interval;
+    state->configured = configured;
+    state->least = least;
+    state->capacity = lowered ? doorman__min(state->capacity, configured) : configured;
+    state->capacity = doorman__max(state->capacity, least);
+    bool full = state->capacity >= configured;
+    doorman_time next = doorman__after(now, interval);
+    state->step_at = full ? DOORMAN_NEVER : doorman__earlier(state->step_at, next);
+}
+
+/* Makes the state of a resource of which the first report has arrived.
+ *   leased   the sum of the leases; returns NULL if memory runs out */
+static doorman__overload_state *doorman__overload_create(doorman_time interval, double leased,
+                                                         doorman_time now) {
+    doorman__overload_state *state = (doorman__overload_state *)doorman__zalloc(sizeof *state);
+    if (!state) return NULL;
+    state->step_at = DOORMAN_NEVER;
+    state->interval = interval;
+    state->now.at = now - DOORMAN__OVERLOAD_MARKS * doorman__overload_length(state);
+    for (size_t i = 0; i < DOORMAN__OVERLOAD_MARKS; i++) state->marks[i] = state->now;
+    doorman__overload_measure(state, leased, now);
+    return state;
 }
 
 /* ---- >>server ------------------------------------------------------------------------------- */
@@ -8482,7 +8796,8 @@ typedef struct doorman__server_resource_entry {
     const doorman_template *settings;
     struct doorman__upward *upward; /* NULL: the server is a root */
     uint64_t expired_count;
-    doorman__maximum older[2]; /* older amounts of the maximum (S12), in any order */
+    doorman__maximum older[2];         /* older amounts of the maximum (S12), in any order */
+    doorman__overload_state *overload; /* of a root (H11); NULL: no report has arrived */
     doorman__lease_table leases;
     char resource_id[];
 } doorman__server_resource_entry;
@@ -8534,6 +8849,7 @@ typedef struct doorman__upward {
     doorman_server *server;
     doorman__server_resource_entry *resource;
     doorman_template settings; /* of the resource, from the last response of the parent */
+    doorman__tally tally;      /* what the next request passes on (H11) */
     char *texts; /* the description and the unit, each ended by a NUL; NULL: both are empty */
     doorman_terms terms[DOORMAN_TERMS_MAX];
 } doorman__upward;
@@ -8644,10 +8960,20 @@ static void doorman__server_uncount(doorman_server *server, uint64_t hash) {
     DOORMAN_FREE(usage);
 }
 
+/* Must be called before each change of the leases of a resource. */
+static void doorman__resource_tick(const doorman_server *server,
+                                   doorman__server_resource_entry *resource) {
+    doorman__lease_table *leases = &resource->leases;
+    doorman__leases_tick(leases, doorman__leases_learning(leases, server->now), server->now);
+    if (!resource->overload) return;
+    double leased = doorman__total_value(leases->has);
+    doorman__overload_measure(resource->overload, leased, server->now);
+}
+
 static void doorman__server_remove_entry(doorman_server *server, doorman__lease_table *leases,
                                          doorman__lease_entry *entry) {
     doorman__server_uncount(server, entry->link.hash);
-    doorman__leases_tick(leases, doorman__leases_learning(leases, server->now), server->now);
+    doorman__resource_tick(server, DOORMAN__WITHIN(doorman__server_resource_entry, leases, leases));
     doorman__leases_remove(leases, entry);
 }
 
@@ -8661,6 +8987,7 @@ static void doorman__server_free_resource(doorman_server *server,
     doorman__table_remove(&server->resources, &resource->link);
     doorman__leases_uninit(leases);
     if (resource->upward) DOORMAN_FREE(resource->upward->texts);
+    DOORMAN_FREE(resource->overload);
     DOORMAN_FREE(resource->upward);
     DOORMAN_FREE(resource);
 }
@@ -8991,9 +9318,87 @@ static doorman_time doorman__server_inherit(const doorman_server *server,
     return doorman__later(learned_at, gained);
 }
 
+/* Returns the capacity in force of a root's resource. */
+static double doorman__resource_capacity(const doorman__server_resource_entry *resource) {
+    const doorman__overload_state *overload = resource->overload;
+    if (!overload) return resource->settings->capacity;
+    return doorman__leases_round_down(&resource->leases, overload->capacity);
+}
+
+/* Called when reports have changed the capacity in force (H11). */
+static void doorman__resource_follow(const doorman_server *server,
+                                     doorman__server_resource_entry *resource) {
+    doorman__lease_table *leases = &resource->leases;
+    doorman__maximum before = doorman__resource_maximum(server, resource);
+    before.until = leases->last_end;
+    double capacity = doorman__resource_capacity(resource);
+    doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER);
+    doorman__resource_add_older(server, resource, before);
+}
+
+/* Returns from which wait on a request is late; 0: reports have no effect. */
+static doorman_time
+doorman__resource_overload_target(const doorman__server_resource_entry *resource) {
+    bool divides = doorman__kinds[resource->leases.algorithm->kind].divides_capacity;
+    return divides ? resource->settings->overload.target : 0;
+}
+
+/* Passes the settings of a root's resource to its state of H11, if it has one. */
+static void doorman__resource_bound(doorman_server *server,
+                                    doorman__server_resource_entry *resource) {
+    const doorman_template *settings = resource->settings;
+    doorman__overload_state *overload = resource->overload;
+    if (!overload) return;
+    if (doorman__resource_overload_target(resource)) {
+        doorman__overload_set_bounds(overload, settings->capacity, settings->overload.capacity_min,
+                                     settings->algorithm.refresh_interval, server->now);
+        doorman__resource_update_by(server, resource, overload->step_at);
+    } else {
+        DOORMAN_FREE(overload);
+        resource->overload = NULL;
+    }
+}
+
+/* Makes room for a report. Returns false if memory runs out. */
+static bool doorman__resource_reserve_report(doorman_server *server,
+                                             doorman__server_resource_entry *resource,
+                                             const doorman_overload_report *report) {
+    bool used = report->interval && !resource->upward && !resource->overload;
+    if (!used || !doorman__resource_overload_target(resource)) return true;
+    doorman_time interval = resource->settings->algorithm.refresh_interval;
+    double leased = doorman__total_value(resource->leases.has);
+    resource->overload = doorman__overload_create(interval, leased, server->now);
+    doorman__resource_bound(server, resource);
+    return resource->overload != NULL;
+}
+
+/* Makes the steps of the capacity in force that are due (H11). */
+static void doorman__capacity_grow(doorman_server *server,
+                                   doorman__server_resource_entry *resource) {
+    if (!resource->overload || !doorman__overload_grow(resource->overload, server->now)) return;
+    doorman__resource_follow(server, resource);
+}
+
+/* H11: uses a report. A node with a parent passes it on later. Precondition: there is room. */
+static void doorman__capacity_report(doorman_server *server,
+                                     doorman__server_resource_entry *resource,
+                                     const char *holder_id, const doorman_overload_report *report) {
+    doorman__overload_state *overload = resource->overload;
+    if (!report->interval || !doorman__resource_overload_target(resource)) return;
+    if (resource->upward) doorman__tally_add(&resource->upward->tally, report, server->now);
+    if (!overload) return;
+    doorman__resource_tick(server, resource);
+    doorman__overload_add(overload, report, server->now);
+    if (!doorman__overload_cut(overload, server->now)) return;
+    doorman__resource_follow(server, resource);
+    doorman__resource_update_by(server, resource, overload->step_at);
+    doorman__server_event(server, DOORMAN_EVENT_OVERLOADED, resource->resource_id, holder_id,
+                          resource->leases.capacity);
+}
+
 /* Sets the template of a root's resource, from a new configuration.
  *   learned_at   when the learning of a new resource of the template ends */
-static void doorman__resource_set_template(const doorman_server *server,
+static void doorman__resource_set_template(doorman_server *server,
                                            doorman__server_resource_entry *resource,
                                            const doorman_template *settings,
                                            doorman_time learned_at) {
@@ -9002,7 +9407,9 @@ static void doorman__resource_set_template(const doorman_server *server,
     before.until = leases->last_end;
     resource->settings = settings;
     doorman__leases_set_algorithm(leases, &settings->algorithm, settings->whole);
-    doorman__leases_set_capacity(leases, settings->capacity, DBL_MAX, DOORMAN_NEVER);
+    doorman__resource_bound(server, resource);
+    double capacity = doorman__resource_capacity(resource);
+    doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER);
     doorman__resource_add_older(server, resource, before);
     if (server->now < leases->learned_at) {
         leases->learned_at = doorman__later(leases->learned_at, learned_at);
@@ -9165,16 +9572,34 @@ static doorman_status doorman__server_check_path(const doorman_server *server,
     return DOORMAN_OK;
 }
 
+/* Returns the field of a report that breaks its rule, or NULL. */
+static const char *doorman__overload_report_wrong(const doorman_overload_report *report,
+                                                  const char **rule) {
+    *rule = "must be more than 0 and at most 1e8 seconds";
+    if (!doorman__duration_valid(report->interval)) return "overload.interval";
+    *rule = DOORMAN__AMOUNT_RULE;
+    if (!doorman__amount_valid(report->arrived)) return "overload.arrived";
+    if (!doorman__amount_valid(report->finished)) return "overload.finished";
+    if (!doorman__amount_valid(report->refused)) return "overload.refused";
+    *rule = "must be from 0 to `finished`, because it is a part of it";
+    return report->late >= 0 && report->late <= report->finished ? NULL : "overload.late";
+}
+
 static doorman_status doorman__capacity_request_check(const doorman_request *request, size_t index,
                                                       doorman_error *error) {
     const doorman_capacity_request *item_request = &request->items[index];
     const doorman_lease *has = &item_request->has;
     bool release = request->method == DOORMAN_RELEASE_CAPACITY;
-    const char *field = NULL, *rule = DOORMAN__AMOUNT_RULE;
+    bool reports = request->method == DOORMAN_REPORT_OVERLOAD;
+    const char *field = NULL, *rule = DOORMAN__AMOUNT_RULE, *wrong = NULL, *wrong_rule = NULL;
     if (has->id > UINT64_C(1) << 53 || (release && !has->id)) {
         field = release ? "id" : "has.id", rule = "must be an integer from 1 to 2^53";
     } else if (release) {
         return DOORMAN_OK;
+    } else if ((wrong = doorman__overload_report_wrong(&item_request->overload, &wrong_rule))) {
+        field = reports ? wrong + strlen("overload.") : wrong, rule = wrong_rule;
+    } else if (reports) {
+        if (!item_request->overload.interval) field = "interval", rule = "must be more than 0";
     } else if (has->id && !doorman__id_valid(has->node)) {
         field = "has.node", rule = DOORMAN__ID_RULE;
     } else if (has->id && !doorman__amount_valid(has->capacity)) {
@@ -9456,6 +9881,10 @@ static doorman_status doorman__server_make_room(doorman_server *server,
         if (status == DOORMAN_OK && item->resource) {
             status = doorman__item_find_entry(server, item, request);
         }
+        if (status == DOORMAN_OK && item->resource &&
+            !doorman__resource_reserve_report(server, item->resource, &item_request->overload)) {
+            status = DOORMAN_OUT_OF_MEMORY;
+        }
         if (status == DOORMAN_OK && item->entry &&
             !doorman__leases_reserve(&item->resource->leases, item->entry, item_request->wants,
                                      item_request->wants_count)) {
@@ -9637,7 +10066,8 @@ static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
                               .wants =
                                   doorman__min(doorman__leases_wants(leases), DOORMAN_AMOUNT_MAX),
                               .outstanding = doorman__total_ceil(leases->committed),
-                              .learning = doorman__leases_learning(leases, now)};
+                              .learning = doorman__leases_learning(leases, now),
+                              .tally = &upward->tally};
     double needed = doorman__max(report.wants, report.outstanding);
     if (!report.learning && doorman__held_give_back(upstream, &upward->held, needed, now)) {
         doorman__upward_apply_lease(upward);
@@ -9746,6 +10176,7 @@ static void doorman__upward_changed(doorman__upward *upward,
         if (item_response->has_learn_for) doorman__upward_learn(upward, item_response->learn_for);
         doorman__upward_set_texts(upward, item_response);
         upward->settings.whole = item_response->whole;
+        upward->settings.overload.target = item_response->overload_target;
         doorman__leases_set_algorithm(leases, &upward->settings.algorithm, item_response->whole);
         for (size_t i = 0; i < item_response->terms_count; i++)
             upward->terms[i] = item_response->terms[i];
@@ -10202,7 +10633,7 @@ static void doorman__context_enter(doorman__request_context *context) {
     doorman__lease_table *leases = context->leases;
     doorman__lease_entry *entry = context->entry;
     const doorman_capacity_request *item_request = context->item_request;
-    doorman__leases_tick(leases, doorman__leases_learning(leases, context->now), context->now);
+    doorman__resource_tick(context->server, context->resource);
     if (context->rotation) doorman__rotation_settle(leases, context->rotation);
     if (!context->learns) doorman__leases_age(leases, entry, context->now);
     if (context->returned) {
@@ -10243,6 +10674,9 @@ static void doorman__server_respond(doorman_server *server, const doorman_reques
     }
     doorman__server_resource_entry *resource = item->resource;
     const doorman__lease_table *leases = &resource->leases;
+    doorman__capacity_grow(server, resource);
+    doorman__capacity_report(server, resource, request->holder_id,
+                             &request->items[item->index].overload);
     bool leased = !resource->upward || doorman__upward_renew(resource->upward);
     doorman__request_context context = doorman__context_start(server, request, item);
     doorman__context_report_claim(&context);
@@ -10255,6 +10689,7 @@ static void doorman__server_respond(doorman_server *server, const doorman_reques
         doorman__context_write_texts(&context, item_response);
     }
     item_response->whole = leases->whole;
+    item_response->overload_target = doorman__resource_overload_target(resource);
     item_response->has_safe_capacity =
         doorman__resource_safe_capacity(resource, context.now, &item_response->safe_capacity);
     if (request->is_server)
@@ -10278,6 +10713,29 @@ static void doorman__server_release(doorman_server *server, const doorman_reques
         doorman__resource_update_by(server, resource, server->now);
         server->update_at = server->now;
     }
+}
+
+/* H11: processes reports on resources. A resource without leases needs none. */
+static doorman_status doorman__server_report(doorman_server *server, const doorman_request *request,
+                                             doorman_response *response) {
+    for (size_t i = 0; i < request->item_count; i++) {
+        doorman__server_resource_entry *resource = server->request_items[i].resource;
+        const doorman_overload_report *report = &request->items[i].overload;
+        bool room = !resource || doorman__resource_reserve_report(server, resource, report);
+        if (!room) return DOORMAN_OUT_OF_MEMORY;
+    }
+    for (size_t i = 0; i < request->item_count; i++) {
+        doorman__server_resource_entry *resource = server->request_items[i].resource;
+        doorman_capacity_response *item = &server->items[i];
+        *item = (doorman_capacity_response){.resource_id = request->items[i].resource_id};
+        if (!resource) continue;
+        doorman__server_expire(server, resource);
+        doorman__capacity_report(server, resource, request->holder_id, &request->items[i].overload);
+        item->overload_target = doorman__resource_overload_target(resource);
+    }
+    response->items = server->items;
+    response->item_count = request->item_count;
+    return DOORMAN_OK;
 }
 
 /* Returns a response without its parts. */
@@ -10337,6 +10795,11 @@ static doorman_status doorman__server_handle_in(doorman_server *server,
         }
     } else if (request->method == DOORMAN_RELEASE_CAPACITY && server->is_master) {
         doorman__server_release(server, request);
+    } else if (request->method == DOORMAN_REPORT_OVERLOAD && server->is_master) {
+        doorman_response reported = *response;
+        status = doorman__server_report(server, request, &reported);
+        if (status != DOORMAN_OK) return doorman__no_memory(error);
+        *response = reported;
     }
     return DOORMAN_OK;
 }
@@ -10356,9 +10819,11 @@ static size_t doorman__resource_update(doorman_server *server,
                                        doorman__server_resource_entry *resource, size_t most) {
     size_t count = doorman__server_expire_some(server, resource, most);
     if (count == most) return most;
+    doorman__capacity_grow(server, resource);
     const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
-    doorman_time again = doorman__after(server->now, DOORMAN__DEFER_MAX);
-    doorman__timer_set(&server->dues, &resource->due, first ? first->end : again);
+    doorman_time due = first ? first->end : doorman__after(server->now, DOORMAN__DEFER_MAX);
+    if (resource->overload) due = doorman__earlier(due, resource->overload->step_at);
+    doorman__timer_set(&server->dues, &resource->due, due);
     if (!first) doorman__server_remove_resource(server, resource);
     return count + 1;
 }
@@ -10491,6 +10956,12 @@ static bool doorman__resource_describe(doorman_server *server,
                                      .learned_at = leases->learned_at};
     if (kind->divides_capacity) out->overshoot = doorman__resource_overshoot(server, resource);
     out->has_safe_capacity = doorman__resource_safe_capacity(resource, now, &out->safe_capacity);
+    out->configured_capacity = held ? out->capacity : resource->settings->capacity;
+    if (resource->overload) {
+        doorman_time from, until;
+        out->overload = doorman__overload_sum(resource->overload, now, &from, &until);
+        out->overload_cut_at = resource->overload->cut_at;
+    }
     return true;
 }
 
@@ -22265,6 +22736,7 @@ static void doorman__result_process(doorman_permit_client *client, size_t place,
     case DOORMAN_DISCOVERY:
     case DOORMAN_GET_CAPACITY:
     case DOORMAN_RELEASE_CAPACITY:
+    case DOORMAN_REPORT_OVERLOAD:
     case DOORMAN_INSPECT:
     case DOORMAN_RESET:
     case DOORMAN_METHOD_COUNT: break;
@@ -24077,18 +24549,27 @@ static void doorman__read_no_limit(const doorman__field *capacity, const doorman
 }
 
 static void doorman__read_template(const doorman__field *field, doorman_template *out) {
-    doorman__field algorithm, limits = doorman__field_of(field, "limits", strlen("limits"));
+    doorman__field algorithm, overload;
+    doorman__field limits = doorman__field_of(field, "limits", strlen("limits"));
     doorman__field capacity = doorman__field_of(field, "capacity", strlen("capacity"));
     bool is_optional = limits.value || !capacity.value;
     bool is_missing = cJSON_IsObject(field->value) && !limits.value && !capacity.value;
     doorman__read(
         field,
         is_optional ? "!identifier_glob:s description?s unit?s capacity?a safe_capacity?N whole?b "
-                      "algorithm?o limits?o"
+                      "overload?o algorithm?o limits?o"
                     : "!identifier_glob:s description?s unit?s capacity:a safe_capacity?N whole?b "
-                      "algorithm?o limits?o",
+                      "overload?o algorithm?o limits?o",
         &out->identifier_glob, &out->description, &out->unit, &out->capacity,
-        &out->has_safe_capacity, &out->safe_capacity, &out->whole, &algorithm, &limits);
+        &out->has_safe_capacity, &out->safe_capacity, &out->whole, &overload, &algorithm, &limits);
+    if (overload.value) {
+        doorman__read(&overload, "!target:t capacity_min?a", &out->overload.target,
+                      &out->overload.capacity_min);
+        if (!out->overload.target) {
+            doorman__field target = doorman__field_of(&overload, "target", strlen("target"));
+            doorman__read_fail(&target, "must be more than 0");
+        }
+    }
     if (is_missing) doorman__read_no_limit(&capacity, &limits);
     out->without_capacity = !capacity.value;
     out->has_algorithm = algorithm.value != NULL;
@@ -24336,17 +24817,29 @@ static void doorman__read_wants(const doorman__field *field, const doorman__fiel
     *demands = demand;
 }
 
+/* Reads a report (H11). In a message of its own its fields are those of the resource. */
+static void doorman__read_overload(const doorman__field *field, doorman_overload_report *out) {
+    doorman__read(field, "interval:t arrived:a finished:a refused:a late?a", &out->interval,
+                  &out->arrived, &out->finished, &out->refused, &out->late);
+}
+
 static void doorman__read_capacity_request(const doorman__field *field,
                                            const doorman_request *request, doorman_demand **demands,
                                            doorman_capacity_request *item_request) {
     doorman_lease *has = &item_request->has;
-    doorman__field lease, groups;
+    doorman__field lease, groups, overload;
     if (request->method == DOORMAN_RELEASE_CAPACITY) {
         doorman__read(field, "resource_id:s id:i", &item_request->resource_id, &has->id);
         return;
     }
-    doorman__read(field, "resource_id:s outstanding?a has?o", &item_request->resource_id,
-                  &item_request->outstanding, &lease);
+    if (request->method == DOORMAN_REPORT_OVERLOAD) {
+        doorman__read(field, "resource_id:s", &item_request->resource_id);
+        doorman__read_overload(field, &item_request->overload);
+        return;
+    }
+    doorman__read(field, "resource_id:s outstanding?a has?o overload?o", &item_request->resource_id,
+                  &item_request->outstanding, &lease, &overload);
+    if (overload.value) doorman__read_overload(&overload, &item_request->overload);
     if (request->is_server)
         doorman__read(field, "learning?b wants:o", &item_request->learning, &groups);
     doorman__read_wants(field, request->is_server ? &groups : NULL, demands, item_request);
@@ -24596,9 +25089,10 @@ static void doorman__read_capacity_response(const doorman__field *field,
                                             doorman_capacity_response *out) {
     doorman_lease *lease = &out->gets;
     doorman__field gets, refused, reason;
-    doorman__read(field, "resource_id:s safe_capacity?N learning?b gets?o refused?o",
+    doorman__read(field,
+                  "resource_id:s safe_capacity?N learning?b overload_target?t gets?o refused?o",
                   &out->resource_id, &out->has_safe_capacity, &out->safe_capacity, &out->learning,
-                  &gets, &refused);
+                  &out->overload_target, &gets, &refused);
     if (refused.value) {
         doorman__read(&refused, "reason:o refresh_interval:t", &reason, &lease->refresh_interval);
         out->outcome = (doorman_outcome)(doorman__read_choice(&reason, doorman__reasons, 3) + 1);
@@ -24626,6 +25120,11 @@ static void doorman__read_capacity_responses(const doorman__field *list, doorman
     doorman__field item = doorman__read_list(list);
     for (; item.value; doorman__next(&item)) {
         doorman_capacity_response *item_response = &items[item.index];
+        if (out->method == DOORMAN_REPORT_OVERLOAD) {
+            doorman__read(&item, "resource_id:s overload_target?t", &item_response->resource_id,
+                          &item_response->overload_target);
+            continue;
+        }
         doorman__read_capacity_response(&item, item_response);
         if (policy) doorman__read_policy(&item, &algorithms[item.index], &terms, item_response);
     }
@@ -24839,7 +25338,8 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
     if (out->is_master && doorman__method_has_permits(out->method)) {
         doorman__read_permit_response(&body, out);
     }
-    if (out->method != DOORMAN_GET_CAPACITY || !out->is_master) return;
+    bool has_items = out->method == DOORMAN_GET_CAPACITY || out->method == DOORMAN_REPORT_OVERLOAD;
+    if (!has_items || !out->is_master) return;
     if (out->is_server) {
         doorman__read(&body, "http_address?s shared_id?b", &out->http_address, &out->shared_id);
     }
@@ -25062,6 +25562,9 @@ static void doorman__put_capacity_response(doorman__writer *out,
     if (item_response->has_safe_capacity)
         doorman__put(out, ",'safe_capacity':%n", item_response->safe_capacity);
     if (item_response->learning) doorman__put(out, ",'learning':%b", true);
+    if (item_response->overload_target) {
+        doorman__put(out, ",'overload_target':%t", item_response->overload_target);
+    }
     if (item_response->outcome != DOORMAN_GRANTED) {
         doorman__put(out, ",'refused':{'reason':%s,'refresh_interval':%t}",
                      doorman__reasons[item_response->outcome - 1], gets->refresh_interval);
@@ -25227,6 +25730,13 @@ static void doorman__put_template(doorman__writer *out, const doorman_template *
         doorman__put(out, ",'safe_capacity':%x", template_->safe_capacity);
     }
     if (template_->whole) doorman__put(out, ",'whole':%b", true);
+    if (template_->overload.target) {
+        doorman__put(out, ",'overload':{'target':%t", template_->overload.target);
+        if (template_->overload.capacity_min > 0) {
+            doorman__put(out, ",'capacity_min':%x", template_->overload.capacity_min);
+        }
+        doorman__put(out, "}");
+    }
     if (template_->has_algorithm) doorman__put_algorithm(out, &template_->algorithm, false);
     if (template_->has_limits) doorman__put(out, ",'limits':[");
     for (size_t i = 0; i < template_->limit_count; i++) {
@@ -25293,6 +25803,15 @@ static void doorman__put_response(doorman__writer *out, const doorman_response *
             doorman__put(out, "%,");
             doorman__put_capacity_response(out, &response->items[i], response->is_server, epoch);
             if (response->is_server) doorman__put_policy(out, &response->items[i]);
+            doorman__put(out, "}");
+        }
+        doorman__put(out, "]");
+    } else if (response->method == DOORMAN_REPORT_OVERLOAD) {
+        doorman__put(out, "'response':[");
+        for (size_t i = 0; i < response->item_count; i++) {
+            doorman__put(out, "%,{'resource_id':%s", response->items[i].resource_id);
+            doorman_time target = response->items[i].overload_target;
+            if (target) doorman__put(out, ",'overload_target':%t", target);
             doorman__put(out, "}");
         }
         doorman__put(out, "]");
@@ -25623,6 +26142,12 @@ static void doorman__put_wants(doorman__writer *out, const doorman_capacity_requ
     doorman__put(out, "]");
 }
 
+static void doorman__put_overload(doorman__writer *out, const doorman_overload_report *report) {
+    doorman__put(out, "'interval':%t,'arrived':%n,'finished':%n,'refused':%n", report->interval,
+                 report->arrived, report->finished, report->refused);
+    if (report->late > 0) doorman__put(out, ",'late':%n", report->late);
+}
+
 static void doorman__put_capacity_request(doorman__writer *out,
                                           const doorman_capacity_request *item_request,
                                           bool is_server) {
@@ -25634,6 +26159,11 @@ static void doorman__put_capacity_request(doorman__writer *out,
         doorman__put(out, ",'has':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t}",
                      item_request->has.id, item_request->has.node, item_request->has.capacity,
                      item_request->has.expires_in);
+    }
+    if (item_request->overload.interval) {
+        doorman__put(out, ",'overload':{");
+        doorman__put_overload(out, &item_request->overload);
+        doorman__put(out, "}");
     }
     doorman__put(out, "}");
 }
@@ -25663,6 +26193,10 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
         doorman__put(&out, "%,");
         if (request->method == DOORMAN_GET_CAPACITY) {
             doorman__put_capacity_request(&out, item_request, request->is_server);
+        } else if (request->method == DOORMAN_REPORT_OVERLOAD) {
+            doorman__put(&out, "{'resource_id':%s,", item_request->resource_id);
+            doorman__put_overload(&out, &item_request->overload);
+            doorman__put(&out, "}");
         } else {
             doorman__put(&out, "{'resource_id':%s,'id':%i}", item_request->resource_id,
                          item_request->has.id);
@@ -25675,14 +26209,14 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
 /* Allocates the memory for a reply before the server decides. If there is no memory, or if the
  * reply could be too large, the message is refused and changes nothing (C4). An id takes up to
  * twice its bytes, because each byte may need an escape. The rest of an item, with the node's name,
- * takes at most 820 bytes. In a reply to a server, the algorithm of an item takes at most 520
+ * takes at most 860 bytes. In a reply to a server, the algorithm of an item takes at most 520
  * bytes, and each of 16 terms takes at most 80 bytes. The texts for people take up to twice their
  * bytes, and 32 bytes for their names. So the reply to a request of DOORMAN__ITEMS_MAX items
  * fits. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
     const size_t frame = 1024;
-    size_t bytes = frame, largest = 0, rest = 820;
+    size_t bytes = frame, largest = 0, rest = 860;
     if (request->is_server) rest += 520 + 16 * 80 + 2 * DOORMAN__TEXTS_BYTES_MAX + 32;
     for (size_t i = 0; i < request->item_count; i++) {
         size_t id_bytes = strlen(request->items[i].resource_id);

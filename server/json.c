@@ -42,6 +42,23 @@ static void json_number(struct text *text, const char *name, double value) {
     server_text_add_number(text, value);
 }
 
+/* Writes why the capacity in force differs from the configured one. */
+static void json_overload(struct text *text, const doorman_server_resource *info,
+                          doorman_time now) {
+    server_text_add(text, ",\"overload\":{\"configured\":");
+    server_text_add_number(text, info->configured_capacity);
+    if (info->overload_cut_at) {
+        json_seconds(text, ",\"seconds_since_cut\":", now - info->overload_cut_at);
+    } else {
+        server_text_add(text, ",\"seconds_since_cut\":null");
+    }
+    json_number(text, "arrived", info->overload.arrived);
+    json_number(text, "finished", info->overload.finished);
+    json_number(text, "refused", info->overload.refused);
+    json_number(text, "late", info->overload.late);
+    server_text_add(text, "}");
+}
+
 /* `clients` is the number of holders. Its name is older than the word.
  *   description   NULL: none */
 static void json_resource(struct text *text, const struct row *row, const char *id,
@@ -65,6 +82,7 @@ static void json_resource(struct text *text, const struct row *row, const char *
     } else {
         server_text_add(text, ",\"safe_capacity\":null");
     }
+    if (info->overload.interval || info->overload_cut_at) json_overload(text, info, now);
     server_text_addf(text, ",\"learning\":%s,\"algorithm\":\"%s\"",
                      info->is_learning ? "true" : "false", server_kind_name(row->kind));
     if (info->leased) json_seconds(text, ",\"lease_expires_in\":", info->lease_end - now);

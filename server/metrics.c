@@ -11,30 +11,39 @@
 
 #define SERIES_MAX 1000
 
-const char *const server_message_names[MESSAGE_KIND_COUNT] = {
-    "discovery",        "get_capacity", "get_server_capacity",
-    "release_capacity", "acquire",      "report",
-    "inspect",          "reset",        "renew",
-    "release",          "transfer",     "seize",
-    "unknown"};
+const char *const server_message_names[MESSAGE_KIND_COUNT] = {"discovery",
+                                                              "get_capacity",
+                                                              "get_server_capacity",
+                                                              "release_capacity",
+                                                              "report_overload",
+                                                              "acquire",
+                                                              "report",
+                                                              "inspect",
+                                                              "reset",
+                                                              "renew",
+                                                              "release",
+                                                              "transfer",
+                                                              "seize",
+                                                              "unknown"};
 
 /* The upper bounds of the buckets, in seconds. */
 static const double bucket_bounds[BUCKET_COUNT] = {
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.5, 2.5};
 
 void server_metrics_count_message(struct counters *counters, const struct message_report *report) {
-    static const int kinds[DOORMAN_METHOD_COUNT] = {[DOORMAN_DISCOVERY] = MESSAGE_DISCOVERY,
-                                                    [DOORMAN_GET_CAPACITY] = MESSAGE_GET_CAPACITY,
-                                                    [DOORMAN_RELEASE_CAPACITY] =
-                                                        MESSAGE_RELEASE_CAPACITY,
-                                                    [DOORMAN_ACQUIRE] = MESSAGE_ACQUIRE,
-                                                    [DOORMAN_REPORT] = MESSAGE_REPORT,
-                                                    [DOORMAN_INSPECT] = MESSAGE_INSPECT,
-                                                    [DOORMAN_RESET] = MESSAGE_RESET,
-                                                    [DOORMAN_RENEW] = MESSAGE_RENEW,
-                                                    [DOORMAN_RELEASE] = MESSAGE_RELEASE,
-                                                    [DOORMAN_TRANSFER] = MESSAGE_TRANSFER,
-                                                    [DOORMAN_SEIZE] = MESSAGE_SEIZE};
+    static const int kinds[DOORMAN_METHOD_COUNT] = {
+        [DOORMAN_DISCOVERY] = MESSAGE_DISCOVERY,
+        [DOORMAN_GET_CAPACITY] = MESSAGE_GET_CAPACITY,
+        [DOORMAN_RELEASE_CAPACITY] = MESSAGE_RELEASE_CAPACITY,
+        [DOORMAN_REPORT_OVERLOAD] = MESSAGE_REPORT_OVERLOAD,
+        [DOORMAN_ACQUIRE] = MESSAGE_ACQUIRE,
+        [DOORMAN_REPORT] = MESSAGE_REPORT,
+        [DOORMAN_INSPECT] = MESSAGE_INSPECT,
+        [DOORMAN_RESET] = MESSAGE_RESET,
+        [DOORMAN_RENEW] = MESSAGE_RENEW,
+        [DOORMAN_RELEASE] = MESSAGE_RELEASE,
+        [DOORMAN_TRANSFER] = MESSAGE_TRANSFER,
+        [DOORMAN_SEIZE] = MESSAGE_SEIZE};
     const doorman_request *request = &report->exchange->request;
     int kind = report->was_read ? kinds[request->method] : MESSAGE_UNKNOWN, bucket = 0;
     if (kind == MESSAGE_GET_CAPACITY && request->is_server) kind = MESSAGE_GET_SERVER_CAPACITY;
@@ -270,6 +279,7 @@ static void metrics_events(struct text *text, const struct counters *counters) {
 /* The metrics of each resource. */
 enum resource_metric {
     METRIC_CAPACITY,
+    METRIC_CONFIGURED,
     METRIC_HAS,
     METRIC_COMMITTED,
     METRIC_RESERVED,
@@ -288,6 +298,8 @@ static const struct {
     const char *name, *type, *help;
 } resource_metrics[METRIC_COUNT] = {
     {"resource_capacity", "gauge", "Capacity that can be granted, in the resource's units."},
+    {"resource_configured_capacity", "gauge",
+     "The configured capacity. More than resource_capacity while servers report overload."},
     {"resource_has", "gauge", "Sum of the leases, in the resource's units."},
     {"resource_committed", "gauge",
      "Sum of what the server still counts as used by the holders, at least the leases."},
@@ -314,11 +326,13 @@ static bool metric_value(const struct snapshot *snapshot, const struct row *row,
                          enum resource_metric metric, bool has_parent, double *out) {
     const doorman_server_resource *info = &row->info;
     double left = (double)(info->lease_end - snapshot->now) / 1e9;
-    bool is_of_holders = metric != METRIC_CAPACITY && metric != METRIC_EXPIRED &&
-                         metric != METRIC_SAFE_CAPACITY && metric != METRIC_REMAINING;
+    bool is_of_holders = metric != METRIC_CAPACITY && metric != METRIC_CONFIGURED &&
+                         metric != METRIC_EXPIRED && metric != METRIC_SAFE_CAPACITY &&
+                         metric != METRIC_REMAINING;
     if (row->is_missing && !is_of_holders) return false;
     switch (metric) {
     case METRIC_CAPACITY: *out = info->capacity; break;
+    case METRIC_CONFIGURED: *out = info->configured_capacity; return !has_parent;
     case METRIC_HAS: *out = info->has; break;
     case METRIC_COMMITTED: *out = info->committed; break;
     case METRIC_RESERVED: *out = row->reserved; break;

@@ -150,6 +150,24 @@ static void page_own_lease(struct text *text, const struct row *row,
     server_page_duration(text, row->info.lease_end - now);
 }
 
+/* Says why the capacity in force is less than the configured one (H11). */
+static void page_overload(struct text *text, const doorman_server_resource *info,
+                          doorman_time now) {
+    const doorman_overload_report *sum = &info->overload;
+    server_text_add(text, " <span class=warn>lowered from ");
+    server_text_add_amount(text, info->configured_capacity);
+    server_text_add(text, " by reports of overload ");
+    server_page_duration(text, now - info->overload_cut_at);
+    server_text_add(text, " ago");
+    if (sum->arrived > 0) {
+        server_text_addf(text, ": now %.0f %% refused", 100 * sum->refused / sum->arrived);
+    }
+    if (sum->finished > 0) {
+        server_text_addf(text, ", %.0f %% late", 100 * sum->late / sum->finished);
+    }
+    server_text_add(text, "</span>");
+}
+
 /* Adds warnings about conditions that an operator should know. */
 static void page_warnings(struct text *text, struct service *service, const struct row *row,
                           const struct parent_state *parent, doorman_time now) {
@@ -162,6 +180,9 @@ static void page_warnings(struct text *text, struct service *service, const stru
         server_text_add(text, " <span class=bad>");
         server_page_start_term(text, "span", "over its capacity");
         server_text_add(text, "over its capacity</span></span>");
+    }
+    if (row->info.overload_cut_at && row->info.capacity < row->info.configured_capacity) {
+        page_overload(text, &row->info, now);
     }
     if (row->info.unconfirmed_count > 0) {
         server_text_addf(text, " <span class=bad>%zu holder%s not confirm</span>",

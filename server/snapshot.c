@@ -135,6 +135,7 @@ void server_snapshot_add_other(struct snapshot *snapshot, const struct row *row)
     others->capacity += info->capacity;
     others->has += info->has;
     others->overshoot += info->overshoot;
+    others->configured_capacity += info->configured_capacity;
     others->committed += info->committed;
     others->wants += info->wants;
     others->subclients += info->subclients;

@@ -31,6 +31,8 @@ static const char *const warning_texts[WARNING_COUNT] = {
         "a holder does not confirm its leases, so it holds back capacity after each cut",
     [DOORMAN_EVENT_LEASE_ENDED] =
         "the lease from the parent has ended, so clients of this resource get no capacity",
+    [DOORMAN_EVENT_OVERLOADED] =
+        "servers report overload of a resource, so its capacity in force was lowered",
     [WARNING_MESSAGE_REFUSED] = "a message was refused",
     [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
     [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",

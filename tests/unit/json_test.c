@@ -535,9 +535,9 @@ static void a_request_whose_response_could_be_too_large_is_refused(void **state)
     world *w = world_start();
     assert_int_equal(send_resources(w, 6000), DOORMAN_RESOURCE_EXHAUSTED);
     assert_true(granted_sum(w) < 0);
-    assert_non_null(strstr(w->reply.text, "send at most 5015 resources in one message"));
-    assert_int_equal(send_resources(w, 5016), DOORMAN_RESOURCE_EXHAUSTED);
-    assert_int_equal(send_resources(w, 5015), DOORMAN_OK);
+    assert_non_null(strstr(w->reply.text, "send at most 4786 resources in one message"));
+    assert_int_equal(send_resources(w, 4787), DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(send_resources(w, 4786), DOORMAN_OK);
     world_stop(w);
 }
 
@@ -783,6 +783,14 @@ static void assert_same_text(const char *a, const char *b) {
     if (a) assert_string_equal(a, b);
 }
 
+static void assert_same_report(const doorman_overload_report *a, const doorman_overload_report *b) {
+    assert_true(a->interval == b->interval);
+    assert_exact(a->arrived, b->arrived);
+    assert_exact(a->finished, b->finished);
+    assert_exact(a->refused, b->refused);
+    assert_exact(a->late, b->late);
+}
+
 static void assert_same_request(const doorman_request *a, const doorman_request *b) {
     assert_int_equal(a->method, b->method);
     assert_int_equal(a->is_server, b->is_server);
@@ -796,6 +804,7 @@ static void assert_same_request(const doorman_request *a, const doorman_request 
         assert_string_equal(x->resource_id, y->resource_id);
         assert_true(x->has.id == y->has.id);
         if (a->method == DOORMAN_RELEASE_CAPACITY) continue;
+        assert_same_report(&x->overload, &y->overload);
         assert_true(x->has.id == 0 || strcmp(x->has.node, y->has.node) == 0);
         assert_exact(x->has.capacity, y->has.capacity);
         assert_true(x->has.expires_in == y->has.expires_in);
@@ -835,6 +844,7 @@ static void assert_same_item(const doorman_capacity_response *a,
     assert_int_equal(a->has_safe_capacity, b->has_safe_capacity);
     assert_int_equal(a->learning, b->learning);
     assert_exact(a->safe_capacity, b->safe_capacity);
+    assert_true(a->overload_target == b->overload_target);
     assert_int_equal(a->whole, b->whole);
     assert_int_equal(a->algorithm == NULL, b->algorithm == NULL);
     if (a->algorithm) assert_same_algorithm(a->algorithm, b->algorithm);
@@ -859,7 +869,8 @@ static void a_server_sends_the_demand_of_its_clients_in_groups(void **state) {
          .has = {.id = 7, .node = "eu", .capacity = 750, .expires_in = 55 * SECOND},
          .outstanding = 700,
          .wants = wants,
-         .wants_count = 2},
+         .wants_count = 2,
+         .overload = {16 * SECOND, 400, 300.5, 90, 7}},
         {.resource_id = "other", .learning = true}};
     const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
                                      .is_server = true,
@@ -876,10 +887,46 @@ static void a_server_sends_the_demand_of_its_clients_in_groups(void **state) {
                         "\"mid\\\"dle\"],\"resource\":[{\"resource_id\":\"db\",\"wants\":["
                         "{\"priority\":1,\"num_clients\":40,\"wants\":300},"
                         "{\"priority\":15,\"num_clients\":3,\"wants\":900.5}],\"outstanding\":700,"
-                        "\"has\":{\"id\":7,\"node\":\"eu\",\"capacity\":750,\"expires_in\":55}},"
+                        "\"has\":{\"id\":7,\"node\":\"eu\",\"capacity\":750,\"expires_in\":55},"
+                        "\"overload\":{\"interval\":16,\"arrived\":400,\"finished\":300.5,"
+                        "\"refused\":90,\"late\":7}},"
                         "{\"resource_id\":\"other\",\"learning\":true,\"wants\":[]}]}}");
     assert_int_equal(read_request(&r, text.text, text.bytes), DOORMAN_OK);
     assert_same_request(&r.request, &request);
+    doorman__read_end(&r.reader);
+    doorman_buffer_uninit(&text);
+}
+
+/* H11: a message of its own, and its response. */
+static void a_report_of_overload_has_its_numbers_in_the_resource(void **state) {
+    (void)state;
+    static const doorman_capacity_request items[] = {
+        {.resource_id = "db", .overload = {SECOND / 2, 400, 300, 90, 7}},
+        {.resource_id = "other", .overload = {SECOND, 1, 1, 0, 0}}};
+    static const doorman_capacity_response answers[] = {
+        {.resource_id = "db", .overload_target = SECOND / 10}, {.resource_id = "other"}};
+    const doorman_request request = {
+        .method = DOORMAN_REPORT_OVERLOAD, .holder_id = "db-1", .items = items, .item_count = 2};
+    doorman_response response = {.method = DOORMAN_REPORT_OVERLOAD, .is_master = true};
+    doorman_buffer text = {0};
+    parsed_message r;
+    assert_int_equal(doorman_json_request(&request, &text), DOORMAN_OK);
+    assert_string_equal(text.text, "{\"report_overload\":{\"client_id\":\"db-1\",\"resource\":["
+                                   "{\"resource_id\":\"db\",\"interval\":0.5,\"arrived\":400,"
+                                   "\"finished\":300,\"refused\":90,\"late\":7},"
+                                   "{\"resource_id\":\"other\",\"interval\":1,\"arrived\":1,"
+                                   "\"finished\":1,\"refused\":0}]}}");
+    assert_int_equal(read_request(&r, text.text, text.bytes), DOORMAN_OK);
+    assert_same_request(&r.request, &request);
+    doorman__read_end(&r.reader);
+    response.items = answers;
+    response.item_count = 2;
+    assert_int_equal(write_response(&text, &response), DOORMAN_OK);
+    assert_string_equal(text.text, "{\"report_overload\":{\"response\":[{\"resource_id\":\"db\","
+                                   "\"overload_target\":0.1},{\"resource_id\":\"other\"}]}}");
+    assert_int_equal(read_response(&r, text.text, text.bytes), DOORMAN_OK);
+    assert_int_equal(r.response.item_count, 2);
+    for (size_t i = 0; i < 2; i++) assert_same_item(&r.response.items[i], &answers[i]);
     doorman__read_end(&r.reader);
     doorman_buffer_uninit(&text);
 }
@@ -1924,7 +1971,8 @@ static void a_configuration_can_set_every_field(void **state) {
         "\"parameters\":[{\"name\":\"lease_duration_secs\",\"value\":\"20\"},"
         "{\"name\":\"refresh_interval\",\"value\":4},"
         "{\"name\":\"handover\",\"value\":\"confirmed\"}]}},"
-        "{\"identifier_glob\":\"c\",\"capacity\":1,\"whole\":true}]}";
+        "{\"identifier_glob\":\"c\",\"capacity\":1,\"whole\":true,"
+        "\"overload\":{\"target\":0.1,\"capacity_min\":0.5}}]}";
     doorman_config *config = load(text, NULL);
     assert_non_null(config);
     doorman_config_options read;
@@ -1956,6 +2004,8 @@ static void a_configuration_can_set_every_field(void **state) {
     assert_false(all[1].has_safe_capacity);
     assert_int_equal(all[2].algorithm.kind, DOORMAN_FAIR_SHARE);
     assert_true(!all[0].whole && !all[1].whole && all[2].whole);
+    assert_true(!all[0].overload.target && all[2].overload.target == SECOND / 10);
+    assert_exact(all[2].overload.capacity_min, 0.5);
     doorman_config_destroy(config);
 }
 
@@ -2003,6 +2053,12 @@ static doorman_template random_template(random_strings *strings, size_t index, s
     if (random_below(2)) made.unit = random_name();
     if (made.has_safe_capacity) made.safe_capacity = whole ? -1 : random_amount();
     if (made.has_algorithm) made.algorithm = random_valid_algorithm();
+    bool divides = made.has_algorithm && made.algorithm.kind != DOORMAN_STATIC_SHARE;
+    divides = divides && made.algorithm.kind != DOORMAN_NO_ALGORITHM;
+    if (divides && random_below(2)) {
+        made.overload.target = (doorman_time)(1 + random_below(1000)) * SECOND / 1000;
+        made.overload.capacity_min = random_below(2) ? made.capacity / 2 : 0;
+    }
     return made;
 }
 
@@ -2015,6 +2071,8 @@ static void expect_equal_templates(const doorman_template *one, const doorman_te
     assert_int_equal(one->has_safe_capacity, two->has_safe_capacity);
     assert_exact(one->safe_capacity, two->safe_capacity);
     assert_int_equal(one->whole, two->whole);
+    assert_true(one->overload.target == two->overload.target);
+    assert_exact(one->overload.capacity_min, two->overload.capacity_min);
     assert_int_equal(first->kind, second->kind);
     assert_int_equal(first->handover, second->handover);
     assert_int_equal(first->lease_length, second->lease_length);
@@ -2673,6 +2731,7 @@ int main(void) {
         cmocka_unit_test(adjacent_doubles_are_written_differently),
         cmocka_unit_test(numbers_are_written_in_their_shortest_form),
         cmocka_unit_test(a_server_sends_the_demand_of_its_clients_in_groups),
+        cmocka_unit_test(a_report_of_overload_has_its_numbers_in_the_resource),
         cmocka_unit_test(a_release_of_a_server_says_that_it_is_a_server),
         cmocka_unit_test(a_discovery_request_has_no_other_fields),
         cmocka_unit_test(a_response_to_a_server_has_the_algorithm_and_terms),

@@ -811,7 +811,7 @@ static void wrong_messages_are_refused_with_the_path(void **state) {
         {"{\"entry\": []}", "must be an object with one key, the method"},
         {"{\"prolong\": {}}",
          "no such method: prolong; the methods are discovery, get_capacity, release_capacity, "
-         "acquire, report, inspect, reset, renew, release, transfer, seize, "
+         "report_overload, acquire, report, inspect, reset, renew, release, transfer, seize, "
          "get_server_capacity\""},
     };
     node *n = node_start(limits, NULL);
