@@ -31,8 +31,8 @@ plot for [i = 6:1:-1] data using 1:(column(2 * i)) with lines linewidth width(i)
 set ylabel "99 % of the answers\ncome within, ms"
 set xlabel 'requests that arrive, as a multiple of what the server can do'
 set logscale y
-set yrange [5:5000]
-set ytics (5, 10, 20, 50, 100, 200, 500, '1,000' 1000, '2,000' 2000, '5,000' 5000)
+set yrange [50:5000]
+set ytics (50, 100, 200, 500, '1,000' 1000, '2,000' 2000, '5,000' 5000)
 plot for [i = 6:1:-1] data using 1:(column(2 * i + 1)) with lines linewidth width(i) \
          linecolor rgb colors[i] notitle
 unset multiplot
