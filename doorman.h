@@ -122,8 +122,8 @@
  *                    _handle  _permits  _upstream  _next_resource  _next_lease  _find
  *                    _learns_until
  *     election       doorman_election_init  _next  _answered  _mastership  _resign
- *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants  _read
- *                    _try  _release
+ *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants
+ *                    _report_overload  _read  _try  _release
  *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
  *                    _report  _next  _release  _transfer  _seize  _read_hold  _next_change
  *                    _kill_switch  _read
@@ -135,7 +135,7 @@
  *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
  *                    _next_decision  _next_hold  _next_wait
  *     throttle       doorman_throttle_create  _destroy  _offer  _next  _finish  _update  _due
- *                    _next_refused  _read
+ *                    _next_refused  _read  _report
  *                    doorman_retry_budget_init  _first_try  _retry
  *     JSON           doorman_json_config  _check_config  _write_config  _serve  _request
  *                    _response
@@ -145,7 +145,7 @@
  *                    _acquire_async  _report  _transfer  _seize  _read_hold
  *                    doorman_agent_release
  *                    doorman_resource_open  _close  _try  _wait  _release  _delay  _set_wants
- *                    _read    doorman_clock
+ *                    _report_overload  _read    doorman_clock
  *     transport      doorman_transport_create  _destroy  _set_tls  _update  _send
  *
  *     There are three ways to use the library:
@@ -1360,13 +1360,27 @@ struct doorman_resource_info {
     double safe_capacity;    /* if has_safe_capacity is true: the last safe capacity from a server,
                                 or DOORMAN_UNLIMITED */
     bool whole;              /* true: leases are whole units, because the template says so */
-    bool gauge_is_divided;   /* true: the leases of this gauge are not whole units, so even one unit
+    doorman_time overload_target; /* from the last response: a request that waits longer at the
+                                     servers behind the resource is late; 0: reports of overload have
+                                     no effect. See doorman_client_report_overload */
+    bool gauge_is_divided; /* true: the leases of this gauge are not whole units, so even one unit
                                 may never be allowed */
     doorman_fallback fallback;
     doorman_counts counts;
     uint64_t refresh_failures; /* how many requests of the client had no useful response */
     bool options_differ;       /* true: a later opening had other options, which are not in force */
 };
+
+/* Reports what a server behind the resource has counted, so that the capacity of the resource
+ * follows what the server can do (H11). The caller reports about once in each refresh interval;
+ * doorman_throttle_report makes such a report. Reports are added up, and the next request for
+ * capacity of this resource sends the sum. If the request is lost, the sum is lost too. The report
+ * has no effect while overload_target of doorman_resource_info is 0.
+ *   report    an interval of 0 has no effect
+ *   returns   OK | INVALID_ARGUMENT (a number that is out of range) */
+DOORMAN_API doorman_status doorman_client_report_overload(doorman_client_resource *resource,
+                                                          const doorman_overload_report *report,
+                                                          doorman_time now);
 
 /* Reads the state of a resource.
  *   out   written in full */
@@ -2468,6 +2482,14 @@ DOORMAN_API bool doorman_throttle_next_refused(doorman_throttle *throttle,
 DOORMAN_API void doorman_throttle_read(const doorman_throttle *throttle,
                                        doorman_throttle_counters *out);
 
+/* Makes a report for doorman_resource_report_overload: what the throttle has counted since the last
+ * report, or since its first call.
+ *   target    overload_target of doorman_resource_info. From now on, a request that waits longer
+ *             before it starts is late; 0: none is. Before the first call none is late
+ *   out       written in full */
+DOORMAN_API void doorman_throttle_report(doorman_throttle *throttle, doorman_time target,
+                                         doorman_overload_report *out, doorman_time now);
+
 /* The retry budget of a client (H10). It limits retries to a tenth of the first tries, so retries
  * cannot keep a server overloaded. The caller provides the memory. Only one thread at a time may
  * use a budget. */
@@ -3037,6 +3059,10 @@ DOORMAN_API doorman_time doorman_resource_delay(const doorman_resource *resource
 /* Sets the wants, in the resource's units. After this call the wants do not follow use.
  *   returns   OK | INVALID_ARGUMENT (not in [0, wants_maximum]) */
 DOORMAN_API doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants);
+
+/* As doorman_client_report_overload, for a resource of an agent. */
+DOORMAN_API doorman_status doorman_resource_report_overload(doorman_resource *resource,
+                                                            const doorman_overload_report *report);
 
 /* Reads the state of a resource.
  *   out       written only on OK
@@ -7425,6 +7451,7 @@ typedef struct doorman__held_lease {
     bool whole; /* leases are whole units */
     bool has_safe_capacity;
     double safe_capacity;
+    doorman_time overload_target; /* 0: reports of overload have no effect */
 
     /* When to send requests: see doorman__held_schedule. */
     doorman_time requested_at, refresh_interval;
@@ -8279,6 +8306,7 @@ static bool doorman__held_process_response(doorman_upstream *upstream, doorman__
     held->outcome = item_response->outcome;
     held->granter_learns = item_response->learning;
     held->met = granted && lease->capacity >= held->requested_wants * DOORMAN__MET;
+    held->overload_target = item_response->overload_target;
     if (item_response->has_safe_capacity) {
         held->has_safe_capacity = true;
         held->safe_capacity = item_response->safe_capacity;
@@ -10176,7 +10204,6 @@ static void doorman__upward_changed(doorman__upward *upward,
         if (item_response->has_learn_for) doorman__upward_learn(upward, item_response->learn_for);
         doorman__upward_set_texts(upward, item_response);
         upward->settings.whole = item_response->whole;
-        upward->settings.overload.target = item_response->overload_target;
         doorman__leases_set_algorithm(leases, &upward->settings.algorithm, item_response->whole);
         for (size_t i = 0; i < item_response->terms_count; i++)
             upward->terms[i] = item_response->terms[i];
@@ -10186,6 +10213,7 @@ static void doorman__upward_changed(doorman__upward *upward,
         upward->settings.has_safe_capacity = item_response->has_safe_capacity;
         upward->settings.safe_capacity = item_response->safe_capacity;
     }
+    upward->settings.overload.target = held->overload_target;
     doorman__upward_apply_lease(upward);
     if (leases->algorithm->handover == DOORMAN_CONFIRMED) {
         doorman__resource_add_older(upward->server, upward->resource, before);
@@ -18861,6 +18889,7 @@ typedef struct doorman__queued {
     uint32_t next_id;              /* in its bucket of the table of ids */
     uint32_t heap_index;           /* DOORMAN__NO_SLOT: not in the heap */
     uint8_t criticality, cohort, state, reason;
+    bool late; /* it has waited longer than `target` */
 } doorman__queued;
 
 typedef struct doorman__queued_list {
@@ -18903,6 +18932,10 @@ struct doorman_throttle {
     double tokens;                  /* of `rate` */
     uint64_t number;
     doorman_throttle_counters counters;
+    doorman_time target;              /* of reports; DOORMAN_NEVER: no request is late */
+    uint64_t late;                    /* requests that have finished, and had waited longer */
+    doorman_time reported_at;         /* the last report */
+    doorman_overload_report reported; /* the sums up to then */
 };
 
 /* ---- throttle: lists, the table of ids, the heap of limits */
@@ -19036,6 +19069,7 @@ static double doorman__throttle_burst(const doorman_throttle *throttle) {
 /* Moves the clock. A clock that steps back stands still. */
 static void doorman__throttle_advance(doorman_throttle *throttle, doorman_time now) {
     if (now <= throttle->now) return;
+    if (!throttle->now) throttle->reported_at = now; /* the first call */
     double seconds = (double)(now - throttle->now) / (double)DOORMAN_SECOND;
     throttle->tokens = doorman__min(throttle->tokens + seconds * throttle->options.rate,
                                     doorman__throttle_burst(throttle));
@@ -19302,6 +19336,7 @@ bool doorman_throttle_next(doorman_throttle *throttle, uint64_t *id, doorman_tim
     if (limited) throttle->tokens -= slot->cost;
     doorman__throttle_dequeue(throttle, index);
     slot->state = DOORMAN__QUEUED_RUNS;
+    slot->late = throttle->now - slot->since > throttle->target;
     slot->since = throttle->now;
     counters->started++;
     counters->running++;
@@ -19333,6 +19368,7 @@ bool doorman_throttle_finish(doorman_throttle *throttle, uint64_t id, double cos
     assert(throttle->counters.running > 0);
     throttle->counters.running--;
     throttle->counters.finished++;
+    throttle->late += slot->late;
     return true;
 }
 
@@ -19377,6 +19413,28 @@ void doorman_throttle_read(const doorman_throttle *throttle, doorman_throttle_co
     out->mean_cost = doorman__throttle_mean_cost(throttle);
     out->mean_service = (doorman_time)throttle->service.mean;
     out->max_wait = doorman__throttle_max_wait(throttle);
+}
+
+/* A request that the throttle could not take for a mistake of the caller did not arrive. */
+void doorman_throttle_report(doorman_throttle *throttle, doorman_time target,
+                             doorman_overload_report *out, doorman_time now) {
+    const doorman_throttle_counters *counters = &throttle->counters;
+    const doorman_overload_report *last = &throttle->reported;
+    uint64_t bad = counters->refused[DOORMAN_THROTTLE_BAD_REQUEST], refused = 0;
+    doorman__throttle_work(throttle, now);
+    for (int i = 0; i < DOORMAN_THROTTLE_REASON_COUNT; i++) refused += counters->refused[i];
+    const doorman_overload_report sum = {.arrived = (double)(counters->offered - bad),
+                                         .finished = (double)counters->finished,
+                                         .refused = (double)(refused - bad),
+                                         .late = (double)throttle->late};
+    *out = (doorman_overload_report){.interval = throttle->now - throttle->reported_at,
+                                     .arrived = sum.arrived - last->arrived,
+                                     .finished = sum.finished - last->finished,
+                                     .refused = sum.refused - last->refused,
+                                     .late = sum.late - last->late};
+    throttle->reported = sum;
+    throttle->reported_at = throttle->now;
+    throttle->target = target ? target : DOORMAN_NEVER;
 }
 
 /* ---- throttle: create and destroy */
@@ -19429,6 +19487,7 @@ static void doorman__throttle_start(doorman_throttle *throttle, size_t slots) {
     for (size_t i = 0; i < slots; i++) doorman__throttle_free(throttle, (uint32_t)i);
     throttle->random = doorman__hash(throttle->options.seed, "retry_after");
     throttle->tokens = doorman__throttle_burst(throttle);
+    throttle->target = DOORMAN_NEVER;
 }
 
 doorman_status doorman_throttle_create(doorman_throttle **out,
@@ -19956,6 +20015,7 @@ struct doorman_client_resource {
     };
     doorman__waiting waiting; /* what waits for the limiter; only >>nng and >>leased set it */
     struct doorman_resource *handle; /* the agent's handle; NULL: there is no agent */
+    doorman__tally tally;            /* what the next request reports (H11) */
     uint32_t subclients;             /* the weight of a resource of permits: see >>leased; 0: 1 */
     char resource_id[];
 };
@@ -20009,6 +20069,7 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
                                    .has_safe_capacity = held->has_safe_capacity,
                                    .safe_capacity = held->safe_capacity,
                                    .whole = held->whole,
+                                   .overload_target = held->overload_target,
                                    .gauge_is_divided =
                                        resource->kind == DOORMAN_GAUGE && leased && !held->whole,
                                    .fallback = resource->options.fallback,
@@ -20308,7 +20369,8 @@ static void doorman__resource_report(doorman_client_resource *resource, doorman_
     const doorman__report report = {.demands = &demand,
                                     .demand_count = 1,
                                     .wants = wants,
-                                    .outstanding = doorman__resource_in_use(resource)};
+                                    .outstanding = doorman__resource_in_use(resource),
+                                    .tally = &resource->tally};
     doorman__upstream_put(upstream, &resource->held, &report, now);
 }
 
@@ -20795,6 +20857,17 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
     doorman__resource_set_follow_use(resource, false, now);
     doorman__resource_set_wake(resource);
     doorman__resource_apply_wants(resource, wants, now);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_client_report_overload(doorman_client_resource *resource,
+                                              const doorman_overload_report *report,
+                                              doorman_time now) {
+    const char *rule = NULL;
+    now = doorman__upstream_now(&resource->client->upstream, now);
+    if (doorman__overload_report_wrong(report, &rule)) return DOORMAN_INVALID_ARGUMENT;
+    bool used = report->interval && resource->held.overload_target;
+    if (used) doorman__tally_add(&resource->tally, report, now);
     return DOORMAN_OK;
 }
 
@@ -28788,6 +28861,16 @@ doorman_status doorman_resource_set_wants(doorman_resource *resource, double wan
     if (status != DOORMAN_OK) return status;
     status = doorman_client_set_wants(resource->own, wants, doorman_clock());
     doorman__agent_notify(agent);
+    pthread_mutex_unlock(&agent->mutex);
+    return status;
+}
+
+doorman_status doorman_resource_report_overload(doorman_resource *resource,
+                                                const doorman_overload_report *report) {
+    doorman_agent *agent = resource->agent;
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
+    status = doorman_client_report_overload(resource->own, report, doorman_clock());
     pthread_mutex_unlock(&agent->mutex);
     return status;
 }

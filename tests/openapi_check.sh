@@ -45,6 +45,10 @@ cat >"$folder/config.json" <<END
     "learning_mode_duration": 0, "parameters": [{"name": "reserve", "value": 0.2}]}},
   {"identifier_glob": "mail/*", "capacity": 50, "algorithm": {
     "kind": "FAIR_SHARE", "parameters": [{"name": "handover", "value": "immediate"}]}},
+  {"identifier_glob": "search", "capacity": 100, "overload": {
+    "target": 0.1, "capacity_min": 1}, "algorithm": {
+    "kind": "FAIR_SHARE", "lease_length": 60, "refresh_interval": 15,
+    "learning_mode_duration": 0}},
   {"identifier_glob": "login", "limits": [
     {"name": "per-user", "kind": "TOKEN_BUCKET", "rate": 0.1, "size": 5, "max_debt": 60,
      "warn_at": 0.5, "ban": {"refusals": 9, "window": 60, "duration": 60}},

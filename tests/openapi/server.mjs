@@ -136,6 +136,18 @@ async function getLeases() {
   const resource = ['db/users', 'mail/send', 'pool/db', 'unknown']
     .map((id) => ({ resource_id: id, learning: true, wants: [{ num_clients: 4, wants: 60 }] }));
   await post(master, '/v1/get_server_capacity', { server_id: 'eu-1', path: ['eu-1'], resource });
+  await reportOverload(path);
+}
+
+// Servers behind a resource report that they refuse half of the requests.
+async function reportOverload(path) {
+  const wants = [{ num_clients: 4, wants: 60 }];
+  const report = { interval: 16, arrived: 1000, finished: 500, refused: 500 };
+  await post(master, path, ask('search', 50));
+  await post(master, '/v1/get_server_capacity', {
+    server_id: 'eu-1', path: ['eu-1'], resource: [{ resource_id: 'search', wants }] });
+  await post(master, '/v1/report_overload', {
+    client_id: 'search-3', resource: [{ resource_id: 'search', ...report }] });
 }
 
 // A server below another one gets a lease within some seconds. Then its status has more fields.

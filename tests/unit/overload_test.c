@@ -494,6 +494,63 @@ static void a_node_passes_the_sum_of_its_reports_on_once(void **state) {
     stop(w);
 }
 
+/* ---- a client that reports ---- */
+
+/* A client with one resource sends its requests to the root. Returns the reports in them. */
+static doorman_overload_report client_asks(world *w, doorman_client *client) {
+    doorman_upstream *upstream = doorman_client_upstream(client);
+    doorman_overload_report sent = {.interval = 0};
+    doorman_request request;
+    doorman_response response;
+    if (!doorman_upstream_request(upstream, &request, w->now)) return sent;
+    sent = request.items[0].overload;
+    uint64_t sequence = request.sequence;
+    assert_int_equal(doorman_server_handle(w->server, &request, &response, &w->error, w->now),
+                     DOORMAN_OK);
+    assert_int_equal(doorman_upstream_response(upstream, sequence, &response, w->now), DOORMAN_OK);
+    return sent;
+}
+
+/* A server behind the resource reports what its throttle has counted with its own client. */
+static void a_client_sends_the_sum_of_its_reports_once(void **state) {
+    (void)state;
+    world *w = start_leased(100, 0, 80);
+    const char *const addresses[] = {"tcp://root:1"};
+    const doorman_client_options options = {
+        .client_id = "search-3", .addresses = addresses, .address_count = 1, .seed = 5};
+    const doorman_resource_options opens = {.resource_id = "db", .wants = 1};
+    const doorman_overload_report half = {REFRESH / 2, HALF_LOST}, wrong = {SECOND, -1, 0, 0, 0};
+    doorman_client *client = NULL;
+    doorman_client_resource *resource = NULL;
+    doorman_resource_info info;
+    assert_int_equal(doorman_client_create(&client, &options, NULL, w->now), DOORMAN_OK);
+    assert_int_equal(doorman_client_open(&resource, client, &opens, NULL, w->now), DOORMAN_OK);
+    doorman_client_read(resource, &info, w->now);
+    assert_int_equal(info.overload_target, 0);
+    assert_int_equal(doorman_client_report_overload(resource, &half, w->now), DOORMAN_OK);
+    assert_int_equal(client_asks(w, client).interval, 0); /* nobody has asked for it */
+    doorman_client_read(resource, &info, w->now);
+    assert_int_equal(info.overload_target, SECOND / 10);
+    assert_int_equal(doorman_client_report_overload(resource, &wrong, w->now),
+                     DOORMAN_INVALID_ARGUMENT);
+    doorman_overload_report sent = {.interval = 0};
+    size_t count = 0;
+    for (int i = 0; i < 40; i++, w->now += SECOND) {
+        if (i == 2) assert_int_equal(doorman_client_report_overload(resource, &half, w->now), 0);
+        if (i == 3) assert_int_equal(doorman_client_report_overload(resource, &half, w->now), 0);
+        doorman_overload_report one = client_asks(w, client);
+        if (one.interval) sent = one;
+        count += one.interval > 0;
+    }
+    assert_int_equal(count, 1);
+    assert_exact(sent.arrived, 2000);
+    assert_exact(sent.finished, 1000);
+    assert_true(sent.interval >= REFRESH / 2 && sent.interval <= 2 * REFRESH);
+    assert_int_equal(w->cuts, 1);
+    doorman_client_destroy(client);
+    stop(w);
+}
+
 /* ---- memory ---- */
 
 static void a_report_that_finds_no_memory_changes_nothing(void **state) {
@@ -538,6 +595,7 @@ int main(void) {
         cmocka_unit_test(a_new_configuration_keeps_what_reports_have_lowered),
         cmocka_unit_test(a_new_master_begins_with_the_configured_capacity),
         cmocka_unit_test(a_node_passes_the_sum_of_its_reports_on_once),
+        cmocka_unit_test(a_client_sends_the_sum_of_its_reports_once),
         cmocka_unit_test(a_report_that_finds_no_memory_changes_nothing),
     };
     return run_all(tests);

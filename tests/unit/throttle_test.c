@@ -495,6 +495,39 @@ static void a_queue_that_is_nearly_full_warns(void **state) {
     doorman_throttle_destroy(throttle);
 }
 
+/* ---- H11: reports ---- */
+
+static void a_report_has_what_was_counted_since_the_last_one(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 3});
+    doorman_overload_report report;
+    doorman_throttle_update(throttle, 100 * SECOND);
+    doorman_throttle_report(throttle, 20 * MILLISECOND, &report, 101 * SECOND);
+    assert_int_equal(report.interval, SECOND);
+    assert_exact(report.arrived + report.finished + report.refused + report.late, 0);
+    for (uint64_t id = 1; id <= 5; id++) offer(throttle, id, 0, 102 * SECOND); /* 3 are taken */
+    offer(throttle, 6, 16, 102 * SECOND); /* a mistake: it does not count */
+    assert_int_equal(next(throttle, 102 * SECOND + 20 * MILLISECOND), 1); /* in time */
+    assert_int_equal(next(throttle, 102 * SECOND + 20 * MILLISECOND + 1), 2);
+    assert_true(doorman_throttle_finish(throttle, 1, 1, 102 * SECOND + 30 * MILLISECOND));
+    assert_true(doorman_throttle_finish(throttle, 2, 1, 102 * SECOND + 30 * MILLISECOND));
+    doorman_throttle_report(throttle, 0, &report, 104 * SECOND); /* the third has waited too long */
+    assert_int_equal(report.interval, 3 * SECOND);
+    assert_exact(report.arrived, 5);
+    assert_exact(report.finished, 2);
+    assert_exact(report.refused, 3);
+    assert_exact(report.late, 1);
+    offer(throttle, 7, 0, 104 * SECOND);
+    assert_int_equal(next(throttle, 104 * SECOND + 90 * MILLISECOND), 7);
+    assert_true(doorman_throttle_finish(throttle, 7, 1, 105 * SECOND));
+    doorman_throttle_report(throttle, 0, &report, 105 * SECOND);
+    assert_exact(report.arrived, 1);
+    assert_exact(report.finished, 1);
+    assert_exact(report.refused, 0);
+    assert_exact(report.late, 0); /* there was no target */
+    doorman_throttle_destroy(throttle);
+}
+
 /* ---- H12: refusals that are not read ---- */
 
 static void refusals_that_are_not_read_use_room_and_lose_nothing(void **state) {
@@ -702,6 +735,7 @@ int main(void) {
         cmocka_unit_test(the_newest_goes_first_until_its_cohort_is_empty),
         cmocka_unit_test(a_user_has_one_cohort_for_an_hour),
         cmocka_unit_test(a_queue_that_is_nearly_full_warns),
+        cmocka_unit_test(a_report_has_what_was_counted_since_the_last_one),
         cmocka_unit_test(refusals_that_are_not_read_use_room_and_lose_nothing),
         cmocka_unit_test(random_histories_match_the_model),
         cmocka_unit_test(retries_are_a_tenth_of_first_tries),
