@@ -385,6 +385,79 @@ mutant hold-repeat 'P9: a repeated acquire does not prolong the hold of the serv
 mutant hold-priority 'P7: lower priorities come first' \
     'doorman_time before = (doorman_time)(DOORMAN_PRIORITY_MAX - priority) << 58;' \
     'doorman_time before = (doorman_time)priority << 58;' --holds
+mutant hold-receipt 'P8: the end of a hold counts from the receipt of the answer' \
+    'hold->begin = doorman__after(sent_at, (doorman_time)((double)waited / (1 + drift)));' \
+    'hold->begin = doorman__after(doorman__later(sent_at, now),
+                                 (doorman_time)((double)waited / (1 + drift)));' --holds
+mutant hold-waited 'P8: the wait counts without the drift of clocks' \
+    '(doorman_time)((double)waited / (1 + drift))' \
+    '((void)drift, waited)' --holds --faults clock,delay,loss --favour clock
+mutant hold-difference 'P8: a release says what is given back, not what is kept' \
+    'doorman__hold_cut(permits, hold, i, doorman__hold_amount(request, i), NULL);' \
+    'const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        double less = part->cost - doorman__hold_amount(request, i);
+        doorman__hold_cut(permits, hold, i, doorman__max(part->amount - less, 0), NULL);' --holds
+mutant hold-kept 'P8: units are used after their release was sent' \
+    'bool keeps = hold->state == DOORMAN__HOLD_IN_USE;' \
+    'bool keeps = false;' --holds
+mutant hold-moved 'P8: units are used after their transfer was sent' \
+    'hold->amounts[i] -= moved[i];' \
+    '' --holds
+mutant hold-foreign 'P8: a client may release a hold of another one' \
+    'if (strcmp(doorman__owner_name(hold->owner), client_id) != 0) return NULL;' \
+    '(void)client_id;' --holds
+mutant hold-alive 'P8: the end of a hold moves back' \
+    'if (!hold->end.place || end > hold->end.at) {
+        doorman__timer_set(&permits->holds.ends, &hold->end, end); }' \
+    'doorman__timer_set(&permits->holds.ends, &hold->end, end);' --holds
+mutant hold-taken-over 'P9: the wait of a repeat counts from the first request' \
+    'wait->asked_at = permits->at.now; wait->max_wait = request->max_wait; wait->detail' \
+    'wait->max_wait = request->max_wait; wait->detail' --holds
+mutant hold-uncounted 'P11: the units of a transfer are not counted' \
+    'if (less && to) {' \
+    'if (less && to && to->state != DOORMAN__NEW) {' --holds
+mutant hold-seized 'P11: a transfer can be seized twice' \
+    'doorman__hold_describe(permits, hold, life, out);
+    doorman__transfer_spend(permits, transfer);' \
+    'doorman__hold_describe(permits, hold, life, out);
+    for (size_t i = 0; i < hold->part_count; i++) {
+        doorman__hold_parts(transfer)[i].amount = doorman__hold_parts(hold)[i].amount;
+    }' --holds
+mutant hold-lowered 'P15: after a limit was lowered, as much as it has now may be held besides' \
+    'charge->offer = held >= most || learns || after ? 0 : most - held;' \
+    'charge->offer = learns || after ? 0 : held >= most ? most : most - held;' --holds
+mutant hold-reload 'P15: a changed configuration forgets the units that are held' \
+    'state[0] += units;
+    doorman__takes_add(&hold->next_takes, counter, units, i, figures->time_to_live);' \
+    'units = 1; state[0] += units;
+            doorman__takes_add(&hold->next_takes, counter, units, i, figures->time_to_live);' \
+    --holds
+mutant hold-learn 'P16: a new master grants at once' \
+    '!limit->leased && permits->at.now < permits->holds.learns_until;' \
+    '!limit->leased && !permits;' --holds
+mutant hold-learn-cut 'P16: later configurations shorten the learning period' \
+    'permits->holds.configured = false; for' \
+    'permits->holds.configured = false; permits->holds.longest = 0; for' --holds
+mutant hold-learn-now 'P16: a configuration that is loaded ends the learning period' \
+    'doorman__holds_note_life(permits, config); permits->config = config;' \
+    'doorman__holds_note_life(permits, config);
+    if (permits->holds.learns_until > permits->at.now) {
+        permits->holds.learns_until = permits->at.now;
+    }
+    permits->config = config;' --holds
+mutant hold-round 'P7: units that return do not wake the queue' \
+    'state[0] -= take->parts;
+    doorman__hold_queue_wake(permits, doorman__counter_queue(take->counter));' \
+    'state[0] -= take->parts;' --holds
+mutant hold-round-part 'P7: a release of a part does not wake the queue' \
+    'state[0] -= less; doorman__hold_queue_wake(permits, doorman__counter_queue(take.counter));' \
+    'state[0] -= less;' --holds
+mutant hold-round-two 'P7: a queue that served one permit does not look at the next one' \
+    'if (doorman__timers_first(&queue->turns) == turn) {' \
+    'if (1) {' --holds
+mutant hold-round-leave 'P7: a permit that leaves a queue does not wake those behind it' \
+    'if (first) doorman__hold_queue_wake(permits, wait->queue);' \
+    '(void)first;' --holds
 
 mutant throttle-full 'H4: a full queue refuses every request' \
     'if (!doorman__throttle_can_have_room(throttle, level, cohort)) return false;' \

@@ -142,6 +142,55 @@ void sim_hold_account_check(sim_world *world) {
 
 /* ---- permits that wait */
 
+/* Returns the permit that comes before all others in every queue, or NULL. */
+static const sim_hold_wait *first_wait(const sim_world *world, const sim_hold_process *own) {
+    const sim_hold_wait *first = NULL;
+    for (size_t i = 0; i < own->wait_count; i++) {
+        const sim_hold_wait *wait = &own->waits[i];
+        int priority = world->holds->calls[wait->call].priority;
+        int best = first ? world->holds->calls[first->call].priority : -1;
+        bool earlier = first && wait->arrival < first->arrival;
+        if (priority > best || (priority == best && earlier)) first = wait;
+    }
+    return first;
+}
+
+/* Returns whether each limit of CONCURRENCY has room for all units of a call, with a margin for
+ * parts of units. */
+static bool has_room(const sim_world *world, doorman_permits *permits, const sim_hold_call *call,
+                     doorman_time now) {
+    double units = 0.01;
+    for (size_t i = 0; i < call->item_count; i++) units += call->items[i].min;
+    for (size_t i = 0; i < call->item_count; i++) {
+        const char *place = sim_hold_places[call->items[i].place];
+        const char *key = sim_hold_keys[call->items[i].key];
+        doorman_permit permit;
+        if (doorman_permits_inspect(permits, place, key, &permit, NULL, world->now, now) !=
+            DOORMAN_OK) {
+            return false;
+        }
+        for (size_t j = 0; j < permit.detail_count; j++) {
+            const doorman_permit_detail *detail = &permit.details[j];
+            bool is_rate = world->holds->limits[detail->limit[1] - '0'].is_rate;
+            if (!is_rate && detail->most - detail->used < units) return false;
+        }
+    }
+    return true;
+}
+
+/* P7: the permit that comes before all others does not wait if there is room for it. */
+static void check_first(sim_world *world, size_t process, doorman_time now) {
+    const sim_hold_wait *first = first_wait(world, &world->holds->processes[process]);
+    doorman_permits *permits = doorman_server_permits(world->processes[process].server);
+    doorman_permits_info info;
+    if (!first || !permits) return;
+    doorman_permits_read(permits, &info);
+    const sim_hold_call *call = &world->holds->calls[first->call];
+    if (now < info.learns_until || !has_room(world, permits, call, now)) return;
+    sim_fail(world, "%s lets request %llu of c%zu wait, although there is room",
+             world->processes[process].address, (unsigned long long)call->request_id, call->client);
+}
+
 /* P7: a permit has a decision at the latest when its wait is over. */
 void sim_hold_account_waits(sim_world *world, size_t process) {
     const sim_hold_process *own = &world->holds->processes[process];
@@ -154,4 +203,5 @@ void sim_hold_account_waits(sim_world *world, size_t process) {
         sim_fail(world, "%s lets a permit of c%zu wait for too long",
                  world->processes[process].address, call->client);
     }
+    check_first(world, process, local);
 }

@@ -1,7 +1,7 @@
-/* Holders of a simulated system that use a doorman_permit_client: see sim_holds.c. The permit client
- * repeats, renews, claims, releases and cancels. The holder obeys the rules for applications: it
- * stops using units before it releases or transfers them. After a change that it did not cause, it
- * uses what it had until the end that it knew before. */
+/* Holders of a simulated system that use a doorman_permit_client: see sim_holds.c. The permit
+ * client repeats, renews, claims, releases and cancels. The holder obeys the rules for
+ * applications: it stops using units before it releases or transfers them. After a change that it
+ * did not cause, it uses what it had until the end that it knew before. */
 #include "sim_holds.h"
 
 #include <stdlib.h>

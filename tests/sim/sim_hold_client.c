@@ -213,6 +213,24 @@ static void step_job(sim_world *world, size_t client, sim_hold_job *job) {
     }
 }
 
+/* Asks for what belongs to another client, or is gone: a hold or a transfer. Nobody waits for the
+ * answer (P8). */
+static void meddle(sim_world *world, size_t client) {
+    static const doorman_method methods[] = {DOORMAN_RENEW, DOORMAN_RELEASE, DOORMAN_TRANSFER};
+    sim_holds *holds = world->holds;
+    uint64_t *random = &holds->random;
+    if (!holds->grant_count) return;
+    size_t last = holds->grant_count < 20 ? holds->grant_count : 20;
+    const sim_hold_grant *grant = &holds->grants[holds->grant_count - 1 - sim_pick(random, last)];
+    if (grant->client == client) return;
+    sim_hold_call call = {.count = 1, .id = grant->id, .client = client, .job = SIM_HOLD_JOBS};
+    call.method = methods[sim_below(random, 3)];
+    if (call.method == DOORMAN_TRANSFER) call.request_id = ++holds->holders[client].request_ids;
+    call.process = random_process(world, client, random);
+    call.incarnation = world->clients[client].machine.incarnation;
+    sim_holds_send(world, &call, 1);
+}
+
 static void on_tick(sim_world *world, const sim_event *event) {
     sim_holder *holder = &world->holds->holders[event->actor];
     uint64_t *random = &world->holds->random;
@@ -230,6 +248,7 @@ static void on_tick(sim_world *world, const sim_event *event) {
         }
     }
     if (holder->agent) sim_agent_step(world, event->actor);
+    if (sim_below(random, 20) == 0) meddle(world, event->actor);
     sim_hold_account_check(world);
 }
 
@@ -319,6 +338,13 @@ static void reply_to_ask(sim_world *world, size_t client, sim_hold_job *job,
 void sim_holder_reply(sim_world *world, const sim_hold_reply *reply) {
     const sim_hold_call *call = &world->holds->calls[reply->call];
     sim_holder *holder = &world->holds->holders[call->client];
+    if (call->job == SIM_HOLD_JOBS) {
+        if (reply->is_master && !reply->gone) {
+            sim_fail(world, "c%zu may use id %llu of another client", call->client,
+                     (unsigned long long)call->id);
+        }
+        return;
+    }
     sim_hold_job *job = &holder->jobs[call->job];
     if (!reply->is_master) {
         holder->process = reply->master == SIM_NONE
