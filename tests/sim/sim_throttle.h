@@ -3,6 +3,7 @@
  *
  *   sim_throttle.c          the figures, their goals, and the table
  *   sim_throttle_load.c     the server, its clients, and simulated time
+ *   sim_throttle_feedback.c a capacity that follows the reports of overloaded servers
  *   sim_throttle_policy.c   the policies that decide which requests the server works on
  *
  * A policy takes a request or refuses it, and gives the requests to workers. The policies are the
@@ -131,6 +132,18 @@ void sim_policy_finish(sim_policy *policy, const sim_throttle_request *request, 
 /* When sim_policy_update must be called, to refuse what has waited too long. */
 doorman_time sim_policy_due(const sim_policy *policy);
 void sim_policy_update(sim_policy *policy, doorman_time now);
+
+/* ---- sim_throttle_feedback.c */
+
+/* Times are in refresh intervals; infinity if it does not happen. */
+typedef struct sim_feedback {
+    double settles;  /* from the loss of half of the capacity until clients use at most 52 % */
+    double swing;    /* the largest part that they use afterwards, less the smallest */
+    double recovers; /* from the recovery until clients use 95 % */
+} sim_feedback;
+
+/*   with_parent   the clients and the servers ask a node below the root */
+sim_feedback sim_feedback_run(doorman_handover handover, bool with_parent, uint64_t seed);
 
 /* ---- sim_throttle.c */
 
