@@ -22023,8 +22023,9 @@ static void doorman__client_hold_plan(doorman_permit_client *client, doorman__cl
     const doorman__call *action = &hold->action;
     bool ending = hold->state == DOORMAN__HOLD_ENDING;
     if (ending && now >= hold->give_up_at) hold->must_release = false;
-    bool obsolete = action->kind == DOORMAN__CALL_RENEWAL ? ending || hold->must_release
-                                                          : ending && now >= hold->give_up_at;
+    /* a release names what is kept, so it must not overtake a transfer of the rest */
+    bool stays = action->kind == DOORMAN__CALL_RELEASE && !hold->transfers;
+    bool obsolete = stays ? ending && now >= hold->give_up_at : ending || hold->must_release;
     if (action->state == DOORMAN__CALL_QUEUED && obsolete) {
         doorman__call_finish(client, &hold->action);
     }

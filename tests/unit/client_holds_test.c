@@ -496,6 +496,21 @@ static void a_transfer_takes_its_units_at_once(void **state) {
     world_end(w);
 }
 
+/* A release says what is kept. Before the transfer it would also release what is moved. */
+static void a_release_does_not_overtake_a_transfer(void **state) {
+    UNUSED;
+    world *w = world_with_hold();
+    const double keep = 1.5, moved = 0.5;
+    const doorman_hold_request request = {.id = w->hold, .amounts = &keep, .amount_count = 1};
+    assert_int_equal(doorman_permit_client_release(w->client, &request, NULL, w->now), DOORMAN_OK);
+    transfer(w, &moved, 1);
+    take(w, DOORMAN_TRANSFER);
+    respond_hold(w, 555, 0.5, 5 * SECOND);
+    take(w, DOORMAN_RELEASE);
+    assert_float_equal(w->request.holds[0].amounts[0], 1, 0);
+    world_end(w);
+}
+
 static void a_refused_transfer_gives_its_units_back(void **state) {
     UNUSED;
     world *w = world_with_hold();
@@ -1088,6 +1103,7 @@ int main(void) {
         cmocka_unit_test(a_queue_leaves_time_for_its_answer),
         cmocka_unit_test(a_canceled_wait_is_released_in_the_queue),
         cmocka_unit_test(a_transfer_takes_its_units_at_once),
+        cmocka_unit_test(a_release_does_not_overtake_a_transfer),
         cmocka_unit_test(a_refused_transfer_gives_its_units_back),
         cmocka_unit_test(a_late_answer_to_a_transfer_does_not_change_its_result),
         cmocka_unit_test(a_seized_transfer_is_a_hold_with_its_items),
