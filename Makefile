@@ -15,7 +15,8 @@ LIBRARIES = -lnng -lcjson
 HAS_LIBEDIT = $(shell CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' sh .ci/deps --look libedit && echo yes)
 EXAMPLES = $(patsubst %.c,build/%,$(filter-out $(if $(HAS_LIBEDIT),,%/doorman_shell.c), \
     $(wildcard examples/*.c)))
-CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null),build/examples/gauge_guard)
+CXX_EXAMPLES = $(if $(shell command -v $(CXX) 2>/dev/null), \
+    $(patsubst %.cpp,build/%,$(wildcard examples/*.cpp)))
 
 # A single goal is built in parallel. Several goals, such as `make clean test`, are built one after
 # the other. An explicit -j takes precedence.
@@ -133,7 +134,7 @@ build/examples/doorman_shell: LIBRARIES += -ledit
 build/doorman.o: doorman.h | build_deps
 	$(announce)
 	@$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c -c $< -o $@
-build/examples/gauge_guard: examples/gauge_guard.cpp build/doorman.o
+build/examples/%: examples/%.cpp build/doorman.o
 	$(announce)
 	@$(CXX11) $(CXXFLAGS) $^ -o $@ $(LDFLAGS) $(LIBRARIES)
 

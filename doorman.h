@@ -410,12 +410,11 @@ typedef struct doorman_algorithm {
     double reserve;
 } doorman_algorithm;
 
-/* Lets the capacity follow what the servers behind a resource report: see the rule H11 in the section
+/* Lets the capacity follow what the servers behind a resource report: see H11 in the section
  * >>overload. */
 typedef struct doorman_overload {
-    doorman_time
-        target; /* a request that has waited longer is late; 0: nothing is reported, and the
-                            capacity stays as configured. At most 1e8 s */
+    doorman_time target; /* a request that has waited longer is late; at most 1e8 s. 0: reports have
+                            no effect, and the capacity stays as configured */
     double capacity_min; /* reports never lower the capacity below this amount, [0, capacity] */
 } doorman_overload;
 
@@ -1361,8 +1360,8 @@ struct doorman_resource_info {
                                 or DOORMAN_UNLIMITED */
     bool whole;              /* true: leases are whole units, because the template says so */
     doorman_time overload_target; /* from the last response: a request that waits longer at the
-                                     servers behind the resource is late; 0: reports of overload have
-                                     no effect. See doorman_client_report_overload */
+                                     servers behind the resource is late; 0: reports of overload
+                                     have no effect. See doorman_client_report_overload */
     bool gauge_is_divided; /* true: the leases of this gauge are not whole units, so even one unit
                                 may never be allowed */
     doorman_fallback fallback;

@@ -212,7 +212,9 @@ programs() { # a compiler of C and one of C++
     echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION -DDOORMAN_STATIC tests/compile/use.c"
     echo "has_no_globals '$1' c11 -O1 -fno-pic"
     for example in examples/*.c; do echo "$check '$1' c11 -D_DEFAULT_SOURCE $example"; done
-    echo "compile_cxx '$2' c++11 -c examples/gauge_guard.cpp -o /dev/null"
+    for example in examples/*.cpp; do
+        echo "compile_cxx '$2' c++11 -c $example -o /dev/null"
+    done
     echo "server_alone '$1'"
     if [ ! "$all" ]; then return; fi
     server_sources "$1"

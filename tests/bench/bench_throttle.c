@@ -1,5 +1,5 @@
-/* A throttle in one process on one core, with 10,000 requests that wait. A request is one offer, one
- * next and one finish, so the queue keeps its length. A pause is the longest time that one call
+/* A throttle in one process on one core, with 10,000 requests that wait. A request is one offer,
+ * one next and one finish, so the queue keeps its length. A pause is the longest time that one call
  * takes. */
 #include "bench.h"
 
