@@ -23261,6 +23261,30 @@ static bool doorman__client_hold_moves(const doorman__client_hold *hold,
     return false;
 }
 
+/* Takes the units of a transfer out of a hold, for a call that travels while `result` waits. The
+ * call has room for an amount of each item of the hold behind it. */
+static void doorman__transfer_queue(doorman_permit_client *client, doorman__client_hold *hold,
+                                    const doorman_hold_request *request, doorman__call *call,
+                                    doorman__call *result) {
+    double *moved = (double *)(void *)(call + 1);
+    doorman__client_hold_take(hold, request, moved);
+    client->call_count++;
+    client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
+    call->kind = DOORMAN__CALL_TRANSFER;
+    call->hold = hold;
+    call->hold_request = (doorman_hold_request){.id = hold->id,
+                                                .request_id = client->hold_number,
+                                                .time_to_live = request->time_to_live,
+                                                .amounts = moved,
+                                                .amount_count = hold->item_count};
+    call->peer = result;
+    result->peer = call;
+    result->acquired.decided_by = DOORMAN_BY_FALLBACK;
+    hold->transfers++;
+    doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
+    doorman__call_move(client, result, DOORMAN__CALL_WAITING);
+}
+
 /* Starts a transfer: a call that has the result, and a call that travels. */
 static doorman_status doorman__permit_client_transfer(doorman_permit_client *client,
                                                       const doorman_hold_request *request,
@@ -23290,23 +23314,7 @@ static doorman_status doorman__permit_client_transfer(doorman_permit_client *cli
         doorman__call_revoke(client, result);
         return DOORMAN_OK;
     }
-    double *moved = (double *)(void *)(call + 1);
-    doorman__client_hold_take(hold, request, moved);
-    client->call_count++;
-    client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
-    call->kind = DOORMAN__CALL_TRANSFER;
-    call->hold = hold;
-    call->hold_request = (doorman_hold_request){.id = hold->id,
-                                                .request_id = client->hold_number,
-                                                .time_to_live = request->time_to_live,
-                                                .amounts = moved,
-                                                .amount_count = count};
-    call->peer = result;
-    result->peer = call;
-    result->acquired.decided_by = DOORMAN_BY_FALLBACK;
-    hold->transfers++;
-    doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
-    doorman__call_move(client, result, DOORMAN__CALL_WAITING);
+    doorman__transfer_queue(client, hold, request, call, result);
     result->deadline = doorman__after(now, timeout);
     doorman__timer_set(&client->timers, &result->timer, result->deadline);
     doorman__client_hold_plan(client, hold, now);
