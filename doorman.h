@@ -17125,6 +17125,19 @@ static doorman_status doorman__hold_request_check(const doorman_hold_request *re
     return DOORMAN_OK;
 }
 
+/* Returns whether a request has one amount for each item of its hold, or none. Without such a hold
+ * any number is right, because the request has no effect. */
+static bool doorman__hold_amounts_right(const doorman_permits *permits, const char *client_id,
+                                        const doorman_hold_request *request) {
+    if (!request->amount_count) return true;
+    const doorman__hold *hold =
+        request->id ? doorman__holds_find(permits, request->id)
+                    : doorman__holds_find_request(permits, client_id, request->request_id);
+    if (!hold || hold->state != DOORMAN__HELD) return true;
+    if (strcmp(doorman__owner_name(hold->owner), client_id) != 0) return true;
+    return request->amount_count == hold->part_count;
+}
+
 /* Checks a request, and starts a call. */
 static doorman_status doorman__holds_begin(doorman_permits *permits,
                                            const doorman_hold_request *request,
@@ -17134,7 +17147,9 @@ static doorman_status doorman__holds_begin(doorman_permits *permits,
     if (status != DOORMAN_OK) return status;
     doorman__moment_move(&permits->at, epoch, now);
     doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
-    return DOORMAN_OK;
+    if (doorman__hold_amounts_right(permits, request->client_id, request)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                         "amounts: must be one for each item of the hold");
 }
 
 /* Makes room for the items of a result. */
@@ -18427,6 +18442,13 @@ static bool doorman__template_has_limit(const doorman_template *template_, const
 static doorman_status doorman__permits_check_limits(const doorman_permits *permits,
                                                     const doorman_request *request,
                                                     doorman_error *error) {
+    for (size_t i = 0; i < request->hold_count; i++) {
+        const char *text = request->method == DOORMAN_RELEASE
+                               ? "keep: must have one amount for each item of the hold"
+                               : "amount: must have one amount for each item of the hold";
+        if (doorman__hold_amounts_right(permits, request->holder_id, &request->holds[i])) continue;
+        return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT, "entry", i, text);
+    }
     if (request->method != DOORMAN_INSPECT && request->method != DOORMAN_RESET) return DOORMAN_OK;
     for (size_t i = 0; i < request->entry_count; i++) {
         const doorman_permit_entry *entry = &request->entries[i];

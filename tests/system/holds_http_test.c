@@ -228,6 +228,19 @@ static void a_gateway_cannot_hold_units(void **state) {
     server_stop(&fixture.server);
 }
 
+static void a_list_of_amounts_of_the_wrong_length_is_refused(void **state) {
+    (void)state;
+    struct fixture fixture = start();
+    acquire(&fixture, "a", 2);
+    expect_post(&fixture, "/v1/release", HOST JSON,
+                "{\"client_id\": \"a\", \"entry\": [{\"request_id\": 1, \"keep\": [1, 1]}]}", 400,
+                "entry[0].keep: must have one amount for each item of the hold");
+    expect_post(&fixture, "/v1/release", HOST JSON,
+                "{\"client_id\": \"a\", \"entry\": [{\"request_id\": 1, \"keep\": [1]}]}", 200,
+                "\"amount\":[1]");
+    server_stop(&fixture.server);
+}
+
 /* A client_id gives the right to its holds, so nobody can read it whole. */
 static void people_see_who_holds_and_who_waits(void **state) {
     (void)state;
@@ -279,6 +292,7 @@ int main(void) {
         cmocka_unit_test_teardown(a_server_that_ends_answers_those_who_wait, harness_clean),
         cmocka_unit_test_teardown(a_lost_mastership_answers_those_who_wait, harness_clean),
         cmocka_unit_test_teardown(a_gateway_cannot_hold_units, harness_clean),
+        cmocka_unit_test_teardown(a_list_of_amounts_of_the_wrong_length_is_refused, harness_clean),
         cmocka_unit_test_teardown(people_see_who_holds_and_who_waits, harness_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -372,6 +372,36 @@ static void items_are_held_and_released_one_by_one(void **state) {
 }
 
 /* Each item is rounded up to 1/4096 of a unit, so no part of a hold is counted too low. */
+/* P8, P11: a list that is too short or too long is a mistake of the client, so nothing happens. */
+static void a_list_of_amounts_must_have_one_for_each_item(void **state) {
+    UNUSED;
+    fixture f = start(SLOTS "}");
+    begin(&f);
+    assert_true(ask(&f, "ann", 1, "k", 2, 0));
+    const uint64_t id = f.out.hold_id;
+    const double amounts[] = {1, 1};
+    const doorman_hold_request wrong = {
+        .client_id = "ann", .id = id, .amounts = amounts, .amount_count = 2};
+    doorman_hold_request by_request = wrong, moves = wrong, gone = wrong;
+    by_request.id = 0;
+    by_request.request_id = 1;
+    moves.request_id = 7;
+    gone.id = id + 1;
+    assert_int_equal(doorman_permits_release(f.permits, &wrong, &f.hold, &f.error, f.now, f.now),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(f.error.text, "amounts: must be one for each item of the hold");
+    assert_int_equal(
+        doorman_permits_release(f.permits, &by_request, &f.hold, &f.error, f.now, f.now),
+        DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_permits_transfer(f.permits, &moves, &f.hold, &f.error, f.now, f.now),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_exact(left(&f, "k"), 2);
+    assert_false(call(&f, doorman_permits_release, gone));
+    assert_true(keep(&f, "ann", id, 1));
+    assert_exact(left(&f, "k"), 3);
+    stop(&f);
+}
+
 static void fractions_of_units_come_back_in_full(void **state) {
     UNUSED;
     fixture f = start(SLOTS "}");
@@ -387,17 +417,17 @@ static void fractions_of_units_come_back_in_full(void **state) {
     assert_exact(f.out.items[9].granted, 0.1);
     uint64_t id = f.out.hold_id;
     assert_exact(left(&f, "k"), 4 - 4100 / 4096.0);
-    const double amounts[] = {0.05, 0.1, 0.1, 0.1};
+    const double moves[10] = {0.05}, amounts[10] = {0.05, 0.1, 0.1, 0.1};
     assert_true(call(
         &f, doorman_permits_transfer,
         (doorman_hold_request){
-            .client_id = "ann", .id = id, .request_id = 2, .amounts = amounts, .amount_count = 1}));
+            .client_id = "ann", .id = id, .request_id = 2, .amounts = moves, .amount_count = 10}));
     assert_exact(f.hold.items[0].amount, 204 / 4096.0); /* rounded down */
     uint64_t moved = f.hold.id;
     recount(&f);
     assert_true(call(&f, doorman_permits_release,
                      (doorman_hold_request){
-                         .client_id = "ann", .id = id, .amounts = amounts, .amount_count = 4}));
+                         .client_id = "ann", .id = id, .amounts = amounts, .amount_count = 10}));
     assert_exact(left(&f, "k"), 4 - (204 + 205 + 3 * 410) / 4096.0);
     assert_true(call(&f, doorman_permits_seize,
                      (doorman_hold_request){.client_id = "bob", .id = moved, .request_id = 1}));
@@ -2497,6 +2527,7 @@ int main(void) {
         cmocka_unit_test(a_time_to_live_is_cut_to_that_of_the_limit),
         cmocka_unit_test(a_release_says_what_is_kept),
         cmocka_unit_test(items_are_held_and_released_one_by_one),
+        cmocka_unit_test(a_list_of_amounts_must_have_one_for_each_item),
         cmocka_unit_test(fractions_of_units_come_back_in_full),
         cmocka_unit_test(a_permit_that_holds_needs_a_request_id),
         cmocka_unit_test(a_limit_of_zero_is_never_granted),
