@@ -85,7 +85,7 @@ static doorman_server *asked(const feedback_world *world) {
     return world->child ? world->child : world->root;
 }
 
-/* A client renews its lease. */
+/* A client renews its lease. After a cut it confirms the smaller lease at once (R12). */
 static void renew(feedback_world *world, client *own) {
     const doorman_demand demand = {CAPACITY, 1, 1};
     if (world->now >= own->end) own->has = (doorman_lease){.id = 0};
@@ -98,11 +98,12 @@ static void renew(feedback_world *world, client *own) {
     must(doorman_server_handle(asked(world), &request, &response, NULL, world->now) == DOORMAN_OK);
     own->renews_at = world->now + DOORMAN_SECOND;
     if (response.items[0].outcome != DOORMAN_GRANTED) return;
+    bool cut = own->has.id && response.items[0].gets.capacity < own->has.capacity;
     own->has = response.items[0].gets;
     snprintf(own->node, sizeof own->node, "%s", own->has.node);
     own->has.node = own->node;
     own->end = world->now + own->has.expires_in;
-    own->renews_at = world->now + own->has.refresh_interval;
+    own->renews_at = world->now + (cut ? STEP : own->has.refresh_interval);
 }
 
 static void report(feedback_world *world, worker *own) {
