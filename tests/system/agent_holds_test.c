@@ -256,6 +256,58 @@ static void an_application_is_told_that_its_hold_has_ended(void **state) {
     stop(agent);
 }
 
+#define ONE_UNIT(restart)                                                                          \
+    "{\"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"one\", "          \
+    "\"kind\": \"CONCURRENCY\", \"limit\": 1, \"time_to_live\": 12, \"max_wait\": 600, "           \
+    "\"queue\": 100, \"on_restart\": \"" restart "\"}]}]}"
+
+/* Starts a server at an address. */
+static struct process *server_at(const char *url, const char *text) {
+    struct process *process = process_new();
+    const char *const arguments[] = {"--config", process->config, "--listen", url, NULL};
+    file_write(process->config, text);
+    process_start(process, arguments, NULL);
+    process_await(process, "msg=serving", 1);
+    return process;
+}
+
+/* The new master learns for 1.05 times the time to live of 12 seconds. It then decides what waits.
+ * So a hold that lasts 30 seconds shows that the new master counts it after it has learned. */
+static void a_hold_outlives_its_server(void **state) {
+    (void)state;
+    char url[64];
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port_free());
+    struct process *server = server_at(url, ONE_UNIT("full"));
+    doorman_agent *agent = start(url);
+    uint64_t hold = hold_units(agent, "slots", 1, 0);
+    assert_true(hold > 0);
+    doorman_time end = read_hold(agent, hold).ends_at;
+    process_signal(server, SIGKILL);
+    process_wait(server);
+    server = server_at(url, ONE_UNIT("learn"));
+    doorman_agent *other = start(url);
+    struct decision decision = {.calls = 0};
+    const doorman_permit_item item = {.resource_id = "slots", .cost = 1};
+    uint64_t second = 0;
+    const doorman_permit_request request = {
+        .items = &item, .item_count = 1, .max_wait = LONG_TIME, .hold = &second};
+    assert_int_equal(
+        doorman_agent_acquire_async(other, &request, LONG_TIME, on_decided, &decision, NULL),
+        DOORMAN_OK);
+    EVENTUALLY(read_hold(agent, hold).ends_at > end + 18 * DOORMAN_SECOND);
+    assert_false(read_hold(agent, hold).gone);
+    assert_int_equal(__atomic_load_n(&decision.calls, __ATOMIC_ACQUIRE), 0);
+    release(agent, hold);
+    EVENTUALLY(__atomic_load_n(&decision.calls, __ATOMIC_ACQUIRE) == 1);
+    assert_true(decision.acquired.granted);
+    assert_int_equal(decision.acquired.decided_by, DOORMAN_BY_SERVER);
+    release(other, second);
+    stop(agent);
+    stop(other);
+    process_signal(server, SIGTERM);
+    process_end(server, 0);
+}
+
 #define WORKERS 6
 #define ROUNDS 40
 
@@ -314,7 +366,8 @@ static void releases_at_any_moment_leak_nothing(void **state) {
     server_stop(&server);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
     const struct CMUnitTest tests[] = {
         TEST(a_killed_holder_frees_its_units),
@@ -323,6 +376,7 @@ int main(void) {
         TEST(a_release_ends_a_call_that_waits),
         TEST(units_move_to_another_agent),
         TEST(an_application_is_told_that_its_hold_has_ended),
+        TEST(a_hold_outlives_its_server),
         TEST(releases_at_any_moment_leak_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
