@@ -389,7 +389,7 @@ lint: $(HTTP_FILES) ## run clang-tidy, cppcheck and others, if they are installe
 	@awk 'length > 100 { print FILENAME ":" FNR ": more than 100 columns"; bad = 1 } \
 	    END { exit bad }' $(C_SOURCES) $(SCRIPTS) server/page.css server/page.js Makefile
 	@$(call lint,clang-format,--dry-run -Werror $(C_SOURCES))
-	@$(call lint,cppcheck,-q --error-exitcode=1 --inline-suppr --enable=warning \
+	@$(call lint,cppcheck,-q -j 2 --error-exitcode=1 --inline-suppr --enable=warning \
 	    --enable=performance --enable=portability --suppress=toomanyconfigs -I. \
 	    $(wildcard *.c server/*.c examples/*.c*))
 	@$(call lint,shellcheck,$(SCRIPTS))
