@@ -8414,7 +8414,7 @@ enum { DOORMAN__OVERLOAD_PARTS = 9, DOORMAN__OVERLOAD_MARKS = 20, DOORMAN__OVERL
 
 /* The reports that arrived in a part of the time. */
 typedef struct doorman__overload_part {
-    int64_t number;           /* of the part, counted from time 0 */
+    uint64_t number;          /* of the part, counted from time 0 */
     doorman_time from, until; /* the time that the reports are about */
     doorman_overload_report sum;
 } doorman__overload_part;
@@ -8441,6 +8441,11 @@ typedef struct doorman__overload_state {
 /* The length of a part. */
 static doorman_time doorman__overload_length(const doorman__overload_state *state) {
     return doorman__later(state->interval / 4, 1);
+}
+
+/* Returns the number of the part in which a time is. */
+static uint64_t doorman__overload_number(const doorman__overload_state *state, doorman_time now) {
+    return (uint64_t)now / (uint64_t)doorman__overload_length(state);
 }
 
 /* Advances the integral. Must be called before each change of the sum of the leases.
@@ -8477,13 +8482,13 @@ static doorman__overload_mark doorman__overload_mark_at(const doorman__overload_
 static doorman_overload_report doorman__overload_sum(const doorman__overload_state *state,
                                                      doorman_time now, doorman_time *from,
                                                      doorman_time *until) {
-    int64_t number = now / doorman__overload_length(state);
+    uint64_t number = doorman__overload_number(state, now);
     doorman_overload_report sum = {.interval = 0};
     *from = DOORMAN_NEVER;
     *until = 0;
     for (size_t i = 0; i < DOORMAN__OVERLOAD_PARTS; i++) {
         const doorman__overload_part *part = &state->parts[i];
-        if (!part->sum.interval || part->number <= number - DOORMAN__OVERLOAD_PARTS) continue;
+        if (!part->sum.interval || number - part->number >= DOORMAN__OVERLOAD_PARTS) continue;
         *from = doorman__earlier(*from, part->from);
         *until = doorman__later(*until, part->until);
         sum.arrived += part->sum.arrived;
@@ -8504,7 +8509,7 @@ static bool doorman__overload_is_on(const doorman_overload_report *sum) {
  *   report   valid, and its interval is not 0 */
 static void doorman__overload_add(doorman__overload_state *state,
                                   const doorman_overload_report *report, doorman_time now) {
-    int64_t number = now / doorman__overload_length(state);
+    uint64_t number = doorman__overload_number(state, now);
     doorman__overload_part *part = &state->parts[number % DOORMAN__OVERLOAD_PARTS];
     if (part->number != number || !part->sum.interval) {
         *part = (doorman__overload_part){.number = number, .from = DOORMAN_NEVER};
