@@ -8,10 +8,11 @@
 #include "http.h"
 
 #define LANGUAGES 3
-#define LIMIT(seconds, restart)                                                                    \
+#define UNITS(units, seconds, restart)                                                             \
     "{\"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"slots\", "        \
-    "\"kind\": \"CONCURRENCY\", \"limit\": 1, \"queue\": 10, \"max_wait\": 600, "                  \
+    "\"kind\": \"CONCURRENCY\", \"limit\": " units ", \"queue\": 10, \"max_wait\": 600, "          \
     "\"on_restart\": \"" restart "\", \"time_to_live\": " seconds "}]}]}"
+#define LIMIT(seconds, restart) UNITS("1", seconds, restart)
 
 static const struct language {
     const char *program, *file; /* the file runs a client of examples/clients */
@@ -157,6 +158,23 @@ static void try_restart(const struct language *language) {
     process_kill(server);
 }
 
+/* A server that starts again with a limit of nothing does not believe the next renewal. The holder
+ * must say so. */
+static void try_gone(const struct language *language) {
+    char program[256], url[64];
+    language_require(language, program);
+    int port = port_free();
+    url_of(port, url);
+    struct process *server = server_at(port, LIMIT("6", "full"));
+    struct process *holder = holder_start(language, program, url, "500");
+    await_line(holder, "held");
+    process_kill(server);
+    server = server_at(port, UNITS("0", "6", "full"));
+    await_line(holder, "gone");
+    holder_stop(holder);
+    process_kill(server);
+}
+
 static void a_hold_in_python_is_renewed_released_and_waited_for(void **state) {
     (void)state;
     try_turns(&languages[0]);
@@ -165,6 +183,11 @@ static void a_hold_in_python_is_renewed_released_and_waited_for(void **state) {
 static void a_hold_in_python_survives_a_restart_of_the_server(void **state) {
     (void)state;
     try_restart(&languages[0]);
+}
+
+static void a_holder_in_python_is_told_that_its_hold_is_gone(void **state) {
+    (void)state;
+    try_gone(&languages[0]);
 }
 
 static void a_hold_in_javascript_is_renewed_released_and_waited_for(void **state) {
@@ -177,6 +200,11 @@ static void a_hold_in_javascript_survives_a_restart_of_the_server(void **state) 
     try_restart(&languages[1]);
 }
 
+static void a_holder_in_javascript_is_told_that_its_hold_is_gone(void **state) {
+    (void)state;
+    try_gone(&languages[1]);
+}
+
 static void a_hold_in_go_is_renewed_released_and_waited_for(void **state) {
     (void)state;
     try_turns(&languages[2]);
@@ -187,6 +215,11 @@ static void a_hold_in_go_survives_a_restart_of_the_server(void **state) {
     try_restart(&languages[2]);
 }
 
+static void a_holder_in_go_is_told_that_its_hold_is_gone(void **state) {
+    (void)state;
+    try_gone(&languages[2]);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
 int main(int argc, char **argv) {
@@ -194,10 +227,13 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(a_hold_in_python_is_renewed_released_and_waited_for),
         TEST(a_hold_in_python_survives_a_restart_of_the_server),
+        TEST(a_holder_in_python_is_told_that_its_hold_is_gone),
         TEST(a_hold_in_javascript_is_renewed_released_and_waited_for),
         TEST(a_hold_in_javascript_survives_a_restart_of_the_server),
+        TEST(a_holder_in_javascript_is_told_that_its_hold_is_gone),
         TEST(a_hold_in_go_is_renewed_released_and_waited_for),
         TEST(a_hold_in_go_survives_a_restart_of_the_server),
+        TEST(a_holder_in_go_is_told_that_its_hold_is_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
