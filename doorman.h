@@ -432,8 +432,8 @@ typedef struct doorman_template {
     bool has_safe_capacity;      /* false: the safe capacity is the capacity divided by the number
                                     of known subclients */
     double safe_capacity;        /* [0, 1e15], or DOORMAN_UNLIMITED */
-    bool whole;                  /* true: leases are whole units; gauges need this */
     doorman_overload overload;   /* only for algorithms that divide the capacity */
+    bool whole;                  /* true: leases are whole units; gauges need this */
     bool has_algorithm;          /* false: the algorithm of the template "*" is used, or the
                                     defaults (G3) */
     doorman_algorithm algorithm;
@@ -21650,6 +21650,14 @@ static void doorman__call_finish(doorman_permit_client *client, doorman__call *c
     if (!call->attended) doorman__call_free(client, call);
 }
 
+/* Ends the other call of a pair, if there is one. */
+static void doorman__call_finish_peer(doorman_permit_client *client, const doorman__call *call) {
+    doorman__call *peer = call->peer;
+    if (!peer) return;
+    assert(peer->peer == call);
+    doorman__call_finish(client, peer);
+}
+
 /* Makes room for one more hold, and for entries of holds in the message. */
 static bool doorman__client_holds_reserve(doorman_permit_client *client, size_t count) {
     size_t before = client->message_hold_capacity;
@@ -22162,7 +22170,7 @@ static void doorman__transfer_end(doorman_permit_client *client, doorman__call *
     doorman__client_hold *hold = call->hold;
     assert(hold->transfers > 0);
     hold->transfers--;
-    if (call->peer) doorman__call_finish(client, call->peer);
+    doorman__call_finish_peer(client, call);
     doorman__call_finish(client, call);
     bool used = hold->state == DOORMAN__HOLD_IN_USE;
     if (used && !hold->transfers && doorman__client_hold_is_empty(hold)) {
@@ -22351,9 +22359,7 @@ static void doorman__breaker_open(doorman_permit_client *client, doorman_time no
         while (queue->first) doorman__call_fall_back(client, queue->first, now);
     }
     doorman__call *call = client->queues[DOORMAN__CALL_TRANSFER].first;
-    for (; call; call = call->next) {
-        if (call->peer) doorman__call_finish(client, call->peer);
-    }
+    for (; call; call = call->next) doorman__call_finish_peer(client, call);
 }
 
 /* Ends a message that has failed.
