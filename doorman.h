@@ -21614,10 +21614,18 @@ static doorman__call *doorman__call_create(const doorman_permit_request *request
     return call;
 }
 
+/* Ends the connection of a pair of calls. Returns the other call; NULL: there was none. */
+static doorman__call *doorman__call_part(doorman__call *call) {
+    doorman__call *peer = call->peer;
+    if (peer) peer->peer = NULL;
+    call->peer = NULL;
+    return peer;
+}
+
 /* Lets the hold and the peer of a call forget the call. */
-static void doorman__call_forget(const doorman__call *call) {
+static void doorman__call_forget(doorman__call *call) {
     if (call->hold && call->hold->call == call) call->hold->call = NULL;
-    if (call->peer) call->peer->peer = NULL;
+    doorman__call_part(call);
 }
 
 /* Frees a call. The action of a hold is a part of the hold, and can be used again. */
@@ -21639,8 +21647,7 @@ static void doorman__call_free(doorman_permit_client *client, doorman__call *cal
 /* Sets that the result of a call is in `acquired`. A peer does not change this result any more. */
 static void doorman__call_settle(doorman_permit_client *client, doorman__call *call) {
     doorman__timer_clear(&client->timers, &call->timer);
-    if (call->peer) call->peer->peer = NULL;
-    call->peer = NULL;
+    doorman__call_part(call);
     doorman__call_move(client, call, DOORMAN__CALL_DECIDED);
 }
 
@@ -21651,11 +21658,9 @@ static void doorman__call_finish(doorman_permit_client *client, doorman__call *c
 }
 
 /* Ends the other call of a pair, if there is one. */
-static void doorman__call_finish_peer(doorman_permit_client *client, const doorman__call *call) {
-    doorman__call *peer = call->peer;
-    if (!peer) return;
-    assert(peer->peer == call);
-    doorman__call_finish(client, peer);
+static void doorman__call_finish_peer(doorman_permit_client *client, doorman__call *call) {
+    doorman__call *peer = doorman__call_part(call);
+    if (peer) doorman__call_finish(client, peer);
 }
 
 /* Makes room for one more hold, and for entries of holds in the message. */
