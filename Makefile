@@ -127,7 +127,7 @@ build/examples/%: examples/%.c doorman.h | build_deps
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
 build/examples/event_loop build/examples/permits_only: LIBRARIES = -lcjson
 build/examples/demo build/examples/demo_tree: examples/demo_fleet.h examples/demo.h
-build/examples/demo_permits: examples/demo.h
+build/examples/demo_permits build/examples/job_pool: examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 
 # The implementation for the server, and for C++, which needs it compiled as C.
@@ -161,12 +161,13 @@ ALL_FLAVORS = $(foreach flavor,$(FLAVORS),$(PROGRAMS:%=build/$(flavor)/%))
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
 TEST_LOOP = build/asan/examples/event_loop
+TEST_POOL = build/asan/examples/job_pool
 TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
 
 HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
 REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
-TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_LOOP) $(REPLAYS) build/sim/sim \
-    build/doorman_server
+TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_LOOP) $(TEST_POOL) $(REPLAYS) \
+    build/sim/sim build/doorman_server
 # The longest programs come first, because they run in parallel. The first two use a core all the
 # time, and the others mostly wait.
 LONG = $(addprefix %/system/,abuse_test agent_test clients_test etcd_test etcd_transport_test \
@@ -177,9 +178,9 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh \
 	    $(filter $(LONG),$(TESTS)) $(LONG_CHECKS) $(filter-out $(LONG),$(TESTS)) \
-	    tests/shell_check.sh tests/event_loop_check.sh tests/openapi_check.sh \
-	    tests/gateway_check.sh tests/fuzz/replay.sh tests/text_check.sh \
-	    tests/comment_check.sh tests/contributing_check.sh
+	    tests/shell_check.sh tests/event_loop_check.sh tests/job_pool_check.sh \
+	    tests/openapi_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
+	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 $(filter %/unit/warnings_test %/unit/reports_test,$(ALL_FLAVORS)): server/warnings.c
@@ -206,7 +207,7 @@ LINKED = doorman_server fuzz/calls fuzz/http fuzz/permits fuzz/response \
     $(addprefix unit/,graph_test notify_test reports_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))
-$(TEST_SHELL) $(TEST_LOOP): build/asan/doorman.o
+$(TEST_SHELL) $(TEST_LOOP) $(TEST_POOL): build/asan/doorman.o
 build/plain/doorman.o: build/doorman.o
 	$(announce)
 	@cp $< $@
@@ -222,7 +223,8 @@ build/tsan/%: tests/%.c $(TEST_SOURCES) | test_deps
 $(TEST_SERVERS): $(SERVER_INPUTS) | test_deps
 	$(build_server)
 $(TEST_SHELL): LIBRARIES += -ledit
-$(TEST_SHELL) $(TEST_LOOP): build/asan/%: %.c doorman.h | test_deps
+$(TEST_POOL): examples/demo.h
+$(TEST_SHELL) $(TEST_LOOP) $(TEST_POOL): build/asan/%: %.c doorman.h | test_deps
 	$(build)
 
 # Measures which lines and branches of the header and of the server the tests reach: the unit tests,

@@ -68,7 +68,8 @@ static bool folder_make(char folder[256]) {
 typedef struct server {
     const char *program, *arguments[ARGUMENTS_MAX]; /* end with NULL; do not include the address */
     char log[300], address[64];
-    int port; /* 0: not chosen yet */
+    char folder[256], config[280]; /* of server_create */
+    int port;                      /* 0: not chosen yet */
     pid_t process;
 } server;
 
@@ -160,13 +161,38 @@ static void server_stop(server *s, int signal_number) {
     s->process = 0;
 }
 
+/* Starts a server with a folder of its own, for its configuration and its log. In any case the
+ * caller calls server_destroy later.
+ *   config   the text of the configuration */
+static inline bool server_create(server *s, const char *program, const char *config) {
+    if (!folder_make(s->folder)) return false;
+    snprintf(s->config, sizeof s->config, "%s/config.json", s->folder);
+    snprintf(s->log, sizeof s->log, "%s/server.log", s->folder);
+    FILE *file = fopen(s->config, "w");
+    bool written = file && fputs(config, file) >= 0;
+    if (file && fclose(file) != 0) written = false;
+    if (!written) fprintf(stderr, "demo: %s: %s\n", s->config, strerror(errno));
+    s->program = program;
+    s->arguments[0] = "--config";
+    s->arguments[1] = s->config;
+    return written && server_start(s);
+}
+
+static inline void server_destroy(server *s) {
+    server_stop(s, SIGTERM);
+    if (!s->folder[0]) return;
+    unlink(s->log);
+    unlink(s->config);
+    rmdir(s->folder);
+}
+
 /* ---- what is shown --------------------------------------------------------------------------- */
 
 typedef struct screen {
     bool terminal, colors;
 } screen;
 
-static screen screen_open(int lines) {
+static inline screen screen_open(int lines) {
     struct winsize size = {0};
     const char *kind = getenv("TERM");
     const char *no_color = getenv("NO_COLOR");
@@ -176,13 +202,13 @@ static screen screen_open(int lines) {
     return (screen){terminal, terminal && !(no_color && *no_color)};
 }
 
-static void screen_close(const screen *s) {
+static inline void screen_close(const screen *s) {
     if (s->terminal) printf("\x1b[?25h\x1b[?7h");
 }
 
 /* Prints a bar of one color, or of marks. The function sets only the background, so it works in any
  * character set. */
-static void screen_bar(const screen *s, int color, char mark, int columns) {
+static inline void screen_bar(const screen *s, int color, char mark, int columns) {
     if (s->colors) printf("\x1b[4%dm%*s\x1b[0m", color, columns, "");
     for (int i = 0; !s->colors && i < columns; i++) putchar(mark);
 }

@@ -67,7 +67,6 @@ static const struct event {
 };
 
 typedef struct demo {
-    char folder[256], config[280];
     server server;
     doorman_agent *agent;
     atomic_bool stops;
@@ -80,20 +79,8 @@ typedef struct demo {
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
-static bool write_config(demo *d) {
-    snprintf(d->config, sizeof d->config, "%s/config.json", d->folder);
-    FILE *file = fopen(d->config, "w");
-    bool written = file && fputs(config, file) >= 0;
-    if (file && fclose(file) != 0) written = false;
-    if (!written) fprintf(stderr, "demo: %s: %s\n", d->config, strerror(errno));
-    return written;
-}
-
 static bool start_server(demo *d, const char *program) {
-    if (!folder_make(d->folder) || !write_config(d)) return false;
-    d->server = (server){.program = program, .arguments = {"--config", d->config}};
-    snprintf(d->server.log, sizeof d->server.log, "%s/server.log", d->folder);
-    if (!server_start(&d->server)) return false;
+    if (!server_create(&d->server, program, config)) return false;
     const char *addresses[] = {d->server.address};
     const doorman_client_options options = {.addresses = addresses, .address_count = 1};
     doorman_error error = {""};
@@ -104,10 +91,7 @@ static bool start_server(demo *d, const char *program) {
 
 static void stop_server(demo *d) {
     doorman_agent_stop(d->agent);
-    server_stop(&d->server, SIGTERM);
-    unlink(d->server.log);
-    unlink(d->config);
-    if (d->folder[0]) rmdir(d->folder);
+    server_destroy(&d->server);
 }
 
 /* ---- the users ------------------------------------------------------------------------------- */
