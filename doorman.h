@@ -1198,6 +1198,13 @@ typedef struct doorman_permit_policy {
     const struct doorman_limit_options *local;
     bool shadow;  /* true: each permit is granted at once. It is also sent, to count refusals */
     double drift; /* as in doorman_server_options, and at least that of the servers; default 0.05 */
+    /* How far ahead units are taken for keys that are used often (P24): from 1 ms to 60 s; default
+     * 0: never. Only for limits of kind TOKEN_BUCKET. The client does not know the kinds. So the
+     * resources whose limits are windows or TIERS belong to a client without prefetch. The cost: in
+     * any time t, a process may use what the limit allows in t + 2 * prefetch. It learns of a ban
+     * or a lower limit up to 2 * prefetch later. Units that it does not use are lost to others. And
+     * about 500 bytes for each of at most 10,000 keys */
+    doorman_time prefetch;
     /* Only for an agent: called if a hold has become smaller or is gone without a call of the
      * application. The rules of on_decided apply. NULL: the application is not told */
     void (*on_hold)(void *context, const doorman_held *held);
@@ -1642,6 +1649,13 @@ DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman
  *    a row the breaker opens. While it is open, the fallback decides at once. The breaker opens for
  *    1 s at first, and then for twice as long after each failure, up to 30 s. While servers answer
  *    that they know no master, it opens for at most 4 s, because an election ends soon.
+ * P24 With `prefetch`, a client and an agent take units ahead for a resource and key of which the
+ *    servers have granted at least two permits in this time. They take at most what the callers have
+ *    used of it in this time, and at most half of what remains according to the last answer. Later
+ *    permits are granted out of these units at once and in full, without a message. What is not
+ *    used is lost twice `prefetch` after it was asked for. This concerns permits of one item that
+ *    hold nothing and are not `equal`. A server never refuses units that are taken ahead, because
+ *    it may grant fewer, or none.
  * P25 While the kill switch is on, or with `shadow`, each permit is granted in full, and at once.
  *    A copy of the permit is sent, so that server and client count what would have been refused. */
 
@@ -2516,7 +2530,7 @@ DOORMAN_API bool doorman_retry_budget_retry(doorman_retry_budget *budget);
  *         while (doorman_permit_client_next(client, &context, &acquired, now))
  *             tell the caller who passed this context
  *
- * It decides some permits by itself: see P22, P23 and P25 in "permits, the public part". */
+ * It decides some permits by itself: see P22 to P25 in "permits, the public part". */
 typedef struct doorman_permit_client doorman_permit_client;
 
 #define DOORMAN_PERMIT_ITEMS_MAX 100 /* of one permit */
@@ -2527,8 +2541,10 @@ typedef enum doorman_decider {
     DOORMAN_BY_REFUSAL,  /* a server has refused the same a short time ago (P22) */
     DOORMAN_BY_FALLBACK, /* no server has decided (P23) */
     DOORMAN_BY_BYPASS,   /* the kill switch is on, or `shadow` is set (P25) */
-    DOORMAN_BY_CALLER    /* the caller has released the hold before the decision. A transfer: there
+    DOORMAN_BY_CALLER,   /* the caller has released the hold before the decision. A transfer: there
                             is no such hold */
+    DOORMAN_BY_PREFETCH  /* granted out of units that were taken ahead (P24). `limit`, `remaining`
+                            and `warning` are those of the last answer of a server */
 } doorman_decider;
 
 /* What a caller gets. */
@@ -2570,6 +2586,10 @@ typedef struct doorman_permit_client_info {
     size_t waiting_count;        /* permits and reports without a result */
     uint64_t granted, refused;   /* by a server */
     uint64_t refused_locally;    /* P22 */
+    uint64_t prefetch_granted;   /* permits granted out of units taken ahead (P24) */
+    double prefetched;           /* units that servers have granted ahead */
+    double lapsed;               /* of these: units that were lost before a permit used them. They
+                                    are counted when the client notices */
     uint64_t fallback_granted;   /* P23 */
     uint64_t fallback_refused;   /* P23 */
     uint64_t bypassed;           /* refusals that the kill switch or `shadow` has prevented */
@@ -3082,8 +3102,8 @@ DOORMAN_API doorman_status doorman_resource_read(const doorman_resource *resourc
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down, or the
  *             system has no thread) | DEADLOCK (also within on_decided)
- *   cost      a message at most. No message after a refusal that is still valid (P22), and none
- *             while the servers fail (P23) */
+ *   cost      a message at most. No message after a refusal that is still valid (P22), out of units
+ *             that were taken ahead (P24), and while the servers fail (P23) */
 DOORMAN_API doorman_status doorman_agent_acquire(doorman_agent *agent,
                                                  const doorman_permit_request *request,
                                                  doorman_time timeout, doorman_acquired *out,
@@ -21333,6 +21353,18 @@ static void doorman__leased_work(doorman_server *server) {
  *    too often.
  *       When the time of an open breaker has passed, the next message is a test. If it fails, the
  *    breaker opens again.
+ * About P24: the client keeps a stock for each (resource, key) that was used a short time ago. The
+ *    stock counts the use in four slices of the time `prefetch`. So it knows the use of the last
+ *    3/4 of this time, or more. After a grant that leaves at most half of this use in stock, the
+ *    client queues a permit that no caller waits for. It asks for the missing units with a minimum
+ *    of 0. So it is never refused for lack of units, and no ban counts it. It travels with other
+ *    permits. If its message fails, it is not sent again, because a lost answer may have charged.
+ *       The time of units begins when their message was sent. So they never last longer than twice
+ *    `prefetch` after the server has charged them. A stock has at most two lots of units with
+ *    different ends. Costs are rounded up as servers do it, and a permit gets no more out of the
+ *    stock than a server has granted to one permit, because a limit may have a max_cost. A key that
+ *    is banned loses its stock. There are at most DOORMAN__STOCKS_MAX stocks. For one more, the
+ *    stock that was not used for the longest time is lost. An idle client forgets all stocks.
  *
  * A call is a permit, a report or a request about a hold, from its beginning to its result. Only
  * doorman__call_move changes its state:
@@ -21358,6 +21390,7 @@ static void doorman__leased_work(doorman_server *server) {
 #define DOORMAN__MESSAGE_ITEMS ((size_t)4000)
 #define DOORMAN__MESSAGE_TEXT ((size_t)256 << 10)
 #define DOORMAN__REFUSALS_MAX ((size_t)10000)
+#define DOORMAN__STOCKS_MAX ((size_t)10000)
 #define DOORMAN__CALLS_MAX ((size_t)100000) /* the fallback decides on further permits */
 #define DOORMAN__REPORTS_MAX ((size_t)10000)
 
@@ -21398,8 +21431,9 @@ typedef struct doorman__call {
     doorman__timer timer;                  /* when it times out, or when its wait ends */
     doorman__call_state state;
     doorman__call_kind kind;
-    bool attended; /* a caller wants the result */
-    bool alone;    /* it is in a message of its own */
+    bool attended;   /* a caller wants the result */
+    bool alone;      /* it is in a message of its own */
+    bool prefetches; /* it takes units ahead, for the stock of its item (P24) */
     size_t failures;
     size_t place; /* SENT: its index in the message */
     doorman_time sent_max_wait;
@@ -21430,6 +21464,33 @@ typedef struct doorman__known_refusal {
     doorman_reason reason;
     char limit[DOORMAN_ID_BYTES_MAX + 1];
 } doorman__known_refusal;
+
+/* Units that were taken ahead at one time. They are lost at `until`. */
+typedef struct doorman__lot {
+    double units;
+    doorman_time until;
+} doorman__lot;
+
+#define DOORMAN__USE_SLICES 4
+
+/* The use of a resource and key, and the units that were taken ahead for it (P24). The resource and
+ * the key are behind the struct. */
+typedef struct doorman__stock {
+    doorman__link link;
+    struct doorman__stock *previous, *next; /* in the order in which they were used or filled */
+    size_t text_bytes;
+    doorman_time until; /* the stock is forgotten; no lot lasts longer */
+    bool asking;        /* a call that takes units ahead is queued or under way */
+    bool warning;
+    int64_t slice; /* the number of the current slice since time 0 */
+    double units_used[DOORMAN__USE_SLICES];
+    size_t times_used[DOORMAN__USE_SLICES];
+    doorman__lot lots[2]; /* the one that ends earlier is first */
+    double min_max;       /* the largest minimum of a permit that a server has granted */
+    double remaining;     /* this and the next two: of the last answer */
+    doorman_time reset_at;
+    char limit[DOORMAN_ID_BYTES_MAX + 1];
+} doorman__stock;
 
 /* A hold of the application: see "permit client: holds". */
 typedef enum doorman__client_hold_state {
@@ -21504,6 +21565,10 @@ struct doorman_permit_client {
     doorman__table refusals;
     doorman__known_refusal *oldest, *newest;
     doorman_time refusals_end; /* all refusals have ended at this time */
+
+    doorman__table stocks;
+    doorman__stock *oldest_stock, *newest_stock;
+    size_t prefetch_count; /* calls that take units ahead */
     doorman_permit_client_info counts;
 };
 
@@ -21768,7 +21833,10 @@ static doorman_status doorman__policy_check(const doorman_permit_policy *policy,
         {local && (local->kind == DOORMAN_SLIDING_LOG || local->kind == DOORMAN_CONCURRENCY),
          "local.kind: must be TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW"},
         {local && !doorman__equal(local->debt_max, 0), "local.debt_max: must be 0"},
-        {!(policy->drift >= 0 && policy->drift <= 1), "drift: must be from 0 to 1"}};
+        {!(policy->drift >= 0 && policy->drift <= 1), "drift: must be from 0 to 1"},
+        {policy->prefetch &&
+             (policy->prefetch < DOORMAN_SECOND / 1000 || policy->prefetch > 60 * DOORMAN_SECOND),
+         "prefetch: must be 0, or from 1 ms to 60 s"}};
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     if (!text) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "permits.%s", text);
@@ -22184,8 +22252,6 @@ static void doorman__transfer_end(doorman_permit_client *client, doorman__call *
     doorman__client_hold_plan(client, hold, now);
 }
 
-/* ---- permit client: decisions without a server */
-
 /* Grants a call the minimum of each item, or its cost. */
 static void doorman__call_grant(doorman__call *call, bool in_full) {
     call->acquired.granted = true;
@@ -22194,6 +22260,257 @@ static void doorman__call_grant(doorman__call *call, bool in_full) {
             in_full ? call->request.items[i].cost : doorman__request_minimum(&call->request, i);
     }
 }
+
+/* ---- permit client: units taken ahead (P24) */
+
+/* Returns the stock of an item of a call, or NULL. */
+static doorman__stock *doorman__stock_find(const doorman_permit_client *client,
+                                           const doorman_permit_item *item) {
+    if (!client->stocks.count) return NULL;
+    size_t bytes = doorman__item_text(item);
+    uint64_t hash = doorman__item_hash(client->hash_key, item);
+    doorman__link *link = doorman__table_first(&client->stocks, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        doorman__stock *stock = DOORMAN__WITHIN(doorman__stock, link, link);
+        if (stock->text_bytes == bytes && !memcmp(stock + 1, item->resource_id, bytes)) {
+            return stock;
+        }
+    }
+    return NULL;
+}
+
+static void doorman__stock_append(doorman_permit_client *client, doorman__stock *stock) {
+    stock->previous = client->newest_stock;
+    stock->next = NULL;
+    *(client->newest_stock ? &client->newest_stock->next : &client->oldest_stock) = stock;
+    client->newest_stock = stock;
+}
+
+static void doorman__stock_unlink(doorman_permit_client *client, doorman__stock *stock) {
+    *(stock->previous ? &stock->previous->next : &client->oldest_stock) = stock->next;
+    *(stock->next ? &stock->next->previous : &client->newest_stock) = stock->previous;
+}
+
+/* Keeps a stock that is used or filled for twice the time `prefetch`. */
+static void doorman__stock_touch(doorman_permit_client *client, doorman__stock *stock,
+                                 doorman_time now) {
+    doorman__stock_unlink(client, stock);
+    doorman__stock_append(client, stock);
+    stock->until = doorman__after(now, 2 * client->policy.prefetch);
+}
+
+static double doorman__stock_units(const doorman__stock *stock) {
+    return stock->lots[0].units + stock->lots[1].units;
+}
+
+static void doorman__stock_forget(doorman_permit_client *client, doorman__stock *stock) {
+    client->counts.lapsed += doorman__stock_units(stock);
+    doorman__table_remove(&client->stocks, &stock->link);
+    doorman__stock_unlink(client, stock);
+    DOORMAN_FREE(stock);
+}
+
+/* Forgets the stocks whose time has passed, and one more if the table is full. */
+static void doorman__stocks_forget(doorman_permit_client *client, doorman_time now) {
+    while (client->oldest_stock &&
+           (client->oldest_stock->until <= now || client->stocks.count >= DOORMAN__STOCKS_MAX)) {
+        doorman__stock_forget(client, client->oldest_stock);
+    }
+}
+
+/* Returns when all stocks can be forgotten, so that an idle client has none. */
+static doorman_time doorman__stocks_due(const doorman_permit_client *client) {
+    return client->newest_stock ? client->newest_stock->until : DOORMAN_NEVER;
+}
+
+/* Returns the stock of an item, which is new if there is none. Returns NULL if memory runs out. */
+static doorman__stock *doorman__stock_open(doorman_permit_client *client,
+                                           const doorman_permit_item *item, doorman_time now) {
+    doorman__stock *stock = doorman__stock_find(client, item);
+    if (stock) return stock;
+    size_t bytes = doorman__item_text(item);
+    doorman__stocks_forget(client, now);
+    stock = (doorman__stock *)doorman__zalloc(sizeof *stock + bytes);
+    if (!stock) return NULL;
+    stock->text_bytes = bytes;
+    memcpy(stock + 1, item->resource_id, bytes);
+    doorman__table_add(&client->stocks, &stock->link, doorman__item_hash(client->hash_key, item));
+    doorman__stock_append(client, stock);
+    return stock;
+}
+
+/* Loses the units whose time has passed. */
+static void doorman__stock_lapse(doorman_permit_client *client, doorman__stock *stock,
+                                 doorman_time now) {
+    for (int i = 0; i < 2; i++) {
+        if (stock->lots[i].until > now) continue;
+        client->counts.lapsed += stock->lots[i].units;
+        stock->lots[i].units = 0;
+    }
+}
+
+/* Adds units that a server has granted ahead. If both lots have units, the new units end with the
+ * second lot, which is earlier than they have to. */
+static void doorman__stock_fill(doorman_permit_client *client, doorman__stock *stock, double units,
+                                doorman_time until, doorman_time now) {
+    doorman__stock_lapse(client, stock, now);
+    if (!(stock->lots[0].units > 0)) {
+        stock->lots[0] = stock->lots[1];
+        stock->lots[1].units = 0;
+    }
+    doorman__lot *lot = &stock->lots[stock->lots[0].units > 0];
+    if (!(lot->units > 0)) lot->until = until;
+    lot->units += units;
+    doorman__stock_lapse(client, stock, now);
+    doorman__stock_touch(client, stock, now);
+}
+
+/* Counts the use of units. */
+static void doorman__stock_use(doorman_permit_client *client, doorman__stock *stock, double units,
+                               doorman_time now) {
+    int64_t number = now / (client->policy.prefetch / DOORMAN__USE_SLICES);
+    int64_t passed = number - stock->slice;
+    for (int64_t i = 1; i <= passed && i <= DOORMAN__USE_SLICES; i++) {
+        size_t place = (size_t)((stock->slice + i) % DOORMAN__USE_SLICES);
+        stock->units_used[place] = 0;
+        stock->times_used[place] = 0;
+    }
+    stock->slice = number;
+    stock->units_used[number % DOORMAN__USE_SLICES] += units;
+    stock->times_used[number % DOORMAN__USE_SLICES]++;
+    doorman__stock_touch(client, stock, now);
+}
+
+/* Returns how many units to take ahead now: whole units, or 0. */
+static double doorman__stock_missing(const doorman__stock *stock) {
+    double used = 0, stored = doorman__stock_units(stock);
+    size_t times = 0;
+    for (int i = 0; i < DOORMAN__USE_SLICES; i++) {
+        used += stock->units_used[i];
+        times += stock->times_used[i];
+    }
+    if (stock->asking || times < 2 || stored > used / 2) return 0;
+    return (double)(int64_t)doorman__min(used - stored, stock->remaining / 2);
+}
+
+/* Takes units ahead, if the stock has few and the key is used often. If memory runs out, none are
+ * taken. Precondition: doorman__stock_use was called at this time. */
+static void doorman__stock_refill(doorman_permit_client *client, doorman__stock *stock,
+                                  const doorman_permit_item *item) {
+    const doorman_permit_item ahead = {.resource_id = item->resource_id,
+                                       .key = item->key,
+                                       .cost = doorman__stock_missing(stock),
+                                       .has_min = true};
+    const doorman_permit_request request = {.items = &ahead, .item_count = 1};
+    const doorman_upstream *upstream = &client->upstream;
+    bool full = client->queues[DOORMAN__CALL_PERMIT].count >= DOORMAN__CALLS_MAX;
+    bool fails = upstream->failures >= DOORMAN__BREAKER_FAILURES;
+    if (ahead.cost < 1 || full || fails) return;
+    if (!doorman__permit_client_reserve(client, false)) return;
+    doorman__call *call = doorman__call_create(&request, NULL);
+    if (!call) return;
+    call->attended = false;
+    call->prefetches = true;
+    stock->asking = true;
+    client->call_count++;
+    client->prefetch_count++;
+    doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
+}
+
+/* Ends a call that takes units ahead. */
+static void doorman__prefetch_end(doorman_permit_client *client, doorman__call *call) {
+    doorman__stock *stock = doorman__stock_find(client, call->request.items);
+    assert(call->prefetches && client->prefetch_count > 0);
+    if (stock) stock->asking = false;
+    client->prefetch_count--;
+    doorman__call_finish(client, call);
+}
+
+/* Returns whether the units of a permit may be taken ahead. */
+static bool doorman__call_uses_stock(const doorman_permit_client *client,
+                                     const doorman__call *call) {
+    const doorman_permit_request *request = &call->request;
+    return client->policy.prefetch && call->kind == DOORMAN__CALL_PERMIT && call->attended &&
+           !call->hold && request->item_count == 1 && !request->equal && request->items->cost > 0;
+}
+
+/* Grants a permit out of the stock. Returns false if this is not possible. */
+static bool doorman__stock_spend(doorman_permit_client *client, doorman__call *call,
+                                 doorman_time now) {
+    const doorman_permit_item *item = call->request.items;
+    doorman__stock *stock =
+        doorman__call_uses_stock(client, call) ? doorman__stock_find(client, item) : NULL;
+    if (!stock) return false;
+    doorman__stock_lapse(client, stock, now);
+    double cost = doorman__parts_units(doorman__parts_ceil(item->cost));
+    if (cost > doorman__stock_units(stock)) return false;
+    if (doorman__request_minimum(&call->request, 0) > stock->min_max) return false;
+    double first = doorman__min(cost, stock->lots[0].units);
+    stock->lots[0].units -= first;
+    stock->lots[1].units -= cost - first;
+    doorman_acquired *acquired = &call->acquired;
+    doorman__call_grant(call, true);
+    acquired->decided_by = DOORMAN_BY_PREFETCH;
+    acquired->warning = stock->warning;
+    acquired->remaining = stock->remaining;
+    acquired->reset_after = doorman__later(stock->reset_at - now, 0);
+    doorman__limit_name_copy(acquired->limit, stock->limit);
+    client->counts.prefetch_granted++;
+    client->call_count++;
+    doorman__call_finish(client, call);
+    doorman__stock_use(client, stock, cost, now);
+    doorman__stock_refill(client, stock, item);
+    return true;
+}
+
+/* Stores the units that a server has granted ahead. Nobody waits for the wait of such a grant, so
+ * its units are lost. So are the units of a stock that was forgotten. */
+static void doorman__stock_receive(doorman_permit_client *client, const doorman__call *call,
+                                   doorman__stock *stock, const doorman_permit *permit,
+                                   doorman_time sent_at, doorman_time now) {
+    double units = doorman__min(permit->items->granted, call->request.items->cost);
+    doorman_time until = doorman__after(sent_at, 2 * client->policy.prefetch);
+    client->counts.prefetched += units;
+    if (stock && permit->wait == 0) {
+        doorman__stock_fill(client, stock, units, until, now);
+    } else {
+        client->counts.lapsed += units;
+    }
+}
+
+/* Learns from the decision of a server on a permit of a caller, or on units that are taken
+ * ahead. */
+static void doorman__stock_learn(doorman_permit_client *client, const doorman__call *call,
+                                 const doorman_permit *permit, doorman_time sent_at,
+                                 doorman_time now) {
+    const doorman_permit_item *item = call->request.items;
+    doorman__stock *stock = NULL;
+    if (!permit->granted) {
+        stock = doorman__stock_find(client, &item[permit->item_index]);
+        if (stock) stock->remaining = 0;
+        if (stock && permit->reason == DOORMAN_REASON_BANNED) doorman__stock_forget(client, stock);
+        return;
+    }
+    if (call->prefetches) {
+        stock = doorman__stock_find(client, item);
+        doorman__stock_receive(client, call, stock, permit, sent_at, now);
+    } else if (doorman__call_uses_stock(client, call)) {
+        stock = doorman__stock_open(client, item, now);
+    }
+    if (!stock) return;
+    const doorman_permit_grant *grant = permit->items;
+    stock->warning = permit->warning;
+    stock->remaining = grant->remaining;
+    stock->reset_at = doorman__after(now, grant->reset_after);
+    doorman__limit_name_copy(stock->limit, grant->limit);
+    if (call->prefetches) return;
+    stock->min_max = doorman__max(stock->min_max, doorman__request_minimum(&call->request, 0));
+    doorman__stock_lapse(client, stock, now);
+    doorman__stock_use(client, stock, grant->granted, now);
+    doorman__stock_refill(client, stock, item);
+}
+
+/* ---- permit client: decisions without a server */
 
 /* Returns whether the local limiters allow all items. If one refuses, the units of the items before
  * it stay taken. */
@@ -22222,6 +22539,10 @@ static void doorman__call_fall_back(doorman_permit_client *client, doorman__call
                                     doorman_time now) {
     doorman_acquired *acquired = &call->acquired;
     doorman_permit_fallback fallback = client->policy.fallback;
+    if (call->prefetches) {
+        doorman__prefetch_end(client, call);
+        return;
+    }
     acquired->decided_by = DOORMAN_BY_FALLBACK;
     if (call->kind == DOORMAN__CALL_REPORT) client->counts.lost++;
     if (call->kind == DOORMAN__CALL_SEIZURE) fallback = DOORMAN_FAIL_CLOSED;
@@ -22319,6 +22640,10 @@ static void doorman__call_return(doorman_permit_client *client, doorman__call *c
         return;
     }
     if (!failed) return;
+    if (call->prefetches) {
+        doorman__prefetch_end(client, call);
+        return;
+    }
     call->alone = true;
     if (++call->failures > client->upstream.address_count) {
         doorman__call_fall_back(client, call, now);
@@ -22489,6 +22814,7 @@ static void doorman__permit_client_work(doorman_permit_client *client, doorman_t
         }
     }
     if (doorman__known_refusals_due(client) <= now) doorman__known_refusals_forget(client, now);
+    if (doorman__stocks_due(client) <= now) doorman__stocks_forget(client, now);
 }
 
 /* Returns the next queue with calls for the message of the client, or KIND_COUNT. The kinds
@@ -22507,6 +22833,7 @@ static doorman_time doorman__permit_client_due(const doorman_permit_client *clie
     doorman_time due =
         doorman__earlier(doorman__timers_due(&client->timers), doorman__known_refusals_due(client));
     due = doorman__earlier(due, doorman__timers_due(&client->hold_timers));
+    due = doorman__earlier(due, doorman__stocks_due(client));
     if (client->decided.first) return 0;
     if (upstream->state == DOORMAN__REQUESTED) {
         return doorman__earlier(due, doorman__upstream_due(upstream));
@@ -22659,6 +22986,11 @@ static void doorman__call_decide(doorman_permit_client *client, doorman__call *c
     doorman_acquired *acquired = &call->acquired;
     if (!permit->granted) {
         doorman__known_refusal_remember(client, call, permit, sent_at, now);
+    }
+    if (client->policy.prefetch) doorman__stock_learn(client, call, permit, sent_at, now);
+    if (call->prefetches) {
+        doorman__prefetch_end(client, call);
+        return;
     }
     if (!permit->granted && doorman__reason_is_undecided(permit->reason)) {
         doorman__call_fall_back(client, call, now);
@@ -23110,6 +23442,8 @@ void doorman_permit_client_destroy(doorman_permit_client *client) {
     doorman__timers_uninit(&client->hold_timers);
     while (client->oldest) doorman__known_refusals_forget(client, DOORMAN_NEVER);
     doorman__table_uninit(&client->refusals);
+    while (client->oldest_stock) doorman__stock_forget(client, client->oldest_stock);
+    doorman__table_uninit(&client->stocks);
     doorman__timers_uninit(&client->timers);
     doorman_limiter_map_destroy(client->local);
     doorman__upstream_uninit(&client->upstream);
@@ -23183,7 +23517,7 @@ static doorman_status doorman__permit_client_add(doorman_permit_client *client,
     call->deadline = doorman__after(now, timeout);
     if (client->policy.shadow || client->kill_switch) {
         doorman__permit_client_bypass(client, call, now);
-    } else {
+    } else if (!doorman__stock_spend(client, call, now)) {
         doorman__call_start(client, call, now);
     }
     if (out) *out = call;
@@ -23497,7 +23831,8 @@ void doorman_permit_client_read(const doorman_permit_client *client,
     const doorman_upstream *upstream = &client->upstream;
     *out = client->counts;
     out->failures = upstream->failure_count;
-    out->waiting_count = client->call_count - client->action_count - client->decided.count;
+    out->waiting_count =
+        client->call_count - client->action_count - client->prefetch_count - client->decided.count;
     out->hold_count = client->hold_count;
     out->is_pausing = doorman__breaker_is_open(client, upstream->now);
 }

@@ -466,7 +466,8 @@ static bool is_right(sim_model *model, const sim_ask *ask, const doorman_acquire
     case DOORMAN_BY_REFUSAL: return is_known_refusal(model, ask, acquired, now);
     case DOORMAN_BY_FALLBACK: return is_fallback(model, ask, acquired, now);
     case DOORMAN_BY_BYPASS: return is_granted(ask, acquired, true);
-    case DOORMAN_BY_CALLER: return false;
+    case DOORMAN_BY_CALLER:
+    case DOORMAN_BY_PREFETCH: return false;
     }
     return false;
 }

@@ -35,6 +35,8 @@ static const char config[] =
     " \"rate\": 10, \"size\": 0, \"max_debt\": 10}]},"
     "{\"identifier_glob\": \"slow\", \"limits\": [{\"name\": \"crawl\", \"kind\": \"TOKEN_BUCKET\","
     " \"rate\": 0.001, \"size\": 0, \"max_debt\": 1e6}]},"
+    "{\"identifier_glob\": \"saved\", \"limits\": [{\"name\": \"much\", \"kind\": \"TOKEN_BUCKET\","
+    " \"rate\": 0.001, \"size\": 1000}]},"
     "{\"identifier_glob\": \"free\", \"limits\": []}]}";
 
 static struct server serve(void) { return server_start(config, NULL); }
@@ -495,6 +497,33 @@ static void the_master_and_the_next_address_are_found(void **state) {
     server_stop(&server);
 }
 
+/* P24: the threads get no more units than the bucket has, and nearly all of them. Together they try
+ * more often than the bucket has units. */
+static void units_taken_ahead_save_messages_and_stay_within_the_limit(void **state) {
+    (void)state;
+    struct server server = serve();
+    const char *url = server.url;
+    doorman_agent *agent = start_with(
+        &url, 1,
+        (doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED, .prefetch = 60 * DOORMAN_SECOND});
+    worker workers[4];
+    const worker one = {.agent = agent, .resource_id = "saved", .times = 300, .timeout = LONG_TIME};
+    workers_start(workers, 4, &one);
+    workers_join(workers, 4);
+    size_t granted = 0;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(workers[i].last, DOORMAN_OK);
+        granted += workers[i].granted;
+    }
+    doorman_permit_client_info info = info_of(agent);
+    assert_int_equal(info.fallback_refused, 0);
+    assert_int_equal(granted, info.granted + info.prefetch_granted);
+    assert_true(granted >= 900 && granted <= 1000);
+    assert_true(info.prefetch_granted > 100 && info.messages < granted);
+    doorman_agent_stop(agent);
+    server_stop(&server);
+}
+
 static void a_lease_that_is_not_answered_does_not_delay_a_permit(void **state) {
     (void)state;
     static const char reply[] = "{\"acquire\": {\"permit\": [{\"decision\": \"GRANTED\", "
@@ -665,6 +694,7 @@ int main(void) {
         TEST(a_silent_server_does_not_hold_a_call_beyond_its_timeout),
         TEST(nonsense_is_a_failure),
         TEST(the_master_and_the_next_address_are_found),
+        TEST(units_taken_ahead_save_messages_and_stay_within_the_limit),
         TEST(a_lease_that_is_not_answered_does_not_delay_a_permit),
         TEST(shutdown_ends_all_calls),
         TEST(stop_waits_for_the_threads_that_still_wait),
