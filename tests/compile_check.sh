@@ -112,15 +112,10 @@ sections() { # a compiler of C, a compiler of C++, the flags of each set of sect
     for section; do
         for standard in c99 c11 c2x; do echo "public_c '$c' $standard $section"; done
         for standard in c++11 c++20; do echo "public_cxx '$cxx' $standard $section"; done
-        if [ "$all" ]; then
-            for way in '' -DNDEBUG -DDOORMAN_STATIC '-funsigned-char -fshort-enums'; do
-                each_level "implementation '$c' c11 $section $way"
-            done
-        else
-            echo "implementation '$c' c11 -O0 -funsigned-char -fshort-enums $section"
-            echo "implementation '$c' c11 -O1 -DNDEBUG $section"
-            echo "implementation '$c' c11 -O3 -DDOORMAN_STATIC $section"
-        fi
+        if [ "$all" ]; then each_level "implementation '$c' c11 $section"; fi
+        echo "implementation '$c' c11 -O0 -funsigned-char -fshort-enums $section"
+        echo "implementation '$c' c11 -O1 -DNDEBUG $section"
+        echo "implementation '$c' c11 -O3 -DDOORMAN_STATIC $section"
     done
 }
 
@@ -198,7 +193,9 @@ server_sources() { # a compiler of C
     parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REPORTS TLS WAITING \
         WARNINGS WATCH)
     for source in doorman_server.c server/*.c; do
-        each_level "source_c '$1' c11 -D_DEFAULT_SOURCE -idirafter $folder $parts $source"
+        for level in -O0 -O2; do
+            echo "source_c '$1' c11 -D_DEFAULT_SOURCE -idirafter $folder $parts $source $level"
+        done
     done
 }
 
