@@ -39,6 +39,9 @@ endif
 ifdef PERMITS
 ABOUT_demo = a server that decides on permits of seven users for 20 s (after the build)
 endif
+ifdef THROTTLE
+ABOUT_demo = a server with and without a throttle for 20 s (after the build)
+endif
 $(foreach goal,$(filter demo test,$(MAKECMDGOALS)),$(info make $(goal): $(ABOUT_$(goal))))
 
 ifdef TREE
@@ -47,8 +50,11 @@ demo: build/doorman_server build/examples/demo_tree
 else ifdef PERMITS
 demo: build/doorman_server build/examples/demo_permits
 	@build/examples/demo_permits build/doorman_server
+else ifdef THROTTLE
+demo: build/examples/throttled_server build/examples/demo_throttle
+	@build/examples/demo_throttle build/examples/throttled_server
 else
-demo: build/doorman_server build/examples/demo ## a server, five clients; or TREE=1; or PERMITS=1
+demo: build/doorman_server build/examples/demo ## also with TREE=1, PERMITS=1 or THROTTLE=1
 	@build/examples/demo build/doorman_server config.example.json
 endif
 
@@ -127,7 +133,7 @@ build/examples/%: examples/%.c doorman.h | build_deps
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
 build/examples/event_loop build/examples/permits_only: LIBRARIES = -lcjson
 build/examples/demo build/examples/demo_tree: examples/demo_fleet.h examples/demo.h
-build/examples/demo_permits build/examples/job_pool: examples/demo.h
+build/examples/demo_permits build/examples/demo_throttle build/examples/job_pool: examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 
 # The implementation for the server, and for C++, which needs it compiled as C.

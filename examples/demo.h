@@ -69,6 +69,7 @@ typedef struct server {
     const char *program, *arguments[ARGUMENTS_MAX]; /* end with NULL; do not include the address */
     char log[300], address[64];
     char folder[256], config[280]; /* of server_create */
+    bool http;                     /* the address has no scheme */
     int port;                      /* 0: not chosen yet */
     pid_t process;
 } server;
@@ -135,7 +136,7 @@ static void server_show_log(const server *s) {
 
 static void server_launch(server *s) {
     if (!s->port) s->port = free_port();
-    snprintf(s->address, sizeof s->address, "tcp://127.0.0.1:%d", s->port);
+    snprintf(s->address, sizeof s->address, "%s127.0.0.1:%d", s->http ? "" : "tcp://", s->port);
     s->process = fork();
     if (s->process == 0) server_become(s);
 }
