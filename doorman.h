@@ -15757,9 +15757,11 @@ static doorman__hold *doorman__holds_find_request(const doorman_permits *permits
     return NULL;
 }
 
-/* Returns the id with a number. Ids cannot be guessed. */
+/* Returns the id with a number. Ids cannot be guessed. A server hashes the numbers of its leases
+ * with the same seed. So the number is inverted. Otherwise the ids of its own leases would tell a
+ * client the ids of the transfers of others. */
 static uint64_t doorman__holds_id(const doorman_permits *permits, uint64_t number) {
-    return doorman__hash_number(permits->options.seed, number) >> 11;
+    return doorman__hash_number(permits->options.seed, ~number) >> 11;
 }
 
 /* Gives an id to a new hold. */

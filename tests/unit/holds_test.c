@@ -2341,6 +2341,40 @@ static void holds_are_asked_for_and_renewed_by_messages(void **state) {
     doorman_config_destroy(config);
 }
 
+/* Any client that knows the id of a transfer can seize it. A client that asks for many leases sees
+ * many ids, and none of them is the id of a hold or of a transfer. */
+static void the_ids_of_leases_tell_nothing_about_transfers(void **state) {
+    UNUSED;
+    enum { COUNT = 20 };
+    const char resources[] = "{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 100}, "
+                             "{\"identifier_glob\": \"r\", \"limits\": [" SLOTS "}]}]}";
+    doorman_config *config = NULL;
+    assert_int_equal(doorman_json_config(&config, resources, strlen(resources), NULL), DOORMAN_OK);
+    doorman_time now = 1000 * SECOND;
+    doorman_server *server = server_of(config, now);
+    char text[256];
+    uint64_t leases[COUNT];
+    now += 1000 * SECOND; /* nothing is left to learn */
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(text, sizeof text,
+                 "{'get_capacity': {'client_id': 'eve-%d', 'resource': [{'resource_id': 'db', "
+                 "'wants': 1}]}}",
+                 i);
+        leases[i] = serve_id(server, text, "\"gets\":{\"id\":", now);
+    }
+    uint64_t id = serve_id(server,
+                           "{'acquire': {'client_id': 'ann', 'permit': [{'request_id': 1, 'item': "
+                           "[{'resource_id': 'r', 'key': 'k'}]}]}}",
+                           "\"hold\":{\"id\":", now);
+    snprintf(text, sizeof text,
+             "{'transfer': {'client_id': 'ann', 'entry': [{'id': %llu, 'request_id': 2}]}}",
+             (unsigned long long)id);
+    uint64_t moved = serve_id(server, text, "\"transfer_id\":", now);
+    for (int i = 0; i < COUNT; i++) assert_true(leases[i] != id && leases[i] != moved);
+    doorman_server_destroy(server);
+    doorman_config_destroy(config);
+}
+
 /* A request that the library writes is read back the same, and so is a response. */
 static void messages_on_holds_are_read_back_the_same(void **state) {
     UNUSED;
@@ -2572,6 +2606,7 @@ int main(void) {
         cmocka_unit_test(a_configuration_without_memory_changes_nothing),
         cmocka_unit_test(a_queue_is_served_when_memory_comes_back),
         cmocka_unit_test(holds_are_asked_for_and_renewed_by_messages),
+        cmocka_unit_test(the_ids_of_leases_tell_nothing_about_transfers),
         cmocka_unit_test(messages_on_holds_are_read_back_the_same),
         cmocka_unit_test(a_server_learns_holds_after_a_victory),
         cmocka_unit_test(holds_of_a_limit_that_does_not_learn_are_learned),
