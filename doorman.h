@@ -2499,7 +2499,8 @@ DOORMAN_API void doorman_throttle_read(const doorman_throttle *throttle,
  * report, or since its first call.
  *   target    overload_target of doorman_resource_info. From now on, a request that waits longer
  *             before it starts is late; 0: none is. Before the first call none is late
- *   out       written in full */
+ *   out       written in full. If no time has passed since the last report, all fields are 0, and
+ *             the next report has what was counted */
 DOORMAN_API void doorman_throttle_report(doorman_throttle *throttle, doorman_time target,
                                          doorman_overload_report *out, doorman_time now);
 
@@ -18982,7 +18983,8 @@ struct doorman_throttle {
     doorman_throttle_counters counters;
     doorman_time target;              /* of reports; DOORMAN_NEVER: no request is late */
     uint64_t late;                    /* requests that have finished, and had waited longer */
-    doorman_time reported_at;         /* the last report */
+    doorman_time reported_at;         /* the last report, or else the first call; before any call:
+                                         DOORMAN_NEVER */
     doorman_overload_report reported; /* the sums up to then */
 };
 
@@ -19116,8 +19118,8 @@ static double doorman__throttle_burst(const doorman_throttle *throttle) {
 
 /* Moves the clock. A clock that steps back stands still. */
 static void doorman__throttle_advance(doorman_throttle *throttle, doorman_time now) {
+    if (throttle->reported_at == DOORMAN_NEVER) throttle->reported_at = doorman__later(now, 0);
     if (now <= throttle->now) return;
-    if (!throttle->now) throttle->reported_at = now; /* the first call */
     double seconds = (double)(now - throttle->now) / (double)DOORMAN_SECOND;
     throttle->tokens = doorman__min(throttle->tokens + seconds * throttle->options.rate,
                                     doorman__throttle_burst(throttle));
@@ -19405,7 +19407,8 @@ bool doorman_throttle_finish(doorman_throttle *throttle, uint64_t id, double cos
     if (index == DOORMAN__NO_SLOT) return false;
     const doorman__queued *slot = &throttle->slots[index];
     if (slot->state != DOORMAN__QUEUED_RUNS) return false;
-    doorman__average_add(&throttle->service, (double)(throttle->now - slot->since));
+    doorman_time service = doorman__earlier(throttle->now - slot->since, DOORMAN_DURATION_MAX);
+    doorman__average_add(&throttle->service, (double)service);
     if (doorman__amount_valid(cost)) {
         throttle->tokens =
             doorman__min(throttle->tokens + slot->cost - cost, doorman__throttle_burst(throttle));
@@ -19463,26 +19466,29 @@ void doorman_throttle_read(const doorman_throttle *throttle, doorman_throttle_co
     out->max_wait = doorman__throttle_max_wait(throttle);
 }
 
-/* A request that the throttle could not take for a mistake of the caller did not arrive. */
+/* A request that the throttle could not take for a mistake of the caller did not arrive. A report
+ * without an interval has no effect, so what was counted stays for the next report. */
 void doorman_throttle_report(doorman_throttle *throttle, doorman_time target,
                              doorman_overload_report *out, doorman_time now) {
     const doorman_throttle_counters *counters = &throttle->counters;
     const doorman_overload_report *last = &throttle->reported;
     uint64_t bad = counters->refused[DOORMAN_THROTTLE_BAD_REQUEST], refused = 0;
     doorman__throttle_work(throttle, now);
+    throttle->target = target ? target : DOORMAN_NEVER;
+    *out = (doorman_overload_report){.interval = throttle->now - throttle->reported_at};
+    if (!out->interval) return;
     for (int i = 0; i < DOORMAN_THROTTLE_REASON_COUNT; i++) refused += counters->refused[i];
     const doorman_overload_report sum = {.arrived = (double)(counters->offered - bad),
                                          .finished = (double)counters->finished,
                                          .refused = (double)(refused - bad),
                                          .late = (double)throttle->late};
-    *out = (doorman_overload_report){.interval = throttle->now - throttle->reported_at,
+    *out = (doorman_overload_report){.interval = out->interval,
                                      .arrived = sum.arrived - last->arrived,
                                      .finished = sum.finished - last->finished,
                                      .refused = sum.refused - last->refused,
                                      .late = sum.late - last->late};
     throttle->reported = sum;
     throttle->reported_at = throttle->now;
-    throttle->target = target ? target : DOORMAN_NEVER;
 }
 
 /* ---- throttle: create and destroy */
@@ -19535,7 +19541,7 @@ static void doorman__throttle_start(doorman_throttle *throttle, size_t slots) {
     for (size_t i = 0; i < slots; i++) doorman__throttle_free(throttle, (uint32_t)i);
     throttle->random = doorman__hash(throttle->options.seed, "retry_after");
     throttle->tokens = doorman__throttle_burst(throttle);
-    throttle->target = DOORMAN_NEVER;
+    throttle->target = throttle->reported_at = DOORMAN_NEVER;
 }
 
 doorman_status doorman_throttle_create(doorman_throttle **out,

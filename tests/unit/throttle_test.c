@@ -528,6 +528,40 @@ static void a_report_has_what_was_counted_since_the_last_one(void **state) {
     doorman_throttle_destroy(throttle);
 }
 
+/* A report without an interval has no effect at a server. So it must not forget what was counted:
+ * not if a clock stands still, and not if the clock begins at 0. */
+static void a_report_without_time_leaves_all_to_the_next(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
+    doorman_overload_report report;
+    assert_int_equal(offer(throttle, 1, 0, 0), DOORMAN_THROTTLE_TAKEN);
+    doorman_throttle_report(throttle, 0, &report, 0);
+    assert_int_equal(report.interval, 0);
+    assert_exact(report.arrived, 0);
+    doorman_throttle_report(throttle, 0, &report, SECOND);
+    assert_int_equal(report.interval, SECOND);
+    assert_exact(report.arrived, 1);
+    assert_int_equal(offer(throttle, 2, 0, SECOND), DOORMAN_THROTTLE_TAKEN);
+    doorman_throttle_report(throttle, 0, &report, SECOND / 2); /* the clock steps back */
+    assert_int_equal(report.interval, 0);
+    assert_exact(report.arrived, 0);
+    doorman_throttle_report(throttle, 0, &report, 3 * SECOND);
+    assert_int_equal(report.interval, 2 * SECOND);
+    assert_exact(report.arrived, 1);
+    doorman_throttle_destroy(throttle);
+}
+
+/* The longest work that a clock can show is a number that the counters can have. */
+static void the_mean_service_time_has_a_bound(void **state) {
+    (void)state;
+    doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
+    assert_int_equal(offer(throttle, 1, 0, 0), DOORMAN_THROTTLE_TAKEN);
+    assert_int_equal(next(throttle, 0), 1);
+    assert_true(doorman_throttle_finish(throttle, 1, 1, INT64_MAX));
+    assert_int_equal(counters_of(throttle).mean_service, DOORMAN_DURATION_MAX);
+    doorman_throttle_destroy(throttle);
+}
+
 /* ---- H12: refusals that are not read ---- */
 
 static void refusals_that_are_not_read_use_room_and_lose_nothing(void **state) {
@@ -736,6 +770,8 @@ int main(void) {
         cmocka_unit_test(a_user_has_one_cohort_for_an_hour),
         cmocka_unit_test(a_queue_that_is_nearly_full_warns),
         cmocka_unit_test(a_report_has_what_was_counted_since_the_last_one),
+        cmocka_unit_test(a_report_without_time_leaves_all_to_the_next),
+        cmocka_unit_test(the_mean_service_time_has_a_bound),
         cmocka_unit_test(refusals_that_are_not_read_use_room_and_lose_nothing),
         cmocka_unit_test(random_histories_match_the_model),
         cmocka_unit_test(retries_are_a_tenth_of_first_tries),
