@@ -459,6 +459,69 @@ mutant hold-round-leave 'P7: a permit that leaves a queue does not wake those be
     'if (first) doorman__hold_queue_wake(permits, wait->queue);' \
     '(void)first;' --holds
 
+mutant overload-least 'H11: a cut ignores capacity_min' \
+    'target = doorman__max(target, state->least);' \
+    ''
+mutant overload-past 'H11: the capacity grows past the configured one' \
+    'state->capacity = doorman__min(state->capacity + step, state->configured);' \
+    'state->capacity += step;'
+mutant overload-expire 'H11: old reports count' \
+    'if (!part->sum.interval || number - part->number >= DOORMAN__OVERLOAD_PARTS) continue;' \
+    'if (!part->sum.interval || number < part->number) continue;'
+mutant overload-twice 'H11: a root adds a report twice' \
+    'doorman__overload_add(overload, report, server->now);' \
+    'doorman__overload_add(overload, report, server->now);
+    doorman__overload_add(overload, report, server->now);'
+mutant overload-child 'H11: a node adds what its children report twice' \
+    'if (resource->upward) doorman__tally_add(&resource->upward->tally, report, server->now);' \
+    'if (resource->upward) doorman__tally_add(&resource->upward->tally, report, server->now);
+    if (resource->upward) doorman__tally_add(&resource->upward->tally, report, server->now);'
+mutant overload-again 'H11: a sum is passed on with each request' \
+    'tally->has_counted = false; return report;' \
+    'return report;'
+mutant overload-drop 'H11: a node does not pass on what its children report' \
+    'if (resource->upward) doorman__tally_add(&resource->upward->tally, report, server->now);' \
+    ''
+mutant overload-few 'H11: a report of one request can lower the capacity' \
+    'return sum->arrived >= DOORMAN__OVERLOAD_LEAST &&' \
+    'return sum->arrived > 0 &&'
+mutant overload-late 'H11: requests that are late do not count' \
+    '(sum->refused > 0.05 * sum->arrived || sum->late > 0.5 * sum->finished);' \
+    'sum->refused > 0.05 * sum->arrived;'
+mutant overload-present 'H11: a cut depends on the present capacity' \
+    'double leased = doorman__max((last.area - first.area) / seconds, 0);' \
+    'double leased = seconds > 0 ? state->capacity : 0;'
+mutant overload-raise 'H11: a report of overload can raise the capacity' \
+    'if (target >= state->capacity) return false;' \
+    'if (target >= state->configured) return false;'
+mutant overload-leases 'H11: a cut is shown, but leases keep the old sum' \
+    'doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER);
+    doorman__resource_add_older(server, resource, before); }' \
+    'doorman__leases_set_capacity(leases, doorman__max(capacity, leases->capacity), DBL_MAX,
+                                 DOORMAN_NEVER);
+    doorman__resource_add_older(server, resource, before); }' \
+    '.capacity = leased ? leases->capacity : 0,' \
+    '.capacity = held ? leases->capacity * leased : doorman__resource_capacity(resource),'
+mutant overload-older 'S12: the capacity before a cut does not count' \
+    'doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER);
+    doorman__resource_add_older(server, resource, before); }' \
+    'doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER); (void)before; }'
+mutant overload-grow 'H11: the capacity grows while the resource is overloaded' \
+    'if (doorman__overload_is_on(&sum)) { state->calm = 0;' \
+    'if (0) { state->calm = 0;'
+mutant overload-wait 'H11: the first step comes at once' \
+    'state->step_at = doorman__after(now, state->interval); state->calm = 0; return true;' \
+    'state->step_at = now; state->calm = 0; return true;'
+mutant overload-slow 'H11: the steps stay small' \
+    'if (state->calm < 2 * DOORMAN__OVERLOAD_CALM) state->calm++;' \
+    ''
+mutant overload-stay 'H11: a root does not wake for a step' \
+    'if (resource->overload) due = doorman__earlier(due, resource->overload->step_at);' \
+    ''
+mutant overload-reload 'H11: a new configuration brings all capacity back' \
+    'state->capacity = lowered ? doorman__min(state->capacity, configured) : configured;' \
+    'state->capacity = configured; (void)lowered;'
+
 mutant throttle-full 'H4: a full queue refuses every request' \
     'if (!doorman__throttle_can_have_room(throttle, level, cohort)) return false;' \
     'if (level <= DOORMAN_CRITICALITIES || cohort) return false;' --throttle

@@ -8,6 +8,7 @@
  *   sim_election.c       elections, and the store of each node
  *   sim_network.c        messages between clients or child nodes and the processes that answer them
  *   sim_check.c          invariants at every event, and the exact shares at the end
+ *   sim_overload.c       capacity that follows reports of overload
  *   sim_scenarios.c      the scenarios of the design document, and their tables
  *   sim_faults.c         random systems and faults, and how a failing run is shrunk
  *   sim_permits.c        permits: processes, messages, time of day, configurations
@@ -62,6 +63,9 @@ size_t sim_block_count(void);
 #define SIM_NONE SIZE_MAX
 #define SIM_STORE_LEASES 64            /* store leases of one node that have not ended */
 #define SIM_BURST (5 * DOORMAN_SECOND) /* burst of every rate */
+#define SIM_PARTS 10                   /* parts of time in which reports count */
+#define SIM_SPANS 48                   /* spans of time with sums of leases */
+#define SIM_PEAKS 16 /* amounts that were in force, each larger than the later ones */
 
 /* Rates of local clocks, in parts per 1,000 of simulated time: at most 2 % apart. */
 #define SIM_RATE_MIN 990
@@ -91,7 +95,8 @@ size_t sim_block_count(void);
     X(CARELESS, "careless", "clients name no lease, or the one before the last")                   \
     X(CUT, "cut", "the capacity falls, several times in a row, and sometimes rises")               \
     X(WHOLE, "whole", "resources are in whole units, or change to that and back")                  \
-    X(TIME, "time", "permits only: the time of day is set back or forward")
+    X(TIME, "time", "permits only: the time of day is set back or forward")                        \
+    X(OVERLOAD, "overload", "the capacity follows reports of overload, true ones and wrong ones")
 
 #define SIM_FAULT_CODE(code, name, text) SIM_##code,
 typedef enum sim_fault { SIM_FAULTS(SIM_FAULT_CODE) SIM_FAULT_COUNT } sim_fault;
@@ -161,6 +166,7 @@ typedef struct sim_rules {
     bool matched; /* a template matches the resource */
     bool whole;   /* leases are whole units */
     double capacity;
+    doorman_overload overload;
     doorman_algorithm algorithm;
 } sim_rules;
 
@@ -182,6 +188,54 @@ typedef struct sim_limit {
     uint32_t used, kept;    /* as bits: versions that each check until then marks as used, kept */
 } sim_limit;
 
+/* What a client or a node must report with its next request. */
+typedef struct sim_pending {
+    doorman_overload_report sum; /* its interval is not used */
+    doorman_time since;          /* by its clock, when that began */
+    bool some;                   /* there is something to report */
+    bool uncertain;              /* it may have forgotten some of it */
+} sim_pending;
+
+/* The reports that arrived in a quarter of a refresh interval. */
+typedef struct sim_report_part {
+    int64_t number;
+    doorman_time from, until; /* the time that the reports are about */
+    doorman_overload_report sum;
+} sim_report_part;
+
+/* The smallest and the largest sum of the leases in a time. */
+typedef struct sim_span {
+    doorman_time from; /* until the next span */
+    double low, high;
+} sim_span;
+
+/* A model of a resource whose capacity follows reports, in a process of a root. Times are those of
+ * its clock. */
+typedef struct sim_followed {
+    bool follows; /* a report has arrived; otherwise the configured capacity is in force */
+    bool may_cut, must_cut;   /* what the last report may and must cause */
+    unsigned calm;            /* steps since the last overload */
+    double low, high;         /* bounds of the capacity in force, before it is rounded down */
+    double cut_low, cut_high; /* the same after a cut */
+    double configured, least;
+    double has; /* the sum of the leases, when last observed */
+    doorman_time interval, cut_at, step_at;
+    size_t part_count, span_count;
+    sim_report_part parts[SIM_PARTS];
+    sim_span spans[SIM_SPANS];
+} sim_followed;
+
+/* An amount that was in force at a root, and until when leases granted under it may last. */
+typedef struct sim_peak {
+    double amount;
+    doorman_time end;
+} sim_peak;
+
+typedef struct sim_peaks {
+    sim_peak list[SIM_PEAKS];
+    size_t count;
+} sim_peaks;
+
 typedef struct sim_process {
     char address[32];
     size_t node;
@@ -194,6 +248,9 @@ typedef struct sim_process {
     doorman_election_state election_state;  /* that was applied last */
     char master[32];                        /* the address that was applied last; "": none */
     doorman_time learned_at[SIM_RESOURCES]; /* by its clock, when last observed */
+    sim_pending pending[SIM_RESOURCES];     /* only if its node has a parent */
+    sim_followed followed[SIM_RESOURCES];   /* only in a root, as the next one */
+    double in_force[SIM_RESOURCES];         /* the capacity, when last observed */
 } sim_process;
 
 /* A lease of the store of a node. */
@@ -217,9 +274,10 @@ typedef struct sim_node {
     size_t root;   /* the root of its tree */
     size_t level;  /* 0: this is a root */
     size_t first_process, process_count;
-    sim_store store;              /* for the election of its master */
-    double in_use[SIM_RESOURCES]; /* in use under leases of this node and of the nodes below it */
-    double leases[SIM_RESOURCES]; /* the sum of these leases */
+    sim_store store;                /* for the election of its master */
+    double in_use[SIM_RESOURCES];   /* in use under leases of this node and of the nodes below it */
+    double leases[SIM_RESOURCES];   /* the sum of these leases */
+    sim_peaks peaks[SIM_RESOURCES]; /* only of a root */
 } sim_node;
 
 /* An amount that a granter has committed for a holder, and its end by the holder's clock. */
@@ -253,6 +311,7 @@ typedef struct sim_usage {
     double capacity, peak;        /* the capacity since then; the largest since it was opened */
     double largest;               /* of a rate: the largest request since then */
     double budget, granted; /* of a rate: units it may have granted since then, and has granted */
+    sim_pending pending;    /* what its next request reports */
 } sim_usage;
 
 typedef struct sim_client {
@@ -302,8 +361,10 @@ struct sim_world {
     sim_permits *permits; /* NULL: the run has no permits */
     sim_holds *holds;     /* NULL: the run has no holds */
     bool cuts;            /* this run has a schedule of cuts: see sim_faults.c */
-    doorman_time hold;    /* the longest time for which a gauge's units are held */
-    bool verbose, quiet;  /* verbose: prints the whole log; quiet: keeps none */
+    bool follows;         /* in this run capacities follow reports: see sim_overload.c */
+    doorman_time burst_until[SIM_RESOURCES]; /* the resource is overloaded until then */
+    doorman_time hold;   /* the longest time for which a gauge's units are held */
+    bool verbose, quiet; /* verbose: prints the whole log; quiet: keeps none */
     char log_lines[SIM_LOG_LINES][200];
     uint64_t log_count;
     char failure[300]; /* "": no failure */
@@ -368,6 +429,9 @@ sim_message *sim_message_retain(sim_message *message); /* adds a reference; NULL
 void sim_message_release(sim_message *message);
 void sim_step_client(sim_world *world, size_t client);
 void sim_step_process(sim_world *world, size_t process);
+/* A client sends a report of overload, in a message of its own, to a process of its node. */
+void sim_send_report(sim_world *world, size_t client, size_t resource,
+                     const doorman_overload_report *report);
 
 /* ---- sim_check.c */
 
@@ -378,11 +442,33 @@ void sim_observe_learning(sim_world *world, size_t process);
 void sim_check_resources(sim_world *world, size_t process);
 void sim_check_sums(sim_world *world);
 void sim_check_settled(sim_world *world);
+/* Returns how long, in simulated time, leases under these rules can last. */
+doorman_time sim_drain_time(const sim_rules *rules);
 size_t sim_first_version(sim_world *world);
 /* Must be called after any call to the client or its limiters, and after any change to its uses. */
 void sim_invalidate_client(sim_world *world, size_t client);
 /* Must be called whenever a process starts, dies, freezes, thaws or loads a configuration. */
 void sim_invalidate_processes(sim_world *world);
+
+/* ---- sim_overload.c. These functions have no effect unless world->follows is set. */
+
+void sim_overload_draw(sim_world *world, sim_rules *rules, bool first);
+void sim_overload_inject(sim_world *world, uint64_t *random); /* makes a report */
+bool sim_overload_is_valid(const doorman_overload_report *report);
+/* Must be called when a process or a client sends a request; before and after a process handles a
+ * message; after it has done what is due; and after it has loaded a configuration. */
+void sim_overload_sent(sim_world *world, const sim_message *message);
+void sim_overload_before(sim_world *world, size_t process);
+void sim_overload_handled(sim_world *world, size_t process, const sim_message *message,
+                          const doorman_response *response);
+void sim_overload_stepped(sim_world *world, size_t process);
+void sim_overload_configured(sim_world *world, size_t process);
+/* Must be called at each check. `learns`: some server learns, so leases may be repeated. */
+void sim_overload_check(sim_world *world, size_t resource, bool learns);
+/* Returns the largest capacity that was in force while leases were granted that may still last, or
+ * while units were taken that may still be in use. */
+double sim_overload_peak(const sim_world *world, size_t root, size_t resource, bool of_leases);
+void sim_overload_check_settled(sim_world *world, size_t process);
 
 /* ---- sim_permits.c. The first functions are only for runs with permits. */
 

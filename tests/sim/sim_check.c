@@ -33,7 +33,7 @@ static bool guarantees_capacity(const doorman_algorithm *algorithm) {
 /* Returns how long, in simulated time, leases of a configuration can last after it is no longer in
  * force: the lease length with drift, by the slowest clock. Where no template matches, leases have
  * the default length. */
-static doorman_time drain_time(const sim_rules *rules) {
+doorman_time sim_drain_time(const sim_rules *rules) {
     doorman_time length = rules->matched ? rules->algorithm.lease_length : 60 * DOORMAN_SECOND;
     return (length + length / 20) * 1000 / SIM_RATE_MIN;
 }
@@ -47,12 +47,12 @@ static doorman_time drain_time(const sim_rules *rules) {
 static void find_ends(const sim_world *world, size_t resource, doorman_time *ends) {
     doorman_time last = 0, longest = 0;
     for (size_t i = 0; i <= world->version; i++) {
-        doorman_time length = drain_time(&world->versions[i].rules[resource]);
+        doorman_time length = sim_drain_time(&world->versions[i].rules[resource]);
         if (length > longest) longest = length;
     }
     for (size_t i = 0; i <= world->version; i++) {
         const sim_version *version = &world->versions[i];
-        doorman_time end = version->used_at[resource] + drain_time(&version->rules[resource]);
+        doorman_time end = version->used_at[resource] + sim_drain_time(&version->rules[resource]);
         if (end > last) last = end;
         if (version->kept_at[resource] + longest > last) {
             last = version->kept_at[resource] + longest;
@@ -104,6 +104,7 @@ void sim_invalidate_processes(sim_world *world) {
 
 static bool limit_is_valid(const sim_world *world, size_t resource) {
     const sim_limit *limit = &world->limits[resource];
+    if (world->follows) return false; /* each check notes the capacities in force */
     return limit->valid && !world->kept[resource] && limit->version == world->version &&
            world->now <= limit->until &&
            world->now - world->checked_at <= limit->check_interval_max;
@@ -203,11 +204,12 @@ static void renew_limit(sim_world *world, size_t resource) {
     if (learns && world->version) mark_kept(world, resource, &limit->kept);
     if (learns && world->version) limit->until = learns_until - 1;
     world->kept[resource] = false;
+    sim_overload_check(world, resource, learns);
     find_ends(world, resource, ends);
     limit->amount = find_limit(world, resource, ends, 0);
     limit->leases = find_limit(world, resource, ends, world->hold);
     for (size_t i = 0; i <= world->version; i++) {
-        doorman_time drained = drain_time(&world->versions[i].rules[resource]);
+        doorman_time drained = sim_drain_time(&world->versions[i].rules[resource]);
         bool marked = (limit->used | limit->kept) & ((UINT64_C(2) << i) - 1);
         if (drained < limit->check_interval_max) limit->check_interval_max = drained;
         if (marked) continue;
@@ -295,7 +297,8 @@ static void check_answer(sim_world *world, const sim_process *process,
     sim_resource_state state = {.others = 0};
     bool known = read_resource_state(process, request_item->resource_id, holder, local, &state);
     bool root = sim_is_root(world, process);
-    if (root && known && differs(state.resource.capacity, rules->capacity)) {
+    bool follows = rules->overload.target > 0; /* sim_overload.c checks it */
+    if (root && known && !follows && differs(state.resource.capacity, rules->capacity)) {
         sim_fail(world, "%s has a capacity of %.9g of %s, its configuration has %.9g",
                  process->address, state.resource.capacity, request_item->resource_id,
                  rules->capacity);
@@ -622,13 +625,16 @@ static void check_sums(sim_world *world, size_t resource) {
     for (size_t i = 0; i < world->node_count; i++) {
         const sim_node *node = &world->nodes[i];
         if (node->parent != SIM_NONE) continue;
-        if (exceeds(node->leases[resource], limit->leases)) {
+        double leases = limit->leases, amount = limit->amount;
+        if (!isinf(leases)) leases = fmin(leases, sim_overload_peak(world, i, resource, true));
+        if (!isinf(amount)) amount = fmin(amount, sim_overload_peak(world, i, resource, false));
+        if (exceeds(node->leases[resource], leases)) {
             sim_fail(world, "the leases of %s in force add up to %.9g of %.9g",
-                     world->resources[resource], node->leases[resource], limit->leases);
+                     world->resources[resource], node->leases[resource], leases);
         }
-        if (exceeds(node->in_use[resource], limit->amount)) {
+        if (exceeds(node->in_use[resource], amount)) {
             sim_fail(world, "the units of %s in use under leases add up to %.9g of %.9g",
-                     world->resources[resource], node->in_use[resource], limit->amount);
+                     world->resources[resource], node->in_use[resource], amount);
         }
     }
 }
@@ -771,6 +777,7 @@ static void check_settled(sim_world *world, size_t root, size_t resource) {
 }
 
 void sim_check_settled(sim_world *world) {
+    for (size_t i = 0; i < world->process_count; i++) sim_overload_check_settled(world, i);
     for (size_t node = 0; node < world->node_count; node++) {
         if (world->nodes[node].parent != SIM_NONE) continue;
         for (size_t resource = 0; resource < world->resource_count; resource++) {

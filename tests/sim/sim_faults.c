@@ -106,6 +106,7 @@ static void add_version(sim_world *world, uint64_t *random, bool first) {
             rules[i].matched = !rules[i].matched;
         }
         draw_whole(world, &rules[i], first);
+        sim_overload_draw(world, &rules[i], first);
     }
     sim_add_version(world, rules);
 }
@@ -305,6 +306,7 @@ static void inject_cut(sim_world *world, uint64_t *random) {
     for (size_t i = 0; i < world->resource_count; i++) {
         rules[i] = world->versions[world->version].rules[i];
         rules[i].capacity *= factor;
+        rules[i].overload.capacity_min *= factor;
     }
     sim_add_version(world, rules);
     roll_out(world, random);
@@ -412,12 +414,13 @@ static const sim_injector hold_injectors[SIM_FAULT_COUNT] = {
 };
 
 static const sim_injector injectors[SIM_FAULT_COUNT] = {
-    [SIM_PARTITION] = {inject_partition, 20}, [SIM_KILL] = {inject_kill, 15},
-    [SIM_FREEZE] = {inject_freeze, 30},       [SIM_STALL] = {inject_stall, 15},
-    [SIM_RESIGN] = {inject_resign, 20},       [SIM_GAP] = {inject_gap, 60},
-    [SIM_EXILE] = {inject_exile, 20},         [SIM_RELOAD] = {inject_reload, 30},
-    [SIM_SPIKE] = {inject_spike, 2},          [SIM_DIE] = {inject_die, 10},
-    [SIM_CLOSE] = {inject_close, 5},          [SIM_CUT] = {inject_cut, 12},
+    [SIM_PARTITION] = {inject_partition, 20},  [SIM_KILL] = {inject_kill, 15},
+    [SIM_FREEZE] = {inject_freeze, 30},        [SIM_STALL] = {inject_stall, 15},
+    [SIM_RESIGN] = {inject_resign, 20},        [SIM_GAP] = {inject_gap, 60},
+    [SIM_EXILE] = {inject_exile, 20},          [SIM_RELOAD] = {inject_reload, 30},
+    [SIM_SPIKE] = {inject_spike, 2},           [SIM_DIE] = {inject_die, 10},
+    [SIM_CLOSE] = {inject_close, 5},           [SIM_CUT] = {inject_cut, 12},
+    [SIM_OVERLOAD] = {sim_overload_inject, 1},
 };
 
 static const sim_injector *injector_of(const sim_world *world, size_t fault) {
@@ -503,7 +506,8 @@ static void set_up_cuts(sim_world *world, const sim_run_options *options) {
  * give the same runs where these kinds do not happen. */
 static void set_up_faults(sim_world *world, const sim_run_options *options) {
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
-        bool later = i == SIM_CARELESS || i == SIM_CUT || i == SIM_WHOLE || i == SIM_TIME;
+        bool later = i == SIM_CARELESS || i == SIM_CUT || i == SIM_WHOLE || i == SIM_TIME ||
+                     i == SIM_OVERLOAD;
         uint64_t *random = later ? &world->fault_random[i] : &world->random;
         double intensity = sim_below(random, later ? 4 : 3) ? sim_unit(random) : 0;
         if (later && intensity < 0.7) intensity = 0;
@@ -587,6 +591,7 @@ static void set_up(sim_world *world, const sim_run_options *options) {
     static const doorman_time ttls[] = {3 * SECOND, 6 * SECOND, 15 * SECOND};
     uint64_t *random = &world->random;
     set_up_faults(world, options);
+    world->follows = world->intensity[SIM_OVERLOAD] > 0;
     world->end = sim_time_between(random, 60 * SECOND, 400 * SECOND);
     doorman_time longest = (doorman_time)options->maximum[SIM_MAX_SECONDS] * SECOND;
     if (world->end > longest) world->end = longest;
@@ -605,6 +610,21 @@ static void set_up(sim_world *world, const sim_run_options *options) {
     for (size_t i = 0; i < clients; i++) set_up_client(world, i);
 }
 
+/* Returns the time within which all capacity is in force again after reports have lowered it (H11).
+ * A report may wait for one refresh interval at each level. It counts for two more and a quarter.
+ * Then 22 steps are due, one in each interval. A root makes them up to 30 s later. */
+static doorman_time growing_time(const sim_world *world, doorman_time levels) {
+    doorman_time longest = 0;
+    for (size_t i = 0; i < world->version_count; i++) {
+        for (size_t resource = 0; resource < world->resource_count; resource++) {
+            const sim_rules *rules = &world->versions[i].rules[resource];
+            doorman_time interval = rules->algorithm.refresh_interval;
+            if (rules->overload.target && interval > longest) longest = interval;
+        }
+    }
+    return (levels + 26) * longest + 60 * SECOND;
+}
+
 /* Returns the time within which all shares reach their exact values. It is the longer of 3 lease
  * lengths, and of 2 lease lengths after the longest back-off of a client (60 s, K2). Each level
  * below the root takes one more lease length, because a node may learn for that long after a
@@ -616,7 +636,8 @@ static doorman_time settling_time(const sim_world *world) {
         if (level > levels) levels = level;
     }
     doorman_time slept = 60 * SECOND + 2 * length;
-    return (slept > 3 * length ? slept : 3 * length) + levels * length;
+    doorman_time grown = world->follows ? growing_time(world, levels) : 0;
+    return (slept > 3 * length ? slept : 3 * length) + levels * length + grown;
 }
 
 /* A run with permits. The time without faults and messages is long enough for all counters, except

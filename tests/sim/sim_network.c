@@ -369,6 +369,7 @@ static void handle_request(sim_world *world, size_t index, sim_message *message)
     doorman_response response;
     doorman_error error = {""};
     doorman_time local = sim_local(&process->machine.clock, world->now);
+    sim_overload_before(world, index);
     doorman_status status =
         doorman_server_handle(process->server, &message->request, &response, &error, local);
     if (status != DOORMAN_OK) {
@@ -378,6 +379,7 @@ static void handle_request(sim_world *world, size_t index, sim_message *message)
     log_request(world, message, response.is_master);
     sim_message *reply = copy_response(world, message, &response);
     log_response_sent(world, reply);
+    sim_overload_handled(world, index, message, &reply->response);
     sim_check_response(world, message, reply);
     sim_check_resources(world, index);
     deliver(world, on_response, reply);
@@ -397,6 +399,58 @@ static void on_request(sim_world *world, const sim_event *event) {
                          2)) { /* its machine refuses the connection, or is silent */
         deliver(world, on_connection_refused, message);
     }
+}
+
+/* ---- reports of overload, in messages of their own */
+
+static void handle_report(sim_world *world, size_t index, const sim_message *message) {
+    const sim_process *process = &world->processes[index];
+    const doorman_overload_report *report = &message->request_items[0].overload;
+    doorman_time local = sim_local(&process->machine.clock, world->now);
+    doorman_response response = {.item_count = 0};
+    bool valid = sim_overload_is_valid(report);
+    sim_overload_before(world, index);
+    doorman_status status =
+        doorman_server_handle(process->server, &message->request, &response, NULL, local);
+    if (status != (valid ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT)) {
+        sim_fail(world, "%s answers %s to a report", process->address, doorman_status_name(status));
+        return;
+    }
+    sim_hash_amount(world, valid ? report->arrived : -1);
+    sim_log(world, "%s reports to %s that %g of %g of %s were refused and %g late",
+            message->request.holder_id, process->address, report->refused, report->arrived,
+            message->request_items[0].resource_id, report->late);
+    if (!valid) response.item_count = 0;
+    sim_overload_handled(world, index, message, &response);
+    sim_check_resources(world, index);
+}
+
+static void on_report(sim_world *world, const sim_event *event) {
+    const sim_message *message = event->message;
+    const sim_process *process = &world->processes[message->process];
+    if (!process->server) return;
+    if (!process->machine.paused_until) {
+        handle_report(world, message->process, message);
+    } else if (!sim_fault_occurs(world, SIM_FREEZE, 0.5)) {
+        sim_schedule(world, process->machine.paused_until, *event);
+    }
+}
+
+void sim_send_report(sim_world *world, size_t client, size_t resource,
+                     const doorman_overload_report *report) {
+    const sim_node *node = &world->nodes[world->clients[client].node];
+    uint64_t *random = &world->fault_random[SIM_OVERLOAD];
+    const doorman_capacity_request item = {.resource_id = world->resources[resource],
+                                           .overload = *report};
+    const doorman_request request = {.method = DOORMAN_REPORT_OVERLOAD,
+                                     .holder_id = world->clients[client].id,
+                                     .items = &item,
+                                     .item_count = 1};
+    sim_message *message = copy_request(world, &request);
+    message->sender = (sim_sender){false, client};
+    message->process = node->first_process + sim_pick(random, node->process_count);
+    deliver(world, on_report, message);
+    sim_message_release(message);
 }
 
 /* ---- one iteration of the loops that send requests */
@@ -430,6 +484,7 @@ static void send_request(sim_world *world, sim_sender sender) {
     message->incarnation = machine_of(world, sender)->incarnation;
     message->sent_at = local_time(world, sender);
     message->process = process_at(world, request.address);
+    sim_overload_sent(world, message);
     bool careless = !sender.is_process && world->clients[sender.index].careless > 0;
     for (size_t i = 0; i < request.item_count && careless; i++) {
         if (request.method != DOORMAN_GET_CAPACITY) break;
@@ -471,6 +526,7 @@ void sim_step_process(sim_world *world, size_t index) {
     if (!process->server || machine->paused_until) return;
     doorman_time local = sim_local(&machine->clock, world->now);
     send_request(world, (sim_sender){true, index});
+    sim_overload_stepped(world, index);
     sim_observe_learning(world, index);
     doorman_time due = doorman_upstream_due(doorman_server_upstream(process->server));
     if (!root && due <= local) {

@@ -209,10 +209,13 @@ void sim_add_version(sim_world *world, const sim_rules *rules) {
     for (size_t i = 0; i < world->resource_count; i++) {
         version->rules[i] = rules[i];
         if (rules[i].whole) version->rules[i].capacity = floor(rules[i].capacity);
+        doorman_overload *overload = &version->rules[i].overload;
+        overload->capacity_min = fmin(overload->capacity_min, version->rules[i].capacity);
         if (!rules[i].matched) continue;
         templates[count++] = (doorman_template){.identifier_glob = world->resources[i],
                                                 .capacity = version->rules[i].capacity,
                                                 .whole = rules[i].whole,
+                                                .overload = *overload,
                                                 .has_algorithm = true,
                                                 .algorithm = rules[i].algorithm};
     }
@@ -249,6 +252,7 @@ void sim_load_config(sim_world *world, size_t index) {
         sim_log(world, "%s loads configuration %zu", process->address, process->version);
         sim_permits_configured(world, index);
         sim_holds_configured(world, index);
+        sim_overload_configured(world, index);
         sim_check_resources(world, index);
     }
 }
@@ -293,6 +297,9 @@ void sim_start_process(sim_world *world, size_t index) {
     sim_holds_fill_options(world, index, &options);
     doorman_time local = sim_local(&process->machine.clock, world->now);
     if (doorman_server_create(&process->server, &options, NULL, local) != DOORMAN_OK) abort();
+    memset(process->pending, 0, sizeof process->pending);
+    memset(process->followed, 0, sizeof process->followed);
+    memset(process->in_force, 0, sizeof process->in_force);
     sim_permits_started(world, index);
     sim_holds_started(world, index);
     sim_invalidate_processes(world);
@@ -399,6 +406,7 @@ void sim_kill_client(sim_world *world, size_t index) {
         usage->leased = false;
         usage->abandoned = usage->returned_units = 0;
         usage->generation++;
+        usage->pending = (sim_pending){.some = false};
     }
     sim_invalidate_client(world, index);
     sim_log(world, "%s dies", client->id);
@@ -467,6 +475,7 @@ void sim_close(sim_world *world, size_t index, size_t resource) {
     }
     doorman_client_close(usage->resource, sim_local(&client->machine.clock, world->now));
     usage->resource = NULL;
+    usage->pending.uncertain = true;
     sim_invalidate_client(world, index);
     sim_log(world, "%s closes %s with %.6g in flight", client->id, world->resources[resource],
             info.in_use);
