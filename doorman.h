@@ -1797,9 +1797,9 @@ struct doorman_permit_limit {
     X(DOORMAN_REASON_LEARNING, "LEARNING")     /* the holds of a predecessor are not known yet */  \
     X(DOORMAN_REASON_QUEUE_FULL, "QUEUE_FULL") /* too many permits wait */                         \
     X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")   /* the units did not come in time */                \
-    X(DOORMAN_REASON_SHARED, "SHARED")         /* another holder has finished the same work */     \
-    X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS")   /* there are too many holds */                      \
-    X(DOORMAN_REASON_REPEATED, "REPEATED")     /* another permit has the same request_id */
+    X(DOORMAN_REASON_SHARED, "SHARED")       /* a hold of the same key was released: see share */  \
+    X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there are too many holds */                        \
+    X(DOORMAN_REASON_REPEATED, "REPEATED")   /* another permit has the same request_id */
 
 #define DOORMAN__REASON_CODE(code, name) code,
 typedef enum doorman_reason {
@@ -1836,8 +1836,8 @@ struct doorman_permit_request {
                                   limits */
     bool has_priority; /* false: the priority is 1 */
     int priority;      /* of a permit that waits, 0 to 15; higher is earlier */
-    bool share;        /* true: the permit ends as SHARED if another client releases a hold
-                                  of the same resource and key. Only for one item */
+    bool share;        /* true: if the permit waits, it ends as SHARED when a hold of the
+                                  same resource and key is released in full. Only for one item */
     uint64_t *hold;    /* only for permit clients and agents, which choose client_id and
                           request_id: not NULL if the permit may hold units. The call writes the
                           number of the hold to it, before it waits */
@@ -2180,7 +2180,8 @@ struct doorman_hold_request {
 /* What a client holds after a call. */
 struct doorman_hold {
     bool gone;               /* there is no such hold of this client. All other fields are 0,
-                                       except that a used transfer keeps its id */
+                                       except that a used transfer keeps its id while its source is
+                                       held */
     doorman_reason reason;   /* a transfer or a seizure was refused: MAX_HOLDS, or REPEATED if
                                        the request_id belongs to something else. Nothing has
                                        changed */
@@ -2220,9 +2221,10 @@ DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
 /* Moves units of a hold into a transfer, which belongs to nobody. Its units stay taken until its
  * end, or until a client seizes them. Only its id gives the right to seize it.
  *   request   client_id, id of the hold, and request_id; optionally amounts: what is moved, and
- *             time_to_live. Without amounts all units are moved. More than is held is not moved
- *   out       the transfer. A transfer that was seized, or has ended, is gone
- */
+ *             time_to_live. Without amounts all units are moved. More than is held is not moved. A
+ *             part of the units is rounded down to 1/4096
+ *   out       the transfer. It is gone if it was seized, or has ended, or if no units would be
+ *             moved. The hold stays then */
 DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
                                                     const doorman_hold_request *request,
                                                     doorman_hold *out, doorman_error *error,
@@ -2230,8 +2232,7 @@ DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
 
 /* Makes the units of a transfer a hold of the client.
  *   request   client_id, id of the transfer, and request_id of the new hold; optionally
- *   time_to_live
- */
+ *             time_to_live */
 DOORMAN_API doorman_status doorman_permits_seize(doorman_permits *permits,
                                                  const doorman_hold_request *request,
                                                  doorman_hold *out, doorman_error *error,
