@@ -2415,8 +2415,13 @@ typedef struct doorman_throttle_request {
     uint64_t class_id;     /* what kind of work it is. Requests whose costs differ much should have
                               different classes */
     unsigned criticality;  /* 0 to 15; the highest goes first */
-    const char *user;      /* the user that it belongs to; NULL: none. Only used during the call */
-    doorman_time deadline; /* when its answer becomes useless, on the clock of `now`; 0: never */
+    const char *user;      /* the user that it belongs to. Only used during the call. Users are in 8
+                              groups that change each hour, and a lower group goes first (H6). So
+                              under overload some users are served, and not a part of each. NULL:
+                              none; it goes with the first group, before most users of the same
+                              criticality */
+    doorman_time deadline; /* when its answer becomes useless, on the clock of `now`; 0: never. The
+                              request waits for at most half of the time until then */
 } doorman_throttle_request;
 
 typedef struct doorman_throttle_refusal {
