@@ -2197,7 +2197,8 @@ struct doorman_hold {
  *   request   used only during the call; checked
  *   out       written on OK; pointers in it are valid until the next call on the permits
  *   error     may be NULL; describes an INVALID_ARGUMENT
- *   returns   OK, also if the hold is gone | INVALID_ARGUMENT | OUT_OF_MEMORY: nothing has changed
+ *   returns   OK, also if the hold is gone | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (a renewal has
+ *             more than item_max items) | OUT_OF_MEMORY: nothing has changed
  *   cost      O(log holds) for each item and limit, and the decisions on permits that wait for the
  *             units, at most 256 of them */
 
@@ -17254,6 +17255,9 @@ static doorman_status doorman__hold_items_check(const doorman_permits *permits,
     if (request->item_count > permits->options.item_max) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "items: at most %zu",
                              permits->options.item_max);
+    }
+    if (request->item_count && !request->items) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "items: must not be NULL");
     }
     for (size_t i = 0; i < request->item_count; i++) {
         doorman_status status = doorman__hold_item_check(&request->items[i], i, error);
