@@ -135,8 +135,8 @@ mutant any-answer 'R2: a client accepts the response to any request' \
         return DOORMAN_STALE;' \
     --favour delay
 mutant in-flight 'R3: units in use are not claimed' \
-    '.outstanding = doorman__resource_in_use(resource)};' \
-    '.outstanding = 0};' --faults hold,resign,loss,spike --favour hold,resign
+    '.outstanding = doorman__resource_in_use(resource),' \
+    '.outstanding = 0,' --faults hold,resign,loss,spike --favour hold,resign
 mutant no-keep 'R5: the amount committed to a node does not bound that of its holders' \
     'return bound ? doorman__min(in_force, doorman__leases_left(leases, entry, leases->may_commit)) : in_force;' \
     '(void)bound; return in_force;'

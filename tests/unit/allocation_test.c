@@ -1335,13 +1335,17 @@ static const test_case test_cases[] = {
 
 /* All other functions that return a status. */
 static const char *const other_functions[] = {
-    "doorman_upstream_response", "doorman_server_set_master", "doorman_client_set_wants",
-    "doorman_limit_init",        "doorman_limiter_init",      "doorman_resource_set_wants",
-    "doorman_resource_wait",     "doorman_client_release",    "doorman_agent_shutdown",
-    "doorman_agent_stop",        "doorman_agent_read_info",   "doorman_resource_close",
-    "doorman_resource_read",     "doorman_agent_kill_switch", "doorman_resource_release",
-    "doorman_election_init",     "doorman_election_answered", "doorman_permit_client_release",
-    "doorman_agent_release",     "doorman_agent_read_hold",
+    "doorman_upstream_response",      "doorman_server_set_master",
+    "doorman_client_set_wants",       "doorman_limit_init",
+    "doorman_limiter_init",           "doorman_resource_set_wants",
+    "doorman_resource_wait",          "doorman_client_release",
+    "doorman_agent_shutdown",         "doorman_agent_stop",
+    "doorman_agent_read_info",        "doorman_resource_close",
+    "doorman_resource_read",          "doorman_agent_kill_switch",
+    "doorman_resource_release",       "doorman_election_init",
+    "doorman_election_answered",      "doorman_permit_client_release",
+    "doorman_agent_release",          "doorman_agent_read_hold",
+    "doorman_client_report_overload", "doorman_resource_report_overload",
 };
 
 static void limiters_start(doorman_time now) {
@@ -1372,6 +1376,9 @@ static void limiters_and_clients_work_without_memory(void **state) {
     limiters_start(s->now);
     assert_int_equal(doorman_client_set_wants(s->resources[0][0], 50, s->now), DOORMAN_OK);
     assert_int_equal(doorman_client_try(s->resources[0][0], 1, NULL, s->now), DOORMAN_ALLOWED);
+    const doorman_overload_report report = {.interval = SECOND, .arrived = 30, .refused = 20};
+    assert_int_equal(doorman_client_report_overload(s->resources[0][0], &report, s->now),
+                     DOORMAN_OK);
     assert_true(doorman_upstream_request(upstream, &request, s->now));
     assert_true(memory_works());
     assert_int_equal(doorman_server_handle(s->root, &request, &response, NULL, s->now), DOORMAN_OK);
