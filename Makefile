@@ -166,13 +166,12 @@ TESTS = $(THREADED:%=build/tsan/%) $(PROGRAMS:%=build/asan/%) $(MEASURING:%=buil
 ALL_FLAVORS = $(foreach flavor,$(FLAVORS),$(PROGRAMS:%=build/$(flavor)/%))
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
-TEST_LOOP = build/asan/examples/event_loop
-TEST_POOL = build/asan/examples/job_pool
+TEST_EXAMPLES = $(addprefix build/asan/examples/,event_loop job_pool throttled_server)
 TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
 
 HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
 REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
-TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_LOOP) $(TEST_POOL) $(REPLAYS) \
+TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_EXAMPLES) $(REPLAYS) \
     build/sim/sim build/doorman_server
 # The longest programs come first, because they run in parallel. The first two use a core all the
 # time, and the others mostly wait.
@@ -185,6 +184,7 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh \
 	    $(filter $(LONG),$(TESTS)) $(LONG_CHECKS) $(filter-out $(LONG),$(TESTS)) \
 	    tests/shell_check.sh tests/event_loop_check.sh tests/job_pool_check.sh \
+	    tests/throttle_check.sh \
 	    tests/openapi_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
 	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
 
@@ -213,7 +213,7 @@ LINKED = doorman_server fuzz/calls fuzz/http fuzz/permits fuzz/response \
     $(addprefix unit/,graph_test notify_test reports_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))
-$(TEST_SHELL) $(TEST_LOOP) $(TEST_POOL): build/asan/doorman.o
+$(TEST_SHELL) $(TEST_EXAMPLES): build/asan/doorman.o
 build/plain/doorman.o: build/doorman.o
 	$(announce)
 	@cp $< $@
@@ -229,8 +229,8 @@ build/tsan/%: tests/%.c $(TEST_SOURCES) | test_deps
 $(TEST_SERVERS): $(SERVER_INPUTS) | test_deps
 	$(build_server)
 $(TEST_SHELL): LIBRARIES += -ledit
-$(TEST_POOL): examples/demo.h
-$(TEST_SHELL) $(TEST_LOOP) $(TEST_POOL): build/asan/%: %.c doorman.h | test_deps
+build/asan/examples/job_pool: examples/demo.h
+$(TEST_SHELL) $(TEST_EXAMPLES): build/asan/%: %.c doorman.h | test_deps
 	$(build)
 
 # Measures which lines and branches of the header and of the server the tests reach: the unit tests,

@@ -25,6 +25,8 @@
 #define DOORMAN_NNG
 #include "doorman.h"
 
+#include <arpa/inet.h>
+#include <nng/nng.h>
 #include <nng/supplemental/http/http.h>
 #include <pthread.h>
 #include <signal.h>
@@ -310,7 +312,10 @@ static bool run(nng_http_server *http, doorman_resource *resource) {
         if (pthread_create(&threads[count], NULL, worker_main, &seeds[count])) break;
     }
     if (count == WORKERS) {
-        fprintf(stderr, "throttled_server: listens on http://%s/\n", server.listen);
+        nng_sockaddr address = {.s_in = {.sa_port = 0}};
+        nng_http_server_get_addr(http, &address);
+        fprintf(stderr, "throttled_server: listens on %s, port %u\n", server.listen,
+                (unsigned)ntohs(address.s_in.sa_port));
         keep_time(resource);
     }
     nng_http_server_stop(http);
