@@ -223,6 +223,7 @@ static int run(bench *b, const char *folder) {
     bench_wire(b);
     bench_agent(b);
     bench_http(b);
+    bench_throttled(b);
     bench_connections(b);
     bench_renewals(b);
     bench_permits(b);

@@ -84,7 +84,9 @@ typedef struct peer {
 peer *peer_server(const bench *b);
 peer *peer_echo(void);
 peer *peer_http_server(const bench *b); /* the port is that of HTTP */
-peer *peer_nginx(const char *program);  /* it answers every request with 200 */
+/* examples/throttled_server.c. `off`: without its throttle. */
+peer *peer_throttled(const bench *b, bool off);
+peer *peer_nginx(const char *program); /* it answers every request with 200 */
 peer *peer_poolcounter(const char *program);
 void peer_stop(peer *p);
 double peer_memory(const peer *p);  /* bytes of resident memory */
@@ -135,6 +137,7 @@ void bench_batch(bench *b);
 void bench_holds(bench *b);
 void bench_pool(bench *b);
 void bench_throttle(bench *b);
+void bench_throttled(bench *b);
 void bench_wire(bench *b);
 void bench_agent(bench *b);
 void bench_http(bench *b);

@@ -167,6 +167,19 @@ peer *peer_http_server(const bench *b) {
     return p;
 }
 
+peer *peer_throttled(const bench *b, bool off) {
+    peer *p = peer_new();
+    char program[256];
+    const char *end = strrchr(b->server, '/');
+    int bytes = snprintf(program, sizeof program, "%.*sexamples/throttled_server",
+                         end ? (int)(end + 1 - b->server) : 0, b->server);
+    must(bytes < (int)sizeof program, "the path of the server is too long");
+    const char *const arguments[] = {program, "--listen", "127.0.0.1:0", off ? "--off" : NULL,
+                                     NULL};
+    peer_start(p, arguments, "listens on 127.0.0.1:0, port ");
+    return p;
+}
+
 /* Opens a socket on a port of the loopback, or on any free port if it is 0. Returns the port, or 0
  * if that is not possible.
  *   connects   connects to a listener in place of reserving the port */
