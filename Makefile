@@ -295,7 +295,8 @@ SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh) \
     $(addprefix examples/deploy/debian/,package.sh postinst prerm postrm)
 
 # QUICK=1 takes about a minute. It draws no picture, because that needs the whole measurement.
-bench: build/bench build/doorman_server build/examples/throttled_server ## benchmarks, some minutes; QUICK=1 is shorter
+build/bench: | build/examples/throttled_server
+bench: build/bench build/doorman_server ## benchmarks, some minutes; QUICK=1 is shorter
 	@build/bench $(if $(QUICK),--quick) build/doorman_server build
 ifndef QUICK
 	@sh tests/bench/draw.sh build/bench_cost.dat tests/bench/cost.svg

@@ -109,11 +109,24 @@ static void respond_refused(nng_aio *aio, const doorman_throttle_refusal *refusa
     respond(aio, response_make(503, text, seconds));
 }
 
+/* The id of a request is the address of nng's request, so no table is needed to find it again. */
+static uint64_t id_of(const nng_aio *aio) {
+    uint64_t id = 0;
+    memcpy(&id, &aio, sizeof aio);
+    return id;
+}
+
+static nng_aio *aio_of(uint64_t id) {
+    nng_aio *aio;
+    memcpy(&aio, &id, sizeof aio);
+    return aio;
+}
+
 /* Responds to the requests that waited and are refused. The caller holds the mutex. */
 static void respond_to_refused(void) {
     doorman_throttle_refusal refusal;
     while (doorman_throttle_next_refused(server.throttle, &refusal)) {
-        respond_refused((nng_aio *)(uintptr_t)refusal.id, &refusal);
+        respond_refused(aio_of(refusal.id), &refusal);
     }
 }
 
@@ -174,7 +187,7 @@ static void *worker_main(void *argument) {
             continue;
         }
         pthread_mutex_unlock(&server.mutex);
-        nng_aio *aio = (nng_aio *)(uintptr_t)id;
+        nng_aio *aio = aio_of(id);
         doorman_time start = doorman_clock();
         nng_http_res *response = work_on(nng_aio_get_input(aio, 0), &random);
         doorman_time end = doorman_clock();
@@ -188,11 +201,10 @@ static void *worker_main(void *argument) {
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* The id is the address of nng's request, so no table is needed to find the request again. */
 static void on_request(nng_aio *aio) {
     nng_http_req *http = nng_aio_get_input(aio, 0);
     const char *criticality = nng_http_req_get_header(http, "X-Criticality");
-    doorman_throttle_request request = {.id = (uint64_t)(uintptr_t)aio,
+    doorman_throttle_request request = {.id = id_of(aio),
                                         .user = nng_http_req_get_header(http, "X-User")};
     doorman_throttle_refusal refusal;
     if (criticality) {

@@ -37,14 +37,10 @@ static void measure(bench *b, const char *wrk, double times, bool off) {
     peer *server = peer_throttled(b, off);
     outcome out = run_wrk(wrk, server, times, seconds);
     peer_stop(server);
-    const char *without = off ? "  without a throttle" : "";
-    if (!off) {
-        bench_row(b, (double)out.in_time / seconds, "answers/s", ANY,
-                  "throttled_server at %g times the load, in time", times);
-    } else {
-        bench_row(b, (double)out.in_time / seconds, "answers/s", ANY, "%s, in time", without);
-    }
-    bench_row(b, out.p99, "ms", ANY, "%s  p99 of the answers", without);
+    const char *with = off ? "  without a throttle" : "throttled_server";
+    bench_row(b, (double)out.in_time / seconds, "answers/s", ANY,
+              "%s, in time at %g times the load", with, times);
+    bench_row(b, out.p99, "ms", ANY, off ? "  without a throttle, p99" : "  p99");
     bench_tick(b);
 }
 
