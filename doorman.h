@@ -1650,7 +1650,7 @@ DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman
  *    1 s at first, and then for twice as long after each failure, up to 30 s. While servers answer
  *    that they know no master, it opens for at most 4 s, because an election ends soon.
  * P24 With `prefetch`, a client and an agent take units ahead for a resource and key of which the
- *    servers have granted at least two permits in this time. They take at most what the callers have
+ *    servers have granted at least two permits in this time. They take at most what the callers
  *    used of it in this time, and at most half of what remains according to the last answer. Later
  *    permits are granted out of these units at once and in full, without a message. What is not
  *    used is lost twice `prefetch` after it was asked for. This concerns permits of one item that
