@@ -222,11 +222,12 @@ static void add_report(sim_followed *model, const doorman_overload_report *repor
     last->sum.late += report->late;
 }
 
-/* Adds the sum of the leases from now on to the last span, or begins a new span. A span has all
- * sums from its beginning to that of the next one. */
+/* If the sum of the leases has changed, adds it to the last span, or begins a new span. A span has
+ * all sums from its beginning to that of the next one. It is at least as long as a part. */
 static void note_leases(sim_followed *model, double has, doorman_time local) {
     sim_span *last = &model->spans[model->span_count - 1];
     double before = model->has;
+    if (has >= before && has <= before) return;
     model->has = has;
     if (local - last->from >= part_length(model)) {
         if (model->span_count == SIM_SPANS) {
@@ -264,21 +265,23 @@ static void grow(sim_followed *model, doorman_time local) {
 }
 
 /* Computes the bounds of the capacity after a cut: the mean of the leases in the time of the
- * reports is at least the smallest sum and at most the largest. The server knows the sums at times
- * that are up to a part apart, so the time begins two parts earlier. */
+ * reports is at least the smallest sum and at most the largest. The server does not know when the
+ * sum has changed within a part, so the two spans before that time count too. It subtracts two
+ * integrals, so the mean of a very short time has a rounding error. */
 static void cut(sim_followed *model, doorman_time local) {
     doorman_time from;
     doorman_overload_report sum = sum_up(model, local, &from);
     model->must_cut = model->may_cut = false;
     if (!is_overloaded(&sum)) return;
     double low = model->has, high = low, ratio = 0.97 * sum.finished / sum.arrived;
-    for (size_t i = model->span_count; i-- > 0;) {
+    for (size_t i = model->span_count, earlier = 0; i-- > 0 && earlier < 3;) {
         low = fmin(low, model->spans[i].low);
         high = fmax(high, model->spans[i].high);
-        if (model->spans[i].from < from - 2 * part_length(model)) break;
+        earlier += model->spans[i].from <= from;
     }
-    low = fmax(low * ratio, model->least);
-    high = fmax(high * ratio, model->least);
+    double error = 4e-9 * SECOND / (double)(local - from);
+    low = fmax((low - error) * ratio, model->least);
+    high = fmax((high + error) * ratio, model->least);
     model->may_cut = !exceeds(low, model->high);
     model->cut_low = fmin(low, model->low);
     model->cut_high = fmin(high, model->high);
