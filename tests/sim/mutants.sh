@@ -75,8 +75,8 @@ change() { # header, old, new
     ' "$1"
 }
 
-# The options are those of `sim faults`. With --permits, --holds or --throttle first, they are those
-# of `sim permits`, `sim holds` or `sim throttle`.
+# The options are those of `sim faults`. With --permits, --holds, --leased or --throttle first, they
+# are those of `sim permits`, `sim holds`, `sim leased` or `sim throttle`.
 mutant() { # name, the rule and how it is broken, old text, new text, ..., options
     name=$1 rule=$2 mode=faults
     shift 2
@@ -96,6 +96,10 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
     fi
     if [ "${1:-}" = --holds ]; then
         mode=holds
+        shift
+    fi
+    if [ "${1:-}" = --leased ]; then
+        mode=leased
         shift
     fi
     if [ "${1:-}" = --throttle ]; then
@@ -482,6 +486,14 @@ mutant overload-again 'H11: a sum is passed on with each request' \
 mutant overload-drop 'H11: a node does not pass on what its children report' \
     'if (resource->upward) doorman__tally_add(&resource->upward->tally, report, server->now);' \
     ''
+mutant leased-hold 'P17: a hold outlives its lease' \
+    'if (most == life || !hold->end.place) return most;' \
+    'if (most <= life || !hold->end.place) return life;' --leased
+mutant leased-end 'P17: a leased amount is used beyond the lease' \
+    'return doorman__held_live(&lease->resource->held, permits->at.now);' \
+    'return lease->resource->held.lease_id != 0;' \
+    'lease->figures.limit = doorman__unlimited(quota.amount) ? DOORMAN_AMOUNT_MAX : quota.amount;' \
+    'lease->figures.limit = lease->resource->held.capacity;' --leased
 mutant overload-few 'H11: a report of one request can lower the capacity' \
     'return sum->arrived >= DOORMAN__OVERLOAD_LEAST &&' \
     'return sum->arrived > 0 &&'

@@ -7,10 +7,11 @@
  *         [--verbose] [--no-shrink]
  *     sim permits ...
  *     sim holds ...
+ *     sim leased ...
  *     sim throttle [--seed N] [--seconds N] [--output FOLDER]
  *
  * The runs of `faults` have leases. Those of `permits` have permits, and those of `holds` have
- * holds, with the same options. `throttle` is a server with too many requests: see sim_throttle.c.
+ * holds. Those of `leased` have leases and leased permits. The options are the same. `throttle` is a server with too many requests: see sim_throttle.c.
  *
  *   --seeds    the number of seeds, which count up from the first one. Default: 10 for scenarios;
  *              for faults 1,000, or 1 where --seed is given
@@ -39,7 +40,7 @@ static int usage_error(const char *what) {
             "       sim faults [--seeds N] [--seed FIRST] [--faults LIST] [--favour LIST]\n"
             "           [--levels MOST] [--nodes MOST] [--clients MOST] [--resources MOST]\n"
             "           [--seconds MOST] [--jobs N] [--verbose] [--no-shrink]\n"
-            "       sim permits and sim holds, with the options of sim faults\n"
+            "       sim permits, sim holds and sim leased, with the options of sim faults\n"
             "       sim throttle [--seed N] [--seconds N] [--output FOLDER]\n"
             "LIST is all, none, or kinds of faults separated by commas:\n",
             what);
@@ -115,7 +116,8 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < SIM_BOUND_COUNT; i++) command.options.maximum[i] = NO_BOUND;
     (void)read_faults("all", command.options.allowed);
     if (argc < 2)
-        return usage_error("missing command: scenarios, faults, permits, holds or throttle");
+        return usage_error(
+            "missing command: scenarios, faults, permits, holds, leased or throttle");
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) {
             command.options.verbose = true;
@@ -134,7 +136,8 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "throttle") == 0) return run_throttle(&command);
     command.options.permits = strcmp(argv[1], "permits") == 0;
     command.options.holds = strcmp(argv[1], "holds") == 0;
-    bool faults = strcmp(argv[1], "faults") == 0;
+    command.options.leased = strcmp(argv[1], "leased") == 0;
+    bool faults = strcmp(argv[1], "faults") == 0 || command.options.leased;
     bool known = faults || command.options.permits || command.options.holds;
     if (!known) return usage_error(argv[1]);
     if (!command.seeds) command.seeds = command.options.seed ? 1 : 1000;

@@ -23,6 +23,8 @@
  *   sim_hold_client.c    the holders
  *   sim_hold_agent.c     holders with a doorman_permit_client
  *   sim_hold_account.c   an account of the units in use
+ *   sim_load.c           what clients with leases use
+ *   sim_leased*.c        leased permits, which share resources with leases: see sim_leased.c
  *   sim_throttle*.c      a server with more requests than it can do: see sim_throttle.h
  *   sim.c                the command line
  *
@@ -31,7 +33,8 @@
  * root have a configuration. The processes of any other node send requests to the processes of its
  * parent, as clients do.
  *
- * A run has leases, permits or holds. Runs with leases use the files up to sim_faults.c.
+ * A run has leases, permits or holds, or leases and leased permits. Runs with leases use the files
+ * up to sim_faults.c, and sim_load.c.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -105,6 +108,7 @@ typedef struct sim_world sim_world;
 typedef struct sim_event sim_event;
 typedef struct sim_permits sim_permits;
 typedef struct sim_holds sim_holds;
+typedef struct sim_leased_run sim_leased_run;
 typedef void (*sim_handler)(sim_world *world, const sim_event *event);
 
 /* The sender of a request: a client, or a process of a node that has a parent. */
@@ -358,10 +362,11 @@ struct sim_world {
     doorman_time observe_at[SIM_RESOURCES][SIM_CLIENTS]; /* next observation; 0: touched */
     doorman_time first_observe_at[SIM_RESOURCES];        /* at or before the earliest of them */
 
-    sim_permits *permits; /* NULL: the run has no permits */
-    sim_holds *holds;     /* NULL: the run has no holds */
-    bool cuts;            /* this run has a schedule of cuts: see sim_faults.c */
-    bool follows;         /* in this run capacities follow reports: see sim_overload.c */
+    sim_permits *permits;   /* NULL: the run has no permits */
+    sim_holds *holds;       /* NULL: the run has no holds */
+    sim_leased_run *leased; /* NULL: the run has no leased permits */
+    bool cuts;              /* this run has a schedule of cuts: see sim_faults.c */
+    bool follows;           /* in this run capacities follow reports: see sim_overload.c */
     doorman_time burst_until[SIM_RESOURCES]; /* the resource is overloaded until then */
     doorman_time hold;   /* the longest time for which a gauge's units are held */
     bool verbose, quiet; /* verbose: prints the whole log; quiet: keeps none */
@@ -422,6 +427,14 @@ void sim_begin_election(sim_world *world, size_t process);
 /* The master of the node resigns, and no process is elected before `vacant_until`. */
 void sim_resign(sim_world *world, size_t node, doorman_time vacant_until);
 size_t sim_key_holder(sim_world *world, size_t node);
+
+/* ---- sim_load.c */
+
+/* Takes everything that a gauge has left, or a part of it, for some time. */
+void sim_use_gauge(sim_world *world, const sim_event *event);
+/* Tries to take what the capacity gives in up to 10 s, which is more than there is, in one or
+ * several parts. */
+void sim_use_rate(sim_world *world, const sim_event *event);
 
 /* ---- sim_network.c */
 
@@ -521,6 +534,39 @@ int sim_scenarios(uint64_t seeds, const char *folder, uint64_t jobs);
 #define SIM_BOUND_CODE(code, option, minimum) SIM_MAX_##code,
 typedef enum sim_bound { SIM_BOUNDS(SIM_BOUND_CODE) SIM_BOUND_COUNT } sim_bound;
 
+/* ---- sim_leased.c, sim_leased_user.c and sim_leased_check.c. These functions have no effect in a
+ * run without leased permits, unless they only make sense there. */
+
+void sim_leased_set_up(sim_world *world);
+/* Draws the limits. Must be called after all resources were added, and before any process. */
+void sim_leased_draw(sim_world *world);
+void sim_leased_tear_down(sim_world *world);
+/* Adds the limits to the templates of a root. Returns the number of templates.
+ *   limits   room for one limit for each resource; the templates point to it */
+size_t sim_leased_fill_templates(const sim_world *world, doorman_template *templates, size_t count,
+                                 doorman_permit_limit *limits);
+void sim_leased_fill_options(sim_world *world, size_t process, doorman_server_options *options);
+void sim_leased_died(sim_world *world, size_t process);
+void sim_leased_elected(sim_world *world, size_t process, doorman_time until);
+/* Must be called before and after each call of the server of a process. */
+void sim_leased_before(sim_world *world, size_t process);
+void sim_leased_stepped(sim_world *world, size_t process);
+void sim_leased_add_client(sim_world *world, size_t client);
+void sim_leased_client_died(sim_world *world, size_t client);
+/* Returns whether the sums of a resource may have grown since the last call. */
+bool sim_leased_changed(sim_world *world, size_t resource);
+/* Observes all processes again. */
+void sim_leased_refresh(sim_world *world);
+void sim_leased_add_up(sim_world *world, size_t resource);
+/* Returns what the permits of a node, without those below it, may use and use. */
+double sim_leased_units(const sim_world *world, size_t node, size_t resource);
+/* Clients ask for no more permits. */
+void sim_leased_pause(sim_world *world);
+/* Clients want no leases, and ask for permits of one unit. */
+void sim_leased_ask_all(sim_world *world);
+/* Each client has got permits since then. */
+void sim_leased_check_granted(sim_world *world);
+
 typedef struct sim_run_options {
     const char *program; /* printed in the command that replays the run */
     uint64_t seed;
@@ -528,6 +574,7 @@ typedef struct sim_run_options {
     bool favoured[SIM_FAULT_COUNT]; /* faults that happen at full intensity */
     size_t maximum[SIM_BOUND_COUNT];
     bool permits, holds; /* the runs have permits, or holds, not leases */
+    bool leased;         /* the runs have leases and leased permits */
     bool verbose, shrink;
     bool quiet; /* keeps no log, which is faster; a run that fails is repeated with a log */
 } sim_run_options;

@@ -331,6 +331,7 @@ void sim_check_response(sim_world *world, const sim_message *request, const sim_
 /* What a server has committed for each client and each node that may ask it. */
 typedef struct sim_committed_amounts {
     double clients[SIM_CLIENTS], nodes[SIM_NODES];
+    double permits; /* of the node itself */
 } sim_committed_amounts;
 
 /* The fast sums of a resource equal a recount of its leases, and what is committed for a holder is
@@ -349,8 +350,10 @@ static void check_resource(sim_world *world, const sim_process *process,
         wants += lease.wants;
         subclients += lease.subclients;
         count++;
-        size_t holder = strtoul(lease.holder_id + 1, NULL, 10); /* "c12" or "n3" */
-        *(lease.is_server ? &amounts->nodes[holder] : &amounts->clients[holder]) = lease.committed;
+        size_t holder = strtoul(lease.holder_id + 1, NULL, 10); /* "c12", "n3" or "(permits)" */
+        *(lease.is_server             ? &amounts->nodes[holder]
+          : lease.holder_id[0] == '(' ? &amounts->permits
+                                      : &amounts->clients[holder]) = lease.committed;
         if (!(lease.has >= 0) || !(lease.committed >= lease.has) || isinf(lease.committed)) {
             sim_fail(world, "%s has %g committed for %s, which has %g of %s", process->address,
                      lease.committed, lease.holder_id, lease.has, id);
@@ -377,6 +380,9 @@ static bool overdrawn(const sim_world *world, size_t node, size_t resource,
         *used = usage->in_use;
         return true;
     }
+    *holder = "(permits)";
+    *used = sim_leased_units(world, node, resource);
+    if (exceeds(*used, amounts->permits)) return true;
     for (size_t i = 0; i < world->node_count; i++) {
         double below = world->nodes[i].in_use[resource];
         if (world->nodes[i].parent != node || !exceeds(below, amounts->nodes[i])) continue;
@@ -398,6 +404,7 @@ static void check_holders(sim_world *world, const sim_process *process,
     double used = 0;
     if (local < resource->learned_at || isinf(capacity_limit(world, index))) return;
     if (!overdrawn(world, process->node, index, amounts, &holder, &used)) return;
+    sim_leased_refresh(world);
     sim_check_sums(world);
     if (!overdrawn(world, process->node, index, amounts, &holder, &used)) return;
     sim_fail(world, "%s uses %.9g of %s, more than %s has committed for it", holder, used,
@@ -607,6 +614,7 @@ static void add_up(sim_world *world, size_t resource) {
             world->nodes[node].leases[resource] += usage->lease;
         }
     }
+    sim_leased_add_up(world, resource);
 }
 
 /* T7: the leases of a tree that are in force, by the clocks of their holders, add up to at most the
@@ -618,6 +626,7 @@ static void check_sums(sim_world *world, size_t resource) {
     bool same_limit = limit_is_valid(world, resource);
     if (!same_limit) renew_limit(world, resource);
     bool changed = observe_usages(world, resource);
+    changed = sim_leased_changed(world, resource) || changed;
     if (changed) add_up(world, resource);
     if (world->handled_count % SIM_RECOUNT_INTERVAL == 0) recount(world, resource);
     if (same_limit && !changed) return;
@@ -628,6 +637,12 @@ static void check_sums(sim_world *world, size_t resource) {
         double leases = limit->leases, amount = limit->amount;
         if (!isinf(leases)) leases = fmin(leases, sim_overload_peak(world, i, resource, true));
         if (!isinf(amount)) amount = fmin(amount, sim_overload_peak(world, i, resource, false));
+        bool more =
+            exceeds(node->leases[resource], leases) || exceeds(node->in_use[resource], amount);
+        if (more && world->leased) { /* leases of permits may have ended since */
+            sim_leased_refresh(world);
+            add_up(world, resource);
+        }
         if (exceeds(node->leases[resource], leases)) {
             sim_fail(world, "the leases of %s in force add up to %.9g of %.9g",
                      world->resources[resource], node->leases[resource], leases);

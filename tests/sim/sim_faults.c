@@ -65,6 +65,13 @@ static doorman_algorithm random_algorithm(uint64_t *random) {
     return algorithm;
 }
 
+/* Runs with leased permits have many messages, so their leases and the runs are short. */
+static void shorten(doorman_algorithm *algorithm) {
+    if (algorithm->lease_length <= 20 * SECOND) return;
+    algorithm->refresh_interval /= algorithm->lease_length / (6 * SECOND);
+    algorithm->lease_length = 12 * SECOND;
+}
+
 static double random_capacity(uint64_t *random) {
     uint64_t choice = sim_below(random, 8);
     if (choice == 0) return 0;
@@ -100,6 +107,7 @@ static void add_version(sim_world *world, uint64_t *random, bool first) {
             rules[i] = (sim_rules){.matched = true, .whole = units};
             rules[i].capacity = random_capacity(random);
             rules[i].algorithm = random_algorithm(random);
+            if (world->leased) shorten(&rules[i].algorithm);
         } else if (choice < 4) {
             rules[i].capacity = random_capacity(random);
         } else if (choice == 4 || !rules[i].matched) {
@@ -118,78 +126,6 @@ static sim_clock random_clock(sim_world *world) {
     if (sim_below(random, 2)) rate = sim_below(random, 2) ? SIM_RATE_MIN : SIM_RATE_MAX;
     if (world->intensity[SIM_CLOCK] > 0) clock.rate = rate;
     return clock;
-}
-
-/* ---- load: gauges take units and give them back, rates take units */
-
-/* Gives back the units that an event took. If the resource is closed, the units were abandoned. */
-static void release_units(sim_world *world, const sim_event *event) {
-    sim_usage *usage = &world->clients[event->actor].usages[event->target];
-    double amount = event->amount;
-    if (usage->generation != event->incarnation) return;
-    sim_invalidate_client(world, event->actor);
-    if (usage->resource) {
-        (void)doorman_client_release(usage->resource, amount);
-        sim_log(world, "c%zu releases %.6g of r%zu", event->actor, amount, event->target);
-    } else {
-        usage->abandoned = usage->abandoned > amount ? usage->abandoned - amount : 0;
-        usage->returned_units += amount;
-    }
-}
-
-/* Takes everything that a gauge has left, or a part of it, for some time. */
-static void use_gauge(sim_world *world, const sim_event *event) {
-    sim_client *client = &world->clients[event->actor];
-    sim_usage *usage = &client->usages[event->target];
-    uint64_t *random = &world->fault_random[SIM_HOLD];
-    doorman_time local = sim_local(&client->machine.clock, world->now);
-    doorman_time hold = sim_time_between(random, SECOND / 10, world->hold);
-    double part = sim_below(random, 2) ? 1 : sim_unit(random);
-    doorman_resource_info info;
-    if (world->now < world->end) {
-        sim_schedule(world, world->now + sim_time_between(random, SECOND / 10, 10 * SECOND),
-                     *event);
-    }
-    if (world->now >= world->end || client->machine.paused_until) return;
-    if (!sim_leased(world, event->actor, event->target, &info)) return;
-    double amount = (double)(int64_t)((info.capacity - info.in_use) * part * 16) / 16;
-    if (amount <= 0) return;
-    sim_invalidate_client(world, event->actor);
-    if (doorman_client_try(usage->resource, amount, NULL, local) != DOORMAN_ALLOWED) {
-        sim_fail(world, "%s has %g of r%zu with %g in flight, but is refused %g", client->id,
-                 info.capacity, event->target, info.in_use, amount);
-        return;
-    }
-    sim_log(world, "%s uses %.6g of r%zu for %.3f s", client->id, amount, event->target,
-            (double)hold / SECOND);
-    sim_event back = {.handler = release_units, .actor = event->actor, .target = event->target};
-    back.incarnation = usage->generation;
-    back.amount = amount;
-    sim_schedule(world, world->now + hold, back);
-}
-
-/* Tries to take what the capacity gives in up to 10 s, which is more than there is, in one or
- * several parts. */
-static void use_rate(sim_world *world, const sim_event *event) {
-    sim_client *client = &world->clients[event->actor];
-    sim_usage *usage = &client->usages[event->target];
-    uint64_t *random = &world->random;
-    doorman_time next = world->now + sim_time_between(random, SECOND / 100, 4 * SECOND);
-    double amount = usage->capacity * sim_between(random, 0, 10);
-    size_t parts = 1 + sim_pick(random, 8);
-    if (world->now < world->end) sim_schedule(world, next, *event);
-    if (!usage->resource || client->machine.paused_until || amount <= 0) return;
-    doorman_time local = sim_local(&client->machine.clock, world->now);
-    double before = usage->granted;
-    if (usage->largest < amount / (double)parts) usage->largest = amount / (double)parts;
-    for (size_t i = 0; i < parts; i++) {
-        doorman_decision decision =
-            doorman_client_try(usage->resource, amount / (double)parts, NULL, local);
-        if (decision == DOORMAN_ALLOWED) usage->granted += amount / (double)parts;
-    }
-    sim_invalidate_client(world, event->actor);
-    if (usage->granted <= before) return;
-    sim_log(world, "%s grants %.6g of r%zu", client->id, usage->granted - before, event->target);
 }
 
 /* ---- faults that strike from time to time */
@@ -512,7 +448,8 @@ static void set_up_faults(sim_world *world, const sim_run_options *options) {
         double intensity = sim_below(random, later ? 4 : 3) ? sim_unit(random) : 0;
         if (later && intensity < 0.7) intensity = 0;
         if (options->favoured[i]) intensity = 1;
-        world->intensity[i] = options->allowed[i] ? intensity : 0;
+        bool allowed = options->allowed[i] && !(options->leased && i == SIM_OVERLOAD);
+        world->intensity[i] = allowed ? intensity : 0;
     }
     set_up_cuts(world, options);
     for (size_t i = 0; i < SIM_FAULT_COUNT; i++) {
@@ -554,9 +491,11 @@ static void set_up_client(sim_world *world, size_t index) {
     for (size_t i = 0; i < world->resource_count; i++) {
         sim_open(world, index, i);
         bool gauge = client->usages[i].gauge;
-        sim_event event = {.handler = gauge ? use_gauge : use_rate, .actor = index, .target = i};
+        sim_event event = {
+            .handler = gauge ? sim_use_gauge : sim_use_rate, .actor = index, .target = i};
         if (!gauge || world->intensity[SIM_HOLD] > 0) sim_schedule(world, 0, event);
     }
+    sim_leased_add_client(world, index);
 }
 
 static size_t at_most(uint64_t drawn, size_t maximum) {
@@ -592,7 +531,7 @@ static void set_up(sim_world *world, const sim_run_options *options) {
     uint64_t *random = &world->random;
     set_up_faults(world, options);
     world->follows = world->intensity[SIM_OVERLOAD] > 0;
-    world->end = sim_time_between(random, 60 * SECOND, 400 * SECOND);
+    world->end = sim_time_between(random, 60 * SECOND, (world->leased ? 150 : 400) * SECOND);
     doorman_time longest = (doorman_time)options->maximum[SIM_MAX_SECONDS] * SECOND;
     if (world->end > longest) world->end = longest;
     world->verbose = options->verbose;
@@ -605,6 +544,7 @@ static void set_up(sim_world *world, const sim_run_options *options) {
     size_t clients =
         2 + at_most(sim_below(random, CLIENTS - 1), options->maximum[SIM_MAX_CLIENTS] - 2);
     for (size_t i = 0; i < resources; i++) sim_add_resource(world);
+    sim_leased_draw(world);
     add_version(world, random, true);
     set_up_nodes(world, options);
     for (size_t i = 0; i < clients; i++) set_up_client(world, i);
@@ -721,11 +661,32 @@ static bool run_holds(sim_world *world, const sim_run_options *options) {
     return !world->failure[0];
 }
 
+/* As a run with leases. All permits and their leases have ended before the shares are checked. Then
+ * clients want no leases, and ask for permits. */
+static bool run_leased(sim_world *world, const sim_run_options *options) {
+    sim_init(world, options->seed);
+    sim_leased_set_up(world);
+    set_up(world, options);
+    sim_run(world, world->end);
+    if (!world->failure[0]) end_faults(world);
+    doorman_time time = settling_time(world) + 120 * SECOND;
+    sim_leased_pause(world);
+    if (!world->failure[0]) sim_run(world, world->end + time);
+    if (!world->failure[0]) sim_check_settled(world);
+    if (!world->failure[0]) sim_leased_ask_all(world);
+    if (!world->failure[0]) sim_run(world, world->end + time + settling_time(world));
+    if (!world->failure[0]) sim_leased_check_granted(world);
+    sim_leased_tear_down(world);
+    sim_uninit(world);
+    return !world->failure[0];
+}
+
 static sim_world world; /* one at a time; the SIGABRT handler reads it */
 
 static bool run(const sim_run_options *options) {
     if (options->permits) return run_permits(&world, options);
     if (options->holds) return run_holds(&world, options);
+    if (options->leased) return run_leased(&world, options);
     sim_init(&world, options->seed);
     set_up(&world, options);
     sim_run(&world, world.end);
@@ -740,7 +701,10 @@ static bool run(const sim_run_options *options) {
 
 static void report_command(const sim_run_options *options) {
     bool first = true;
-    const char *mode = options->permits ? "permits" : options->holds ? "holds" : "faults";
+    const char *mode = options->permits  ? "permits"
+                       : options->holds  ? "holds"
+                       : options->leased ? "leased"
+                                         : "faults";
     printf("replay: %s %s --seed %" PRIu64, options->program, mode, options->seed);
     for (size_t i = 0; i < SIM_BOUND_COUNT; i++) {
         printf(" %s %zu", sim_bound_option(i), options->maximum[i]);

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The work of leased permits and that of their server can make each other due. */
+#define LEASED_STEPS 4
+
 static double seconds(doorman_time time) { return (double)time / (double)DOORMAN_SECOND; }
 
 /* ---- senders */
@@ -302,6 +305,7 @@ static void on_response(sim_world *world, const sim_event *event) {
         sim_fail(world, "%s rejects a correct response with %s", name_of(world, sender),
                  doorman_status_name(status));
     }
+    if (sender.is_process) sim_leased_stepped(world, sender.index);
     if (status == DOORMAN_OK && !sender.is_process) take_leases(world, message, leased);
     if (!sender.is_process) sim_invalidate_client(world, sender.index);
     log_response_received(world, message, status);
@@ -370,6 +374,7 @@ static void handle_request(sim_world *world, size_t index, sim_message *message)
     doorman_error error = {""};
     doorman_time local = sim_local(&process->machine.clock, world->now);
     sim_overload_before(world, index);
+    sim_leased_before(world, index);
     doorman_status status =
         doorman_server_handle(process->server, &message->request, &response, &error, local);
     if (status != DOORMAN_OK) {
@@ -380,6 +385,7 @@ static void handle_request(sim_world *world, size_t index, sim_message *message)
     sim_message *reply = copy_response(world, message, &response);
     log_response_sent(world, reply);
     sim_overload_handled(world, index, message, &reply->response);
+    sim_leased_stepped(world, index);
     sim_check_response(world, message, reply);
     sim_check_resources(world, index);
     deliver(world, on_response, reply);
@@ -525,15 +531,22 @@ void sim_step_process(sim_world *world, size_t index) {
     bool root = sim_is_root(world, process);
     if (!process->server || machine->paused_until) return;
     doorman_time local = sim_local(&machine->clock, world->now);
-    send_request(world, (sim_sender){true, index});
-    sim_overload_stepped(world, index);
+    doorman_upstream *upstream = doorman_server_upstream(process->server);
+    int steps = world->leased ? LEASED_STEPS : 1;
+    for (int i = 0; i < steps && (i == 0 || doorman_upstream_due(upstream) <= local); i++) {
+        sim_leased_before(world, index);
+        send_request(world, (sim_sender){true, index});
+        sim_overload_stepped(world, index);
+        sim_leased_stepped(world, index);
+    }
     sim_observe_learning(world, index);
-    doorman_time due = doorman_upstream_due(doorman_server_upstream(process->server));
+    doorman_time due = doorman_upstream_due(upstream);
     if (!root && due <= local) {
         sim_fail(world, "%s is always due at once", process->address);
     }
     doorman_time next = sim_global(&machine->clock, due);
     doorman_time soon = world->now + DOORMAN_SECOND + (doorman_time)sim_below(&world->random, 1000);
+    if (world->leased) soon = world->now + DOORMAN_SECOND / 100;
     if (root && next < soon) next = soon;
     if (next > world->now + 30 * DOORMAN_SECOND) next = world->now + 30 * DOORMAN_SECOND;
     sim_event event = {.handler = on_process_due, .actor = index, .incarnation = ++machine->wakeup};

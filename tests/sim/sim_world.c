@@ -202,7 +202,8 @@ size_t sim_resource_index(const sim_world *world, const char *resource_id) {
 /* Adds a configuration that gives each resource its rules. */
 void sim_add_version(sim_world *world, const sim_rules *rules) {
     assert(world->version_count < SIM_VERSIONS && SIM_VERSIONS <= 32);
-    doorman_template templates[SIM_RESOURCES];
+    doorman_template templates[2 * SIM_RESOURCES];
+    doorman_permit_limit limits[SIM_RESOURCES];
     size_t count = 0;
     sim_version *version = &world->versions[world->version_count++];
     memset(templates, 0, sizeof templates);
@@ -219,6 +220,7 @@ void sim_add_version(sim_world *world, const sim_rules *rules) {
                                                 .has_algorithm = true,
                                                 .algorithm = rules[i].algorithm};
     }
+    count = sim_leased_fill_templates(world, templates, count, limits);
     doorman_config_options options = {.templates = templates, .template_count = count};
     doorman_error error = {""};
     if (doorman_config_create(&version->config, &options, &error) != DOORMAN_OK) {
@@ -253,6 +255,7 @@ void sim_load_config(sim_world *world, size_t index) {
         sim_permits_configured(world, index);
         sim_holds_configured(world, index);
         sim_overload_configured(world, index);
+        sim_leased_stepped(world, index);
         sim_check_resources(world, index);
     }
 }
@@ -295,6 +298,7 @@ void sim_start_process(sim_world *world, size_t index) {
     doorman_permits_options permits;
     sim_permits_fill_options(world, index, &options, &permits);
     sim_holds_fill_options(world, index, &options);
+    sim_leased_fill_options(world, index, &options);
     doorman_time local = sim_local(&process->machine.clock, world->now);
     if (doorman_server_create(&process->server, &options, NULL, local) != DOORMAN_OK) abort();
     memset(process->pending, 0, sizeof process->pending);
@@ -315,6 +319,7 @@ void sim_kill_process(sim_world *world, size_t index) {
     process->server = NULL;
     sim_permits_died(world, index);
     sim_holds_died(world, index);
+    sim_leased_died(world, index);
     process->machine.paused_until = 0;
     sim_invalidate_processes(world);
     sim_log(world, "%s dies", process->address);
@@ -408,6 +413,7 @@ void sim_kill_client(sim_world *world, size_t index) {
         usage->generation++;
         usage->pending = (sim_pending){.some = false};
     }
+    sim_leased_client_died(world, index);
     sim_invalidate_client(world, index);
     sim_log(world, "%s dies", client->id);
 }
