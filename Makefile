@@ -320,6 +320,7 @@ else ifdef FAULTS
 else ifdef THROTTLE
 	@build/sim/sim throttle $(if $(SEED),--seed $(SEED)) --output build/sim
 	@sh tests/sim/draw.sh build/sim/throttle.dat tests/sim/throttle.svg
+	@sh tests/sim/draw.sh build/sim/feedback.dat tests/sim/feedback.svg
 else
 	@build/sim/sim scenarios --jobs $$(nproc 2>/dev/null || echo 1) \
 	    $(if $(SEEDS),--seeds $(SEEDS)) --output build/sim

@@ -8419,8 +8419,11 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
  *       The capacity in force grows again in steps, one in each refresh interval, beginning one
  *    refresh interval after the last cut. There is no step while the resource is overloaded. A step
  *    is 0.5 % of the configured capacity. After ten steps without overload, each further step is
- *    twice the last one, up to 10 %. The capacity in force stays from capacity_min to the
- *    configured capacity. So without reports all capacity comes back.
+ *    twice the last one, up to 10 %. But a step is 0.5 % again if a fifth of an overload is
+ *    reported: more than 1 % refused, or more than a tenth late. Then the capacity in force is near
+ *    what the servers can do, and larger steps would exceed it by far before a report says so. The
+ *    capacity in force stays from capacity_min to the configured capacity. So without reports all
+ *    capacity comes back.
  *       A lower capacity in force is a cut like that of a new configuration: leases end or are
  *    confirmed before others get more, so T7 holds. A new master begins with the configured
  *    capacity. Its clients keep the leases that they have, and the next reports cut again.
@@ -8438,7 +8441,8 @@ enum { DOORMAN__OVERLOAD_PARTS = 9, DOORMAN__OVERLOAD_MARKS = 20, DOORMAN__OVERL
 #define DOORMAN__OVERLOAD_SHARE 0.97
 #define DOORMAN__OVERLOAD_STEP 0.005
 #define DOORMAN__OVERLOAD_STEP_MAX 0.1
-#define DOORMAN__OVERLOAD_CALM 10 /* steps before they double */
+#define DOORMAN__OVERLOAD_NEAR 0.2 /* the part of an overload that prevents large steps */
+#define DOORMAN__OVERLOAD_CALM 10  /* steps before they double */
 
 /* The reports that arrived in a part of the time. */
 typedef struct doorman__overload_part {
@@ -8528,9 +8532,10 @@ static doorman_overload_report doorman__overload_sum(const doorman__overload_sta
     return sum;
 }
 
-static bool doorman__overload_is_on(const doorman_overload_report *sum) {
+/* Returns whether more is refused, or late, than a part of what an overload needs. */
+static bool doorman__overload_is_on(const doorman_overload_report *sum, double part) {
     return sum->arrived >= DOORMAN__OVERLOAD_LEAST &&
-           (sum->refused > 0.05 * sum->arrived || sum->late > 0.5 * sum->finished);
+           (sum->refused > part * 0.05 * sum->arrived || sum->late > part * 0.5 * sum->finished);
 }
 
 /* Adds a report.
@@ -8555,7 +8560,7 @@ static void doorman__overload_add(doorman__overload_state *state,
 static bool doorman__overload_cut(doorman__overload_state *state, doorman_time now) {
     doorman_time from, until;
     doorman_overload_report sum = doorman__overload_sum(state, now, &from, &until);
-    if (!doorman__overload_is_on(&sum)) return false;
+    if (!doorman__overload_is_on(&sum, 1)) return false;
     doorman__overload_mark first = doorman__overload_mark_at(state, from);
     doorman__overload_mark last = doorman__overload_mark_at(state, until);
     if (last.at <= first.at) return false;
@@ -8576,11 +8581,13 @@ static bool doorman__overload_grow(doorman__overload_state *state, doorman_time 
     doorman_time from, until;
     if (now < state->step_at) return false;
     doorman_overload_report sum = doorman__overload_sum(state, now, &from, &until);
-    if (doorman__overload_is_on(&sum)) {
+    if (doorman__overload_is_on(&sum, 1)) {
         state->calm = 0;
         state->step_at = doorman__after(now, state->interval);
         return false;
     }
+    bool near = doorman__overload_is_on(&sum, DOORMAN__OVERLOAD_NEAR);
+    if (near && state->calm >= DOORMAN__OVERLOAD_CALM) state->calm = DOORMAN__OVERLOAD_CALM - 1;
     while (now >= state->step_at) {
         double step = DOORMAN__OVERLOAD_STEP;
         for (unsigned i = DOORMAN__OVERLOAD_CALM; i <= state->calm; i++) step *= 2;

@@ -519,7 +519,7 @@ mutant overload-older 'S12: the capacity before a cut does not count' \
     doorman__resource_add_older(server, resource, before); }' \
     'doorman__leases_set_capacity(leases, capacity, DBL_MAX, DOORMAN_NEVER); (void)before; }'
 mutant overload-grow 'H11: the capacity grows while the resource is overloaded' \
-    'if (doorman__overload_is_on(&sum)) { state->calm = 0;' \
+    'if (doorman__overload_is_on(&sum, 1)) { state->calm = 0;' \
     'if (0) { state->calm = 0;'
 mutant overload-wait 'H11: the first step comes at once' \
     'state->step_at = doorman__after(now, state->interval); state->calm = 0; return true;' \
@@ -527,6 +527,8 @@ mutant overload-wait 'H11: the first step comes at once' \
 mutant overload-slow 'H11: the steps stay small' \
     'if (state->calm < 2 * DOORMAN__OVERLOAD_CALM) state->calm++;' \
     ''
+mutant overload-near 'H11: large steps follow although requests are refused again' \
+    'if (near && state->calm' 'if (0 && near && state->calm'
 mutant overload-stay 'H11: a root does not wake for a step' \
     'if (resource->overload) due = doorman__earlier(due, resource->overload->step_at);' \
     ''

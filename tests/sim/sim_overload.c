@@ -174,9 +174,13 @@ void sim_overload_inject(sim_world *world, uint64_t *random) {
 
 /* ---- a model of the capacity in force */
 
-static bool is_overloaded(const doorman_overload_report *sum) {
+static bool reports_more(const doorman_overload_report *sum, double refused, double late) {
     if (sum->arrived < 20) return false;
-    return sum->refused > 0.05 * sum->arrived || sum->late > 0.5 * sum->finished;
+    return sum->refused > refused * sum->arrived || sum->late > late * sum->finished;
+}
+
+static bool is_overloaded(const doorman_overload_report *sum) {
+    return reports_more(sum, 0.05, 0.5);
 }
 
 static doorman_time part_length(const sim_followed *model) {
@@ -254,6 +258,7 @@ static void grow(sim_followed *model, doorman_time local) {
         model->step_at = local + model->interval;
         return;
     }
+    if (reports_more(&sum, 0.01, 0.1) && model->calm > 9) model->calm = 9;
     while (local >= model->step_at) {
         double step = fmin(0.005 * pow(2, model->calm < 10 ? 0 : model->calm - 9), 0.1);
         if (model->calm < 20) model->calm++;

@@ -135,11 +135,15 @@ void sim_policy_update(sim_policy *policy, doorman_time now);
 
 /* ---- sim_throttle_feedback.c */
 
+enum { SIM_FEEDBACK_INTERVALS = 100, SIM_FEEDBACK_SAMPLES = 4 /* in an interval */ };
+
 /* Times are in refresh intervals; infinity if it does not happen. */
 typedef struct sim_feedback {
-    double settles;  /* from the loss of half of the capacity until clients use at most 52 % */
-    double swing;    /* the largest part that they use afterwards, less the smallest */
+    double settles;  /* from the loss of half of the capacity until clients use 45 to 52 %, for a
+                        whole interval */
+    double swing;    /* the largest part that they use from then on, less the smallest */
     double recovers; /* from the recovery until clients use 95 % */
+    double use[SIM_FEEDBACK_INTERVALS * SIM_FEEDBACK_SAMPLES]; /* parts of the capacity */
 } sim_feedback;
 
 /*   with_parent   the clients and the servers ask a node below the root */

@@ -16,7 +16,7 @@ enum { CLIENTS = 10, SERVERS = 4 };
 #define STEP (DOORMAN_SECOND / 10)
 #define LOSS_AT (20 * REFRESH)     /* intervals after the start */
 #define RECOVERY_AT (60 * REFRESH) /* of the dependency */
-#define END_AT (100 * REFRESH)
+#define END_AT (SIM_FEEDBACK_INTERVALS * REFRESH)
 
 typedef struct client {
     char id[16], node[DOORMAN_ID_BYTES_MAX + 1];
@@ -39,8 +39,9 @@ typedef struct feedback_world {
     client clients[CLIENTS];
     worker workers[SERVERS];
     sim_feedback result;
-    double least, most;  /* use after it has settled */
-    bool settled, grown; /* after the loss; after the recovery */
+    double least, most;        /* use after it has settled */
+    doorman_time inside_since; /* the use is in its range; 0: it is not */
+    bool settled, grown;       /* after the loss; after the recovery */
 } feedback_world;
 
 static void must(bool good) {
@@ -147,21 +148,25 @@ static void do_work(feedback_world *world, worker *own, double use, double capac
     own->counted.finished += finished;
 }
 
-/* Notes when the use has settled after the loss, and when it is back. */
+/* Notes when the use has settled after the loss, and when it is back. The use can fall into the
+ * range for a moment before it settles: clients confirm a cut before others get the difference. */
 static void measure(feedback_world *world, double use, doorman_time passed) {
     sim_feedback *result = &world->result;
     double part = use / CAPACITY;
+    result->use[passed * SIM_FEEDBACK_SAMPLES / REFRESH] = part;
     if (passed < LOSS_AT) return;
     if (passed < RECOVERY_AT) {
-        if (!world->settled && part <= 0.52) {
-            result->settles = (double)(passed - LOSS_AT) / (double)REFRESH;
-            world->settled = true;
+        bool inside = part >= 0.45 && part <= 0.52;
+        if (!world->settled && (!inside || !world->inside_since)) {
+            world->inside_since = inside ? passed : 0;
             world->least = world->most = part;
         }
-        if (!world->settled) return;
         world->least = fmin(world->least, part);
         world->most = fmax(world->most, part);
-        result->swing = world->most - world->least;
+        if (world->settled) result->swing = world->most - world->least;
+        if (world->settled || !inside || passed - world->inside_since < REFRESH) return;
+        world->settled = true;
+        result->settles = (double)(world->inside_since - LOSS_AT) / (double)REFRESH;
     } else if (!world->grown && part >= 0.95) {
         result->recovers = (double)(passed - RECOVERY_AT) / (double)REFRESH;
         world->grown = true;
@@ -192,7 +197,7 @@ sim_feedback sim_feedback_run(doorman_handover handover, bool with_parent, uint6
     feedback_world *world = calloc(1, sizeof *world);
     must(world != NULL);
     world->random = seed;
-    world->result = (sim_feedback){INFINITY, INFINITY, INFINITY};
+    world->result = (sim_feedback){.settles = INFINITY, .swing = INFINITY, .recovers = INFINITY};
     start(world, handover, with_parent);
     doorman_time begin = world->now;
     for (doorman_time passed = 0; passed < END_AT; passed += STEP) {

@@ -387,8 +387,26 @@ static void it_does_not_grow_while_the_resource_is_overloaded(void **state) {
         least = fmin(least, capacity_of(w));
     }
     assert_true(least < 40);   /* it is still overloaded, so it is cut on */
-    pass_intervals(w, 30, 50); /* 5 % and not more */
+    pass_intervals(w, 30, 10); /* 1 % and not more */
     assert_exact(capacity_of(w), 100);
+    stop(w);
+}
+
+/* 5 % refused is no overload, but nearly one. */
+static void the_steps_stay_small_while_the_resource_is_nearly_overloaded(void **state) {
+    (void)state;
+    world *w = start_leased(100, 0, 100);
+    report(w, HALF_LOST);
+    pass_intervals(w, 3, 0);
+    double before = capacity_of(w);
+    pass_intervals(w, 20, 50);
+    assert_near(capacity_of(w), before + 20 * 0.5, 1e-9);
+    pass_intervals(w, 10, 0); /* the small steps count, so larger steps follow at once */
+    assert_true(capacity_of(w) > before + 30);
+    pass_intervals(w, 1, 50);
+    before = capacity_of(w);
+    pass_intervals(w, 1, 50);
+    assert_near(capacity_of(w), fmin(before + 0.5, 100), 1e-9);
     stop(w);
 }
 
@@ -590,6 +608,7 @@ int main(void) {
         cmocka_unit_test(leases_in_force_never_exceed_the_capacity_before_the_cut),
         cmocka_unit_test(the_capacity_comes_back_in_steps_that_grow),
         cmocka_unit_test(it_does_not_grow_while_the_resource_is_overloaded),
+        cmocka_unit_test(the_steps_stay_small_while_the_resource_is_nearly_overloaded),
         cmocka_unit_test(a_late_call_makes_all_steps),
         cmocka_unit_test(the_server_is_due_when_a_step_is_due),
         cmocka_unit_test(a_new_configuration_keeps_what_reports_have_lowered),
