@@ -494,6 +494,14 @@ mutant leased-end 'P17: a leased amount is used beyond the lease' \
     'return lease->resource->held.lease_id != 0;' \
     'lease->figures.limit = doorman__unlimited(quota.amount) ? DOORMAN_AMOUNT_MAX : quota.amount;' \
     'lease->figures.limit = lease->resource->held.capacity;' --leased
+mutant leased-claim 'P17: the permits do not claim what is held' \
+    'doorman__leased_set_held(lease, counter ? doorman__counter_state(counter)[0] : 0);' \
+    'doorman__leased_set_held(lease, 0);' \
+    'lease->place = place->node.tag; doorman__leased_set_held(lease, held);' \
+    'lease->place = place->node.tag; doorman__leased_set_held(lease, 0 * held);' --leased
+mutant leased-open 'P17: a refusal opens no lease' \
+    'if (!lease) lease = doorman__leased_open(permits, resource_id, limit);' \
+    'if (!lease && units < 0) lease = doorman__leased_open(permits, resource_id, limit);' --leased
 mutant overload-few 'H11: a report of one request can lower the capacity' \
     'return sum->arrived >= DOORMAN__OVERLOAD_LEAST &&' \
     'return sum->arrived > 0 &&'
