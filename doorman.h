@@ -10835,6 +10835,20 @@ static doorman_status doorman__server_handle_permits(doorman_server *server,
     return status;
 }
 
+/* A list without its elements is an error of the program that calls, and not of a message. */
+static doorman_status doorman__server_check_lists(const doorman_request *request,
+                                                  doorman_error *error) {
+    const char *missing = NULL;
+    if (request->path_count && !request->path) missing = "path: NULL, but path_count is not 0";
+    if (request->item_count && !request->items) missing = "items: NULL, but item_count is not 0";
+    if (request->permit_count && !request->permits)
+        missing = "permits: NULL, but permit_count is not 0";
+    if (request->entry_count && !request->entries)
+        missing = "entries: NULL, but entry_count is not 0";
+    if (request->hold_count && !request->holds) missing = "holds: NULL, but hold_count is not 0";
+    return missing ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", missing) : DOORMAN_OK;
+}
+
 /* As doorman_server_handle.
  *   arena   of the server or of the caller: has the parts of a response on permits */
 static doorman_status doorman__server_handle_in(doorman_server *server,
@@ -10844,8 +10858,10 @@ static doorman_status doorman__server_handle_in(doorman_server *server,
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     bool permits = request->method >= DOORMAN_ACQUIRE && request->method <= DOORMAN_SEIZE;
+    doorman_status status = doorman__server_check_lists(request, error);
+    if (status != DOORMAN_OK) return status;
     if (permits) return doorman__server_handle_permits(server, request, response, arena, error);
-    doorman_status status = doorman__server_check(server, request, error);
+    status = doorman__server_check(server, request, error);
     bool get = request->method == DOORMAN_GET_CAPACITY && server->is_master;
     if (status == DOORMAN_OK && get) {
         status = doorman__server_make_room(server, request);

@@ -1398,6 +1398,31 @@ static void an_invalid_request_changes_nothing(void **state) {
 
 /* C5: a server with invalid options is not created, and an invalid call does not change a
  * server. */
+static void a_list_without_its_elements_is_named(void **state) {
+    (void)state;
+    static const struct {
+        doorman_request request;
+        const char *list;
+    } rows[] = {
+        {{.method = DOORMAN_GET_CAPACITY, .holder_id = "c", .item_count = 1}, "items"},
+        {{.method = DOORMAN_GET_CAPACITY, .holder_id = "c", .is_server = true, .path_count = 1},
+         "path"},
+        {{.method = DOORMAN_ACQUIRE, .holder_id = "c", .permit_count = 1}, "permits"},
+        {{.method = DOORMAN_REPORT, .holder_id = "c", .entry_count = 1}, "entries"},
+        {{.method = DOORMAN_RENEW, .holder_id = "c", .hold_count = 1}, "holds"},
+    };
+    world *w = world_start(100, NULL);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        doorman_response response;
+        doorman_error error = {""};
+        assert_int_equal(
+            doorman_server_handle(w->server, &rows[i].request, &response, &error, w->now),
+            DOORMAN_INVALID_ARGUMENT);
+        assert_memory_equal(error.text, rows[i].list, strlen(rows[i].list));
+    }
+    world_stop(w);
+}
+
 static void invalid_server_options_are_refused(void **state) {
     (void)state;
     world *w = world_start(100, NULL);
@@ -2136,6 +2161,7 @@ int main(void) {
         cmocka_unit_test(a_refused_resource_leaves_nothing_behind),
         cmocka_unit_test(an_invalid_message_changes_nothing),
         cmocka_unit_test(an_invalid_request_changes_nothing),
+        cmocka_unit_test(a_list_without_its_elements_is_named),
         cmocka_unit_test(invalid_server_options_are_refused),
         cmocka_unit_test(a_configured_drift_is_applied),
         cmocka_unit_test(an_iteration_over_leases_ends_with_the_mastership),
