@@ -311,12 +311,15 @@ build/bench: $(wildcard tests/bench/*.[ch]) doorman.h | build_deps
 # MUTANTS=1 checks that it finds known faults, which are inserted into copies of the header.
 # THROTTLE=1 compares the throttle with other policies. This takes seconds.
 SIM_SEEDS = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
+# A run of `sim leased` takes five times as long as the others.
+LEASED_SEEDS = $(if $(SEEDS),--seeds $(shell expr $(SEEDS) / 5 + 1))
 sim: build/sim/sim ## simulated scenarios; or THROTTLE=1; FAULTS=1 [SEEDS=N] [SEED=N]; MUTANTS=1
 ifdef MUTANTS
 	@CC='$(CC)' sh tests/sim/mutants.sh
 else ifdef FAULTS
-	@for mode in faults permits holds; do echo "sim $$mode" && \
-	    build/sim/sim $$mode --jobs $$(nproc 2>/dev/null || echo 1) $(SIM_SEEDS) || exit; done
+	@for mode in faults permits holds leased; do echo "sim $$mode" && \
+	    build/sim/sim $$mode --jobs $$(nproc 2>/dev/null || echo 1) $(SIM_SEEDS) \
+	        $$([ $$mode != leased ] || echo '$(LEASED_SEEDS)') || exit; done
 else ifdef THROTTLE
 	@build/sim/sim throttle $(if $(SEED),--seed $(SEED)) --output build/sim
 	@sh tests/sim/draw.sh build/sim/throttle.dat tests/sim/throttle.svg
