@@ -22498,7 +22498,7 @@ static bool doorman__stock_spend(doorman_permit_client *client, doorman__call *c
     doorman__limit_name_copy(acquired->limit, stock->limit);
     client->counts.prefetch_granted++;
     client->call_count++;
-    doorman__call_finish(client, call);
+    doorman__call_settle(client, call);
     doorman__stock_use(client, stock, cost, now);
     doorman__stock_refill(client, stock, item);
     return true;
