@@ -13917,7 +13917,8 @@ static void doorman__leased_clear(doorman_permits *permits);
 /* A client with holds or waiting permits, or a connection with waiting permits. The name is behind
  * the struct, and ends with a NUL. */
 typedef struct doorman__owner {
-    doorman__chain node; /* tag: whether it is a connection */
+    doorman__chain node;  /* tag: whether it is a connection */
+    uint64_t request_max; /* the largest request_id of its holds, also of those that have ended */
     size_t hold_count, wait_count, name_bytes;
 } doorman__owner;
 
@@ -15777,7 +15778,7 @@ static doorman__hold *doorman__holds_find_request(const doorman_permits *permits
                                                   const char *client_id, uint64_t request_id) {
     if (!client_id || !request_id) return NULL;
     const doorman__owner *owner = doorman__owner_find(permits, client_id, strlen(client_id), false);
-    if (!owner) return NULL;
+    if (!owner || request_id > owner->request_max) return NULL;
     uint32_t hash = doorman__hold_request_hash(permits, owner, request_id);
     doorman__chain *node = doorman__chains_first(&permits->holds.by_request, hash);
     for (; node; node = node->next) {
@@ -16030,6 +16031,7 @@ static doorman__hold *doorman__hold_create(doorman_permits *permits, const char 
     permits->node_bytes += bytes;
     if (!request_id) return hold;
     uint32_t hash = doorman__hold_request_hash(permits, hold->owner, request_id);
+    if (request_id > hold->owner->request_max) hold->owner->request_max = request_id;
     bool added = doorman__chains_add(&holds->by_request, &hold->by_request, hash);
     assert(added);
     (void)added;
