@@ -672,15 +672,19 @@ bool server_handle_waiter(struct service *service, struct waiter *waiter, const 
                           size_t bytes) {
     doorman_time started_at = doorman_clock();
     doorman_json_exchange *exchange = waiter->exchange;
+    bool shared =
+        server_waiting_is_likely(waiter, text, bytes); /* any thread may delete the tree */
+    server_memory_share(shared);
     bool was_read = doorman_json_exchange_read(exchange, text, bytes) == DOORMAN_OK;
-    bool may_wait = was_read && server_waiting_prepare(service, waiter, text, bytes);
+    server_memory_share(false);
+    bool may_wait = was_read && server_waiting_prepare(service, waiter, text, bytes, &shared);
     const struct peer peer = waiter->peer;
     bool waits =
         message_decide(service, exchange, &peer, may_wait ? waiter : NULL, waiter->http_address);
     server_waiting_finish(service);
     if (waits) return false;
     doorman_time duration = doorman_clock() - started_at;
-    server_memory_share(may_wait);
+    server_memory_share(shared);
     waiter->status = server_finish_message(service, exchange, &peer, was_read, duration);
     server_memory_share(false);
     if (may_wait) server_waiting_forget(waiter);

@@ -216,6 +216,20 @@ static bool request_waits(const doorman_request *request) {
     return false;
 }
 
+/* Nearly all messages that wait contain this text, and few others do. An escape can hide it. */
+bool server_waiting_is_likely(const struct waiter *waiter, const char *text, size_t bytes) {
+    static const char name[] = "max_wait\"";
+    const size_t length = sizeof name - 1;
+    const char *at = text, *end = text + bytes;
+    while (waiter->prepare && (size_t)(end - at) >= length) {
+        at = (const char *)memchr(at, name[0], (size_t)(end - at) - length + 1);
+        if (!at) return false;
+        if (memcmp(at, name, length) == 0) return true;
+        at++;
+    }
+    return false;
+}
+
 /* Reads a message again, so that any thread may delete its tree. */
 static bool exchange_share(doorman_json_exchange *exchange, const char *text, size_t bytes) {
     bool forbids = exchange->forbids_administration;
@@ -230,7 +244,7 @@ static bool exchange_share(doorman_json_exchange *exchange, const char *text, si
 }
 
 bool server_waiting_prepare(struct service *service, struct waiter *waiter, const char *text,
-                            size_t bytes) {
+                            size_t bytes, bool *shared) {
     doorman_request *request = &waiter->exchange->request;
     if (!waiter->prepare || !request_waits(request)) return false;
     waiter->service = service;
@@ -241,7 +255,9 @@ bool server_waiting_prepare(struct service *service, struct waiter *waiter, cons
         return false;
     }
     /* if memory runs out now, the reply says so, and the exchange has no tree */
-    if (!exchange_share(waiter->exchange, text, bytes)) return true;
+    bool again = !*shared;
+    *shared = true;
+    if (again && !exchange_share(waiter->exchange, text, bytes)) return true;
     request->may_wait = true;
     request->connection = waiter->connection;
     return true;

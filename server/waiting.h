@@ -40,10 +40,15 @@ void server_waiting_end(struct service *service);
 /* Frees the state. Precondition: the socket is closed. */
 void server_waiting_destroy(struct service *service);
 
-/* Lets the permits of a message wait, if it asks for that. On true, the message is read again, and
- * its tree is shared: see server_memory_share. Precondition: the message is read. */
+/* Returns whether a message that is not read yet may ask to wait. Then its tree should be shared: see
+ * server_memory_share. */
+bool server_waiting_is_likely(const struct waiter *waiter, const char *text, size_t bytes);
+
+/* Lets the permits of a message wait, if it asks for that. Precondition: the message is read.
+ *   shared   whether its tree is shared. If it is not, and this call returns true, the message is
+ *            read again */
 bool server_waiting_prepare(struct service *service, struct waiter *waiter, const char *text,
-                            size_t bytes);
+                            size_t bytes, bool *shared);
 
 /* Takes back what _prepare has done for a message that does not wait. */
 void server_waiting_forget(struct waiter *waiter);
@@ -75,9 +80,14 @@ static inline enum exit_status server_waiting_start(struct service *service) {
 }
 static inline void server_waiting_end(struct service *service) { (void)service; }
 static inline void server_waiting_destroy(struct service *service) { (void)service; }
+static inline bool server_waiting_is_likely(const struct waiter *waiter, const char *text,
+                                            size_t bytes) {
+    (void)waiter, (void)text, (void)bytes;
+    return false;
+}
 static inline bool server_waiting_prepare(struct service *service, struct waiter *waiter,
-                                          const char *text, size_t bytes) {
-    (void)service, (void)waiter, (void)text, (void)bytes;
+                                          const char *text, size_t bytes, bool *shared) {
+    (void)service, (void)waiter, (void)text, (void)bytes, (void)shared;
     return false;
 }
 static inline void server_waiting_forget(struct waiter *waiter) { (void)waiter; }

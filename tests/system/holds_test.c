@@ -139,6 +139,24 @@ static void a_permit_waits_until_units_come_back(void **state) {
     server_stop(&server);
 }
 
+/* The server looks for the name max_wait before it reads a message. JSON can write it otherwise. */
+static void a_permit_waits_if_the_name_of_its_wait_is_escaped(void **state) {
+    (void)state;
+    struct server server = server_start(QUEUE_OF("1"), NULL);
+    double first = acquire(&server, "a", 1);
+    struct line line = line_open(&server);
+    line_send(&line, "{\"acquire\": {\"client_id\": \"max_wait\", \"permit\": [{\"request_id\": 1, "
+                     "\"max\\u005fwait\": 600, \"item\": [{\"resource_id\": \"slots\", "
+                     "\"cost\": 2}]}]}}");
+    await_queue(&server, true);
+    release(&server, "a", first);
+    cJSON *response = line_receive(&line);
+    assert_string_equal(text(response, "acquire.permit[0].decision"), "GRANTED");
+    cJSON_Delete(response);
+    close(line.fd);
+    server_stop(&server);
+}
+
 static void a_permit_waits_no_longer_than_it_asks_for(void **state) {
     (void)state;
     struct server server = server_start(QUEUE_OF("1000"), NULL);
@@ -378,6 +396,7 @@ int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         TEST(a_permit_waits_until_units_come_back),
+        TEST(a_permit_waits_if_the_name_of_its_wait_is_escaped),
         TEST(a_permit_waits_no_longer_than_it_asks_for),
         TEST(a_permit_waits_while_the_server_learns),
         TEST(at_most_100_permits_of_a_connection_wait),
