@@ -428,6 +428,9 @@ mutant hold-seized 'P11: a transfer can be seized twice' \
     for (size_t i = 0; i < hold->part_count; i++) {
         doorman__hold_parts(transfer)[i].amount = doorman__hold_parts(hold)[i].amount;
     }' --holds
+mutant hold-spent 'P11: a transfer that was seized is answered as one that can be seized' \
+    'if (transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now) {' \
+    'if (transfer->end.at <= permits->at.now) {' --holds --favour delay,double
 mutant hold-lowered 'P15: after a limit was lowered, as much as it has now may be held besides' \
     'charge->offer = held >= most || learns || after ? 0 : most - held;' \
     'charge->offer = learns || after ? 0 : held >= most ? most : most - held;' --holds
