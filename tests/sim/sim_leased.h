@@ -82,7 +82,8 @@ typedef struct sim_leased_user {
     size_t process; /* to which it sends */
     double pace;    /* seconds between two permits */
     uint64_t request_ids;
-    size_t granted[SIM_RESOURCES]; /* permits since the last call of sim_leased_ask_all */
+    /* permits since the last call of sim_leased_ask_all */
+    size_t granted[SIM_RESOURCES], refused[SIM_RESOURCES];
 } sim_leased_user;
 
 struct sim_leased_run {

@@ -187,7 +187,7 @@ void sim_leased_ask_all(sim_world *world) {
     run->asks = run->all = true;
     for (size_t i = 0; i < world->client_count; i++) {
         for (size_t j = 0; j < world->resource_count; j++) {
-            run->users[i].granted[j] = 0;
+            run->users[i].granted[j] = run->users[i].refused[j] = 0;
             sim_set_wants(world, i, j, 0);
         }
     }
@@ -201,11 +201,17 @@ static bool has_room(const sim_world *world, size_t resource) {
     return rules->matched && rules->capacity >= (double)most;
 }
 
+/* A lease follows use, so it has little to spare, and a few permits of a rate can each come just
+ * after that of another client. */
+#define CHANCE 16
+
 void sim_leased_check_granted(sim_world *world) {
     for (size_t i = 0; i < world->client_count; i++) {
+        const sim_leased_user *user = &world->leased->users[i];
         if (!world->clients[i].client) continue;
         for (size_t j = 0; j < world->resource_count; j++) {
-            if (world->leased->users[i].granted[j] || !has_room(world, j)) continue;
+            bool by_chance = user->refused[j] > 0 && user->refused[j] < CHANCE;
+            if (user->granted[j] || by_chance || !has_room(world, j)) continue;
             sim_fail(world, "%s asks for %s for long, and gets none, although there is room",
                      world->clients[i].id, world->leased->places[j]);
         }

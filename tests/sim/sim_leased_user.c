@@ -168,15 +168,16 @@ static void take_hold(sim_world *world, const sim_leased_call *call, const sim_l
     if (!reply->id || now >= job->end) end_job(world, job);
 }
 
-static void count_grant(sim_world *world, const sim_leased_call *call) {
-    world->leased->users[call->client].granted[call->resource]++;
+static void count_reply(sim_world *world, const sim_leased_call *call, bool granted) {
+    sim_leased_user *user = &world->leased->users[call->client];
+    (granted ? user->granted : user->refused)[call->resource]++;
 }
 
 static void reply_to_job(sim_world *world, const sim_leased_call *call,
                          const sim_leased_reply *reply, sim_leased_job *job) {
     if (job->state == SIM_LEASED_ASKING && call->method == DOORMAN_ACQUIRE) {
+        count_reply(world, call, reply->granted);
         if (!reply->granted) return; /* it asks again */
-        count_grant(world, call);
         take_hold(world, call, reply, job);
     } else if (job->state == SIM_LEASED_HOLDING && call->method == DOORMAN_RENEW) {
         doorman_time end = call->sent_at + reply->expires_in;
@@ -194,7 +195,7 @@ void sim_leased_user_reply(sim_world *world, const sim_leased_reply *reply) {
         return;
     }
     if (call->job == SIM_LEASED_JOBS) {
-        if (reply->granted) count_grant(world, call);
+        count_reply(world, call, reply->granted);
         return;
     }
     sim_leased_job *job = &user->jobs[call->job];
