@@ -40,8 +40,8 @@ void server_waiting_end(struct service *service);
 /* Frees the state. Precondition: the socket is closed. */
 void server_waiting_destroy(struct service *service);
 
-/* Returns whether a message that is not read yet may ask to wait. Then its tree should be shared: see
- * server_memory_share. */
+/* Returns whether a message that is not read yet may ask to wait. Then its tree should be shared:
+ * see server_memory_share. */
 bool server_waiting_is_likely(const struct waiter *waiter, const char *text, size_t bytes);
 
 /* Lets the permits of a message wait, if it asks for that. Precondition: the message is read.

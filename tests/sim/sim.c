@@ -11,7 +11,8 @@
  *     sim throttle [--seed N] [--seconds N] [--output FOLDER]
  *
  * The runs of `faults` have leases. Those of `permits` have permits, and those of `holds` have
- * holds. Those of `leased` have leases and leased permits. The options are the same. `throttle` is a server with too many requests: see sim_throttle.c.
+ * holds. Those of `leased` have leases and leased permits. The options are the same. `throttle` is
+ * a server with too many requests: see sim_throttle.c.
  *
  *   --seeds    the number of seeds, which count up from the first one. Default: 10 for scenarios;
  *              for faults 1,000, or 1 where --seed is given
