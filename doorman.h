@@ -15679,11 +15679,12 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    back. A release says what is kept. So a release that arrives twice, or late, has no effect. A
  *    difference would be subtracted twice.
  * Repeats (P9). A repeated acquire with the same client_id, request_id and items renews the hold.
- *    It takes over the place of a waiting permit: the earlier ticket is refused as REPEATED, and
- *    the wait counts from the repeat. So its holder can measure its end from the repeat. A repeat
- *    that may not wait ends the wait, and is decided like a new permit. Other items with the same
- *    request_id are refused as REPEATED. A request_id that is released cancels a waiting permit,
- *    which is then refused as TIMED_OUT.
+ *    It takes over the place of a waiting permit, with its priority, `share` and `equal`: the
+ *    earlier ticket is refused as REPEATED, and the wait counts from the repeat. So its holder can
+ *    measure its end from the repeat. A repeat for a connection that is full is refused as
+ *    QUEUE_FULL, and the first one waits on. A repeat that may not wait ends the wait, and is
+ *    decided like a new permit. Other items with the same request_id are refused as REPEATED. A
+ *    request_id that is released cancels a waiting permit, which is then refused as TIMED_OUT.
  *       A transfer stays known after it was used, for as long as its source is held. Otherwise a
  *    late copy of the request would take units from the source a second time. Its holder would
  *    still use them.
@@ -16392,6 +16393,17 @@ static doorman__charge *doorman__permits_lacking(doorman_permits *permits, size_
     return first;
 }
 
+/* Returns whether one more permit of a connection may wait.
+ *   connection   0: there is none
+ *   repeated     takes the place of this permit; NULL: it is a new one */
+static bool doorman__connection_has_room(const doorman_permits *permits, uint64_t connection,
+                                         const doorman__wait *repeated) {
+    const doorman__owner *owner =
+        connection ? doorman__owner_find(permits, &connection, sizeof connection, true) : NULL;
+    return !owner || owner->wait_count < permits->options.connection_wait_max ||
+           (repeated && repeated->connection == owner);
+}
+
 /* Returns whether a bound on waiting permits is reached. A permit that moves is counted already. */
 static bool doorman__permits_queue_full(const doorman_permits *permits,
                                         const doorman_permit_request *request,
@@ -16403,12 +16415,9 @@ static bool doorman__permits_queue_full(const doorman_permits *permits,
     if (permits->holds.deciding) return false;
     const doorman__owner *owner =
         doorman__owner_find(permits, request->client_id, strlen(request->client_id), false);
-    const doorman__owner *connection =
-        doorman__owner_find(permits, &request->connection, sizeof request->connection, true);
     return permits->holds.waiting.count >= options->wait_max ||
            (owner && owner->wait_count >= options->client_wait_max) ||
-           (request->connection && connection &&
-            connection->wait_count >= options->connection_wait_max);
+           !doorman__connection_has_room(permits, request->connection, NULL);
 }
 
 /* Puts a waiting permit into a queue. Its time is over when it has waited as long as the permit and
@@ -16851,14 +16860,16 @@ static bool doorman__permits_repeat(doorman_permits *permits, const doorman_perm
         doorman__hold_refuse(permits, hold, DOORMAN_REASON_REPEATED);
         return false;
     }
+    bool has_room = doorman__connection_has_room(permits, request->connection, hold->wait);
+    *out = (doorman_permit){.pending = false};
     if (same && hold->state == DOORMAN__HELD) {
         doorman__hold_regrant(permits, hold, out);
-    } else if (same && hold->state == DOORMAN__WAITING) {
+    } else if (same && hold->state == DOORMAN__WAITING && has_room) {
         *status = doorman__hold_take_over(permits, hold, request, out);
     } else {
-        *out = (doorman_permit){.reason = DOORMAN_REASON_REPEATED};
+        out->reason = same ? DOORMAN_REASON_QUEUE_FULL : DOORMAN_REASON_REPEATED;
         doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, permits->wants[0].resource_id,
-                               permits->wants[0].key, NULL, DOORMAN_REASON_REPEATED, 0);
+                               permits->wants[0].key, NULL, out->reason, 0);
     }
     return true;
 }

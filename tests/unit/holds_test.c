@@ -749,6 +749,17 @@ static void queues_have_bounds(void **state) {
     request.connection = 0;
     assert_false(ask_with(&f, &request, "k", 1));
     assert_true(f.out.pending);
+    request.connection = 8; /* a repeat does not pass the bound */
+    assert_false(ask_with(&f, &request, "k", 1));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_QUEUE_FULL);
+    assert_false(f.out.pending);
+    assert_int_equal(info(&f).wait_count, 2); /* the first one waits on */
+    request.request_id = 1;                   /* it waits for this connection already */
+    assert_false(ask_with(&f, &request, "k", 1));
+    assert_true(f.out.pending);
+    assert_int_not_equal(next(&f), 0);
+    assert_int_equal(f.out.reason, DOORMAN_REASON_REPEATED);
+    request.connection = 0;
     request.request_id = 3;
     assert_false(ask_with(&f, &request, "k", 1)); /* the client has two already */
     assert_int_equal(f.out.reason, DOORMAN_REASON_QUEUE_FULL);
