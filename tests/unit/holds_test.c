@@ -1267,6 +1267,30 @@ static void holds_have_bounds(void **state) {
     stop(&f);
 }
 
+/* The bounds that the options have by default. */
+static void a_client_has_ten_thousand_holds_and_a_server_a_million(void **state) {
+    UNUSED;
+    enum { OF_CLIENT = 10000, OF_SERVER = 1000000 };
+    fixture f = start("{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 1e7}");
+    begin(&f);
+    for (int i = 0; i < OF_SERVER; i++) {
+        char client[16];
+        snprintf(client, sizeof client, "c%d", i / OF_CLIENT);
+        assert_true(ask(&f, client, (uint64_t)i % OF_CLIENT + 1, "k", 1, 0));
+        if (i != OF_CLIENT - 1) continue;
+        assert_false(ask(&f, client, OF_CLIENT + 1, "k", 1, 0));
+        assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_HOLDS);
+    }
+    assert_false(ask(&f, "one more", 1, "k", 1, 0));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_HOLDS);
+    assert_int_equal(info(&f).hold_count, OF_SERVER);
+    pass(&f, 100 * SECOND);
+    for (int i = 0; i <= OF_SERVER / 1000; i++) update(&f); /* each ends at most 1,000 */
+    assert_int_equal(info(&f).hold_count, 0);
+    assert_true(ask(&f, "one more", 1, "k", 1, 0));
+    stop(&f);
+}
+
 static void the_longest_held_holds_are_listed(void **state) {
     UNUSED;
     fixture f = start("{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 1000}");
@@ -2608,6 +2632,7 @@ int main(void) {
         cmocka_unit_test(permits_that_no_limit_concerns_any_more_are_granted),
         cmocka_unit_test(decisions_outlive_a_change_of_the_configuration),
         cmocka_unit_test(holds_have_bounds),
+        cmocka_unit_test(a_client_has_ten_thousand_holds_and_a_server_a_million),
         cmocka_unit_test(the_longest_held_holds_are_listed),
         cmocka_unit_test(the_permits_that_wait_are_listed),
         cmocka_unit_test(shadow_never_refuses_and_counts_what_fits),
