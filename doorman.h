@@ -1,11 +1,17 @@
 /*
- * doorman.h, version 0.1.0: global, distributed, client-side rate limiting, after the design that
- * YouTube published in 2016.
+ * doorman.h, version 0.1.0: rate limiting for many processes. Three parts work alone or together.
  *
- * Many processes use a resource whose capacity is limited. Examples are queries per second on a
- * database, and transactions at once. Each process asks a server for a share. The process gets a
- * LEASE: an amount that it may use for a limited time. The process limits itself to that amount.
- * The application never waits for the server before it uses the resource.
+ * LEASES, after the design that YouTube published in 2016. Many processes use a resource whose
+ * capacity is limited. Examples are queries per second on a database, and transactions at once.
+ * Each process asks a server for a share. The process gets a LEASE: an amount that it may use for a
+ * limited time. The process limits itself to that amount. The application never waits for the
+ * server before it uses the resource.
+ *
+ * PERMITS. A server decides on each request, by rules for each of very many keys: see "permits, the
+ * public part". A permit for something that lasts is a HOLD. It waits its turn in a queue, and its
+ * units come back if its holder crashes: see "holds, the public part".
+ *
+ * THROTTLE. A loaded server decides which requests it takes: see "throttle, the public part".
  *
  * DO THIS
  *
@@ -86,9 +92,13 @@
  *                     a lease receives TRY_LATER, and uses its fallback
  *     fallback        what a resource of a client may use while it has no lease: see
  *                     doorman_fallback
- *     permit          a decision on one request, for strict limits on very many keys: see "permits,
- *                     the public part". examples/permit_client.c asks a server for a permit, and
+ *     permit          a decision on one request, for strict limits on very many keys.
+ *                     examples/permit_client.c asks a server for a permit, and
  *                     examples/permits_only.c has permits without a network
+ *     hold            a granted permit whose units stay taken until they are released, or until its
+ *                     time to live ends. Its client renews it. examples/job_pool.c has holds
+ *     throttle        a bounded queue in front of the work of a server.
+ *                     examples/throttled_server.c has one
  *
  *     This is the life of a lease, on the clocks of holder and server:
  *
@@ -230,11 +240,11 @@
  *
  * WHAT IT IS NOT
  *
- *     Doorman does not protect a resource from clients that cheat. Each client must limit itself to
- *     its lease. Doorman promises that the sum of the leases never exceeds the capacity. What
- *     clients use without a lease is not part of this sum. The promise needs CONFIRMED handover,
- *     which is the default. It also needs clocks whose rates differ by at most the drift, which is
- *     5 % by default.
+ *     A lease does not protect a resource from clients that cheat. Each client must limit itself to
+ *     its lease. Use permits against strangers, and let a gateway ask for them. Doorman promises
+ *     that the sum of the leases never exceeds the capacity. What clients use without a lease is
+ *     not part of this sum. The promise needs CONFIRMED handover, which is the default. It also
+ *     needs clocks whose rates differ by at most the drift, which is 5 % by default.
  *
  * SOURCES
  *
