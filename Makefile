@@ -410,6 +410,7 @@ lint: $(HTTP_FILES) ## run clang-tidy, cppcheck and others, if they are installe
 	    $(wildcard *.c server/*.c examples/*.c*) && $(CPPCHECK) --language=c -DCLOCK_MONOTONIC=1 \
 	    -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG doorman.h)
 	@$(call lint,shellcheck,$(SCRIPTS))
+	@sh tests/sim/mutants.sh --check
 	@$(call lint,codespell,$(filter-out build,$(wildcard *)) .ci/*)
 	@$(call lint,clang-tidy,,printf '%s\n' $(TIDY_RUNS) | \
 	    xargs -P 2 -I RUN sh -c 'clang-tidy --quiet RUN 2>/dev/null')
