@@ -124,7 +124,7 @@
  * THE API, by group. The documentation of each function is above its declaration.
  *
  *     status         doorman_status_name
- *     configuration  doorman_config_create  _destroy  _read
+ *     configuration  doorman_config_create  _destroy  _read  _fits
  *     shares         doorman_shares
  *     messages       doorman_method_name
  *     upstream       doorman_upstream_due  _request  _response  _failed
@@ -493,6 +493,15 @@ DOORMAN_API void doorman_config_destroy(doorman_config *config);
  *   cost   O(1) */
 DOORMAN_API void doorman_config_read(const doorman_config *config, doorman_config_options *out);
 
+/* Checks whether a node can use a configuration (G8).
+ *   has_parent   whether the node has a parent
+ *   error        may be NULL; names the first wrong field
+ *   returns      OK | INVALID_ARGUMENT: the node has a parent, and a template has a capacity; or
+ *                the node has no parent, a limit is leased, and no template has a capacity
+ *   cost         O(limits of all templates) */
+DOORMAN_API doorman_status doorman_config_fits(const doorman_config *config, bool has_parent,
+                                               doorman_error *error);
+
 /* ---- shares, the public part -------------------------------------------------------------- */
 
 /* What one holder wants. */
@@ -845,8 +854,8 @@ DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL has no 
  * dropped (G5). The counters of permits stay too (P15).
  *   config    must stay valid until the next call of this function or of doorman_server_destroy.
  *             After OK the caller may destroy the previous configuration
- *   returns   OK | INVALID_ARGUMENT (NULL; or the server has a parent, and a template has a
- *             capacity) | OUT_OF_MEMORY. After an error the previous configuration stays in use
+ *   returns   OK | INVALID_ARGUMENT (NULL, or doorman_config_fits refuses it) | OUT_OF_MEMORY. After
+ *             an error the previous configuration stays in use
  *   cost      O(resources * templates). A resource that loses its template also needs O(holders log
  *             holders). A template whose glob is new, or was at another index, also needs
  *             O(templates) */
@@ -3950,6 +3959,8 @@ static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
  *    fields are checked, so that all errors can be listed.
  * G6 The refresh interval is more than 0 and at most the lease length. If there is a template `*`,
  *    it is the last template.
+ * G8 A node gets its capacities from its parent. So the configuration of a node with a parent has
+ *    only limits. Without a parent and without any capacity, no limit can be leased.
  * G9 If learning_mode_duration is shorter than the longest lease, the configuration is accepted
  *    with a warning: after a change of master the leases may exceed the capacity (R8). The longest
  *    lease lasts for the lease length plus the default drift. A template with `immediate` handover,
@@ -5354,6 +5365,35 @@ void doorman_config_read(const doorman_config *config, doorman_config_options *o
                                     .reject_unmatched = config->reject_unmatched,
                                     .shadow = config->shadow,
                                     .shadow_count = config->shadow_count};
+}
+
+/* Returns the first leased limit of a template, or limit_count (P17). */
+static size_t doorman__template_first_leased(const doorman_template *template_) {
+    size_t i = 0;
+    while (i < template_->limit_count && !template_->limits[i].leased) i++;
+    return i;
+}
+
+doorman_status doorman_config_fits(const doorman_config *config, bool has_parent,
+                                   doorman_error *error) {
+    const size_t count = config->template_count;
+    size_t first = 0;
+    while (first < count && config->templates[first].without_capacity) first++;
+    if (has_parent && first < count) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "resources[%zu].capacity: must be absent, because a node with a "
+                             "parent gets its capacities from the parent. Only limits are allowed",
+                             first);
+    }
+    for (size_t i = 0; i < count && !has_parent && first == count; i++) {
+        size_t leased = doorman__template_first_leased(&config->templates[i]);
+        if (leased == config->templates[i].limit_count) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "resources[%zu].limits[%zu]: cannot be leased, because the node has "
+                             "no parent, and no template has a capacity",
+                             i, leased);
+    }
+    return DOORMAN_OK;
 }
 
 /* The algorithm for a resource that no template matches (G2). */
@@ -9214,24 +9254,6 @@ static double doorman__resource_overshoot(const doorman_server *server,
     return overshoot > most * 1e-9 ? overshoot : 0;
 }
 
-/* G8: returns the index of the first template that has a capacity, or template_count. */
-static size_t doorman__config_first_capacity(const doorman_config *config) {
-    size_t i = 0;
-    while (i < config->template_count && config->templates[i].without_capacity) i++;
-    return i;
-}
-
-/* G8: checks the configuration of a node with a parent. */
-static doorman_status doorman__server_check_limits(const doorman_config *config,
-                                                   doorman_error *error) {
-    size_t index = doorman__config_first_capacity(config);
-    if (index == config->template_count) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                         "config: resources[%zu].capacity: must be absent, because a node with a "
-                         "parent gets its capacities from the parent. Only limits are allowed",
-                         index);
-}
-
 static doorman_status doorman__server_check_options(const doorman_server_options *options,
                                                     doorman_error *error) {
     const char *wrong = NULL;
@@ -9249,8 +9271,11 @@ static doorman_status doorman__server_check_options(const doorman_server_options
         wrong = "seed: must not be 0, but random bits that are new for each process";
     }
     if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
-    if (!options->parent_count || !options->config) return DOORMAN_OK;
-    return doorman__server_check_limits(options->config, error);
+    doorman_error unfit = {""};
+    if (!options->config ||
+        doorman_config_fits(options->config, options->parent_count > 0, &unfit) == DOORMAN_OK)
+        return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "config: %s", unfit.text);
 }
 
 static void doorman__server_set_options(doorman_server *server,
@@ -9530,9 +9555,7 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     doorman__server_check_mastership(server);
     bool root = doorman__server_is_root(server);
     if (!config) return DOORMAN_INVALID_ARGUMENT;
-    if (!root && doorman__server_check_limits(config, NULL) != DOORMAN_OK) {
-        return DOORMAN_INVALID_ARGUMENT;
-    }
+    if (doorman_config_fits(config, !root, NULL) != DOORMAN_OK) return DOORMAN_INVALID_ARGUMENT;
     size_t bytes = (config->template_count + 1) * sizeof(doorman_time);
     doorman_time *learned_at = (doorman_time *)doorman__zalloc(bytes);
     if (!learned_at || doorman_permits_configure(server->permits, config) != DOORMAN_OK) {

@@ -575,9 +575,14 @@ void server_apply_config(struct service *service, doorman_config *config,
     if (!valid) server_problems_text(problems, error);
     pthread_mutex_lock(&service->lock);
     if (valid) {
+        doorman_error unfit = {""};
         doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
+        (void)doorman_config_fits(config, service->settings->parents.count > 0, &unfit);
         loaded = status == DOORMAN_OK;
-        if (!loaded) snprintf(error, sizeof error, "%s", server_config_refusal(status));
+        if (!loaded) {
+            snprintf(error, sizeof error, "%s",
+                     *unfit.text ? unfit.text : server_status_text(status));
+        }
     }
     if (loaded) {
         last = service->config;

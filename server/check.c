@@ -50,22 +50,6 @@ void server_log_problems(const struct settings *settings, const struct config_pr
     }
 }
 
-/* G8: refuses a capacity in the configuration of a node with a parent. */
-static enum exit_status check_limits(const struct settings *settings,
-                                     const doorman_config *config) {
-    doorman_config_options read;
-    enum exit_status exit_status = CONTINUE;
-    doorman_config_read(config, &read);
-    for (size_t i = 0; i < read.template_count && settings->parents.count > 0; i++) {
-        if (read.templates[i].without_capacity || exit_status != CONTINUE) continue;
-        exit_status = server_fatal_error(EXIT_ERROR,
-                                         "%s: resources[%zu].capacity: must be absent, because "
-                                         "a node with a parent gets its capacities from the parent",
-                                         settings->config, i);
-    }
-    return exit_status;
-}
-
 static enum exit_status print_result(const struct settings *settings,
                                      const struct config_problems *warnings,
                                      const doorman_config *config) {
@@ -81,10 +65,12 @@ enum exit_status server_check_config(const struct settings *settings) {
     struct service service = {.settings = settings};
     struct config_problems problems = {.count = 0};
     enum exit_status exit_status = server_election_create(&service);
+    doorman_error unfit = {""};
     if (exit_status == CONTINUE && server_fetch_config(&service, &problems)) {
-        exit_status = check_limits(settings, service.config);
-        if (exit_status == CONTINUE)
-            exit_status = print_result(settings, &problems, service.config);
+        bool fits =
+            doorman_config_fits(service.config, settings->parents.count > 0, &unfit) == DOORMAN_OK;
+        exit_status = fits ? print_result(settings, &problems, service.config)
+                           : server_fatal_error(EXIT_ERROR, "%s: %s", settings->config, unfit.text);
     } else if (exit_status == CONTINUE) {
         exit_status = server_config_error(settings->config, &problems);
     }

@@ -11,12 +11,4 @@ static inline void server_set_epoch(struct service *service, doorman_time now) {
     doorman_server_set_epoch(service->server, time.tv_sec * DOORMAN_SECOND + time.tv_nsec, now);
 }
 
-/* Returns why a valid configuration cannot be used (G8). */
-static inline const char *server_config_refusal(doorman_status status) {
-    return status == DOORMAN_INVALID_ARGUMENT
-               ? "a template has a capacity; a node with a parent gets its capacities from the "
-                 "parent, so only limits are allowed"
-               : server_status_text(status);
-}
-
 #endif

@@ -9,6 +9,9 @@
     "{\"name\": \"all\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1000, "     \
     "\"window\": \"month\"}]}]}"
 #define CAPACITY "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 10}]}"
+#define LEASED                                                                                     \
+    "{\"resources\": [{\"identifier_glob\": \"login\", \"limits\": [{\"name\": \"share\", "        \
+    "\"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": \"leased\"}]}]}"
 #define ACQUIRE                                                                                    \
     "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"detail\": true, \"item\": "              \
     "[{\"resource_id\": \"login\", \"key\": \"alice\"}]}]}}"
@@ -101,7 +104,7 @@ static void a_node_with_a_parent_decides_by_its_own_limits(void **state) {
     assert_false(acquire(&leaf));
     file_write(leaf.process->config, CAPACITY);
     process_signal(leaf.process, SIGHUP);
-    process_await(leaf.process, "a template has a capacity", 1);
+    process_await(leaf.process, "resources[0].capacity: must be absent", 1);
     assert_false(acquire(&leaf)); /* the last configuration stays in force */
     file_write(leaf.process->config, LIMITS("3"));
     process_signal(leaf.process, SIGHUP);
@@ -128,6 +131,22 @@ static void a_node_with_a_parent_refuses_capacities(void **state) {
     const char *const valid[] = {"--config", process->config,  "--parent",
                                  "ipc:///x", "--check-config", NULL};
     assert_int_equal(process_run(process, valid, NULL), 0);
+}
+
+/* G8, P17: nothing could ever give the server this lease. */
+static void a_root_refuses_a_leased_limit_without_any_capacity(void **state) {
+    (void)state;
+    struct process *process = process_new();
+    file_write(process->config, LEASED);
+    const char *const arguments[] = {"--config", process->config, "--check-config", NULL};
+    assert_int_equal(process_run(process, arguments, NULL), 1);
+    assert_int_equal(process_logged(process, "resources[0].limits[0]: cannot be leased"), 1);
+    struct server root = server_start(LIMITS("1"), NULL);
+    file_write(root.process->config, LEASED);
+    process_signal(root.process, SIGHUP);
+    process_await(root.process, "resources[0].limits[0]: cannot be leased", 1);
+    assert_true(acquire(&root)); /* the last configuration stays in force */
+    server_stop(&root);
 }
 
 static void a_node_with_a_parent_and_no_limits_refuses_all_permits(void **state) {
@@ -159,6 +178,7 @@ int main(void) {
         TEST(administration_is_not_possible_over_nng),
         TEST(a_node_with_a_parent_decides_by_its_own_limits),
         TEST(a_node_with_a_parent_refuses_capacities),
+        TEST(a_root_refuses_a_leased_limit_without_any_capacity),
         TEST(a_node_with_a_parent_and_no_limits_refuses_all_permits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

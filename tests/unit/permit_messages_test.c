@@ -271,6 +271,31 @@ static void a_new_configuration_keeps_the_counters(void **state) {
     node_stop(n);
 }
 
+/* G8, P17: such a limit could never grant anything. */
+static void a_root_refuses_a_leased_limit_without_any_capacity(void **state) {
+    UNUSED;
+    static const char leased[] =
+        "{\"resources\": [{\"identifier_glob\": \"a\", \"limits\": []}, "
+        "{\"identifier_glob\": \"b\", \"limits\": [{\"name\": \"day\", \"kind\": \"FIXED_WINDOW\", "
+        "\"limit\": 1, \"window\": \"day\"}, {\"name\": \"share\", \"per\": \"resource\", "
+        "\"kind\": \"TOKEN_BUCKET\", \"rate\": \"leased\"}]}]}";
+    doorman_config *wrong = config_of(leased), *config = config_of(limits);
+    doorman_error error = {""};
+    doorman_server_options options = {.node = "root", .config = wrong, .seed = {1, 2}};
+    node *n = calloc(1, sizeof *n);
+    assert_non_null(n);
+    assert_int_equal(doorman_server_create(&n->server, &options, &error, 0),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "config: resources[1].limits[1]: cannot be leased"));
+    assert_int_equal(doorman_config_fits(wrong, true, &error), DOORMAN_OK);
+    options.config = config;
+    assert_int_equal(doorman_server_create(&n->server, &options, &error, 0), DOORMAN_OK);
+    assert_int_equal(doorman_server_configure(n->server, wrong, 0), DOORMAN_INVALID_ARGUMENT);
+    doorman_config_destroy(wrong);
+    n->config = config;
+    node_stop(n);
+}
+
 /* G8 */
 static void a_node_with_a_parent_may_have_limits_alone(void **state) {
     UNUSED;
@@ -1225,6 +1250,7 @@ int main(void) {
         cmocka_unit_test(a_server_that_learns_decides_on_permits),
         cmocka_unit_test(a_template_without_limits_has_no_permits_and_without_capacity_no_leases),
         cmocka_unit_test(a_new_configuration_keeps_the_counters),
+        cmocka_unit_test(a_root_refuses_a_leased_limit_without_any_capacity),
         cmocka_unit_test(a_node_with_a_parent_may_have_limits_alone),
         cmocka_unit_test(a_node_without_a_configuration_refuses_all_permits),
         cmocka_unit_test(the_loop_of_the_server_removes_fresh_counters),
