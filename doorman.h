@@ -854,8 +854,8 @@ DOORMAN_API void doorman_server_destroy(doorman_server *server); /* NULL has no 
  * dropped (G5). The counters of permits stay too (P15).
  *   config    must stay valid until the next call of this function or of doorman_server_destroy.
  *             After OK the caller may destroy the previous configuration
- *   returns   OK | INVALID_ARGUMENT (NULL, or doorman_config_fits refuses it) | OUT_OF_MEMORY. After
- *             an error the previous configuration stays in use
+ *   returns   OK | INVALID_ARGUMENT (NULL, or doorman_config_fits refuses it) | OUT_OF_MEMORY.
+ *             After an error the previous configuration stays in use
  *   cost      O(resources * templates). A resource that loses its template also needs O(holders log
  *             holders). A template whose glob is new, or was at another index, also needs
  *             O(templates) */

@@ -9,10 +9,10 @@
  * more thread takes part in the election of the master and watches the configuration. With HTTP,
  * one more thread makes pages and metrics.
  *
- * G8 A node with a parent gets its capacities from the parent. Its own --config may only have
- *    limits of permits.
- *    When a node gets the first request for a resource, it requests the resource from its parent at
- *    once (T4). All processes of a node use the name of the node in requests to the parent (T5).
+ * With --parent, the capacities come from the parent, so --config may only have limits of permits
+ * (G8). When a node gets the first request for a resource, it requests the resource from its parent
+ * at once (T4). All processes of a node use the name of the node in requests to the parent (T5).
+ *
  * V1 The server reloads the configuration on SIGHUP, when the file changes or is replaced, and when
  *    the etcd key changes. It reloads certificates and tokens in the same way. If something new is
  *    invalid, the server refuses it and keeps the last one. If the configuration file is deleted,
