@@ -1346,6 +1346,7 @@ static const char *const other_functions[] = {
     "doorman_election_answered",      "doorman_permit_client_release",
     "doorman_agent_release",          "doorman_agent_read_hold",
     "doorman_client_report_overload", "doorman_resource_report_overload",
+    "doorman_config_fits",
 };
 
 static void limiters_start(doorman_time now) {
@@ -1374,6 +1375,7 @@ static void limiters_and_clients_work_without_memory(void **state) {
     s->now += 20 * SECOND;
     memory_fails_from(1);
     limiters_start(s->now);
+    assert_int_equal(doorman_config_fits(s->config, false, NULL), DOORMAN_OK);
     assert_int_equal(doorman_client_set_wants(s->resources[0][0], 50, s->now), DOORMAN_OK);
     assert_int_equal(doorman_client_try(s->resources[0][0], 1, NULL, s->now), DOORMAN_ALLOWED);
     const doorman_overload_report report = {.interval = SECOND, .arrived = 30, .refused = 20};
