@@ -22799,13 +22799,20 @@ static void doorman__batch_fail(doorman_permit_client *client, bool alive, doorm
     }
 }
 
+/* Returns how many items the message, or its response, has for a call. Nobody knows what a seizure
+ * brings. */
+static size_t doorman__call_items(const doorman__call *call) {
+    bool seizes = call->kind == DOORMAN__CALL_SEIZURE;
+    return seizes ? DOORMAN_PERMIT_ITEMS_MAX : call->request.item_count;
+}
+
 /* Returns whether a call fits in the message that has `items` and `bytes` already. */
 static bool doorman__batch_fits(const doorman_permit_client *client, const doorman__call *call,
                                 size_t items, size_t bytes) {
     size_t count = client->message_count;
     if (count == 0) return true;
     if (call->alone || client->message[0]->alone || count >= client->message_capacity) return false;
-    return items + call->request.item_count <= DOORMAN__MESSAGE_ITEMS &&
+    return items + doorman__call_items(call) <= DOORMAN__MESSAGE_ITEMS &&
            bytes + call->text_bytes <= DOORMAN__MESSAGE_TEXT;
 }
 
@@ -22878,7 +22885,7 @@ static doorman_time doorman__batch_fill(doorman_permit_client *client, const doo
     assert(client->message_count == 0 && from->first);
     while (from->first && doorman__batch_fits(client, from->first, items, bytes)) {
         doorman__call *call = from->first;
-        items += call->request.item_count;
+        items += doorman__call_items(call);
         bytes += call->text_bytes;
         last = doorman__later(last, doorman__batch_put(client, call, now));
     }
@@ -22971,8 +22978,13 @@ static bool doorman__permit_client_request(doorman_permit_client *client, doorma
 
 /* ---- permit client: a response */
 
-static bool doorman__decision_valid(const doorman_permit *permit, const doorman__call *call) {
-    size_t count = call->request.item_count;
+/* Checks the decision on a permit. If its call has its result already, its hold may still follow
+ * the decision. If both are NULL, nothing reads the decision.
+ *   hold   that the permit asks for; NULL: none */
+static bool doorman__decision_valid(const doorman_permit *permit, const doorman__call *call,
+                                    const doorman__client_hold *hold) {
+    if (!call && !hold) return true;
+    size_t count = call ? call->request.item_count : hold->item_count;
     if (!permit->granted) {
         return (unsigned)permit->reason < DOORMAN_REASON_COUNT && permit->item_index < count &&
                doorman__duration_valid(permit->valid_for) &&
@@ -23034,8 +23046,8 @@ static bool doorman__decisions_valid(const doorman_permit_client *client,
     if (response->method != DOORMAN_ACQUIRE) return doorman__results_valid(client, response);
     if (response->permit_count != client->message_count) return false;
     for (size_t i = 0; i < client->message_count; i++) {
-        const doorman__call *call = client->message[i];
-        if (call && !doorman__decision_valid(&response->permits[i], call)) return false;
+        const doorman__client_hold *hold = doorman__message_hold(client, i);
+        if (!doorman__decision_valid(&response->permits[i], client->message[i], hold)) return false;
     }
     return true;
 }
@@ -23406,7 +23418,7 @@ static doorman_status doorman__lane_response(doorman_permit_client *client,
     }
     doorman__call *call = lane->call;
     bool valid = response->method == DOORMAN_ACQUIRE && response->permit_count == 1 &&
-                 (!call || doorman__decision_valid(response->permits, call));
+                 doorman__decision_valid(response->permits, call, lane->hold);
     if (!valid) {
         doorman__lane_return(client, lane, true, now);
         return DOORMAN_INVALID_ARGUMENT;
@@ -23730,6 +23742,8 @@ static void doorman__transfer_queue(doorman_permit_client *client, doorman__clie
     client->call_count++;
     client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
     call->kind = DOORMAN__CALL_TRANSFER;
+    call->request.item_count = hold->item_count;
+    call->text_bytes = hold->text_bytes;
     call->hold = hold;
     call->hold_request = (doorman_hold_request){.id = hold->id,
                                                 .request_id = client->hold_number,

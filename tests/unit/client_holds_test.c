@@ -496,6 +496,36 @@ static void a_transfer_takes_its_units_at_once(void **state) {
     world_end(w);
 }
 
+/* P21: the response to each transfer lists all items of its hold. */
+static void a_message_has_no_more_transfers_than_a_response_has_room_for(void **state) {
+    UNUSED;
+    world *w = world_start();
+    doorman_permit_item items[DOORMAN_PERMIT_ITEMS_MAX];
+    doorman_permit_grant grants[DOORMAN_PERMIT_ITEMS_MAX];
+    double amounts[DOORMAN_PERMIT_ITEMS_MAX] = {1};
+    for (size_t i = 0; i < DOORMAN_PERMIT_ITEMS_MAX; i++) {
+        items[i] = (doorman_permit_item){.resource_id = "job", .cost = 100};
+        grants[i] = (doorman_permit_grant){.granted = 100};
+    }
+    const doorman_permit_request request = {
+        .items = items, .item_count = DOORMAN_PERMIT_ITEMS_MAX, .hold = &w->hold};
+    assert_int_equal(doorman_permit_client_acquire(w->client, &request, SECOND, w, NULL, w->now),
+                     DOORMAN_OK);
+    take(w, DOORMAN_ACQUIRE);
+    const doorman_permit permit = {.granted = true,
+                                   .items = grants,
+                                   .item_count = DOORMAN_PERMIT_ITEMS_MAX,
+                                   .hold_id = 77,
+                                   .expires_in = 15 * SECOND};
+    respond_permit(w, w->upstream, &permit);
+    assert_true(next(w) && w->acquired.granted);
+    const size_t most = DOORMAN__MESSAGE_ITEMS / DOORMAN_PERMIT_ITEMS_MAX;
+    for (size_t i = 0; i < most + 1; i++) transfer(w, amounts, DOORMAN_PERMIT_ITEMS_MAX);
+    take(w, DOORMAN_TRANSFER);
+    assert_int_equal(w->request.hold_count, most);
+    world_end(w);
+}
+
 /* A release says what is kept. Before the transfer it would also release what is moved. */
 static void a_release_does_not_overtake_a_transfer(void **state) {
     UNUSED;
@@ -611,6 +641,38 @@ static void the_kill_switch_keeps_what_is_granted_later(void **state) {
     release(w);
     take(w, DOORMAN_RELEASE);
     world_end(w);
+}
+
+/* The permit of this hold has its result already, so no caller compares the answer with it. */
+static void a_broken_answer_for_a_hold_whose_caller_is_gone_is_refused(void **state) {
+    UNUSED;
+    const doorman_permit_grant item = {.granted = -1};
+    const doorman_permit broken[] = {
+        {.granted = true, .hold_id = 77, .expires_in = SECOND},
+        {.granted = true, .hold_id = 77, .items = &item, .item_count = 1, .expires_in = SECOND},
+        {.granted = true, .hold_id = 77, .expires_in = -SECOND}};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        for (int in_lane = 0; in_lane < 2; in_lane++) {
+            world *w = world_start();
+            if (in_lane) {
+                assert_int_equal(doorman_permit_client_add_lane(w->client, &w->lane), DOORMAN_OK);
+            }
+            doorman_upstream *upstream = in_lane ? w->lane : w->upstream;
+            acquire_for(w, 2, in_lane ? SECOND : 0, SECOND);
+            assert_true(take_from(w, upstream, DOORMAN_ACQUIRE));
+            doorman_permit_client_kill_switch(w->client, true);
+            assert_true(next(w) && w->acquired.granted);
+            const doorman_response response = {.method = DOORMAN_ACQUIRE,
+                                               .is_master = true,
+                                               .permits = &broken[i],
+                                               .permit_count = 1};
+            assert_int_equal(
+                doorman_upstream_response(upstream, w->request.sequence, &response, w->now),
+                DOORMAN_INVALID_ARGUMENT);
+            assert_true(held(w).gone);
+            world_end(w);
+        }
+    }
 }
 
 /* ---- clients, a server, a network and an account -------------------------------------------- */
@@ -1103,6 +1165,7 @@ int main(void) {
         cmocka_unit_test(a_queue_leaves_time_for_its_answer),
         cmocka_unit_test(a_canceled_wait_is_released_in_the_queue),
         cmocka_unit_test(a_transfer_takes_its_units_at_once),
+        cmocka_unit_test(a_message_has_no_more_transfers_than_a_response_has_room_for),
         cmocka_unit_test(a_release_does_not_overtake_a_transfer),
         cmocka_unit_test(a_refused_transfer_gives_its_units_back),
         cmocka_unit_test(a_late_answer_to_a_transfer_does_not_change_its_result),
@@ -1110,6 +1173,7 @@ int main(void) {
         cmocka_unit_test(a_seizure_of_what_is_gone_is_refused),
         cmocka_unit_test(in_shadow_a_granted_hold_is_renewed_and_released),
         cmocka_unit_test(the_kill_switch_keeps_what_is_granted_later),
+        cmocka_unit_test(a_broken_answer_for_a_hold_whose_caller_is_gone_is_refused),
         cmocka_unit_test(holds_never_add_up_to_more_than_the_limit_and_never_leak),
     };
     return run_all(tests);
