@@ -21524,6 +21524,7 @@ typedef struct doorman__call {
     size_t failures;
     size_t place; /* SENT: its index in the message */
     doorman_time sent_max_wait;
+    doorman_time waits_until;          /* WAIT: in a queue of a server; 0: it was not sent yet */
     struct doorman__permit_lane *lane; /* SENT: NULL: the call is in the message of the client */
     struct doorman__client_hold *hold; /* NULL: the call concerns no hold */
     struct doorman__call *peer;        /* a transfer: its result, and the other way round */
@@ -22818,10 +22819,15 @@ static bool doorman__batch_fits(const doorman_permit_client *client, const doorm
 
 /* Prepares a permit for a message.
  *   max_wait   the server may let the caller wait no longer than its timeout. The answer to a
- *              permit that may queue must also come in time */
+ *              permit that may queue must also come in time, and the wait for another server counts
+ *              as a wait */
 static void doorman__permit_put(doorman__call *call, doorman_permit_request *to, doorman_time now) {
     doorman_time rest = doorman__later(call->deadline - now, 0);
-    if (call->kind == DOORMAN__CALL_WAIT) rest -= doorman__earlier(rest / 4, DOORMAN_SECOND);
+    if (call->kind == DOORMAN__CALL_WAIT) {
+        rest -= doorman__earlier(rest / 4, DOORMAN_SECOND);
+        if (!call->waits_until) call->waits_until = doorman__after(now, call->request.max_wait);
+        rest = doorman__earlier(rest, doorman__later(call->waits_until - now, 0));
+    }
     *to = call->request;
     to->max_wait = call->sent_max_wait = doorman__earlier(call->request.max_wait, rest);
 }

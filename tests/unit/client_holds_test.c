@@ -434,6 +434,30 @@ static void a_queue_leaves_time_for_its_answer(void **state) {
     world_end(w);
 }
 
+/* P7: all waits together last at most max_wait, also if servers change. */
+static void a_repeated_wait_asks_for_the_rest_of_its_time(void **state) {
+    UNUSED;
+    world *w = world_start();
+    acquire_for(w, 1, 10 * SECOND, 60 * SECOND);
+    take(w, DOORMAN_ACQUIRE);
+    assert_int_equal(w->request.permits[0].max_wait, 10 * SECOND);
+    w->now += 4 * SECOND;
+    doorman_upstream_failed(w->upstream, w->request.sequence, w->now);
+    take(w, DOORMAN_ACQUIRE);
+    assert_int_equal(w->request.permits[0].max_wait, 6 * SECOND);
+    w->now += 7 * SECOND;
+    doorman_upstream_failed(w->upstream, w->request.sequence, w->now);
+    w->now = doorman_upstream_due(w->upstream);
+    take(w, DOORMAN_ACQUIRE);
+    assert_int_equal(w->request.permits[0].max_wait, 0);
+    grant(w, 77, 1, 0, 15 * SECOND);
+    assert_true(next(w) && w->acquired.granted);
+    release(w);
+    take(w, DOORMAN_RELEASE);
+    respond_hold(w, 77, 0, 0);
+    world_end(w);
+}
+
 static void a_canceled_wait_is_released_in_the_queue(void **state) {
     UNUSED;
     world *w = world_start();
@@ -1163,6 +1187,7 @@ int main(void) {
         cmocka_unit_test(a_renewal_under_way_is_followed_by_the_release),
         cmocka_unit_test(a_permit_that_waits_delays_no_other_message),
         cmocka_unit_test(a_queue_leaves_time_for_its_answer),
+        cmocka_unit_test(a_repeated_wait_asks_for_the_rest_of_its_time),
         cmocka_unit_test(a_canceled_wait_is_released_in_the_queue),
         cmocka_unit_test(a_transfer_takes_its_units_at_once),
         cmocka_unit_test(a_message_has_no_more_transfers_than_a_response_has_room_for),
