@@ -13826,9 +13826,10 @@ typedef struct doorman__hold_list {
 
 /* All holds, and all permits that wait: see >>holds. */
 typedef struct doorman__holds {
-    doorman__hold_list granted; /* HELD, TRANSFERRED and SPENT */
+    doorman__hold_list granted; /* HELD and TRANSFERRED */
+    doorman__hold_list spent;
     doorman__hold_list waiting;
-    doorman__chains by_id;      /* of the list `granted` */
+    doorman__chains by_id;      /* of the lists `granted` and `spent` */
     doorman__chains by_request; /* by client and request_id */
     doorman__chains by_key;     /* waiting permits with `share`, by resource and key */
     doorman__chains owners;     /* clients with holds, and connections with waiting permits */
@@ -15879,7 +15880,8 @@ static void doorman__hold_prefetch_neighbours(const doorman_permits *permits,
 static doorman__hold_list *doorman__holds_list(doorman_permits *permits,
                                                doorman__hold_state state) {
     if (state == DOORMAN__NEW) return NULL;
-    return state == DOORMAN__WAITING ? &permits->holds.waiting : &permits->holds.granted;
+    if (state == DOORMAN__WAITING) return &permits->holds.waiting;
+    return state == DOORMAN__SPENT ? &permits->holds.spent : &permits->holds.granted;
 }
 
 static void doorman__hold_unlink(doorman__hold_list *list, doorman__hold *hold) {
@@ -15910,8 +15912,9 @@ static void doorman__hold_enter(doorman_permits *permits, doorman__hold *hold,
     if (from != to && to) doorman__hold_append(to, hold);
     if (hold->state == DOORMAN__WAITING) hold->owner->wait_count--;
     if (state == DOORMAN__WAITING) hold->owner->wait_count++;
-    if (from != to && from == &permits->holds.granted) hold->owner->hold_count--;
-    if (from != to && to == &permits->holds.granted) hold->owner->hold_count++;
+    /* HELD, TRANSFERRED and SPENT are counted */
+    hold->owner->hold_count += state >= DOORMAN__HELD;
+    hold->owner->hold_count -= hold->state >= DOORMAN__HELD;
     hold->state = state;
 }
 
@@ -15992,8 +15995,9 @@ static void doorman__hold_queue_leave(doorman_permits *permits, doorman__wait *w
 
 /* ---- holds: creating and freeing */
 
+/* Returns how many holds and transfers there are, used transfers included. */
 static size_t doorman__holds_count(const doorman_permits *permits) {
-    return permits->holds.granted.count + permits->holds.waiting.count;
+    return permits->holds.granted.count + permits->holds.spent.count;
 }
 
 /* Gives memory of the heap back after many holds have ended. */
@@ -16016,7 +16020,7 @@ static bool doorman__chains_ready(doorman__chains *nodes) {
 static bool doorman__holds_has_room(const doorman_permits *permits, const char *client_id,
                                     size_t bytes) {
     const doorman__owner *owner = doorman__owner_find(permits, client_id, strlen(client_id), false);
-    return permits->holds.granted.count < permits->options.hold_max &&
+    return doorman__holds_count(permits) < permits->options.hold_max &&
            (!owner || owner->hold_count < permits->options.client_hold_max) &&
            doorman__permits_has_memory(permits, bytes);
 }
@@ -16049,7 +16053,8 @@ static doorman__hold *doorman__hold_create(doorman_permits *permits, const char 
                                            size_t count) {
     doorman__holds *holds = &permits->holds;
     size_t bytes = doorman__parts_bytes(parts, count);
-    bool room = doorman__timers_reserve(&holds->ends, doorman__holds_count(permits) + 1) &&
+    size_t ends = holds->granted.count + holds->waiting.count + 1;
+    bool room = doorman__timers_reserve(&holds->ends, ends) &&
                 doorman__chains_ready(&holds->by_id) && doorman__chains_ready(&holds->by_request);
     doorman__hold *hold = room ? (doorman__hold *)doorman__zalloc(bytes) : NULL;
     if (!hold) return NULL;
@@ -17696,16 +17701,21 @@ bool doorman_permits_next_decision(doorman_permits *permits, uint64_t *ticket,
 
 #define DOORMAN__LISTED_HOLDS 100
 
+/* Returns the next hold of a list, or NULL at the end. */
+static const doorman__hold *doorman__hold_list_next(const doorman__hold_list *list,
+                                                    doorman_cursor *cursor) {
+    const doorman__hold *hold = list->first;
+    for (uint64_t i = 0; hold && i < cursor->position; i++) hold = hold->later;
+    cursor->at_end = !hold || cursor->position >= DOORMAN__LISTED_HOLDS;
+    if (cursor->at_end) return NULL;
+    cursor->position++;
+    return hold;
+}
+
 bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *cursor,
                                doorman_permits_hold *out) {
-    const doorman__hold *hold = permits->holds.granted.first;
-    uint64_t skipped = 0;
-    for (; hold; hold = hold->later) {
-        if (hold->state != DOORMAN__SPENT && skipped++ == cursor->position) break;
-    }
-    cursor->at_end = !hold || cursor->position >= DOORMAN__LISTED_HOLDS;
-    if (cursor->at_end) return false;
-    cursor->position++;
+    const doorman__hold *hold = doorman__hold_list_next(&permits->holds.granted, cursor);
+    if (!hold) return false;
     bool held = hold->state == DOORMAN__HELD;
     const doorman__hold_part *first = doorman__hold_parts(hold);
     *out = (doorman_permits_hold){.client_id = held ? doorman__owner_name(hold->owner) : NULL,
@@ -17721,11 +17731,8 @@ bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *c
 
 bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *cursor,
                                doorman_permits_wait *out) {
-    const doorman__hold *hold = permits->holds.waiting.first;
-    for (uint64_t i = 0; hold && i < cursor->position; i++) hold = hold->later;
-    cursor->at_end = !hold || cursor->position >= DOORMAN__LISTED_HOLDS;
-    if (cursor->at_end) return false;
-    cursor->position++;
+    const doorman__hold *hold = doorman__hold_list_next(&permits->holds.waiting, cursor);
+    if (!hold) return false;
     const doorman__wait *wait = hold->wait;
     const doorman__hold_part *part = &doorman__hold_parts(hold)[wait->item];
     const doorman__slot *slot = wait->queue ? wait->queue->slot : NULL;
@@ -17987,11 +17994,12 @@ static void doorman__holds_clear(doorman_permits *permits) {
         doorman__wait_free(doorman__hold_end_wait(permits, hold));
         doorman__hold_destroy(permits, hold);
     }
-    for (doorman__hold *hold = holds->granted.first; hold; hold = hold->later) {
+    while (holds->granted.first) {
+        /* the source of a transfer is before it in the list, so the first one has no source */
+        doorman__hold *hold = holds->granted.first;
         doorman__hold_return(permits, hold);
-        hold->source = hold->transfers = NULL;
+        doorman__hold_destroy(permits, hold);
     }
-    while (holds->granted.first) doorman__hold_destroy(permits, holds->granted.first);
     while (holds->first_ready) doorman__hold_queue_rest(permits, holds->first_ready);
     for (doorman__wait *next = NULL, *wait = holds->first_decision; wait; wait = next) {
         next = wait->next;
@@ -18003,7 +18011,7 @@ static void doorman__holds_clear(doorman_permits *permits) {
 
 /* Frees the memory of the tables. Precondition: there are no holds. */
 static void doorman__holds_uninit(doorman__holds *holds) {
-    assert(!holds->granted.count && !holds->waiting.count);
+    assert(!holds->granted.count && !holds->spent.count && !holds->waiting.count);
     doorman__chains_uninit(&holds->by_id);
     doorman__chains_uninit(&holds->by_request);
     doorman__chains_uninit(&holds->by_key);
@@ -18331,7 +18339,7 @@ void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *
     *out = (doorman_permits_info){.counter_count = permits->counter_count,
                                   .ban_count = doorman__permits_bans(permits)->nodes.count,
                                   .resource_count = permits->place_table.count,
-                                  .hold_count = permits->holds.granted.count,
+                                  .hold_count = doorman__holds_count(permits),
                                   .wait_count = permits->holds.waiting.count,
                                   .learns_until = permits->holds.learns_until,
                                   .started_at = permits->at.start,

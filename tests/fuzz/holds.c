@@ -68,7 +68,7 @@ static void check(const holds_world *world) {
         }
         must(slot->totals.waiting == waiting);
     }
-    must(permits->holds.granted.count <= HOLD_MAX);
+    must(permits->holds.granted.count + permits->holds.spent.count <= HOLD_MAX);
     must(permits->holds.waiting.count == world->pending);
 }
 

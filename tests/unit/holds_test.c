@@ -156,7 +156,7 @@ static double left(fixture *f, const char *key) {
 static void recount(const fixture *f) {
     const doorman_permits *p = f->permits;
     uint64_t all = 0, units = 0;
-    size_t turns = 0, ends = 0;
+    size_t turns = 0;
     for (size_t i = 0; i < p->slot_count; i++) {
         const doorman__slot *slot = p->slots[i];
         assert_int_equal(slot->next_nodes.count, 0);
@@ -189,18 +189,20 @@ static void recount(const fixture *f) {
         for (size_t t = 0; t < hold->takes.count; t++) {
             units += doorman__takes_at(&hold->takes, t)->parts;
         }
-        bool spent = hold->state == DOORMAN__SPENT;
-        assert_true(spent ? !hold->end.place && !hold->takes.count : hold->end.place > 0);
-        assert_true(!spent || hold->source);
-        ends += !spent;
+        assert_true(hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
+        assert_true(hold->end.place > 0);
+    }
+    for (doorman__hold *hold = p->holds.spent.first; hold; hold = hold->later) {
+        assert_true(hold->state == DOORMAN__SPENT && hold->source);
+        assert_true(!hold->end.place && !hold->takes.count);
     }
     for (doorman__hold *hold = p->holds.waiting.first; hold; hold = hold->later) {
         assert_true(hold->wait->hold == hold && hold->wait->turn.place > 0);
     }
     assert_int_equal(units, all);
     assert_int_equal(turns + p->holds.loose.turns.count, p->holds.waiting.count);
-    assert_int_equal(p->holds.ends.count, ends + p->holds.waiting.count);
-    assert_int_equal(p->holds.by_id.count, p->holds.granted.count);
+    assert_int_equal(p->holds.ends.count, p->holds.granted.count + p->holds.waiting.count);
+    assert_int_equal(p->holds.by_id.count, p->holds.granted.count + p->holds.spent.count);
 }
 
 /* ---- holds ---------------------------------------------------------------------------------- */
