@@ -17358,11 +17358,12 @@ static bool doorman__holds_read_claim(doorman_permits *permits,
 }
 
 /* Divides what is free among the items, in their order. Rates are not charged: the predecessor has
- * charged them. Limits in shadow only bound what their counters can count. */
+ * charged them. Nothing is free at a leased limit, because its holds have ended (P17). Limits in
+ * shadow only bound what their counters can count. */
 static void doorman__holds_believe(doorman_permits *permits, size_t count) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
-        double limit = charge->figures->limit;
+        double limit = charge->limit->leased ? 0 : charge->figures->limit;
         uint64_t most = doorman__parts_floor(charge->shadow ? DOORMAN__SUM_MAX : limit);
         uint64_t held = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
         bool bound = charge->limit->kind == DOORMAN_CONCURRENCY;

@@ -735,6 +735,43 @@ static void a_hold_ends_no_later_than_its_lease(void **state) {
     stop(&f);
 }
 
+/* P17. Another limit has holds that last for an hour, so the permits learn for as long. Their lease
+ * is in force long before. */
+static void a_new_master_does_not_believe_a_hold_out_of_a_lease(void **state) {
+    UNUSED;
+    fixture f =
+        start("{\"resources\": [{\"identifier_glob\": \"gpu\", \"capacity\": 40, \"whole\": "
+              "true, " ALGORITHM ", \"limits\": [" SLOTS
+              "]}, {\"identifier_glob\": \"other\", \"limits\": [{\"name\": \"other\", "
+              "\"kind\": \"CONCURRENCY\", \"limit\": 1, \"time_to_live\": 3600}]}]}",
+              NULL);
+    restart_server(&f, 0);
+    slots all = {.count = 0};
+    for (int i = 0; i < 100 && !all.count; i++) {
+        (void)hold_one(&f, &all, 0, 0);
+        pass(&f, SECOND);
+    }
+    assert_int_equal(all.count, 1);
+    release_one(&f, &all, 0); /* the lease has a free unit now */
+    doorman_permits_info info;
+    doorman_permits_read(doorman_server_permits(f.servers[0]), &info);
+    assert_true(f.now < info.learns_until);
+    const doorman_hold_item items[] = {{.resource_id = "gpu", .key = "", .amount = 1},
+                                       {.resource_id = "other", .key = "", .amount = 1}};
+    for (size_t count = 1; count <= COUNT(items); count++) {
+        const doorman_hold_request request = {
+            .client_id = "web", .id = 99, .items = items, .item_count = count};
+        doorman_hold out;
+        assert_int_equal(doorman_permits_renew(doorman_server_permits(f.servers[0]), &request, &out,
+                                               NULL, f.now, f.now),
+                         DOORMAN_OK);
+        assert_int_equal(out.gone, count == 1);
+        if (count == 2) assert_float_equal(out.items[0].amount, 0, 0);
+        if (count == 2) assert_float_equal(out.items[1].amount, 1, 0);
+    }
+    stop(&f);
+}
+
 static void a_permit_waits_until_the_lease_has_grown(void **state) {
     UNUSED;
     fixture f = start(WHOLE_ROOT, NULL);
@@ -970,6 +1007,7 @@ int main(void) {
         cmocka_unit_test(holds_and_gauges_use_the_capacity_and_never_more),
         cmocka_unit_test(holds_of_a_predecessor_never_exceed_the_capacity),
         cmocka_unit_test(a_hold_ends_no_later_than_its_lease),
+        cmocka_unit_test(a_new_master_does_not_believe_a_hold_out_of_a_lease),
         cmocka_unit_test(a_permit_waits_until_the_lease_has_grown),
         cmocka_unit_test(a_lease_that_shrinks_waits_for_its_holds),
         cmocka_unit_test(a_lease_of_a_gauge_is_released_when_nothing_is_held),
