@@ -15293,6 +15293,7 @@ static void doorman__charge_refuse_lease(doorman_permits *permits, const doorman
 static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *charge) {
     uint64_t amount = doorman__charge_amount(charge);
     doorman_permits_limit *totals = &charge->own->totals;
+    if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
     if (charge->reason) {
         totals->shadow_refused++;
         doorman__charge_event(permits, charge, DOORMAN_PERMIT_REFUSED, 0);
@@ -15306,7 +15307,6 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
         doorman__leased_charge(permits, charge->lease, doorman__parts_units(amount));
         return false;
     }
-    if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
     doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
     if (charge->lease) meter.figures = charge->figures;
     charge->tier_entered = doorman__meter_charge(&meter, (int64_t)amount, &permits->at);
@@ -17408,7 +17408,8 @@ static doorman_status doorman__holds_learn(doorman_permits *permits,
     doorman_status status = doorman__permits_create_counters(permits, &fits);
     if (status != DOORMAN_OK || !fits) return status;
     status = doorman__permits_reserve_hold(permits, &permit, out, &fits);
-    if (status != DOORMAN_OK || !*out) return status;
+    if (!*out) doorman__permits_undo(permits); /* also if only limits in shadow have no room */
+    if (!*out) return status;
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
         uint64_t amount = doorman__charge_amount(charge); /* 0: there is no room for the counter */

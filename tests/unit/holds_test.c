@@ -1367,6 +1367,22 @@ static void shadow_never_refuses_and_counts_what_fits(void **state) {
     stop(&f);
 }
 
+/* P18. There is no room for a hold, so the counter that was made for it counts nothing. */
+static void a_counter_in_shadow_has_its_events_without_room_for_a_hold(void **state) {
+    UNUSED;
+    fixture f = start(SLOTS ", \"shadow\": true}");
+    f.options.hold_max = 1;
+    f.options.learns_until = f.now + 16 * SECOND;
+    begin(&f);
+    assert_true(claim(&f, "ann", 1, "a", 1));
+    assert_true(ask(&f, "bob", 1, "b", 1, 0));
+    assert_int_equal(f.out.hold_id, 0);
+    assert_false(claim(&f, "cat", 2, "c", 1));
+    size_t created = f.events[DOORMAN_PERMIT_KEY_CREATED];
+    assert_int_equal(info(&f).counter_count, created - f.events[DOORMAN_PERMIT_KEY_REMOVED]);
+    stop(&f);
+}
+
 static void a_reset_does_not_free_what_is_held(void **state) {
     UNUSED;
     fixture f = start(SLOTS "}");
@@ -2638,6 +2654,7 @@ int main(void) {
         cmocka_unit_test(the_longest_held_holds_are_listed),
         cmocka_unit_test(the_permits_that_wait_are_listed),
         cmocka_unit_test(shadow_never_refuses_and_counts_what_fits),
+        cmocka_unit_test(a_counter_in_shadow_has_its_events_without_room_for_a_hold),
         cmocka_unit_test(a_reset_does_not_free_what_is_held),
         cmocka_unit_test(many_timeouts_take_many_short_updates),
         cmocka_unit_test(released_holds_give_their_memory_back),
