@@ -1979,11 +1979,12 @@ struct doorman_permits_options {
     size_t message_detail_max;    /* only for a server: the most permits with `detail` in a message,
                                      and the most entries of an INSPECT; default 100 */
     size_t counter_max;           /* the most counters of all limits; default 10,000,000 */
-    size_t memory_max;      /* the most bytes of all counters, bans, resources and lists of frequent
-                          keys, without free buckets. The resources of one permit may exceed it.
-                          Default: no bound */
-    size_t hold_max;        /* the most holds; default 1,000,000 */
-    size_t client_hold_max; /* the most holds of one client; default 10,000 */
+    size_t memory_max;      /* the most bytes of all counters, bans, resources, holds and lists of
+                          frequent keys, without free buckets. The resources of one permit, and
+                          permits that wait, may exceed it. Default: no bound */
+    size_t hold_max;        /* the most holds and transfers, used transfers included: see P19 in
+                          >>holds; default 1,000,000 */
+    size_t client_hold_max; /* the most holds and transfers of one client; default 10,000 */
     size_t wait_max;        /* the most permits that wait; default 10,000 */
     size_t client_wait_max; /* the most permits of one client that wait; default 1,000 */
     size_t connection_wait_max; /* the most permits of one connection that wait; default 100 */
@@ -2015,8 +2016,9 @@ DOORMAN_API void doorman_permits_destroy(doorman_permits *permits); /* NULL has 
  *   config    as in doorman_permits_options
  *   returns   OK | INVALID_ARGUMENT (NULL) | OUT_OF_MEMORY: the previous configuration stays in
  *             use
- *   cost      O(limits), and O(templates) for each resource that has counters. The counters are
- *             adapted when they are used next */
+ *   cost      O(limits), and O(templates) for each resource that has counters, and for each item of
+ *             each hold and of each permit that waits. Other counters are adapted when they are
+ *             used next */
 DOORMAN_API doorman_status doorman_permits_configure(doorman_permits *permits,
                                                      const doorman_config *config);
 
@@ -2079,9 +2081,9 @@ DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const c
 DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
 
 /* Ends holds and waits whose time has come, and removes counters that equal fresh ones. One call
- * ends at most 1,000 of them, decides on at most 1,000 permits that wait, and visits at most 10,000
- * counters. So a call takes some milliseconds at most. If more is to do, doorman_permits_due
- * returns a time that has passed. */
+ * ends at most 1,000 holds and waits. It decides on at most 1,000 permits that wait, and visits at
+ * most 10,000 counters. So a call takes some milliseconds at most. If more is to do,
+ * doorman_permits_due returns a time that has passed. */
 DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time epoch,
                                         doorman_time now);
 
@@ -2096,8 +2098,7 @@ typedef struct doorman_permits_info {
                                   their server. Permits that waited earlier are lost */
     uint64_t unmatched;        /* items that were refused as UNMATCHED */
     uint64_t banned;           /* items that were refused as BANNED */
-    size_t bytes; /* memory of the counters, the bans and the resources, as it was asked
-                              from DOORMAN_MALLOC */
+    size_t bytes;              /* memory of all that memory_max bounds, and of permits that wait */
 } doorman_permits_info;
 
 /* Describes the whole object.
@@ -2218,8 +2219,8 @@ struct doorman_hold {
  *   error     may be NULL; describes an INVALID_ARGUMENT
  *   returns   OK, also if the hold is gone | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (a renewal has
  *             more than item_max items) | OUT_OF_MEMORY: nothing has changed
- *   cost      O(log holds) for each item and limit, and the decisions on permits that wait for the
- *             units, at most 256 of them */
+ *   cost      O(log holds) for each item and limit, the decisions on permits that wait for the
+ *             units, at most 256 of them, and the ends of other holds, at most 256 of them */
 
 /* Lets a hold end later. While the permits learn, an unknown hold is believed within the units that
  * are free, if `items` says what is held.
@@ -2232,7 +2233,8 @@ DOORMAN_API doorman_status doorman_permits_renew(doorman_permits *permits,
 /* Gives units back. The amount of each item becomes the smaller of what is held and what is kept.
  * So a repeated release has no effect. A request_id also cancels a permit that waits.
  *   request   client_id, and either id or request_id; optionally amounts: what is kept. Without
- *             amounts nothing is kept */
+ *             amounts nothing is kept
+ *   cost      also O(log holds) for each permit with `share` that the call refuses */
 DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
                                                    const doorman_hold_request *request,
                                                    doorman_hold *out, doorman_error *error,
@@ -2481,7 +2483,8 @@ DOORMAN_API void doorman_throttle_destroy(doorman_throttle *throttle); /* NULL h
  *   request   used only during the call
  *   refusal   may be NULL; written only if the result is REFUSED. doorman_throttle_next_refused
  *             does not return this refusal again
- *   cost      O(log queue_max), and O(1) for each other request that is refused
+ *   cost      O(log queue_max), and for each other request that is refused O(1), or
+ *             O(log queue_max) if it has a deadline
  *   source    DAGOR (WeChat, 2018) for the criticality and the cohorts */
 DOORMAN_API doorman_throttle_result doorman_throttle_offer(doorman_throttle *throttle,
                                                            const doorman_throttle_request *request,
@@ -2492,7 +2495,8 @@ DOORMAN_API doorman_throttle_result doorman_throttle_offer(doorman_throttle *thr
  * doorman_throttle_finish.
  *   id        written only if the call returns true
  *   returns   false if no request waits, or `concurrency` or `rate` allows no more work
- *   cost      O(log queue_max), and O(1) for each request that is refused
+ *   cost      O(log queue_max), and for each request that is refused as much as by
+ *             doorman_throttle_offer
  *   source    "Fail at Scale" (Maurer, 2015) for the newest first; here by age, see H6 */
 DOORMAN_API bool doorman_throttle_next(doorman_throttle *throttle, uint64_t *id, doorman_time now);
 
@@ -2503,7 +2507,7 @@ DOORMAN_API bool doorman_throttle_next(doorman_throttle *throttle, uint64_t *id,
 DOORMAN_API bool doorman_throttle_finish(doorman_throttle *throttle, uint64_t id, double cost,
                                          doorman_time now);
 
-/* Refuses the requests that have waited too long. */
+/* Refuses the requests that have waited too long. doorman_throttle_next_refused returns them. */
 DOORMAN_API void doorman_throttle_update(doorman_throttle *throttle, doorman_time now);
 
 /* Returns when the caller must call doorman_throttle_update, and then doorman_throttle_next. All
@@ -2518,6 +2522,8 @@ DOORMAN_API doorman_time doorman_throttle_due(const doorman_throttle *throttle);
 DOORMAN_API bool doorman_throttle_next_refused(doorman_throttle *throttle,
                                                doorman_throttle_refusal *out);
 
+/* Reads the counters, as of the last call with a time.
+ *   out       written in full */
 DOORMAN_API void doorman_throttle_read(const doorman_throttle *throttle,
                                        doorman_throttle_counters *out);
 
@@ -8520,7 +8526,7 @@ typedef struct doorman__overload_state {
     doorman__overload_mark now; /* the present integral */
 } doorman__overload_state;
 
-/* The length of a part. */
+/* Returns the length of a part. */
 static doorman_time doorman__overload_length(const doorman__overload_state *state) {
     return doorman__later(state->interval / 4, 1);
 }
@@ -17195,7 +17201,6 @@ doorman_status doorman_permits_ban(doorman_permits *permits, const char *resourc
 /* What a request must have. */
 typedef enum doorman__hold_needs {
     DOORMAN__NEEDS_ID,
-    DOORMAN__NEEDS_REQUEST_ID,
     DOORMAN__NEEDS_ONE, /* exactly one of the two */
     DOORMAN__NEEDS_BOTH,
     DOORMAN__NEEDS_NOTHING
@@ -17771,7 +17776,7 @@ static doorman__counter *doorman__recount_counter(doorman_permits *permits, door
     return NULL;
 }
 
-/* A limit that concerns a part of a hold, in the new configuration. */
+/* A new configuration, and its slots: see own_slots of doorman_permits. */
 typedef struct doorman__recount {
     const doorman_config *config;
     doorman__slot **own;
@@ -19410,8 +19415,7 @@ static void doorman__throttle_enqueue(doorman_throttle *throttle,
     doorman__deadlines_move(throttle, throttle->heap_count++, index);
 }
 
-/* Checks and takes a request. Returns false if it is refused; then
- * *reason is written. */
+/* Checks and takes a request. Returns false, and writes the reason, if it is refused. */
 static bool doorman__throttle_take(doorman_throttle *throttle,
                                    const doorman_throttle_request *request,
                                    doorman_throttle_reason *reason) {
@@ -21066,7 +21070,7 @@ struct doorman__permit_lease {
     doorman_client_resource *resource;
     doorman_time used_at;    /* the last grant or refusal */
     uint32_t place;          /* the index of the place whose permits have used it last */
-    doorman_figures figures; /* of the last doorman__leased_meter */
+    doorman_figures figures; /* of the last doorman__leased_meter or doorman__leased_figures */
 };
 
 static doorman_status doorman__leased_init(doorman_permits *permits, const uint64_t seed[2]) {
@@ -22268,9 +22272,7 @@ static void doorman__client_hold_end(doorman__client_hold *hold, bool must_relea
 }
 
 /* Ends a hold that was asked for. A server may grant it, if it was sent. */
-static void doorman__client_hold_give_up(doorman_permit_client *client, doorman__client_hold *hold,
-                                         doorman_time now) {
-    (void)client;
+static void doorman__client_hold_give_up(doorman__client_hold *hold, doorman_time now) {
     doorman__client_hold_end(hold, hold->was_sent, doorman__after(now, DOORMAN__RELEASE_TIME));
 }
 
@@ -22278,7 +22280,7 @@ static void doorman__client_hold_give_up(doorman_permit_client *client, doorman_
 static void doorman__call_end_ask(doorman_permit_client *client, doorman__call *call,
                                   doorman_time now) {
     doorman__client_hold *hold = call->hold;
-    if (hold) doorman__client_hold_give_up(client, hold, now);
+    if (hold) doorman__client_hold_give_up(hold, now);
     doorman__call_finish(client, call);
     if (hold) doorman__client_hold_plan(client, hold, now);
 }
@@ -22753,7 +22755,7 @@ static void doorman__ask_return(doorman_permit_client *client, doorman__client_h
                                 doorman_time now) {
     hold->asking = false;
     if (!hold->call && hold->state == DOORMAN__HOLD_ASKED) {
-        doorman__client_hold_give_up(client, hold, now);
+        doorman__client_hold_give_up(hold, now);
     }
     if (hold->state == DOORMAN__HOLD_ENDING) hold->must_release = now < hold->give_up_at;
     doorman__client_hold_plan(client, hold, now);
@@ -23359,7 +23361,7 @@ static void doorman__lane_return(doorman_permit_client *client, doorman__permit_
     assert(!lane->call);
 }
 
-/* The lane of an upstream. The client has its own upstream. */
+/* Returns the lane of an upstream. Returns NULL if it is the upstream of the client itself. */
 static doorman__permit_lane *doorman__lane_of(doorman_upstream *upstream) {
     if (upstream == &upstream->permit_client->upstream) return NULL;
     return DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
@@ -23711,7 +23713,7 @@ doorman_status doorman_permit_client_release(doorman_permit_client *client,
     doorman__client_hold_set_changed(client, hold, false);
     doorman__call *call = hold->call;
     if (hold->state == DOORMAN__HOLD_ASKED) {
-        doorman__client_hold_give_up(client, hold, now);
+        doorman__client_hold_give_up(hold, now);
     } else if (hold->state == DOORMAN__HOLD_IN_USE) {
         for (size_t i = 0; i < hold->item_count; i++) {
             double kept = doorman__hold_amount(request, i);
@@ -23900,7 +23902,7 @@ static void doorman__call_end(doorman_permit_client *client, doorman__call *call
         call->acquired.hold = hold->number;
         doorman__client_hold_detach(hold);
     } else if (hold && hold->state == DOORMAN__HOLD_ASKED) {
-        doorman__client_hold_give_up(client, hold, now);
+        doorman__client_hold_give_up(hold, now);
     } else if (hold) {
         doorman__client_hold_end(hold, true, doorman__after(hold->end, hold->life));
     }
