@@ -128,7 +128,12 @@ build/openapi.h: server/openapi.json
 
 build/doorman_server: $(SERVER_INPUTS) build/doorman.o | build_deps
 	$(build_server)
-build/examples/%: examples/%.c doorman.h | build_deps
+build/examples/%: examples/%.c doorman.h build/doorman.o | build_deps
+	$(build)
+
+# Examples that need fewer libraries compile the implementation themselves.
+SMALL_EXAMPLES = $(addprefix build/examples/,library_only local_limiters event_loop permits_only)
+$(SMALL_EXAMPLES): build/examples/%: examples/%.c doorman.h | build_deps
 	$(build)
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
 build/examples/event_loop build/examples/permits_only: LIBRARIES = -lcjson
@@ -136,7 +141,7 @@ build/examples/demo build/examples/demo_tree: examples/demo_fleet.h examples/dem
 build/examples/demo_permits build/examples/demo_throttle build/examples/job_pool: examples/demo.h
 build/examples/doorman_shell: LIBRARIES += -ledit
 
-# The implementation for the server, and for C++, which needs it compiled as C.
+# The implementation for the server and the examples. C++ needs it compiled as C.
 build/doorman.o: doorman.h | build_deps
 	$(announce)
 	@$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c -c $< -o $@

@@ -12,6 +12,8 @@
 #define DOORMAN_NNG
 #include "doorman.h"
 
+#include <stdio.h>
+
 int main(int argc, char **argv) {
     const char *user = argc > 1 ? argv[1] : "alice";
     const char *addresses[] = {argc > 2 ? argv[2] : "tcp://127.0.0.1:15000"};
