@@ -3154,11 +3154,24 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
     void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired),
     void *context, doorman_error *error);
 
-/* Holds of an agent. A hold belongs to the agent, and not to a thread. The agent renews it in the
- * background until it is released, gone, or until the agent stops. If the thread that uses a hold
- * ends without a release, the hold stays. A thread that is cancelled in doorman_agent_acquire gets
- * no hold. doorman_agent_stop sends the releases that are left, but does not release other holds,
- * because their units may still be in use. They end when their time to live has passed. */
+/* Holds of an agent. A permit with `hold` waits for its units for at most max_wait, and then holds
+ * them:
+ *
+ * <!-- file: examples/job_pool.c -->
+ *     const doorman_permit_item item = {.resource_id = "jobs", .cost = slots};
+ *     uint64_t hold = 0;
+ *     const doorman_permit_request request = {
+ *         .items = &item, .item_count = 1, .max_wait = max_wait, .hold = &hold};
+ *     doorman_acquired out = {.granted = false};
+ *     doorman_agent_acquire(p->agent, &request, max_wait + 5 * DOORMAN_SECOND, &out, NULL);
+ *
+ * Later, doorman_agent_release gives the units of {.id = hold} back.
+ *
+ * A hold belongs to the agent, and not to a thread. The agent renews it in the background until it
+ * is released, gone, or until the agent stops. If the thread that uses a hold ends without a
+ * release, the hold stays. A thread that is cancelled in doorman_agent_acquire gets no hold.
+ * doorman_agent_stop sends the releases that are left, but does not release other holds, because
+ * their units may still be in use. They end when their time to live has passed. */
 
 /* Releases units of a hold: see doorman_permit_client_release. Any thread may call it at any
  * moment: while a permit is asked for, twice, or after the hold has ended. The call does not wait.
