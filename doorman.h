@@ -17252,15 +17252,20 @@ static doorman_status doorman__hold_request_check(const doorman_hold_request *re
     return DOORMAN_OK;
 }
 
+static bool doorman__hold_is_transfer(const doorman__hold *hold) {
+    return hold->state == DOORMAN__TRANSFERRED || hold->state == DOORMAN__SPENT;
+}
+
 /* Returns whether a request has one amount for each item of its hold, or none. Without such a hold
- * any number is right, because the request has no effect. */
+ * any number is right, because the request has no effect. A permit that waits is checked like a
+ * hold, because an earlier request of the same message may grant it. */
 static bool doorman__hold_amounts_right(const doorman_permits *permits, const char *client_id,
                                         const doorman_hold_request *request) {
     if (!request->amount_count) return true;
     const doorman__hold *hold =
         request->id ? doorman__holds_find(permits, request->id)
                     : doorman__holds_find_request(permits, client_id, request->request_id);
-    if (!hold || hold->state != DOORMAN__HELD) return true;
+    if (!hold || doorman__hold_is_transfer(hold)) return true;
     if (strcmp(doorman__owner_name(hold->owner), client_id) != 0) return true;
     return request->amount_count == hold->part_count;
 }
@@ -17562,10 +17567,6 @@ static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman
     }
     doorman__hold_describe(permits, transfer, doorman__hold_extend(permits, transfer), out);
     return DOORMAN_OK;
-}
-
-static bool doorman__hold_is_transfer(const doorman__hold *hold) {
-    return hold->state == DOORMAN__TRANSFERRED || hold->state == DOORMAN__SPENT;
 }
 
 /* Returns how many of `amount` units a request moves. A part of them is rounded down to what

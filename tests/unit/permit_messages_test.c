@@ -436,6 +436,44 @@ static void a_wrong_message_charges_nothing(void **state) {
     node_stop(n);
 }
 
+/* The release of the first entry grants the permit of the second one, which waits until then. */
+static void a_wrong_release_of_a_permit_that_waits_releases_nothing(void **state) {
+    UNUSED;
+    node *n = node_start("{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": "
+                         "\"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 1, \"queue\": 5, "
+                         "\"max_wait\": 30}]}]}",
+                         NULL);
+    n->now += 100 * SECOND; /* the holds of a predecessor have ended */
+    const doorman_permit_item item = {.resource_id = "a", .cost = 1};
+    doorman_permit_request permit = {
+        .items = &item, .item_count = 1, .request_id = 1, .max_wait = 10 * SECOND};
+    const doorman_request acquire_it = {.method = DOORMAN_ACQUIRE,
+                                        .holder_id = "c",
+                                        .permits = &permit,
+                                        .permit_count = 1,
+                                        .may_wait = true,
+                                        .connection = 1};
+    assert_int_equal(send_request(n, &acquire_it), DOORMAN_OK);
+    const doorman_hold_request hold = {.id = n->response.permits[0].hold_id};
+    assert_true(hold.id > 0);
+    permit.request_id = 2;
+    assert_int_equal(send_request(n, &acquire_it), DOORMAN_OK);
+    assert_true(n->response.permits[0].pending);
+    const double amounts[2] = {0, 0};
+    const doorman_hold_request releases[] = {
+        hold, {.request_id = 2, .amounts = amounts, .amount_count = 2}};
+    doorman_request request = {
+        .method = DOORMAN_RELEASE, .holder_id = "c", .holds = releases, .hold_count = 2};
+    assert_int_equal(send_request(n, &request), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(n->error.text,
+                        "entry[1].keep: must have one amount for each item of the hold");
+    request = (doorman_request){
+        .method = DOORMAN_RENEW, .holder_id = "c", .holds = &hold, .hold_count = 1};
+    assert_int_equal(send_request(n, &request), DOORMAN_OK);
+    assert_false(n->response.holds[0].gone);
+    node_stop(n);
+}
+
 /* P19 */
 static void bounds_of_a_message_are_refused_by_name(void **state) {
     UNUSED;
@@ -1256,6 +1294,7 @@ int main(void) {
         cmocka_unit_test(the_loop_of_the_server_removes_fresh_counters),
         cmocka_unit_test(the_permits_of_a_message_are_decided_in_their_order),
         cmocka_unit_test(a_wrong_message_charges_nothing),
+        cmocka_unit_test(a_wrong_release_of_a_permit_that_waits_releases_nothing),
         cmocka_unit_test(bounds_of_a_message_are_refused_by_name),
         cmocka_unit_test(only_administration_needs_no_client_id),
         cmocka_unit_test(reports_charge_what_an_action_has_cost),
