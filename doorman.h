@@ -21919,13 +21919,13 @@ static doorman_status doorman__acquire_check(const doorman_permit_request *reque
          "item: must be a list of 1 to 100 items"},
         {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
         {request->detail, "detail: must be false, because a permit client does not keep details"},
-        {timeout <= 0, "timeout: must be more than 0"},
-        {!doorman__duration_valid(request->time_to_live),
-         "time_to_live: " DOORMAN__DURATION_OR_ZERO_RULE},
-        {request->has_priority && (request->priority < 0 || request->priority > 15),
-         "priority: must be from 0 to 15"},
-        {request->share && count != 1, "share: needs a permit of one item"}};
+        {timeout <= 0, "timeout: must be more than 0"}};
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    doorman_permit_request own = *request;
+    own.client_id = NULL; /* the client sets it, and the request_id */
+    own.request_id = 0;
+    next = 0;
+    if (!text) text = doorman__permit_hold_wrong(&own, &next);
     if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
     for (size_t i = 0; i < count; i++) {
         doorman_status status = doorman__permit_item_check(&request->items[i], i, error);
