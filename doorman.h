@@ -1400,7 +1400,9 @@ struct doorman_resource_info {
  * follows what the server can do (H11). The caller reports about once in each refresh interval;
  * doorman_throttle_report makes such a report. Reports are added up, and the next request for
  * capacity of this resource sends the sum. If the request is lost, the sum is lost too. The report
- * has no effect while overload_target of doorman_resource_info is 0.
+ * has no effect while overload_target of doorman_resource_info is 0. The law (H11) assumes that
+ * holders of leases send all the requests. If others send most of them, the capacity falls to
+ * capacity_min. A client that only reports sets its wants to 0, so that it takes no capacity.
  *   report    an interval of 0 has no effect
  *   returns   OK | INVALID_ARGUMENT (a number that is out of range) */
 DOORMAN_API doorman_status doorman_client_report_overload(doorman_client_resource *resource,
@@ -1859,7 +1861,8 @@ struct doorman_permit_request {
                                   same resource and key is released in full. Only for one item */
     uint64_t *hold;    /* only for permit clients and agents, which choose client_id and
                           request_id: not NULL if the permit may hold units. The call writes the
-                          number of the hold to it, before it waits */
+                          number of the hold to it, before it waits. NULL: a server answers a
+                          permit on CONCURRENCY with an error, so the fallback decides (P23) */
 };
 
 /* What one item of a granted permit got. */

@@ -261,7 +261,7 @@ static nng_http_server *http_start(void) {
 
 /* ---- reports to Doorman ---------------------------------------------------------------------- */
 
-/* The agent opens the resource without wants, because it only reports. */
+/* The agent only reports, so it wants no capacity. */
 static doorman_resource *doorman_open(doorman_agent **agent) {
     const char *addresses[] = {server.doorman};
     doorman_client_options options = {.addresses = addresses, .address_count = 1};
@@ -270,6 +270,7 @@ static doorman_resource *doorman_open(doorman_agent **agent) {
     doorman_error error = {""};
     if (doorman_agent_start(agent, &options, &error) == DOORMAN_OK &&
         doorman_resource_open(&resource, *agent, &named, &error) == DOORMAN_OK) {
+        doorman_resource_set_wants(resource, 0);
         return resource;
     }
     fprintf(stderr, "throttled_server: %s\n", error.text);
@@ -278,9 +279,16 @@ static doorman_resource *doorman_open(doorman_agent **agent) {
 
 /* The agent adds the reports up, and sends the sum with its next request. */
 static void doorman_report(doorman_resource *resource) {
+    static bool told;
     doorman_resource_info info;
     doorman_overload_report report;
     doorman_resource_read(resource, &info);
+    if (info.leased && !info.overload_target && !told) {
+        fprintf(stderr,
+                "throttled_server: reports have no effect: the template of %s has no overload\n",
+                server.resource);
+        told = true;
+    }
     pthread_mutex_lock(&server.mutex);
     doorman_throttle_report(server.throttle, info.overload_target, &report, doorman_clock());
     pthread_mutex_unlock(&server.mutex);

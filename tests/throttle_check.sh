@@ -87,7 +87,9 @@ check 'an address in use is named' sh -c \
 
 # The resource loses capacity because its server refuses requests.
 cat >"$folder/config" <<'END'
-{"resources": [{"identifier_glob": "backend", "capacity": 1000,
+{"resources": [{"identifier_glob": "plain", "capacity": 1000,
+    "algorithm": {"kind": "FAIR_SHARE", "lease_length": 6, "refresh_interval": 1}},
+  {"identifier_glob": "backend", "capacity": 1000,
     "overload": {"target": 0.05, "capacity_min": 100},
     "algorithm": {"kind": "FAIR_SHARE", "lease_length": 6, "refresh_interval": 1}}]}
 END
@@ -96,6 +98,10 @@ build/asan/doorman_server --config "$folder/config" --listen "ipc://$folder/sock
 processes="$processes $!"
 : >>"$folder/server"
 await 'msg=serving' "$folder/server" $!
+throttled no_effect --doorman "ipc://$folder/socket" --resource plain
+no_effect='reports have no effect: the template of plain has no overload'
+await "$no_effect" "$folder/no_effect" "$process"
+check 'the resource of reports without effect is named' grep "$no_effect" "$folder/no_effect"
 throttled reports --doorman "ipc://$folder/socket" --resource backend
 capacity_falls() {
     for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
