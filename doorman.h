@@ -1880,7 +1880,8 @@ typedef struct doorman_permit_detail {
     const char *limit;
     double most;      /* units: the size of a bucket, the limit of a window, or the sum of tiers */
     double used;      /* units. Of a bucket: the size minus what is saved; more than the size if
-                         the bucket has a debt */
+                         the bucket has a debt. Of CONCURRENCY: what is held; more than the limit
+                         after the limit was lowered */
     double remaining; /* units that could be granted now, without debt */
     doorman_time reset_after;
     doorman_time more_after; /* the time until one more whole unit is there, or all units are; 0:
@@ -15657,6 +15658,8 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
     detail.used = doorman__max(0, detail.most - saved);
     if (bucket)
         detail.used = figures->size - doorman__level_at(figures, meter.state, permits->at.now);
+    if (charge->limit->kind == DOORMAN_CONCURRENCY)
+        detail.used = doorman__parts_units(meter.state[0]);
     detail.reset_after = doorman__meter_reset_after(&meter, &permits->at);
     detail.more_after = doorman__meter_more_after(&meter, &permits->at);
     detail.window = doorman__figures_window(charge->limit->kind, figures, permits->at.epoch);

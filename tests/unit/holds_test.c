@@ -150,6 +150,14 @@ static double left(fixture *f, const char *key) {
     return out.details[0].remaining;
 }
 
+/* P6: returns the units of a key that are held. */
+static double used(fixture *f, const char *key) {
+    doorman_permit out;
+    assert_int_equal(doorman_permits_inspect(f->permits, "r", key, &out, NULL, f->now, f->now),
+                     DOORMAN_OK);
+    return out.details[0].used;
+}
+
 /* ---- an exact recount ----------------------------------------------------------------------- */
 
 /* Compares all sums with the holds, and checks that no queue sleeps while its first permit fits. */
@@ -1141,6 +1149,7 @@ static void a_lowered_limit_grants_nothing_until_it_fits(void **state) {
     reload(&f, "{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 1, \"queue\": 9, "
                "\"max_wait\": 30}");
     recount(&f);
+    assert_exact(used(&f, "k"), 4);
     update(&f);
     assert_true(next(&f) == 0);
     assert_true(renew(&f, "ann", ann));
