@@ -463,6 +463,9 @@ mutant hold-learn-now 'P16: a configuration that is loaded ends the learning per
         permits->holds.learns_until = permits->at.now;
     }
     permits->config = config;' --holds
+mutant hold-learn-more 'P16: a claim is believed beyond what is free' \
+    'if (charge->spare < want->parts) want->parts = charge->spare;' \
+    '(void)charge;' --holds
 mutant hold-round 'P7: units that return do not wake the queue' \
     'state[0] -= take->parts;
     doorman__hold_queue_wake(permits, doorman__counter_queue(take->counter));' \

@@ -140,6 +140,37 @@ void sim_hold_account_check(sim_world *world) {
     }
 }
 
+/* Returns by how many units the fullest counter of a place and a key exceeds its limit. */
+static double excess_of(const sim_world *world, size_t process, const sim_hold_item *item) {
+    doorman_permits *permits = doorman_server_permits(world->processes[process].server);
+    const char *place = sim_hold_places[item->place], *key = sim_hold_keys[item->key];
+    doorman_permit permit = {.detail_count = 0};
+    double excess = 0;
+    if (permits) {
+        (void)doorman_permits_inspect(permits, place, key, &permit, NULL, world->now,
+                                      sim_hold_local(world, process));
+    }
+    for (size_t i = 0; i < permit.detail_count; i++) {
+        const doorman_permit_detail *detail = &permit.details[i];
+        bool is_rate = world->holds->limits[detail->limit[1] - '0'].is_rate;
+        double more = is_rate ? 0 : detail->used - detail->most;
+        if (more > excess) excess = more;
+    }
+    return excess;
+}
+
+double sim_hold_account_excess(const sim_world *world, size_t process, size_t index) {
+    const sim_hold_call *calls = &world->holds->calls[index];
+    double excess = 0;
+    for (size_t i = 0; i < calls->count; i++) {
+        for (size_t j = 0; j < calls[i].item_count; j++) {
+            double more = excess_of(world, process, &calls[i].items[j]);
+            if (more > excess) excess = more;
+        }
+    }
+    return excess;
+}
+
 /* ---- permits that wait */
 
 /* Returns the permit that comes before all others in every queue, or NULL. */

@@ -4,7 +4,8 @@
  * has an answer. Then it uses the units until its own end, which it measures from the time at which
  * it sent the request. It renews its hold, or neglects that. Later it keeps a part of its units,
  * releases them, or transfers them to another client, which seizes them. It stops using the units
- * before it sends that. A client that gives up cancels its request. */
+ * before it sends that. A client that gives up cancels its request. From time to time a client asks
+ * for what belongs to others, or claims what it does not have. */
 #include "sim_holds.h"
 
 #include <string.h>
@@ -29,8 +30,7 @@ double sim_hold_in_use(const sim_world *world, size_t client, const sim_hold_job
 
 /* ---- sending */
 
-static void ssim_holder_end_job(sim_world *world, size_t client, sim_hold_job *job,
-                                doorman_method method) {
+static void send_job(sim_world *world, size_t client, sim_hold_job *job, doorman_method method) {
     sim_holder *holder = &world->holds->holders[client];
     sim_hold_call call = job->ask;
     uint64_t *random = &world->holds->random;
@@ -91,14 +91,14 @@ static void start_job(sim_world *world, size_t client, sim_hold_job *job) {
     }
     job->ask.request_id = job->request_id = ++holder->request_ids;
     job->patience = (unsigned)(1 + sim_below(random, 12));
-    ssim_holder_end_job(world, client, job, DOORMAN_ACQUIRE);
+    send_job(world, client, job, DOORMAN_ACQUIRE);
 }
 
 /* Gives up what it has asked for. */
 static void cancel_job(sim_world *world, size_t client, sim_hold_job *job) {
     job->ask.id = 0;
     memset(job->ask.amounts, 0, sizeof job->ask.amounts);
-    ssim_holder_end_job(world, client, job, DOORMAN_RELEASE);
+    send_job(world, client, job, DOORMAN_RELEASE);
     sim_holder_end_job(job);
 }
 
@@ -135,7 +135,7 @@ static void release_part(sim_world *world, size_t client, sim_hold_job *job) {
     job->ask.id = job->id;
     job->ask.request_id = 0;
     sim_holder_keep(job, job->ask.amounts);
-    ssim_holder_end_job(world, client, job, DOORMAN_RELEASE);
+    send_job(world, client, job, DOORMAN_RELEASE);
     job->ask = ask;
 }
 
@@ -153,7 +153,7 @@ static void give_units(sim_world *world, size_t client, sim_hold_job *job) {
     job->ask.request_id = by_request ? job->request_id : 0;
     if (transfers) job->ask.request_id = ++world->holds->holders[client].request_ids;
     for (size_t i = 0; i < SIM_HOLD_ITEMS; i++) job->ask.amounts[i] = transfers ? had[i] : 0;
-    ssim_holder_end_job(world, client, job, transfers ? DOORMAN_TRANSFER : DOORMAN_RELEASE);
+    send_job(world, client, job, transfers ? DOORMAN_TRANSFER : DOORMAN_RELEASE);
 }
 
 static void renew_units(sim_world *world, size_t client, sim_hold_job *job) {
@@ -161,7 +161,7 @@ static void renew_units(sim_world *world, size_t client, sim_hold_job *job) {
     memcpy(job->ask.amounts, job->amounts, sizeof job->amounts);
     job->ask.id = job->id;
     job->ask.request_id = 0;
-    ssim_holder_end_job(world, client, job, DOORMAN_RENEW);
+    send_job(world, client, job, DOORMAN_RENEW);
     job->again_at =
         local_of(world, client) +
         (doorman_time)(sim_between(&world->holds->random, 0.2, 0.4) * (double)job->life);
@@ -185,8 +185,8 @@ static void step_job(sim_world *world, size_t client, sim_hold_job *job) {
         if (job->patience-- == 0) {
             cancel_job(world, client, job);
         } else {
-            ssim_holder_end_job(world, client, job,
-                                job->state == SIM_HOLD_ASKING ? DOORMAN_ACQUIRE : DOORMAN_SEIZE);
+            send_job(world, client, job,
+                     job->state == SIM_HOLD_ASKING ? DOORMAN_ACQUIRE : DOORMAN_SEIZE);
         }
         break;
     case SIM_HOLD_HOLDING:
@@ -205,9 +205,8 @@ static void step_job(sim_world *world, size_t client, sim_hold_job *job) {
         if (job->patience-- == 0) {
             sim_holder_end_job(job);
         } else {
-            ssim_holder_end_job(world, client, job,
-                                job->ask.id && job->ask.request_id ? DOORMAN_TRANSFER
-                                                                   : DOORMAN_RELEASE);
+            send_job(world, client, job,
+                     job->ask.id && job->ask.request_id ? DOORMAN_TRANSFER : DOORMAN_RELEASE);
         }
         break;
     }
@@ -231,6 +230,34 @@ static void meddle(sim_world *world, size_t client) {
     sim_holds_send(world, &call, 1);
 }
 
+/* Claims units that it does not have: more of an own hold, or a hold that does not exist. A master
+ * that learns believes it within what is free (P16). Nobody waits for the answer. */
+static void lie(sim_world *world, size_t client) {
+    sim_holds *holds = world->holds;
+    uint64_t *random = &holds->random;
+    const sim_hold_job *job = &holds->holders[client].jobs[sim_pick(random, SIM_HOLD_JOBS)];
+    sim_hold_call call = {.count = 1, .client = client, .job = SIM_HOLD_LIE};
+    bool has_hold = job->state == SIM_HOLD_HOLDING && job->id;
+    if (has_hold) {
+        call = job->ask;
+        call.client = client;
+        call.job = SIM_HOLD_LIE;
+        call.count = 1;
+        call.from_agent = false;
+        call.request_id = 0;
+    } else {
+        draw_items(holds, &call, random);
+    }
+    call.method = DOORMAN_RENEW;
+    call.id = has_hold ? job->id : (sim_random(random) >> 11) | 1U;
+    for (size_t i = 0; i < call.item_count; i++) {
+        call.amounts[i] = (has_hold ? job->amounts[i] : 0) + (double)(1 + sim_below(random, 9));
+    }
+    call.process = random_process(world, client, random);
+    call.incarnation = world->clients[client].machine.incarnation;
+    sim_holds_send(world, &call, 1);
+}
+
 static void on_tick(sim_world *world, const sim_event *event) {
     sim_holder *holder = &world->holds->holders[event->actor];
     uint64_t *random = &world->holds->random;
@@ -249,6 +276,7 @@ static void on_tick(sim_world *world, const sim_event *event) {
     }
     if (holder->agent) sim_agent_step(world, event->actor);
     if (sim_below(random, 20) == 0) meddle(world, event->actor);
+    if (world->now < world->end && sim_below(random, 20) == 0) lie(world, event->actor);
     sim_hold_account_check(world);
 }
 
@@ -287,7 +315,7 @@ static void on_gift(sim_world *world, const sim_event *event) {
     }
     job->ask.id = (uint64_t)event->lease;
     job->ask.request_id = job->request_id = ++holder->request_ids;
-    ssim_holder_end_job(world, event->actor, job, DOORMAN_SEIZE);
+    send_job(world, event->actor, job, DOORMAN_SEIZE);
 }
 
 void sim_holder_pass_on(sim_world *world, size_t call, uint64_t transfer_id) {
@@ -338,6 +366,7 @@ static void reply_to_ask(sim_world *world, size_t client, sim_hold_job *job,
 void sim_holder_reply(sim_world *world, const sim_hold_reply *reply) {
     const sim_hold_call *call = &world->holds->calls[reply->call];
     sim_holder *holder = &world->holds->holders[call->client];
+    if (call->job == SIM_HOLD_LIE) return;
     if (call->job == SIM_HOLD_JOBS) {
         if (reply->is_master && !reply->gone) {
             sim_fail(world, "c%zu may use id %llu of another client", call->client,

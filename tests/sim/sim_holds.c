@@ -436,6 +436,7 @@ static void handle_call(sim_world *world, size_t process, size_t index) {
     doorman_response response;
     doorman_error error = {""};
     take_decisions(world, process);
+    double before = sim_hold_account_excess(world, process, index);
     doorman_status status = method == DOORMAN_ACQUIRE
                                 ? acquire(world, process, index, &response, &error)
                                 : other_method(world, process, index, &response, &error);
@@ -452,6 +453,9 @@ static void handle_call(sim_world *world, size_t process, size_t index) {
         return;
     }
     answer(world, process, index, &response);
+    if (sim_hold_account_excess(world, process, index) > before + 1e-9) {
+        sim_fail(world, "%s counts more units than a limit has", world->processes[process].address);
+    }
     plan_tick(world, process);
 }
 

@@ -8,7 +8,8 @@
 #define SIM_HOLD_LIMITS 4
 #define SIM_HOLD_PLACES 3
 #define SIM_HOLD_KEYS 3
-#define SIM_HOLD_JOBS 6     /* of one client */
+#define SIM_HOLD_JOBS 6                  /* of one client */
+#define SIM_HOLD_LIE (SIM_HOLD_JOBS + 1) /* instead of a job: a false claim */
 #define SIM_HOLD_LANES 3    /* of an agent; the first one is the upstream of the client */
 #define SIM_HOLD_NOTED 64   /* the last holds of an agent */
 #define SIM_HOLD_BATCH 64   /* parts of a message of an agent */
@@ -203,6 +204,8 @@ double sim_hold_in_use(const sim_world *world, size_t client, const sim_hold_job
 void sim_hold_account_reply(sim_world *world, size_t process, const sim_hold_reply *reply);
 /* Must be called after each change of what clients use. */
 void sim_hold_account_check(sim_world *world);
+/* Returns by how many units the fullest counter of a message exceeds its limit; 0: none does. */
+double sim_hold_account_excess(const sim_world *world, size_t process, size_t index);
 /* Must be called after a process has given all its decisions. */
 void sim_hold_account_waits(sim_world *world, size_t process);
 
