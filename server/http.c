@@ -171,13 +171,17 @@ void server_connection_free_buffers(struct http_connection *connection) {
 }
 
 /* The lock is taken before the stream is freed, because a thread that holds the lock may cancel the
- * operation that has just ended. nng 1.5.2 then still uses the stream. */
+ * operation that has just ended. nng 1.5.2 then still uses the stream.
+ *
+ * nng closes a stream that is freed in a thread of its own, and with nng 1.5.2 lost connections can
+ * block this thread. So the stream is closed first, which tells the peer at once. */
 static void connection_close(struct http_connection *connection) {
     struct http *http = connection->service->http;
     pthread_mutex_lock(&http->lock);
     nng_stream *stream = connection->stream;
     connection->stream = NULL;
     pthread_mutex_unlock(&http->lock);
+    nng_stream_close(stream);
     nng_stream_free(stream);
     connection->in_bytes = 0;
     server_connection_free_buffers(connection);

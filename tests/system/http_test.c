@@ -924,6 +924,35 @@ static void the_limits_can_be_configured(void **state) {
     server_stop(&fixture.server);
 }
 
+/* Peers of nng send requests, and vanish while the responses are on their way. */
+static void vanish(const struct server *server) {
+    enum { PEERS = 40, REQUESTS = 16 };
+    static const char request[] = "{\"discovery\": {}}";
+    int peers[PEERS];
+    for (int i = 0; i < PEERS; i++) peers[i] = raw_greet(server);
+    for (int i = 0; i < PEERS * REQUESTS; i++) {
+        assert_true(raw_send_head(peers[i % PEERS], sizeof request - 1));
+        assert_true(raw_send(peers[i % PEERS], request, sizeof request - 1));
+    }
+    for (int i = 0; i < PEERS; i++) close(peers[i]);
+}
+
+/* With nng 1.5.2 the peers block the thread that frees streams. A client that reads to the end of
+ * the connection must get there nevertheless. */
+static void a_connection_closes_after_peers_over_nng_have_vanished(void **state) {
+    (void)state;
+    static const char request[] = "GET /healthz HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n";
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    for (int i = 0; i < 10; i++) {
+        vanish(&fixture.server);
+        int fd = raw_connect(&fixture.http);
+        assert_true(raw_send(fd, request, sizeof request - 1));
+        assert_true(raw_hung_up(fd));
+        close(fd);
+    }
+    server_stop(&fixture.server);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
 int main(int argc, char **argv) {
@@ -955,6 +984,7 @@ int main(int argc, char **argv) {
         TEST(a_changed_file_is_loaded_after_any_kind_of_change),
         TEST(an_invalid_changed_file_is_shown_and_the_last_configuration_stays),
         TEST(idle_connections_are_closed_when_others_need_them),
+        TEST(a_connection_closes_after_peers_over_nng_have_vanished),
         TEST(too_long_requests_are_refused_and_freed),
         TEST(requests_with_random_faults_do_not_affect_others),
         TEST(the_limits_can_be_configured),
