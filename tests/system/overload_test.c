@@ -90,6 +90,58 @@ static void a_wrong_report_is_refused_by_name(void **state) {
     server_stop(&fixture.server);
 }
 
+/* Sends a report over nng. Returns the code of its error, or "". */
+static const char *report_over_nng(const struct fixture *fixture, const char *client,
+                                   const char *resource, const char *numbers) {
+    static char code[64];
+    char message[512];
+    snprintf(message, sizeof message,
+             "{\"report_overload\": {\"client_id\": \"%s\", \"resource\": [{\"resource_id\": "
+             "\"%s\", %s}]}}",
+             client, resource, numbers);
+    cJSON *reply = send_request(&fixture->server, message);
+    const cJSON *error = find(reply, "error.code");
+    snprintf(code, sizeof code, "%s", error ? error->valuestring : "");
+    cJSON_Delete(reply);
+    return code;
+}
+
+/* Whatever reports say, the capacity stays from capacity_min to the configured one. A request for
+ * capacity whose report is wrong has no effect. */
+static void reports_that_lie_cannot_leave_the_bounds_of_the_capacity(void **state) {
+    (void)state;
+    static const char *const wrong[] = {
+        "\"interval\": 1e9, \"arrived\": 99, \"finished\": 0, \"refused\": 99",
+        "\"interval\": 1e-12, \"arrived\": 99, \"finished\": 0, \"refused\": 99",
+        "\"interval\": 1, \"arrived\": 1e308, \"finished\": 0, \"refused\": 99",
+        "\"interval\": 1, \"arrived\": NaN, \"finished\": 0, \"refused\": 99",
+        "\"interval\": 1, \"arrived\": 99, \"finished\": 0, \"refused\": -1"};
+    static const char *const lies[] = {
+        "\"interval\": 1, \"arrived\": 1e15, \"finished\": 0, \"refused\": 1e15",
+        "\"interval\": 1e-9, \"arrived\": 99, \"finished\": 1e15, \"refused\": 99",
+        "\"interval\": 1e8, \"arrived\": 20, \"finished\": 1e15, \"refused\": 1e15",
+        "\"interval\": 1, \"arrived\": 0, \"finished\": 0, \"refused\": 1e15"};
+    struct fixture fixture = fixture_start(SEARCH, NULL);
+    char client[16];
+    cJSON_Delete(send_request(&fixture.server, "{\"get_capacity\": " ASK("") "}"));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_string_equal(report_over_nng(&fixture, "a", "search", wrong[i]), "INVALID_ARGUMENT");
+    }
+    expect_post(&fixture, "/v1/get_capacity", HOST JSON,
+                ASK(", \"overload\": {\"interval\": 1e9, \"arrived\": 99, \"finished\": 0, "
+                    "\"refused\": 99}"),
+                400, "[0].overload.interval: must be from 0 to 1e8 seconds");
+    assert_true(metric(&fixture, CAPACITY) == 100);
+    assert_string_equal(report_over_nng(&fixture, "a", "other", lies[0]), ""); /* of nobody */
+    for (int i = 0; i < 1000; i++) {
+        snprintf(client, sizeof client, "c%d", i);
+        assert_string_equal(report_over_nng(&fixture, client, "search", lies[i / 250]), "");
+        double capacity = i % 250 ? 20 : metric(&fixture, CAPACITY);
+        assert_true(capacity >= 20 && capacity <= 100);
+    }
+    server_stop(&fixture.server);
+}
+
 /* The node below adds reports up, and its next request passes the sum on. */
 static void a_report_to_a_node_below_lowers_the_capacity_of_the_root(void **state) {
     (void)state;
@@ -112,6 +164,8 @@ int main(void) {
         cmocka_unit_test_teardown(a_report_over_nng_counts_too, harness_clean),
         cmocka_unit_test_teardown(a_request_for_capacity_can_carry_a_report, harness_clean),
         cmocka_unit_test_teardown(a_wrong_report_is_refused_by_name, harness_clean),
+        cmocka_unit_test_teardown(reports_that_lie_cannot_leave_the_bounds_of_the_capacity,
+                                  harness_clean),
         cmocka_unit_test_teardown(a_report_to_a_node_below_lowers_the_capacity_of_the_root,
                                   harness_clean),
     };

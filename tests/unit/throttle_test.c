@@ -102,11 +102,13 @@ static void each_wrong_option_is_named(void **state) {
         {"queue_cost", {.queue_cost = NAN}},
         {"queue_cost", {.queue_cost = 2e15}},
         {"queue_max", {.queue_cost = 1, .queue_max = 1000001}},
+        {"queue_max", {.queue_cost = 1, .queue_max = 0xffffffff}},
         {"concurrency", {.queue_cost = 1, .concurrency = 1000001}},
         {"class_max", {.queue_cost = 1, .class_max = 1000001}},
         {"rate", {.queue_cost = 1, .rate = -1}},
         {"initial_cost", {.queue_cost = 1, .initial_cost = NAN}},
         {"max_wait", {.queue_cost = 1, .max_wait = -1}},
+        {"max_wait", {.queue_cost = 1, .max_wait = DOORMAN_NEVER}},
         {"warn_at", {.queue_cost = 1, .warn_at = 1.1}},
         {"warn_at", {.queue_cost = 1, .warn_at = NAN}},
     };
@@ -728,6 +730,67 @@ static void random_histories_match_the_model(void **state) {
     }
 }
 
+/* ---- extremes ---- */
+
+/* Offers, starts and finishes requests whose numbers are extreme. */
+static void use_extremely(doorman_throttle *throttle, uint64_t id, doorman_time now) {
+    const double costs[] = {0, 5e-324, 1e-9, 1, 1e15, NAN, -1, INFINITY};
+    const doorman_time deadlines[] = {0, INT64_MIN, -1, now, now + 1, INT64_MAX};
+    const doorman_throttle_request request = {.id = id,
+                                              .class_id = random_below(3) ? id % 3 : UINT64_MAX,
+                                              .criticality = (unsigned)random_below(18),
+                                              .user = random_below(2) ? "user" : NULL,
+                                              .deadline = deadlines[random_below(6)]};
+    doorman_throttle_refusal refusal;
+    doorman_throttle_offer(throttle, &request, NULL, now);
+    uint64_t started = random_below(2) ? next(throttle, now) : 0;
+    if (started && random_below(3)) {
+        assert_true(doorman_throttle_finish(throttle, started, costs[random_below(8)], now));
+        assert_false(doorman_throttle_finish(throttle, started, 1, now));
+    }
+    while (random_below(2) && doorman_throttle_next_refused(throttle, &refusal)) {
+        assert_true(refusal.retry_after >= 50 * MILLISECOND);
+    }
+}
+
+/* Checks that no request is lost, and that a loop that sleeps until the throttle is due never
+ * spins. */
+static void check_extremely(doorman_throttle *throttle, doorman_time now) {
+    const doorman_throttle_counters counters = counters_of(throttle);
+    uint64_t sum = counters.started + counters.waiting;
+    for (int i = 0; i < DOORMAN_THROTTLE_REASON_COUNT; i++) sum += counters.refused[i];
+    assert_true(sum == counters.offered);
+    assert_true(counters.started == counters.finished + counters.running);
+    if (doorman_throttle_due(throttle) > now || next(throttle, now)) return;
+    assert_true(doorman_throttle_due(throttle) > now);
+}
+
+/* H12. Options and numbers at the ends of their ranges, by chance and in all pairs of options. */
+static void extreme_options_and_numbers_lose_no_request(void **state) {
+    (void)state;
+    const double rates[] = {0, 5e-324, 1e-9, 1e15}, bounds[] = {5e-324, 1, 1e15};
+    const doorman_time waits[] = {0, 1, DOORMAN_DURATION_MAX}, steps[] = {0, 1, -1, SECOND};
+    for (size_t i = 0; i < 36; i++) {
+        doorman_throttle *throttle =
+            throttle_of((doorman_throttle_options){.queue_cost = bounds[i % 3],
+                                                   .rate = rates[i / 9],
+                                                   .max_wait = waits[i / 3 % 3],
+                                                   .initial_cost = bounds[random_below(3)],
+                                                   .warn_at = random_below(2) ? 1 : 5e-324,
+                                                   .queue_max = 1 + random_below(20),
+                                                   .concurrency = 1 + random_below(40),
+                                                   .class_max = 1 + random_below(3)});
+        doorman_time now = random_below(2) ? 0 : INT64_MAX - HOUR, latest = now;
+        for (uint64_t id = 1; id <= 300; id++) {
+            use_extremely(throttle, id, now);
+            check_extremely(throttle, latest);
+            now += steps[random_below(4)];
+            if (now > latest) latest = now;
+        }
+        doorman_throttle_destroy(throttle);
+    }
+}
+
 /* ---- H10: the retry budget ---- */
 
 static void retries_are_a_tenth_of_first_tries(void **state) {
@@ -774,6 +837,7 @@ int main(void) {
         cmocka_unit_test(the_mean_service_time_has_a_bound),
         cmocka_unit_test(refusals_that_are_not_read_use_room_and_lose_nothing),
         cmocka_unit_test(random_histories_match_the_model),
+        cmocka_unit_test(extreme_options_and_numbers_lose_no_request),
         cmocka_unit_test(retries_are_a_tenth_of_first_tries),
     };
     return run_all(tests);
