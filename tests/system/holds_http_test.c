@@ -280,6 +280,69 @@ static void people_see_who_holds_and_who_waits(void **state) {
     server_stop(&fixture.server);
 }
 
+/* A key is chosen by a user of an application. It must not become a part of the page. */
+static void keys_are_escaped_wherever_people_see_them(void **state) {
+    (void)state;
+    static const char *const keys[] = {"\\\"><script>alert(1)</script>", "' onclick='alert(1)",
+                                       "&lt;img src=x&gt;", "\\u0001\\u202e\\ud83d\\ude00\\uffff"};
+    struct fixture fixture = fixture_start(
+        "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"slots\", "
+        "\"kind\": \"CONCURRENCY\", \"limit\": 2, \"on_restart\": \"full\"}]}]}",
+        NULL);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        char body[512];
+        snprintf(body, sizeof body,
+                 "{\"client_id\": \"<svg onload=alert(1)>\", \"permit\": [{\"request_id\": %zu, "
+                 "\"item\": [{\"resource_id\": \"<blink>\", \"key\": \"%s\"}]}]}",
+                 i + 1, keys[i]);
+        expect_post(&fixture, "/v1/acquire", HOST JSON, body, 200, "GRANTED");
+    }
+    static const char *const pages[] = {"/holds", "/limits", "/"};
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
+        char *page = get(&fixture, pages[i], HOST);
+        assert_int_equal(code_of(page), 200);
+        assert_null(strstr(page, "<script>alert"));
+        assert_null(strstr(page, "' onclick"));
+        assert_null(strstr(page, "<img src"));
+        assert_null(strstr(page, "<svg onload"));
+        assert_null(strstr(page, "<blink>"));
+        free(page);
+    }
+    expect(&fixture, "/holds", HOST, 200, "&quot;&gt;&lt;script&gt;alert(1)&lt;/script&gt;");
+    expect(&fixture, "/holds", HOST, 200, "&amp;lt;img src=x&amp;gt;");
+    char *response = get(&fixture, "/v1/holds", HOST);
+    cJSON *tree = cJSON_Parse(body_of(response));
+    assert_string_equal(text(tree, "longest_held[1].key"), "' onclick='alert(1)");
+    cJSON_Delete(tree);
+    free(response);
+    server_stop(&fixture.server);
+}
+
+/* Requests of any kind that follow on the connection of a permit that waits are answered after
+ * it, in their order, and another permit among them waits too. */
+static void requests_that_follow_a_wait_are_answered_in_order(void **state) {
+    (void)state;
+    struct fixture fixture = start();
+    char body[256], requests[2048];
+    acquire(&fixture, "a", 1);
+    int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
+    await_waiting(&fixture, 1);
+    acquire_body(body, "c", 2, 0.01);
+    snprintf(requests, sizeof requests,
+             "HEAD /healthz HTTP/1.1\r\n" HOST "\r\n"
+             "POST /v1/acquire HTTP/1.1\r\n" HOST JSON "Content-Length: %zu\r\n\r\n%s"
+             "GET /v1/holds HTTP/1.1\r\n" HOST "\r\n"
+             "OPTIONS /v1/acquire HTTP/1.1\r\n" HOST "\r\n",
+             strlen(body), body);
+    assert_true(raw_send(fd, requests, strlen(requests)));
+    release(&fixture, "a");
+    await_texts(fd,
+                (const char *const[]){"\"GRANTED\"", "HTTP/1.1 200 OK", "\"reason\":\"TIMED_OUT\"",
+                                      "\"longest_held\"", "HTTP/1.1 405 ", NULL});
+    close(fd);
+    server_stop(&fixture.server);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_message_waits_until_units_come_back, harness_clean),
@@ -294,6 +357,8 @@ int main(void) {
         cmocka_unit_test_teardown(a_gateway_cannot_hold_units, harness_clean),
         cmocka_unit_test_teardown(a_list_of_amounts_of_the_wrong_length_is_refused, harness_clean),
         cmocka_unit_test_teardown(people_see_who_holds_and_who_waits, harness_clean),
+        cmocka_unit_test_teardown(keys_are_escaped_wherever_people_see_them, harness_clean),
+        cmocka_unit_test_teardown(requests_that_follow_a_wait_are_answered_in_order, harness_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
