@@ -3006,7 +3006,7 @@ typedef struct doorman_agent_info {
      * times out. */
     bool failing;
     doorman_error last_error;   /* the error of the last request that failed or could not connect at
-                                   first; "": no error */
+                                   first, also of a message on permits; "": no error */
     doorman_time last_error_at; /* the time of last_error on doorman_clock; 0: no error */
     doorman_time next_refresh;  /* if a request is under way: when the request times out. Otherwise:
                                    when the next request is sent. DOORMAN_NEVER: no request is
@@ -27272,6 +27272,8 @@ typedef struct doorman__agent_permits {
     bool lanes_failed; /* memory has run out for a lane, so no more lanes are added */
     void (*on_hold)(void *context, const doorman_held *held);
     void *context;
+    doorman_error last_error;
+    doorman_time last_error_at;       /* 0: no message has failed */
     size_t callers;                   /* threads that wait for a permit; atomic */
     struct doorman__acquirer *unused; /* the structs of threads that waited before; atomic */
 } doorman__agent_permits;
@@ -28418,11 +28420,15 @@ static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
 }
 
 /* Keeps the error text of a failure for doorman_agent_read_info. */
+static void doorman__error_keep(doorman_error *last, const char *address,
+                                const doorman_error *error) {
+    int most = (int)(sizeof error->text - (DOORMAN_ID_BYTES_MAX + 1) - 2);
+    doorman__fail(last, DOORMAN_OK, "%s: %.*s", address, most, error->text);
+}
+
 static void doorman__agent_keep_error(doorman_agent *agent, const doorman_error *error,
                                       doorman_time now) {
-    const char *address = agent->transport->address;
-    int most = (int)(sizeof error->text - sizeof agent->transport->address - 2);
-    doorman__fail(&agent->last_error, DOORMAN_OK, "%s: %.*s", address, most, error->text);
+    doorman__error_keep(&agent->last_error, agent->transport->address, error);
     agent->last_error_at = now;
 }
 
@@ -28684,15 +28690,28 @@ static void doorman__permits_parse(doorman__agent_permits *permits) {
     for (size_t i = 0; i < permits->lane_count; i++) doorman__transport_parse(permits->lanes[i]);
 }
 
+/* Makes the message of a lane that is due. Keeps the error text if the last one has failed. Returns
+ * whether there is a message. */
+static bool doorman__permits_update_lane(doorman__agent_permits *permits,
+                                         doorman_transport *transport, doorman_time now) {
+    doorman_transport_result result;
+    bool made = doorman_transport_update(transport, &result, now);
+    if (result.error.text[0] && !result.is_probe) {
+        doorman__error_keep(&permits->last_error, result.address, &result.error);
+        permits->last_error_at = now;
+    }
+    return made;
+}
+
 /* Makes the messages that are due. Returns whether there are some.
  *   made   out: for each lane */
 static bool doorman__permits_update(doorman__agent_permits *permits,
                                     bool made[DOORMAN_PERMIT_LANES_MAX + 1], doorman_time now) {
     while (doorman__permits_needs_lane(permits)) doorman__permits_add_lane(permits);
     bool some = made[DOORMAN_PERMIT_LANES_MAX] =
-        doorman_transport_update(permits->transport, NULL, now);
+        doorman__permits_update_lane(permits, permits->transport, now);
     for (size_t i = 0; i < permits->lane_count; i++) {
-        made[i] = doorman_transport_update(permits->lanes[i], NULL, now);
+        made[i] = doorman__permits_update_lane(permits, permits->lanes[i], now);
         some = some || made[i];
     }
     return some;
@@ -29311,6 +29330,10 @@ doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info 
     out->next_refresh = doorman__upstream_due(upstream);
     pthread_mutex_unlock(&agent->mutex);
     pthread_mutex_lock(&agent->permits.mutex);
+    if (agent->permits.last_error_at > out->last_error_at) {
+        out->last_error = agent->permits.last_error;
+        out->last_error_at = agent->permits.last_error_at;
+    }
     doorman_permit_client_read(agent->permits.client, &out->permits);
     pthread_mutex_unlock(&agent->permits.mutex);
     return DOORMAN_OK;

@@ -37,6 +37,8 @@ static const char config[] =
     " \"rate\": 0.001, \"size\": 0, \"max_debt\": 1e6}]},"
     "{\"identifier_glob\": \"saved\", \"limits\": [{\"name\": \"much\", \"kind\": \"TOKEN_BUCKET\","
     " \"rate\": 0.001, \"size\": 1000}]},"
+    "{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"two\", \"kind\": \"CONCURRENCY\","
+    " \"limit\": 2}]},"
     "{\"identifier_glob\": \"free\", \"limits\": []}]}";
 
 static struct server serve(void) { return server_start(config, NULL); }
@@ -296,6 +298,22 @@ static void wrong_permits_are_refused(void **state) {
     assert_int_equal(acquire(agent, "free", "ann", 0, &acquired), DOORMAN_INVALID_ARGUMENT);
     assert_int_equal(doorman_agent_report(agent, "", "ann", 1, &error), DOORMAN_INVALID_ARGUMENT);
     doorman_agent_stop(agent);
+}
+
+/* The fallback grants a permit that the server calls wrong. So the state of the agent says why. */
+static void a_permit_that_needs_a_hold_is_named_in_the_last_error(void **state) {
+    (void)state;
+    struct server server = serve();
+    doorman_agent *agent = start(server.url);
+    doorman_agent_info info;
+    assert_int_equal(decide(agent, "slots", "ann").decided_by, DOORMAN_BY_FALLBACK);
+    assert_int_equal(doorman_agent_read_info(agent, &info), DOORMAN_OK);
+    assert_non_null(strstr(info.last_error.text, server.url));
+    assert_non_null(strstr(info.last_error.text, "request_id: is needed for a limit of kind "
+                                                 "CONCURRENCY"));
+    assert_true(info.last_error_at > 0);
+    doorman_agent_stop(agent);
+    server_stop(&server);
 }
 
 /* ---- callbacks ------------------------------------------------------------------------------ */
@@ -686,6 +704,7 @@ int main(void) {
         TEST(a_call_waits_as_the_server_tells),
         TEST(many_threads_share_messages_and_a_limit_holds),
         TEST(wrong_permits_are_refused),
+        TEST(a_permit_that_needs_a_hold_is_named_in_the_last_error),
         TEST(a_callback_gets_the_decision_and_may_ask_again),
         TEST(each_callback_is_called_before_the_agent_has_stopped),
         TEST(a_report_is_charged_also_when_the_agent_stops),
