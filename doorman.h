@@ -2707,8 +2707,8 @@ DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void 
 /* Releases units of a hold. It is safe at any moment. Before the decision on a permit, it cancels
  * the permit. If the hold is gone, was released or comes from a fallback, the call does nothing. A
  * release needs no memory.
- *   request   id; optionally amounts: what is kept, in the order of the items. Without amounts
- *             nothing is kept */
+ *   request   id; optionally amounts: what is kept, in the order of the items. An item without an
+ *             amount keeps nothing */
 DOORMAN_API doorman_status doorman_permit_client_release(doorman_permit_client *client,
                                                          const doorman_hold_request *request,
                                                          doorman_error *error, doorman_time now);
@@ -17235,7 +17235,8 @@ static const char *doorman__hold_request_wrong(const doorman_hold_request *reque
         {needs_id && !request->id, "id: is missing"},
         {request->id > DOORMAN__REQUEST_ID_MAX, "id: must be at most 2^53 - 1"},
         {needs == DOORMAN__NEEDS_BOTH && !request->request_id, "request_id: is missing"},
-        {one && !request->id == !request->request_id, "id: either id or request_id must be given"},
+        {one && !request->id == !request->request_id,
+         "id: exactly one of id and request_id must be given"},
         {request->request_id > DOORMAN__REQUEST_ID_MAX, "request_id: must be at most 2^53 - 1"},
         {!doorman__duration_valid(request->time_to_live),
          "time_to_live: " DOORMAN__DURATION_OR_ZERO_RULE},
@@ -19606,22 +19607,27 @@ void doorman_throttle_report(doorman_throttle *throttle, doorman_time target,
 
 /* ---- throttle: create and destroy */
 
-/* Sets the defaults. Returns the first field that is wrong, or NULL. */
+/* Sets the defaults. Returns the text of the first rule that is broken, or NULL. */
 static const char *doorman__throttle_check(doorman_throttle_options *own) {
     if (!own->queue_max) own->queue_max = 10000;
     if (!own->concurrency) own->concurrency = 10000;
     if (!own->class_max) own->class_max = 1024;
     if (doorman__equal(own->warn_at, 0)) own->warn_at = 0.8;
     if (doorman__equal(own->initial_cost, 0)) own->initial_cost = 1;
-    if (!(doorman__amount_valid(own->queue_cost) && own->queue_cost > 0)) return "queue_cost";
-    if (own->queue_max > DOORMAN__THROTTLE_COUNT_MAX) return "queue_max";
-    if (own->concurrency > DOORMAN__THROTTLE_COUNT_MAX) return "concurrency";
-    if (own->class_max > DOORMAN__THROTTLE_COUNT_MAX) return "class_max";
-    if (!doorman__amount_valid(own->rate)) return "rate";
-    if (!doorman__amount_valid(own->initial_cost)) return "initial_cost";
-    if (own->max_wait < 0 || own->max_wait > DOORMAN_DURATION_MAX) return "max_wait";
-    if (!(own->warn_at > 0 && own->warn_at <= 1)) return "warn_at";
-    return NULL;
+    const doorman__rule rules[] = {
+        {!(doorman__amount_valid(own->queue_cost) && own->queue_cost > 0),
+         "queue_cost: must be more than 0 and at most 1e15"},
+        {own->queue_max > DOORMAN__THROTTLE_COUNT_MAX, "queue_max: must be at most 1,000,000"},
+        {own->concurrency > DOORMAN__THROTTLE_COUNT_MAX, "concurrency: must be at most 1,000,000"},
+        {own->class_max > DOORMAN__THROTTLE_COUNT_MAX, "class_max: must be at most 1,000,000"},
+        {!doorman__amount_valid(own->rate), "rate: " DOORMAN__AMOUNT_RULE},
+        {!doorman__amount_valid(own->initial_cost), "initial_cost: " DOORMAN__AMOUNT_RULE},
+        {own->max_wait < 0 || own->max_wait > DOORMAN_DURATION_MAX,
+         "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {!(own->warn_at > 0 && own->warn_at <= 1), "warn_at: must be from 0 to 1"},
+    };
+    size_t next = 0;
+    return DOORMAN__RULE_NEXT(rules, &next);
 }
 
 static size_t doorman__power_of_two(size_t least) {
@@ -19661,10 +19667,8 @@ doorman_status doorman_throttle_create(doorman_throttle **out,
                                        const doorman_throttle_options *options,
                                        doorman_error *error) {
     doorman_throttle_options own = *options;
-    const char *field = doorman__throttle_check(&own);
-    if (field) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: must be in its range", field);
-    }
+    const char *wrong = doorman__throttle_check(&own);
+    if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
     doorman_throttle *throttle = (doorman_throttle *)doorman__zalloc(sizeof *throttle);
     if (!throttle) return doorman__no_memory(error);
     throttle->options = own;

@@ -518,10 +518,10 @@ static void wrong_requests_are_named(void **state) {
         {doorman_permits_renew,
          {.client_id = "a", .id = 1, .item_count = 1},
          "items: must not be NULL"},
-        {doorman_permits_release, {.client_id = "a"}, "id: either id or request_id"},
+        {doorman_permits_release, {.client_id = "a"}, "id: exactly one of id and request_id"},
         {doorman_permits_release,
          {.client_id = "a", .id = 1, .request_id = 1},
-         "id: either id or request_id"},
+         "id: exactly one of id and request_id"},
         {doorman_permits_release,
          {.client_id = "a", .id = 1, .amounts = &amount, .amount_count = 1},
          "amounts[0]: must be"},
@@ -2394,10 +2394,11 @@ static void holds_are_asked_for_and_renewed_by_messages(void **state) {
              "{'request_id': 7}, {'request_id': 7}]}}",
              (unsigned long long)id);
     serve(server, text, "{'release':{'entry':[{'amount':[1]},{'amount':[]},{'gone':true}]}}", now);
-    serve(server, "{'release': {'client_id': 'ann', 'entry': [{'keep': [1]}]}}",
-          "{'error':{'code':'INVALID_ARGUMENT','message':'release.entry[0].id: either id or "
-          "request_id must be given'}}",
-          now);
+    serve(
+        server, "{'release': {'client_id': 'ann', 'entry': [{'keep': [1]}]}}",
+        "{'error':{'code':'INVALID_ARGUMENT','message':'release.entry[0].id: exactly one of id and "
+        "request_id must be given'}}",
+        now);
     serve(server, "{'acquire': {'client_id': 'ann', 'permit': [{'item': [{'resource_id': 'r'}]}]}}",
           "{'error':{'code':'INVALID_ARGUMENT','message':'acquire.permit[0].request_id: is needed "
           "for a limit of kind CONCURRENCY'}}",

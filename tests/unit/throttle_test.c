@@ -95,22 +95,23 @@ static void the_worked_example_of_the_manual_holds(void **state) {
 static void each_wrong_option_is_named(void **state) {
     (void)state;
     const struct {
-        const char *field;
+        const char *text;
         doorman_throttle_options options;
     } rows[] = {
-        {"queue_cost", {.queue_cost = 0}},
-        {"queue_cost", {.queue_cost = NAN}},
-        {"queue_cost", {.queue_cost = 2e15}},
-        {"queue_max", {.queue_cost = 1, .queue_max = 1000001}},
-        {"queue_max", {.queue_cost = 1, .queue_max = 0xffffffff}},
-        {"concurrency", {.queue_cost = 1, .concurrency = 1000001}},
-        {"class_max", {.queue_cost = 1, .class_max = 1000001}},
-        {"rate", {.queue_cost = 1, .rate = -1}},
-        {"initial_cost", {.queue_cost = 1, .initial_cost = NAN}},
-        {"max_wait", {.queue_cost = 1, .max_wait = -1}},
-        {"max_wait", {.queue_cost = 1, .max_wait = DOORMAN_NEVER}},
-        {"warn_at", {.queue_cost = 1, .warn_at = 1.1}},
-        {"warn_at", {.queue_cost = 1, .warn_at = NAN}},
+        {"queue_cost: must be more than 0 and at most 1e15", {.queue_cost = 0}},
+        {"queue_cost: must be more than 0 and at most 1e15", {.queue_cost = NAN}},
+        {"queue_cost: must be more than 0 and at most 1e15", {.queue_cost = 2e15}},
+        {"queue_max: must be at most 1,000,000", {.queue_cost = 1, .queue_max = 1000001}},
+        {"queue_max: must be at most 1,000,000", {.queue_cost = 1, .queue_max = 0xffffffff}},
+        {"concurrency: must be at most 1,000,000", {.queue_cost = 1, .concurrency = 1000001}},
+        {"class_max: must be at most 1,000,000", {.queue_cost = 1, .class_max = 1000001}},
+        {"rate: must be a finite number from 0 to 1e15", {.queue_cost = 1, .rate = -1}},
+        {"initial_cost: must be a finite number from 0 to 1e15",
+         {.queue_cost = 1, .initial_cost = NAN}},
+        {"max_wait: must be from 0 to 1e8 seconds", {.queue_cost = 1, .max_wait = -1}},
+        {"max_wait: must be from 0 to 1e8 seconds", {.queue_cost = 1, .max_wait = DOORMAN_NEVER}},
+        {"warn_at: must be from 0 to 1", {.queue_cost = 1, .warn_at = 1.1}},
+        {"warn_at: must be from 0 to 1", {.queue_cost = 1, .warn_at = NAN}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         doorman_throttle *throttle = NULL;
@@ -118,7 +119,7 @@ static void each_wrong_option_is_named(void **state) {
         assert_int_equal(doorman_throttle_create(&throttle, &rows[i].options, &error),
                          DOORMAN_INVALID_ARGUMENT);
         assert_null(throttle);
-        assert_memory_equal(error.text, rows[i].field, strlen(rows[i].field));
+        assert_string_equal(error.text, rows[i].text);
     }
     doorman_throttle_destroy(NULL);
 }
