@@ -195,6 +195,15 @@ static void page_table(struct text *text, const struct hold_row *rows, size_t co
     server_text_add(text, "</tbody></table>");
 }
 
+/* Says why no hold is granted while the server learns. */
+static void page_learning(struct text *text, doorman_time left) {
+    if (left <= 0) return;
+    server_text_add(text, "<p>This process has just become the master. For ");
+    server_page_duration(text, left);
+    server_text_add(text, " more it learns which holds are in force. Until then limits grant "
+                          "nothing, unless their on_restart is full.</p>");
+}
+
 void server_handle_holds(struct service *service, const struct http_request *request,
                          struct http_response *response) {
     struct text *text = &response->text;
@@ -206,6 +215,7 @@ void server_handle_holds(struct service *service, const struct http_request *req
         server_text_add(text, "<p class=soft>This process is not the master. Only the master "
                               "decides on permits.</p>");
     } else {
+        page_learning(text, list->info.learns_until - doorman_clock());
         page_table(text, list->holds, list->hold_count, list->info.hold_count, false);
         page_table(text, list->waits, list->wait_count, list->info.wait_count, true);
     }

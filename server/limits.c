@@ -21,7 +21,7 @@
 
 struct limit_row {
     char *glob, *name;
-    char definition[160];
+    char definition[192];
     doorman_permits_limit info; /* its pointers are not valid */
 };
 
@@ -35,6 +35,14 @@ struct limit_list {
 };
 
 /* ---- copies of the state ---- */
+
+/* Describes what all limits of kind CONCURRENCY have. Returns how many bytes it has written. */
+static int limit_define_holds(const doorman_figures *figures, char *out, size_t room) {
+    int used =
+        snprintf(out, room, "held at once, each for %.10g s", (double)figures->time_to_live / 1e9);
+    if (!figures->queue) return used;
+    return used + snprintf(out + used, room - (size_t)used, ", %zu may wait", figures->queue);
+}
 
 /* Returns a limit as text, such as "each key: 10 a second, up to 50 saved".
  *   limit   NULL: the list of limits is empty */
@@ -56,6 +64,10 @@ static void limit_define(const doorman_permit_limit *limit, char *out, size_t ro
     if (limit->leased) {
         used = snprintf(text, room, "leased%s%.60s", limit->lease_of ? " of " : "",
                         limit->lease_of ? limit->lease_of : "");
+        if (limit->kind == DOORMAN_CONCURRENCY) {
+            used += snprintf(text + used, room - (size_t)used, ", ");
+            used += limit_define_holds(figures, text + used, room - (size_t)used);
+        }
     } else if (limit->kind == DOORMAN_TIERS) {
         used = snprintf(text, room, "%zu tier%s", figures->tier_count,
                         figures->tier_count == 1 ? "" : "s");
@@ -66,11 +78,8 @@ static void limit_define(const doorman_permit_limit *limit, char *out, size_t ro
     } else if (limit->kind == DOORMAN_FIXED_WINDOW) {
         used = snprintf(text, room, "%.10g each %.10g s", figures->limit, window);
     } else if (limit->kind == DOORMAN_CONCURRENCY) {
-        used = snprintf(text, room, "%.10g held at once, each for %.10g s", figures->limit,
-                        (double)figures->time_to_live / 1e9);
-        if (figures->queue) {
-            used += snprintf(text + used, room - (size_t)used, ", %zu may wait", figures->queue);
-        }
+        used = snprintf(text, room, "%.10g ", figures->limit);
+        used += limit_define_holds(figures, text + used, room - (size_t)used);
     } else {
         used =
             snprintf(text, room, "%.10g a second, up to %.10g saved", figures->rate, figures->size);

@@ -280,6 +280,22 @@ static void people_see_who_holds_and_who_waits(void **state) {
     server_stop(&fixture.server);
 }
 
+/* A server that has just started does not know the holds of its predecessor. A leased limit also
+ * says how long its holds last. */
+static void people_see_why_a_new_server_grants_no_holds(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(
+        "{\"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"slots\", "
+        "\"kind\": \"CONCURRENCY\", \"limit\": 2, \"time_to_live\": 3600}]}, "
+        "{\"identifier_glob\": \"licence\", \"capacity\": 5, \"whole\": true, \"limits\": ["
+        "{\"name\": \"leased\", \"per\": \"resource\", \"kind\": \"CONCURRENCY\", "
+        "\"limit\": \"leased\", \"time_to_live\": 15, \"queue\": 7}]}]}",
+        NULL);
+    expect(&fixture, "/holds", HOST, 200, "more it learns which holds are in force");
+    expect(&fixture, "/limits", HOST, 200, "leased, held at once, each for 15 s, 7 may wait");
+    server_stop(&fixture.server);
+}
+
 /* A key is chosen by a user of an application. It must not become a part of the page. */
 static void keys_are_escaped_wherever_people_see_them(void **state) {
     (void)state;
@@ -357,6 +373,7 @@ int main(void) {
         cmocka_unit_test_teardown(a_gateway_cannot_hold_units, harness_clean),
         cmocka_unit_test_teardown(a_list_of_amounts_of_the_wrong_length_is_refused, harness_clean),
         cmocka_unit_test_teardown(people_see_who_holds_and_who_waits, harness_clean),
+        cmocka_unit_test_teardown(people_see_why_a_new_server_grants_no_holds, harness_clean),
         cmocka_unit_test_teardown(keys_are_escaped_wherever_people_see_them, harness_clean),
         cmocka_unit_test_teardown(requests_that_follow_a_wait_are_answered_in_order, harness_clean),
     };
