@@ -38,7 +38,8 @@ public:
         if (doorman_agent_acquire(agent, &request, timeout, &acquired, &error) != DOORMAN_OK) {
             throw std::runtime_error(error.text);
         }
-        if (!acquired.granted) throw std::runtime_error(doorman_reason_name(acquired.reason));
+        if (!acquired.granted) throw std::runtime_error(refusal(acquired));
+        hold_ = acquired.hold; /* 0: nothing is held, because nothing limits the resource */
     }
     ~hold_guard() {
         doorman_hold_request request = {};
@@ -55,11 +56,16 @@ public:
      * happens if no server has answered for the time to live. */
     bool held() const {
         doorman_held held = {};
+        if (!hold_) return true;
         return doorman_agent_read_hold(agent_, hold_, &held) == DOORMAN_OK && !held.gone &&
                doorman_clock() < held.ends_at;
     }
 
 private:
+    static const char *refusal(const doorman_acquired &acquired) {
+        if (acquired.decided_by == DOORMAN_BY_FALLBACK) return "no server has decided";
+        return doorman_reason_name(acquired.reason);
+    }
     doorman_agent *agent_;
     uint64_t hold_ = 0;
 };
