@@ -175,6 +175,43 @@ static void try_gone(const struct language *language) {
     process_kill(server);
 }
 
+/* Waits until so many permits wait at a server. */
+static void await_waiting(const struct fixture *server, const char *count) {
+    char wanted[32];
+    snprintf(wanted, sizeof wanted, "\"waiting\":%s,", count);
+    for (int waited = 0;; waited += 20) {
+        char *response = get(server, "/v1/holds", HOST);
+        bool found = strstr(response, wanted) != NULL;
+        free(response);
+        if (found) return;
+        assert_true(waited < 2 * TIMEOUT_MS);
+        sleep_ms(20);
+    }
+}
+
+/* A release ends an acquire that still waits, and takes its permit out of the queue. */
+static void try_cancel(const struct language *language) {
+    char program[256], url[64];
+    unsigned port = 0;
+    language_require(language, program);
+    struct fixture server = fixture_start(LIMIT("60", "full"), NULL);
+    assert_int_equal(sscanf(server.http.url, "tcp://127.0.0.1:%u", &port), 1);
+    url_of((int)port, url);
+    struct process *first = holder_start(language, program, url, "500");
+    await_line(first, "held");
+    struct process *second = holder_start(language, program, url, "500");
+    await_waiting(&server, "1");
+    process_signal(second, SIGUSR2);
+    await_line(second, "refused");
+    await_waiting(&server, "0");
+    holder_stop(first);
+    struct process *third = holder_start(language, program, url, "0");
+    await_line(third, "held");
+    holder_stop(second);
+    holder_stop(third);
+    server_stop(&server.server);
+}
+
 static void a_hold_in_python_is_renewed_released_and_waited_for(void **state) {
     (void)state;
     try_turns(&languages[0]);
@@ -188,6 +225,11 @@ static void a_hold_in_python_survives_a_restart_of_the_server(void **state) {
 static void a_holder_in_python_is_told_that_its_hold_is_gone(void **state) {
     (void)state;
     try_gone(&languages[0]);
+}
+
+static void a_holder_in_python_can_give_up_waiting(void **state) {
+    (void)state;
+    try_cancel(&languages[0]);
 }
 
 static void a_hold_in_javascript_is_renewed_released_and_waited_for(void **state) {
@@ -205,6 +247,11 @@ static void a_holder_in_javascript_is_told_that_its_hold_is_gone(void **state) {
     try_gone(&languages[1]);
 }
 
+static void a_holder_in_javascript_can_give_up_waiting(void **state) {
+    (void)state;
+    try_cancel(&languages[1]);
+}
+
 static void a_hold_in_go_is_renewed_released_and_waited_for(void **state) {
     (void)state;
     try_turns(&languages[2]);
@@ -220,6 +267,11 @@ static void a_holder_in_go_is_told_that_its_hold_is_gone(void **state) {
     try_gone(&languages[2]);
 }
 
+static void a_holder_in_go_can_give_up_waiting(void **state) {
+    (void)state;
+    try_cancel(&languages[2]);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
 int main(int argc, char **argv) {
@@ -228,12 +280,15 @@ int main(int argc, char **argv) {
         TEST(a_hold_in_python_is_renewed_released_and_waited_for),
         TEST(a_hold_in_python_survives_a_restart_of_the_server),
         TEST(a_holder_in_python_is_told_that_its_hold_is_gone),
+        TEST(a_holder_in_python_can_give_up_waiting),
         TEST(a_hold_in_javascript_is_renewed_released_and_waited_for),
         TEST(a_hold_in_javascript_survives_a_restart_of_the_server),
         TEST(a_holder_in_javascript_is_told_that_its_hold_is_gone),
+        TEST(a_holder_in_javascript_can_give_up_waiting),
         TEST(a_hold_in_go_is_renewed_released_and_waited_for),
         TEST(a_hold_in_go_survives_a_restart_of_the_server),
         TEST(a_holder_in_go_is_told_that_its_hold_is_gone),
+        TEST(a_holder_in_go_can_give_up_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

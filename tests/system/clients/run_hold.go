@@ -1,5 +1,5 @@
 // Runs the hold in Go for hold_clients_test.c. Prints "held", "refused" or "gone". Releases the hold
-// after SIGTERM.
+// after SIGUSR2, and before it ends, after SIGTERM.
 package main
 
 import (
@@ -19,6 +19,12 @@ func main() {
 		MaxWait: wait, OnGone: func() { fmt.Println("gone") }}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
+	cancels := make(chan os.Signal, 1)
+	signal.Notify(cancels, syscall.SIGUSR2)
+	go func() {
+		<-cancels
+		hold.Release()
+	}()
 	fmt.Println(map[bool]string{true: "held", false: "refused"}[hold.Acquire()])
 	<-signals
 	hold.Release()

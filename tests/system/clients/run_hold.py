@@ -1,5 +1,5 @@
 """Runs the hold in Python for hold_clients_test.c. Prints "held", "refused" or "gone". Releases the
-hold after SIGTERM."""
+hold after SIGUSR2, and before it ends, after SIGTERM."""
 
 import os
 import signal
@@ -19,6 +19,7 @@ def show(text):
 
 hold = Hold(urls.split(","), resource, max_wait=float(max_wait), on_gone=lambda: show("gone"))
 signal.signal(signal.SIGTERM, lambda *_: ended.set())
+signal.signal(signal.SIGUSR2, lambda *_: threading.Thread(target=hold.release).start())
 show("held" if hold.acquire() else "refused")
 while not ended.wait(0.05):
     pass
