@@ -29,6 +29,7 @@ static void fuzz_cancel(void);
 #define nng_stream_send(stream, aio) fuzz_wait(true)
 #define nng_stream_recv(stream, aio) fuzz_wait(false)
 #define nng_stream_free(stream) fuzz_stream_free(stream)
+#define nng_stream_close(stream) ((void)(stream))
 #define nng_stream_listener_accept(listener, aio) ((void)(listener))
 #define nng_sleep_aio(duration, aio) ((void)(duration), fuzz_sleep())
 #define main server_main
