@@ -480,6 +480,27 @@ mutant hold-round-leave 'P7: a permit that leaves a queue does not wake those be
     'if (first) doorman__hold_queue_wake(permits, wait->queue);' \
     '(void)first;' --holds
 
+mutant hold-overtake 'P7: a permit that fits is granted although others wait before it' \
+    'bool after = queue && doorman__timers_due(&queue->turns) < permits->holds.turn;' \
+    'bool after = queue && !permits;' --holds
+mutant hold-moves-back 'P7: a permit that moves to another queue arrives there as the last one' \
+    'if (wait->queue) doorman__hold_queue_leave(permits, wait); wait->queue = queue;' \
+    'if (wait->queue) {
+        doorman__hold_queue_leave(permits, wait);
+        wait->place = (wait->place >> 58 << 58) + (doorman_time)++permits->holds.arrivals;
+    }
+    wait->queue = queue;' --holds
+mutant hold-wait-limit 'P7: a permit waits for longer than its limit allows' \
+    'doorman_time most = doorman__earlier(wait->max_wait, charge->figures->max_wait);' \
+    'doorman_time most = wait->max_wait;' --holds
+mutant hold-close 'P7: a permit waits on when its connection has closed' \
+    'size_t count = 0, left = owner ? owner->wait_count : 0;' \
+    'size_t count = 0, left = 0;' --holds
+mutant hold-transfer-again 'P9: a repeated transfer moves units again' \
+    'if (made && doorman__hold_is_transfer(made)) { return doorman__transfer_repeat' \
+    'if (made && doorman__hold_is_transfer(made)) made = NULL;
+    if (made && doorman__hold_is_transfer(made)) { return doorman__transfer_repeat' --holds
+
 mutant overload-least 'H11: a cut ignores capacity_min' \
     'target = doorman__max(target, state->least);' \
     ''
