@@ -21822,19 +21822,31 @@ static void doorman__call_forget(doorman__call *call) {
     doorman__call_part(call);
 }
 
-/* Frees a call. The action of a hold is a part of the hold, and can be used again. */
-static void doorman__call_free(doorman_permit_client *client, doorman__call *call) {
+/* Removes a call from the client. */
+static void doorman__call_drop(doorman_permit_client *client, doorman__call *call) {
     doorman__calls *list = doorman__call_list(client, call);
     assert(client->call_count > 0);
     if (list) doorman__calls_remove(list, call);
     doorman__timer_clear(&client->timers, &call->timer);
     client->call_count--;
     doorman__call_forget(call);
-    if (call->hold && call == &call->hold->action) {
-        client->action_count--;
-        call->state = DOORMAN__CALL_NEW;
+}
+
+/* Removes the action of a hold. It is a part of the hold, and can be used again. */
+static void doorman__action_drop(doorman_permit_client *client, doorman__client_hold *hold) {
+    doorman__call_drop(client, &hold->action);
+    hold->action.state = DOORMAN__CALL_NEW;
+    client->action_count--;
+}
+
+/* Removes a call, and frees it if it is not an action. */
+static void doorman__call_free(doorman_permit_client *client, doorman__call *call) {
+    doorman__client_hold *hold = call->hold;
+    if (hold && call == &hold->action) {
+        doorman__action_drop(client, hold);
         return;
     }
+    doorman__call_drop(client, call);
     DOORMAN_FREE(call);
 }
 
@@ -21849,6 +21861,13 @@ static void doorman__call_settle(doorman_permit_client *client, doorman__call *c
 static void doorman__call_finish(doorman_permit_client *client, doorman__call *call) {
     doorman__call_settle(client, call);
     if (!call->attended) doorman__call_free(client, call);
+}
+
+/* Ends the action of a hold. Nobody waits for its result. */
+static void doorman__action_finish(doorman_permit_client *client, doorman__client_hold *hold) {
+    assert(!hold->action.attended);
+    doorman__call_settle(client, &hold->action);
+    doorman__action_drop(client, hold);
 }
 
 /* Ends the other call of a pair, if there is one. */
@@ -22150,11 +22169,13 @@ static bool doorman__client_hold_is_empty(const doorman__client_hold *hold) {
     return true;
 }
 
-/* Copies the items of a hold, which has none yet. Returns false if memory runs out. */
+/* Copies the items of a hold, which has none yet. Returns false if memory runs out, or if there are
+ * no items. */
 static bool doorman__client_hold_set_items(doorman__client_hold *hold,
                                            const doorman_hold_item *items, size_t count) {
     size_t bytes = 0;
     assert(!hold->items);
+    if (!count) return false;
     for (size_t i = 0; i < count; i++) {
         bytes += strlen(items[i].resource_id) + strlen(items[i].key ? items[i].key : "") + 2;
     }
@@ -22263,7 +22284,7 @@ static void doorman__client_hold_plan(doorman_permit_client *client, doorman__cl
     bool stays = action->kind == DOORMAN__CALL_RELEASE && !hold->transfers;
     bool obsolete = stays ? ending && now >= hold->give_up_at : ending || hold->must_release;
     if (action->state == DOORMAN__CALL_QUEUED && obsolete) {
-        doorman__call_finish(client, &hold->action);
+        doorman__action_finish(client, hold);
     }
     bool idle = action->state == DOORMAN__CALL_NEW;
     if (idle && hold->must_release && !hold->transfers) {
@@ -23204,7 +23225,7 @@ static void doorman__permit_decide(doorman_permit_client *client, doorman__call 
 
 static void doorman__renewal_decide(doorman_permit_client *client, doorman__client_hold *hold,
                                     const doorman_hold *result, doorman_time now) {
-    doorman__call_finish(client, &hold->action);
+    doorman__action_finish(client, hold);
     if (hold->state != DOORMAN__HOLD_IN_USE || doorman__client_hold_is_empty(hold)) {
         doorman__client_hold_plan(client, hold, now);
         return;
@@ -23231,7 +23252,7 @@ static void doorman__renewal_decide(doorman_permit_client *client, doorman__clie
  * held. */
 static void doorman__release_decide(doorman_permit_client *client, doorman__client_hold *hold,
                                     const doorman_hold *result, doorman_time now) {
-    doorman__call_finish(client, &hold->action);
+    doorman__action_finish(client, hold);
     if (result->gone) hold->renew_at = now;
     doorman__client_hold_plan(client, hold, now);
 }
