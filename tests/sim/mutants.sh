@@ -501,6 +501,42 @@ mutant hold-transfer-again 'P9: a repeated transfer moves units again' \
     'if (made && doorman__hold_is_transfer(made)) made = NULL;
     if (made && doorman__hold_is_transfer(made)) { return doorman__transfer_repeat' --holds
 
+mutant hold-queue-bound 'P7: a queue has no bound' \
+    'if (queue && queue->turns.count >= charge->figures->queue) return true;' \
+    '(void)queue; (void)charge;' --holds
+mutant hold-other-items 'P9: a repeat with other items renews the hold' \
+    'bool same = !hold->seized && doorman__hold_same(permits, hold, request->item_count);' \
+    'bool same = !hold->seized && hold->part_count == request->item_count;' --holds
+mutant hold-not-cancelled 'P9: a release by request_id cancels no permit that waits' \
+    'bool waits = hold && hold->state == DOORMAN__WAITING;' \
+    'bool waits = false;' --holds
+mutant hold-not-named 'P9: a release by request_id frees no hold' \
+    'hold = doorman__holds_of(permits, client_id, hold ? hold->id : request->id);' \
+    'hold = doorman__holds_of(permits, client_id, request->id);' --holds
+mutant hold-not-shared 'P10: a release is not shared' \
+    'doorman__holds_share(permits, &doorman__hold_parts(hold)[i]);' \
+    '' --holds
+mutant hold-shared-end 'P10: the end of a hold is shared' \
+    'doorman__hold_return(permits, hold); if (hold->state == DOORMAN__TRANSFERRED) {' \
+    'doorman__hold_return(permits, hold);
+    for (size_t i = 0; i < hold->part_count; i++) {
+        doorman__holds_share(permits, &doorman__hold_parts(hold)[i]);
+    }
+    if (hold->state == DOORMAN__TRANSFERRED) {' \
+    'static void doorman__hold_expire(doorman_permits *permits, doorman__hold *hold) {' \
+    'static void doorman__holds_share(doorman_permits *permits, const doorman__hold_part *part);
+static void doorman__hold_expire(doorman_permits *permits, doorman__hold *hold) {' --holds
+mutant hold-transfer-owned 'P11: the owner of a transfer may release it' \
+    'if (!hold || hold->state != DOORMAN__HELD) return NULL;' \
+    'if (!hold || hold->state < DOORMAN__HELD || hold->state > DOORMAN__TRANSFERRED) return NULL;' \
+    --holds
+mutant hold-transfer-life 'P11: a transfer lasts longer than its limits allow' \
+    'transfer->takes.time_to_live = hold->takes.time_to_live;' \
+    'transfer->takes.time_to_live = 15 * DOORMAN_SECOND;' --holds
+mutant hold-seize-again 'P9: a repeated seizure is gone' \
+    'if (known) made = doorman__holds_of(permits, request->client_id, made->id);' \
+    'if (known) made = NULL;' --holds
+
 mutant overload-least 'H11: a cut ignores capacity_min' \
     'target = doorman__max(target, state->least);' \
     ''

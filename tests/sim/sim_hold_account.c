@@ -47,6 +47,16 @@ static void check_request(sim_world *world, size_t process, const sim_hold_call 
     }
 }
 
+static bool same_items(const sim_hold_call *one, const sim_hold_call *two) {
+    bool same = one->item_count == two->item_count;
+    for (size_t i = 0; same && i < one->item_count; i++) {
+        const sim_hold_item *left = &one->items[i], *right = &two->items[i];
+        same = left->place == right->place && left->key == right->key &&
+               !(left->cost < right->cost) && !(left->cost > right->cost);
+    }
+    return same;
+}
+
 /* Notes a grant, a transfer or a seizure. */
 static void note_grant(sim_world *world, size_t process, const sim_hold_call *call,
                        const sim_hold_reply *reply) {
@@ -60,6 +70,7 @@ static void note_grant(sim_world *world, size_t process, const sim_hold_call *ca
     if (!known) grant = add_grant(holds);
     if (!known) {
         *grant = (sim_hold_grant){.id = reply->id, .source = source, .client = call->client};
+        grant->call = reply->call;
         grant->number = source ? old.number : ++holds->grant_number;
         grant->version = source ? old.version : world->processes[process].version;
         grant->request_id = call->request_id;
@@ -68,10 +79,53 @@ static void note_grant(sim_world *world, size_t process, const sim_hold_call *ca
     }
     doorman_time end = sim_hold_local(world, process) - 2 * SECOND + reply->expires_in;
     if (end > grant->ends_at) grant->ends_at = end;
+    const sim_hold_call *first = &holds->calls[grant->call];
+    bool same_master = grant->mastership == holds->processes[process].mastership;
+    if (call->method == DOORMAN_ACQUIRE && same_master && !same_items(first, call)) {
+        sim_fail(world, "request %llu of c%zu renews a hold of other items",
+                 (unsigned long long)call->request_id, call->client);
+    }
+}
+
+/* Returns whether a message names a hold of its client that is in force. */
+static bool names_hold_in_force(const sim_world *world, size_t process, const sim_hold_call *call) {
+    const sim_holds *holds = world->holds;
+    bool by_request = call->method == DOORMAN_SEIZE || !call->id;
+    for (size_t i = 0; i < holds->grant_count; i++) {
+        const sim_hold_grant *grant = &holds->grants[i];
+        bool named = by_request ? grant->request_id == call->request_id : grant->id == call->id;
+        bool in_force = !grant->is_transfer && !grant->released &&
+                        grant->mastership == holds->processes[process].mastership &&
+                        grant->ends_at > sim_hold_local(world, process);
+        if (named && in_force && grant->client == call->client) return true;
+    }
+    return false;
+}
+
+/* P8, P9: a hold is not gone before it ends, and does not last longer than its limits allow. */
+static void check_life(sim_world *world, size_t process, const sim_hold_reply *reply) {
+    const sim_hold_call *call = &world->holds->calls[reply->call];
+    doorman_time longest = 0;
+    if (reply->gone && call->method != DOORMAN_TRANSFER &&
+        names_hold_in_force(world, process, call)) {
+        sim_fail(world, "%s says that a hold of c%zu is gone", world->processes[process].address,
+                 call->client);
+    }
+    for (size_t i = 0; i <= world->version; i++) {
+        const sim_hold_version *version = &world->holds->versions[i];
+        for (size_t j = 0; j < world->holds->limit_count; j++) {
+            doorman_time life = version->figures[j].time_to_live;
+            if (version->present[j] && life > longest) longest = life;
+        }
+    }
+    if (reply->expires_in <= longest) return;
+    sim_fail(world, "%s lets c%zu hold units for %g s", world->processes[process].address,
+             call->client, (double)reply->expires_in / 1e9);
 }
 
 void sim_hold_account_reply(sim_world *world, size_t process, const sim_hold_reply *reply) {
     const sim_hold_call *call = &world->holds->calls[reply->call];
+    check_life(world, process, reply);
     if (call->method == DOORMAN_RELEASE && !reply->gone) {
         sim_hold_grant *grant = grant_of(world->holds, reply->id);
         if (grant && !reply->item_count) grant->released = true;
@@ -222,6 +276,66 @@ static void check_first(sim_world *world, size_t process, doorman_time now) {
              world->processes[process].address, (unsigned long long)call->request_id, call->client);
 }
 
+/* P9, P10: a release leaves no permit of the same request, and a full one leaves no permit that
+ * wants to share its result. */
+static void check_released(sim_world *world, size_t process, const sim_hold_reply *reply) {
+    const sim_holds *holds = world->holds;
+    const sim_hold_process *own = &holds->processes[process];
+    const sim_hold_call *call = &holds->calls[reply->call];
+    const sim_hold_grant *grant = grant_of(world->holds, reply->id);
+    bool acquired = grant && holds->calls[grant->call].method == DOORMAN_ACQUIRE;
+    const sim_hold_call *work = acquired ? &holds->calls[grant->call] : NULL;
+    for (size_t i = 0; i < own->wait_count; i++) {
+        const sim_hold_call *other = &holds->calls[own->waits[i].call];
+        bool cancelled = call->request_id && other->request_id == call->request_id;
+        if (cancelled && other->client == call->client) {
+            sim_fail(world, "a permit of c%zu waits on, although it was cancelled", call->client);
+        }
+        if (!work || !other->share || work->item_count != 1) continue;
+        if (other->items[0].place != work->items[0].place) continue;
+        if (other->items[0].key != work->items[0].key) continue;
+        sim_fail(world, "a permit of c%zu does not share what was released", other->client);
+    }
+}
+
+/* P10: only a full release is shared. */
+void sim_hold_account_shared(sim_world *world, size_t process, size_t first, size_t count) {
+    sim_hold_process *own = &world->holds->processes[process];
+    bool released = false;
+    for (size_t i = first; i < first + count; i++) {
+        const sim_hold_reply *reply = &world->holds->replies[i];
+        bool releases = world->holds->calls[reply->call].method == DOORMAN_RELEASE;
+        if (!releases || reply->gone || reply->item_count) continue;
+        check_released(world, process, reply);
+        released = released || reply->id;
+    }
+    if (own->shared && !released) {
+        sim_fail(world, "%s shares what was not released", world->processes[process].address);
+    }
+    own->shared = 0;
+}
+
+/* P7: no more permits wait at a counter than its queue has room for. */
+static void check_queues(sim_world *world, const doorman_permits *permits) {
+    doorman_permits_wait wait, other;
+    doorman_cursor cursor = {.position = 0};
+    while (world->version == 0 && doorman_permits_next_wait(permits, &cursor, &wait)) {
+        size_t limit = wait.limit ? (size_t)(wait.limit[1] - '0') : 0, count = 0;
+        doorman_scope per = world->holds->limits[limit].per;
+        doorman_cursor again = {.position = 0};
+        while (doorman_permits_next_wait(permits, &again, &other)) {
+            bool same = other.limit && wait.limit && strcmp(other.limit, wait.limit) == 0;
+            bool place = strcmp(other.resource_id, wait.resource_id) == 0;
+            bool key = place && strcmp(other.key, wait.key) == 0;
+            bool scope = per == DOORMAN_PER_TEMPLATE || (per == DOORMAN_PER_RESOURCE ? place : key);
+            count += same && scope;
+        }
+        if (count <= world->holds->versions[0].figures[limit].queue) continue;
+        sim_fail(world, "%zu permits wait at a counter of limit l%zu", count, limit);
+        return;
+    }
+}
+
 /* P7: a permit has a decision at the latest when its wait is over. */
 void sim_hold_account_waits(sim_world *world, size_t process) {
     const sim_hold_process *own = &world->holds->processes[process];
@@ -235,4 +349,6 @@ void sim_hold_account_waits(sim_world *world, size_t process) {
                  world->processes[process].address, call->client);
     }
     check_first(world, process, local);
+    doorman_permits *permits = doorman_server_permits(world->processes[process].server);
+    if (permits) check_queues(world, permits);
 }

@@ -212,8 +212,23 @@ static void step_job(sim_world *world, size_t client, sim_hold_job *job) {
     }
 }
 
-/* Asks for what belongs to another client, or is gone: a hold or a transfer. Nobody waits for the
- * answer (P8). */
+/* Asks for other items under the request_id of an earlier request (P9). */
+static void ask_for_other(sim_world *world, size_t client, const sim_hold_grant *grant) {
+    uint64_t *random = &world->holds->random;
+    sim_hold_call call = world->holds->calls[grant->call];
+    if (call.method != DOORMAN_ACQUIRE || call.equal || world->now >= world->end) return;
+    call.items[0].cost += 1;
+    call.count = 1;
+    call.max_wait = 0;
+    call.from_agent = call.connected = false;
+    call.job = SIM_HOLD_LIE;
+    call.process = random_process(world, client, random);
+    call.incarnation = world->clients[client].machine.incarnation;
+    sim_holds_send(world, &call, 1);
+}
+
+/* Asks for what belongs to another client or to nobody, or is gone: a hold or a transfer. Nobody
+ * waits for the answer (P8). */
 static void meddle(sim_world *world, size_t client) {
     static const doorman_method methods[] = {DOORMAN_RENEW, DOORMAN_RELEASE, DOORMAN_TRANSFER};
     sim_holds *holds = world->holds;
@@ -221,7 +236,10 @@ static void meddle(sim_world *world, size_t client) {
     if (!holds->grant_count) return;
     size_t last = holds->grant_count < 20 ? holds->grant_count : 20;
     const sim_hold_grant *grant = &holds->grants[holds->grant_count - 1 - sim_pick(random, last)];
-    if (grant->client == client) return;
+    if (grant->client == client && !grant->is_transfer) {
+        if (sim_below(random, 3) == 0) ask_for_other(world, client, grant);
+        return;
+    }
     sim_hold_call call = {.count = 1, .id = grant->id, .client = client, .job = SIM_HOLD_JOBS};
     call.method = methods[sim_below(random, 3)];
     if (call.method == DOORMAN_TRANSFER) call.request_id = ++holds->holders[client].request_ids;
@@ -369,7 +387,7 @@ void sim_holder_reply(sim_world *world, const sim_hold_reply *reply) {
     if (call->job == SIM_HOLD_LIE) return;
     if (call->job == SIM_HOLD_JOBS) {
         if (reply->is_master && !reply->gone) {
-            sim_fail(world, "c%zu may use id %llu of another client", call->client,
+            sim_fail(world, "c%zu may use id %llu, which is not its own", call->client,
                      (unsigned long long)call->id);
         }
         return;

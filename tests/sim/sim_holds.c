@@ -172,6 +172,7 @@ static void take_decisions(sim_world *world, size_t process) {
         sim_hold_wait wait = own->waits[i];
         remove_wait(own, i);
         if (permit.granted) granted[granted_count++] = wait;
+        own->shared += permit.reason == DOORMAN_REASON_SHARED;
         sim_hold_reply reply = permit_reply(wait.call, &permit);
         send_reply(world, process, &reply);
     }
@@ -254,6 +255,7 @@ static void step(sim_world *world, size_t process) {
     for (int i = 0; i < UPDATES_MAX; i++) {
         doorman_permits_update(permits, world->now, now);
         take_decisions(world, process);
+        sim_hold_account_shared(world, process, 0, 0);
         if (doorman_permits_due(permits) > now) break;
         if (i == UPDATES_MAX - 1) sim_fail(world, "the permits are always due at once");
     }
@@ -429,6 +431,7 @@ static void answer(sim_world *world, size_t process, size_t index,
         sim_hold_wait now = {.call = index + i, .arrival = UINT64_MAX};
         if (granted[i]) check_order(world, process, &now); /* a repeat names no limit */
     }
+    sim_hold_account_shared(world, process, first, count);
 }
 
 static void handle_call(sim_world *world, size_t process, size_t index) {

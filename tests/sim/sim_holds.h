@@ -65,6 +65,7 @@ typedef struct sim_hold_grant {
     uint64_t number;     /* in the order of the grants */
     size_t version;      /* the configuration that granted */
     size_t client;
+    size_t call; /* the first one that was answered with it */
     uint64_t request_id, mastership;
     bool is_transfer, released;
     doorman_time ends_at; /* by the clock of the process; the server may forget it then */
@@ -82,6 +83,7 @@ typedef struct sim_hold_process {
     doorman_time until;  /* the end of the mastership, by the clock of the process */
     sim_hold_wait waits[SIM_HOLD_WAITS];
     size_t wait_count;
+    size_t shared;  /* permits that were refused as SHARED by the last call */
     uint64_t ticks; /* the number of the last planned tick */
 } sim_hold_process;
 
@@ -206,6 +208,9 @@ void sim_hold_account_reply(sim_world *world, size_t process, const sim_hold_rep
 void sim_hold_account_check(sim_world *world);
 /* Returns by how many units the fullest counter of a message exceeds its limit; 0: none does. */
 double sim_hold_account_excess(const sim_world *world, size_t process, size_t index);
+/* Must be called after the decisions of a call were taken.
+ *   first, count   the responses of the call; 0, 0 if it is an update */
+void sim_hold_account_shared(sim_world *world, size_t process, size_t first, size_t count);
 /* Must be called after a process has given all its decisions. */
 void sim_hold_account_waits(sim_world *world, size_t process);
 
