@@ -19433,9 +19433,6 @@ static void doorman__throttle_enqueue(doorman_throttle *throttle,
     throttle->counters.waiting_cost += cost;
     if (!request->deadline) return;
     slot->half_at = throttle->now + (request->deadline - throttle->now) / 2;
-    /* A fixed max_wait that ends no later refuses the request by its age, without the heap. */
-    doorman_time max_wait = throttle->options.max_wait;
-    if (max_wait && slot->half_at - throttle->now >= max_wait) return;
     doorman__deadlines_move(throttle, throttle->heap_count++, index);
 }
 
