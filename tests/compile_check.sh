@@ -21,6 +21,9 @@ nng='-DDOORMAN_JSON -DDOORMAN_NNG -D_DEFAULT_SOURCE'
 # doorman.h.
 sse='-msse2 -mfpmath=sse'
 
+# Leaves the implementation out of a program, as the Makefile does for programs that link it.
+linked=-DDOORMAN__IMPLEMENTED
+
 compile_c() { # a compiler with its flags, the standard, the rest
     compiler=$1 standard=$2
     shift 2
@@ -102,22 +105,19 @@ links_on_windows() {
 
 # ---- the table
 
-each_level() { # a line
-    for level in ${all:+-O0 -O1} -O2 ${all:+-O3}; do echo "$* $level"; done
-}
-
 sections() { # a compiler of C, a compiler of C++, the flags of each set of sections
     c=$1 cxx=$2
     shift 2
     for section; do
         for standard in c99 c11 c2x; do echo "public_c '$c' $standard $section"; done
         for standard in c++11 c++20; do echo "public_cxx '$cxx' $standard $section"; done
+        variants=''
         case $all$section in # the section nng has all others
-        yes*DOORMAN_NNG*) each_level "implementation '$c' c11 $section" ;;
+        yes*DOORMAN_NNG*) variants='-O0 -O1 -O2 -O3' ;;
         esac
-        echo "implementation '$c' c11 -O0 -funsigned-char -fshort-enums $section"
-        echo "implementation '$c' c11 -O1 -DNDEBUG $section"
-        echo "implementation '$c' c11 -O3 -DDOORMAN_STATIC $section"
+        for variant in $variants '-funsigned-char -fshort-enums' -DNDEBUG -DDOORMAN_STATIC; do
+            echo "implementation '$c' c11 $variant $section"
+        done
     done
 }
 
@@ -194,9 +194,10 @@ server_alone() { # a compiler
 server_sources() { # a compiler of C
     parts=$(printf -- '-DDOORMAN_SERVER_%s ' CHECK ETCD HTTP MEMORY NOTIFY REPORTS TLS WAITING \
         WARNINGS WATCH)
+    flags="-D_DEFAULT_SOURCE $linked -idirafter $folder $parts"
     for source in doorman_server.c server/*.c; do
         for level in -O0 -O2; do
-            echo "source_c '$1' c11 -D_DEFAULT_SOURCE -idirafter $folder $parts $source $level"
+            echo "source_c '$1' c11 $flags $source $level"
         done
     done
 }
@@ -224,8 +225,10 @@ for_32_bits() { # a compiler of C, a compiler of C++, both for 64 bits
     sections "$1 -m32" "$2 -m32" "$nng"
     echo "works_in_cxx '$1 -m32' '$2 -m32'"
     echo "has_no_globals '$1 -m32' c11 -O1 -fno-pic"
-    each_level "example_is_the_same examples/library_only.c '$1' '-m32 $sse'"
-    each_level "example_is_the_same examples/local_limiters.c '$1' '-m32 $sse'"
+    for example in examples/library_only.c examples/local_limiters.c; do
+        echo "example_is_the_same $example '$1' '-m32 $sse -O0'"
+        echo "example_is_the_same $example '$1' '-m32 $sse -O3'"
+    done
     echo "sim_is_the_same '$1 -m32 $sse' $runs"
     echo "sim '$1 -m32' $runs"
     server_sources "$1 -m32"
@@ -251,9 +254,6 @@ table() {
     done
     if [ ! "$all" ]; then return; fi
     for_windows
-    for source in tests/system/*_test.c; do
-        echo "source_c '$CC' c11 -D_DEFAULT_SOURCE -O2 $source"
-    done
 }
 
 # Returns whether a compiler of C and a compiler of C++ are installed and can build programs. If

@@ -363,8 +363,8 @@ static void a_callback_gets_the_decision_and_may_ask_again(void **state) {
     server_stop(&server);
 }
 
-/* The callers wait for the server, or, if the server has answered, until their time comes. Without a
- * timeout, no wait is too long for them. */
+/* The callers wait for the server, or, if the server has answered, until their time comes. Without
+ * a timeout, no wait is too long for them. */
 static void each_callback_is_called_before_the_agent_has_stopped(void **state) {
     (void)state;
     struct server server = serve();
