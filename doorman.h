@@ -609,7 +609,7 @@ typedef struct doorman_capacity_response {
                                            of this resource */
     size_t terms_count;
     const char *description, *unit; /* only for a holder that is a node: the texts for people;
-                                           NULL: none */
+                                       NULL: none */
     bool has_learn_for;             /* true: the holder is a node that learns */
     doorman_time learn_for; /* if has_learn_for is true: how long the node must still learn */
 } doorman_capacity_response;
@@ -816,7 +816,7 @@ typedef struct doorman_server_options {
      * is destroyed. */
     const doorman_config *config;
     const char *const *parents; /* NULL for a root; else 1 to 16 addresses of the parent, tried in
-                                     turn */
+                                   turn */
     size_t parent_count;
     doorman_time request_timeout; /* for requests to the parent; default 5 s. Must be 0 for a
                                      root */
@@ -1241,8 +1241,8 @@ typedef struct doorman_client_options {
     const char *const *addresses;
     size_t address_count;
     uint64_t seed;                 /* required: a random number that is new for each client. If
-                                     `seed` is 0 and DOORMAN_NNG is defined, the library takes
-                                     random bits from the system */
+                                      `seed` is 0 and DOORMAN_NNG is defined, the library takes
+                                      random bits from the system */
     doorman_time request_timeout;  /* at least 1 ms; default 5 s */
     const doorman_tls *tls;        /* only for an agent; required if an address needs TLS */
     doorman_permit_policy permits; /* only for an agent and a doorman_permit_client */
@@ -1389,7 +1389,7 @@ struct doorman_resource_info {
                                      servers behind the resource is late; 0: reports of overload
                                      have no effect. See doorman_client_report_overload */
     bool gauge_is_divided; /* true: the leases of this gauge are not whole units, so even one unit
-                                may never be allowed */
+                              may never be allowed */
     doorman_fallback fallback;
     doorman_counts counts;
     uint64_t refresh_failures; /* how many requests of the client had no useful response */
@@ -1781,9 +1781,9 @@ struct doorman_permit_limit {
                         leased: the most leases of the permits; default 10,000 */
     bool has_max_cost; /* false: max_cost is what the limit could ever grant */
     bool shadow;       /* true: the limit decides and counts, but never refuses. It does not charge
-                            what it would refuse */
+                          what it would refuse */
     bool refuse_new;   /* true: a permit that needs one more counter is refused with MAX_KEYS.
-                            false: of 8 sampled counters, the one nearest to fresh is evicted */
+                          false: of 8 sampled counters, the one nearest to fresh is evicted */
     bool empty_at_start; /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
     bool full_at_start;  /* only for CONCURRENCY: true: new holds are granted while the permits
@@ -1849,20 +1849,19 @@ struct doorman_permit_request {
     bool detail;           /* true: the permit lists all limits of all items */
 
     /* Only for permits that hold units of CONCURRENCY: see "holds, the public part". */
-    const char *client_id; /* required for a hold: 1 to 256 bytes. In a message: NULL */
-    uint64_t request_id;   /* required for a hold: 1 to 2^53 - 1, chosen by the client */
-    uint64_t connection;   /* names the connection that waits; 0: none */
-    doorman_time
-        time_to_live;  /* how long the hold lasts, at most that of its limits; 0: that of its
-                                  limits */
-    bool has_priority; /* false: the priority is 1 */
-    int priority;      /* of a permit that waits, 0 to 15; higher is earlier */
-    bool share;        /* true: if the permit waits, it ends as SHARED when a hold of the
+    const char *client_id;     /* required for a hold: 1 to 256 bytes. In a message: NULL */
+    uint64_t request_id;       /* required for a hold: 1 to 2^53 - 1, chosen by the client */
+    uint64_t connection;       /* names the connection that waits; 0: none */
+    doorman_time time_to_live; /* of the hold, at most that of its limits; 0: that of its limits */
+    bool has_priority;         /* false: the priority is 1 */
+    int priority;              /* of a permit that waits, 0 to 15; higher is earlier */
+    bool share;                /* true: if the permit waits, it ends as SHARED when a hold of the
                                   same resource and key is released in full. Only for one item */
-    uint64_t *hold;    /* only for permit clients and agents, which choose client_id and
-                          request_id: not NULL if the permit may hold units. The call writes the
-                          number of the hold to it, before it waits. NULL: a server answers a
-                          permit on CONCURRENCY with an error, so the fallback decides (P23) */
+    uint64_t *hold;            /* only for permit clients and agents, which choose client_id and
+                                  request_id: not NULL if the permit may hold units. The call
+                                  writes the number of the hold to it, before it waits. NULL: a
+                                  server answers a permit on CONCURRENCY with an error, so the
+                                  fallback decides (P23) */
 };
 
 /* What one item of a granted permit got. */
@@ -1913,8 +1912,8 @@ struct doorman_permit {
     doorman_time retry_after; /* the same permit could be granted then, if there are no other
                                  calls */
     doorman_time valid_for;   /* for so long the caller may refuse permits for this item by itself,
-                                if they ask for the same min or more, and the same max_wait or
-                                less */
+                                 if they ask for the same min or more, and the same max_wait or
+                                 less */
 
     const doorman_permit_detail *details; /* only with `detail` of the request */
     size_t detail_count;
@@ -1936,7 +1935,7 @@ struct doorman_permit_entry {
     double cost;       /* only REPORT: see doorman_permits_report */
     const char *limit; /* only INSPECT and RESET: the name of the limit; NULL: all limits */
     bool sets_ban;    /* only RESET: true: the entry sets or ends a ban, and resets no counter; then
-                          `limit` must be NULL */
+                         `limit` must be NULL */
     doorman_time ban; /* if sets_ban is true: see doorman_permits_ban */
 };
 
@@ -1984,10 +1983,10 @@ struct doorman_permits_options {
                                      and the most entries of an INSPECT; default 100 */
     size_t counter_max;           /* the most counters of all limits; default 10,000,000 */
     size_t memory_max;      /* the most bytes of all counters, bans, resources, holds and lists of
-                          frequent keys, without free buckets. The resources of one permit, and
-                          permits that wait, may exceed it. Default: no bound */
+                               frequent keys, without free buckets. The resources of one permit, and
+                               permits that wait, may exceed it. Default: no bound */
     size_t hold_max;        /* the most holds and transfers, used transfers included: see P19 in
-                          >>holds; default 1,000,000 */
+                               >>holds; default 1,000,000 */
     size_t client_hold_max; /* the most holds and transfers of one client; default 10,000 */
     size_t wait_max;        /* the most permits that wait; default 10,000 */
     size_t client_wait_max; /* the most permits of one client that wait; default 1,000 */
@@ -2203,16 +2202,13 @@ struct doorman_hold_request {
 
 /* What a client holds after a call. */
 struct doorman_hold {
-    bool gone;               /* there is no such hold of this client. All other fields are 0,
-                                       except that a used transfer keeps its id while its source is
-                                       held */
-    doorman_reason reason;   /* a transfer or a seizure was refused: MAX_HOLDS, or REPEATED if
-                                       the request_id belongs to something else. Nothing has
-                                       changed */
+    bool gone;               /* there is no such hold of this client. All other fields are 0, except
+                                that a used transfer keeps its id while its source is held */
+    doorman_reason reason;   /* a transfer or a seizure was refused: MAX_HOLDS, or REPEATED if the
+                                request_id belongs to something else. Nothing has changed */
     uint64_t id;             /* of the hold, or of the transfer */
     const char *node;        /* the node that knows the hold; NULL: not known */
-    doorman_time expires_in; /* the hold lasts so long from now, for its client; 0 after a
-                                       release */
+    doorman_time expires_in; /* how long the hold lasts, for its client; 0 after a release */
     const doorman_hold_item *items; /* what is held, or transferred, now */
     size_t item_count;
 };
@@ -7573,7 +7569,7 @@ typedef struct doorman__report {
     size_t demand_count;
     double wants;          /* the sum of the demands */
     double outstanding;    /* a client: what is in use. A server: what it has committed for its
-                           holders */
+                              holders */
     bool learning;         /* the owner does not know all its holders yet (R8) */
     doorman__tally *tally; /* what the request reports, and then forgets; NULL: nothing */
 } doorman__report;
@@ -8998,8 +8994,7 @@ struct doorman_server {
     doorman_upstream upstream;               /* a root has no addresses */
     const char *path[DOORMAN__PATH_MAX + 1]; /* this node, and the nodes in `below` */
     char below[DOORMAN__PATH_MAX][DOORMAN_ID_BYTES_MAX + 1]; /* the longest path below this node */
-    doorman_time
-        below_until; /* the server forgets `below` at this time, unless a request names it again */
+    doorman_time below_until; /* when the server forgets `below`, unless a request names it again */
     char parent[DOORMAN_ID_BYTES_MAX + 1]; /* the name of the parent node; "": no lease yet */
     doorman_server_options options;
     char node[DOORMAN_ID_BYTES_MAX + 1];
@@ -13863,7 +13858,7 @@ typedef struct doorman__holds {
     uint64_t ids, arrivals, tickets; /* how many were given */
     doorman_time learns_until;
     doorman_time longest;      /* how long a hold may last in any configuration so far; 0: there are
-                             none that are learned */
+                                  none that are learned */
     bool learned;              /* the queues were told that learns_until has passed */
     bool configured;           /* the configuration has a limit of kind CONCURRENCY */
     bool no_wait;              /* a new permit of the present call may not wait */
@@ -14680,7 +14675,7 @@ struct doorman__charge {
     const doorman_permit_limit *limit;
     doorman__slot *slot; /* has the counter */
     doorman__slot *own; /* of the limit; counts the decision. It differs from `slot` if the resource
-                            has got another template (P15) */
+                           has got another template (P15) */
     doorman__counter *counter; /* NULL: it does not exist, so it equals a fresh one. A leased limit
                                   has none */
     doorman__permit_lease *lease; /* of a leased limit; NULL: there is no lease yet */
