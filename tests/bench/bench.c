@@ -13,6 +13,7 @@
 #include "bench.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -57,6 +58,41 @@ double random_unit(uint64_t *state) { return (double)(random_next(state) >> 11) 
 void write_holder_id(char out[HOLDER_ID_BYTES + 1], size_t index) {
     snprintf(out, HOLDER_ID_BYTES + 1, "web-%016zx-%011zu", index * 2654435761u,
              index % 100000000000);
+}
+
+/* ---- work of one thread ---------------------------------------------------------------------- */
+
+double bytes_in_use(void) {
+    struct mallinfo2 info = mallinfo2();
+    return (double)info.uordblks + (double)info.hblkhd;
+}
+
+void note_pause(doorman_time *pause, doorman_time start) {
+    doorman_time passed = cpu_time() - start;
+    if (passed > *pause) *pause = passed;
+}
+
+/* A round ends after four times `length`, even if other programs use the core. */
+static double round_of(void (*some)(void *), void *context, doorman_time length) {
+    doorman_time start = cpu_time(), passed = 0, end = doorman_clock() + 4 * length;
+    size_t count = 0;
+    for (; passed < length && doorman_clock() < end; passed = cpu_time() - start) {
+        some(context);
+        count += BENCH_SOME;
+    }
+    return (double)count * 1e9 / (double)passed;
+}
+
+double bench_rate(bench *b, void (*some)(void *), void *context) {
+    double rates[7];
+    size_t rounds = b->quick ? 3 : sizeof rates / sizeof *rates;
+    doorman_time length = DOORMAN_SECOND / (b->quick ? 8 : 3);
+    round_of(some, context, length / 2);
+    for (size_t i = 0; i < rounds; i++) {
+        rates[i] = round_of(some, context, length);
+        bench_tick(b);
+    }
+    return median(rates, rounds);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

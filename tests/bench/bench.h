@@ -68,6 +68,17 @@ double median(double *values, size_t count); /* sorts them */
 uint64_t random_below(uint64_t *state, uint64_t bound);
 double random_unit(uint64_t *state); /* in [0, 1) */
 
+/* Returns the bytes that malloc reports as in use. */
+double bytes_in_use(void);
+
+/* Raises *pause to the CPU time since `start`, if that is longer. */
+void note_pause(doorman_time *pause, doorman_time start);
+
+/* Returns how many operations a second one thread does, in CPU time: the median of several rounds.
+ *   some   does BENCH_SOME operations with `context` */
+#define BENCH_SOME 1000
+double bench_rate(bench *b, void (*some)(void *context), void *context);
+
 #define HOLDER_ID_BYTES 32
 void write_holder_id(char out[HOLDER_ID_BYTES + 1], size_t index);
 

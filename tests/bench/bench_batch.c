@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { ROUNDS = 5, BATCH = 100 };
+enum { BATCH = 100 };
 
 typedef struct key {
     char text[64];
@@ -27,6 +27,7 @@ typedef struct batch_fleet {
     key *keys;
     size_t count;
     batch batches[2]; /* while one is decided, the keys of the other one are loaded */
+    batch *next;      /* is decided next */
     uint64_t random;
 } batch_fleet;
 
@@ -88,6 +89,7 @@ static void fleet_start(batch_fleet *f, bench *b, size_t count) {
         decide(f, &f->batches[0]);
         bench_tick(b);
     }
+    f->next = &f->batches[0];
 }
 
 static void fleet_stop(batch_fleet *f) {
@@ -96,33 +98,23 @@ static void fleet_stop(batch_fleet *f) {
     free(f->keys);
 }
 
-/* Returns permits a second. It ends after four times `length`, even if other programs use the
- * core. */
-static double round_of(batch_fleet *f, doorman_time length) {
-    doorman_time start = cpu_time(), passed = 0, end = doorman_clock() + 4 * length;
-    size_t count = 0;
-    choose_keys(f, &f->batches[0]);
-    for (; passed < length && doorman_clock() < end; passed = cpu_time() - start) {
-        for (size_t i = 0; i < 10; i++, count++) {
-            choose_keys(f, &f->batches[(count + 1) % 2]);
-            decide(f, &f->batches[count % 2]);
-        }
+static void some_permits(void *context) {
+    batch_fleet *f = (batch_fleet *)context;
+    for (size_t i = 0; i < BENCH_SOME / BATCH; i++) {
+        batch *next = f->next == &f->batches[0] ? &f->batches[1] : &f->batches[0];
+        choose_keys(f, next);
+        decide(f, f->next);
+        f->next = next;
     }
-    return (double)(count * BATCH) * 1e9 / (double)passed;
 }
 
 void bench_batch(bench *b) {
     const char *names[] = {"1,000", "1,000,000"};
     static batch_fleet f;
     for (size_t i = 0; i < 2; i++) {
-        double rates[ROUNDS];
-        size_t rounds = b->quick ? 3 : ROUNDS;
-        doorman_time length = DOORMAN_SECOND / (b->quick ? 8 : 3);
         bench_step(b, "permits in messages of %d, %s keys", BATCH, names[i]);
         fleet_start(&f, b, i == 0 ? 1000 : 1000000);
-        round_of(&f, length / 2);
-        for (size_t j = 0; j < rounds; j++) rates[j] = round_of(&f, length);
-        bench_row(b, median(rates, rounds), "permits/s", i == 0 ? ANY : LEAST(2e6),
+        bench_row(b, bench_rate(b, some_permits, &f), "permits/s", i == 0 ? ANY : LEAST(2e6),
                   "permits, %s keys, in messages of %d", names[i], BATCH);
         fleet_stop(&f);
     }

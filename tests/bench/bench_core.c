@@ -7,11 +7,10 @@
  * is prefetched while the previous holder is served. */
 #include "bench.h"
 
-#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 7, PARTS = 3 };
+enum { PARTS = 3 };
 static const double parts[PARTS] = {0, 0.1, 1};
 static const char *const part_names[PARTS] = {"none change", "a tenth change", "all change"};
 
@@ -29,8 +28,10 @@ typedef struct fleet {
     doorman_server *server;
     doorman_time now;
     holder *holders;
+    holder *next; /* is served next */
     size_t count;
-    double bytes; /* memory for each holder */
+    double changing; /* the part of the renewals that changes what is wanted */
+    double bytes;    /* memory for each holder */
     uint64_t random;
 } fleet;
 
@@ -63,11 +64,6 @@ static void make_server(fleet *f) {
          "cannot make the server master");
 }
 
-static double bytes_in_use(void) {
-    struct mallinfo2 info = mallinfo2();
-    return (double)info.uordblks + (double)info.hblkhd;
-}
-
 static void fleet_start(fleet *f, bench *b, size_t count) {
     *f = (fleet){.count = count, .random = 1};
     f->holders = aligned_alloc(sizeof *f->holders, count * sizeof *f->holders);
@@ -82,6 +78,7 @@ static void fleet_start(fleet *f, bench *b, size_t count) {
         renew(f, h);
         if (i % 1000 == 0) bench_tick(b);
     }
+    f->next = f->holders;
     f->bytes = (bytes_in_use() - before) / (double)count;
 }
 
@@ -91,35 +88,17 @@ static void fleet_stop(fleet *f) {
     free(f->holders);
 }
 
-/* Returns renewals a second by holders chosen at random; `changing` is the part of them that
- * changes its wants. It ends after four times `length`, even if other programs use the core. */
-static double round_of(fleet *f, double changing, doorman_time length) {
-    doorman_time start = cpu_time(), passed = 0, end = doorman_clock() + 4 * length;
-    size_t count = 0;
-    holder *next = &f->holders[random_below(&f->random, f->count)];
-    for (; passed < length && doorman_clock() < end; passed = cpu_time() - start) {
-        for (size_t batch = count + 1000; count < batch; count++) {
-            holder *h = next;
-            next = &f->holders[random_below(&f->random, f->count)];
-            __builtin_prefetch(next);
-            if (random_unit(&f->random) < changing) h->wants = 100 * random_unit(&f->random);
-            f->now += 1000;
-            renew(f, h);
-        }
+/* Renewals by holders chosen at random. */
+static void some_renewals(void *context) {
+    fleet *f = (fleet *)context;
+    for (size_t i = 0; i < BENCH_SOME; i++) {
+        holder *h = f->next;
+        f->next = &f->holders[random_below(&f->random, f->count)];
+        __builtin_prefetch(f->next);
+        if (random_unit(&f->random) < f->changing) h->wants = 100 * random_unit(&f->random);
+        f->now += 1000;
+        renew(f, h);
     }
-    return (double)count * 1e9 / (double)passed;
-}
-
-static double renewals(fleet *f, bench *b, double changing) {
-    double rates[ROUNDS];
-    size_t rounds = b->quick ? 3 : ROUNDS;
-    doorman_time length = DOORMAN_SECOND / (b->quick ? 4 : 2);
-    round_of(f, changing, length / 2);
-    for (size_t i = 0; i < rounds; i++) {
-        rates[i] = round_of(f, changing, length);
-        bench_tick(b);
-    }
-    return median(rates, rounds);
 }
 
 static goal goal_of(size_t count, size_t part) {
@@ -140,7 +119,8 @@ void bench_renewals(bench *b) {
         fleet_start(&f, b, count);
         fprintf(b->cost, "%zu", count);
         for (size_t part = 0; part < PARTS; part++) {
-            double rate = renewals(&f, b, parts[part]);
+            f.changing = parts[part];
+            double rate = bench_rate(b, some_renewals, &f);
             bench_row(b, rate, "renewals/s", goal_of(count, part), "%s, %s holders, %s",
                       b->large_pages ? "large pages" : "one process", names[i], part_names[part]);
             fprintf(b->cost, " %.1f", 1e9 / rate);

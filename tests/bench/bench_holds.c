@@ -3,11 +3,10 @@
  * the longest time that one call takes. Memory is what malloc reports as in use. */
 #include "bench.h"
 
-#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 5, HOLDS = 100000, CLIENTS = 1000, WAITS = 10000 };
+enum { HOLDS = 100000, CLIENTS = 1000, WAITS = 10000 };
 
 typedef struct hold_client {
     char id[HOLDER_ID_BYTES + 1], key[HOLDER_ID_BYTES + 1];
@@ -20,13 +19,9 @@ typedef struct hold_fleet {
     hold_client clients[CLIENTS];
     uint64_t ids[HOLDS]; /* the hold with index i belongs to the client i % CLIENTS */
     uint64_t last_request, random;
+    size_t next;        /* the index of the hold that is released next */
     doorman_time pause; /* the longest call so far */
 } hold_fleet;
-
-static void note_pause(hold_fleet *f, doorman_time start) {
-    doorman_time passed = cpu_time() - start;
-    if (passed > f->pause) f->pause = passed;
-}
 
 static doorman_config *create_config(double limit) {
     const doorman_permit_limit slots = {.name = "slots",
@@ -78,11 +73,6 @@ static void advance(hold_fleet *f, doorman_time by) {
     f->epoch += by;
 }
 
-static double bytes_in_use(void) {
-    struct mallinfo2 info = mallinfo2();
-    return (double)info.uordblks + (double)info.hblkhd;
-}
-
 /* Returns the bytes of a hold. */
 static double holds_start(hold_fleet *f) {
     f->now = 1000 * DOORMAN_SECOND;
@@ -104,34 +94,17 @@ static double holds_start(hold_fleet *f) {
     return (bytes_in_use() - before) / HOLDS;
 }
 
-static void one_pair(hold_fleet *f) {
-    size_t index = (size_t)random_below(&f->random, HOLDS);
-    const hold_client *client = &f->clients[index % CLIENTS];
-    release(f, index);
-    f->ids[index] = acquire(f, client->id, client->key, 0);
-}
-
-/* Returns pairs a second. It ends after four times `length`, even if other programs use the core.
- * Time stands still, so no hold ends. */
-static double round_of(hold_fleet *f, doorman_time length) {
-    doorman_time start = cpu_time(), passed = 0, end = doorman_clock() + 4 * length;
-    size_t count = 0;
-    for (; passed < length && doorman_clock() < end; passed = cpu_time() - start) {
-        for (size_t batch = count + 1000; count < batch; count++) one_pair(f);
+/* Time stands still, so no hold ends. */
+static void some_pairs(void *context) {
+    hold_fleet *f = (hold_fleet *)context;
+    for (size_t i = 0; i < BENCH_SOME; i++) {
+        size_t index = f->next;
+        const hold_client *client = &f->clients[index % CLIENTS];
+        f->next = (size_t)random_below(&f->random, HOLDS);
+        __builtin_prefetch(&f->ids[f->next]);
+        release(f, index);
+        f->ids[index] = acquire(f, client->id, client->key, 0);
     }
-    return (double)count * 1e9 / (double)passed;
-}
-
-static double pairs_rate(hold_fleet *f, bench *b) {
-    double rates[ROUNDS];
-    size_t rounds = b->quick ? 3 : ROUNDS;
-    doorman_time length = DOORMAN_SECOND / (b->quick ? 8 : 3);
-    round_of(f, length / 2);
-    for (size_t i = 0; i < rounds; i++) {
-        rates[i] = round_of(f, length);
-        bench_tick(b);
-    }
-    return median(rates, rounds);
 }
 
 /* Updates the permits until nothing is due. Takes all decisions. */
@@ -143,7 +116,7 @@ static void settle(hold_fleet *f) {
         doorman_permits_update(f->permits, f->epoch, f->now);
         while (doorman_permits_next_decision(f->permits, &ticket, &permit)) {
         }
-        note_pause(f, start);
+        note_pause(&f->pause, start);
     }
 }
 
@@ -153,7 +126,7 @@ static void waits_time_out(hold_fleet *f) {
         doorman_time start = cpu_time();
         must(!acquire(f, f->clients[i % CLIENTS].id, f->clients[0].key, 5 * DOORMAN_SECOND),
              "a permit does not wait");
-        note_pause(f, start);
+        note_pause(&f->pause, start);
     }
     advance(f, 5 * DOORMAN_SECOND);
     settle(f);
@@ -177,7 +150,7 @@ static void reload(hold_fleet *f) {
     f->pause = 0;
     doorman_time start = cpu_time();
     must(doorman_permits_configure(f->permits, config) == DOORMAN_OK, "cannot reload");
-    note_pause(f, start);
+    note_pause(&f->pause, start);
     doorman_config_destroy(f->config);
     f->config = config;
 }
@@ -188,7 +161,7 @@ void bench_holds(bench *b) {
     bench_step(b, "holds");
     bench_clock(b, "holds");
     double bytes = holds_start(f);
-    bench_row(b, pairs_rate(f, b), "pairs/s", LEAST(1e6),
+    bench_row(b, bench_rate(b, some_pairs, f), "pairs/s", LEAST(1e6),
               "acquire and release, 100,000 holds in force");
     bench_row(b, bytes, "bytes", ANY, "  memory for a hold");
     f->pause = 0;

@@ -6,7 +6,6 @@
  * Here each key is one cache line, which is prefetched while the previous permit is decided. */
 #include "bench.h"
 
-#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +20,7 @@ typedef struct key_fleet {
     doorman_permits *permits;
     doorman_time now, epoch;
     key *keys;
+    const key *next;     /* is decided on next */
     size_t count, items; /* items: of each permit */
     double bytes;        /* memory for each key */
     doorman_time pause;  /* the longest call */
@@ -73,17 +73,6 @@ static void create_permits(key_fleet *f) {
          "cannot make permits");
 }
 
-static double bytes_in_use(void) {
-    struct mallinfo2 info = mallinfo2();
-    return (double)info.uordblks + (double)info.hblkhd;
-}
-
-/* Returns how long a call took, in CPU time. */
-static void note_pause(key_fleet *f, doorman_time start) {
-    doorman_time passed = cpu_time() - start;
-    if (passed > f->pause) f->pause = passed;
-}
-
 static void keys_arrive(key_fleet *f, bench *b, size_t count, size_t items) {
     *f = (key_fleet){.count = count, .items = items, .random = 1};
     f->now = 1000 * DOORMAN_SECOND;
@@ -96,9 +85,10 @@ static void keys_arrive(key_fleet *f, bench *b, size_t count, size_t items) {
     for (size_t i = 0; i < count; i++) {
         doorman_time start = cpu_time();
         decide(f, f->keys[i].text);
-        note_pause(f, start);
+        note_pause(&f->pause, start);
         if (i % 1000 == 0) bench_tick(b);
     }
+    f->next = f->keys;
     f->bytes = (bytes_in_use() - before) / (double)count;
 }
 
@@ -112,7 +102,7 @@ static void keys_expire(key_fleet *f, bench *b) {
         doorman_time start = cpu_time();
         if (i % BATCH == 0) doorman_permits_update(f->permits, f->epoch, f->now);
         if (i % BATCH) decide(f, f->keys[i % 50].text);
-        note_pause(f, start);
+        note_pause(&f->pause, start);
         doorman_permits_read(f->permits, &info);
         if (i % BATCH == 0) bench_tick(b);
     }
@@ -125,33 +115,14 @@ static void fleet_stop(key_fleet *f) {
     free(f->keys);
 }
 
-/* Returns permits a second. It ends after four times `length`, even if other programs use the
- * core. */
-static double round_of(key_fleet *f, doorman_time length) {
-    doorman_time start = cpu_time(), passed = 0, end = doorman_clock() + 4 * length;
-    size_t count = 0;
-    const key *next = &f->keys[random_below(&f->random, f->count)];
-    for (; passed < length && doorman_clock() < end; passed = cpu_time() - start) {
-        for (size_t batch = count + 1000; count < batch; count++) {
-            const key *k = next;
-            next = &f->keys[random_below(&f->random, f->count)];
-            __builtin_prefetch(next);
-            decide(f, k->text);
-        }
+static void some_permits(void *context) {
+    key_fleet *f = (key_fleet *)context;
+    for (size_t i = 0; i < BENCH_SOME; i++) {
+        const key *k = f->next;
+        f->next = &f->keys[random_below(&f->random, f->count)];
+        __builtin_prefetch(f->next);
+        decide(f, k->text);
     }
-    return (double)count * 1e9 / (double)passed;
-}
-
-static double permits_rate(key_fleet *f, bench *b) {
-    double rates[ROUNDS];
-    size_t rounds = b->quick ? 3 : ROUNDS;
-    doorman_time length = DOORMAN_SECOND / (b->quick ? 8 : 3);
-    round_of(f, length / 2);
-    for (size_t i = 0; i < rounds; i++) {
-        rates[i] = round_of(f, length);
-        bench_tick(b);
-    }
-    return median(rates, rounds);
 }
 
 void bench_clock(bench *b, const char *beside) {
@@ -190,7 +161,7 @@ void bench_permits(bench *b) {
             key_fleet f;
             bench_step(b, "permits of %zu items, %s keys", items, names[i]);
             keys_arrive(&f, b, count, items);
-            double rate = permits_rate(&f, b);
+            double rate = bench_rate(b, some_permits, &f);
             bench_row(b, rate, "permits/s", rate_goal(count, items), "permits, %s keys, %s",
                       names[i], items == 1 ? "a token bucket" : "2 items with 3 limits each");
             fprintf(b->permits, " %.1f", 1e9 / rate);

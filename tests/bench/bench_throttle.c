@@ -41,31 +41,15 @@ static void start(throttle_load *l, bool whole) {
     for (size_t i = 0; i < WAITING; i++) offer(l);
 }
 
-/* Returns nanoseconds a request. Time stands still, so no request waits too long. */
-static double round_of(throttle_load *l, doorman_time length) {
-    doorman_time began = cpu_time(), passed = 0, end = doorman_clock() + 4 * length;
-    size_t count = 0;
-    for (; passed < length && doorman_clock() < end; passed = cpu_time() - began) {
-        for (size_t batch = count + 1000; count < batch; count++) {
-            uint64_t id = 0;
-            offer(l);
-            must(doorman_throttle_next(l->throttle, &id, l->now), "a throttle starts nothing");
-            must(doorman_throttle_finish(l->throttle, id, 1, l->now), "a request was lost");
-        }
+/* Time stands still, so no request waits too long. */
+static void some_requests(void *context) {
+    throttle_load *l = (throttle_load *)context;
+    for (size_t i = 0; i < BENCH_SOME; i++) {
+        uint64_t id = 0;
+        offer(l);
+        must(doorman_throttle_next(l->throttle, &id, l->now), "a throttle starts nothing");
+        must(doorman_throttle_finish(l->throttle, id, 1, l->now), "a request was lost");
     }
-    return (double)passed / (double)count;
-}
-
-static double request_time(throttle_load *l, bench *b) {
-    double times[ROUNDS];
-    size_t rounds = b->quick ? 3 : ROUNDS;
-    doorman_time length = DOORMAN_SECOND / (b->quick ? 8 : 3);
-    round_of(l, length / 2);
-    for (size_t i = 0; i < rounds; i++) {
-        times[i] = round_of(l, length);
-        bench_tick(b);
-    }
-    return median(times, rounds);
 }
 
 /* All requests have waited too long. Returns the longest call until all refusals are read. */
@@ -75,13 +59,13 @@ static doorman_time time_out(throttle_load *l) {
     l->now += 60 * DOORMAN_SECOND;
     doorman_time began = cpu_time();
     doorman_throttle_update(l->throttle, l->now);
-    doorman_time longest = cpu_time() - began;
+    doorman_time longest = 0;
+    note_pause(&longest, began);
     bool more = true;
     while (more) {
         began = cpu_time();
         more = doorman_throttle_next_refused(l->throttle, &refusal);
-        doorman_time passed = cpu_time() - began;
-        if (passed > longest) longest = passed;
+        note_pause(&longest, began);
         count += more;
     }
     must(count == WAITING, "requests do not time out");
@@ -96,7 +80,7 @@ void bench_throttle(bench *b) {
     for (int whole = 0; whole < 2; whole++) {
         const char *with = whole ? "  with users, deadlines, criticalities and classes" : NULL;
         start(l, whole);
-        bench_row(b, request_time(l, b), "ns", whole ? ANY : MOST(200), "%s",
+        bench_row(b, 1e9 / bench_rate(b, some_requests, l), "ns", whole ? ANY : MOST(200), "%s",
                   with ? with : "offer, next and finish, 10,000 requests wait");
         double pauses[ROUNDS];
         for (size_t i = 0; i < ROUNDS; i++) {
