@@ -15833,8 +15833,12 @@ static doorman__hold *doorman__holds_find_request(const doorman_permits *permits
                                                   const char *client_id, uint64_t request_id) {
     if (!client_id || !request_id) return NULL;
     const doorman__owner *owner = doorman__owner_find(permits, client_id, strlen(client_id), false);
-    if (!owner || request_id > owner->request_max) return NULL;
+    if (!owner) return NULL;
     uint32_t hash = doorman__hold_request_hash(permits, owner, request_id);
+    if (request_id > owner->request_max) { /* it is new, and may be added soon */
+        doorman__chains_prefetch(&permits->holds.by_request, hash, DOORMAN__AHEAD_BUCKET);
+        return NULL;
+    }
     doorman__chain *node = doorman__chains_first(&permits->holds.by_request, hash);
     for (; node; node = node->next) {
         doorman__hold *hold = DOORMAN__WITHIN(doorman__hold, by_request, node);
@@ -17475,8 +17479,9 @@ doorman_status doorman_permits_renew(doorman_permits *permits, const doorman_hol
 
 /* Refuses the permits that wait for the work of a hold that was released. */
 static void doorman__holds_share(doorman_permits *permits, const doorman__hold_part *part) {
-    const doorman__identity of_key = doorman__identity_of(permits, part->place, part->key);
     doorman__chains *nodes = &permits->holds.by_key;
+    if (!nodes->count) return;
+    const doorman__identity of_key = doorman__identity_of(permits, part->place, part->key);
     doorman__chain *node = doorman__chains_first(nodes, (uint32_t)of_key.hash);
     for (doorman__chain *next = NULL; node; node = next) {
         next = node->next;
