@@ -438,6 +438,12 @@ void sim_use_rate(sim_world *world, const sim_event *event);
 
 /* ---- sim_network.c */
 
+/* Schedules what a message does when it arrives. It may be lost, copied or late.
+ *   random   chooses the latency
+ *   passes   false: a partition is between the two */
+void sim_transmit(sim_world *world, uint64_t *random, sim_event event, bool passes);
+/* Returns whether no partition is between a client and a process. */
+bool sim_reaches(const sim_world *world, size_t client, size_t process);
 sim_message *sim_message_retain(sim_message *message); /* adds a reference; NULL is allowed */
 void sim_message_release(sim_message *message);
 void sim_step_client(sim_world *world, size_t client);

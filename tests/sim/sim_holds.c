@@ -34,18 +34,9 @@ static void on_reply(sim_world *world, const sim_event *event);
  *   index   what the handler gets */
 static void transmit(sim_world *world, sim_handler handler, const sim_hold_call *call,
                      size_t index) {
-    sim_event event = {.handler = handler, .actor = call->client, .target = index};
-    bool passes = !world->partitioned || world->clients[call->client].machine.other_side ==
-                                             world->processes[call->process].machine.other_side;
-    int copies = sim_fault_occurs(world, SIM_DOUBLE, 0.2) ? 2 : 1;
-    for (int i = 0; i < copies; i++) {
-        doorman_time delay = sim_time_between(&world->holds->random, 0, world->latency);
-        if (sim_fault_occurs(world, SIM_DELAY, 0.2)) {
-            delay += sim_time_between(&world->fault_random[SIM_DELAY], 0, 10 * SECOND);
-        }
-        if (sim_fault_occurs(world, SIM_LOSS, 0.3)) continue;
-        if (passes) sim_schedule(world, world->now + delay, event);
-    }
+    const sim_event event = {.handler = handler, .actor = call->client, .target = index};
+    bool passes = sim_reaches(world, call->client, call->process);
+    sim_transmit(world, &world->holds->random, event, passes);
 }
 
 size_t sim_holds_add_call(sim_world *world, const sim_hold_call *call) {

@@ -204,20 +204,29 @@ static bool passes(sim_world *world, const sim_message *message) {
            other_side == world->processes[message->process].machine.other_side;
 }
 
-/* Sends a message. It may be lost, duplicated or delayed. */
-static void deliver(sim_world *world, sim_handler handler, sim_message *message) {
-    sim_event event = {.handler = handler, .message = message};
-    event.actor = message->sender.index;
-    event.target = message->process;
+void sim_transmit(sim_world *world, uint64_t *random, sim_event event, bool passes) {
     int copies = sim_fault_occurs(world, SIM_DOUBLE, 0.2) ? 2 : 1;
     for (int i = 0; i < copies; i++) {
-        doorman_time delay = sim_time_between(&world->random, 0, world->latency);
+        doorman_time delay = sim_time_between(random, 0, world->latency);
         if (sim_fault_occurs(world, SIM_DELAY, 0.2)) {
             delay += sim_time_between(&world->fault_random[SIM_DELAY], 0, 10 * DOORMAN_SECOND);
         }
         if (sim_fault_occurs(world, SIM_LOSS, 0.3)) continue;
-        if (passes(world, message)) sim_schedule(world, world->now + delay, event);
+        if (passes) sim_schedule(world, world->now + delay, event);
     }
+}
+
+bool sim_reaches(const sim_world *world, size_t client, size_t process) {
+    return !world->partitioned || world->clients[client].machine.other_side ==
+                                      world->processes[process].machine.other_side;
+}
+
+static void deliver(sim_world *world, sim_handler handler, sim_message *message) {
+    const sim_event event = {.handler = handler,
+                             .message = message,
+                             .actor = message->sender.index,
+                             .target = message->process};
+    sim_transmit(world, &world->random, event, passes(world, message));
 }
 
 /* ---- responses, to the sender of the request */

@@ -449,18 +449,9 @@ static void on_call(sim_world *world, const sim_event *event) {
  *   index   what the handler gets */
 static void transmit(sim_world *world, sim_handler handler, size_t call, size_t index) {
     const sim_call *about = &world->permits->calls[call];
-    sim_event event = {.handler = handler, .actor = about->client, .target = index};
-    bool passes = !world->partitioned || world->clients[about->client].machine.other_side ==
-                                             world->processes[about->process].machine.other_side;
-    int copies = sim_fault_occurs(world, SIM_DOUBLE, 0.2) ? 2 : 1;
-    for (int i = 0; i < copies; i++) {
-        doorman_time delay = sim_time_between(&world->permits->random, 0, world->latency);
-        if (sim_fault_occurs(world, SIM_DELAY, 0.2)) {
-            delay += sim_time_between(&world->fault_random[SIM_DELAY], 0, 10 * SECOND);
-        }
-        if (sim_fault_occurs(world, SIM_LOSS, 0.3)) continue;
-        if (passes) sim_schedule(world, world->now + delay, event);
-    }
+    const sim_event event = {.handler = handler, .actor = about->client, .target = index};
+    bool passes = sim_reaches(world, about->client, about->process);
+    sim_transmit(world, &world->permits->random, event, passes);
 }
 
 size_t sim_add_call(sim_world *world, doorman_method method, size_t count) {
