@@ -9,15 +9,6 @@
 #include <pthread.h>
 
 #define LONG_TIME (TIMEOUT_MS * (DOORMAN_SECOND / 1000)) /* far longer than anything here takes */
-#define EVENTUALLY(condition)                                                                      \
-    do {                                                                                           \
-        bool holds_ = (condition);                                                                 \
-        for (int waited_ = 0; !holds_ && waited_ < TIMEOUT_MS; waited_ += 5) {                     \
-            sleep_ms(5);                                                                           \
-            holds_ = (condition);                                                                  \
-        }                                                                                          \
-        if (!holds_) fail_msg("never: %s", #condition);                                            \
-    } while (0)
 
 static const char config[] =
     "{\"resources\": ["

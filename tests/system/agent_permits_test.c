@@ -13,18 +13,6 @@
 #define MILLISECOND (DOORMAN_SECOND / 1000)
 #define LONG_TIME (TIMEOUT_MS * MILLISECOND) /* far longer than anything here takes */
 
-/* Waits until a condition holds. The condition is not evaluated again after that, because it may
- * not hold for long. */
-#define EVENTUALLY(condition)                                                                      \
-    do {                                                                                           \
-        bool holds_ = (condition);                                                                 \
-        for (int waited_ = 0; !holds_ && waited_ < TIMEOUT_MS; waited_ += 5) {                     \
-            sleep_ms(5);                                                                           \
-            holds_ = (condition);                                                                  \
-        }                                                                                          \
-        if (!holds_) fail_msg("never: %s", #condition);                                            \
-    } while (0)
-
 static const char config[] =
     "{\"resources\": ["
     "{\"identifier_glob\": \"twice\", \"limits\": [{\"name\": \"two\", \"kind\": \"FIXED_WINDOW\","

@@ -55,6 +55,18 @@ static inline void sleep_ms(int ms) {
     nanosleep(&time, NULL);
 }
 
+/* Waits until a condition holds. The condition is not evaluated again after that, because it may
+ * not hold for long. */
+#define EVENTUALLY(condition)                                                                      \
+    do {                                                                                           \
+        bool holds_ = (condition);                                                                 \
+        for (int waited_ = 0; !holds_ && waited_ < TIMEOUT_MS; waited_ += 5) {                     \
+            sleep_ms(5);                                                                           \
+            holds_ = (condition);                                                                  \
+        }                                                                                          \
+        if (!holds_) fail_msg("never: %s", #condition);                                            \
+    } while (0)
+
 /* ---- files ---------------------------------------------------------------------------------- */
 
 /* Returns a whole file as text; the caller frees it. */

@@ -218,7 +218,6 @@ static void recount(const fixture *f) {
 #define SLOTS "{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 4"
 #define QUEUE SLOTS ", \"queue\": 200, \"max_wait\": 30}"
 
-/* PERMITS.md, section 2 */
 static void a_limit_of_holds_has_its_defaults(void **state) {
     UNUSED;
     doorman_config *config = limits_of(SLOTS ", \"overrides\": [{\"keys\": [\"a\"], \"limit\": 9},"
@@ -2326,13 +2325,19 @@ static void a_queue_is_served_when_memory_comes_back(void **state) {
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
-static void serve(doorman_server *server, const char *message, const char *expected,
-                  doorman_time now) {
+/* Sends a message with ' for ". The caller frees the reply. */
+static doorman_buffer reply_to(doorman_server *server, const char *message, doorman_time now) {
     doorman_buffer reply = {NULL, 0, 0};
     char text[512];
     size_t bytes = 0;
     for (const char *at = message; *at; at++) text[bytes++] = *at == '\'' ? '"' : *at;
     (void)doorman_json_serve(server, text, bytes, &reply, 0, now);
+    return reply;
+}
+
+static void serve(doorman_server *server, const char *message, const char *expected,
+                  doorman_time now) {
+    doorman_buffer reply = reply_to(server, message, now);
     for (char *at = reply.text; *at; at++) *at = *at == '"' ? '\'' : *at;
     if (strcmp(reply.text, expected) != 0) fail_msg("%s\n%s\n%s", message, reply.text, expected);
     doorman_buffer_uninit(&reply);
@@ -2341,11 +2346,7 @@ static void serve(doorman_server *server, const char *message, const char *expec
 /* Ids are random, so the reply of an acquire is read by the caller. */
 static uint64_t serve_id(doorman_server *server, const char *message, const char *name,
                          doorman_time now) {
-    doorman_buffer reply = {NULL, 0, 0};
-    char text[512];
-    size_t bytes = 0;
-    for (const char *at = message; *at; at++) text[bytes++] = *at == '\'' ? '"' : *at;
-    (void)doorman_json_serve(server, text, bytes, &reply, 0, now);
+    doorman_buffer reply = reply_to(server, message, now);
     const char *at = strstr(reply.text, name);
     if (!at) fail_msg("%s\n%s", message, reply.text);
     uint64_t id = at ? strtoull(at + strlen(name), NULL, 10) : 0;
@@ -2362,7 +2363,6 @@ static doorman_server *server_of(doorman_config *config, doorman_time now) {
     return server;
 }
 
-/* PERMITS.md, section 4 */
 static void holds_are_asked_for_and_renewed_by_messages(void **state) {
     UNUSED;
     doorman_config *config = limits_of(SLOTS ", \"on_restart\": \"full\"}");

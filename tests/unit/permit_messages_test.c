@@ -236,7 +236,6 @@ static void a_server_that_learns_decides_on_permits(void **state) {
     node_stop(n);
 }
 
-/* PERMITS.md, section 2 */
 static void a_template_without_limits_has_no_permits_and_without_capacity_no_leases(void **state) {
     UNUSED;
     node *n = node_start(capacities, NULL);

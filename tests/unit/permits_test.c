@@ -55,7 +55,6 @@ static const char example[] =
     "  {\"identifier_glob\": \"open\", \"limits\": []}],\n"
     " \"shadow\": [\"beta-*\"]}";
 
-/* PERMITS.md, section 2 */
 static void limits_are_read_with_all_their_fields(void **state) {
     UNUSED;
     doorman_config *config = config_of(example);
