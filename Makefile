@@ -190,7 +190,7 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    $(filter $(LONG),$(TESTS)) $(LONG_CHECKS) $(filter-out $(LONG),$(TESTS)) \
 	    tests/shell_check.sh tests/event_loop_check.sh tests/job_pool_check.sh \
 	    tests/throttle_check.sh \
-	    tests/openapi_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
+	    tests/openapi_check.sh tests/cmake_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
 	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
@@ -215,7 +215,7 @@ $(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/grap
 LINKED = doorman_server fuzz/calls fuzz/http fuzz/permits fuzz/response \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
     status_test tls_test tree_test) \
-    $(addprefix unit/,graph_test notify_test reports_test warnings_test)
+    $(addprefix unit/,arguments_test graph_test notify_test reports_test warnings_test)
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))
 $(TEST_SHELL) $(TEST_EXAMPLES): build/asan/doorman.o

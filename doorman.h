@@ -27,6 +27,10 @@
  *     The implementation compiles as C11 with gcc and clang. The public part also compiles as C99
  *     and C++11. Link with -lcjson for JSON, and with -lnng -pthread for NNG.
  *
+ *     A C++ program needs one C file with the implementation. In C++, initialise a struct with
+ *     `= {}`, and then assign its fields: `doorman_client_options options = {};
+ *     options.client_id = "me";`. Designated initialisers of C++20 make g++ -Wextra warn.
+ *
  * AN EXAMPLE, from examples/rate_client.c. The program limits its queries to its share. Another
  * example, examples/library_only.c, has a server and three clients in one process, without a
  * network.
@@ -153,7 +157,7 @@
  *                    doorman_buffer_uninit
  *     agent          doorman_agent_start  _shutdown  _stop  _read_info  _kill_switch  _acquire
  *                    _acquire_async  _report  _transfer  _seize  _read_hold
- *                    doorman_agent_release
+ *                    doorman_agent_release  _release_part
  *                    doorman_resource_open  _close  _try  _wait  _release  _delay  _set_wants
  *                    _report_overload  _read    doorman_clock
  *     transport      doorman_transport_create  _destroy  _set_tls  _update  _send
@@ -204,7 +208,17 @@
  *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the outputs
  *     are unchanged, and the object is as before. A doorman_error describes the error. Missing
  *     capacity is not an error. A function whose name ends in `_try` returns a doorman_decision,
- *     not a status. A doorman_resource_info says whether a resource has a lease.
+ *     not a status. A doorman_resource_info says whether a resource has a lease. A status, a
+ *     decision and an outcome never have the same value. So a program that compares a status with
+ *     DOORMAN_GRANTED is never right by accident, and -Wall -Wextra finds most of such mistakes.
+ *
+ *     A pointer or a callback may be NULL only where a comment says so, with one rule for the calls
+ *     that end an object: _destroy, _uninit, _close, _shutdown, _stop and _resign accept NULL, and
+ *     do nothing. Every other call checks what it needs when it is called. If something is NULL, a
+ *     call that returns a status returns INVALID_ARGUMENT. A try returns DOORMAN_IMPOSSIBLE, and an
+ *     offer to a throttle is refused. Any other call does nothing, and returns false, 0, NULL,
+ *     NO_MASTER, or DOORMAN_NEVER for a time. An `out` that is written in full is then written with
+ *     zeros.
  *
  * THREADS AND TIME
  *
@@ -237,6 +251,29 @@
  *                     of a message. The options can change all but the first
  *     a server        10,000 templates, 1,000,000 resources, 10,000,000 holders of one resource,
  *                     100,000 resources of one client. The options can change these four limits
+ *
+ * NAMES AND UNITS. A limit of permits and a limit of one process have the same names and units. A
+ * field of a configuration has the same name in C and in JSON, except in the rows below. A duration
+ * is a doorman_time in C, in nanoseconds, and a number of seconds in JSON.
+ *
+ *     in C                              in JSON                       unit
+ *     rate                              rate                          units a second
+ *     size, limit, max_cost             size, limit, max_cost         units
+ *     max_debt, max_wait                max_debt, max_wait            ns; s in JSON
+ *     window, time_to_live              window, time_to_live          ns; s in JSON
+ *     calendar                          window: "day", ...            minute to month, in UTC
+ *     queue                             queue                         permits
+ *     max_keys                          max_keys                      counters
+ *     refuse_new                        overflow: "refuse"
+ *     empty_at_start, full_at_start     on_restart: "empty", "full"
+ *     leased                            rate: "leased", limit: "leased"
+ *     has_NAME, without_capacity        whether NAME, capacity is there
+ *     templates                         resources
+ *     reject_unmatched                  unmatched: "reject"
+ *     algorithm.minimum_interval,       algorithm.parameters, with    ns; s in JSON
+ *       .minimum_refresh_interval         the fields name and value
+ *     algorithm.decay_factor,           the same                      fractions
+ *       .reserve, .handover
  *
  * WHAT IT IS NOT
  *
@@ -280,6 +317,10 @@
  *
  * MIT licence, at the end of the file.
  */
+#if defined DOORMAN_IMPLEMENTATION && defined __cplusplus
+#error "doorman.h: DOORMAN_IMPLEMENTATION needs C: define it in a .c file, and only include here"
+#undef DOORMAN_IMPLEMENTATION /* there is no second error */
+#endif
 #if defined DOORMAN_IMPLEMENTATION && defined DOORMAN_NNG && !defined _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE /* makes system headers declare POSIX names, also with -std=c11 */
 #endif
@@ -587,10 +628,10 @@ typedef struct doorman_capacity_request {
 } doorman_capacity_request;
 
 typedef enum doorman_outcome {
-    DOORMAN_GRANTED,
-    DOORMAN_TRY_LATER, /* the server learns, or has no lease from its parent */
-    DOORMAN_UNMATCHED, /* no template matches, and reject_unmatched is true */
-    DOORMAN_FULL       /* a limit of the server would be exceeded (C7) */
+    DOORMAN_GRANTED = 200, /* no value of a doorman_status, so a mistake in C equals nothing */
+    DOORMAN_TRY_LATER,     /* the server learns, or has no lease from its parent */
+    DOORMAN_UNMATCHED,     /* no template matches, and reject_unmatched is true */
+    DOORMAN_FULL           /* a limit of the server would be exceeded (C7) */
 } doorman_outcome;
 
 typedef struct doorman_capacity_response {
@@ -794,6 +835,8 @@ typedef enum doorman_event_kind {
                                     it. holder_id is the name of this node */
     DOORMAN_EVENT_OVERLOADED,    /* reports have lowered the capacity in force (H11). holder_id has
                                     sent the last report; the amount is the new capacity */
+    DOORMAN_EVENT_CHILD_ENDED,   /* the last lease of a child node has expired: S13. holder_id is
+                                    the name of the node */
     DOORMAN_EVENT_COUNT
 } doorman_event_kind;
 
@@ -928,8 +971,11 @@ typedef struct doorman_server_resource {
     bool leased;                      /* only for a node with a parent: true: the node has a
                                          lease */
     doorman_time lease_end;           /* if `leased` is true: the end of the node's lease */
+    doorman_time lease_length;        /* only for a node with a parent: the time from the last grant
+                                         of its lease to the end of that lease; 0: it has had
+                                         none */
     doorman_outcome outcome;          /* only for a node with a parent: the last outcome from the
-                                         parent */
+                                         parent; 0: none yet */
     double has;                       /* sum of the leases, in the resource's units */
     double committed;                 /* sum of the committed amounts, at least has */
     double wants;                     /* sum of what the holders want */
@@ -1005,9 +1051,17 @@ DOORMAN_API bool doorman_server_next_lease(doorman_server *server, const char *r
 DOORMAN_API bool doorman_server_find(doorman_server *server, const char *resource_id,
                                      doorman_server_resource *out, doorman_time now);
 
+/* Returns how many leases a holder has, of all resources. Leases that have expired since the last
+ * call on the server may still count (S2).
+ *   is_server   true: the holder is a node
+ *   cost        O(1) */
+DOORMAN_API size_t doorman_server_lease_count(const doorman_server *server, const char *holder_id,
+                                              bool is_server);
+
 /* Returns when the server stops learning (R8). This is the latest time at which the learning of a
- * resource ends. For a root, this includes resources for which no holder has asked yet. A node with
- * a parent knows the time of a resource when its parent has answered for this resource.
+ * resource ends. For a root, this includes resources for which no holder has asked yet. It does not
+ * include templates without a capacity, because they have no leases. A node with a parent knows the
+ * time of a resource when its parent has answered for this resource.
  *   returns   a time after `now`; or 0: the server does not learn, or is not master
  *   cost      O(templates) for a root; O(1) for a node with a parent */
 DOORMAN_API doorman_time doorman_server_learns_until(const doorman_server *server,
@@ -1151,8 +1205,8 @@ DOORMAN_API void doorman_election_resign(doorman_election *election, doorman_tim
 /* ---- decisions, the public part ------------------------------------------------------------- */
 
 typedef enum doorman_decision {
-    DOORMAN_ALLOWED,
-    DOORMAN_REFUSED,   /* the units may not be used now */
+    DOORMAN_ALLOWED = 100, /* no value of a doorman_status, so a mistake in C equals nothing */
+    DOORMAN_REFUSED,       /* the units may not be used now */
     DOORMAN_IMPOSSIBLE /* never: n, the number of units, is negative, NaN, or more than the limiter
                           can ever allow */
 } doorman_decision;
@@ -1166,7 +1220,7 @@ typedef struct doorman_result {
     double remaining;  /* units that are left after this call, without units that a bucket could
                           lend; or DOORMAN_UNLIMITED */
     doorman_time wait; /* ALLOWED: how long the caller must wait before it uses the units; 0 if the
-                          limiter has no debt_max. REFUSED, IMPOSSIBLE: 0 */
+                          limiter has no max_debt. REFUSED, IMPOSSIBLE: 0 */
     /* ALLOWED: 0. REFUSED: after this time the same call can be allowed, if no other caller takes
      * units. For a rate, this is the time until enough units are saved, or until a larger lease is
      * expected. A larger lease is expected in two cases only: the server may have free capacity, or
@@ -1212,7 +1266,7 @@ typedef enum doorman_permit_fallback {
 /* How a client treats its permits. */
 typedef struct doorman_permit_policy {
     doorman_permit_fallback fallback; /* default FAIL_OPEN */
-    /* FAIL_LOCAL: required, the limit of each resource and key. A TOKEN_BUCKET without debt_max, a
+    /* FAIL_LOCAL: required, the limit of each resource and key. A TOKEN_BUCKET without max_debt, a
      * FIXED_WINDOW or a SLIDING_WINDOW. Used only during the call. Other fallbacks: NULL */
     const struct doorman_limit_options *local;
     bool shadow;  /* true: each permit is granted at once. It is also sent, to count refusals */
@@ -1224,9 +1278,11 @@ typedef struct doorman_permit_policy {
      * or a lower limit up to 2 * prefetch later. Units that it does not use are lost to others. And
      * about 500 bytes for each of at most 10,000 keys */
     doorman_time prefetch;
+    doorman_time max_pause; /* the longest time for which the breaker opens (P23): from 1 s to
+                               3600 s; default 30 s */
     /* Only for an agent: called if a hold has become smaller or is gone without a call of the
      * application. The rules of on_decided apply. NULL: the application is not told */
-    void (*on_hold)(void *context, const doorman_held *held);
+    void (*on_hold_changed)(void *context, const doorman_held *held);
     void *context;
 } doorman_permit_policy;
 
@@ -1234,10 +1290,10 @@ typedef struct doorman_client_options {
     const char *client_id; /* required; no other client may have the same id */
     /* Required: 1 to 16 addresses, tried in turn. doorman_agent_start lists the forms of address
      * that an agent accepts. A client without a thread also accepts any other text. But no text may
-     * begin or end with a space. If an address begins with tcp://, tls+tcp://, ws:// or wss://, it
-     * must not contain a space, and its port must be from 1 to 65535. doorman_request.address is
-     * one of these addresses, or the address of a master that a server has sent. The address of a
-     * master may have another scheme. */
+     * begin or end with a space. If an address begins with tcp://, tcp4://, tcp6://, the same
+     * after tls+, ws:// or wss://, it must not contain a space, and its port must be from 1 to
+     * 65535. doorman_request.address is one of these addresses, or the address of a master that a
+     * server has sent. The address of a master may have another scheme. */
     const char *const *addresses;
     size_t address_count;
     uint64_t seed;                 /* required: a random number that is new for each client. If
@@ -1265,7 +1321,7 @@ typedef enum doorman_resource_kind {
 
 /* If a field is 0 and its comment names a default, the default is used. A field that would have no
  * effect is refused:
- *     - a value without its has_ field
+ *     - a value without its has_ field, except for a wants_minimum above 0
  *     - wants_minimum, wants_initial or window, if wants is set
  *     - a burst of a gauge
  *     - a safe capacity, if the fallback is not SAFE
@@ -1281,7 +1337,10 @@ typedef struct doorman_resource_options {
      * times what the resource has. This bound is needed because a single caller can retry many
      * times. */
     double wants;
-    double wants_minimum;      /* the wants of an idle resource; default 1 */
+    bool has_wants_minimum;    /* true: wants_minimum is given, even if it is 0 */
+    double wants_minimum;      /* the wants of an idle resource; default 1 for a rate, and 0 for a
+                                  gauge. With 0, the first call after an idle time needs a request
+                                  to the server: a try is refused, and a wait takes a moment */
     double wants_maximum;      /* the upper bound of all wants, also of wants that are set; default
                                   1e15 */
     double wants_initial;      /* the lower bound of wants during the first window; default
@@ -1365,6 +1424,8 @@ typedef struct doorman_counts {
                             switch */
     uint64_t waits;      /* calls that had to wait and have returned, also calls that timed out */
     doorman_time waited; /* the sum of the waiting times of the calls in `waits` */
+    uint64_t over_released; /* only for a gauge: releases of more units than were in use, which is a
+                               mistake of the application. They have released nothing */
 } doorman_counts;
 
 struct doorman_resource_info {
@@ -1377,8 +1438,8 @@ struct doorman_resource_info {
     double in_use;           /* only for a gauge: units that are not released yet */
     doorman_time expires_at; /* if `leased` is true: the end of the lease */
     bool has_outcome;        /* true: a server has responded */
-    doorman_outcome outcome; /* the outcome in the last response. UNMATCHED and FULL need an
-                                operator */
+    doorman_outcome outcome; /* if has_outcome is true: the outcome in the last response. UNMATCHED
+                                and FULL need an operator */
     bool learning;           /* true: the last response says that the server learns. No lease grows
                                 while the server learns */
     bool has_safe_capacity;  /* true: a server has sent a safe capacity */
@@ -1445,27 +1506,27 @@ typedef uint64_t DOORMAN__ALIGNED doorman__shared; /* private */
  * real numbers. An example with 10 units a second and bursts of 50:
  *
  *     doorman_limit_options options = {
- *         .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 10, .size = 50};
+ *         .kind = DOORMAN_TOKEN_BUCKET, .rate = 10, .size = 50};
  *     doorman_limit limit;       doorman_limit_init(&limit, &options, &error)
  *     doorman_limiter limiter;   doorman_limiter_init(&limiter, &limit, NULL, now)
  *                                doorman_limiter_try(&limiter, &limit, 1, NULL, now)
  *
- * TOKEN_BUCKET: a bucket that holds at most `size` units. It is full at first, and gains
- * `units_per_second` units each second. With debt_max the bucket also lends units that it will gain
- * later, so the bucket can have a debt. Each caller must wait until the debt from before its call
- * is paid back. The field `wait` of the result has this time. A bucket has three uses:
+ * TOKEN_BUCKET: a bucket that holds at most `size` units. It is full at first, and gains `rate`
+ * units each second. With max_debt the bucket also lends the units that it will gain in this time,
+ * so the bucket can have a debt. Each caller must wait until the debt from before its call is paid
+ * back. The field `wait` of the result has this time. A bucket has three uses:
  *
  *     token bucket      only size is set. Unused units are saved for a burst
- *     leaky bucket      only debt_max is set. The bucket is a queue that has room for debt_max
- *                       units. Units leave the queue evenly. An allowed caller is in the queue, and
- *                       may continue after `wait`
- *     bucket with debt  size and debt_max are set. A caller may take more units than the bucket
+ *     leaky bucket      only max_debt is set. The bucket is a queue that has room for the units of
+ *                       max_debt. Units leave the queue evenly. An allowed caller is in the queue,
+ *                       and may continue after `wait`
+ *     bucket with debt  size and max_debt are set. A caller may take more units than the bucket
  *                       has, and continues at once. The next callers wait. Example with 10 units a
- *                       second, size 5 and debt_max 10: at 0 s a caller takes 15 units and
- *                       continues at once. The next caller waits 1 s
+ *                       second, a size of 5 units and a max_debt of 1 s: at 0 s a caller takes 15
+ *                       units and continues at once. The next caller waits 1 s
  *
- *   promise   at most size + units_per_second * t units in any time t, if all callers wait as long
- *             as `wait` says. A bucket with debt may exceed this bound by the n of one caller. A
+ *   promise   at most size + rate * t units in any time t, if all callers wait as long as `wait`
+ *             says. A bucket with debt may exceed this bound by the n of one caller. A
  *             leaky bucket has no burst at all
  *   drawback  a full bucket allows a burst of its size at once, and another burst after a pause.
  *             After a loan of many units all later callers wait. A queue that is full of old
@@ -1514,18 +1575,19 @@ typedef enum doorman_limit_kind {
     DOORMAN_TIERS /* only for a doorman_permit_limit */
 } doorman_limit_kind;
 
-/* Fields that the kind does not use must be 0. */
+/* The names and units are those of doorman_figures. Fields that the kind does not use must be 0. */
 typedef struct doorman_limit_options {
     doorman_limit_kind kind; /* required */
 
-    /* TOKEN_BUCKET. size and debt_max must not both be 0. Their sum must be at most 1e7 s *
-     * units_per_second. */
-    double units_per_second; /* required: what the bucket gains; (0, 1e15] */
-    double size;             /* units that can be saved; [0, 1e15] */
-    double debt_max;         /* units that can be lent; [0, 1e15] */
-    bool has_wait_max;       /* false: callers may wait as long as debt_max allows */
-    doorman_time wait_max;   /* an attempt is refused if its caller would have to wait longer than
-                                this time; 0: no caller waits */
+    /* TOKEN_BUCKET. size and max_debt must not both be 0. The time in which the bucket gains
+     * `size`, and max_debt, must together be at most 1e7 s. */
+    double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
+    double size;           /* units that can be saved; [0, 1e15] */
+    doorman_time max_debt; /* how much of the future rate may be lent. n units are n / rate seconds,
+                              rounded up */
+    bool has_max_wait;     /* false: callers may wait as long as max_debt allows */
+    doorman_time max_wait; /* an attempt is refused if its caller would have to wait longer than
+                              this time, [0, 1e8 s]; 0: no caller waits */
 
     /* FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG, CONCURRENCY */
     double limit;        /* units in a window, [0, 1e8]. SLIDING_LOG: a whole number of units in a
@@ -1584,9 +1646,11 @@ DOORMAN_API doorman_status doorman_limiter_init(doorman_limiter *limiter,
                                                 doorman_arrival *arrivals, doorman_time now);
 
 /* Takes n units if they may be used now. An n of 0 is always allowed, and takes nothing.
- *   out       written in full. May be NULL if callers of this limit never have to wait
+ *   out       written in full. Required if callers of this limit may have to wait, else NULL is
+ *             possible
  *   returns   ALLOWED | REFUSED | IMPOSSIBLE: n is more than the limiter ever allows, negative, or
- *             NaN
+ *             NaN; or `out` is missing; or the limit, or the limiter of a SLIDING_LOG, is not
+ *             initialised, for example zeroed
  *   cost      no lock and no system call. The comment of doorman_limit_kind has the cost of each
  *             kind. With `out`, a SLIDING_LOG also needs O(log limit) */
 DOORMAN_API doorman_decision doorman_limiter_try(doorman_limiter *limiter,
@@ -1596,17 +1660,18 @@ DOORMAN_API doorman_decision doorman_limiter_try(doorman_limiter *limiter,
 /* Returns how long it takes until n units would be allowed, if there are no other calls. The call
  * takes no units. A caller may sleep for that time and try again. The limiter does not queue
  * callers.
- *   returns   0: n units would be allowed now | DOORMAN_NEVER: n is IMPOSSIBLE, or other units must
- *             be released first (CONCURRENCY) */
+ *   returns   0: n units would be allowed now | DOORMAN_NEVER: n or the limiter is IMPOSSIBLE, or
+ *             other units must be released first (CONCURRENCY) */
 DOORMAN_API doorman_time doorman_limiter_delay(const doorman_limiter *limiter,
                                                const doorman_limit *limit, double n,
                                                doorman_time now);
 
-/* Releases n units of a CONCURRENCY limit. n must be the n of an allowed try. If n is more than the
- * units in use, the number of units in use becomes 0. If n is negative, NaN or more than 1e15, the
- * call does nothing. The call also does nothing for a limit of another kind. */
-DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman_limit *limit,
-                                         double n);
+/* Releases n units of a CONCURRENCY limit. n must be the n of an allowed try.
+ *   returns   OK | INVALID_ARGUMENT (n is not an amount, or is more than the units in use; or the
+ *             limit is of another kind): nothing has changed
+ *   cost      one compare-and-swap */
+DOORMAN_API doorman_status doorman_limiter_release(doorman_limiter *limiter,
+                                                   const doorman_limit *limit, double n);
 
 /* ---- permits, the public part --------------------------------------------------------------- */
 /* A permit is a decision on one request. A lease serves a few programs that keep to what they are
@@ -1626,11 +1691,15 @@ DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman
  * P12 A window of SLIDING_WINDOW or TIERS has 16 slices. The units of the last 16 slices count. So
  *    the window covers 15/16 to 1 of its length, and never refuses what an exact window allows. The
  *    slices of SLIDING_WINDOW begin at multiples of window / 16. The slices of a tier begin at the
- *    hit that entered it. So no unit of that hit returns before a whole window has passed.
+ *    hit that entered it while its window was empty. So no unit of that hit returns before a whole
+ *    window has passed.
  *       A tier is inactive, active for `active` after the hit that entered it, or cools down for
  *    `cooldown` after that. The current tier is the active tier with the highest index. Without an
  *    active tier, a tier that is full is current. A hit counts only in the window of the current
- *    tier. What does not fit enters the next tier, whose window starts empty. A tier that cools
+ *    tier. What does not fit enters the next tier. A tier that is entered again has its earlier
+ *    units, as long as they are in its window. Otherwise the end of a tier would free them early:
+ *    a tier of 10 units in 2 s that is active for 2 s could grant 19 within 0.1 s. (Charon starts
+ *    with an empty window.) A tier that cools
  *    down blocks, or is passed over if it is skippable. A tier whose `active` is 0 is passed over.
  *    One permit may pass through several tiers.
  *       Example with the tiers {limit 100, window 60, active 60} and {limit 300, window 60,
@@ -1644,7 +1713,9 @@ DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman
  * P15 A changed configuration finds the counters of a key or a resource by (resource, key, name of
  *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
  *    keeps what it has saved up to the new size, and counts the time since its last use at the new
- *    rate. A window of changed length starts fresh. Tiers keep their state by index. Bans stay.
+ *    rate. A window of changed length starts fresh. Tiers keep their state by index. Bans
+ *    stay until they end, also if their limit has no ban any more: a file that is wrong for a
+ *    moment must not pardon all keys that are banned. A reset ends a ban.
  * P17 A leased limit has no amount of its own. Its amount is a lease. The permits of a server are
  *    one more holder of the resource, beside clients and other nodes. So leases and permits
  *    together never exceed the capacity. In a tree, each node decides out of its own lease. The
@@ -1668,8 +1739,10 @@ DOORMAN_API void doorman_limiter_release(doorman_limiter *limiter, const doorman
  *    reached, if the response is an error, and if a refusal says UNMATCHED or LEARNING.
  *       A breaker saves the callers from waiting for servers that fail. After 5 failed messages in
  *    a row the breaker opens. While it is open, the fallback decides at once. The breaker opens for
- *    1 s at first, and then for twice as long after each failure, up to 30 s. While servers answer
- *    that they know no master, it opens for at most 4 s, because an election ends soon.
+ *    1 s at first, and then for twice as long after each failure, up to `max_pause`. While servers
+ *    answer that they know no master, it opens for at most 4 s, because an election ends soon. When
+ *    a master answers the leases of an agent, a test of its permits is due at once, but not within
+ *    1 s after the last one. The same holds for its leases when a master answers its permits.
  * P24 With `prefetch`, a client and an agent take units ahead for a resource and key of which the
  *    servers have granted at least two permits in this time. They take at most what the callers
  *    used of it in this time, and at most half of what remains according to the last answer. Later
@@ -1699,7 +1772,7 @@ typedef enum doorman_calendar {
 } doorman_calendar;
 
 /* One tier of TIERS. A hit that does not fit in the tier before it enters this tier. The tier is
- * then active, and its window starts empty. After `active` the tier cools down. */
+ * then active. After `active` the tier cools down. Its window goes on over that time: P12. */
 typedef struct doorman_tier {
     double limit;          /* units in a window, [0, 1e15] */
     doorman_time window;   /* required, (0, 1e8 s] */
@@ -1722,12 +1795,14 @@ typedef struct doorman_figures {
 
     /* CONCURRENCY. `limit` below is the number of units that are held at once. */
     doorman_time time_to_live; /* how long a hold lasts that is not renewed, (0, 1e8 s]; default
-                                  15 s */
+                                  15 s. After it was shortened, a server that restarts within the
+                                  old time learns for too short a time */
     size_t queue;              /* how many permits may wait, [0, 1,000,000] */
 
     /* FIXED_WINDOW, SLIDING_WINDOW */
     double limit;              /* units in a window, [0, 1e15] */
-    doorman_time window;       /* required if there is no calendar, (0, 1e8 s] */
+    doorman_time window;       /* required if there is no calendar, (0, 1e8 s]. If a configuration
+                                  changes it, the counters start fresh */
     doorman_calendar calendar; /* only for FIXED_WINDOW; instead of window */
 
     /* Which fields are given, in an override. A limit needs only has_max_wait. */
@@ -1774,16 +1849,21 @@ struct doorman_permit_limit {
     size_t override_count;             /* 0 to 10,000 */
     double warn_at;  /* a grant carries a warning above this fraction of the limit, (0, 1]; 0: no
                         warning */
-    doorman_ban ban; /* only for DOORMAN_PER_KEY; needs ban.refusals */
-    double max_cost; /* if has_max_cost is true: the largest sum of minimums that a permit may have
-                        at one counter */
-    size_t max_keys; /* the most counters of the limit, up to 10,000,000; default 1,000,000. If
-                        leased: the most leases of the permits; default 10,000 */
+    doorman_ban ban; /* only for DOORMAN_PER_KEY, not for CONCURRENCY; needs ban.refusals */
+    double max_cost; /* if has_max_cost is true: the most that one permit is granted at one counter.
+                        Larger minimums are refused with MAX_COST. A larger cost is cut */
+    size_t max_keys; /* the most counters of the limit, and the most bans that it has set, up to
+                        10,000,000; default 1,000,000. If there are more bans, the one that ends
+                        first is ended early. If leased: the most leases of the permits; default
+                        10,000 */
     bool has_max_cost; /* false: max_cost is what the limit could ever grant */
     bool shadow;       /* true: the limit decides and counts, but never refuses. It does not charge
                           what it would refuse */
     bool refuse_new;   /* true: a permit that needs one more counter is refused with MAX_KEYS.
-                          false: of 8 sampled counters, the one nearest to fresh is evicted */
+                          false: of 8 sampled counters, the one that has used the smallest
+                          fraction of its limit is evicted; of several, the one that is fresh
+                          soonest. Its key starts again. Without effect for CONCURRENCY: a
+                          counter with holds is never evicted */
     bool empty_at_start; /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
     bool full_at_start;  /* only for CONCURRENCY: true: new holds are granted while the permits
@@ -1854,7 +1934,8 @@ struct doorman_permit_request {
     uint64_t connection;       /* names the connection that waits; 0: none */
     doorman_time time_to_live; /* of the hold, at most that of its limits; 0: that of its limits */
     bool has_priority;         /* false: the priority is 1 */
-    int priority;              /* of a permit that waits, 0 to 15; higher is earlier */
+    int priority;              /* of a permit that waits, 0 to 15; higher is earlier. A repeat with
+                                  the same request_id keeps the priority of the first permit */
     bool share;                /* true: if the permit waits, it ends as SHARED when a hold of the
                                   same resource and key is released in full. Only for one item */
     uint64_t *hold;            /* only for permit clients and agents, which choose client_id and
@@ -1892,6 +1973,8 @@ typedef struct doorman_permit_detail {
     bool moved_up;       /* TIERS: this permit has entered a tier */
     bool refused;        /* the limit refuses this permit, or would refuse it without shadow */
     uint32_t refusals;   /* refusals that count for a ban */
+    doorman_limit_kind kind; /* of the limit; not in a message */
+    bool was_reset;          /* only RESET: the counter was removed; not in a message */
 } doorman_permit_detail;
 
 /* A decision. */
@@ -1912,8 +1995,8 @@ struct doorman_permit {
     doorman_time retry_after; /* the same permit could be granted then, if there are no other
                                  calls */
     doorman_time valid_for;   /* for so long the caller may refuse permits for this item by itself,
-                                 if they ask for the same min or more, and the same max_wait or
-                                 less */
+                                 if they ask for the same min (without one: the same cost) or
+                                 more, and the same max_wait or less */
 
     const doorman_permit_detail *details; /* only with `detail` of the request */
     size_t detail_count;
@@ -1941,12 +2024,15 @@ struct doorman_permit_entry {
 
 /* The result of one entry. */
 struct doorman_permit_result {
-    double charged;       /* REPORT: see doorman_permits_report. 0 if there is no room for one more
+    double charged;       /* REPORT: the smallest amount of all limits, see
+                             doorman_permits_report. 0 if there is no room for one more
                              counter */
     size_t count;         /* RESET: counters and bans that were removed. With sets_ban: 1 if a ban
                              was set or ended */
     doorman_permit state; /* INSPECT: see doorman_permits_inspect. With `limit` of the entry it has
-                             only the details of that limit */
+                             only the details of that limit. RESET: the state before it, with the
+                             details of the limits that the entry means; not in a message, not with
+                             sets_ban, and only for the first message_detail_max entries */
 };
 
 typedef enum doorman_permit_event_kind {
@@ -1955,11 +2041,17 @@ typedef enum doorman_permit_event_kind {
     DOORMAN_PERMIT_BANNED,       /* a ban begins; `amount` has its duration in seconds. limit: NULL
                                     if doorman_permits_ban has set the ban */
     DOORMAN_PERMIT_KEY_CREATED,  /* a counter was created */
-    DOORMAN_PERMIT_KEY_EVICTED,  /* a counter was removed to make room for another */
+    DOORMAN_PERMIT_KEY_EVICTED,  /* a counter was removed to make room for another; `amount` has
+                                    the fraction of its limit that it had used, or of the refusals
+                                    of a ban: 0: it equals a fresh one; 1: it refused */
     DOORMAN_PERMIT_KEY_REMOVED,  /* a counter was removed, because it equals a fresh one */
+    DOORMAN_PERMIT_BAN_EVICTED,  /* a ban was ended early to make room: see P20. limit: NULL if
+                                    doorman_permits_ban has set the ban */
     DOORMAN_PERMIT_TIER_ENTERED, /* `amount` has the number of the tier, from 1 */
     DOORMAN_PERMIT_WAITING,      /* a permit waits in the queue of the limit */
     DOORMAN_PERMIT_HOLD_EXPIRED, /* an item of a hold has reached its end; `amount` has its units */
+    DOORMAN_PERMIT_UNMATCHED,    /* no template with limits matches the resource of an item, which
+                                    is granted or refused; `amount` has its cost */
     DOORMAN_PERMIT_EVENT_COUNT
 } doorman_permit_event_kind;
 
@@ -1981,23 +2073,25 @@ struct doorman_permits_options {
                                      and the most entries of a message; default 10,000 */
     size_t message_detail_max;    /* only for a server: the most permits with `detail` in a message,
                                      and the most entries of an INSPECT; default 100 */
-    size_t counter_max;           /* the most counters of all limits; default 10,000,000 */
+    size_t counter_max;           /* the most counters of all limits, and the most bans; default
+                                     10,000,000 */
     size_t memory_max;      /* the most bytes of all counters, bans, resources, holds and lists of
                                frequent keys, without free buckets. The resources of one permit, and
                                permits that wait, may exceed it. Default: no bound */
     size_t hold_max;        /* the most holds and transfers, used transfers included: see P19 in
                                >>holds; default 1,000,000 */
     size_t client_hold_max; /* the most holds and transfers of one client; default 10,000 */
-    size_t wait_max;        /* the most permits that wait; default 10,000 */
-    size_t client_wait_max; /* the most permits of one client that wait; default 1,000 */
-    size_t connection_wait_max; /* the most permits of one connection that wait; default 100 */
-    double drift;               /* as in doorman_server_options. In a server: that of the server */
-    doorman_time learns_until;  /* when all holds of a predecessor have ended; 0: there was none. In
+    size_t waiting_max;     /* the most permits that wait; default 10,000 */
+    size_t client_waiting_max;     /* the most permits of one client that wait; default 1,000 */
+    size_t connection_waiting_max; /* the most permits of one connection that wait; default 100 */
+    double drift;              /* as in doorman_server_options. In a server: that of the server */
+    doorman_time learns_until; /* when all holds of a predecessor have ended; 0: there was none. In
                                    a server: the server knows it */
     const char *node; /* the name of the node, for its holds; must stay valid as long as the
                          permits; may be NULL. In a server: that of the server */
     void (*on_event)(void *context, const doorman_permit_event *event); /* must not call the
                                                                            permits */
+    uint32_t event_kinds; /* the kinds of events for on_event: the bits 1 << kind. 0: all */
     void *context;
 };
 
@@ -2060,7 +2154,7 @@ DOORMAN_API doorman_status doorman_permits_inspect(doorman_permits *permits,
                                                    doorman_permit *out, doorman_error *error,
                                                    doorman_time epoch, doorman_time now);
 
-/* Makes counters fresh again.
+/* Makes counters fresh again. The units of CONCURRENCY are held, so they stay.
  *   limit     the name of the limit. Its counter is reset, even if other keys share it. NULL: all
  *             limits per key are reset, and a ban of the (resource, key) ends
  *   count     may be NULL; written on OK: how many counters and bans were removed
@@ -2072,8 +2166,9 @@ DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const
 /* Bans a (resource, key), or ends its ban. The ban replaces one that is in force. It needs no limit
  * with a ban, and no template: every permit with this (resource, key) is refused.
  *   duration   counts from `now`, [0, 1e8 s]; 0: the ban ends
- *   returns    OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (counter_max bans, or memory_max) |
- *              OUT_OF_MEMORY. After an error, a ban is as before */
+ *   returns    OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (memory_max is too small for a ban) |
+ *              OUT_OF_MEMORY. After an error, a ban of the (resource, key) is as before
+ *   cost       O(log bans), and O(limits) for each ban that must be ended early (P20) */
 DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
                                                const char *key, doorman_time duration,
                                                doorman_error *error, doorman_time epoch,
@@ -2096,11 +2191,13 @@ typedef struct doorman_permits_info {
     size_t resource_count;     /* resources that have counters, or had some a short time ago */
     size_t hold_count;         /* holds, transfers, and transfers that were used a short time ago */
     size_t wait_count;         /* permits that wait */
-    doorman_time learns_until; /* as in doorman_permits_options */
+    doorman_time learns_until; /* when all limits of CONCURRENCY have learned (P16) */
     doorman_time started_at;   /* when the permits began: at creation, or at the last victory of
                                   their server. Permits that waited earlier are lost */
-    uint64_t unmatched;        /* items that were refused as UNMATCHED */
+    uint64_t unmatched;        /* items whose resource matches no template with limits; also those
+                                  that were granted */
     uint64_t banned;           /* items that were refused as BANNED */
+    uint64_t bans_evicted;     /* bans that were ended early to make room (P20) */
     size_t bytes;              /* memory of all that memory_max bounds, and of permits that wait */
 } doorman_permits_info;
 
@@ -2121,9 +2218,12 @@ typedef struct doorman_permits_limit {
                                                all limits of the template that have a ban */
     uint64_t shadow_refused;                /* refusals that shadow has prevented */
     uint64_t evicted;
-    uint64_t waited;      /* how often a permit has entered its queues */
-    size_t waiting;       /* permits that wait in its queues now */
-    size_t counter_count; /* its counters now */
+    uint64_t evicted_in_use; /* those of them that had used a part of the limit */
+    uint64_t bans_evicted;   /* its bans that were ended early to make room (P20) */
+    uint64_t waited;         /* how often a permit has entered its queues */
+    size_t waiting;          /* permits that wait in its queues now */
+    size_t counter_count;    /* its counters now */
+    size_t ban_count;        /* bans that it has set, in force or ended a short time ago */
 } doorman_permits_limit;
 
 /* Iterates over the limits of the configuration, in its order. The templates whose list of limits
@@ -2146,6 +2246,8 @@ typedef struct doorman_permits_top {
     const char *resource_id, *key;
     uint64_t count; /* decisions. All counts are halved at each full minute of `now` */
     uint64_t error; /* the count is too large by at most so many */
+    double units;   /* what was granted; of refusals: what was asked for. Only since the key is in
+                       the list, and halved like the count */
 } doorman_permits_top;
 
 /* Iterates over the (resource, key)s that one limit has granted or refused most often, the most
@@ -2243,8 +2345,10 @@ DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
 /* Moves units of a hold into a transfer, which belongs to nobody. Its units stay taken until its
  * end, or until a client seizes them. Only its id gives the right to seize it.
  *   request   client_id, id of the hold, and request_id; optionally amounts: what is moved, and
- *             time_to_live. Without amounts all units are moved. More than is held is not moved. A
- *             part of the units is rounded down to 1/4096
+ *             time_to_live. Without amounts all units are moved. More than the item has asked
+ *             for is an INVALID_ARGUMENT. Between this and what is held, all units are moved,
+ *             because the holder may not know yet that it holds less. A part of the units is
+ *             rounded down to 1/4096
  *   out       the transfer. It is gone if it was seized, or has ended, or if no units would be
  *             moved. The hold stays then */
 DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
@@ -2316,8 +2420,8 @@ typedef struct doorman_limiter_map doorman_limiter_map;
 
 typedef struct doorman_limiter_map_options {
     doorman_limit_options limit; /* any kind except SLIDING_LOG */
-    size_t key_max;              /* the most keys, up to 10,000,000; default 1,000,000 */
-    bool refuse_new;             /* true: at key_max, new keys are refused. false: of 8 sampled
+    size_t max_keys;             /* the most keys, up to 10,000,000; default 1,000,000 */
+    bool refuse_new;             /* true: at max_keys, new keys are refused. false: of 8 sampled
                                     keys, the one nearest to a fresh one is forgotten, but none that
                                     holds units of CONCURRENCY */
     uint64_t seed[2]; /* random bits, needed if other people choose the keys (C8). If both numbers
@@ -2337,15 +2441,16 @@ DOORMAN_API void doorman_limiter_map_destroy(doorman_limiter_map *map); /* NULL 
 /* Takes n units of a key, as doorman_limiter_try does. A key that is new, and for which there is no
  * room or no memory, is REFUSED.
  *   key       any bytes; may be NULL if key_bytes is 0
- *   key_bytes 0 to 256; more: IMPOSSIBLE
+ *   key_bytes 0 to 256; more, or a NULL key with bytes: IMPOSSIBLE
  *   cost      O(1) */
 DOORMAN_API doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *key,
                                                      size_t key_bytes, double n,
                                                      doorman_result *out, doorman_time now);
 
-/* Releases n units of a key of a CONCURRENCY limit, as doorman_limiter_release does. */
-DOORMAN_API void doorman_limiter_map_release(doorman_limiter_map *map, const void *key,
-                                             size_t key_bytes, double n);
+/* Releases n units of a key of a CONCURRENCY limit, as doorman_limiter_release does.
+ *   returns   as doorman_limiter_release. A key that is not known has no units in use */
+DOORMAN_API doorman_status doorman_limiter_map_release(doorman_limiter_map *map, const void *key,
+                                                       size_t key_bytes, double n);
 
 /* Forgets a key. Its next call finds a new limiter.
  *   returns   whether the key was known */
@@ -2401,7 +2506,7 @@ typedef enum doorman_throttle_reason {
     DOORMAN_THROTTLE_DISPLACED,   /* a request that goes before it needed its room (H4) */
     DOORMAN_THROTTLE_WAITED,      /* it has waited too long (H5) */
     DOORMAN_THROTTLE_LATE,        /* its deadline had passed when it arrived (H5) */
-    DOORMAN_THROTTLE_BAD_REQUEST, /* its criticality is above 15, or its id is in use */
+    DOORMAN_THROTTLE_BAD_REQUEST, /* its criticality is above 15, its id is in use, or it is NULL */
     DOORMAN_THROTTLE_REASON_COUNT
 } doorman_throttle_reason;
 
@@ -2592,8 +2697,14 @@ typedef struct doorman_acquired {
     /* granted: the limit that has the fewest units left. Refused: the limit that refuses. "": there
      * is none, or it is not known */
     char limit[DOORMAN_ID_BYTES_MAX + 1];
-    double remaining;         /* granted: the units that are left of this limit */
-    doorman_time reset_after; /* granted: the time until this limit is fresh again */
+    /* granted, or with detail: the units that are left of this limit, and the time until it is
+     * fresh again */
+    double remaining;
+    doorman_time reset_after;
+    /* With `detail` of the request, if a server has decided and `limit` has them: the figures for
+     * the header RateLimit-Policy, also of a refusal. Else 0 */
+    double quota;             /* units: `most` of doorman_permit_detail */
+    doorman_time window;      /* as in doorman_permit_detail */
     doorman_reason reason;    /* refused; NO_REASON: by the fallback */
     size_t item_index;        /* refused: the item that is refused */
     bool has_retry_after;     /* refused; false: waiting does not help, or it is not known */
@@ -2664,9 +2775,11 @@ DOORMAN_API doorman_status doorman_permit_client_add_lane(doorman_permit_client 
 
 /* Asks for a permit. doorman_permit_client_next returns the decision later. With `hold`, the client
  * renews what is granted until it is released, or gone: see "holds of a client" below.
- *   request   used only during the call; checked. `detail` must be false. client_id, request_id and
- *             connection have no effect
- *   timeout   more than 0. The decision comes within this time, with the wait of a grant
+ *   request   used only during the call; checked. With `detail` the decision has the figures of
+ *             its limit. client_id, request_id and connection have no effect
+ *   timeout   the decision comes within this time, with the wait of a grant. 0 or less: the call
+ *             waits for no server. If the client cannot decide by itself, the fallback decides
+ *             (P23), and no message is sent
  *   context   returned with the decision
  *   error     may be NULL; describes an INVALID_ARGUMENT
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
@@ -2955,7 +3068,8 @@ DOORMAN_API doorman_time doorman_clock(void);
  *   options   as for doorman_client_create, with two differences. Without a client_id the agent
  *             uses "HOST:PID:" and 64 random bits. An address must have one of the forms
  *             tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME, ws://HOST:PORT/PATH
- *             or wss://HOST:PORT/PATH. tls+tcp and wss need the field `tls`
+ *             or wss://HOST:PORT/PATH. tls+tcp and wss need the field `tls`. tcp4 and tcp6 are tcp
+ *             with this version of IP alone, and unix is another name of ipc
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the system has no thread or no
  *             random bits, or nng does not work because of a fork). nng does not work in a child
@@ -3011,7 +3125,7 @@ typedef struct doorman_agent_info {
 } doorman_agent_info;
 
 /* Reads the state of an agent.
- *   out       written only on OK
+ *   out       written in full; after an error all fields are 0
  *   returns   OK
  *   cost      a mutex */
 DOORMAN_API doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out);
@@ -3039,9 +3153,9 @@ DOORMAN_API doorman_status doorman_resource_open(doorman_resource **out, doorman
                                                  doorman_error *error);
 
 /* Ends one opening of a resource. After the last close the caller must not use the resource any
- * more. Calls that wait for units of the resource return UNAVAILABLE. After the last close, the
- * next request to the server releases the lease. The lease of a gauge with units in use is not
- * released. Such a lease ends when its time has passed.
+ * more. Calls that wait for units of the resource return UNAVAILABLE. 0.1 s after the last close,
+ * the agent releases the lease, unless the resource is open again. The lease of a gauge with units
+ * in use is not released. Such a lease ends when its time has passed.
  *   returns   OK */
 DOORMAN_API doorman_status doorman_resource_close(doorman_resource *resource);
 
@@ -3097,7 +3211,9 @@ DOORMAN_API doorman_status doorman_resource_wait(doorman_resource *resource, dou
 
 /* Releases n units of a gauge, and wakes a call that waits for units. on_change may call this
  * function.
- *   returns   OK | INVALID_ARGUMENT (n, or the resource is a rate)
+ *   returns   OK | INVALID_ARGUMENT (n is not an amount, or is more than the units in use; or the
+ *             resource is a rate): nothing has changed. over_released of doorman_counts counts the
+ *             second case
  *   cost      a compare-and-swap; a mutex if callers wait */
 DOORMAN_API doorman_status doorman_resource_release(doorman_resource *resource, double n);
 
@@ -3117,7 +3233,7 @@ DOORMAN_API doorman_status doorman_resource_report_overload(doorman_resource *re
                                                             const doorman_overload_report *report);
 
 /* Reads the state of a resource.
- *   out       written only on OK
+ *   out       written in full; after an error all fields are 0
  *   returns   OK
  *   cost      a mutex */
 DOORMAN_API doorman_status doorman_resource_read(const doorman_resource *resource,
@@ -3127,10 +3243,11 @@ DOORMAN_API doorman_status doorman_resource_read(const doorman_resource *resourc
  * call also waits for that time. Permits of many threads travel in one message. If no server
  * decides within the timeout, the policy in the options decides. So the call always ends in time. A
  * thread may be cancelled while it waits.
- *   request   used only during the call. `detail` must be false. A max_wait that is longer than the
- *             timeout has the effect of the timeout
- *   timeout   more than 0; DOORMAN_NEVER: the request_timeout of the options bounds the wait for
- *             each server
+ *   request   used only during the call. With `detail` the decision has the figures of its limit. A
+ *             max_wait that is longer than the timeout has the effect of the timeout
+ *   timeout   0 or less: does not wait, like doorman_resource_wait: the agent or else its fallback
+ *             decides, without a message; DOORMAN_NEVER: the request_timeout of the options bounds
+ *             the wait for each server
  *   out       written in full on OK. A refusal is OK too
  *   error     may be NULL
  *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down, or the
@@ -3165,7 +3282,7 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  *     doorman_acquired out = {.granted = false};
  *     doorman_agent_acquire(p->agent, &request, max_wait + 5 * DOORMAN_SECOND, &out, NULL);
  *
- * Later, doorman_agent_release gives the units of {.id = hold} back.
+ * Later, doorman_agent_release(p->agent, hold) gives the units back.
  *
  * A hold belongs to the agent, and not to a thread. The agent renews it in the background until it
  * is released, gone, or until the agent stops. If the thread that uses a hold ends without a
@@ -3173,13 +3290,20 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  * doorman_agent_stop sends the releases that are left, but does not release other holds, because
  * their units may still be in use. They end when their time to live has passed. */
 
-/* Releases units of a hold: see doorman_permit_client_release. Any thread may call it at any
- * moment: while a permit is asked for, twice, or after the hold has ended. The call does not wait.
- *   returns   OK | INVALID_ARGUMENT
+/* Releases all units of a hold. Any thread may call it at any moment: while a permit is asked for,
+ * twice, or after the hold has ended. The call does not wait.
+ *   hold      its number; 0 has no effect, so a permit that holds nothing needs no test
+ *   returns   OK
  *   cost      a mutex */
-DOORMAN_API doorman_status doorman_agent_release(doorman_agent *agent,
-                                                 const doorman_hold_request *request,
-                                                 doorman_error *error);
+DOORMAN_API doorman_status doorman_agent_release(doorman_agent *agent, uint64_t hold);
+
+/* Releases some units of a hold: see doorman_permit_client_release. Otherwise it works like
+ * doorman_agent_release.
+ *   request   id; optionally amounts: what is kept
+ *   returns   OK | INVALID_ARGUMENT */
+DOORMAN_API doorman_status doorman_agent_release_part(doorman_agent *agent,
+                                                      const doorman_hold_request *request,
+                                                      doorman_error *error);
 
 /* Moves units of a hold into a transfer, and waits for its transfer_id: see
  * doorman_permit_client_transfer.
@@ -3198,6 +3322,7 @@ DOORMAN_API doorman_status doorman_agent_seize(doorman_agent *agent,
                                                doorman_error *error);
 
 /* Reads a hold: see doorman_permit_client_read_hold. The times are those of doorman_clock.
+ *   out       written in full; after an error all fields are 0
  *   returns   OK */
 DOORMAN_API doorman_status doorman_agent_read_hold(doorman_agent *agent, uint64_t hold,
                                                    doorman_held *out);
@@ -3246,7 +3371,8 @@ typedef struct doorman_transport_options {
 /* Creates a transport. The transport connects when there is a request to send.
  *   out       written only on OK; the caller destroys it
  *   options   used only during the call, like the texts of tls
- *   returns   OK | OUT_OF_MEMORY | UNAVAILABLE (after a fork, see doorman_agent_start) */
+ *   returns   OK | INVALID_ARGUMENT (tls has no authority, or a certificate or key alone) |
+ *             OUT_OF_MEMORY | UNAVAILABLE (after a fork, see doorman_agent_start) */
 DOORMAN_API doorman_status doorman_transport_create(doorman_transport **out,
                                                     const doorman_transport_options *options);
 
@@ -3260,9 +3386,10 @@ DOORMAN_API void doorman_transport_destroy(doorman_transport *transport);
  * progress keeps its connection. The next request to an address that needs TLS opens a new
  * connection with the new certificates. Only the thread that calls doorman_transport_send may call
  * this function.
- *   tls       the texts are used only during the call. The function does not check them: if they
- *             are invalid, requests fail
- *   returns   OK | OUT_OF_MEMORY (the last certificates stay in force)
+ *   tls       the texts are used only during the call. The function does not read them: if they
+ *             are not valid PEM, requests fail
+ *   returns   OK | INVALID_ARGUMENT (as doorman_transport_create) | OUT_OF_MEMORY (the last
+ *             certificates stay in force)
  *   cost      a copy of the texts; the call does not wait. The next request to an address that
  *             needs TLS takes one more connection and one more TLS handshake */
 DOORMAN_API doorman_status doorman_transport_set_tls(doorman_transport *transport,
@@ -3346,8 +3473,8 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  * C3 An option that is zero has its default value. Each create function has a destroy function.
  * C4 Memory comes from DOORMAN_MALLOC, _REALLOC and _FREE. Any call that needs memory may return
  *    OUT_OF_MEMORY. Such a call leaves the state unchanged.
- * C5 Ids, amounts, priorities and durations are checked where they enter the library. A wrong
- *    message changes nothing. Asserts check only for mistakes of this library.
+ * C5 Ids, amounts, priorities, durations and pointers are checked where they enter the library. A
+ *    wrong message changes nothing. Asserts check only for mistakes of this library.
  * C6 The implementation compiles as C11. The public part compiles as C99 and C++11 too. Both
  *    compile with gcc and clang without warnings.
  * C8 Hash tables of ids from the network are keyed with a seed from the options.
@@ -3371,6 +3498,11 @@ static doorman_status doorman__fail(doorman_error *error, doorman_status status,
         va_end(arguments);
     }
     return status;
+}
+
+/* The error of a call whose argument `name` is NULL, and must not be. */
+static doorman_status doorman__missing(doorman_error *error, const char *name) {
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: must not be NULL", name);
 }
 
 static doorman_status doorman__no_memory(doorman_error *error) {
@@ -3985,8 +4117,10 @@ static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
  *    lease lasts for the lease length plus the default drift. A template with `immediate` handover,
  *    STATIC or NO_ALGORITHM needs no learning, so it causes no warning. These also cause a warning:
  *    a glob with a `[` that has no `]`, a refresh interval that equals the lease length, and an
- *    empty list of templates. A warning about an algorithm names the template that has it, not the
- *    templates that take it (G3).
+ *    empty list of templates. So do a lease length above an hour, a safe capacity above the
+ *    capacity, a window above an hour that is empty at a restart, and a key of an override that an
+ *    earlier key hides (of the first 1,000 keys of a limit). A warning about an algorithm names the
+ *    template that has it, not the templates that take it (G3).
  *
  * >>server defines G5 (reloading) and C7 (limits, such as the number of templates).
  * >>json defines G7 (named parameters).
@@ -4910,6 +5044,77 @@ static void doorman__queue_warn(const doorman__check *check, const doorman_permi
     }
 }
 
+#define DOORMAN__LONG (3600 * DOORMAN_SECOND) /* longer leases and windows cause warnings (G9) */
+
+/* Warns of a long window that refuses everything after each restart (P16). */
+static void doorman__empty_warn(doorman__check *check, const doorman_permit_limit *limit) {
+    static const int days[DOORMAN_CALENDAR_COUNT] = {
+        [DOORMAN_DAY] = 1, [DOORMAN_WEEK] = 7, [DOORMAN_MONTH] = 31};
+    const int unit = days[limit->figures.calendar];
+    doorman_time window = limit->figures.window;
+    if (unit) window = unit * (24 * DOORMAN__LONG);
+    if (!limit->empty_at_start || limit->shadow || window <= DOORMAN__LONG) return;
+    if (limit->kind != DOORMAN_FIXED_WINDOW && limit->kind != DOORMAN_SLIDING_WINDOW) return;
+    char text[128];
+    snprintf(text, sizeof text,
+             "on_restart: empty refuses every permit for up to %g s after each restart",
+             (double)window / 1e9);
+    doorman__check_add(check, text);
+}
+
+/* Returns whether a glob matches all that another one matches. May return false for globs with
+ * brackets and escapes. If `wide` has only literal characters and `*`, its literal characters can
+ * only match those of `narrow`, and its `*` matches the rest. */
+static bool doorman__glob_covers(const char *wide, const char *narrow) {
+    if (strcmp(wide, narrow) == 0) return true;
+    return !wide[strcspn(wide, "?[\\")] && !narrow[strcspn(narrow, "[\\")] &&
+           doorman__glob_match(wide, narrow);
+}
+
+#define DOORMAN__COVERS_MAX 1000 /* keys of one limit that are compared with earlier keys */
+
+static bool doorman__keys_exclude(const doorman_override *override_) {
+    for (size_t i = 0; i < override_->key_count; i++) {
+        if (override_->keys[i][0] == '!') return true;
+    }
+    return false;
+}
+
+/* Returns whether a key of an override is never used, because `earlier` has it, and sets *place to
+ * the key that hides it. The first override that has a key counts. Within one override, only the
+ * same key twice is a mistake.
+ *   own     the override; may be `earlier`
+ *   index   of the key */
+static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
+                                   const doorman_override *earlier, size_t *place) {
+    const char *key = own->keys[index];
+    const size_t count = own == earlier ? index : earlier->key_count;
+    if (own != earlier && (key[0] == '!' || doorman__keys_exclude(earlier))) return false;
+    for (*place = 0; *place < count; ++*place) {
+        const char *other = earlier->keys[*place];
+        if (own == earlier ? !strcmp(other, key) : doorman__glob_covers(other, key)) return true;
+    }
+    return false;
+}
+
+/* Warns of the keys of an override that are never used.
+ *   compared   in/out: how many keys of this limit were compared; later keys are not checked */
+static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permit_limit *limit,
+                                      size_t index, size_t *compared) {
+    const doorman_override *own = &limit->overrides[index];
+    for (size_t i = 0; i < own->key_count && *compared < DOORMAN__COVERS_MAX; i++, ++*compared) {
+        size_t j = 0, place = 0;
+        while (j <= index && !doorman__key_is_hidden(own, i, &limit->overrides[j], &place)) j++;
+        if (j > index) continue;
+        char text[128];
+        snprintf(text, sizeof text,
+                 "keys[%zu]: is never used, because overrides[%zu].keys[%zu] comes first and "
+                 "matches it",
+                 i, j, place);
+        doorman__check_add(check, text);
+    }
+}
+
 /* Warns of the keys of an override, and of its figures that differ from those of its limit. */
 static void doorman__override_warn(doorman__check *check, const doorman_template *template_,
                                    const doorman_permit_limit *limit, size_t index) {
@@ -4954,6 +5159,12 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
         doorman__most_warn(&check, limit, &limit->figures, limit->key_count > 0);
         doorman__queue_warn(&check, limit);
         doorman__shared_warn(&check, template_, limit, &limit->figures);
+        doorman__empty_warn(&check, limit);
+        size_t compared = 0;
+        for (size_t j = 0; j < limit->override_count; j++) {
+            doorman__check item = doorman__check_item(&check, "overrides", j, ".");
+            doorman__hidden_keys_warn(&item, limit, j, &compared);
+        }
         for (size_t j = 0; j < limit->override_count; j++) {
             doorman__override_warn(&check, template_, limit, j);
         }
@@ -5080,6 +5291,35 @@ static void doorman__algorithm_warn(const doorman_algorithm *given, size_t index
     doorman__config_report_add(report, index, "algorithm.", text);
 }
 
+/* Warns of a lease that is longer than an hour: nothing takes it back before its end. */
+static void doorman__lease_length_warn(const doorman_algorithm *given, size_t index,
+                                       const doorman__config_report *report) {
+    if (given->lease_length <= DOORMAN__LONG) return;
+    char text[192];
+    snprintf(text, sizeof text,
+             "lease_length: %g s is long: the capacity of a holder that has failed stays reserved, "
+             "and a new master learns, for up to %g s",
+             (double)given->lease_length / 1e9,
+             (double)given->lease_length * (1 + DOORMAN__DRIFT) / 1e9);
+    doorman__config_report_add(report, index, "algorithm.", text);
+}
+
+/* Warns of a safe capacity with which a single client without a lease exceeds the capacity. */
+static void doorman__safe_capacity_warn(const doorman_template *template_, size_t index,
+                                        const doorman__config_report *report) {
+    const bool unlimited =
+        template_->has_algorithm && template_->algorithm.kind == DOORMAN_NO_ALGORITHM;
+    const double safe = template_->safe_capacity, capacity = template_->capacity;
+    if (!template_->has_safe_capacity || template_->without_capacity || unlimited) return;
+    if (safe <= capacity) return;
+    char text[160];
+    snprintf(text, sizeof text,
+             "safe_capacity: %.15g is above the capacity %.15g, so one client without a lease can "
+             "exceed the capacity",
+             safe, capacity);
+    doorman__config_report_add(report, index, "", text);
+}
+
 /* Reports all warnings. Precondition: the configuration is valid. */
 static void doorman__config_warn(const doorman_config_options *options,
                                  const doorman__config_report *report) {
@@ -5094,7 +5334,11 @@ static void doorman__config_warn(const doorman_config_options *options,
         if (doorman__glob_is_open(template_->identifier_glob)) {
             doorman__config_report_add(report, i, "", "identifier_glob: " DOORMAN__GLOB_OPEN);
         }
-        if (template_->has_algorithm) doorman__algorithm_warn(&template_->algorithm, i, report);
+        if (template_->has_algorithm) {
+            doorman__algorithm_warn(&template_->algorithm, i, report);
+            doorman__lease_length_warn(&template_->algorithm, i, report);
+        }
+        doorman__safe_capacity_warn(template_, i, report);
         doorman__limits_warn(template_, i, report);
         bool last = i + 1 == options->template_count;
         doorman__without_capacity_warn(template_, i, last, report);
@@ -5303,6 +5547,8 @@ static doorman_config *doorman__config_make(const doorman_config_options *option
 
 doorman_status doorman_config_create(doorman_config **out, const doorman_config_options *options,
                                      doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
     doorman_status status = doorman__config_check(options, error);
     if (status != DOORMAN_OK) return status;
     doorman_config *config = doorman__config_make(options);
@@ -5378,6 +5624,9 @@ static const doorman_template *doorman__config_find_capacity(const doorman_confi
 }
 
 void doorman_config_read(const doorman_config *config, doorman_config_options *out) {
+    if (!out) return;
+    memset(out, 0, sizeof *out);
+    if (!config) return;
     *out = (doorman_config_options){.templates = config->templates,
                                     .template_count = config->template_count,
                                     .template_max = config->template_count,
@@ -5395,6 +5644,7 @@ static size_t doorman__template_first_leased(const doorman_template *template_) 
 
 doorman_status doorman_config_fits(const doorman_config *config, bool has_parent,
                                    doorman_error *error) {
+    if (!config) return doorman__missing(error, "config");
     const size_t count = config->template_count;
     size_t first = 0;
     while (first < count && config->templates[first].without_capacity) first++;
@@ -6257,7 +6507,12 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *    other holders' u. There is one exception. If less than min(u, x) is free, the grant may still
  *    be up to min(u, x). That amount is already committed, because the holder may still be using
  *    it. In a node with a parent, a grant also keeps the sum of u within K. A grant raises u to at
- *    least g. In a round a grant has one more bound (see "round").
+ *    least g.
+ *       The exception is for leases, not for units in use without a lease. A child node may have
+ *    more committed than its leases (R6). The exception then ends at what its leases commit. If the
+ *    sum of u is above C, no lease grows while the sum of all g is above C, even if the holder uses
+ *    more than its lease: a grant is at most the larger of its last g and C minus the sum of the
+ *    others' g. And the leases of a round have a bound of their own (see "round").
  *       The response also says how much of the claim stays committed (`keep` on the wire): the
  *    larger of g and min(u, x). u can be even larger, because an earlier lease that the request
  *    does not name stays committed until it ends (R4).
@@ -6320,11 +6575,13 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  *
  * Round (R5). After a cut in capacity the sum of u can be above C. R5 still allows a grant of up to
  * min(u, x). Such a grant does not raise the sum of u, but the sum of the leases can stay above C,
- * because targets change between two grants. Example: A and B use 150 units each when C falls from
- * 300 to 100. They do not stop using these units yet, so u is still 150 for both:
+ * because targets change between two grants. Example: A and B are nodes that use 150 units each
+ * when C falls from 300 to 100. They do not stop using these units yet, so u is still 150 for both.
+ * Their shares are in proportion to the number of their clients:
  *
- *     A wants 10:     A gets 10                               B gets its target, 90
- *     A wants 1,000:  A gets its target, 50, within its u     B still has 90: 140 of 100
+ *     A has 9 clients, B 1:     A gets its target, 90
+ *     A has 9 clients, B 81:    B gets its target, 90, within its u     A still has 90: 180 of 100
+ *     A has 729 clients, B 81:  A gets its target, 90, within its u     B still has 90: 180 of 100
  *
  * A and B could renew their leases in this way without end. So before each grant the lease table
  * compares the sum of u with C. If the sum is above C, a round begins, unless a round is already
@@ -6416,10 +6673,12 @@ typedef struct doorman__demand_groups {
 
 typedef struct doorman__child {
     doorman__demand_groups now,
-        offered; /* now: the demands of the child's last request. offered: the demands of the
+        offered;   /* now: the demands of the child's last request. offered: the demands of the
                     request that is being processed; at other times empty */
-    bool frozen; /* true: the child learns (R7), so its demands do not change and are not in the
-                    index */
+    double leased; /* the part of `committed` that leases commit: at most `committed`, at least
+                      `has`. The rest is only a report of units in use (R6) */
+    bool frozen;   /* true: the child learns (R7), so its demands do not change and are not in the
+                      index */
     struct doorman__child *next_frozen; /* in `frozen_children` of the lease table; NULL: no further
                                            child */
 } doorman__child;
@@ -6470,7 +6729,8 @@ typedef struct doorman__rotation {
     float owed;        /* how many units the holder is owed, a whole number */
     bool is_pressing;  /* the owed units are urgent */
     bool waits;        /* the holder has at most its target rounded down, and its lag is above 0 */
-    bool served;       /* the holder has had a unit since it was added */
+    bool served;       /* the holder has had a unit since it was added, or since it last wanted
+                          nothing */
 } doorman__rotation;
 
 /* The owner sets the first eight fields and learned_at. Pointers in these fields refer to memory of
@@ -6522,6 +6782,12 @@ typedef struct doorman__lease_table {
 /* Returns the demands of a holder that is a server, or NULL if the holder is a client. */
 static doorman__child *doorman__entry_child(const doorman__lease_entry *entry) {
     return entry->is_server ? entry->demand.child : NULL;
+}
+
+/* Returns the part of u that leases commit. Only a child may have more committed (R6). */
+static double doorman__entry_leased(const doorman__lease_entry *entry) {
+    const doorman__child *child = doorman__entry_child(entry);
+    return child ? child->leased : entry->committed;
 }
 
 static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, uint64_t hash,
@@ -6691,8 +6957,9 @@ static doorman__rotation *doorman__leases_rotation(const doorman__lease_table *l
 static void doorman__leases_set_amounts(doorman__lease_table *leases, doorman__lease_entry *entry,
                                         double has, double committed) {
     assert(has >= 0 && committed >= has && committed <= DOORMAN_AMOUNT_MAX);
+    doorman__child *child = doorman__entry_child(entry);
+    if (child) child->leased = doorman__min(doorman__max(child->leased, has), committed);
     if (has < entry->has || has > entry->has) {
-        const doorman__child *child = doorman__entry_child(entry);
         if (child && child->frozen) {
             doorman__total_subtract(&leases->frozen, entry->has);
             doorman__total_add(&leases->frozen, has);
@@ -6770,6 +7037,14 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
     doorman__leases_set_in_round(leases, entry, doorman__max(in_round, has));
 }
 
+static double doorman__entry_wants(const doorman__lease_entry *entry) {
+    const doorman__child *child = doorman__entry_child(entry);
+    double wants = child ? 0 : entry->demand.wants;
+    for (size_t i = 0; child && i < child->now.count; i++)
+        wants += child->now.items[i].demand.wants;
+    return doorman__min(wants, DOORMAN_AMOUNT_MAX);
+}
+
 /* ---- leases: whole units */
 /*
  * A5 If `whole` is true, leases are whole units. Targets stay exact. If a target is not an integer,
@@ -6791,9 +7066,9 @@ static void doorman__leases_commit(doorman__lease_table *leases, doorman__lease_
  *     never confirms a cut cannot get more than its share.
  *
  * A `turn` is an amount of lag: one unit * half a lease length. A holder is owed a unit if its lag
- * is at least one turn. A new holder is owed a unit until it has had its first unit. A unit that is
- * in no lease is idle. Let the target of a holder be f plus a fraction. These rules decide how many
- * units the holder gets:
+ * is at least one turn. A new holder is owed a unit until it has had its first unit, and so is a
+ * holder that wanted nothing before. A unit that is in no lease is idle. Let the target of a holder
+ * be f plus a fraction. These rules decide how many units the holder gets:
  *
  *   if it has more than f   It gets f in the two cases below. In all other cases it keeps f + 1.
  *                           First case: more units are owed to other holders than are idle, and its
@@ -6970,6 +7245,7 @@ static double doorman__leases_whole_target(doorman__lease_table *leases,
                                            doorman_time now) {
     double play = 1e-6 + 1e-9 * target, base = doorman__whole_floor(target + play);
     bool turns = target - base > play && doorman__kinds[leases->algorithm->kind].divides_capacity;
+    if (doorman__entry_wants(rotation->entry) <= 0) rotation->served = false;
     doorman__rotation_set_share(leases, rotation, turns ? target : 0);
     if (turns) return doorman__leases_take_turn(leases, rotation, base, due, now);
     doorman__rotation_set_waits(leases, rotation, false);
@@ -7267,14 +7543,6 @@ static double doorman__leases_target(doorman__lease_table *leases,
     return doorman__min(target, DOORMAN_AMOUNT_MAX);
 }
 
-static double doorman__entry_wants(const doorman__lease_entry *entry) {
-    const doorman__child *child = doorman__entry_child(entry);
-    double wants = child ? 0 : entry->demand.wants;
-    for (size_t i = 0; child && i < child->now.count; i++)
-        wants += child->now.items[i].demand.wants;
-    return doorman__min(wants, DOORMAN_AMOUNT_MAX);
-}
-
 static double doorman__entry_subclients(const doorman__lease_table *leases,
                                         const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
@@ -7345,6 +7613,20 @@ static double doorman__leases_held(const doorman__lease_table *leases,
                  : in_force;
 }
 
+/* R5: returns the largest lease that the holder may get. `in_force` is what it may still be using.
+ * In a round the leases of all rounds and the leases of this round have a bound each. */
+static double doorman__leases_most(const doorman__lease_table *leases,
+                                   const doorman__lease_entry *entry, double in_force) {
+    double leased = doorman__min(in_force, doorman__entry_leased(entry));
+    double most = doorman__max(doorman__leases_free(leases, entry), leased);
+    if (!leases->round_is_on) return most;
+    doorman__total others = leases->has;
+    doorman__total_subtract(&others, entry->has);
+    double fits = doorman__total_left(others, leases->capacity);
+    most = doorman__min(most, doorman__max(fits, entry->has));
+    return doorman__min(most, doorman__leases_left_in_round(leases, entry));
+}
+
 /* R5: grants a lease. Returns the committed amount for the response. This amount is not smaller
  * than the lease. */
 static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease_entry *entry,
@@ -7353,10 +7635,8 @@ static double doorman__leases_grant(doorman__lease_table *leases, doorman__lease
     bool immediate = leases->algorithm->handover == DOORMAN_IMMEDIATE;
     assert(target >= 0 && claim >= 0);
     double in_force = doorman__leases_held(leases, entry, claim);
-    double most = doorman__max(doorman__leases_free(leases, entry), in_force);
     doorman__leases_check_round(leases);
-    if (leases->round_is_on)
-        most = doorman__min(most, doorman__leases_left_in_round(leases, entry));
+    double most = doorman__leases_most(leases, entry, in_force);
     double has = doorman__leases_round_down(leases, whole ? doorman__min(target, most) : target);
     double committed = immediate ? has : doorman__max(has, in_force);
     doorman__leases_commit(leases, entry, has, committed);
@@ -7471,7 +7751,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *    end of its refresh interval and 5 % later. The refresh interval is at most half of the lease,
  *    so that the renewal comes before the lease ends. In these cases a held lease is due sooner. A
  *    new held lease is due at once. If wants have changed by more than a tenth, the held lease is
- *    due when the minimum interval since its last request has passed. A client that was granted all
+ *    due when the minimum interval since its last request has passed. A client asks at once when a
+ *    gauge has become idle (L4), so that others get what it leaves. A client that was granted all
  *    its wants asks at once when its limiters refuse something, because there may be more capacity
  *    (S3). A client confirms a smaller lease at once. A node confirms a smaller lease when the
  *    amounts that it has committed for its holders fit into the lease (R12).
@@ -7531,7 +7812,8 @@ typedef struct doorman__held_lease {
     uint64_t ended_id; /* the last lease whose end a server has noted; 0: none, or a client */
     double capacity;
     doorman_time end;
-    double committed; /* K: what the granter has committed for this holder */
+    doorman_time length; /* from the response to the end; 0: there was no lease */
+    double committed;    /* K: what the granter has committed for this holder */
     char node[DOORMAN_ID_BYTES_MAX + 1];
 
     /* From the last request that had an item for this held lease. */
@@ -7552,6 +7834,7 @@ typedef struct doorman__held_lease {
     /* When to send requests: see doorman__held_schedule. */
     doorman_time requested_at, refresh_interval;
     doorman_time request_at; /* when to request a renewal or a release */
+    doorman_time renew_at;   /* CLOSING: when to request its renewal if its owner reopens it */
     doorman_time confirm_at; /* when to confirm a smaller lease; NEVER: there is nothing to
                                 confirm */
 } doorman__held_lease;
@@ -7666,13 +7949,14 @@ static bool doorman__port_valid(const char *port, size_t bytes) {
 }
 
 /* Returns the rule that an address breaks, or NULL if the address is valid. Only an address whose
- * scheme is tcp, tls+tcp, ws or wss has a port. In "tcp://[::1]:5000" the port is 5000. */
+ * scheme is in the list has a port. In "tcp://[::1]:5000" the port is 5000. */
 static const char *doorman__address_fault(const char *address) {
-    static const char *const schemes[] = {"tcp://", "tls+tcp://", "ws://", "wss://"};
+    static const char *const schemes[] = {"tcp://",      "tcp4://",     "tcp6://", "tls+tcp://",
+                                          "tls+tcp4://", "tls+tcp6://", "ws://",   "wss://"};
     if (!doorman__id_valid(address)) return DOORMAN__ID_RULE;
     size_t bytes = strlen(address);
     if (address[0] == ' ' || address[bytes - 1] == ' ') return "must not begin or end with a space";
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
         size_t scheme = strlen(schemes[i]);
         if (strncmp(address, schemes[i], scheme) != 0) continue;
         if (strchr(address, ' ')) return "must not contain a space";
@@ -7931,12 +8215,13 @@ static bool doorman__held_give_back(const doorman_upstream *upstream, doorman__h
 }
 
 /* Closes a held lease for its owner. If the lease is not in force, the held lease becomes CLOSED at
- * once. If the lease is in force, the next request releases it. If units of the lease are still in
- * use, a later request releases it. */
+ * once. If the lease is in force, a request releases it, at the earliest at release_at. If units of
+ * the lease are still in use, a later request releases it. */
 static void doorman__held_close(doorman_upstream *upstream, doorman__held_lease *held,
-                                doorman_time now) {
+                                doorman_time release_at, doorman_time now) {
     held->confirm_at = DOORMAN_NEVER;
-    held->request_at = now;
+    held->renew_at = held->request_at;
+    held->request_at = release_at;
     if (held->state == DOORMAN__HELD_IDLE && !doorman__held_live(held, now)) {
         doorman__held_finish(upstream, held);
     } else if (held->state == DOORMAN__HELD_IDLE) {
@@ -8057,6 +8342,16 @@ static void doorman__upstream_back_off(doorman_upstream *upstream, unsigned roun
     upstream->tried_count = 0;
     upstream->retry_at = doorman__after(upstream->now, doorman__upstream_pause(upstream));
 }
+
+#ifdef DOORMAN_NNG
+/* Ends a pause early, because another connection to the servers has had a response. The next
+ * request still comes at least a second after the last one, in case it fails again. */
+static void doorman__upstream_retry_soon(doorman_upstream *upstream, doorman_time now) {
+    if (upstream->state != DOORMAN__BACKING_OFF) return;
+    doorman_time soon = doorman__later(now, doorman__after(upstream->sent_at, DOORMAN_SECOND));
+    upstream->retry_at = doorman__earlier(upstream->retry_at, soon);
+}
+#endif
 
 /* Ends a request that got no response. Does nothing if the request `sequence` is no longer under
  * way. */
@@ -8292,6 +8587,7 @@ static bool doorman__response_terms_valid(const doorman_capacity_response *item_
                                           bool learning) {
     if (item_response->terms_count > DOORMAN_TERMS_MAX || item_response->has_learn_for != learning)
         return false;
+    if (item_response->terms_count && !item_response->terms) return false;
     if (learning && !doorman__duration_valid(item_response->learn_for)) return false;
     for (size_t i = 0; i < item_response->terms_count; i++) {
         const doorman_terms *terms = &item_response->terms[i];
@@ -8312,7 +8608,9 @@ static bool doorman__capacity_response_valid(const doorman_capacity_response *it
     if (!item_response->resource_id ||
         strcmp(item_response->resource_id, item_request->resource_id) != 0)
         return false;
-    if ((unsigned)item_response->outcome > DOORMAN_FULL) return false;
+    if (item_response->outcome < DOORMAN_GRANTED || item_response->outcome > DOORMAN_FULL) {
+        return false;
+    }
     if (lease->refresh_interval <= 0 || !doorman__duration_valid(lease->refresh_interval)) {
         return false;
     }
@@ -8329,9 +8627,19 @@ static bool doorman__capacity_response_valid(const doorman_capacity_response *it
            doorman__duration_valid(lease->expires_in);
 }
 
+/* Returns whether a response has the lists whose counts it has. */
+static bool doorman__response_lists_given(const doorman_response *response) {
+    return (response->items || !response->item_count) &&
+           (response->permits || !response->permit_count) &&
+           (response->results || !response->result_count) &&
+           (response->holds || !response->hold_count);
+}
+
 static bool doorman__response_valid(const doorman_upstream *upstream,
                                     const doorman_response *response) {
-    if (response->method != upstream->method) return false;
+    if (response->method != upstream->method || !doorman__response_lists_given(response)) {
+        return false;
+    }
     if (upstream->method == DOORMAN_RELEASE_CAPACITY) return true;
     if (response->is_server != upstream->is_server) return false;
     if (response->item_count != upstream->item_count) return false;
@@ -8361,7 +8669,8 @@ static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lea
         doorman__earlier(now, doorman__after(upstream->sent_at, held->refresh_interval / 2));
     doorman_time next = doorman__scale(held->refresh_interval, late);
     doorman_time again = held->cut ? doorman__after(now, DOORMAN_SECOND) : now;
-    held->request_at = ending ? now : doorman__after(held->requested_at, next);
+    held->renew_at = doorman__after(held->requested_at, next);
+    held->request_at = ending ? doorman__later(held->request_at, now) : held->renew_at;
     held->confirm_at = cut && !ending ? again : DOORMAN_NEVER;
     held->cut = cut;
 }
@@ -8373,6 +8682,7 @@ static void doorman__held_replace(doorman__held_lease *held, const doorman_lease
                                   doorman_time end, doorman_time now) {
     bool renewed = doorman__held_live(held, now) && strcmp(held->node, lease->node) == 0;
     held->end = doorman__later(renewed ? held->end : now, end);
+    held->length = held->end - now;
     held->committed = doorman__max(lease->committed, lease->capacity);
     held->lease_id = lease->id;
     held->capacity = lease->capacity;
@@ -8717,11 +9027,14 @@ static doorman__overload_state *doorman__overload_create(doorman_time interval, 
  * S3 The minimum interval is 5 s by default, and at most half the refresh interval. The minimum
  *    interval applies to a holder that names its last lease. A request within the interval gets the
  *    last lease again (R11). So a holder whose wants were not met gains nothing by asking often.
- *    There is one exception. If a holder was granted all its wants and now wants more, it gets a
- *    new, larger lease. The exception applies only if enough capacity is free for a larger lease,
- *    and not during a round (see >>leases). The new lease is bounded by R5 like any other lease.
- *    The holder may have given back a part of its last lease, and that part may now belong to
- *    another holder.
+ *    There are two exceptions. First, if a holder wanted nothing and now wants something, it gets a
+ *    new lease. This lease may be 0 too, but then a unit is owed to the holder from now on (A5).
+ *    Second, if a holder was granted all its wants and now wants more, or if it has a lease of 0 or
+ *    is a server, it gets a new, larger lease. A server asks often only when its holders need more
+ *    (T1). The second exception applies only if enough capacity is free for a
+ *    larger lease, and not during a round (see >>leases). Both exceptions do not apply while the
+ *    server learns. The new lease is bounded by R5 like any other lease. The holder may have given
+ *    back a part of its last lease, and that part may now belong to another holder.
  * S4 While the server learns (R6), a holder that names no lease of this node gets TRY_LATER, not a
  *    lease of 0. So the holder continues to use its fallback, as if no server answered. But a
  *    holder that names a lease of 0 of this node gets a lease of 0 again. That lease ended its
@@ -8771,6 +9084,8 @@ static doorman__overload_state *doorman__overload_create(doorman_time interval, 
  *    else changes for the lease.
  * S12 The overshoot of a resource is the amount by which its leases exceed the maximum. The maximum
  *    is the amount that the node may have in force at this moment. See "the maximum".
+ * S13 on_event reports a child node whose last lease has expired. A node that has clients renews,
+ *    and one that has none releases. So the node has failed, or cannot reach this server.
  * R8 Learning ends when all leases of a predecessor must have ended. A root learns for the longest
  *    lease length plus the drift. This time starts when the predecessor was known to be gone. T6 is
  *    the rule for a node with a parent. If learning_mode_duration is shorter than this time, T7
@@ -8782,7 +9097,10 @@ static doorman__overload_state *doorman__overload_create(doorman_time interval, 
  *    once. A node confirms a smaller lease when the amount that it has committed for its holders
  *    fits into the lease. If a lease is below the target by more than a thousandth, its holder
  *    should ask again after the longer of two times: the minimum interval and
- *    `minimum_refresh_interval`.
+ *    `minimum_refresh_interval`. A holder that has nothing, or is a server, should ask again after
+ *    `minimum_refresh_interval` if the node asks its parent soon. The node asks soon if the parent
+ *    last granted all that the node wanted (T1), or if the next request of the node is due within
+ *    twice that time.
  * G5 A new configuration drops no lease of a resource that still has a template. A resource that
  *    gets its first template learns first. While the resource had no template, every request was
  *    granted, and no lease table recorded the grants.
@@ -8844,7 +9162,9 @@ static doorman__overload_state *doorman__overload_create(doorman_time interval, 
  *
  * T1 The node asks its parent for all its resources in one request. The request has the wants of
  *    the node's holders in groups. If the holders want more than the node's lease, the node asks as
- *    soon as the minimum interval since its last request has passed.
+ *    soon as the minimum interval since its last request has passed. If the parent last granted all
+ *    that the node wanted, the node asks as soon as `minimum_refresh_interval` has passed. If the
+ *    node wanted nothing, it asks at once.
  * T2 Shares are fair across the tree. The node uses the terms of its parent if these terms fit into
  *    the node's lease. If they do not fit, the node computes its own terms. If demands have fallen
  *    since the parent computed the terms, a part of the lease may be left over. The node divides
@@ -9040,6 +9360,8 @@ static doorman_status doorman__permits_answer(doorman_permits *permits,
 static void doorman__permits_clear(doorman_permits *permits);
 static void doorman__permits_restart(doorman_permits *permits, doorman_time epoch,
                                      doorman_time now);
+static void doorman__permits_move_to(doorman_permits *permits, doorman_time epoch,
+                                     doorman_time now);
 static void doorman__permits_learn(doorman_permits *permits, doorman_time predecessor_gone_at);
 static doorman_status doorman__leased_init(doorman_permits *permits, const uint64_t seed[2]);
 static doorman_time doorman__leased_due(const doorman_permits *permits);
@@ -9082,7 +9404,7 @@ static doorman_time doorman__server_bound(const doorman_server *server, doorman_
     return length + doorman__scale(length, server->options.drift);
 }
 
-static doorman__holder_usage *doorman__server_usage(doorman_server *server, uint64_t hash) {
+static doorman__holder_usage *doorman__server_usage(const doorman_server *server, uint64_t hash) {
     return (doorman__holder_usage *)(void *)doorman__table_first(&server->usages, hash);
 }
 
@@ -9158,7 +9480,7 @@ static void doorman__server_remove_resource(doorman_server *server,
     bool stays_held = doorman__held_in_request(held) || doorman__held_live(held, server->now);
     bool stays = stays_held && doorman__leases_learning(&resource->leases, server->now);
     if (doorman__held_ending(held) || stays) return;
-    doorman__held_close(&server->upstream, held, server->now);
+    doorman__held_close(&server->upstream, held, server->now, server->now);
     doorman__server_free_closed(server);
 }
 
@@ -9166,8 +9488,13 @@ static void doorman__server_expire_entry(doorman_server *server,
                                          doorman__server_resource_entry *resource,
                                          doorman__lease_entry *entry) {
     assert(server->now >= entry->end);
+    const doorman__holder_usage *usage = doorman__server_usage(server, entry->link.hash);
     doorman__server_event(server, DOORMAN_EVENT_EXPIRED, resource->resource_id, entry->holder_id,
                           entry->has);
+    if (entry->is_server && entry->lease_id && usage->count == 1) {
+        doorman__server_event(server, DOORMAN_EVENT_CHILD_ENDED, resource->resource_id,
+                              entry->holder_id, entry->has);
+    }
     if (entry->lease_id) resource->expired_count++; /* 0: the holder had to try later */
     doorman__server_remove_entry(server, &resource->leases, entry);
 }
@@ -9348,6 +9675,8 @@ static doorman_status doorman__server_init_permits(doorman_server *server,
 
 doorman_status doorman_server_create(doorman_server **out, const doorman_server_options *options,
                                      doorman_error *error, doorman_time now) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
     doorman_server_options own = *options;
 #ifdef DOORMAN_NNG
     bool has_seed = own.seed[0] || own.seed[1];
@@ -9567,8 +9896,14 @@ static void doorman__server_set_config(doorman_server *server, const doorman_con
     }
 }
 
+/* Returns the time since 1970 at the server's `now`. */
+static doorman_time doorman__server_epoch(const doorman_server *server) {
+    return doorman__after(server->epoch, server->now - server->epoch_at);
+}
+
 doorman_status doorman_server_configure(doorman_server *server, const doorman_config *config,
                                         doorman_time now) {
+    if (!server || !config) return DOORMAN_INVALID_ARGUMENT;
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     bool root = doorman__server_is_root(server);
@@ -9576,6 +9911,7 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     if (doorman_config_fits(config, !root, NULL) != DOORMAN_OK) return DOORMAN_INVALID_ARGUMENT;
     size_t bytes = (config->template_count + 1) * sizeof(doorman_time);
     doorman_time *learned_at = (doorman_time *)doorman__zalloc(bytes);
+    if (learned_at) doorman__permits_move_to(server->permits, doorman__server_epoch(server), now);
     if (!learned_at || doorman_permits_configure(server->permits, config) != DOORMAN_OK) {
         DOORMAN_FREE(learned_at);
         return DOORMAN_OUT_OF_MEMORY;
@@ -9585,22 +9921,20 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     return DOORMAN_OK;
 }
 
-/* Returns the time since 1970 at the server's `now`. */
-static doorman_time doorman__server_epoch(const doorman_server *server) {
-    return doorman__after(server->epoch, server->now - server->epoch_at);
-}
-
 void doorman_server_set_epoch(doorman_server *server, doorman_time epoch, doorman_time now) {
+    if (!server) return;
     server->epoch_at = doorman__server_now(server, now);
     server->epoch = epoch;
 }
 
 doorman_permits *doorman_server_permits(doorman_server *server) {
+    if (!server) return NULL;
     return server->is_master ? server->permits : NULL;
 }
 
 doorman_status doorman_server_set_master(doorman_server *server,
                                          const doorman_mastership *mastership, doorman_time now) {
+    if (!server || !mastership) return DOORMAN_INVALID_ARGUMENT;
     now = doorman__server_now(server, now);
     bool is_master = mastership->until > now;
     if (mastership->address ? !doorman__id_valid(mastership->address) : is_master) {
@@ -9628,11 +9962,14 @@ doorman_status doorman_server_set_master(doorman_server *server,
 }
 
 doorman_time doorman_server_learns_until(const doorman_server *server, doorman_time now) {
+    if (!server) return 0;
     doorman_time last = server->learns_until;
     now = doorman__later(server->now, now);
     for (size_t i = 0; server->config && i < server->config->template_count; i++) {
-        doorman_kind kind = server->config->templates[i].algorithm.kind;
-        if (doorman__kinds[kind].divides_capacity) {
+        const doorman_template *settings = &server->config->templates[i];
+        bool divides = doorman__kinds[settings->algorithm.kind].divides_capacity;
+        /* nobody gets a lease of a template without a capacity */
+        if (divides && !settings->without_capacity) {
             last = doorman__later(last, server->learned_at[i]);
         }
     }
@@ -9647,6 +9984,10 @@ static doorman_status doorman__demand_groups_check(const doorman_capacity_reques
     if (item_request->wants_count > DOORMAN__GROUPS_MAX) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resource[%zu].wants: at most %d",
                              index, DOORMAN__GROUPS_MAX);
+    }
+    if (item_request->wants_count && !item_request->wants) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "resource[%zu].wants: must not be NULL", index);
     }
     doorman_status status = DOORMAN_OK;
     for (size_t i = 0; i < item_request->wants_count && status == DOORMAN_OK; i++) {
@@ -9728,7 +10069,7 @@ static doorman_status doorman__capacity_request_check(const doorman_request *req
         field = "outstanding";
     } else if (request->is_server) {
         return doorman__demand_groups_check(item_request, index, error);
-    } else if (item_request->wants_count != 1 ||
+    } else if (item_request->wants_count != 1 || !item_request->wants ||
                !doorman__amount_valid(item_request->wants[0].wants)) {
         field = "wants";
     } else if (item_request->wants[0].priority < 0 ||
@@ -10071,6 +10412,10 @@ static void doorman__upward_expedite(doorman__upward *upward) {
     doorman_time minimum =
         doorman__earlier(upward->settings.algorithm.minimum_interval, held->refresh_interval / 2);
     bool unmet = wants > capacity && wants > held->requested_wants * 1.001;
+    if (unmet && held->met) {
+        doorman_time pace = upward->settings.algorithm.minimum_refresh_interval;
+        minimum = held->requested_wants > 0 ? doorman__earlier(minimum, pace) : 0;
+    }
     bool idle = wants < held->requested_wants * 0.9;
     if (unmet || idle) doorman__held_expedite(upstream, held, minimum, now);
     bool cut = doorman__held_live(held, now) && held->claimed > capacity;
@@ -10474,17 +10819,29 @@ static doorman_time doorman__leases_lease_length(const doorman__lease_table *lea
     return doorman__earlier(leases->algorithm->lease_length, leases->end_by - now);
 }
 
-/* R12: returns the refresh interval for a holder that may get more soon. */
-static doorman_time doorman__leases_soon(const doorman_algorithm *algorithm) {
+/* R12: returns whether the node asks its parent soon if a holder wants more. */
+static bool doorman__upward_asks(const doorman__upward *upward) {
+    const doorman__held_lease *held = &upward->held;
+    doorman_time soon = 2 * upward->settings.algorithm.minimum_refresh_interval;
+    return held->met || held->request_at <= doorman__after(upward->server->now, soon);
+}
+
+/* R12: returns the refresh interval for a holder that may get more soon.
+ *   more   the node has just asked its parent for more, and may get it */
+static doorman_time doorman__leases_soon(const doorman_algorithm *algorithm, bool more) {
+    if (more) return algorithm->minimum_refresh_interval;
     return doorman__later(doorman__minimum_interval(algorithm, algorithm->lease_length),
                           algorithm->minimum_refresh_interval);
 }
 
 /* S6 and R12: returns the refresh interval that the response contains. */
-static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
-                                            const doorman__lease_entry *entry, double target,
-                                            doorman_time now) {
+static doorman_time doorman__context_refresh(const doorman__request_context *context,
+                                             double target) {
+    const doorman__lease_table *leases = context->leases;
+    const doorman__lease_entry *entry = context->entry;
+    const doorman__upward *upward = context->resource->upward;
     const doorman_algorithm *algorithm = leases->algorithm;
+    doorman_time now = context->now;
     /* The time until the lease ends. It is less than a lease length if the holder got its last
      * lease again (R11). */
     doorman_time left = entry->lease_end - now;
@@ -10492,14 +10849,22 @@ static doorman_time doorman__leases_refresh(const doorman__lease_table *leases,
         doorman__earlier(algorithm->minimum_refresh_interval, algorithm->lease_length / 3);
     doorman_time third = doorman__later(left / 3, doorman__earlier(least, left));
     doorman_time refresh = doorman__earlier(algorithm->refresh_interval, third);
-    bool enough = entry->has >= target * 0.999;
+    bool more = (entry->has <= 0 || entry->is_server) && upward && doorman__upward_asks(upward);
+    bool enough = entry->has >= target * DOORMAN__MET;
     if (leases->whole && !doorman__leases_learning(leases, now)) {
         double owed = doorman__total_value(leases->owed);
         double most = doorman__max(leases->capacity, (double)leases->entries.count / 8);
-        enough = doorman__leases_rotation(leases, entry)->owed <= 0 || owed > most;
+        enough = doorman__leases_rotation(leases, entry)->owed <= 0;
+        /* with the last lease again, nothing is known about the units that are owed */
+        if (context->item->state == DOORMAN__ITEM_REPEAT) {
+            enough = enough && entry->has >= doorman__whole_floor(target);
+        }
+        enough = enough || owed > most;
     }
+    /* the target is a part of what the node has now, and the node is about to have more */
+    if (more) enough = entry->has >= doorman__entry_wants(entry) * DOORMAN__MET;
     if (enough) return doorman__later(refresh, 1);
-    return doorman__later(doorman__earlier(refresh, doorman__leases_soon(algorithm)), 1);
+    return doorman__later(doorman__earlier(refresh, doorman__leases_soon(algorithm, more)), 1);
 }
 
 /* Sets the end of a holder's entry: now, plus `length`, plus the drift (S8). `length` is the length
@@ -10542,9 +10907,15 @@ static void doorman__context_defer(const doorman__request_context *context,
     doorman_time interval = soon ? DOORMAN_SECOND : doorman__entry_defer(entry);
     doorman_time length = 3 * interval;
     if (context->granted_here && doorman__leases_learning(leases, context->now)) {
-        double claim = entry->is_server ? context->claim : context->item_request->has.capacity;
+        double has = context->item_request->has.capacity;
+        double claim = entry->is_server ? context->claim : has;
         double committed = doorman__max(entry->committed, doorman__ceil(claim));
         doorman__leases_set_amounts(leases, entry, entry->has, committed);
+        if (entry->is_server) {
+            doorman__child *child = entry->demand.child;
+            child->leased = doorman__max(child->leased, doorman__ceil(has));
+            assert(child->leased <= committed);
+        }
         entry->recent = doorman__float_up(committed);
         length = doorman__later(length, doorman__earlier(context->item_request->has.expires_in,
                                                          leases->algorithm->lease_length));
@@ -10566,22 +10937,23 @@ static doorman_lease doorman__context_repeat(const doorman__request_context *con
         context->learns ? has : doorman__leases_held(leases, entry, entry->committed);
     doorman__leases_set_amounts(leases, entry, has, entry->committed);
     entry->recent = doorman__float_up(doorman__max(entry->recent, doorman__max(has, committed)));
-    return (doorman_lease){
-        .id = entry->lease_id,
-        .node = context->server->node,
-        .capacity = has,
-        .committed = doorman__max(has, committed),
-        .expires_in = entry->lease_end - context->now,
-        .refresh_interval = doorman__leases_refresh(leases, entry, context->target, context->now)};
+    return (doorman_lease){.id = entry->lease_id,
+                           .node = context->server->node,
+                           .capacity = has,
+                           .committed = doorman__max(has, committed),
+                           .expires_in = entry->lease_end - context->now,
+                           .refresh_interval = doorman__context_refresh(context, context->target)};
 }
 
-/* S3: returns whether a holder may get a larger lease within the minimum interval. `last_wants` is
+/* S3: returns whether a holder may get a new lease within the minimum interval. `last_wants` is
  * what the holder wanted before this request. */
 static bool doorman__context_may_grow(const doorman__request_context *context, double last_wants) {
     const doorman__lease_table *leases = context->leases;
     double has = context->entry->has, target = context->target;
     if (context->learns || doorman__leases_learning(leases, context->now)) return false;
-    if (has < last_wants * DOORMAN__MET || leases->round_is_on) return false;
+    if (last_wants <= 0 && doorman__entry_wants(context->entry) > 0) return true;
+    bool met = has <= 0 || context->entry->is_server || has >= last_wants * DOORMAN__MET;
+    if (!met || leases->round_is_on) return false;
     if (doorman__kinds[leases->algorithm->kind].divides_capacity) {
         target = doorman__min(target, doorman__leases_free(leases, context->entry));
     }
@@ -10678,7 +11050,7 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
                            .capacity = doorman__min(entry->has, most),
                            .committed = committed,
                            .expires_in = length,
-                           .refresh_interval = doorman__leases_refresh(leases, entry, target, now)};
+                           .refresh_interval = doorman__context_refresh(context, target)};
 }
 
 /* Adds what a child node receives with its lease (T2, T3, R8). The child receives the terms of
@@ -10784,8 +11156,8 @@ static void doorman__context_write_texts(const doorman__request_context *context
 static void doorman__server_respond(doorman_server *server, const doorman_request *request,
                                     doorman__request_item *item,
                                     doorman_capacity_response *item_response) {
-    *item_response =
-        (doorman_capacity_response){.resource_id = request->items[item->index].resource_id};
+    *item_response = (doorman_capacity_response){
+        .resource_id = request->items[item->index].resource_id, .outcome = DOORMAN_GRANTED};
     if (!item->entry) {
         doorman__server_respond_unmatched(server, item, request, item_response);
         return;
@@ -10845,7 +11217,8 @@ static doorman_status doorman__server_report(doorman_server *server, const doorm
     for (size_t i = 0; i < request->item_count; i++) {
         doorman__server_resource_entry *resource = server->request_items[i].resource;
         doorman_capacity_response *item = &server->items[i];
-        *item = (doorman_capacity_response){.resource_id = request->items[i].resource_id};
+        *item = (doorman_capacity_response){.resource_id = request->items[i].resource_id,
+                                            .outcome = DOORMAN_GRANTED};
         if (!resource) continue;
         doorman__server_expire(server, resource);
         doorman__capacity_report(server, resource, request->holder_id, &request->items[i].overload);
@@ -10941,10 +11314,16 @@ static doorman_status doorman__server_handle_in(doorman_server *server,
 doorman_status doorman_server_handle(doorman_server *server, const doorman_request *request,
                                      doorman_response *response, doorman_error *error,
                                      doorman_time now) {
+    if (!server) return doorman__missing(error, "server");
+    if (!request) return doorman__missing(error, "request");
+    if (!response) return doorman__missing(error, "response");
     return doorman__server_handle_in(server, request, response, &server->arena, error, now);
 }
 
-doorman_upstream *doorman_server_upstream(doorman_server *server) { return &server->upstream; }
+doorman_upstream *doorman_server_upstream(doorman_server *server) {
+    if (!server) return NULL;
+    return &server->upstream;
+}
 
 /* Visits a resource that is due. Removes at most `most` expired leases. Removes the resource if it
  * has no holder left. Returns the number of the removed leases plus 1, or `most` if that is
@@ -11077,6 +11456,7 @@ static bool doorman__resource_describe(doorman_server *server,
                                      .capacity = leased ? leases->capacity : 0,
                                      .leased = held && leased,
                                      .lease_end = held ? held->end : 0,
+                                     .lease_length = held ? held->length : 0,
                                      .outcome = held ? held->outcome : DOORMAN_GRANTED,
                                      .has = doorman__total_value(leases->has),
                                      .committed = doorman__total_value(leases->committed),
@@ -11101,6 +11481,7 @@ static bool doorman__resource_describe(doorman_server *server,
 
 bool doorman_server_next_resource(doorman_server *server, doorman_cursor *cursor,
                                   doorman_server_resource *out, doorman_time now) {
+    if (!server || !cursor || !out) return false;
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     for (doorman__link *link; (link = doorman__cursor_next(cursor, &server->resources));) {
@@ -11110,8 +11491,17 @@ bool doorman_server_next_resource(doorman_server *server, doorman_cursor *cursor
     return false;
 }
 
+size_t doorman_server_lease_count(const doorman_server *server, const char *holder_id,
+                                  bool is_server) {
+    if (!server || !holder_id) return 0;
+    const uint64_t hash = doorman__holder_hash(server, holder_id, is_server);
+    const doorman__holder_usage *usage = doorman__server_usage(server, hash);
+    return usage ? usage->count : 0;
+}
+
 bool doorman_server_find(doorman_server *server, const char *resource_id,
                          doorman_server_resource *out, doorman_time now) {
+    if (!server || !resource_id || !out) return false;
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     uint64_t hash = doorman__hash(server->options.seed, resource_id);
@@ -11122,6 +11512,7 @@ bool doorman_server_find(doorman_server *server, const char *resource_id,
 bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
                                doorman_cursor *cursor, doorman_server_lease *out,
                                doorman_time now) {
+    if (!server || !resource_id || !cursor || !out) return false;
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     uint64_t hash = doorman__hash(server->options.seed, resource_id);
@@ -11213,6 +11604,8 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
 doorman_status doorman_election_init(doorman_election *election,
                                      const doorman_election_options *options, doorman_error *error,
                                      doorman_time now) {
+    if (!election) return doorman__missing(error, "election");
+    if (!options) return doorman__missing(error, "options");
     const char *wrong = NULL;
     if (!doorman__id_valid(options->address)) {
         wrong = "address: " DOORMAN__ID_RULE;
@@ -11365,8 +11758,10 @@ static void doorman__election_take_answer(doorman_election *election,
 
 bool doorman_election_next(doorman_election *election, doorman_election_call *out,
                            doorman_time now) {
-    now = doorman__election_now(election, now);
+    if (!out) return false;
     *out = (doorman_election_call){.due = DOORMAN_NEVER};
+    if (!election) return false;
+    now = doorman__election_now(election, now);
     if (election->under_way) return false;
     if (election->step == DOORMAN_NO_CALL) {
         bool resigned = election->state == DOORMAN_RESIGNED;
@@ -11388,6 +11783,7 @@ bool doorman_election_next(doorman_election *election, doorman_election_call *ou
 
 doorman_status doorman_election_answered(doorman_election *election, uint64_t sequence,
                                          const doorman_election_answer *answer, doorman_time now) {
+    if (!election) return DOORMAN_INVALID_ARGUMENT;
     doorman__election_now(election, now);
     if (!election->under_way || sequence != election->sequence) return DOORMAN_STALE;
     election->under_way = false;
@@ -11403,10 +11799,12 @@ doorman_status doorman_election_answered(doorman_election *election, uint64_t se
 
 doorman_election_state doorman_election_mastership(const doorman_election *election,
                                                    doorman_mastership *out, doorman_time now) {
+    if (!out) return DOORMAN_NO_MASTER;
+    *out = (doorman_mastership){.address = NULL};
+    if (!election) return DOORMAN_NO_MASTER;
     doorman_election_state state = election->state;
     now = doorman__later(election->now, now);
     if (now >= election->until) state = DOORMAN_NO_MASTER;
-    *out = (doorman_mastership){NULL, 0, 0};
     if (state == DOORMAN_MASTER) {
         *out = (doorman_mastership){election->address, election->until, election->predecessor_gone};
     } else if (state == DOORMAN_STANDBY && election->master[0]) {
@@ -11416,6 +11814,7 @@ doorman_election_state doorman_election_mastership(const doorman_election *elect
 }
 
 void doorman_election_resign(doorman_election *election, doorman_time now) {
+    if (!election) return;
     doorman__election_now(election, now);
     if (election->state == DOORMAN_RESIGNED) return;
     doorman__election_move(election, DOORMAN_RESIGNED, DOORMAN_NEVER, NULL);
@@ -11565,6 +11964,14 @@ typedef struct doorman__attempt {
     doorman_time reset_after; /* without more attempts, all units are available after this time */
 } doorman__attempt;
 
+/* The result of a try without a limiter. */
+static doorman_decision doorman__impossible(doorman_result *out) {
+    if (out) {
+        *out = (doorman_result){.decision = DOORMAN_IMPOSSIBLE, .retry_after = DOORMAN_NEVER};
+    }
+    return DOORMAN_IMPOSSIBLE;
+}
+
 /* ---- limiters: token bucket */
 
 #define DOORMAN__FUTURE (INT64_C(1) << 48)    /* 18 minutes, in ticks */
@@ -11617,18 +12024,14 @@ DOORMAN__INLINE doorman__attempt doorman__concurrency_try(uint64_t most, uint64_
         .decision = DOORMAN_ALLOWED, .after = in_use + units, .left = (int64_t)(room - units)};
 }
 
-/* Returns the units in use after a release. If more is released than is in use, the result is 0. */
-static inline uint64_t doorman__concurrency_after_release(uint64_t in_use, uint64_t units) {
-    return in_use > units ? in_use - units : 0;
-}
-
-static void doorman__concurrency_release(doorman__shared *in_use, uint64_t units) {
-    uint64_t before = __atomic_load_n(in_use, __ATOMIC_RELAXED), after;
+/* Returns false, and changes nothing, if more is released than is in use. */
+static bool doorman__concurrency_release(doorman__shared *in_use, uint64_t units) {
+    uint64_t before = __atomic_load_n(in_use, __ATOMIC_RELAXED);
     do {
-        after = doorman__concurrency_after_release(before, units);
-        assert(after <= before);
-    } while (!__atomic_compare_exchange_n(in_use, &before, after, true, __ATOMIC_SEQ_CST,
+        if (units > before) return false;
+    } while (!__atomic_compare_exchange_n(in_use, &before, before - units, true, __ATOMIC_SEQ_CST,
                                           __ATOMIC_RELAXED));
+    return true;
 }
 
 /* ---- limiters: windows */
@@ -11835,25 +12238,26 @@ static doorman_result doorman__limit_result(const doorman_limit *limit,
 /* Returns the first wrong field of a token bucket, and sets *rule to the rule that this field
  * breaks. Returns NULL if no field is wrong. */
 static const char *doorman__bucket_fault(const doorman_limit_options *options, const char **rule) {
-    double unit_time = doorman__unit_time(options->units_per_second);
-    double most = (double)DOORMAN__BUCKET_TIME_MAX * 256, units = options->size + options->debt_max;
-    if (!(options->units_per_second > 0 && options->units_per_second <= DOORMAN_AMOUNT_MAX)) {
+    double saved = options->size * doorman__unit_time(options->rate);
+    double most = (double)DOORMAN__BUCKET_TIME_MAX * 256;
+    if (!(options->rate > 0 && options->rate <= DOORMAN_AMOUNT_MAX)) {
         *rule = "must be more than 0 and at most 1e15";
-        return "units_per_second";
+        return "rate";
     }
     *rule = DOORMAN__AMOUNT_RULE;
     if (!doorman__amount_valid(options->size)) return "size";
-    if (!doorman__amount_valid(options->debt_max)) return "debt_max";
-    *rule = "must be more than 0 where debt_max is 0";
-    if (!(units > 0)) return "size";
-    *rule = "must be worth at most 1e7 seconds of the rate, together with debt_max";
-    if (!(units * unit_time <= most)) return "size";
+    *rule = "must be more than 0 where max_debt is 0";
+    if (!(options->size > 0) && !options->max_debt) return "size";
+    *rule = "must be from 0 to 1e7 seconds";
+    if (options->max_debt < 0 || options->max_debt > DOORMAN__BUCKET_TIME_MAX) return "max_debt";
+    *rule = "must be worth at most 1e7 seconds of the rate, together with max_debt";
+    if (!(saved + (double)options->max_debt * 256 <= most)) return "size";
     *rule = "must be from 0 to 1e8 seconds";
-    if (!doorman__duration_valid(options->wait_max)) return "wait_max";
-    *rule = "must be 0 without has_wait_max";
-    if (options->wait_max && !options->has_wait_max) return "wait_max";
-    *rule = "must not be set without a debt_max, because no caller would have to wait";
-    if (options->has_wait_max && !(options->debt_max > 0)) return "has_wait_max";
+    if (!doorman__duration_valid(options->max_wait)) return "max_wait";
+    *rule = "must be 0 without has_max_wait";
+    if (options->max_wait && !options->has_max_wait) return "max_wait";
+    *rule = "must not be set without a max_debt, because no caller would have to wait";
+    if (options->has_max_wait && !options->max_debt) return "has_max_wait";
     *rule = "must be 0: a TOKEN_BUCKET has none";
     if (options->limit != 0) return "limit";
     return options->window ? "window" : NULL;
@@ -11864,11 +12268,11 @@ static const char *doorman__bucket_fault(const doorman_limit_options *options, c
 static const char *doorman__not_bucket_fault(const doorman_limit_options *options,
                                              const char **rule) {
     *rule = "must be 0: only a TOKEN_BUCKET has one";
-    if (options->units_per_second != 0) return "units_per_second";
+    if (options->rate != 0) return "rate";
     if (options->size != 0) return "size";
-    if (options->debt_max != 0) return "debt_max";
-    if (options->has_wait_max) return "has_wait_max";
-    return options->wait_max ? "wait_max" : NULL;
+    if (options->max_debt) return "max_debt";
+    if (options->has_max_wait) return "has_max_wait";
+    return options->max_wait ? "max_wait" : NULL;
 }
 
 /* Returns the first wrong field of a window limit or of a sliding log, and sets *rule to the rule
@@ -11908,18 +12312,20 @@ static const char *doorman__limit_fault(const doorman_limit_options *options, co
 }
 
 static void doorman__limit_set_bucket(doorman_limit *limit, const doorman_limit_options *options) {
-    doorman_time wait_max = options->has_wait_max ? options->wait_max : DOORMAN_DURATION_MAX;
-    limit->amount = options->units_per_second;
-    limit->unit_time = doorman__unit_time(options->units_per_second);
+    doorman_time max_wait = options->has_max_wait ? options->max_wait : DOORMAN_DURATION_MAX;
+    limit->amount = options->rate;
+    limit->unit_time = doorman__unit_time(options->rate);
     limit->bucket.saved_most = doorman__round_up(options->size * limit->unit_time);
-    limit->bucket.debt_most = doorman__round_up(options->debt_max * limit->unit_time);
-    limit->bucket.wait_most = doorman__earlier(wait_max, DOORMAN__BUCKET_TIME_MAX) * 256;
+    limit->bucket.debt_most = options->max_debt * 256;
+    limit->bucket.wait_most = doorman__earlier(max_wait, DOORMAN__BUCKET_TIME_MAX) * 256;
     assert(limit->bucket.saved_most >= 0 && limit->bucket.debt_most >= 0 &&
            limit->bucket.wait_most >= 0);
 }
 
 doorman_status doorman_limit_init(doorman_limit *limit, const doorman_limit_options *options,
                                   doorman_error *error) {
+    if (!limit) return doorman__missing(error, "limit");
+    if (!options) return doorman__missing(error, "options");
     const char *rule, *field = doorman__limit_fault(options, &rule);
     if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
     *limit =
@@ -11934,6 +12340,7 @@ doorman_status doorman_limit_init(doorman_limit *limit, const doorman_limit_opti
 
 doorman_status doorman_limiter_init(doorman_limiter *limiter, const doorman_limit *limit,
                                     doorman_arrival *arrivals, doorman_time now) {
+    if (!limiter || !limit) return DOORMAN_INVALID_ARGUMENT;
     bool log = limit->kind == DOORMAN_SLIDING_LOG;
     bool aligned = (uintptr_t)arrivals % sizeof *arrivals == 0;
     if (!limit->kind || log != (arrivals != NULL) || !aligned) return DOORMAN_INVALID_ARGUMENT;
@@ -12046,9 +12453,20 @@ DOORMAN__INLINE doorman__attempt doorman__limiter_attempt(const doorman_limiter 
     return doorman__limit_try(limit, words, n, now);
 }
 
+/* Returns false for a limit without doorman_limit_init, and for a log without doorman_limiter_init.
+ * A zeroed limiter of another kind is a state like any other. */
+static inline bool doorman__limiter_usable(const doorman_limiter *limiter,
+                                           const doorman_limit *limit) {
+    if (!limiter || !limit || !limit->kind) return false;
+    return limit->kind != DOORMAN_SLIDING_LOG || limiter->state.log.arrivals;
+}
+
 doorman_decision doorman_limiter_try(doorman_limiter *limiter, const doorman_limit *limit, double n,
                                      doorman_result *out, doorman_time now) {
-    assert(limit->kind && (out || !limit->bucket.debt_most || !limit->bucket.wait_most));
+    bool must_wait = limit && limit->bucket.debt_most && limit->bucket.wait_most;
+    if (!doorman__limiter_usable(limiter, limit) || (must_wait && !out)) {
+        return doorman__impossible(out);
+    }
     if (limit->kind == DOORMAN_SLIDING_LOG) {
         return doorman__log_decide(limiter, limit, n, out, now);
     }
@@ -12066,16 +12484,18 @@ doorman_decision doorman_limiter_try(doorman_limiter *limiter, const doorman_lim
 
 doorman_time doorman_limiter_delay(const doorman_limiter *limiter, const doorman_limit *limit,
                                    double n, doorman_time now) {
-    assert(limit->kind);
+    if (!doorman__limiter_usable(limiter, limit)) return DOORMAN_NEVER;
     if (limit->kind == DOORMAN_SLIDING_LOG) return doorman__log_delay(limiter, limit, n, now);
     uint64_t words[2];
     doorman__attempt attempt = doorman__limiter_attempt(limiter, limit, words, n, now);
     return attempt.decision == DOORMAN_ALLOWED ? 0 : attempt.wait;
 }
 
-void doorman_limiter_release(doorman_limiter *limiter, const doorman_limit *limit, double n) {
-    if (limit->kind != DOORMAN_CONCURRENCY || !doorman__amount_valid(n)) return;
-    doorman__concurrency_release(&limiter->state.words[0], doorman__units(n));
+doorman_status doorman_limiter_release(doorman_limiter *limiter, const doorman_limit *limit,
+                                       double n) {
+    bool valid = limiter && limit && limit->kind == DOORMAN_CONCURRENCY && doorman__amount_valid(n);
+    bool done = valid && doorman__concurrency_release(&limiter->state.words[0], doorman__units(n));
+    return done ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT;
 }
 
 /* ---- limiters of a resource: the allowance */
@@ -12164,6 +12584,7 @@ typedef struct DOORMAN__ALIGNED doorman__usage {
     /* the client's flag for refusals; set together with unmet_since; NULL: there is no client */
     uint8_t *client_unmet;
     uint8_t bypass; /* the flags that are on: DOORMAN__SHADOW, DOORMAN__KILL_SWITCH */
+    doorman__shared over_released; /* only for a gauge: see doorman_counts */
 } doorman__usage;
 
 static double doorman__usage_ceiling(const doorman__usage *usage) {
@@ -12259,7 +12680,8 @@ static void doorman__usage_read(const doorman__usage *usage, doorman_counts *out
     *out = (doorman_counts){
         .allowed = (double)__atomic_load_n(&usage->allowed, __ATOMIC_RELAXED) / DOORMAN__UNIT,
         .refused = (double)__atomic_load_n(&usage->refused, __ATOMIC_RELAXED) / DOORMAN__UNIT,
-        .excess = (double)__atomic_load_n(&usage->excess, __ATOMIC_RELAXED) / DOORMAN__UNIT};
+        .excess = (double)__atomic_load_n(&usage->excess, __ATOMIC_RELAXED) / DOORMAN__UNIT,
+        .over_released = __atomic_load_n(&usage->over_released, __ATOMIC_RELAXED)};
 }
 
 /* ---- limiters of a resource: the rate */
@@ -12584,11 +13006,13 @@ static void doorman__gauge_note_peak(doorman__gauge *gauge, uint64_t in_flight) 
     }
 }
 
-/* Releases units that a try allowed. If n is not an amount, the call has no effect. */
-static void doorman__gauge_release(doorman__gauge *gauge, double n) {
-    if (doorman__amount_valid(n)) {
-        doorman__concurrency_release(&gauge->in_flight, doorman__units(n));
-    }
+/* Releases units that a try allowed. Returns false, and releases nothing, if n is not an amount, or
+ * is more than the units in flight. The gauge counts the second error. */
+static bool doorman__gauge_release(doorman__gauge *gauge, double n) {
+    if (!doorman__amount_valid(n)) return false;
+    if (doorman__concurrency_release(&gauge->in_flight, doorman__units(n))) return true;
+    __atomic_fetch_add(&gauge->usage.over_released, 1, __ATOMIC_RELAXED);
+    return false;
 }
 
 static doorman_decision doorman__gauge_take(doorman__gauge *gauge, int64_t most, uint64_t units) {
@@ -12635,7 +13059,7 @@ static doorman_decision doorman__gauge_try(doorman__gauge *gauge, double n, door
         if (version == __atomic_load_n(&gauge->allowance.version, __ATOMIC_SEQ_CST)) {
             return doorman__count(&gauge->usage, units, DOORMAN_ALLOWED, now);
         }
-        doorman__concurrency_release(&gauge->in_flight, units);
+        (void)doorman__concurrency_release(&gauge->in_flight, units);
     }
 }
 
@@ -12694,12 +13118,13 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *     decide     refuses, or divides what is offered among the items
  *     commit     creates the missing counters, and then charges all counters
  *
- * Counters count in 1/4096 of a unit, as those of >>limiters. The minimums that a permit has at one
- * counter are added up, and their sum is rounded up. CONCURRENCY rounds each minimum up by itself,
- * because the items of a hold are released one by one. What an item gets above its minimum is
- * rounded up too. So a counter never counts less than what was granted. `granted` is not rounded,
- * so an item never gets more than its cost. The cost of a report is rounded up, and a refund is
- * rounded down. A bucket saves a real number of units.
+ * Counters count in 1/4096 of a unit, as those of >>limiters. What the items of a permit get of one
+ * counter is added up, and the sum is rounded up once. CONCURRENCY rounds each item up by itself,
+ * because the items of a hold are released one by one. So a counter never counts less than what was
+ * granted. `granted` is not rounded, so an item never gets more than its cost. A limit is rounded
+ * up too: a limit of 1.3 grants a cost of 1.3. What a lease has is rounded down. The cost of a
+ * report is rounded up, and a refund is rounded down. A bucket saves a real number of units. Only a
+ * full bucket is rounded up.
  *
  * P1 All limits of all items are evaluated before anything is charged. A refusal charges nothing.
  *    What several items want of one counter is added up.
@@ -12711,16 +13136,20 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *      TIERS            the room of the current tier, and the limits of the tiers that can be
  *                       entered in turn
  *      CONCURRENCY      the limit minus what is held
- *    A permit fits if each counter offers the sum of the minimums. Above its minimum, an item gets
- *    whole units, or all of its cost if that fits. The items get them in their order, and never out
- *    of debt. With `equal` all items get the same whole number.
+ *    A permit fits if each counter offers the sum of the minimums, and if its max_cost allows this
+ *    sum. Above its minimum, an item gets whole units, or all of its cost if that fits. No counter
+ *    grants more than max_cost to one permit. The items get their units in their order, and never
+ *    out of debt: a debt makes the next callers wait, and only what a caller cannot do without is
+ *    worth that. So with size 10 and a debt of 5, a cost of 15 gets 15, and a cost of 15 with a
+ *    minimum of 1 gets 10. With `equal` all items get the same whole number.
  * P3 The wait of a grant is the debt of the bucket before this permit. Of several buckets, the
  *    longest wait counts. An item that only looks does not wait.
  * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
  *    retry_after. MAX_COST, MAX_KEYS and UNMATCHED have no retry_after, and are named before all
  *    others. After retry_after the named limit has room. If several limits refuse, a tier of
  *    another limit may have ended by then. If a ban begins with the refusal, the ban counts like a
- *    refusal of its limit that ends with the ban.
+ *    refusal of its limit that ends with the ban. A refusal without retry_after counts for no ban:
+ *    it names another limit, so the caller does not know of the limit that would ban the key.
  * P5 valid_for is at most retry_after and 1 s. It is 1 s without retry_after. It is 0 for a permit
  *    of several items, and where a refusal counts for a ban.
  * P6 Details list each limit of each item.
@@ -12738,11 +13167,21 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    begin without counters and bans at each victory. A server that learns decides on permits that
  *    hold no units.
  * P18 Every decision raises events, and is counted by limit and reason. A template whose list of
- *    limits is empty grants everything, and counts it.
+ *    limits is empty grants everything, and counts it. An item whose resource matches no template
+ *    with limits is counted too, and has an event: also if it is granted.
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
- *    beyond a bound is refused as a whole, by name.
+ *    beyond a bound is refused as a whole, by name. Where a new counter may take the place of
+ *    another, 8 counters are sampled. The one that has used the smallest fraction of its limit is
+ *    evicted, and of several the one that is fresh soonest. A count of refusals for a ban counts as
+ *    such a fraction too. So a counter that refuses now goes last of all.
  * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
  *    (resource, key) has.
+ *       A limit has at most max_keys bans, apart from its counters: so a flood of keys ends no ban,
+ *    and a flood of bans evicts no counter. If there is one more, the ban of the limit that ends
+ *    first is ended early, and counted. All bans together are at most counter_max, and use at most
+ *    half of memory_max: here the ban of any limit that ends first gives way. The bans of an
+ *    administrator give way only to his own. If memory_max is full of counters, a ban evicts a
+ *    counter of the limit that has most.
  *       Each limit counts which (resource, key)s it grants and refuses most, in two sketches. A
  *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
  *    in the sketch.
@@ -12935,7 +13374,17 @@ static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash
 #define DOORMAN__EVICT_SAMPLES 8
 #define DOORMAN__EVICT_BUCKETS 16
 
-/* Samples 8 nodes for an eviction, or fewer if the table has fewer. Returns how many there are.
+/* Returns whether a node was sampled already. A bucket may be drawn twice. */
+static bool doorman__samples_have(doorman__chain *const *samples, size_t count,
+                                  const doorman__chain *node) {
+    for (size_t i = 0; i < count; i++) {
+        if (samples[i] == node) return true;
+    }
+    return false;
+}
+
+/* Samples 8 different nodes for an eviction, or all if the table has fewer. Returns how many there
+ * are.
  *     The buckets are drawn one by one. So a list loses nodes in proportion to its length, and
  * stays short. If neighbouring buckets were taken, each part of the table would lose as many nodes,
  * however full it is. Under a flood of new keys, some lists would then grow without a bound. */
@@ -12951,12 +13400,16 @@ static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *ran
         doorman__chain_prefetch(*doorman__chains_at(nodes, buckets[i]));
     }
     /* if the buckets that were drawn have too few nodes, the buckets behind the last one follow */
-    size_t most = DOORMAN__EVICT_BUCKETS + nodes->bucket_count;
-    for (size_t i = 0; i < most && count < DOORMAN__EVICT_SAMPLES; i++) {
+    const size_t most = DOORMAN__EVICT_BUCKETS + nodes->bucket_count;
+    const size_t wanted =
+        nodes->count < DOORMAN__EVICT_SAMPLES ? nodes->count : DOORMAN__EVICT_SAMPLES;
+    for (size_t i = 0; i < most && count < wanted; i++) {
         if (i >= DOORMAN__EVICT_BUCKETS && ++last >= nodes->bucket_count) last = 0;
         size_t bucket = i < DOORMAN__EVICT_BUCKETS ? buckets[i] : last;
         doorman__chain *node = *doorman__chains_at(nodes, bucket);
-        for (; node && count < DOORMAN__EVICT_SAMPLES; node = node->next) out[count++] = node;
+        for (; node && count < wanted; node = node->next) {
+            if (!doorman__samples_have(out, count, node)) out[count++] = node;
+        }
     }
     return count;
 }
@@ -13115,7 +13568,7 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  *     FIXED_WINDOW     a number for its window; the units of that window
  *     SLIDING_WINDOW   the length of the window; a ring
  *     TIERS            for each tier: when it was entered, the length of its window (0: it was
- *                      never entered), and a ring
+ *                      never entered), when the slices of its window begin, and a ring
  *     CONCURRENCY      the units that are held; the address of its queue, or 0
  * A state says for which window it is. So a state stays correct when the figures change.
  * All functions take the figures, the state and the moment. Only those with _charge in their name
@@ -13125,17 +13578,18 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
  * saved units stay, and only the time since the last use counts at the new rate (P15).
  */
 
-#define DOORMAN__TIER_WORDS (2 + DOORMAN__RING_WORDS)
+#define DOORMAN__TIER_WORDS (3 + DOORMAN__RING_WORDS)
 
 /* More units than any sum of minimums that a counter accepts. Their parts fit into 63 bits. */
 #define DOORMAN__SUM_MAX (2 * DOORMAN_AMOUNT_MAX)
 
+/* For what is there: a lease, or what a bucket has gained. */
 static uint64_t doorman__parts_floor(double units) {
     return units > 0 ? (uint64_t)(doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT) : 0;
 }
 
-/* Rounds a sum up to whole parts. The sum itself has a rounding error, which does not count:
- * a hundred times 0.05 is 5. */
+/* For costs, and for limits too: so a limit of 1.3 grants a cost of 1.3. A sum of costs has a
+ * rounding error, which does not count: a hundred times 0.05 is 5. */
 static uint64_t doorman__parts_ceil(double units) {
     double parts = doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT;
     uint64_t whole = (uint64_t)parts;
@@ -13174,6 +13628,13 @@ static double doorman__level_at(const doorman_figures *figures, const uint64_t *
 /* Returns the units that the bucket lends. */
 static double doorman__lent(const doorman_figures *figures) {
     return figures->rate * ((double)figures->max_debt / 1e9);
+}
+
+/* Returns the parts that a bucket has at a level, together with `lent` units. A full bucket is
+ * rounded up like any limit. */
+static uint64_t doorman__level_parts(const doorman_figures *figures, double level, double lent) {
+    bool full = level >= figures->size;
+    return full ? doorman__parts_ceil(level + lent) : doorman__parts_floor(level + lent);
 }
 
 /* Returns how long it takes to gain a number of units, rounded up. */
@@ -13215,24 +13676,25 @@ static doorman_time doorman__level_reached(const doorman_figures *figures, const
 
 /* Returns the parts that a bucket offers, and sets *wait to the time of its debt. */
 static uint64_t doorman__bucket_offer(const doorman_figures *figures, const uint64_t *state,
-                                      doorman_time wait_max, doorman_time *wait, doorman_time now) {
+                                      doorman_time max_wait, doorman_time *wait, doorman_time now) {
     double level = doorman__level_at(figures, state, now);
     *wait = doorman__gain_time(figures, -level);
-    if (*wait > wait_max || *wait > figures->max_wait) return 0;
-    return doorman__parts_floor(level + doorman__lent(figures));
+    if (*wait > max_wait || *wait > figures->max_wait) return 0;
+    return doorman__level_parts(figures, level, doorman__lent(figures));
 }
 
 /* Returns when a bucket offers `parts`. */
 static doorman_time doorman__bucket_fits_at(const doorman_figures *figures, const uint64_t *state,
-                                            uint64_t parts, doorman_time wait_max,
+                                            uint64_t parts, doorman_time max_wait,
                                             doorman_time now) {
-    doorman_time most = doorman__earlier(wait_max, figures->max_wait), wait = 0;
+    doorman_time most = doorman__earlier(max_wait, figures->max_wait), wait = 0;
     double owed = figures->rate * ((double)most / 1e9);
     double level = doorman__parts_units(parts) - doorman__lent(figures);
+    level = doorman__min(level, figures->size);
     doorman_time at = doorman__level_reached(figures, state, doorman__max(level, -owed), now);
     /* rounding may leave the offer below `parts` for some nanoseconds */
     for (int i = 0; i < 64 && at < DOORMAN_NEVER; i++) {
-        if (doorman__bucket_offer(figures, state, wait_max, &wait, at) >= parts) break;
+        if (doorman__bucket_offer(figures, state, max_wait, &wait, at) >= parts) break;
         at += i < 16 ? 1 : (doorman_time)1 << (i - 16);
     }
     return at;
@@ -13264,18 +13726,24 @@ static int doorman__tiers_current(const doorman_figures *figures, const uint64_t
     return i;
 }
 
-/* Returns the units in the window of an active tier. A window of changed length starts fresh. */
+/* Returns the slice of the window of a tier that contains a time. */
+static uint64_t doorman__tier_slice(const doorman_tier *tier, const uint64_t *words,
+                                    doorman_time time) {
+    return doorman__slice_at(time - (doorman_time)words[2], tier->window);
+}
+
+/* Returns the units in the window of a tier, also if the tier has ended. A window of changed length
+ * starts fresh. */
 static uint64_t doorman__tier_used(const doorman_tier *tier, const uint64_t *words,
                                    doorman_time time) {
     if (words[1] != (uint64_t)tier->window) return 0;
-    uint64_t slice = doorman__slice_at(time - (doorman_time)words[0], tier->window);
-    return doorman__ring_sum(words + 2, slice);
+    return doorman__ring_sum(words + 3, doorman__tier_slice(tier, words, time));
 }
 
 static uint64_t doorman__tier_room(const doorman_tier *tier, const uint64_t *words,
                                    doorman_time time) {
     uint64_t used = doorman__tier_used(tier, words, time);
-    uint64_t most = doorman__parts_floor(tier->limit);
+    uint64_t most = doorman__parts_ceil(tier->limit);
     return used < most ? most - used : 0;
 }
 
@@ -13303,10 +13771,32 @@ static uint64_t doorman__tiers_offer(const doorman_figures *figures, const uint6
     }
     size_t next = doorman__tiers_next(figures, state, current, time);
     while (next < figures->tier_count) {
-        sum += doorman__parts_floor(figures->tiers[next].limit);
+        sum += doorman__tier_room(&figures->tiers[next], doorman__tier_state(state, next), time);
         next = doorman__tiers_next(figures, state, (int)next, time);
     }
     return sum;
+}
+
+/* Enters a tier. Its window goes on if some of its units still count. Otherwise a new window begins
+ * with this hit. */
+static void doorman__tier_enter(const doorman_tier *tier, uint64_t *words, doorman_time now) {
+    if (!doorman__tier_used(tier, words, now)) {
+        memset(words, 0, DOORMAN__TIER_WORDS * sizeof *words);
+        words[1] = (uint64_t)tier->window;
+        words[2] = (uint64_t)now;
+    }
+    words[0] = (uint64_t)now;
+}
+
+/* Charges a tier that was entered. A window of changed length starts fresh. */
+static void doorman__tier_charge(const doorman_tier *tier, uint64_t *words, uint64_t parts,
+                                 doorman_time now) {
+    if (words[1] != (uint64_t)tier->window) {
+        memset(words + 3, 0, DOORMAN__RING_WORDS * sizeof *words);
+        words[1] = (uint64_t)tier->window;
+        words[2] = words[0];
+    }
+    doorman__ring_add(words + 3, doorman__tier_slice(tier, words, now), parts);
 }
 
 /* Charges tiers. Precondition: they offer `parts`. Returns the number of the tier that was entered
@@ -13321,22 +13811,14 @@ static size_t doorman__tiers_charge(const doorman_figures *figures, uint64_t *st
             uint64_t *words = state + (size_t)current * DOORMAN__TIER_WORDS;
             uint64_t room = doorman__tier_room(tier, words, now);
             uint64_t taken = parts < room ? parts : room;
-            if (words[1] != (uint64_t)tier->window) {
-                memset(words + 2, 0, DOORMAN__RING_WORDS * sizeof *words);
-                words[1] = (uint64_t)tier->window;
-            }
-            doorman_time since = now - (doorman_time)words[0];
-            doorman__ring_add(words + 2, doorman__slice_at(since, tier->window), taken);
+            doorman__tier_charge(tier, words, taken, now);
             parts -= taken;
         }
         if (!parts) break;
         size_t next = doorman__tiers_next(figures, state, current, now);
         assert(next < figures->tier_count);
         if (next >= figures->tier_count) break;
-        uint64_t *words = state + next * DOORMAN__TIER_WORDS;
-        memset(words, 0, DOORMAN__TIER_WORDS * sizeof *words);
-        words[0] = (uint64_t)now;
-        words[1] = (uint64_t)figures->tiers[next].window;
+        doorman__tier_enter(&figures->tiers[next], state + next * DOORMAN__TIER_WORDS, now);
         current = (int)next;
         entered = next + 1;
     }
@@ -13351,10 +13833,11 @@ static doorman_time doorman__tier_change(const doorman_tier *tier, const uint64_
     if (!words[1]) return change;
     if (end > time) change = end;
     if (end <= time && end + tier->cooldown > time) change = end + tier->cooldown;
-    if (end <= time || words[1] != (uint64_t)tier->window) return change;
-    uint64_t slice = doorman__ring_next(words + 2, doorman__slice_at(time - entered, tier->window));
+    if (words[1] != (uint64_t)tier->window) return change;
+    uint64_t slice = doorman__ring_next(words + 3, doorman__tier_slice(tier, words, time));
     if (!slice) return change;
-    return doorman__earlier(change, entered + doorman__slice_begin(slice, tier->window));
+    doorman_time begin = (doorman_time)words[2] + doorman__slice_begin(slice, tier->window);
+    return doorman__earlier(change, begin);
 }
 
 /* Returns when tiers offer `parts`. Between two changes the offer is constant. */
@@ -13381,7 +13864,7 @@ static uint64_t doorman__fixed_fresh(const doorman_permit_limit *limit,
                                      const doorman_figures *figures, doorman__span span,
                                      const doorman__moment *at) {
     bool used_up = limit->empty_at_start && span.begin <= at->start_epoch;
-    return used_up ? doorman__parts_floor(figures->limit) : 0;
+    return used_up ? doorman__parts_ceil(figures->limit) : 0;
 }
 
 static uint64_t doorman__fixed_used(const doorman_permit_limit *limit,
@@ -13401,7 +13884,7 @@ static uint64_t doorman__sliding_used(const doorman_figures *figures, const uint
 /* Returns when a SLIDING_WINDOW has room for `parts`. */
 static doorman_time doorman__sliding_fits_at(const doorman_figures *figures, const uint64_t *state,
                                              uint64_t parts, doorman_time now) {
-    uint64_t most = doorman__parts_floor(figures->limit);
+    uint64_t most = doorman__parts_ceil(figures->limit);
     doorman_time time = now;
     if (parts > most) return DOORMAN_NEVER;
     while (doorman__sliding_used(figures, state, time) > most - parts) {
@@ -13437,8 +13920,13 @@ static void doorman__meter_init(const doorman__meter *meter, const doorman__mome
         meter->state[0] = (uint64_t)figures->window;
         if (!empty) return;
         uint64_t slice = doorman__slice_at(at->start, figures->window);
-        doorman__ring_add(meter->state + 1, slice, doorman__parts_floor(figures->limit));
+        doorman__ring_add(meter->state + 1, slice, doorman__parts_ceil(figures->limit));
     }
+}
+
+/* Returns the parts of a limit of units. What a lease has is not rounded up. */
+static uint64_t doorman__limit_parts(const doorman_permit_limit *limit, double units) {
+    return limit->leased ? doorman__parts_floor(units) : doorman__parts_ceil(units);
 }
 
 static uint64_t doorman__meter_used(const doorman__meter *meter, const doorman__moment *at) {
@@ -13450,16 +13938,16 @@ static uint64_t doorman__meter_used(const doorman__meter *meter, const doorman__
 }
 
 /* Returns the parts that the counter offers, and sets *wait (P3). */
-static uint64_t doorman__meter_offer(const doorman__meter *meter, doorman_time wait_max,
+static uint64_t doorman__meter_offer(const doorman__meter *meter, doorman_time max_wait,
                                      doorman_time *wait, const doorman__moment *at) {
     *wait = 0;
     if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
-        return doorman__bucket_offer(meter->figures, meter->state, wait_max, wait, at->now);
+        return doorman__bucket_offer(meter->figures, meter->state, max_wait, wait, at->now);
     }
     if (meter->limit->kind == DOORMAN_TIERS) {
         return doorman__tiers_offer(meter->figures, meter->state, at->now);
     }
-    uint64_t most = doorman__parts_floor(meter->figures->limit);
+    uint64_t most = doorman__limit_parts(meter->limit, meter->figures->limit);
     uint64_t used = doorman__meter_used(meter, at);
     return used < most ? most - used : 0;
 }
@@ -13468,7 +13956,9 @@ static uint64_t doorman__meter_offer(const doorman__meter *meter, doorman_time w
 static uint64_t doorman__meter_saved(const doorman__meter *meter, const doorman__moment *at) {
     doorman_time wait = 0;
     if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
-        return doorman__parts_floor(doorman__level_at(meter->figures, meter->state, at->now));
+        double level = doorman__level_at(meter->figures, meter->state, at->now);
+        if (meter->limit->leased || level <= 0) return doorman__parts_floor(level);
+        return doorman__level_parts(meter->figures, level, 0);
     }
     return doorman__meter_offer(meter, 0, &wait, at);
 }
@@ -13476,7 +13966,8 @@ static uint64_t doorman__meter_saved(const doorman__meter *meter, const doorman_
 /* Returns the units that are left without debt. */
 static double doorman__meter_left(const doorman__meter *meter, const doorman__moment *at) {
     if (meter->limit->kind != DOORMAN_TOKEN_BUCKET) {
-        return doorman__parts_units(doorman__meter_saved(meter, at));
+        double most = doorman__figures_most(meter->limit->kind, meter->figures);
+        return doorman__min(most, doorman__parts_units(doorman__meter_saved(meter, at)));
     }
     return doorman__max(0, doorman__level_at(meter->figures, meter->state, at->now));
 }
@@ -13484,7 +13975,7 @@ static double doorman__meter_left(const doorman__meter *meter, const doorman__mo
 /* Returns how long it takes until the counter offers `parts`. Precondition: it offers less now, and
  * it can ever offer so many. */
 static doorman_time doorman__meter_delay(const doorman__meter *meter, uint64_t parts,
-                                         doorman_time wait_max, const doorman__moment *at) {
+                                         doorman_time max_wait, const doorman__moment *at) {
     const doorman_figures *figures = meter->figures;
     doorman_time time = DOORMAN_NEVER;
     if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
@@ -13492,7 +13983,7 @@ static doorman_time doorman__meter_delay(const doorman__meter *meter, uint64_t p
         return doorman__moment_delay(at, span.end - at->epoch);
     }
     if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
-        time = doorman__bucket_fits_at(figures, meter->state, parts, wait_max, at->now);
+        time = doorman__bucket_fits_at(figures, meter->state, parts, max_wait, at->now);
     } else if (meter->limit->kind == DOORMAN_TIERS) {
         time = doorman__tiers_fit_at(figures, meter->state, parts, at->now);
     } else {
@@ -13510,6 +14001,16 @@ static void doorman__fixed_charge(const doorman__meter *meter, int64_t parts,
     meter->state[1] = parts >= 0 ? used + (uint64_t)parts : used - (less < used ? less : used);
 }
 
+/* Takes parts out of a bucket, or gives them back if `parts` is negative. What the rounding of a
+ * full bucket has added is no debt. */
+static void doorman__bucket_charge(const doorman_figures *figures, uint64_t *state, int64_t parts,
+                                   doorman_time now) {
+    double before = doorman__level_at(figures, state, now), least = 0 - doorman__lent(figures);
+    double level = before - (double)parts / DOORMAN__UNIT, excess = least - level;
+    if (before >= figures->size && excess > 0 && excess < 1 / DOORMAN__UNIT) level = least;
+    doorman__level_write(state, doorman__min(level, figures->size), now);
+}
+
 /* Charges a counter. Returns the number of the tier that was entered, or 0.
  *   parts   negative: gives units back; only for TOKEN_BUCKET and FIXED_WINDOW */
 static size_t doorman__meter_charge(const doorman__meter *meter, int64_t parts,
@@ -13517,12 +14018,7 @@ static size_t doorman__meter_charge(const doorman__meter *meter, int64_t parts,
     const doorman_figures *figures = meter->figures;
     uint64_t *state = meter->state;
     switch (meter->limit->kind) {
-    case DOORMAN_TOKEN_BUCKET: {
-        double level = doorman__level_at(figures, state, at->now);
-        level -= (double)parts / DOORMAN__UNIT;
-        doorman__level_write(state, doorman__min(level, figures->size), at->now);
-        return 0;
-    }
+    case DOORMAN_TOKEN_BUCKET: doorman__bucket_charge(figures, state, parts, at->now); return 0;
     case DOORMAN_FIXED_WINDOW: doorman__fixed_charge(meter, parts, at); return 0;
     case DOORMAN_SLIDING_WINDOW:
         assert(parts >= 0);
@@ -13550,8 +14046,13 @@ static doorman_time doorman__tiers_reset_after(const doorman_figures *figures,
     for (size_t i = 0; i < figures->tier_count; i++) {
         const uint64_t *words = doorman__tier_state(state, i);
         const doorman_tier *tier = &figures->tiers[i];
-        if (doorman__tier_phase(tier, words, now) == DOORMAN__INACTIVE) continue;
-        end = doorman__later(end, (doorman_time)words[0] + tier->active + tier->cooldown);
+        if (doorman__tier_phase(tier, words, now) != DOORMAN__INACTIVE) {
+            end = doorman__later(end, (doorman_time)words[0] + tier->active + tier->cooldown);
+        }
+        if (!doorman__tier_used(tier, words, now)) continue;
+        uint64_t last = doorman__ring_end(words + 3, doorman__tier_slice(tier, words, now));
+        doorman_time empty = (doorman_time)words[2] + doorman__slice_begin(last, tier->window);
+        end = doorman__later(end, empty);
     }
     return end - now;
 }
@@ -13589,7 +14090,8 @@ static doorman_time doorman__meter_more_after(const doorman__meter *meter,
         return doorman__gain_time(figures, doorman__min(next, figures->size) - level);
     }
     const uint64_t unit = (uint64_t)DOORMAN__UNIT, saved = doorman__meter_saved(meter, at);
-    uint64_t most = doorman__parts_floor(doorman__figures_most(meter->limit->kind, figures));
+    double limit = doorman__figures_most(meter->limit->kind, figures);
+    uint64_t most = doorman__limit_parts(meter->limit, limit);
     uint64_t next = (saved / unit + 1) * unit;
     if (saved >= most) return 0;
     return doorman__meter_delay(meter, next < most ? next : most, 0, at);
@@ -13647,6 +14149,7 @@ typedef struct doorman__identity {
 
 typedef struct doorman__top_entry {
     uint64_t hash; /* of the resource and the key; 64 bits identify them */
+    double units;
     uint64_t error;
     char *text;          /* the id of the resource, and the key; each ends with a NUL. NULL: the
                             entry was never used */
@@ -13697,6 +14200,7 @@ static void doorman__top_age(doorman__top *top, doorman_time now) {
     for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) {
         top->counts[i] >>= halvings;
         top->entries[i].error >>= halvings;
+        top->entries[i].units /= (double)(UINT64_C(1) << halvings);
     }
     top->least >>= halvings;
     top->ages = (uint64_t)(now / DOORMAN__TOP_AGE);
@@ -13734,6 +14238,7 @@ static void doorman__top_replace(doorman__top *top, size_t index, const char *id
     memcpy(entry->text, id, bytes);
     memcpy(entry->text + bytes, key->key, key->key_bytes + 1);
     entry->hash = key->hash;
+    entry->units = 0;
     entry->error = top->counts[index];
     entry->next = top->heads[key->hash % DOORMAN__TOP_HEADS];
     top->heads[key->hash % DOORMAN__TOP_HEADS] = (uint8_t)index;
@@ -13784,10 +14289,23 @@ typedef struct doorman__slot {
     doorman_limit_kind kind;
     doorman__chains nodes;
     doorman__chains next_nodes; /* only while a configuration changes, for CONCURRENCY */
+    doorman__timers bans;       /* the ends of the bans that the limit has set. The slot of the bans
+                                   has those of the bans that an administrator has set */
     size_t references;          /* by places */
+    doorman_time longest;      /* CONCURRENCY: how long a hold may last in any configuration so far;
+                                   0: the holds are not learned */
+    doorman_time learns_until; /* CONCURRENCY */
     doorman_permits_limit totals;
     doorman__top *tops[DOORMAN_TOP_COUNT]; /* NULL: nothing was counted yet */
 } doorman__slot;
+
+/* A ban is a counter of the slot of the bans. It has this instead of a state. */
+typedef struct doorman__ban {
+    doorman__timer end;  /* in the heap `bans` of `slot` */
+    doorman__slot *slot; /* of the limit that has set it */
+} doorman__ban;
+
+#define DOORMAN__BAN_WORDS ((sizeof(doorman__ban) + 7) / 8)
 
 /* A slot of a place. A counter of the slot that is older than `since` is from a time before a
  * configuration in which the resource did not have this limit. Such a counter does not count. */
@@ -13859,7 +14377,8 @@ typedef struct doorman__holds {
     doorman_time learns_until;
     doorman_time longest;      /* how long a hold may last in any configuration so far; 0: there are
                                   none that are learned */
-    bool learned;              /* the queues were told that learns_until has passed */
+    doorman_time mixed_until;  /* holds of earlier configurations may last until then */
+    doorman_time next_learned; /* when the next limit has learned; DOORMAN_NEVER: all have */
     bool configured;           /* the configuration has a limit of kind CONCURRENCY */
     bool no_wait;              /* a new permit of the present call may not wait */
     bool stuck;                /* memory ran out when a queue was served */
@@ -13895,9 +14414,10 @@ struct doorman_permits {
     size_t sweep_slot; /* the index of the slot that a sweep visits next */
     size_t counter_count;
     size_t node_bytes;              /* of the counters, the bans and the resources */
+    size_t ban_bytes;               /* of the bans; a part of node_bytes */
     size_t name_bytes, limits_most; /* of the configuration: see doorman__permits_measure */
     size_t top_bytes;               /* of the sketches */
-    uint64_t unmatched, banned;
+    uint64_t unmatched, banned, bans_evicted;
     doorman_time updated_at;
     doorman__holds holds;
     doorman__permit_leases leases;
@@ -13923,6 +14443,10 @@ static doorman__slot *doorman__permits_bans(const doorman_permits *permits) {
 
 static uint64_t *doorman__counter_state(doorman__counter *counter) {
     return (uint64_t *)(void *)(counter + 1);
+}
+
+static doorman__ban *doorman__counter_ban(doorman__counter *counter) {
+    return (doorman__ban *)(void *)doorman__counter_state(counter);
 }
 
 static char *doorman__counter_key(doorman__counter *counter) {
@@ -14067,7 +14591,9 @@ static doorman__hold_queue *doorman__counter_queue(doorman__counter *counter) {
 /* P16: returns whether the holds of a predecessor are not known yet. */
 static bool doorman__permits_learns(const doorman_permits *permits,
                                     const doorman_permit_limit *limit) {
-    return !limit->full_at_start && !limit->leased && permits->at.now < permits->holds.learns_until;
+    if (permits->at.now >= permits->holds.learns_until) return false;
+    if (limit->full_at_start || limit->leased) return false;
+    return permits->at.now < permits->own_slots[limit - permits->config->limits]->learns_until;
 }
 
 /* Returns the two words that count refusals for a ban: the count, and when it began. */
@@ -14126,7 +14652,7 @@ static doorman__counter *doorman__slot_find(const doorman__slot *slot,
 static void doorman__permits_event(const doorman_permits *permits, doorman_permit_event_kind kind,
                                    const char *resource_id, const char *key, const char *limit,
                                    doorman_reason reason, double amount) {
-    if (!permits->options.on_event) return;
+    if (!(permits->options.event_kinds >> kind & 1)) return;
     const doorman_permit_event event = {kind, resource_id, key, limit, reason, amount};
     permits->options.on_event(permits->options.context, &event);
 }
@@ -14135,16 +14661,46 @@ static doorman__place *doorman__permits_place_of(const doorman_permits *permits,
     return tag == DOORMAN__NO_PLACE ? NULL : permits->places[tag];
 }
 
+/* Returns the bytes of a ban, with its entry in the heap of its limit. */
+static size_t doorman__ban_bytes(size_t key_bytes) {
+    return sizeof(doorman__counter) + DOORMAN__BAN_WORDS * sizeof(uint64_t) + key_bytes +
+           sizeof(doorman__timer_entry);
+}
+
+/* Takes a ban out of the heap of its limit. The last one frees the heap. */
+static void doorman__ban_leave(doorman__ban *ban) {
+    doorman__timers *ends = &ban->slot->bans;
+    assert(ban->end.place);
+    doorman__timer_clear(ends, &ban->end);
+    if (ends->count) return;
+    doorman__timers_uninit(ends);
+    *ends = (doorman__timers){.heap = NULL};
+}
+
+/* Sets the end of a ban in the heap of a slot. Precondition: the heap has room. */
+static void doorman__ban_enter(doorman__ban *ban, doorman__slot *slot, doorman_time end) {
+    if (ban->end.place && ban->slot != slot) doorman__ban_leave(ban);
+    ban->slot = slot;
+    doorman__timer_set(&slot->bans, &ban->end, doorman__earlier(end, DOORMAN_NEVER - 1));
+}
+
 /* Removes a counter or a ban from its slot, and frees it. */
 static void doorman__permits_remove(doorman_permits *permits, doorman__slot *slot,
                                     doorman__counter *counter) {
     assert(!(counter->flags & DOORMAN__IN_USE));
     doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    bool is_ban = slot == doorman__permits_bans(permits);
     size_t bytes = doorman__counter_bytes(counter);
     doorman__chains_remove(&slot->nodes, &counter->node);
+    if (is_ban) {
+        bytes = doorman__ban_bytes(counter->key_bytes);
+        doorman__ban_leave(doorman__counter_ban(counter));
+        permits->ban_bytes -= bytes;
+    } else {
+        permits->counter_count--;
+    }
     assert(permits->node_bytes >= bytes);
     permits->node_bytes -= bytes;
-    if (slot != doorman__permits_bans(permits)) permits->counter_count--;
     if (place) {
         assert(place->counter_count > 0);
         place->counter_count--;
@@ -14152,17 +14708,27 @@ static void doorman__permits_remove(doorman_permits *permits, doorman__slot *slo
     DOORMAN_FREE(counter);
 }
 
-static void doorman__permits_drop(doorman_permits *permits, doorman__slot *slot,
-                                  doorman__counter *counter, doorman_permit_event_kind kind) {
+/* Removes a counter or a ban, and raises an event.
+ *   about   the kind of the event, its limit and its amount */
+static void doorman__permits_drop_as(doorman_permits *permits, doorman__slot *slot,
+                                     doorman__counter *counter, const doorman_permit_event *about) {
     doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
-    if (permits->options.on_event && slot != doorman__permits_bans(permits)) {
+    if (permits->options.event_kinds >> about->kind & 1) {
         char key[DOORMAN_ID_BYTES_MAX + 1];
         memcpy(key, doorman__counter_key(counter), counter->key_bytes);
         key[counter->key_bytes] = 0;
-        doorman__permits_event(permits, kind, place ? doorman__place_id(place) : NULL, key,
-                               slot->name, DOORMAN_NO_REASON, 0);
+        doorman__permits_event(permits, about->kind, place ? doorman__place_id(place) : NULL, key,
+                               about->limit, DOORMAN_NO_REASON, about->amount);
     }
     doorman__permits_remove(permits, slot, counter);
+}
+
+/* Removes a counter, and raises an event. */
+static void doorman__permits_drop(doorman_permits *permits, doorman__slot *slot,
+                                  doorman__counter *counter) {
+    const doorman_permit_event about = {.kind = DOORMAN_PERMIT_KEY_REMOVED, .limit = slot->name};
+    assert(slot != doorman__permits_bans(permits));
+    doorman__permits_drop_as(permits, slot, counter, &about);
 }
 
 /* ---- permits: places */
@@ -14374,8 +14940,14 @@ static bool doorman__permits_insert(doorman_permits *permits, doorman__slot *slo
     doorman__place *place = doorman__permits_place_of(permits, identity->tag);
     counter->node.tag = identity->tag;
     if (!doorman__chains_add(&slot->nodes, &counter->node, (uint32_t)identity->hash)) return false;
-    permits->node_bytes += doorman__counter_bytes(counter);
-    if (slot != doorman__permits_bans(permits)) permits->counter_count++;
+    size_t bytes = doorman__counter_bytes(counter);
+    if (slot == doorman__permits_bans(permits)) {
+        bytes = doorman__ban_bytes(counter->key_bytes);
+        permits->ban_bytes += bytes;
+    } else {
+        permits->counter_count++;
+    }
+    permits->node_bytes += bytes;
     if (place) place->counter_count++;
     return true;
 }
@@ -14486,7 +15058,7 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
                                    doorman__counter *counter) {
     bool failed = false;
     if (slot == doorman__permits_bans(permits)) {
-        bool ended = doorman__counter_state(counter)[0] <= (uint64_t)permits->at.now;
+        bool ended = doorman__counter_ban(counter)->end.at <= permits->at.now;
         if (ended) doorman__permits_remove(permits, slot, counter);
         return;
     }
@@ -14502,7 +15074,7 @@ static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot
                      !doorman__counter_counts(counter, limit, permits->at.now);
         if (!fresh) return;
     }
-    doorman__permits_drop(permits, slot, counter, DOORMAN_PERMIT_KEY_REMOVED);
+    doorman__permits_drop(permits, slot, counter);
 }
 
 /* Starts to load the counters of later buckets into the cache: first the buckets, then the first
@@ -14540,6 +15112,7 @@ static void doorman__permits_free_tops(doorman_permits *permits, doorman__slot *
 static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
     doorman__slot *slot = permits->slots[index];
     assert(!slot->limit && slot->nodes.count == 0 && slot->references == 0 && index > 0);
+    assert(slot->bans.count == 0);
     doorman__permits_free_tops(permits, slot);
     doorman__chains_uninit(&slot->nodes);
     DOORMAN_FREE(slot);
@@ -14550,7 +15123,8 @@ static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
 static void doorman__permits_next_slot(doorman_permits *permits) {
     doorman__slot *slot = permits->slots[permits->sweep_slot];
     slot->nodes.cursor = 0;
-    bool gone = permits->sweep_slot > 0 && !slot->limit && !slot->references && !slot->nodes.count;
+    bool gone = permits->sweep_slot > 0 && !slot->limit && !slot->references &&
+                !slot->nodes.count && !slot->bans.count;
     if (gone) {
         doorman__permits_free_slot(permits, permits->sweep_slot);
     } else {
@@ -14592,49 +15166,96 @@ static void doorman__permits_sweep_counters(doorman_permits *permits, size_t vis
 
 /* ---- permits: room for one more counter */
 
-/* How near a counter is to a fresh one. */
-static doorman_time doorman__permits_distance(doorman_permits *permits, doorman__slot *slot,
-                                              doorman__counter *counter) {
-    bool failed = false;
-    const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, &failed);
-    if (failed || counter->flags & DOORMAN__IN_USE) return DOORMAN_NEVER;
-    if (!limit && slot->kind == DOORMAN_CONCURRENCY) return DOORMAN_NEVER;
-    if (!limit) return -1;
-    /* another generation may have other tiers, so the state is not read */
-    if (counter->generation != (uint16_t)permits->generation) return 0;
-    if (counter->override_ > limit->override_count) return 0;
+/* Returns how much of its limit a counter has used, and of the refusals of a ban: 0 if it equals a
+ * fresh one, 1 if it refuses one unit now. */
+static double doorman__counter_use(const doorman_permits *permits,
+                                   const doorman_permit_limit *limit, doorman__counter *counter) {
     const doorman__meter meter = doorman__counter_meter(limit, counter);
-    bool holds = limit->kind == DOORMAN_CONCURRENCY && !doorman__meter_fresh(&meter, &permits->at);
-    if (holds) return DOORMAN_NEVER; /* holds point to the counter */
+    const uint64_t unit = (uint64_t)DOORMAN__UNIT;
+    double refused = 0, used = 1;
+    if (doorman__counter_counts(counter, limit, permits->at.now)) {
+        double refusals = (double)doorman__counter_refusals(counter)[0];
+        refused = doorman__min(1, refusals / limit->ban.refusals);
+    }
+    /* in its first window, a counter that equals a fresh one may be used up (P16) */
+    if (limit->empty_at_start && doorman__meter_fresh(&meter, &permits->at)) return refused;
+    doorman_time wait = 0;
+    uint64_t most = doorman__limit_parts(limit, doorman__figures_most(limit->kind, meter.figures));
+    uint64_t offer = doorman__meter_offer(&meter, DOORMAN_NEVER, &wait, &permits->at);
+    uint64_t least = most < unit ? most : unit;
+    if (offer && offer >= least) {
+        used = offer < most ? (double)(most - offer) / (double)most : 0;
+    }
+    return doorman__max(used, refused);
+}
+
+/* Returns the time until a counter equals a fresh one. */
+static doorman_time doorman__counter_rest(const doorman_permits *permits,
+                                          const doorman_permit_limit *limit,
+                                          doorman__counter *counter) {
+    const doorman__meter meter = doorman__counter_meter(limit, counter);
     doorman_time rest = doorman__meter_reset_after(&meter, &permits->at);
     if (!doorman__counter_counts(counter, limit, permits->at.now)) return rest;
     return doorman__later(rest, limit->ban.window);
 }
 
-/* Returns the counter that is nearest to a fresh one, among 8 that are sampled. Returns NULL if
- * there is none. */
-static doorman__counter *doorman__permits_victim(doorman_permits *permits, doorman__slot *slot) {
+/* A counter that may be evicted. */
+typedef struct doorman__victim {
+    doorman__counter *counter;         /* NULL: there is none */
+    const doorman_permit_limit *limit; /* NULL: the limit is gone, or does not use the counter */
+    double use;                        /* see doorman__counter_use */
+    doorman_time rest;                 /* until the counter equals a fresh one */
+} doorman__victim;
+
+/* Adapts a counter, so that its state is that of its present limit, and looks at it. The result has
+ * no counter if a hold or the present call points to the counter, or if memory runs out. */
+static doorman__victim doorman__permits_candidate(doorman_permits *permits, doorman__slot *slot,
+                                                  doorman__counter *counter) {
+    bool failed = false;
+    const doorman__victim none = {NULL, NULL, 0, 0};
+    if (counter->flags & DOORMAN__IN_USE) return none;
+    const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, &failed);
+    if (failed || (!limit && slot->kind == DOORMAN_CONCURRENCY)) return none;
+    if (!limit || doorman__limit_is_leased_rate(limit)) {
+        return (doorman__victim){counter, NULL, 0, 0};
+    }
+    counter = doorman__counter_adapt(permits, slot, limit, counter);
+    if (!counter) return none;
+    if (limit->kind != DOORMAN_CONCURRENCY) {
+        return (doorman__victim){counter, limit, doorman__counter_use(permits, limit, counter), 0};
+    }
+    const doorman__meter meter = doorman__counter_meter(limit, counter);
+    if (!doorman__meter_fresh(&meter, &permits->at)) return none; /* holds point to the counter */
+    return (doorman__victim){counter, limit, 0, 0};
+}
+
+/* Returns the counter that is nearest to a fresh one, among 8 that are sampled: first one without a
+ * limit, then the one that is used least, then the one that is fresh soonest. All counters of one
+ * window of the calendar are fresh at the same time, so the time alone does not tell them apart. */
+static doorman__victim doorman__permits_victim(doorman_permits *permits, doorman__slot *slot) {
     doorman__chain *samples[DOORMAN__EVICT_SAMPLES];
-    doorman__counter *best = NULL;
-    doorman_time least = DOORMAN_NEVER;
+    doorman__victim best = {NULL, NULL, 2, DOORMAN_NEVER};
     size_t count = doorman__chains_sample(&slot->nodes, &permits->random, samples);
     for (size_t i = 0; i < count; i++) {
-        doorman__counter *counter = (doorman__counter *)(void *)samples[i];
-        doorman_time distance = doorman__permits_distance(permits, slot, counter);
-        if (distance >= least) continue;
-        least = distance;
-        best = counter;
+        doorman__victim next =
+            doorman__permits_candidate(permits, slot, (doorman__counter *)(void *)samples[i]);
+        if (!next.counter || next.use > best.use) continue;
+        if (!next.limit) return next;
+        next.rest = doorman__counter_rest(permits, next.limit, next.counter);
+        if (next.use < best.use || next.rest < best.rest) best = next;
     }
     return best;
 }
 
-/* Evicts a counter. Returns false if there is none. Bans are in another table, so no ban is
- * evicted. */
+/* Evicts a counter. Returns false if there is none. */
 static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot) {
-    doorman__counter *best = doorman__permits_victim(permits, slot);
-    if (!best) return false;
+    const doorman__victim victim = doorman__permits_victim(permits, slot);
+    if (!victim.counter) return false;
     slot->totals.evicted++;
-    doorman__permits_drop(permits, slot, best, DOORMAN_PERMIT_KEY_EVICTED);
+    slot->totals.evicted_in_use += victim.use > 0;
+    const doorman_permit_event about = {
+        .kind = DOORMAN_PERMIT_KEY_EVICTED, .limit = slot->name, .amount = victim.use};
+    doorman__permits_drop_as(permits, slot, victim.counter, &about);
     return true;
 }
 
@@ -14653,16 +15274,54 @@ static bool doorman__permits_has_memory(const doorman_permits *permits, size_t b
     return used <= most && bytes <= most - used;
 }
 
+/* Ends the ban of a limit that ends first, before its end. Returns false if there is none.
+ *   slot   of the limit. The slot of the bans: those that an administrator has set */
+static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *slot) {
+    doorman__timer *first = doorman__timers_first(&slot->bans);
+    if (!first) return false;
+    doorman__slot *bans = doorman__permits_bans(permits);
+    doorman__ban *ban = DOORMAN__WITHIN(doorman__ban, end, first);
+    doorman__counter *counter = (doorman__counter *)(void *)ban - 1;
+    bool ended = first->at <= permits->at.now;
+    slot->totals.bans_evicted += !ended;
+    permits->bans_evicted += !ended;
+    if (ended) {
+        doorman__permits_remove(permits, bans, counter);
+    } else {
+        const doorman_permit_event about = {.kind = DOORMAN_PERMIT_BAN_EVICTED,
+                                            .limit = slot == bans ? NULL : slot->name};
+        doorman__permits_drop_as(permits, bans, counter, &about);
+    }
+    return true;
+}
+
+/* Does the same for the ban that ends first among those of all limits. */
+static bool doorman__permits_evict_any_ban(doorman_permits *permits) {
+    size_t found = 0;
+    doorman_time least = DOORMAN_NEVER;
+    doorman__slot *bans = doorman__permits_bans(permits);
+    if (bans->nodes.count == bans->bans.count) return false;
+    for (size_t i = 1; i < permits->slot_count; i++) {
+        doorman_time due = doorman__timers_due(&permits->slots[i]->bans);
+        if (due < least) found = i;
+        least = doorman__earlier(least, due);
+    }
+    return found && doorman__permits_evict_ban(permits, permits->slots[found]);
+}
+
 /* Makes room for one more counter of `bytes` bytes. Returns false if a bound forbids it (P19). */
 static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *slot,
                                        const doorman_permit_limit *limit, size_t bytes) {
     const doorman_permits_options *options = &permits->options;
     for (int i = 0; i < 64; i++) {
+        bool has_memory = doorman__permits_has_memory(permits, bytes);
         bool full = slot->nodes.count >= limit->max_keys ||
-                    permits->counter_count >= options->counter_max ||
-                    !doorman__permits_has_memory(permits, bytes);
+                    permits->counter_count >= options->counter_max || !has_memory;
         if (!full) return true;
-        if (limit->refuse_new || !doorman__permits_evict(permits, slot)) return false;
+        if (limit->refuse_new) return false;
+        bool done = doorman__permits_evict(permits, slot) ||
+                    (!has_memory && doorman__permits_evict_any_ban(permits));
+        if (!done) return false;
     }
     return false;
 }
@@ -14686,10 +15345,10 @@ struct doorman__charge {
     bool shadow, created;
     doorman_reason reason; /* not NO_REASON: the counter refuses */
     size_t first_item, item_count;
-    double minimum;   /* the sum of the minimums, in units */
+    double minimum;   /* the sum of the minimums in units, and then of what the items get */
     uint64_t need;    /* the sum of the minimums in parts, rounded up as the section says */
     uint64_t offer;   /* what the counter offers */
-    uint64_t spare;   /* what is left without debt, above the minimums and above `extra` */
+    uint64_t spare;   /* what is left without debt, above the minimums and above what items get */
     uint64_t granted; /* at least the sum of what the items get */
     double units;     /* the sum of what the items get, in units */
     uint64_t untaken; /* CONCURRENCY: what is taken from the counter, but by no item yet */
@@ -14706,8 +15365,9 @@ struct doorman__want {
     doorman__identity identity; /* only if there is a place */
     double cost, min, granted;  /* units */
     uint64_t parts;             /* what a counter of CONCURRENCY counts for `granted` */
-    bool unmatched;
-    doorman_time ban_rest; /* 0: not banned */
+    bool unmatched;             /* no template with limits matches */
+    bool rejected;              /* it is unmatched, and therefore refused */
+    doorman_time ban_rest;      /* 0: not banned */
     size_t charge_count;
     uint32_t charges[DOORMAN_LIMITS_MAX];
 };
@@ -14872,7 +15532,7 @@ static bool doorman__charge_find(doorman_permits *permits, doorman__charge *char
     doorman__counter *counter = doorman__slot_find(charge->slot, &charge->identity);
     if (counter && charge->identity.tag != DOORMAN__NO_PLACE &&
         doorman__counter_stale(counter, charge->since)) {
-        doorman__permits_drop(permits, charge->slot, counter, DOORMAN_PERMIT_KEY_REMOVED);
+        doorman__permits_drop(permits, charge->slot, counter);
         counter = NULL;
     }
     if (counter) {
@@ -14986,14 +15646,15 @@ static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want
         place ? place->template_ : doorman__permits_template(permits, want->resource_id);
     if (!template_) {
         bool has_template = doorman__config_find(permits->config, want->resource_id) != NULL;
-        want->unmatched = has_template || permits->config->reject_unmatched;
+        want->unmatched = true;
+        want->rejected = has_template || permits->config->reject_unmatched;
     }
     if (template_) want->open = permits->open_slots[template_ - permits->config->templates];
     if (!place && template_ && template_->limit_count) {
         place = doorman__permits_add_place(permits, want->resource_id);
         if (!place) return false;
     }
-    if (!place || want->unmatched) return true;
+    if (!place || want->rejected) return true;
     want->place = place;
     want->identity = doorman__identity_of(permits, place, want->key);
     doorman__place_prefetch(place, &want->identity, DOORMAN__AHEAD_BUCKET);
@@ -15006,7 +15667,7 @@ static bool doorman__permits_prepare_item(doorman_permits *permits, size_t item,
     doorman__want *want = &permits->wants[item];
     if (!want->place) return true;
     doorman__counter *ban = doorman__permits_find_ban(permits, &want->identity);
-    doorman_time until = ban ? (doorman_time)doorman__counter_state(ban)[0] : 0;
+    doorman_time until = ban ? doorman__counter_ban(ban)->end.at : 0;
     if (until > permits->at.now) want->ban_rest = until - permits->at.now;
     if (want->ban_rest && !inspects) return true;
     return doorman__permits_add_charges(permits, item);
@@ -15062,18 +15723,27 @@ static doorman__meter doorman__charge_meter(const doorman_permits *permits,
     return meter;
 }
 
-/* Returns the largest sum of minimums that a counter accepts. */
+/* Returns the most that a counter grants to one permit. */
 static uint64_t doorman__charge_max_cost(const doorman__charge *charge) {
     double most = doorman__figures_most(charge->limit->kind, charge->figures);
     if (charge->limit->leased) most = DOORMAN_AMOUNT_MAX;
     if (charge->limit->has_max_cost) most = doorman__min(most, charge->limit->max_cost);
-    return doorman__parts_floor(doorman__min(most, DOORMAN_AMOUNT_MAX));
+    return doorman__parts_ceil(doorman__min(most, DOORMAN_AMOUNT_MAX));
+}
+
+/* Sets what is left above the minimums, and refuses minimums that the counter can never grant.
+ *   saved   what the counter offers without debt */
+static void doorman__charge_bound(doorman__charge *charge, uint64_t saved) {
+    const uint64_t max_cost = doorman__charge_max_cost(charge);
+    const uint64_t most = saved < max_cost ? saved : max_cost;
+    charge->spare = most > charge->need ? most - charge->need : 0;
+    if (charge->need > max_cost) charge->reason = DOORMAN_REASON_MAX_COST;
 }
 
 /* P7, P16: asks a counter of CONCURRENCY. It offers nothing while it learns, and while a permit
  * waits that comes before this one. */
 static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorman__charge *charge) {
-    uint64_t most = doorman__parts_floor(charge->figures->limit);
+    uint64_t most = doorman__limit_parts(charge->limit, charge->figures->limit);
     uint64_t held = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
     const doorman__hold_queue *queue =
         charge->counter ? doorman__counter_queue(charge->counter) : NULL;
@@ -15083,10 +15753,10 @@ static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorma
     }
     bool after = queue && doorman__timers_due(&queue->turns) < permits->holds.turn;
     charge->offer = held >= most || learns || after ? 0 : most - held;
-    charge->spare = charge->offer > charge->need ? charge->offer - charge->need : 0;
-    if (charge->need <= charge->offer) return;
-    charge->reason = learns ? DOORMAN_REASON_LEARNING : DOORMAN_REASON_CONCURRENCY;
-    if (charge->need > doorman__charge_max_cost(charge)) charge->reason = DOORMAN_REASON_MAX_COST;
+    if (charge->need > charge->offer) {
+        charge->reason = learns ? DOORMAN_REASON_LEARNING : DOORMAN_REASON_CONCURRENCY;
+    }
+    doorman__charge_bound(charge, charge->offer);
 }
 
 /* P17: asks a lease. It offers nothing if it is not in force. */
@@ -15100,19 +15770,18 @@ static void doorman__charge_evaluate_lease(const doorman_permits *permits,
             doorman__leased_meter(permits, charge->lease, charge->limit, units, room);
         charge->offer = doorman__meter_saved(&meter, &permits->at);
     }
-    charge->spare = charge->offer > charge->need ? charge->offer - charge->need : 0;
-    if (charge->need <= charge->offer) return;
-    charge->reason = live ? DOORMAN_REASON_RATE : DOORMAN_REASON_LEARNING;
-    bool full = !charge->lease && doorman__leased_is_full(permits, charge->limit);
-    if (full) charge->reason = DOORMAN_REASON_MAX_KEYS;
+    if (charge->need > charge->offer) {
+        bool full = !charge->lease && doorman__leased_is_full(permits, charge->limit);
+        charge->reason = live ? DOORMAN_REASON_RATE : DOORMAN_REASON_LEARNING;
+        if (full) charge->reason = DOORMAN_REASON_MAX_KEYS;
+    }
+    doorman__charge_bound(charge, charge->offer);
 }
 
 static void doorman__charge_evaluate(const doorman_permits *permits, doorman__charge *charge,
-                                     doorman_time wait_max) {
+                                     doorman_time max_wait) {
     if (doorman__limit_is_leased_rate(charge->limit)) {
         doorman__charge_evaluate_lease(permits, charge);
-        if (charge->need > doorman__charge_max_cost(charge))
-            charge->reason = DOORMAN_REASON_MAX_COST;
         return;
     }
     if (charge->limit->kind == DOORMAN_CONCURRENCY) {
@@ -15121,101 +15790,111 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
     }
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
-    charge->offer = doorman__meter_offer(&meter, wait_max, &charge->wait, &permits->at);
-    uint64_t saved = doorman__meter_saved(&meter, &permits->at);
-    charge->spare = saved > charge->need ? saved - charge->need : 0;
+    charge->offer = doorman__meter_offer(&meter, max_wait, &charge->wait, &permits->at);
     if (charge->need > charge->offer) charge->reason = DOORMAN_REASON_RATE;
-    if (charge->need > doorman__charge_max_cost(charge)) charge->reason = DOORMAN_REASON_MAX_COST;
+    doorman__charge_bound(charge, doorman__meter_saved(&meter, &permits->at));
 }
 
 /* Returns how long it takes until the counter of a refused charge offers enough. */
 static doorman_time doorman__charge_delay(const doorman_permits *permits,
-                                          const doorman__charge *charge, doorman_time wait_max) {
+                                          const doorman__charge *charge, doorman_time max_wait) {
     if (charge->limit->leased) {
         double units = doorman__parts_units(charge->need);
         if (charge->reason == DOORMAN_REASON_LEARNING) return DOORMAN_SECOND;
         return doorman__leased_retry_after(permits, charge->lease, units);
     }
     if (charge->reason == DOORMAN_REASON_LEARNING) {
-        return permits->holds.learns_until - permits->at.now;
+        return charge->own->learns_until - permits->at.now;
     }
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
-    return doorman__meter_delay(&meter, charge->need, wait_max, &permits->at);
+    return doorman__meter_delay(&meter, charge->need, max_wait, &permits->at);
 }
 
 /* Evaluates all charges. Returns whether the permit fits. */
 static bool doorman__permits_evaluate(doorman_permits *permits, size_t item_count,
-                                      doorman_time wait_max) {
+                                      doorman_time max_wait) {
     bool fits = true;
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
-        doorman__charge_evaluate(permits, charge, wait_max);
+        doorman__charge_evaluate(permits, charge, max_wait);
         fits = fits && (!charge->reason || charge->shadow);
     }
     for (size_t i = 0; i < item_count; i++) {
         const doorman__want *want = &permits->wants[i];
-        fits = fits && !want->unmatched && !want->ban_rest;
+        fits = fits && !want->rejected && !want->ban_rest;
     }
     return fits;
 }
 
 /* ---- permits: one decision, dividing what is offered (P2) */
 
-/* Returns how much more than its minimum an item asks for, in parts. */
-static uint64_t doorman__want_most(const doorman__want *want) {
-    return doorman__parts_ceil(want->cost - want->min);
-}
-
-/* Returns how much more than its minimum an item can get, in parts. */
-static uint64_t doorman__want_extra(const doorman_permits *permits, const doorman__want *want) {
-    const uint64_t most = doorman__want_most(want), unit = (uint64_t)DOORMAN__UNIT;
-    uint64_t extra = most;
-    for (size_t i = 0; i < want->charge_count; i++) {
-        const doorman__charge *charge = &permits->charges[want->charges[i]];
-        if (!charge->shadow && charge->spare < extra) extra = charge->spare;
+/* Returns how many more parts a counter counts if an item gets `granted` units instead of its
+ * minimum. The sum is rounded up once. The items of a hold are each rounded up. */
+static uint64_t doorman__charge_more(const doorman__charge *charge, const doorman__want *want,
+                                     double granted) {
+    if (charge->limit->kind == DOORMAN_CONCURRENCY) {
+        return doorman__parts_ceil(granted) - doorman__parts_ceil(want->min);
     }
-    return extra < most ? extra / unit * unit : most;
+    uint64_t all = doorman__parts_ceil(charge->minimum + (granted - want->min));
+    return all > charge->granted ? all - charge->granted : 0;
 }
 
-/* Returns how much more than the minimum each item can get, if all items get the same. */
-static uint64_t doorman__permits_equal_extra(const doorman_permits *permits) {
-    const uint64_t unit = (uint64_t)DOORMAN__UNIT;
-    uint64_t extra = doorman__want_most(&permits->wants[0]);
+/* Returns how much an item gets: all of its cost, or as many whole units above its minimum as all
+ * counters have to spare. */
+static double doorman__want_share(const doorman_permits *permits, const doorman__want *want) {
+    bool fits = true;
+    uint64_t spare = UINT64_MAX;
+    for (size_t i = 0; want->cost > want->min && i < want->charge_count; i++) {
+        const doorman__charge *charge = &permits->charges[want->charges[i]];
+        if (charge->shadow) continue;
+        fits = fits && doorman__charge_more(charge, want, want->cost) <= charge->spare;
+        if (charge->spare < spare) spare = charge->spare;
+    }
+    if (fits) return want->cost;
+    return doorman__min(want->cost, want->min + (double)(spare / (uint64_t)DOORMAN__UNIT));
+}
+
+/* Returns how many whole units more than the minimum each item can get, if all items get the
+ * same. */
+static double doorman__permits_equal_extra(const doorman_permits *permits) {
+    const doorman__want *first = &permits->wants[0];
+    double extra = first->cost - first->min;
     for (size_t i = 0; i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
-        uint64_t each = charge->spare / charge->item_count / unit * unit;
-        if (!charge->shadow && each < extra) extra = each;
+        uint64_t each = charge->spare / charge->item_count / (uint64_t)DOORMAN__UNIT;
+        if (!charge->shadow) extra = doorman__min(extra, (double)each);
     }
     return extra;
 }
 
-/* Gives an item some parts above its minimum. In shadow, a counter may have fewer to spare. */
-static void doorman__want_grant(doorman_permits *permits, doorman__want *want, uint64_t extra) {
+/* Gives an item its units. In shadow, a counter may have fewer to spare. */
+static void doorman__want_grant(doorman_permits *permits, doorman__want *want, double granted) {
     const uint64_t most = UINT64_MAX / 2;
-    bool whole = extra == doorman__want_most(want);
-    double units = want->min + doorman__parts_units(extra);
-    want->granted = whole ? want->cost : doorman__min(units, want->cost);
-    want->parts = doorman__parts_ceil(want->min) + extra;
+    want->granted = granted;
+    want->parts = doorman__parts_ceil(granted);
     for (size_t i = 0; i < want->charge_count; i++) {
         doorman__charge *charge = &permits->charges[want->charges[i]];
-        assert(charge->shadow || charge->spare >= extra);
-        charge->spare -= extra < charge->spare ? extra : charge->spare;
-        charge->granted = extra < most - charge->granted ? charge->granted + extra : most;
-        charge->units += want->granted;
+        charge->units += granted;
+        if (!(granted > want->min)) continue;
+        uint64_t more = doorman__charge_more(charge, want, granted);
+        assert(charge->shadow || charge->spare >= more);
+        charge->spare -= more < charge->spare ? more : charge->spare;
+        charge->granted = more < most - charge->granted ? charge->granted + more : most;
+        charge->minimum += granted - want->min;
     }
 }
 
 /* Precondition: the permit fits. */
 static void doorman__permits_divide(doorman_permits *permits, size_t count, bool equal) {
-    uint64_t same = equal ? doorman__permits_equal_extra(permits) : 0;
+    double same = equal ? doorman__permits_equal_extra(permits) : 0;
     for (size_t i = 0; i < permits->charge_count; i++) {
         permits->charges[i].granted = permits->charges[i].need;
     }
     for (size_t i = 0; i < count; i++) {
         doorman__want *want = &permits->wants[i];
-        uint64_t extra = equal ? same : doorman__want_extra(permits, want);
-        doorman__want_grant(permits, want, extra);
+        double granted = equal ? want->min + same : doorman__want_share(permits, want);
+        doorman__want_grant(permits, want, granted);
         assert(want->granted >= want->min && want->granted <= want->cost);
     }
 }
@@ -15349,10 +16028,44 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
 
 /* ---- permits: one decision, refusals and bans */
 
-/* Adds a ban that has already ended. Returns NULL if memory runs out. */
+/* Evicts a counter of the limit that has most of those that may evict. */
+static bool doorman__permits_evict_largest(doorman_permits *permits) {
+    doorman__slot *largest = NULL;
+    for (size_t i = 1; i < permits->slot_count; i++) {
+        doorman__slot *slot = permits->slots[i];
+        bool may = slot->kind != DOORMAN_CONCURRENCY && slot->limit && !slot->limit->refuse_new;
+        bool larger = slot->nodes.count > (largest ? largest->nodes.count : 0);
+        if (may && larger) largest = slot;
+    }
+    return largest && doorman__permits_evict(permits, largest);
+}
+
+/* Makes room for one more ban. Returns false if a bound forbids it (P20).
+ *   slot   of the limit that bans; the slot of the bans: an administrator does */
+static bool doorman__permits_make_ban_room(doorman_permits *permits, doorman__slot *slot,
+                                           size_t bytes) {
+    const size_t all_max = permits->options.counter_max;
+    const size_t bytes_max = permits->options.memory_max / 2;
+    doorman__slot *bans = doorman__permits_bans(permits);
+    for (int i = 0; i < 64; i++) {
+        bool own_full = slot->limit && slot->bans.count >= slot->limit->max_keys;
+        bool full = bans->nodes.count >= all_max || bytes > bytes_max ||
+                    permits->ban_bytes > bytes_max - bytes;
+        bool has_memory = doorman__permits_has_memory(permits, bytes);
+        if (!own_full && !full && has_memory) return true;
+        bool done = own_full && doorman__permits_evict_ban(permits, slot);
+        if (!done && !full && !own_full) done = doorman__permits_evict_largest(permits);
+        if (!done) done = doorman__permits_evict_any_ban(permits);
+        if (!done && slot == bans) done = doorman__permits_evict_ban(permits, slot);
+        if (!done) return false;
+    }
+    return false;
+}
+
+/* Adds a ban without an end. Returns NULL if memory runs out. */
 static doorman__counter *doorman__permits_add_ban(doorman_permits *permits,
                                                   const doorman__identity *of_key) {
-    doorman__counter *ban = doorman__counter_create(of_key, 1, 0);
+    doorman__counter *ban = doorman__counter_create(of_key, DOORMAN__BAN_WORDS, 0);
     if (!ban) return NULL;
     if (doorman__permits_insert(permits, doorman__permits_bans(permits), ban, of_key)) return ban;
     DOORMAN_FREE(ban);
@@ -15360,21 +16073,30 @@ static doorman__counter *doorman__permits_add_ban(doorman_permits *permits,
 }
 
 /* Starts a ban, or changes its end. Returns OK, OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a bound
- * forbids it. */
-static doorman_status doorman__permits_start_ban(doorman_permits *permits,
+ * forbids it. A ban in force that a limit makes longer stays with the limit, or the administrator,
+ * that has set it.
+ *   slot   as in doorman__permits_make_ban_room */
+static doorman_status doorman__permits_start_ban(doorman_permits *permits, doorman__slot *slot,
                                                  const doorman__identity *of_key,
                                                  doorman_time duration) {
-    const doorman_permits_options *options = &permits->options;
+    doorman__slot *bans = doorman__permits_bans(permits);
     doorman__counter *ban = doorman__permits_find_ban(permits, of_key);
-    if (!ban) {
-        size_t bytes = sizeof *ban + sizeof(uint64_t) + of_key->key_bytes;
-        bool full = doorman__permits_bans(permits)->nodes.count >= options->counter_max ||
-                    !doorman__permits_has_memory(permits, bytes);
-        if (full) return DOORMAN_RESOURCE_EXHAUSTED;
-        ban = doorman__permits_add_ban(permits, of_key);
+    bool in_force = ban && doorman__counter_ban(ban)->end.at > permits->at.now;
+    if (in_force && slot != bans) slot = doorman__counter_ban(ban)->slot;
+    if (!ban || doorman__counter_ban(ban)->slot != slot) {
+        size_t bytes = doorman__ban_bytes(of_key->key_bytes);
+        if (!doorman__permits_make_ban_room(permits, slot, bytes)) {
+            return DOORMAN_RESOURCE_EXHAUSTED;
+        }
+        if (!doorman__timers_reserve(&slot->bans, slot->bans.count + 1)) {
+            return DOORMAN_OUT_OF_MEMORY;
+        }
+        ban = doorman__permits_find_ban(permits, of_key); /* it may have been evicted */
+        if (!ban) ban = doorman__permits_add_ban(permits, of_key);
         if (!ban) return DOORMAN_OUT_OF_MEMORY;
     }
-    doorman__counter_state(ban)[0] = (uint64_t)doorman__after(permits->at.now, duration);
+    doorman_time end = doorman__after(permits->at.now, duration);
+    doorman__ban_enter(doorman__counter_ban(ban), slot, end);
     return DOORMAN_OK;
 }
 
@@ -15384,7 +16106,7 @@ static doorman_time doorman__charge_ban_duration(const doorman_permits *permits,
                                                  const doorman__charge *charge) {
     doorman_time duration = charge->limit->ban.duration, now = permits->at.now;
     doorman__counter *other = doorman__permits_find_ban(permits, &charge->identity);
-    doorman_time end = other ? (doorman_time)doorman__counter_state(other)[0] : now;
+    doorman_time end = other ? doorman__counter_ban(other)->end.at : now;
     return end - now > duration ? end - now : duration;
 }
 
@@ -15406,7 +16128,8 @@ static doorman_time doorman__charge_count_refusal(doorman_permits *permits,
     if (count[0] < ban->refusals) return 0;
     /* without room there is no ban yet, and the next refusal tries again */
     doorman_time duration = doorman__charge_ban_duration(permits, charge);
-    doorman_status status = doorman__permits_start_ban(permits, &charge->identity, duration);
+    doorman_status status =
+        doorman__permits_start_ban(permits, charge->own, &charge->identity, duration);
     if (status != DOORMAN_OK) return 0;
     count[0] = 0;
     doorman__charge_event(permits, charge, DOORMAN_PERMIT_BANNED, (double)duration / 1e9);
@@ -15447,12 +16170,21 @@ static void doorman__permits_count_key(doorman_permits *permits, doorman__slot *
         doorman__top_replace(top, index, want->resource_id, &want->identity);
     }
     top->counts[index]++;
+    top->entries[index].units += kind == DOORMAN_TOP_GRANTED ? want->granted : want->cost;
+}
+
+/* Counts an item without limits: its resource may be a typing error. */
+static void doorman__want_count_unmatched(doorman_permits *permits, const doorman__want *want) {
+    permits->unmatched++;
+    doorman__permits_event(permits, DOORMAN_PERMIT_UNMATCHED, want->resource_id, want->key, NULL,
+                           DOORMAN_NO_REASON, want->cost);
 }
 
 /* Counts a decision on the keys of all items. */
 static void doorman__permits_count_keys(doorman_permits *permits, size_t count, bool granted) {
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
+        if (want->unmatched) doorman__want_count_unmatched(permits, want);
         for (size_t j = 0; j < want->charge_count; j++) {
             const doorman__charge *charge = &permits->charges[want->charges[j]];
             doorman_top_kind kind = charge->reason ? DOORMAN_TOP_REFUSED : DOORMAN_TOP_GRANTED;
@@ -15527,13 +16259,13 @@ static void doorman__refusal_add(doorman__refusal *best, doorman__refusal given)
 
 /* Finds the refusal that is named. */
 static doorman__refusal doorman__permits_worst(const doorman_permits *permits, size_t count,
-                                               doorman_time wait_max) {
+                                               doorman_time max_wait) {
     doorman__refusal worst = {DOORMAN_NO_REASON, 0, NULL, 0};
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
         doorman__refusal unmatched = {DOORMAN_REASON_UNMATCHED, i, NULL, 0};
         doorman__refusal banned = {DOORMAN_REASON_BANNED, i, NULL, want->ban_rest};
-        if (want->unmatched) doorman__refusal_add(&worst, unmatched);
+        if (want->rejected) doorman__refusal_add(&worst, unmatched);
         if (want->ban_rest) doorman__refusal_add(&worst, banned);
     }
     for (size_t i = 0; i < permits->charge_count; i++) {
@@ -15541,7 +16273,7 @@ static doorman__refusal doorman__permits_worst(const doorman_permits *permits, s
         if (!charge->reason || charge->shadow) continue;
         doorman__refusal given = {charge->reason, charge->first_item, charge->limit->name, 0};
         bool waits = doorman__reason_waits(charge->reason);
-        if (waits) given.delay = doorman__charge_delay(permits, charge, wait_max);
+        if (waits) given.delay = doorman__charge_delay(permits, charge, max_wait);
         doorman__refusal_add(&worst, given);
     }
     assert(worst.reason != DOORMAN_NO_REASON);
@@ -15551,15 +16283,16 @@ static doorman__refusal doorman__permits_worst(const doorman_permits *permits, s
 /* P5: for how long the caller may refuse by itself. */
 static doorman_time doorman__permits_valid_for(const doorman_permits *permits, size_t count,
                                                const doorman__refusal *worst) {
+    const bool tells_time = doorman__reason_waits(worst->reason);
     if (count > 1) return 0;
-    for (size_t i = 0; i < permits->charge_count; i++) {
+    for (size_t i = 0; tells_time && i < permits->charge_count; i++) {
         const doorman__charge *charge = &permits->charges[i];
         bool counts = charge->limit->ban.refusals && charge->reason == DOORMAN_REASON_RATE;
         if (counts && !charge->shadow) return 0;
     }
     if (doorman__reason_holds(worst->reason)) return 0;
     bool soon = worst->reason == DOORMAN_REASON_MAX_HOLDS;
-    if (!doorman__reason_waits(worst->reason)) return soon ? 0 : DOORMAN_SECOND;
+    if (!tells_time) return soon ? 0 : DOORMAN_SECOND;
     return doorman__earlier(worst->delay, DOORMAN_SECOND);
 }
 
@@ -15574,15 +16307,16 @@ static void doorman__permit_name_ban(doorman_permit *out, const doorman__charge 
 }
 
 /* Counts all refusals of a permit, and names one. */
-static void doorman__permits_refuse(doorman_permits *permits, size_t count, doorman_time wait_max,
+static void doorman__permits_refuse(doorman_permits *permits, size_t count, doorman_time max_wait,
                                     bool inspects, doorman_permit *out) {
-    doorman__refusal worst = doorman__permits_worst(permits, count, wait_max);
+    doorman__refusal worst = doorman__permits_worst(permits, count, max_wait);
     out->reason = worst.reason;
     out->item_index = worst.item;
     out->limit = worst.limit;
     out->has_retry_after = doorman__reason_waits(worst.reason);
     out->retry_after = worst.delay;
     out->valid_for = doorman__permits_valid_for(permits, count, &worst);
+    const bool tells_time = out->has_retry_after; /* otherwise no ban counts the refusal (P4) */
     for (size_t i = 0; i < permits->charge_count && !inspects; i++) {
         doorman__charge *charge = &permits->charges[i];
         if (!charge->reason) continue;
@@ -15591,14 +16325,13 @@ static void doorman__permits_refuse(doorman_permits *permits, size_t count, door
         if (!charge->shadow) totals->refused[charge->reason]++;
         doorman__charge_event(permits, charge, DOORMAN_PERMIT_REFUSED, 0);
         doorman__charge_refuse_lease(permits, charge);
-        if (charge->shadow) continue;
+        if (charge->shadow || !tells_time) continue;
         doorman__permit_name_ban(out, charge, doorman__charge_count_refusal(permits, charge));
     }
     for (size_t i = 0; i < count && !inspects; i++) {
         const doorman__want *want = &permits->wants[i];
         if (want->ban_rest) doorman__want_count_ban(permits, want);
-        if (!want->unmatched) continue;
-        permits->unmatched++;
+        if (!want->rejected) continue;
         doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, want->resource_id, want->key, NULL,
                                DOORMAN_REASON_UNMATCHED, 0);
     }
@@ -15659,6 +16392,7 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
     detail.more_after = doorman__meter_more_after(&meter, &permits->at);
     detail.window = doorman__figures_window(charge->limit->kind, figures, permits->at.epoch);
     detail.shadow = charge->shadow;
+    detail.kind = charge->limit->kind;
     detail.moved_up = charge->tier_entered > 0;
     detail.refused = charge->reason != DOORMAN_NO_REASON;
     if (charge->limit->kind == DOORMAN_TIERS) {
@@ -15743,15 +16477,24 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    late copy of the request would take units from the source a second time. Its holder would
  *    still use them.
  * P10 A full release of a hold refuses the waiting permits of the same resource and key that have
- *    `share`, as SHARED. An end, a transfer and a partial release do not.
+ *    `share`, as SHARED: the work is done, and its result is there. An end, a transfer and a
+ *    partial release do not. A hold that ends has lost its holder, and the work is perhaps not
+ *    done. So the next permit that waits is granted, and its caller does the work. Its release
+ *    answers the others.
  * P11 A transfer is counted until it ends. It can only be seized. A repeated seizure by the same
  *    client returns the same hold.
  * Configurations (P15). A changed configuration counts all holds again, in new counters. So the
  *    call costs O(holds). Bounds on counters do not apply, and there are no events. Waiting permits
  *    enter the queue of the first limit that concerns them, and are decided again.
- * Learning (P16). Until learns_until, a renewal of an unknown hold is believed, within what is
- *    free. Other permits are refused as LEARNING, or wait. learns_until never changes, so no
- *    configuration shortens it.
+ * Learning (P16). A limit learns for as long as a hold of the predecessor may last that concerns
+ *    the limit: its longest time to live in any configuration so far, with the drift. Meanwhile it
+ *    refuses new permits as LEARNING, or lets them wait. A renewal of an unknown hold is believed,
+ *    within what is free, if all limits of CONCURRENCY that concern it learn: a hold ends with the
+ *    shortest time to live of its limits.
+ *       A change of the configuration can let another limit count a hold. So if the predecessor was
+ *    gone less than the longest time to live of all limits after a change, all limits learn for
+ *    this time. A change while limits learn lets all limits learn until the last one has learned.
+ *    No configuration shortens the learning.
  * Bounds (P19). A client has at most client_hold_max holds and transfers, used transfers included.
  * Many ends at once. A call ends at most 256 holds and waits, an update 1,000. The rest stays due.
  *    An acquire that lacks units ends up to 16 times 256 more, and stops when it fits. So 4,352
@@ -16442,7 +17185,7 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
 static doorman__charge *doorman__permits_lacking(doorman_permits *permits, size_t count) {
     doorman__charge *first = NULL;
     for (size_t i = 0; i < count; i++) {
-        if (permits->wants[i].unmatched || permits->wants[i].ban_rest) return NULL;
+        if (permits->wants[i].rejected || permits->wants[i].ban_rest) return NULL;
     }
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
@@ -16462,7 +17205,7 @@ static bool doorman__connection_has_room(const doorman_permits *permits, uint64_
                                          const doorman__wait *repeated) {
     const doorman__owner *owner =
         connection ? doorman__owner_find(permits, &connection, sizeof connection, true) : NULL;
-    return !owner || owner->wait_count < permits->options.connection_wait_max ||
+    return !owner || owner->wait_count < permits->options.connection_waiting_max ||
            (repeated && repeated->connection == owner);
 }
 
@@ -16477,8 +17220,8 @@ static bool doorman__permits_queue_full(const doorman_permits *permits,
     if (permits->holds.deciding) return false;
     const doorman__owner *owner =
         doorman__owner_find(permits, request->client_id, strlen(request->client_id), false);
-    return permits->holds.waiting.count >= options->wait_max ||
-           (owner && owner->wait_count >= options->client_wait_max) ||
+    return permits->holds.waiting.count >= options->waiting_max ||
+           (owner && owner->wait_count >= options->client_waiting_max) ||
            !doorman__connection_has_room(permits, request->connection, NULL);
 }
 
@@ -16703,7 +17446,7 @@ static bool doorman__hold_queue_fits(const doorman_permits *permits,
     assert(limit); /* a change of configuration makes new queues */
     if (doorman__permits_learns(permits, limit)) return false;
     double most = doorman__limit_figures(limit, queue->counter->override_)->limit;
-    uint64_t held = doorman__counter_state(queue->counter)[0], all = doorman__parts_floor(most);
+    uint64_t held = doorman__counter_state(queue->counter)[0], all = doorman__parts_ceil(most);
     if (limit->leased) all = doorman__leased_most(permits, limit, queue->counter);
     return held <= all && wait->need <= all - held;
 }
@@ -16809,11 +17552,22 @@ static void doorman__holds_end_due(doorman_permits *permits, size_t most) {
     }
 }
 
+/* Finds when the next limit has learned. */
+static void doorman__holds_find_learned(doorman_permits *permits) {
+    doorman_time next = DOORMAN_NEVER;
+    bool learns = permits->at.now < permits->holds.learns_until;
+    for (size_t i = 0; learns && i < permits->slot_count; i++) {
+        doorman_time until = permits->slots[i]->learns_until;
+        if (until > permits->at.now) next = doorman__earlier(next, until);
+    }
+    permits->holds.next_learned = next;
+}
+
 /* Ends at most so many holds and waits whose time has come, and serves the queues. */
 static void doorman__holds_settle(doorman_permits *permits, size_t most) {
     doorman__holds *holds = &permits->holds;
-    if (!holds->learned && permits->at.now >= holds->learns_until) {
-        holds->learned = true;
+    if (permits->at.now >= holds->next_learned) {
+        doorman__holds_find_learned(permits);
         doorman__hold *hold = holds->waiting.first;
         for (; hold; hold = hold->later) doorman__hold_queue_wake(permits, hold->wait->queue);
     }
@@ -16825,9 +17579,7 @@ static void doorman__holds_settle(doorman_permits *permits, size_t most) {
 static doorman_time doorman__holds_due(const doorman_permits *permits) {
     const doorman__holds *holds = &permits->holds;
     doorman_time due = doorman__timers_due(&holds->ends);
-    if (!holds->learned && holds->waiting.count) {
-        due = doorman__earlier(due, holds->learns_until);
-    }
+    if (holds->waiting.count) due = doorman__earlier(due, holds->next_learned);
     if (!holds->first_ready) return due;
     doorman_time again = holds->stuck ? doorman__after(permits->updated_at, DOORMAN_SECOND) : 0;
     return doorman__earlier(due, again);
@@ -17007,12 +17759,18 @@ static doorman_status doorman__permits_run(doorman_permits *permits,
 doorman_status doorman_permits_acquire(doorman_permits *permits,
                                        const doorman_permit_request *request, doorman_permit *out,
                                        doorman_error *error, doorman_time epoch, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
     return doorman__permits_run(permits, request, false, out, error, epoch, now);
 }
 
 doorman_status doorman_permits_inspect(doorman_permits *permits, const char *resource_id,
                                        const char *key, doorman_permit *out, doorman_error *error,
                                        doorman_time epoch, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!resource_id) return doorman__missing(error, "resource_id");
+    if (!out) return doorman__missing(error, "out");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
     return doorman__permits_run(permits, &request, true, out, error, epoch, now);
@@ -17030,7 +17788,7 @@ static uint64_t doorman__report_room(const doorman__meter *meter, const doorman_
     if (meter->limit->kind == DOORMAN_TIERS) {
         return doorman__tiers_offer(figures, meter->state, at->now);
     }
-    uint64_t most = 2 * doorman__parts_floor(figures->limit);
+    uint64_t most = 2 * doorman__parts_ceil(figures->limit);
     uint64_t used = doorman__meter_used(meter, at);
     return used < most ? most - used : 0;
 }
@@ -17123,6 +17881,9 @@ static doorman_status doorman__permits_charge_report(doorman_permits *permits, d
 doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
                                       const char *key, double cost, double *charged,
                                       doorman_error *error, doorman_time epoch, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!resource_id) return doorman__missing(error, "resource_id");
+    if (!charged) return doorman__missing(error, "charged");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
     doorman_status status = doorman__permits_check(permits, &request, error);
@@ -17144,11 +17905,13 @@ doorman_status doorman_permits_report(doorman_permits *permits, const char *reso
 
 /* ---- permits: reset */
 
+/* Ends a ban. Returns 1 if it was in force, otherwise 0. */
 static size_t doorman__permits_reset_ban(doorman_permits *permits,
                                          const doorman__identity *of_key) {
     doorman__counter *ban = doorman__permits_find_ban(permits, of_key);
+    bool in_force = ban && doorman__counter_ban(ban)->end.at > permits->at.now;
     if (ban) doorman__permits_remove(permits, doorman__permits_bans(permits), ban);
-    return ban ? 1 : 0;
+    return in_force ? 1 : 0;
 }
 
 /* Removes the counter of one limit. Returns how many counters were removed. */
@@ -17159,13 +17922,21 @@ static size_t doorman__permits_reset_limit(doorman_permits *permits, const doorm
     const doorman__identity identity = doorman__limit_identity(permits, limit, place, of_key);
     doorman__counter *counter = doorman__slot_find(slot, &identity);
     if (!counter || limit->kind == DOORMAN_CONCURRENCY) return 0; /* its units are still held */
-    doorman__permits_drop(permits, slot, counter, DOORMAN_PERMIT_KEY_REMOVED);
+    doorman__permits_drop(permits, slot, counter);
     return 1;
+}
+
+/* Returns whether a reset means a limit.
+ *   name   NULL: it means all limits per key */
+static bool doorman__reset_means(const doorman_permit_limit *limit, const char *name) {
+    return name ? strcmp(limit->name, name) == 0 : limit->per == DOORMAN_PER_KEY;
 }
 
 doorman_status doorman_permits_reset(doorman_permits *permits, const char *resource_id,
                                      const char *key, const char *limit, size_t *count,
                                      doorman_error *error) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!resource_id) return doorman__missing(error, "resource_id");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
     doorman_status status = doorman__permits_check(permits, &request, error);
@@ -17175,9 +17946,8 @@ doorman_status doorman_permits_reset(doorman_permits *permits, const char *resou
     if (!place) return doorman__no_memory(error);
     const doorman__identity of_key = doorman__identity_of(permits, place, key ? key : "");
     for (size_t i = 0; i < place->slot_count; i++) {
-        const doorman_permit_limit *each = &place->template_->limits[i];
-        bool wanted = limit ? strcmp(each->name, limit) == 0 : each->per == DOORMAN_PER_KEY;
-        if (wanted) removed += doorman__permits_reset_limit(permits, place, i, &of_key);
+        if (!doorman__reset_means(&place->template_->limits[i], limit)) continue;
+        removed += doorman__permits_reset_limit(permits, place, i, &of_key);
     }
     if (!limit) removed += doorman__permits_reset_ban(permits, &of_key);
     if (count) *count = removed;
@@ -17189,6 +17959,8 @@ doorman_status doorman_permits_reset(doorman_permits *permits, const char *resou
 doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
                                    const char *key, doorman_time duration, doorman_error *error,
                                    doorman_time epoch, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!resource_id) return doorman__missing(error, "resource_id");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
     doorman_status status = doorman__permits_check(permits, &request, error);
@@ -17206,7 +17978,7 @@ doorman_status doorman_permits_ban(doorman_permits *permits, const char *resourc
         (void)doorman__permits_reset_ban(permits, &of_key);
         return DOORMAN_OK;
     }
-    status = doorman__permits_start_ban(permits, &of_key, duration);
+    status = doorman__permits_start_ban(permits, doorman__permits_bans(permits), &of_key, duration);
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
     if (status != DOORMAN_OK) return doorman__fail(error, status, "there is no room for a ban");
     doorman__permits_event(permits, DOORMAN_PERMIT_BANNED, resource_id, key, NULL,
@@ -17274,6 +18046,26 @@ static bool doorman__hold_amounts_right(const doorman_permits *permits, const ch
     if (!hold || doorman__hold_is_transfer(hold)) return true;
     if (strcmp(doorman__owner_name(hold->owner), client_id) != 0) return true;
     return request->amount_count == hold->part_count;
+}
+
+/* Returns whether a transfer moves at most what each item has asked for. More was never held. Less
+ * may be held now: a late release, or a new master that had no room, may have taken units that the
+ * holder still has. So that is no error. Without such a hold, or if the transfer is repeated, the
+ * amounts have no effect. Of a hold that was learned, nobody knows what was asked for. A grain more
+ * is right, because an amount is rounded on its way. */
+static bool doorman__transfer_amounts_right(const doorman_permits *permits, const char *client_id,
+                                            const doorman_hold_request *request) {
+    const doorman__hold *hold = doorman__holds_find(permits, request->id);
+    if (!hold || hold->state != DOORMAN__HELD || hold->part_count != request->amount_count ||
+        !hold->request_id || strcmp(doorman__owner_name(hold->owner), client_id) != 0 ||
+        doorman__holds_find_request(permits, client_id, request->request_id)) {
+        return true;
+    }
+    for (size_t i = 0; i < request->amount_count; i++) {
+        double most = doorman__hold_parts(hold)[i].cost + 1 / DOORMAN__UNIT;
+        if (request->amounts[i] > most) return false;
+    }
+    return true;
 }
 
 /* Checks a request, and starts a call. */
@@ -17386,6 +18178,18 @@ static bool doorman__holds_read_claim(doorman_permits *permits,
     return room;
 }
 
+/* P16: returns whether all limits that concern a hold learn. If one has learned, the hold has
+ * ended, because it ends with the shortest time to live of its limits. */
+static bool doorman__permits_all_learn(const doorman_permits *permits) {
+    bool all = true;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        const doorman__charge *charge = &permits->charges[i];
+        if (charge->limit->kind != DOORMAN_CONCURRENCY || charge->limit->leased) continue;
+        all = all && permits->at.now < charge->own->learns_until;
+    }
+    return all;
+}
+
 /* Divides what is free among the items, in their order. Rates are not charged: the predecessor has
  * charged them. Nothing is free at a leased limit, because its holds have ended (P17). Limits in
  * shadow only bound what their counters can count. */
@@ -17393,7 +18197,7 @@ static void doorman__holds_believe(doorman_permits *permits, size_t count) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
         double limit = charge->limit->leased ? 0 : charge->figures->limit;
-        uint64_t most = doorman__parts_floor(charge->shadow ? DOORMAN__SUM_MAX : limit);
+        uint64_t most = doorman__parts_ceil(charge->shadow ? DOORMAN__SUM_MAX : limit);
         uint64_t held = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
         bool bound = charge->limit->kind == DOORMAN_CONCURRENCY;
         charge->reason = DOORMAN_NO_REASON;
@@ -17433,6 +18237,7 @@ static doorman_status doorman__holds_learn(doorman_permits *permits,
     *out = NULL;
     if (!doorman__holds_read_claim(permits, request)) return DOORMAN_OUT_OF_MEMORY;
     if (!doorman__permits_prepare(permits, request->item_count, true)) return DOORMAN_OUT_OF_MEMORY;
+    if (!doorman__permits_all_learn(permits)) return DOORMAN_OK;
     doorman__holds_believe(permits, request->item_count);
     doorman_status status = doorman__permits_create_counters(permits, &fits);
     if (status != DOORMAN_OK || !fits) return status;
@@ -17453,6 +18258,9 @@ static doorman_status doorman__holds_learn(doorman_permits *permits,
 doorman_status doorman_permits_renew(doorman_permits *permits, const doorman_hold_request *request,
                                      doorman_hold *out, doorman_error *error, doorman_time epoch,
                                      doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
     doorman_status status = doorman__hold_items_check(permits, request, error);
     if (status != DOORMAN_OK) return status;
     status = doorman__holds_begin(permits, request, DOORMAN__NEEDS_ID, error, epoch, now);
@@ -17512,6 +18320,9 @@ static void doorman__hold_release(doorman_permits *permits, doorman__hold *hold,
 doorman_status doorman_permits_release(doorman_permits *permits,
                                        const doorman_hold_request *request, doorman_hold *out,
                                        doorman_error *error, doorman_time epoch, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
     doorman_status status =
         doorman__holds_begin(permits, request, DOORMAN__NEEDS_ONE, error, epoch, now);
     if (status != DOORMAN_OK) return status;
@@ -17612,13 +18423,12 @@ static bool doorman__hold_moves(const doorman__hold *hold, const doorman_hold_re
     return false;
 }
 
-doorman_status doorman_permits_transfer(doorman_permits *permits,
-                                        const doorman_hold_request *request, doorman_hold *out,
-                                        doorman_error *error, doorman_time epoch,
-                                        doorman_time now) {
-    doorman_status status =
-        doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, epoch, now);
-    if (status != DOORMAN_OK) return status;
+#define DOORMAN__TRANSFER_RULE "must be at most what the item of the hold has asked for"
+
+/* Moves units that were checked. More than is held is not moved. */
+static doorman_status doorman__holds_move(doorman_permits *permits,
+                                          const doorman_hold_request *request, doorman_hold *out,
+                                          doorman_error *error) {
     doorman__hold *made =
         doorman__holds_find_request(permits, request->client_id, request->request_id);
     if (made && doorman__hold_is_transfer(made)) {
@@ -17630,13 +18440,29 @@ doorman_status doorman_permits_transfer(doorman_permits *permits,
         doorman__hold_gone(0, out);
         return DOORMAN_OK;
     }
-    status = doorman__hold_copy(permits, hold, request, &made);
+    doorman_status status = doorman__hold_copy(permits, hold, request, &made);
     if (status == DOORMAN_RESOURCE_EXHAUSTED) {
         return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
     }
     if (status != DOORMAN_OK) return doorman__no_memory(error);
     doorman__hold_transfer(permits, hold, made, request, out);
     return DOORMAN_OK;
+}
+
+doorman_status doorman_permits_transfer(doorman_permits *permits,
+                                        const doorman_hold_request *request, doorman_hold *out,
+                                        doorman_error *error, doorman_time epoch,
+                                        doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
+    doorman_status status =
+        doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, epoch, now);
+    if (status != DOORMAN_OK) return status;
+    if (!doorman__transfer_amounts_right(permits, request->client_id, request)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "amounts: " DOORMAN__TRANSFER_RULE);
+    }
+    return doorman__holds_move(permits, request, out, error);
 }
 
 /* Returns the transfer with an id, if it has not ended. */
@@ -17664,6 +18490,9 @@ static void doorman__hold_seize(doorman_permits *permits, doorman__hold *transfe
 doorman_status doorman_permits_seize(doorman_permits *permits, const doorman_hold_request *request,
                                      doorman_hold *out, doorman_error *error, doorman_time epoch,
                                      doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
     doorman_status status =
         doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, epoch, now);
     if (status != DOORMAN_OK) return status;
@@ -17699,6 +18528,7 @@ doorman_status doorman_permits_seize(doorman_permits *permits, const doorman_hol
 
 size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection, doorman_time epoch,
                               doorman_time now) {
+    if (!permits) return 0;
     doorman__moment_move(&permits->at, epoch, now);
     doorman__owner *owner = doorman__owner_find(permits, &connection, sizeof connection, true);
     size_t count = 0, left = owner ? owner->wait_count : 0;
@@ -17716,6 +18546,7 @@ size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection, doo
 
 bool doorman_permits_next_decision(doorman_permits *permits, uint64_t *ticket,
                                    doorman_permit *out) {
+    if (!permits || !ticket || !out) return false;
     doorman__holds *holds = &permits->holds;
     doorman__wait_free(holds->given);
     doorman__wait *wait = holds->given = holds->first_decision;
@@ -17742,6 +18573,7 @@ static const doorman__hold *doorman__hold_list_next(const doorman__hold_list *li
 
 bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *cursor,
                                doorman_permits_hold *out) {
+    if (!permits || !cursor || !out) return false;
     const doorman__hold *hold = doorman__hold_list_next(&permits->holds.granted, cursor);
     if (!hold) return false;
     bool held = hold->state == DOORMAN__HELD;
@@ -17759,6 +18591,7 @@ bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *c
 
 bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *cursor,
                                doorman_permits_wait *out) {
+    if (!permits || !cursor || !out) return false;
     const doorman__hold *hold = doorman__hold_list_next(&permits->holds.waiting, cursor);
     if (!hold) return false;
     const doorman__wait *wait = hold->wait;
@@ -18105,6 +18938,7 @@ static doorman__slot *doorman__permits_add_slot(doorman_permits *permits,
     permits->slots = (doorman__slot **)slots;
     doorman__slot *slot = room ? doorman__slot_create(template_, limit) : NULL;
     if (slot) permits->slots[permits->slot_count++] = slot;
+    if (slot && slot->kind == DOORMAN_CONCURRENCY) slot->learns_until = permits->holds.learns_until;
     return slot;
 }
 
@@ -18189,11 +19023,27 @@ static void doorman__permits_measure(doorman_permits *permits, const doorman_con
     }
 }
 
-/* Notes how long holds may last in a configuration, with the drift. Holds of earlier configurations
- * may last longer. If an operator restarts with a shorter time to live, learning_mode_duration says
- * for how long holds of the previous file may last. */
+/* Returns how long a hold of a limit may last, with the drift. */
+static doorman_time doorman__limit_longest(const doorman_permits *permits,
+                                           const doorman_template *template_,
+                                           const doorman_permit_limit *limit) {
+    doorman_time life = limit->figures.time_to_live;
+    for (size_t i = 0; i < limit->override_count; i++) {
+        life = doorman__later(life, limit->overrides[i].figures.time_to_live);
+    }
+    life += doorman__scale(life, permits->options.drift) + 1;
+    if (!template_->algorithm.has_learning_mode_duration) return life;
+    return doorman__later(life, template_->algorithm.learning_mode_duration);
+}
+
+/* Notes how long holds may last in a configuration. Holds of earlier configurations may last
+ * longer. If an operator restarts with a shorter time to live, learning_mode_duration says for how
+ * long holds of the previous file may last. Precondition: own_slots are those of `config`. */
 static void doorman__holds_note_life(doorman_permits *permits, const doorman_config *config) {
+    const doorman_time before = permits->holds.longest;
+    const bool changes = config != permits->config && before;
     permits->holds.configured = false;
+    if (changes) permits->holds.mixed_until = doorman__after(permits->at.now, before);
     for (size_t i = 0; i < config->template_count; i++) {
         const doorman_template *template_ = &config->templates[i];
         for (size_t j = 0; j < template_->limit_count; j++) {
@@ -18202,20 +19052,25 @@ static void doorman__holds_note_life(doorman_permits *permits, const doorman_con
             permits->holds.configured = permits->holds.configured || holds;
             permits->leases.has_gauges = permits->leases.has_gauges || (holds && limit->leased);
             if (!holds || limit->leased) continue;
-            doorman_time life = limit->figures.time_to_live;
-            for (size_t k = 0; k < limit->override_count; k++) {
-                life = doorman__later(life, limit->overrides[k].figures.time_to_live);
-            }
-            life += doorman__scale(life, permits->options.drift) + 1;
-            if (template_->algorithm.has_learning_mode_duration) {
-                life = doorman__later(life, template_->algorithm.learning_mode_duration);
-            }
-            permits->holds.longest = doorman__later(permits->holds.longest, life);
+            doorman__slot *slot = permits->own_slots[limit - config->limits];
+            doorman_time longest = doorman__limit_longest(permits, template_, limit);
+            slot->longest = doorman__later(slot->longest, longest);
+            permits->holds.longest = doorman__later(permits->holds.longest, longest);
         }
     }
 }
 
+/* A change of the configuration may let another limit count a hold that is not known yet. */
+static void doorman__holds_keep_learning(doorman_permits *permits) {
+    for (size_t i = 0; i < permits->own_count; i++) {
+        doorman__slot *slot = permits->own_slots[i];
+        if (slot->kind == DOORMAN_CONCURRENCY) slot->learns_until = permits->holds.learns_until;
+    }
+    doorman__holds_find_learned(permits);
+}
+
 doorman_status doorman_permits_configure(doorman_permits *permits, const doorman_config *config) {
+    if (!permits || !config) return DOORMAN_INVALID_ARGUMENT;
     if (!config) return DOORMAN_INVALID_ARGUMENT;
     doorman__slot **own = doorman__permits_make_slots(permits, config);
     if (!own) return DOORMAN_OUT_OF_MEMORY;
@@ -18231,6 +19086,7 @@ doorman_status doorman_permits_configure(doorman_permits *permits, const doorman
     doorman__holds_recounted(permits);
     doorman__holds_rename(permits, config);
     doorman__holds_note_life(permits, config);
+    if (permits->at.now < permits->holds.learns_until) doorman__holds_keep_learning(permits);
     permits->config = config;
     permits->generation++;
     doorman__permits_measure(permits, config);
@@ -18251,9 +19107,12 @@ static doorman_status doorman__permits_check_options(doorman_permits_options *ow
     if (!own->message_detail_max) own->message_detail_max = 100;
     if (!own->hold_max) own->hold_max = 1000000;
     if (!own->client_hold_max) own->client_hold_max = 10000;
-    if (!own->wait_max) own->wait_max = 10000;
-    if (!own->client_wait_max) own->client_wait_max = 1000;
-    if (!own->connection_wait_max) own->connection_wait_max = 100;
+    if (!own->waiting_max) own->waiting_max = 10000;
+    if (!own->client_waiting_max) own->client_waiting_max = 1000;
+    if (!own->connection_waiting_max) own->connection_waiting_max = 100;
+    if (own->event_kinds >> DOORMAN_PERMIT_EVENT_COUNT) wrong = "event_kinds: has an unknown kind";
+    if (!own->event_kinds) own->event_kinds = UINT32_MAX;
+    if (!own->on_event) own->event_kinds = 0;
     if (!(own->drift >= 0 && own->drift <= 1)) wrong = "drift: must be from 0 to 1";
     if (own->drift <= 0) own->drift = DOORMAN__DRIFT;
     if (!own->config) wrong = "config: must not be NULL";
@@ -18280,20 +19139,34 @@ static void doorman__permits_restart(doorman_permits *permits, doorman_time epoc
     permits->at.start_epoch = permits->at.epoch;
     permits->updated_at = now;
     permits->holds.learns_until = permits->options.learns_until;
-    permits->holds.learned = false;
+    permits->holds.next_learned = permits->options.learns_until;
+}
+
+static void doorman__permits_move_to(doorman_permits *permits, doorman_time epoch,
+                                     doorman_time now) {
+    doorman__moment_move(&permits->at, epoch, now);
 }
 
 /* P16: lets the permits learn the holds of a predecessor that had this configuration, or an earlier
  * one. */
 static void doorman__permits_learn(doorman_permits *permits, doorman_time predecessor_gone_at) {
     doorman__holds *holds = &permits->holds;
+    bool mixed = predecessor_gone_at < holds->mixed_until;
     assert(!holds->granted.count && !holds->waiting.count);
     holds->learns_until = 0;
-    if (holds->longest) holds->learns_until = doorman__after(predecessor_gone_at, holds->longest);
+    for (size_t i = 0; i < permits->own_count; i++) {
+        doorman__slot *slot = permits->own_slots[i];
+        doorman_time longest = slot->longest && mixed ? holds->longest : slot->longest;
+        slot->learns_until = longest ? doorman__after(predecessor_gone_at, longest) : 0;
+        holds->learns_until = doorman__later(holds->learns_until, slot->learns_until);
+    }
+    doorman__holds_find_learned(permits);
 }
 
 doorman_status doorman_permits_create(doorman_permits **out, const doorman_permits_options *options,
                                       doorman_error *error, doorman_time epoch, doorman_time now) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
     doorman_permits_options own = *options;
     doorman_status status = doorman__permits_check_options(&own, error);
     if (status != DOORMAN_OK) return status;
@@ -18324,12 +19197,15 @@ static void doorman__permits_clear(doorman_permits *permits) {
     doorman__chains_free_all(&permits->place_table);
     permits->place_count = permits->free_count = 0;
     for (size_t i = permits->slot_count; i-- > 0;) {
-        doorman__chains_free_all(&permits->slots[i]->nodes);
-        doorman__permits_free_tops(permits, permits->slots[i]);
-        if (i > 0 && !permits->slots[i]->limit) doorman__permits_free_slot(permits, i);
+        doorman__slot *slot = permits->slots[i];
+        doorman__chains_free_all(&slot->nodes);
+        doorman__timers_uninit(&slot->bans);
+        slot->bans = (doorman__timers){.heap = NULL};
+        doorman__permits_free_tops(permits, slot);
+        if (i > 0 && !slot->limit) doorman__permits_free_slot(permits, i);
     }
     permits->sweep_slot = 0;
-    permits->counter_count = permits->node_bytes = 0;
+    permits->counter_count = permits->node_bytes = permits->ban_bytes = 0;
 }
 
 void doorman_permits_destroy(doorman_permits *permits) {
@@ -18350,12 +19226,14 @@ void doorman_permits_destroy(doorman_permits *permits) {
 }
 
 doorman_time doorman_permits_due(const doorman_permits *permits) {
+    if (!permits) return DOORMAN_NEVER;
     bool empty = !permits->place_table.count && !permits->counter_count;
     doorman_time due = empty ? DOORMAN_NEVER : doorman__after(permits->updated_at, DOORMAN_SECOND);
     return doorman__earlier(due, doorman__holds_due(permits));
 }
 
 void doorman_permits_update(doorman_permits *permits, doorman_time epoch, doorman_time now) {
+    if (!permits) return;
     doorman__moment_move(&permits->at, epoch, now);
     permits->updated_at = permits->at.now;
     doorman__holds_settle(permits, DOORMAN__UPDATE_ENDS);
@@ -18364,6 +19242,9 @@ void doorman_permits_update(doorman_permits *permits, doorman_time epoch, doorma
 }
 
 void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out) {
+    if (!out) return;
+    memset(out, 0, sizeof *out);
+    if (!permits) return;
     *out = (doorman_permits_info){.counter_count = permits->counter_count,
                                   .ban_count = doorman__permits_bans(permits)->nodes.count,
                                   .resource_count = permits->place_table.count,
@@ -18373,11 +19254,13 @@ void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *
                                   .started_at = permits->at.start,
                                   .unmatched = permits->unmatched,
                                   .banned = permits->banned,
+                                  .bans_evicted = permits->bans_evicted,
                                   .bytes = doorman__permits_bytes(permits)};
 }
 
 bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *cursor,
                                 doorman_permits_limit *out) {
+    if (!permits || !cursor || !out) return false;
     cursor->at_end = cursor->position >= permits->own_count;
     if (cursor->at_end) return false;
     const doorman__slot *slot = permits->own_slots[cursor->position++];
@@ -18386,14 +19269,17 @@ bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *
     out->limit = slot->name;
     out->settings = slot->limit == &doorman__open_limit ? NULL : slot->limit;
     out->counter_count = slot->nodes.count;
+    out->ban_count = slot->bans.count;
     return true;
 }
 
 bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
                               doorman_top_kind kind, doorman_cursor *cursor,
                               doorman_permits_top *out, doorman_time now) {
+    if (!permits || !cursor || !out) return false;
     const doorman__top *top = NULL;
-    if (limit_index < permits->own_count) top = permits->own_slots[limit_index]->tops[kind];
+    bool known = limit_index < permits->own_count && (unsigned)kind < DOORMAN_TOP_COUNT;
+    if (known) top = permits->own_slots[limit_index]->tops[kind];
     size_t last = cursor->position ? (size_t)cursor->position - 1 : DOORMAN__TOP_NONE;
     size_t next = top ? doorman__top_next(top, last) : DOORMAN__TOP_NONE;
     unsigned halvings = top ? doorman__top_halvings(top, now) : 0;
@@ -18402,7 +19288,8 @@ bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index
     const doorman__top_entry *entry = &top->entries[next];
     cursor->position = next + 1;
     *out = (doorman_permits_top){entry->text, entry->text + strlen(entry->text) + 1,
-                                 top->counts[next] >> halvings, entry->error >> halvings};
+                                 top->counts[next] >> halvings, entry->error >> halvings,
+                                 entry->units / (double)(UINT64_C(1) << halvings)};
     return true;
 }
 
@@ -18569,14 +19456,18 @@ static bool doorman__permits_is_banned(const doorman_permits *permits, const cha
     const doorman__place *place = doorman__permits_find_place(permits, resource_id);
     if (!place) return false;
     const doorman__identity of_key = doorman__identity_of(permits, place, key ? key : "");
-    return doorman__permits_find_ban(permits, &of_key) != NULL;
+    doorman__counter *ban = doorman__permits_find_ban(permits, &of_key);
+    return ban && doorman__counter_ban(ban)->end.at > permits->at.now;
 }
 
-static bool doorman__template_has_limit(const doorman_template *template_, const char *name) {
-    for (size_t i = 0; i < template_->limit_count; i++) {
-        if (strcmp(template_->limits[i].name, name) == 0) return true;
+/* Returns the limit of a template with this name, or NULL.
+ *   template_   may be NULL */
+static const doorman_permit_limit *doorman__template_limit(const doorman_template *template_,
+                                                           const char *name) {
+    for (size_t i = 0; template_ && i < template_->limit_count; i++) {
+        if (strcmp(template_->limits[i].name, name) == 0) return &template_->limits[i];
     }
-    return false;
+    return NULL;
 }
 
 /* Checks that the entries of an INSPECT or RESET mean something: a typing error would otherwise
@@ -18589,7 +19480,13 @@ static doorman_status doorman__permits_check_limits(const doorman_permits *permi
         const char *text = request->method == DOORMAN_RELEASE
                                ? "keep: must have one amount for each item of the hold"
                                : "amount: must have one amount for each item of the hold";
-        if (doorman__hold_amounts_right(permits, request->holder_id, &request->holds[i])) continue;
+        if (doorman__hold_amounts_right(permits, request->holder_id, &request->holds[i])) {
+            if (request->method != DOORMAN_TRANSFER ||
+                doorman__transfer_amounts_right(permits, request->holder_id, &request->holds[i])) {
+                continue;
+            }
+            text = "amount: " DOORMAN__TRANSFER_RULE;
+        }
         return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT, "entry", i, text);
     }
     if (request->method != DOORMAN_INSPECT && request->method != DOORMAN_RESET) return DOORMAN_OK;
@@ -18602,7 +19499,7 @@ static doorman_status doorman__permits_check_limits(const doorman_permits *permi
             text = "resource_id: no template with limits matches this resource";
         } else if (!found->limit_count) {
             text = "resource_id: the list of limits of its template is empty";
-        } else if (entry->limit && !doorman__template_has_limit(found, entry->limit)) {
+        } else if (entry->limit && !doorman__template_limit(found, entry->limit)) {
             text = "limit: the template of this resource has no limit with this name";
         }
         bool has_limits = found && found->limit_count;
@@ -18691,7 +19588,65 @@ static doorman_status doorman__permits_answer_inspect(doorman_permits *permits,
     return doorman__permit_keep(arena, state) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
 }
 
-/* A report or a ban for which there is no room for one more counter has no effect. */
+/* Returns whether a key has a counter of a limit of its resource. */
+static bool doorman__permits_has_counter(doorman_permits *permits,
+                                         const doorman_permit_entry *entry, const char *limit) {
+    const doorman__place *place = doorman__permits_find_place(permits, entry->resource_id);
+    for (size_t i = 0; place && i < place->slot_count; i++) {
+        const doorman_permit_limit *each = &place->template_->limits[i];
+        if (strcmp(each->name, limit) != 0) continue;
+        doorman__identity key = doorman__identity_of(permits, place, entry->key ? entry->key : "");
+        key = doorman__limit_identity(permits, each, place, &key);
+        return doorman__slot_find(place->slots[i].slot, &key) != NULL;
+    }
+    return false;
+}
+
+/* Reads the state of a key before a reset, with the limits that the reset means. */
+static doorman_status doorman__permits_state_before(doorman_permits *permits,
+                                                    const doorman_permit_entry *entry,
+                                                    doorman_permit *state, doorman__arena *arena) {
+    const doorman_template *template_ = doorman__permits_template(permits, entry->resource_id);
+    doorman_status status = doorman_permits_inspect(permits, entry->resource_id, entry->key, state,
+                                                    NULL, permits->at.epoch, permits->at.now);
+    if (status != DOORMAN_OK) return status;
+    size_t kept = 0;
+    for (size_t i = 0; i < state->detail_count; i++) {
+        doorman_permit_detail detail = permits->details[i];
+        const doorman_permit_limit *limit = doorman__template_limit(template_, detail.limit);
+        if (!limit || !doorman__reset_means(limit, entry->limit)) continue;
+        detail.was_reset = detail.kind != DOORMAN_CONCURRENCY &&
+                           doorman__permits_has_counter(permits, entry, detail.limit);
+        permits->details[kept++] = detail;
+    }
+    state->detail_count = kept;
+    return doorman__permit_keep(arena, state) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+}
+
+/* Resets a key, or sets or ends a ban. A ban for which there is no room has no effect.
+ *   details   false: the state before is not wanted */
+static doorman_status doorman__permits_answer_reset(doorman_permits *permits,
+                                                    const doorman_permit_entry *entry,
+                                                    doorman_permit_result *out, bool details,
+                                                    doorman__arena *arena) {
+    memset(out, 0, sizeof *out);
+    if (entry->sets_ban) {
+        bool banned = doorman__permits_is_banned(permits, entry->resource_id, entry->key);
+        doorman_status status =
+            doorman_permits_ban(permits, entry->resource_id, entry->key, entry->ban, NULL,
+                                permits->at.epoch, permits->at.now);
+        out->count = status == DOORMAN_OK && (entry->ban || banned);
+        return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
+    }
+    doorman_status status = DOORMAN_OK;
+    if (details) status = doorman__permits_state_before(permits, entry, &out->state, arena);
+    if (status != DOORMAN_OK) return status;
+    return doorman_permits_reset(permits, entry->resource_id, entry->key, entry->limit, &out->count,
+                                 NULL);
+}
+
+/* Answers an entry of an INSPECT or a REPORT. A report for which there is no room for one more
+ * counter has no effect. */
 static doorman_status doorman__permits_answer_entry(doorman_permits *permits, doorman_method method,
                                                     const doorman_permit_entry *entry,
                                                     doorman_permit_result *out,
@@ -18701,21 +19656,9 @@ static doorman_status doorman__permits_answer_entry(doorman_permits *permits, do
     if (method == DOORMAN_INSPECT) {
         return doorman__permits_answer_inspect(permits, entry, &out->state, arena, epoch, now);
     }
-    if (method == DOORMAN_REPORT) {
-        doorman_status status = doorman_permits_report(
-            permits, entry->resource_id, entry->key, entry->cost, &out->charged, NULL, epoch, now);
-        return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
-    }
-    if (entry->sets_ban) {
-        size_t before = doorman__permits_bans(permits)->nodes.count;
-        doorman_status status = doorman_permits_ban(permits, entry->resource_id, entry->key,
-                                                    entry->ban, NULL, epoch, now);
-        out->count = before - doorman__permits_bans(permits)->nodes.count;
-        if (entry->ban) out->count = status == DOORMAN_OK;
-        return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
-    }
-    return doorman_permits_reset(permits, entry->resource_id, entry->key, entry->limit, &out->count,
-                                 NULL);
+    doorman_status status = doorman_permits_report(permits, entry->resource_id, entry->key,
+                                                   entry->cost, &out->charged, NULL, epoch, now);
+    return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
 }
 
 /* Copies what a result points to. Returns false if memory runs out. */
@@ -18749,7 +19692,8 @@ static doorman_status doorman__permits_answer_holds(doorman_permits *permits,
         } else if (request->method == DOORMAN_RELEASE) {
             status = doorman_permits_release(permits, &own, out, NULL, epoch, now);
         } else if (request->method == DOORMAN_TRANSFER) {
-            status = doorman_permits_transfer(permits, &own, out, NULL, epoch, now);
+            status = doorman__holds_begin(permits, &own, DOORMAN__NEEDS_BOTH, NULL, epoch, now);
+            if (status == DOORMAN_OK) status = doorman__holds_move(permits, &own, out, NULL);
         } else {
             status = doorman_permits_seize(permits, &own, out, NULL, epoch, now);
         }
@@ -18781,9 +19725,14 @@ static doorman_status doorman__permits_answer(doorman_permits *permits,
     doorman_permit_result *results =
         (doorman_permit_result *)doorman__arena_take(arena, count * sizeof *results);
     if (!results) return doorman__no_memory(error);
+    doorman__moment_move(&permits->at, epoch, now);
     for (size_t i = 0; i < count && status == DOORMAN_OK; i++) {
-        status = doorman__permits_answer_entry(permits, request->method, &request->entries[i],
-                                               &results[i], arena, epoch, now);
+        const doorman_permit_entry *entry = &request->entries[i];
+        bool details = i < permits->options.message_detail_max;
+        status = request->method == DOORMAN_RESET
+                     ? doorman__permits_answer_reset(permits, entry, &results[i], details, arena)
+                     : doorman__permits_answer_entry(permits, request->method, entry, &results[i],
+                                                     arena, epoch, now);
     }
     if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
     response->results = results;
@@ -18810,21 +19759,23 @@ struct doorman_limiter_map {
 doorman_status doorman_limiter_map_create(doorman_limiter_map **out,
                                           const doorman_limiter_map_options *options,
                                           doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
     doorman_limit limit;
     doorman_status status = doorman_limit_init(&limit, &options->limit, error);
     if (status != DOORMAN_OK) return status;
     if (limit.kind == DOORMAN_SLIDING_LOG) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "kind: must not be SLIDING_LOG");
     }
-    if (options->key_max > DOORMAN__COUNTERS_MAX) {
+    if (options->max_keys > DOORMAN__COUNTERS_MAX) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "key_max: must be at most 10,000,000");
+                             "max_keys: must be at most 10,000,000");
     }
     doorman_limiter_map *map = (doorman_limiter_map *)doorman__zalloc(sizeof *map);
     if (!map) return doorman__no_memory(error);
     map->options = *options;
     map->limit = limit;
-    if (!map->options.key_max) map->options.key_max = DOORMAN__MAX_KEYS;
+    if (!map->options.max_keys) map->options.max_keys = DOORMAN__MAX_KEYS;
 #ifdef DOORMAN_NNG
     bool has_seed = options->seed[0] || options->seed[1];
     if (!has_seed) (void)doorman__random_bits(map->options.seed, sizeof map->options.seed);
@@ -18849,6 +19800,10 @@ static doorman__entry *doorman__map_find(const doorman_limiter_map *map, uint32_
         if (!key_bytes || memcmp(entry + 1, key, key_bytes) == 0) return entry;
     }
     return NULL;
+}
+
+static bool doorman__map_key_valid(const void *key, size_t key_bytes) {
+    return key_bytes <= DOORMAN_ID_BYTES_MAX && (key || !key_bytes);
 }
 
 static uint32_t doorman__map_hash(const doorman_limiter_map *map, const void *key,
@@ -18906,7 +19861,7 @@ static bool doorman__map_evict(doorman_limiter_map *map, doorman_time now) {
 static doorman__entry *doorman__map_add(doorman_limiter_map *map, uint32_t hash, const void *key,
                                         size_t key_bytes, const doorman_limiter *limiter,
                                         doorman_time now) {
-    bool full = map->nodes.count >= map->options.key_max;
+    bool full = map->nodes.count >= map->options.max_keys;
     if (full && (map->options.refuse_new || !doorman__map_evict(map, now))) return NULL;
     doorman__entry *entry = (doorman__entry *)doorman__zalloc(sizeof *entry + key_bytes);
     if (!entry) return NULL;
@@ -18930,7 +19885,8 @@ static void doorman__map_refuse(doorman_result *out, const doorman_limit *limit,
 doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *key,
                                          size_t key_bytes, double n, doorman_result *out,
                                          doorman_time now) {
-    if (key_bytes > DOORMAN_ID_BYTES_MAX) {
+    if (!map) return doorman__impossible(out);
+    if (!doorman__map_key_valid(key, key_bytes)) {
         doorman__map_refuse(out, &map->limit, DOORMAN_IMPOSSIBLE);
         return DOORMAN_IMPOSSIBLE;
     }
@@ -18938,7 +19894,7 @@ doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *k
     doorman__map_sweep(map, 4, now);
     uint32_t hash = doorman__map_hash(map, key, key_bytes);
     doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
-    doorman_limiter limiter;
+    doorman_limiter limiter = {.state = {.words = {0, 0}}};
     (void)doorman_limiter_init(&limiter, &map->limit, NULL, now);
     doorman_result result;
     if (entry) limiter = entry->limiter;
@@ -18953,16 +19909,17 @@ doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *k
     return decision;
 }
 
-void doorman_limiter_map_release(doorman_limiter_map *map, const void *key, size_t key_bytes,
-                                 double n) {
-    if (key_bytes > DOORMAN_ID_BYTES_MAX) return;
+doorman_status doorman_limiter_map_release(doorman_limiter_map *map, const void *key,
+                                           size_t key_bytes, double n) {
+    if (!map || !doorman__map_key_valid(key, key_bytes)) return DOORMAN_INVALID_ARGUMENT;
     uint32_t hash = doorman__map_hash(map, key, key_bytes);
     doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
-    if (entry) doorman_limiter_release(&entry->limiter, &map->limit, n);
+    doorman_limiter unused = {.state = {.words = {0, 0}}};
+    return doorman_limiter_release(entry ? &entry->limiter : &unused, &map->limit, n);
 }
 
 bool doorman_limiter_map_reset(doorman_limiter_map *map, const void *key, size_t key_bytes) {
-    if (key_bytes > DOORMAN_ID_BYTES_MAX) return false;
+    if (!map || !doorman__map_key_valid(key, key_bytes)) return false;
     uint32_t hash = doorman__map_hash(map, key, key_bytes);
     doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
     if (entry) doorman__map_remove(map, entry);
@@ -18970,6 +19927,7 @@ bool doorman_limiter_map_reset(doorman_limiter_map *map, const void *key, size_t
 }
 
 size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, doorman_time now) {
+    if (!map) return 0;
     map->now = doorman__later(map->now, now);
     doorman__map_sweep(map, visits_max, map->now);
     return map->nodes.count;
@@ -19456,6 +20414,10 @@ doorman_throttle_result doorman_throttle_offer(doorman_throttle *throttle,
                                                const doorman_throttle_request *request,
                                                doorman_throttle_refusal *refusal,
                                                doorman_time now) {
+    if (!throttle || !request) {
+        if (refusal) *refusal = (doorman_throttle_refusal){0, DOORMAN_THROTTLE_BAD_REQUEST, 0};
+        return DOORMAN_THROTTLE_REFUSED;
+    }
     const doorman_throttle_options *options = &throttle->options;
     doorman_throttle_counters *counters = &throttle->counters;
     doorman_throttle_reason reason;
@@ -19490,6 +20452,7 @@ static double doorman__throttle_need(const doorman_throttle *throttle, uint32_t 
 }
 
 bool doorman_throttle_next(doorman_throttle *throttle, uint64_t *id, doorman_time now) {
+    if (!throttle || !id) return false;
     doorman__throttle_work(throttle, now);
     doorman_throttle_counters *counters = &throttle->counters;
     if (!counters->waiting || counters->running == throttle->options.concurrency) return false;
@@ -19516,6 +20479,7 @@ static void doorman__throttle_free(doorman_throttle *throttle, uint32_t index) {
 
 bool doorman_throttle_finish(doorman_throttle *throttle, uint64_t id, double cost,
                              doorman_time now) {
+    if (!throttle) return false;
     doorman__throttle_work(throttle, now);
     uint32_t index = doorman__throttle_find(throttle, id);
     if (index == DOORMAN__NO_SLOT) return false;
@@ -19538,6 +20502,7 @@ bool doorman_throttle_finish(doorman_throttle *throttle, uint64_t id, double cos
 }
 
 void doorman_throttle_update(doorman_throttle *throttle, doorman_time now) {
+    if (!throttle) return;
     doorman__throttle_work(throttle, now);
 }
 
@@ -19553,6 +20518,7 @@ static doorman_time doorman__throttle_starts_at(const doorman_throttle *throttle
 }
 
 doorman_time doorman_throttle_due(const doorman_throttle *throttle) {
+    if (!throttle) return DOORMAN_NEVER;
     if (!throttle->counters.waiting) return DOORMAN_NEVER;
     doorman_time limit = doorman__throttle_limit(throttle, throttle->ages.first);
     if (throttle->heap_count) {
@@ -19562,6 +20528,7 @@ doorman_time doorman_throttle_due(const doorman_throttle *throttle) {
 }
 
 bool doorman_throttle_next_refused(doorman_throttle *throttle, doorman_throttle_refusal *out) {
+    if (!throttle || !out) return false;
     uint32_t index = throttle->refusals.first;
     if (index == DOORMAN__NO_SLOT) return false;
     const doorman__queued *slot = &throttle->slots[index];
@@ -19574,6 +20541,9 @@ bool doorman_throttle_next_refused(doorman_throttle *throttle, doorman_throttle_
 }
 
 void doorman_throttle_read(const doorman_throttle *throttle, doorman_throttle_counters *out) {
+    if (!out) return;
+    memset(out, 0, sizeof *out);
+    if (!throttle) return;
     *out = throttle->counters;
     out->mean_cost = doorman__throttle_mean_cost(throttle);
     out->mean_service = (doorman_time)throttle->service.mean;
@@ -19584,6 +20554,9 @@ void doorman_throttle_read(const doorman_throttle *throttle, doorman_throttle_co
  * without an interval has no effect, so what was counted stays for the next report. */
 void doorman_throttle_report(doorman_throttle *throttle, doorman_time target,
                              doorman_overload_report *out, doorman_time now) {
+    if (!out) return;
+    memset(out, 0, sizeof *out);
+    if (!throttle) return;
     const doorman_throttle_counters *counters = &throttle->counters;
     const doorman_overload_report *last = &throttle->reported;
     uint64_t bad = counters->refused[DOORMAN_THROTTLE_BAD_REQUEST], refused = 0;
@@ -19666,6 +20639,8 @@ static void doorman__throttle_start(doorman_throttle *throttle, size_t slots) {
 doorman_status doorman_throttle_create(doorman_throttle **out,
                                        const doorman_throttle_options *options,
                                        doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
     doorman_throttle_options own = *options;
     const char *wrong = doorman__throttle_check(&own);
     if (wrong) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong);
@@ -19696,15 +20671,18 @@ void doorman_throttle_destroy(doorman_throttle *throttle) {
 enum { DOORMAN__RETRY_TENTHS = 100 };
 
 void doorman_retry_budget_init(doorman_retry_budget *budget) {
+    if (!budget) return;
     budget->tenths = DOORMAN__RETRY_TENTHS;
 }
 
 void doorman_retry_budget_first_try(doorman_retry_budget *budget) {
+    if (!budget) return;
     assert(budget->tenths <= DOORMAN__RETRY_TENTHS);
     if (budget->tenths < DOORMAN__RETRY_TENTHS) budget->tenths++;
 }
 
 bool doorman_retry_budget_retry(doorman_retry_budget *budget) {
+    if (!budget) return false;
     assert(budget->tenths <= DOORMAN__RETRY_TENTHS);
     if (budget->tenths < 10) return false;
     budget->tenths -= 10;
@@ -19747,22 +20725,32 @@ bool doorman_retry_budget_retry(doorman_retry_budget *budget) {
  *    for the capacity has changed.
  * K5 A resource that is opened twice is still one resource, with one limiter and the options of the
  *    first opening. A later opening reports the first option that differs. An opening with another
- *    kind of limiter (rate or gauge) fails. The last close releases the lease.
+ *    kind of limiter (rate or gauge) fails. The last close releases the lease. In an agent, the
+ *    release waits 0.1 s. If the resource is opened again in this time, it keeps its lease, and no
+ *    message is sent. doorman_agent_stop releases at once.
  * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
- *    an initial value, and stay between a minimum and a maximum. An idle resource keeps the
- *    minimum, so that its first call need not wait.
+ *    an initial value, and stay between a minimum and a maximum. An idle resource wants the
+ *    minimum. The minimum of a rate is 1 by default, so that its first call need not wait. The
+ *    minimum of a gauge is 0 by default, so that idle clients take no unit from others. A resource
+ *    with the minimum 0 wants at least 1 as soon as it is used, so its first call needs a request
+ *    to the server. Until then it has a lease of 0, so the server knows it all the same.
  * K7 A server cannot block or crash the application, whatever the server sends. The same is true if
  *    the server sends nothing.
  * L4 Use is measured in a moving window, in which newer amounts count more. Use consists of the
  *    units that were allowed, the units that were refused, and the units that callers wait for (see
  *    "demand"). With a steady demand, the wants settle within 10 % of the demand. Wants grow until
- *    the demand is met, or until the server has no more capacity.
+ *    the demand is met, or until the server has no more capacity. A gauge is idle when it had no
+ *    use for half a refresh interval, or for a window if that is shorter. So what an idle gauge
+ *    leaves reaches another holder within two refresh intervals. After a refusal that no later call
+ *    has followed with success, a gauge is idle only after a window.
  *
  * How soon a lease follows demand. A limiter that refuses units sets a flag of the client. The
  * client checks this flag every 0.2 s. If the flag is set, the client waits until 0.1 s have passed
- * since the refusal. After this wait, the client asks at once if the last response granted all
- * wants. Example: a resource is idle, and its capacity is free at the server. After the first
- * refusal, the resource gets its whole share within 250 ms and one round trip.
+ * since the refusal. This time shows the rate of a demand, so a gauge does not need it. Then the
+ * client asks at once if the last response granted all wants. Example: a resource is idle, and its
+ * capacity is free at the server. After the first refusal, the resource gets its whole share within
+ * 250 ms and one round trip. A call that waits for a gauge of an agent does not wait for the check
+ * of the flag either: the agent asks at once.
  *
  * An idle resource asks only for its minimum, even if its safe capacity is larger. The reason is
  * this: if no safe capacity is configured, the safe capacity is the capacity divided by the number
@@ -19812,11 +20800,18 @@ bool doorman_retry_budget_retry(doorman_retry_budget *budget) {
  * counts whether the request was allowed or refused. The estimator remembers n for ten windows. So
  * a caller that tries less often than once a window finds a lease that fits its request.
  *
+ * When units were in use for a request of n units of a gauge, the request is use like any other.
+ * Then n is remembered only until the gauge is idle.
+ *
  * A request for n units of a gauge may be larger than what the server can give. The estimator
  * assumes this after n has not fitted into the lease for two windows, although more was wanted. For
  * the next ten windows, requests of that size do not count as demand. If they counted, the resource
  * would take capacity from other clients without using it. Requests that are IMPOSSIBLE do not
  * count as demand either.
+ *
+ * Some bounds above are multiples of what a resource has, or of its minimum. With the minimum 0 and
+ * a lease of 0 they would be 0, and a resource would never ask for its first unit. So these bounds
+ * use 1 in place of a minimum of 0, and so do the wants of a resource that is not idle.
  *
  * While the server may have more, the estimator also looks at the counts between two samples. A
  * look can raise the wants to the rate of the requests that came after the first refusal. The wants
@@ -19837,7 +20832,8 @@ typedef struct doorman__reading {
     doorman_time at;
     /* the time of the first refusal since the last reading; NEVER: no refusal */
     doorman_time unmet_since;
-    uint64_t allowed, refused, gauge_refused; /* counts in 1/4096 of a unit; they wrap around */
+    /* counts in 1/4096 of a unit; they wrap around */
+    uint64_t allowed, refused, gauge_allowed, gauge_refused;
     /* rate: the largest request since the last sample; 0: none was above one unit */
     double largest;
     double gauge_largest;
@@ -19846,12 +20842,15 @@ typedef struct doorman__reading {
     double waiting_peak;  /* rate: the largest `waiting` since the last sample */
     double peak;          /* gauge: the most units in use since the last sample */
     double gauge_waiting; /* gauge: the units that callers wait for now */
+    double gauge_in_use;  /* gauge: the units in use now */
 } doorman__reading;
 
 /* What the responses of the server show. */
 typedef struct doorman__supply {
     double amount;  /* the capacity in force or the safe capacity: the larger of the two */
     bool exhausted; /* the server granted less than what was wanted */
+    /* a gauge that was not used for this long is idle; 0: it is idle after a window */
+    doorman_time idle_after;
 } doorman__supply;
 
 /* The demand in the interval between two samples. If the resource is a rate, `rate` is its
@@ -19902,6 +20901,7 @@ static void doorman__waiting_read(const doorman__waiting *waiting, doorman_count
 }
 
 typedef struct doorman__estimator {
+    bool is_gauge;
     double minimum, maximum;
     double initial; /* the minimum of the wants until initial_until */
     doorman_time window, initial_until;
@@ -19919,6 +20919,11 @@ typedef struct doorman__estimator {
     double ceiling; /* the capacity that the server granted when more was wanted */
     /* before this time, requests above `ceiling` do not count as demand */
     doorman_time ceiling_until;
+    bool gauge_served; /* so many units as gauge_largest were in use at the same time */
+    /* gauge: when a reading last showed use, and the last reading that was looked at for this */
+    doorman_time used_at, noted_at;
+    doorman_time refused_until; /* gauge: refused units count as use before this time */
+    uint64_t gauge_allowed, gauge_refused;
     double wants; /* the result of the estimate */
     bool unmet;   /* the last reading shows demand that was not met */
 } doorman__estimator;
@@ -19934,6 +20939,11 @@ static void doorman__estimator_init(doorman__estimator *estimator, const doorman
     estimator->largest_until = estimator->gauge_largest_until = estimator->ceiling_until = 0;
     estimator->short_since = DOORMAN_NEVER;
     estimator->largest = estimator->gauge_largest = 0;
+    estimator->gauge_served = false;
+    estimator->used_at = estimator->noted_at = first->at;
+    estimator->refused_until = 0;
+    estimator->gauge_allowed = first->gauge_allowed;
+    estimator->gauge_refused = first->gauge_refused;
     estimator->wants = estimator->initial;
     estimator->unmet = false;
 }
@@ -19947,6 +20957,43 @@ static const doorman__sample *doorman__estimator_sample_of(const doorman__estima
 static doorman_time doorman__estimator_due(const doorman__estimator *estimator) {
     doorman_time newest = estimator->samples[estimator->newest_sample].reading.at;
     return doorman__after(newest, estimator->window / 10);
+}
+
+/* Returns the least that a resource wants while it is used. Bounds that are multiples of the
+ * minimum use this amount. */
+static double doorman__estimator_base(const doorman__estimator *estimator) {
+    double least = estimator->minimum > 0 ? estimator->minimum : 1;
+    return doorman__min(least, estimator->maximum);
+}
+
+/* Returns how long a gauge has no use until it is idle. */
+static doorman_time doorman__estimator_idle_after(const doorman__estimator *estimator,
+                                                  const doorman__supply *supply) {
+    doorman_time after = estimator->window;
+    return supply->idle_after ? doorman__earlier(after, supply->idle_after) : after;
+}
+
+/* L4: returns whether the resource is a gauge that is idle. */
+static bool doorman__estimator_gauge_is_idle(const doorman__estimator *estimator,
+                                             const doorman__reading *reading,
+                                             const doorman__supply *supply) {
+    doorman_time after = doorman__estimator_idle_after(estimator, supply);
+    doorman_time at =
+        doorman__later(doorman__after(estimator->used_at, after), estimator->refused_until);
+    return estimator->is_gauge && reading->at >= at;
+}
+
+/* Notes whether a gauge was used since the last reading. */
+static void doorman__estimator_note_use(doorman__estimator *estimator,
+                                        const doorman__reading *reading) {
+    bool refused = reading->gauge_refused != estimator->gauge_refused;
+    bool used = reading->gauge_in_use > 0 || reading->gauge_allowed != estimator->gauge_allowed;
+    if (used || reading->gauge_waiting > 0) estimator->used_at = reading->at;
+    if (used) estimator->refused_until = 0;
+    if (refused) estimator->refused_until = doorman__after(reading->at, estimator->window);
+    estimator->noted_at = reading->at;
+    estimator->gauge_allowed = reading->gauge_allowed;
+    estimator->gauge_refused = reading->gauge_refused;
 }
 
 static double doorman__counted_units(uint64_t before, uint64_t after) {
@@ -20050,7 +21097,9 @@ static bool doorman__estimator_is_futile(doorman__estimator *estimator,
         at >= estimator->gauge_largest_until) {
         estimator->gauge_largest = reading->gauge_largest;
         estimator->gauge_largest_until = until;
+        estimator->gauge_served = false;
     }
+    if (reading->peak >= estimator->gauge_largest) estimator->gauge_served = true;
     bool is_short = supply->exhausted && estimator->gauge_largest > supply->amount;
     if (!is_short) estimator->short_since = DOORMAN_NEVER;
     if (is_short) estimator->short_since = doorman__earlier(estimator->short_since, at);
@@ -20075,15 +21124,21 @@ static void doorman__estimator_conclude(doorman__estimator *estimator,
     for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
         peak = doorman__max(peak, doorman__estimator_sample_of(estimator, age)->use.peak);
     }
+    if (doorman__estimator_gauge_is_idle(estimator, reading, supply)) {
+        peak = raised = 0;
+        if (estimator->gauge_served) estimator->gauge_largest = 0;
+    }
     if (!futile) peak = doorman__max(peak + reading->gauge_waiting, estimator->gauge_largest);
+    double base = doorman__estimator_base(estimator);
     if (supply->exhausted) {
-        double most = doorman__max(mean, doorman__max(estimator->minimum, supply->amount));
+        double most = doorman__max(mean, doorman__max(base, supply->amount));
         raised = doorman__min(raised, 8 * most);
         least = doorman__min(least, 8 * most);
     }
     /* Adds 5 %, so that noise does not cut a steady rate. */
     double wants = 1.05 * doorman__max(mean, doorman__estimator_recent(estimator));
     wants = doorman__max(doorman__max(wants, peak), doorman__max(raised, least));
+    if (wants > 0) wants = doorman__max(wants, base);
     estimator->wants = doorman__max(minimum, doorman__min(estimator->maximum, wants));
     assert(estimator->wants >= estimator->minimum && estimator->wants <= DOORMAN_AMOUNT_MAX);
 }
@@ -20100,10 +21155,11 @@ static void doorman__estimator_sample(doorman__estimator *estimator,
         workers = doorman__max(workers, sample->reading.waiting_peak);
     }
     doorman__estimator_remember(estimator, reading);
+    doorman__estimator_note_use(estimator, reading);
     bool futile = doorman__estimator_is_futile(estimator, reading, supply);
+    double base = doorman__estimator_base(estimator);
     doorman__sample sample = {.reading = *reading};
-    sample.use =
-        doorman__use_between(&last->reading, reading, workers, estimator->minimum, supply, futile);
+    sample.use = doorman__use_between(&last->reading, reading, workers, base, supply, futile);
     estimator->newest_sample = (estimator->newest_sample + 1) % DOORMAN__SAMPLES;
     if (estimator->sample_count < DOORMAN__SAMPLES) estimator->sample_count++;
     estimator->samples[estimator->newest_sample] = sample;
@@ -20119,12 +21175,13 @@ static void doorman__estimator_look(doorman__estimator *estimator, const doorman
                                     const doorman__supply *supply) {
     const doorman__reading *last = &estimator->looked;
     doorman__estimator_remember(estimator, reading);
+    doorman__estimator_note_use(estimator, reading);
     bool futile = doorman__estimator_is_futile(estimator, reading, supply);
     doorman_time since = doorman__earlier(reading->unmet_since, reading->at - DOORMAN__LOOK_MIN);
     doorman_time before = doorman__earlier(last->at, since);
     double seconds = (double)(reading->at - since) / (double)DOORMAN_SECOND;
     double all_seconds = (double)(reading->at - before) / (double)DOORMAN_SECOND;
-    double least = doorman__max(estimator->minimum, supply->amount);
+    double least = doorman__max(doorman__estimator_base(estimator), supply->amount);
     double refused = doorman__counted_units(last->refused, reading->refused);
     double allowed = doorman__counted_units(last->allowed, reading->allowed) / all_seconds;
     double first = doorman__max(doorman__max(1, last->largest), reading->largest);
@@ -20134,7 +21191,9 @@ static void doorman__estimator_look(doorman__estimator *estimator, const doorman
     if (all_wait) more = doorman__max(more, 7 * doorman__max(allowed, least));
     double gauge_refused = doorman__counted_units(last->gauge_refused, reading->gauge_refused);
     double raised = 1.05 * (allowed + more);
-    raised = doorman__max(raised, doorman__gauge_demand(reading, gauge_refused, least, supply));
+    double units = doorman__gauge_demand(reading, gauge_refused, least, supply);
+    raised = doorman__max(raised, units + reading->gauge_waiting);
+    if (refused > 0) raised = doorman__max(raised, doorman__estimator_base(estimator));
     if (futile) raised = 1.05 * allowed;
     if (reading->at < estimator->raised_until) raised = doorman__max(raised, estimator->raised);
     estimator->raised = raised;
@@ -20145,18 +21204,36 @@ static void doorman__estimator_look(doorman__estimator *estimator, const doorman
     doorman__estimator_conclude(estimator, reading, supply, futile);
 }
 
+/* Returns when to check whether a gauge has become idle. The time between two checks is a quarter
+ * of the time after which it is idle, because a check notices use only afterwards. */
+static doorman_time doorman__estimator_check_at(const doorman__estimator *estimator,
+                                                const doorman__supply *supply) {
+    if (!estimator->is_gauge || estimator->wants <= estimator->minimum) return DOORMAN_NEVER;
+    doorman_time pause = doorman__estimator_idle_after(estimator, supply) / 4;
+    return doorman__after(estimator->noted_at, doorman__later(pause, DOORMAN_SECOND / 100));
+}
+
+/* Checks between two samples whether a gauge has become idle. */
+static void doorman__estimator_check(doorman__estimator *estimator, const doorman__reading *reading,
+                                     const doorman__supply *supply) {
+    doorman__estimator_note_use(estimator, reading);
+    if (!doorman__estimator_gauge_is_idle(estimator, reading, supply)) return;
+    doorman__estimator_conclude(estimator, reading, supply, false);
+}
+
 /* ---- client: resources */
 
 struct doorman_client {
     doorman_upstream upstream;
-    doorman__table resources; /* the resources, by id */
-    doorman__timers wakes;    /* the times at which resources have work for the client */
-    doorman_time look_at;     /* when to check for refusals; see K1 */
-    size_t follow_use_count;  /* the number of resources whose wants follow use */
-    uint64_t hash_key[2];     /* the key of the hash function of `resources` (C8) */
-    uint8_t unmet;            /* a limiter has refused units since the last check; atomic */
-    bool kill_switch;         /* the kill switch is on */
-    bool notifying;           /* an on_change is running; atomic */
+    doorman__table resources;   /* the resources, by id */
+    doorman__timers wakes;      /* the times at which resources have work for the client */
+    doorman_time look_at;       /* when to check for refusals; see K1 */
+    size_t follow_use_count;    /* the number of resources whose wants follow use */
+    uint64_t hash_key[2];       /* the key of the hash function of `resources` (C8) */
+    uint8_t unmet;              /* a limiter has refused units since the last check; atomic */
+    doorman_time release_delay; /* how long a release waits for the next opening (K5) */
+    bool kill_switch;           /* the kill switch is on */
+    bool notifying;             /* an on_change is running; atomic */
     char client_id[DOORMAN_ID_BYTES_MAX + 1];
 };
 
@@ -20223,6 +21300,9 @@ static doorman_counts doorman__resource_counts(const doorman_client_resource *re
 
 void doorman_client_read(const doorman_client_resource *resource, doorman_resource_info *out,
                          doorman_time now) {
+    if (!out) return;
+    memset(out, 0, sizeof *out);
+    if (!resource) return;
     const doorman__held_lease *held = &resource->held;
     now = doorman__later(now, resource->client->upstream.now);
     bool leased = doorman__held_live(held, now);
@@ -20376,15 +21456,14 @@ static inline doorman_decision doorman__resource_try(doorman_client_resource *re
 
 doorman_decision doorman_client_try(doorman_client_resource *resource, double n,
                                     doorman_result *out, doorman_time now) {
+    if (!resource) return doorman__impossible(out);
     return doorman__resource_try(resource, n, out, now);
 }
 
 doorman_status doorman_client_release(doorman_client_resource *resource, double n) {
-    if (resource->kind != DOORMAN_GAUGE || !doorman__amount_valid(n)) {
-        return DOORMAN_INVALID_ARGUMENT;
-    }
-    doorman__gauge_release(&resource->gauge, n);
-    return DOORMAN_OK;
+    if (!resource) return DOORMAN_INVALID_ARGUMENT;
+    bool done = resource->kind == DOORMAN_GAUGE && doorman__gauge_release(&resource->gauge, n);
+    return done ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT;
 }
 
 /* ---- client: wants that follow use */
@@ -20417,7 +21496,9 @@ static void doorman__reading_of_rate(doorman__reading *reading, const doorman__r
 
 static void doorman__reading_of_gauge(doorman__reading *reading, const doorman__gauge *gauge,
                                       const doorman__waiting *waiting) {
+    reading->gauge_allowed = __atomic_load_n(&gauge->usage.allowed, __ATOMIC_RELAXED);
     reading->gauge_refused = doorman__usage_unmet(&gauge->usage);
+    reading->gauge_in_use = doorman__gauge_in_flight(gauge);
     reading->gauge_largest = doorman__counted(&gauge->usage.largest);
     reading->peak = doorman__counted(&gauge->peak);
     reading->gauge_waiting = doorman__waiting_units(waiting);
@@ -20462,7 +21543,8 @@ static doorman__supply doorman__resource_supply(const doorman_client_resource *r
     const doorman__held_lease *held = &resource->held;
     double safe = doorman__resource_known_safe_capacity(resource);
     return (doorman__supply){.amount = doorman__max(resource->published.capacity, safe),
-                             .exhausted = doorman__held_live(held, now) && !held->met};
+                             .exhausted = doorman__held_live(held, now) && !held->met,
+                             .idle_after = held->refresh_interval / 2};
 }
 
 static void doorman__resource_apply_wants(doorman_client_resource *resource, double wants,
@@ -20488,16 +21570,31 @@ static void doorman__resource_grow(doorman_client_resource *resource, doorman_ti
     doorman__held_grow(&resource->client->upstream, held, now);
 }
 
+/* Returns when to look at the counts after a refusal. A gauge has no rate that must be measured. */
 static doorman_time doorman__resource_look_at(const doorman_client_resource *resource) {
-    return doorman__after(doorman__resource_unmet_since(resource), DOORMAN__LOOK_MIN);
+    doorman_time since = doorman__resource_unmet_since(resource);
+    return resource->kind == DOORMAN_GAUGE ? since : doorman__after(since, DOORMAN__LOOK_MIN);
 }
 
 /* Returns when to update the wants next. If the server has no more capacity, refusals are only
  * processed with the next sample. */
 static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource) {
-    doorman_time due = doorman__estimator_due(&resource->estimator);
-    if (doorman__resource_supply(resource, resource->client->upstream.now).exhausted) return due;
+    doorman__supply supply = doorman__resource_supply(resource, resource->client->upstream.now);
+    const doorman__estimator *estimator = &resource->estimator;
+    doorman_time due = doorman__earlier(doorman__estimator_due(estimator),
+                                        doorman__estimator_check_at(estimator, &supply));
+    if (supply.exhausted) return due;
     return doorman__earlier(due, doorman__resource_look_at(resource));
+}
+
+/* L4: asks at once if a gauge that has become idle wants less than before. */
+static void doorman__resource_leave(doorman_client_resource *resource,
+                                    const doorman__reading *reading, const doorman__supply *supply,
+                                    doorman_time now) {
+    doorman__held_lease *held = &resource->held;
+    if (resource->wants >= held->requested_wants) return;
+    if (!doorman__estimator_gauge_is_idle(&resource->estimator, reading, supply)) return;
+    doorman__held_expedite(&resource->client->upstream, held, 0, now);
 }
 
 static void doorman__resource_update_wants(doorman_client_resource *resource, doorman_time now) {
@@ -20505,7 +21602,7 @@ static void doorman__resource_update_wants(doorman_client_resource *resource, do
     doorman__supply supply = doorman__resource_supply(resource, now);
     doorman_time due = doorman__estimator_due(estimator), look = DOORMAN_NEVER;
     if (!supply.exhausted) look = doorman__resource_look_at(resource);
-    if (now < due && now < look) return;
+    if (now < doorman__resource_update_wants_due(resource)) return;
     doorman__reading reading = doorman__resource_reading(resource, now);
     if (now >= look) {
         doorman__resource_looked(resource);
@@ -20516,7 +21613,9 @@ static void doorman__resource_update_wants(doorman_client_resource *resource, do
         doorman__resource_sampled(resource, &reading);
         doorman__estimator_sample(estimator, &reading, &supply);
     }
+    if (now < due && now < look) doorman__estimator_check(estimator, &reading, &supply);
     doorman__resource_apply_wants(resource, estimator->wants, now);
+    doorman__resource_leave(resource, &reading, &supply, now);
     doorman__resource_grow(resource, now);
 }
 
@@ -20606,6 +21705,8 @@ static doorman_status doorman__client_start(doorman_client *client,
 
 doorman_status doorman_client_create(doorman_client **out, const doorman_client_options *options,
                                      doorman_error *error, doorman_time now) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
     doorman_client_options own = *options;
     const char *rule = NULL;
 #ifdef DOORMAN_NNG
@@ -20639,7 +21740,10 @@ void doorman_client_destroy(doorman_client *client) {
     DOORMAN_FREE(client);
 }
 
-doorman_upstream *doorman_client_upstream(doorman_client *client) { return &client->upstream; }
+doorman_upstream *doorman_client_upstream(doorman_client *client) {
+    if (!client) return NULL;
+    return &client->upstream;
+}
 
 /* How often the client checks for refusals. A refusal is processed after the longer of two times:
  * this time and LOOK_MIN. Both times are less than the 250 ms that this section promises. */
@@ -20747,11 +21851,17 @@ static void doorman__resource_set_kill_switch(doorman_client_resource *resource,
 
 /* ---- client: the options of a resource */
 
+/* Returns what an idle resource wants (K6). */
+static double doorman__resource_wants_minimum(const doorman_resource_options *options) {
+    bool given = options->has_wants_minimum || options->wants_minimum > 0;
+    return given ? options->wants_minimum : options->kind == DOORMAN_GAUGE ? 0 : 1;
+}
+
 /* Checks the wants. This function and the next two return the first wrong field, and set *rule to
  * the rule that the field breaks. They return NULL if no field is wrong. */
 static const char *doorman__resource_check_wants(const doorman_resource_options *options,
                                                  const char **rule) {
-    double least = options->wants_minimum > 0 ? options->wants_minimum : 1;
+    double least = doorman__resource_wants_minimum(options);
     double most = options->wants_maximum > 0 ? options->wants_maximum : DOORMAN_AMOUNT_MAX;
     *rule = DOORMAN__AMOUNT_RULE;
     if (!doorman__amount_valid(options->wants)) return "wants";
@@ -20765,11 +21875,11 @@ static const char *doorman__resource_check_wants(const doorman_resource_options 
         *rule = "must be at most wants_maximum";
         if (options->wants > most) return "wants";
         *rule = "must be 0 if wants is set, because then they do not follow use";
-        if (options->wants_minimum > 0) return "wants_minimum";
+        if (options->has_wants_minimum || options->wants_minimum > 0) return "wants_minimum";
         if (options->wants_initial > 0) return "wants_initial";
         return options->window ? "window" : NULL;
     }
-    *rule = "must be at least wants_minimum (1 if that is 0)";
+    *rule = "must be at least wants_minimum (default: 1 for a rate, 0 for a gauge)";
     if (most < least) return "wants_maximum";
     if (options->wants_initial > 0 && options->wants_initial < least) return "wants_initial";
     *rule = "must be at most wants_maximum";
@@ -20832,7 +21942,7 @@ static doorman_resource_options doorman__resource_resolve(const doorman_resource
     doorman_resource_options all = *given;
     all.resource_id = NULL; /* valid only during the call */
     if (!given->has_priority) all.priority = 1;
-    if (given->wants_minimum <= 0) all.wants_minimum = 1;
+    all.wants_minimum = doorman__resource_wants_minimum(given);
     if (given->wants_maximum <= 0) all.wants_maximum = DOORMAN_AMOUNT_MAX;
     if (given->wants_initial <= 0) all.wants_initial = all.wants_minimum;
     if (!given->window) all.window = 10 * DOORMAN_SECOND;
@@ -20900,7 +22010,8 @@ static void doorman__resource_start_estimator(doorman_client_resource *resource,
     doorman__resource_looked(resource);
     doorman__resource_sampled(resource, &first);
     first.unmet_since = DOORMAN_NEVER;
-    resource->estimator = (doorman__estimator){.minimum = options->wants_minimum,
+    resource->estimator = (doorman__estimator){.is_gauge = resource->kind == DOORMAN_GAUGE,
+                                               .minimum = options->wants_minimum,
                                                .maximum = options->wants_maximum,
                                                .initial = options->wants_initial,
                                                .window = options->window};
@@ -20960,15 +22071,29 @@ static doorman_client_resource *doorman__client_add(doorman_client *client,
     return resource;
 }
 
+/* Decides when a lease is renewed that was closed a short time ago: as if it had not been closed,
+ * unless the new options ask for something else. Otherwise each opening would send a message. */
+static void doorman__resource_keep_renewal(doorman_client_resource *resource, int old_priority,
+                                           doorman_time now) {
+    doorman__held_lease *held = &resource->held;
+    doorman_upstream *upstream = &resource->client->upstream;
+    if (!doorman__held_live(held, now) || resource->options.priority != old_priority) return;
+    doorman__held_request_at(upstream, held, held->renew_at);
+    doorman__held_wants(upstream, held, resource->wants, now);
+}
+
 /* Opens a new resource, or a closed resource that is not released yet. A closed resource gets the
  * new options, and keeps its units in use. The resource also keeps its lease, unless the lease is
  * being released. */
 static void doorman__resource_reopen(doorman_client_resource *resource,
                                      const doorman_resource_options *options, doorman_time now) {
     doorman__held_lease *held = &resource->held;
+    int old_priority = resource->options.priority;
+    bool keeps = held->state == DOORMAN__HELD_CLOSING && resource->client->release_delay > 0;
     held->cut = false;
     if (doorman__held_ending(held)) doorman__held_reopen(&resource->client->upstream, held, now);
     doorman__resource_set_options(resource, options, now);
+    if (keeps) doorman__resource_keep_renewal(resource, old_priority, now);
     doorman__resource_publish(resource, now);
 }
 
@@ -20992,6 +22117,9 @@ static doorman_status doorman__resource_check_kind(const doorman_client_resource
 doorman_status doorman_client_open(doorman_client_resource **out, doorman_client *client,
                                    const doorman_resource_options *options, doorman_error *error,
                                    doorman_time now) {
+    if (!out) return doorman__missing(error, "out");
+    if (!client) return doorman__missing(error, "client");
+    if (!options) return doorman__missing(error, "options");
     now = doorman__upstream_now(&client->upstream, now);
     doorman_status status = doorman__resource_check(options, error);
     if (status != DOORMAN_OK) return status;
@@ -21011,17 +22139,20 @@ doorman_status doorman_client_open(doorman_client_resource **out, doorman_client
 }
 
 void doorman_client_close(doorman_client_resource *resource, doorman_time now) {
+    if (!resource) return;
     doorman_client *client = resource->client;
     now = doorman__upstream_now(&client->upstream, now);
     assert(resource->opened);
     if (--resource->opened) return;
     doorman__resource_move(resource, DOORMAN__CLOSING);
-    doorman__held_close(&client->upstream, &resource->held, now);
+    doorman__held_close(&client->upstream, &resource->held,
+                        doorman__after(now, client->release_delay), now);
     doorman__client_free_closed(client);
 }
 
 doorman_status doorman_client_set_wants(doorman_client_resource *resource, double wants,
                                         doorman_time now) {
+    if (!resource) return DOORMAN_INVALID_ARGUMENT;
     now = doorman__upstream_now(&resource->client->upstream, now);
     bool valid = doorman__amount_valid(wants) && wants <= resource->options.wants_maximum;
     if (!valid) return DOORMAN_INVALID_ARGUMENT;
@@ -21034,6 +22165,7 @@ doorman_status doorman_client_set_wants(doorman_client_resource *resource, doubl
 doorman_status doorman_client_report_overload(doorman_client_resource *resource,
                                               const doorman_overload_report *report,
                                               doorman_time now) {
+    if (!resource || !report) return DOORMAN_INVALID_ARGUMENT;
     const char *rule = NULL;
     now = doorman__upstream_now(&resource->client->upstream, now);
     if (doorman__overload_report_wrong(report, &rule)) return DOORMAN_INVALID_ARGUMENT;
@@ -21151,6 +22283,7 @@ static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
                                               .kind = doorman__leased_kind(limit),
                                               .has_priority = limit->has_priority,
                                               .priority = limit->priority,
+                                              .wants_initial = 1, /* for what was refused */
                                               .fallback = DOORMAN_PESSIMISTIC};
     if (!leases->client || doorman__leased_is_full(permits, limit)) return NULL;
     doorman__permit_lease *lease = (doorman__permit_lease *)doorman__zalloc(sizeof *lease);
@@ -21259,6 +22392,8 @@ static void doorman__leased_note_held(const doorman_permits *permits, doorman__p
     lease->used_at = permits->at.now;
     lease->place = place->node.tag;
     doorman__leased_set_held(lease, held);
+    /* any change of this count shows that the gauge is in use (L4) */
+    __atomic_fetch_add(&lease->resource->gauge.usage.allowed, 1, __ATOMIC_RELAXED);
 }
 
 /* Returns how long a hold may last from now on under one lease. A lease that has committed less
@@ -21524,7 +22659,7 @@ static void doorman__leased_work(doorman_server *server) {
 #define DOORMAN__MESSAGE_WAIT_MIN (DOORMAN_SECOND / 10)
 
 #define DOORMAN__BREAKER_FAILURES 5U
-#define DOORMAN__BREAKER_DOUBLINGS 5U       /* 1 s << 5 is more than 30 s */
+#define DOORMAN__BREAKER_DOUBLINGS 12U      /* 1 s << 12 is more than 3600 s */
 #define DOORMAN__BREAKER_DOUBLINGS_ALIVE 2U /* while servers answer: up to 4 s */
 #define DOORMAN__BREAKER_MAX (30 * DOORMAN_SECOND)
 
@@ -21941,14 +23076,13 @@ static bool doorman__request_equal_possible(const doorman_permit_request *reques
 
 /* Checks a permit as strictly as a server does, because an error concerns a whole message. */
 static doorman_status doorman__acquire_check(const doorman_permit_request *request,
-                                             doorman_time timeout, doorman_error *error) {
+                                             doorman_error *error) {
     size_t count = request->item_count, next = 0;
     const doorman__rule rules[] = {
         {!count || count > DOORMAN_PERMIT_ITEMS_MAX || !request->items,
          "item: must be a list of 1 to 100 items"},
         {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
-        {request->detail, "detail: must be false, because a permit client does not keep details"},
-        {timeout <= 0, "timeout: must be more than 0"}};
+    };
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     doorman_permit_request own = *request;
     own.client_id = NULL; /* the client sets it, and the request_id */
@@ -21977,11 +23111,14 @@ static doorman_status doorman__policy_check(const doorman_permit_policy *policy,
         {!is_local && local, "local: must be NULL, except for FAIL_LOCAL"},
         {local && (local->kind == DOORMAN_SLIDING_LOG || local->kind == DOORMAN_CONCURRENCY),
          "local.kind: must be TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW"},
-        {local && !doorman__equal(local->debt_max, 0), "local.debt_max: must be 0"},
+        {local && local->max_debt, "local.max_debt: must be 0"},
         {!(policy->drift >= 0 && policy->drift <= 1), "drift: must be from 0 to 1"},
         {policy->prefetch &&
              (policy->prefetch < DOORMAN_SECOND / 1000 || policy->prefetch > 60 * DOORMAN_SECOND),
-         "prefetch: must be 0, or from 1 ms to 60 s"}};
+         "prefetch: must be 0, or from 1 ms to 60 s"},
+        {policy->max_pause &&
+             (policy->max_pause < DOORMAN_SECOND || policy->max_pause > 3600 * DOORMAN_SECOND),
+         "max_pause: must be 0, or from 1 s to 3600 s"}};
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     if (!text) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "permits.%s", text);
@@ -22823,7 +23960,8 @@ static void doorman__batch_return(doorman_permit_client *client, bool failed, do
 static void doorman__breaker_open(doorman_permit_client *client, doorman_time now) {
     doorman_upstream *upstream = &client->upstream;
     unsigned doublings = upstream->failures - DOORMAN__BREAKER_FAILURES;
-    doorman_time pause = doorman__earlier(DOORMAN_SECOND << doublings, DOORMAN__BREAKER_MAX);
+    doorman_time most = client->policy.max_pause ? client->policy.max_pause : DOORMAN__BREAKER_MAX;
+    doorman_time pause = doorman__earlier(DOORMAN_SECOND << doublings, most);
     doorman__upstream_move(upstream, DOORMAN__BACKING_OFF);
     upstream->retry_at = doorman__after(now, pause);
     client->counts.pauses++;
@@ -22944,10 +24082,13 @@ static doorman_time doorman__batch_put(doorman_permit_client *client, doorman__c
 static doorman_time doorman__batch_fill(doorman_permit_client *client, const doorman__calls *from,
                                         doorman_time now) {
     doorman_time last = now;
-    size_t items = 0, bytes = 0;
+    size_t items = 0, bytes = 0, details = 0;
     assert(client->message_count == 0 && from->first);
     while (from->first && doorman__batch_fits(client, from->first, items, bytes)) {
         doorman__call *call = from->first;
+        /* a server takes 100 permits with detail in a message, and bounds its response */
+        if (call->request.detail) details += doorman__call_items(call);
+        if (details > DOORMAN_PERMIT_ITEMS_MAX && client->message_count) break;
         items += doorman__call_items(call);
         bytes += call->text_bytes;
         last = doorman__later(last, doorman__batch_put(client, call, now));
@@ -23047,13 +24188,15 @@ static bool doorman__permit_client_request(doorman_permit_client *client, doorma
 static bool doorman__decision_valid(const doorman_permit *permit, const doorman__call *call,
                                     const doorman__client_hold *hold) {
     if (!call && !hold) return true;
+    if (permit->detail_count && !permit->details) return false;
     size_t count = call ? call->request.item_count : hold->item_count;
     if (!permit->granted) {
         return (unsigned)permit->reason < DOORMAN_REASON_COUNT && permit->item_index < count &&
                doorman__duration_valid(permit->valid_for) &&
                (!permit->has_retry_after || doorman__duration_valid(permit->retry_after));
     }
-    if (permit->item_count != count || !doorman__duration_valid(permit->wait)) return false;
+    if (permit->item_count != count || !permit->items) return false;
+    if (!doorman__duration_valid(permit->wait)) return false;
     if (!doorman__duration_valid(permit->waited) || !doorman__duration_valid(permit->expires_in)) {
         return false;
     }
@@ -23073,6 +24216,7 @@ static bool doorman__hold_result_valid(const doorman_hold *result, const doorman
     if ((unsigned)result->reason >= DOORMAN_REASON_COUNT) return false;
     if (!doorman__duration_valid(result->expires_in)) return false;
     if (result->item_count > DOORMAN_PERMIT_ITEMS_MAX) return false;
+    if (result->item_count && !result->items) return false;
     if (renews && result->item_count != call->hold->item_count) return false;
     for (size_t i = 0; i < result->item_count; i++) {
         if (!doorman__amount_valid(result->items[i].amount)) return false;
@@ -23105,6 +24249,7 @@ static bool doorman__results_valid(const doorman_permit_client *client,
 static bool doorman__decisions_valid(const doorman_permit_client *client,
                                      const doorman_response *response) {
     if (response->method != client->upstream.method) return false;
+    if (!doorman__response_lists_given(response)) return false;
     if (response->method == DOORMAN_REPORT) return response->result_count == client->message_count;
     if (response->method != DOORMAN_ACQUIRE) return doorman__results_valid(client, response);
     if (response->permit_count != client->message_count) return false;
@@ -23139,6 +24284,21 @@ static void doorman__acquired_refusal(doorman_acquired *acquired, const doorman_
     doorman__limit_name_copy(acquired->limit, permit->limit);
 }
 
+/* Copies the figures of the limit that the caller is told about. */
+static void doorman__acquired_figures(doorman_acquired *acquired, const doorman_permit *permit) {
+    for (size_t i = 0; i < permit->detail_count; i++) {
+        const doorman_permit_detail *detail = &permit->details[i];
+        bool same_item = permit->granted || detail->item_index == permit->item_index;
+        if (!same_item || detail->shadow || !detail->limit) continue;
+        if (strcmp(detail->limit, acquired->limit) != 0) continue;
+        if (acquired->quota > 0 && detail->remaining >= acquired->remaining) continue;
+        acquired->quota = detail->most;
+        acquired->window = detail->window;
+        acquired->remaining = detail->remaining;
+        acquired->reset_after = detail->reset_after;
+    }
+}
+
 /* Processes the decision of a server. A wait begins when the response comes. It ends with the
  * timeout of the caller at the latest.
  *   sent_at   when the message was sent */
@@ -23168,6 +24328,7 @@ static void doorman__call_decide(doorman_permit_client *client, doorman__call *c
         doorman__acquired_refusal(acquired, permit);
         if (!call->attended) client->counts.bypassed++;
     }
+    if (call->request.detail) doorman__acquired_figures(acquired, permit);
     doorman_time ready = permit->granted ? doorman__after(now, permit->wait) : now;
     doorman_time end = doorman__earlier(ready, call->deadline);
     acquired->wait = ready - end;
@@ -23481,6 +24642,7 @@ static doorman_status doorman__lane_response(doorman_permit_client *client,
     }
     doorman__call *call = lane->call;
     bool valid = response->method == DOORMAN_ACQUIRE && response->permit_count == 1 &&
+                 doorman__response_lists_given(response) &&
                  doorman__decision_valid(response->permits, call, lane->hold);
     if (!valid) {
         doorman__lane_return(client, lane, true, now);
@@ -23510,6 +24672,7 @@ static void doorman__lane_free(doorman__permit_lane *lane) {
 
 doorman_status doorman_permit_client_add_lane(doorman_permit_client *client,
                                               doorman_upstream **out) {
+    if (!client || !out) return DOORMAN_INVALID_ARGUMENT;
     const char *addresses[DOORMAN__ADDRESSES_MAX];
     const doorman_upstream *main = &client->upstream;
     if (client->lane_count == DOORMAN_PERMIT_LANES_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
@@ -23557,6 +24720,8 @@ static doorman_status doorman__permit_client_start(doorman_permit_client *client
 doorman_status doorman_permit_client_create(doorman_permit_client **out,
                                             const doorman_client_options *options,
                                             doorman_error *error, doorman_time now) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
     doorman_client_options own = *options;
     const char *rule = NULL;
 #ifdef DOORMAN_NNG
@@ -23618,6 +24783,7 @@ void doorman_permit_client_destroy(doorman_permit_client *client) {
 }
 
 doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client) {
+    if (!client) return NULL;
     return &client->upstream;
 }
 
@@ -23670,17 +24836,21 @@ static doorman_status doorman__permit_client_add(doorman_permit_client *client,
                                                  doorman_time timeout, void *context,
                                                  doorman__call **out, doorman_error *error,
                                                  doorman_time now) {
-    doorman_status status = doorman__acquire_check(request, timeout, error);
+    doorman_status status = doorman__acquire_check(request, error);
     if (status != DOORMAN_OK) return status;
     now = doorman__upstream_now(&client->upstream, now);
     if (!doorman__permit_client_reserve(client, request->hold)) return doorman__no_memory(error);
     doorman__call *call = doorman__permit_create(client, request, context);
     if (!call) return doorman__no_memory(error);
-    call->deadline = doorman__after(now, timeout);
+    call->deadline = doorman__after(now, timeout > 0 ? timeout : client->message_timeout);
     if (client->policy.shadow || client->kill_switch) {
         doorman__permit_client_bypass(client, call, now);
     } else if (!doorman__stock_spend(client, call, now)) {
         doorman__call_start(client, call, now);
+    }
+    if (timeout <= 0 && call->state == DOORMAN__CALL_QUEUED) {
+        client->counts.timed_out++;
+        doorman__call_fall_back(client, call, now);
     }
     if (out) *out = call;
     return DOORMAN_OK;
@@ -23690,12 +24860,16 @@ doorman_status doorman_permit_client_acquire(doorman_permit_client *client,
                                              const doorman_permit_request *request,
                                              doorman_time timeout, void *context,
                                              doorman_error *error, doorman_time now) {
+    if (!client) return doorman__missing(error, "client");
+    if (!request) return doorman__missing(error, "request");
     return doorman__permit_client_add(client, request, timeout, context, NULL, error, now);
 }
 
 doorman_status doorman_permit_client_report(doorman_permit_client *client, const char *resource_id,
                                             const char *key, double cost, doorman_error *error,
                                             doorman_time now) {
+    if (!client) return doorman__missing(error, "client");
+    if (!resource_id) return doorman__missing(error, "resource_id");
     const doorman_permit_item item = {
         .resource_id = resource_id, .key = key, .cost = cost < 0 ? -cost : cost};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
@@ -23715,6 +24889,7 @@ doorman_status doorman_permit_client_report(doorman_permit_client *client, const
 
 bool doorman_permit_client_next(doorman_permit_client *client, void **context,
                                 doorman_acquired *out, doorman_time now) {
+    if (!client || !context || !out) return false;
     doorman__permit_client_work(client, now);
     doorman__call *call = client->decided.first;
     if (!call) return false;
@@ -23750,6 +24925,8 @@ static void doorman__call_revoke(doorman_permit_client *client, doorman__call *c
 doorman_status doorman_permit_client_release(doorman_permit_client *client,
                                              const doorman_hold_request *request,
                                              doorman_error *error, doorman_time now) {
+    if (!client) return doorman__missing(error, "client");
+    if (!request) return doorman__missing(error, "request");
     doorman_status status = doorman__client_hold_check(request, 1, error);
     if (status != DOORMAN_OK) return status;
     doorman__client_hold *hold = doorman__client_hold_find(client, request->id);
@@ -23861,6 +25038,8 @@ doorman_status doorman_permit_client_transfer(doorman_permit_client *client,
                                               const doorman_hold_request *request,
                                               doorman_time timeout, void *context,
                                               doorman_error *error, doorman_time now) {
+    if (!client) return doorman__missing(error, "client");
+    if (!request) return doorman__missing(error, "request");
     doorman__call *call = NULL;
     return doorman__permit_client_transfer(client, request, timeout, context, &call, error, now);
 }
@@ -23897,6 +25076,8 @@ doorman_status doorman_permit_client_seize(doorman_permit_client *client,
                                            const doorman_hold_request *request,
                                            doorman_time timeout, void *context,
                                            doorman_error *error, doorman_time now) {
+    if (!client) return doorman__missing(error, "client");
+    if (!request) return doorman__missing(error, "request");
     doorman__call *call = NULL;
     return doorman__permit_client_seize(client, request, timeout, context, &call, error, now);
 }
@@ -23912,15 +25093,17 @@ static void doorman__client_hold_describe(const doorman__client_hold *hold, door
 
 void doorman_permit_client_read_hold(const doorman_permit_client *client, uint64_t hold,
                                      doorman_held *out) {
-    const doorman__client_hold *found = doorman__client_hold_find(client, hold);
+    if (!out) return;
     memset(out, 0, sizeof *out);
     out->hold = hold;
     out->gone = true;
+    const doorman__client_hold *found = client ? doorman__client_hold_find(client, hold) : NULL;
     if (found) doorman__client_hold_describe(found, out);
 }
 
 bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_held *out,
                                        doorman_time now) {
+    if (!client || !out) return false;
     doorman__permit_client_work(client, now);
     doorman__client_hold *hold = client->first_change;
     if (!hold) return false;
@@ -23986,12 +25169,16 @@ static void doorman__permit_client_end_all(doorman_permit_client *client, doorma
 }
 
 void doorman_permit_client_kill_switch(doorman_permit_client *client, bool on) {
+    if (!client) return;
     if (on) doorman__permit_client_end_all(client, DOORMAN_OK);
     client->kill_switch = on;
 }
 
 void doorman_permit_client_read(const doorman_permit_client *client,
                                 doorman_permit_client_info *out) {
+    if (!out) return;
+    memset(out, 0, sizeof *out);
+    if (!client) return;
     const doorman_upstream *upstream = &client->upstream;
     *out = client->counts;
     out->failures = upstream->failure_count;
@@ -24009,6 +25196,7 @@ void doorman_permit_client_read(const doorman_permit_client *client,
  */
 
 doorman_time doorman_upstream_due(const doorman_upstream *upstream) {
+    if (!upstream) return DOORMAN_NEVER;
     doorman_permit_client *permits = upstream->permit_client;
     if (permits && upstream == &permits->upstream) return doorman__permit_client_due(permits);
     if (permits) return doorman__lane_due(permits, upstream);
@@ -24028,7 +25216,9 @@ static void doorman__upstream_work(doorman_upstream *upstream, doorman_time now)
 }
 
 bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out, doorman_time now) {
+    if (!out) return false;
     memset(out, 0, sizeof *out);
+    if (!upstream) return false;
     doorman__upstream_work(upstream, now);
     if (upstream->permit_client) {
         doorman__permit_lane *lane = doorman__lane_of(upstream);
@@ -24041,6 +25231,7 @@ bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out, 
 
 doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t sequence,
                                          const doorman_response *response, doorman_time now) {
+    if (!upstream || !response) return DOORMAN_INVALID_ARGUMENT;
     doorman_permit_client *permits = upstream->permit_client;
     if (permits) {
         doorman__permit_lane *lane = doorman__lane_of(upstream);
@@ -24052,6 +25243,7 @@ doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t se
 }
 
 void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
+    if (!upstream) return;
     doorman__permit_lane *lane = upstream->permit_client ? doorman__lane_of(upstream) : NULL;
     if (lane) {
         doorman__lane_failed(upstream->permit_client, lane, sequence, now);
@@ -25301,6 +26493,8 @@ static doorman_config_options doorman__read_config(const doorman__field *root) {
 doorman_status doorman_json_check_config(doorman_config **out, const char *text, size_t bytes,
                                          doorman_config_problem *problems, size_t room,
                                          size_t *count) {
+    bool has_text = text || !bytes || bytes > DOORMAN_MESSAGE_BYTES_MAX; /* too large: not read */
+    if (!count || (room && !problems) || !has_text) return DOORMAN_INVALID_ARGUMENT;
     doorman__problems list = {text, bytes, problems, room, 0};
     doorman__reader reader = {.problems = &list};
     doorman_config *config = NULL;
@@ -25325,6 +26519,8 @@ doorman_status doorman_json_check_config(doorman_config **out, const char *text,
 
 doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
                                    doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (bytes && !text) return doorman__missing(error, "text");
     doorman_config_problem first = {0, 0, {""}};
     size_t count = 0;
     doorman_status status =
@@ -25504,7 +26700,7 @@ static void doorman__read_permit_request(const doorman__field *field, doorman_pe
     doorman__field list;
     doorman__read(field, "max_wait?t equal?b detail?b item:o", &out->max_wait, &out->equal,
                   &out->detail, &list);
-    doorman__read(field, "request_id?i time_to_live?t priority?p share?b", &out->request_id,
+    doorman__read(field, "request_id?i time_to_live?d priority?p share?b", &out->request_id,
                   &out->time_to_live, &out->priority, &out->share);
     out->has_priority = true;
     out->items = *items;
@@ -25590,17 +26786,17 @@ static void doorman__read_hold_request(const doorman__field *field, doorman_meth
                                        doorman__hold_room *room, doorman_hold_request *out) {
     doorman__field list = {.reader = field->reader};
     if (method == DOORMAN_RENEW) {
-        doorman__read(field, "id:i time_to_live?t item?o", &out->id, &out->time_to_live, &list);
+        doorman__read(field, "id:i time_to_live?d item?o", &out->id, &out->time_to_live, &list);
         doorman__read_hold_items(&list, room, out);
     } else if (method == DOORMAN_RELEASE) {
         doorman__read(field, "id?i request_id?i keep?o", &out->id, &out->request_id, &list);
         doorman__read_hold_amounts(&list, room, out);
     } else if (method == DOORMAN_TRANSFER) {
-        doorman__read(field, "id:i request_id:i time_to_live?t amount?o", &out->id,
+        doorman__read(field, "id:i request_id:i time_to_live?d amount?o", &out->id,
                       &out->request_id, &out->time_to_live, &list);
         doorman__read_hold_amounts(&list, room, out);
     } else {
-        doorman__read(field, "transfer_id:i request_id:i time_to_live?t", &out->id,
+        doorman__read(field, "transfer_id:i request_id:i time_to_live?d", &out->id,
                       &out->request_id, &out->time_to_live);
     }
 }
@@ -25713,9 +26909,11 @@ static void doorman__read_capacity_response(const doorman__field *field,
                   &out->overload_target, &gets, &refused);
     if (refused.value) {
         doorman__read(&refused, "reason:o refresh_interval:t", &reason, &lease->refresh_interval);
-        out->outcome = (doorman_outcome)(doorman__read_choice(&reason, doorman__reasons, 3) + 1);
+        int index = doorman__read_choice(&reason, doorman__reasons, 3);
+        out->outcome = (doorman_outcome)((int)DOORMAN_TRY_LATER + index);
         return;
     }
+    out->outcome = DOORMAN_GRANTED;
     if (!gets.value) doorman__read_fail(&gets, "is missing");
     doorman__read(&gets, "id:i node:s capacity:a keep?a expires_in:t refresh_interval:t whole?b",
                   &lease->id, &lease->node, &lease->capacity, &lease->committed, &lease->expires_in,
@@ -25973,6 +27171,7 @@ typedef struct doorman__writer {
 } doorman__writer;
 
 void doorman_buffer_uninit(doorman_buffer *buffer) {
+    if (!buffer) return;
     DOORMAN_FREE(buffer->text);
     *buffer = (doorman_buffer){0};
 }
@@ -26185,7 +27384,8 @@ static void doorman__put_capacity_response(doorman__writer *out,
     }
     if (item_response->outcome != DOORMAN_GRANTED) {
         doorman__put(out, ",'refused':{'reason':%s,'refresh_interval':%t}",
-                     doorman__reasons[item_response->outcome - 1], gets->refresh_interval);
+                     doorman__reasons[item_response->outcome - DOORMAN_TRY_LATER],
+                     gets->refresh_interval);
         return;
     }
     doorman__put(out,
@@ -26365,6 +27565,7 @@ static void doorman__put_template(doorman__writer *out, const doorman_template *
 
 doorman_status doorman_json_write_config(const doorman_config_options *options,
                                          doorman_buffer *text) {
+    if (!options || !text) return DOORMAN_INVALID_ARGUMENT;
     doorman__writer out = doorman__put_start(text);
     doorman__put(&out, "{");
     if (options->reject_unmatched) doorman__put(&out, "'unmatched':%s,", "reject");
@@ -26797,6 +27998,7 @@ static void doorman__put_holder(doorman__writer *out, const doorman_request *req
 }
 
 doorman_status doorman_json_request(const doorman_request *request, doorman_buffer *text) {
+    if (!request || !text) return DOORMAN_INVALID_ARGUMENT;
     doorman__writer out = doorman__put_start(text);
     bool items = request->method != DOORMAN_DISCOVERY;
     if (doorman__method_has_permits(request->method)) {
@@ -26929,6 +28131,7 @@ static void doorman__exchange_forget(doorman_json_exchange *exchange) {
 }
 
 void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
+    if (!exchange) return;
     doorman__exchange_forget(exchange);
     doorman_buffer_uninit(&exchange->reply);
     doorman__arena_uninit(&exchange->arena);
@@ -26967,6 +28170,8 @@ static doorman_status doorman__exchange_check_administration(doorman_json_exchan
 
 doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const char *text,
                                           size_t bytes) {
+    if (!exchange) return DOORMAN_INVALID_ARGUMENT;
+    if (!text && bytes <= DOORMAN_MESSAGE_BYTES_MAX) text = "", bytes = 0;
     doorman__exchange_forget(exchange);
     doorman__reader reader = {.error = &exchange->error, .frame_bytes = exchange->frame_bytes};
     exchange->request = (doorman_request){.sequence = 0};
@@ -27032,6 +28237,7 @@ static void doorman__exchange_keep(doorman_json_exchange *exchange) {
  * method. */
 doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doorman_server *server,
                                             doorman_time now) {
+    if (!exchange || !server) return DOORMAN_INVALID_ARGUMENT;
     const doorman_request *request = &exchange->request;
     doorman_error below;
     below.text[0] = '\0'; /* the rest need not be cleared */
@@ -27080,6 +28286,7 @@ static doorman_permit *doorman__exchange_pending(const doorman_json_exchange *ex
 
 doorman_status doorman_json_exchange_settle(doorman_json_exchange *exchange, uint64_t ticket,
                                             const doorman_permit *decision) {
+    if (!exchange || !decision) return DOORMAN_INVALID_ARGUMENT;
     doorman_permit *permit = doorman__exchange_pending(exchange, ticket);
     if (!permit) return DOORMAN_NOT_FOUND;
     *permit = *decision;
@@ -27089,11 +28296,13 @@ doorman_status doorman_json_exchange_settle(doorman_json_exchange *exchange, uin
 }
 
 void doorman_json_exchange_undo(doorman_json_exchange *exchange) {
+    if (!exchange) return;
     if (!doorman__exchange_pending(exchange, 0)) return;
     doorman__exchange_move(exchange, DOORMAN__EXCHANGE_READ, DOORMAN_OK);
 }
 
 doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange, int64_t epoch) {
+    if (!exchange) return DOORMAN_INVALID_ARGUMENT;
     assert(!doorman__exchange_pending(exchange, 0));
     if (exchange->state == DOORMAN__EXCHANGE_WRITTEN) return exchange->status;
     if (exchange->state == DOORMAN__EXCHANGE_EMPTY) {
@@ -27120,6 +28329,7 @@ doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange, int6
 
 doorman_status doorman_json_serve(doorman_server *server, const char *text, size_t bytes,
                                   doorman_buffer *reply, int64_t epoch, doorman_time now) {
+    if (!server || !reply) return DOORMAN_INVALID_ARGUMENT;
     doorman_json_exchange exchange = {.reply = *reply};
     (void)doorman_json_exchange_read(&exchange, text, bytes);
     (void)doorman_json_exchange_decide(&exchange, server, now);
@@ -27167,6 +28377,8 @@ static doorman_status doorman__incoming_give(doorman__incoming *incoming,
 doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequence,
                                      const char *text, size_t bytes, doorman_error *error,
                                      doorman_time now) {
+    if (!upstream) return doorman__missing(error, "upstream");
+    if (bytes && !text) return doorman__missing(error, "text");
     doorman__incoming incoming;
     doorman__incoming_read(&incoming, text, bytes, error);
     return doorman__incoming_give(&incoming, upstream, sequence, now);
@@ -27189,7 +28401,10 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
  * A node with a parent has a transport too. The node's program calls the transport from a thread.
  *
  * The mutex (K7). The thread unlocks the mutex while it closes or dials a connection, sends a
- * request or parses a response. So no caller waits for the network. The thread updates 100
+ * request or parses a response. So no caller waits for the network. When the thread waits for the
+ * mutex, each call that locks it lets the thread pass once. Otherwise many threads that open and
+ * close resources could keep the thread from renewing a lease in time. The thread sleeps on a mutex
+ * of its own, so that it needs no turn to wake up. The thread updates 100
  * resources at a time. On a busy machine, the mutex was locked for up to 1.1 ms to make a request
  * of 1,000 resources, and again to process its response. Therefore a client asks for at most 500
  * resources in a request. The callback of nng only stores which event has occurred. After a request
@@ -27279,6 +28494,14 @@ typedef struct doorman__waiter {
     pthread_cond_t wake; /* wakes the thread of this call */
 } doorman__waiter;
 
+/* An agent asks servers for leases and for permits, over connections of their own. When a master
+ * answers one of them, the pause of the other one ends. Both fields are atomic, so that neither
+ * part needs the mutex of the other one. */
+typedef struct doorman__pause {
+    bool lasts; /* this part backs off */
+    bool ends;  /* the other part has had a response since then */
+} doorman__pause;
+
 /* The permits of an agent: see "permits of an agent". The mutex guards the other fields. Only the
  * thread uses the transport. */
 typedef struct doorman__agent_permits {
@@ -27290,12 +28513,13 @@ typedef struct doorman__agent_permits {
     bool wakeup;               /* the thread must run again before it sleeps */
     doorman_time sleeps_until; /* when the thread wakes up; 0: it is awake */
     doorman_time stop_by;      /* when the thread ends at the latest; NEVER: it is not stopping */
+    doorman__pause pause;
     doorman_permit_client *client;
     doorman_transport *transport;
     doorman_transport *lanes[DOORMAN_PERMIT_LANES_MAX]; /* of the client's lanes */
     size_t lane_count;
     bool lanes_failed; /* memory has run out for a lane, so no more lanes are added */
-    void (*on_hold)(void *context, const doorman_held *held);
+    void (*on_hold_changed)(void *context, const doorman_held *held);
     void *context;
     doorman_error last_error;
     doorman_time last_error_at;       /* 0: no message has failed */
@@ -27307,22 +28531,28 @@ struct doorman_agent {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_condattr_t monotonic;
-    pthread_cond_t wake; /* wakes the agent's thread */
-    pthread_cond_t left; /* signals that the last waiter has left */
-    doorman_agent *next; /* the next agent in the list of the process */
-    bool locked_by_fork; /* the handler of fork has locked the mutex */
-    bool inherited;      /* a parent of this process has started the agent */
-    bool closed;         /* new waits return at once; atomic */
+    pthread_mutex_t wake_mutex; /* guards `wakeup`; locked last */
+    pthread_cond_t wake;        /* wakes the agent's thread */
+    bool wakeup;                /* the thread must run again before it sleeps */
+    bool thread_waits;          /* the agent's thread waits for `mutex`; atomic */
+    pthread_cond_t passed;      /* signals that the thread has locked `mutex` */
+    size_t passing_count;       /* calls that let the thread pass */
+    pthread_cond_t left;        /* signals that the last waiter has left */
+    doorman_agent *next;        /* the next agent in the list of the process */
+    bool locked_by_fork;        /* the handler of fork has locked the mutex */
+    bool inherited;             /* a parent of this process has started the agent */
+    bool closed;                /* new waits return at once; atomic */
     doorman_client *client;
     doorman__waiter *first, *last; /* all waiters, in order of arrival */
     /* when the thread ends at the latest; DOORMAN_NEVER: the agent is not stopping */
     doorman_time stop_by;
-    bool wakeup;                  /* the thread must run again before it sleeps */
+    doorman_time sleeps_until;    /* when the thread wakes up; 0: it is awake */
     doorman_transport *transport; /* only the agent's thread uses it */
     /* last_error says why the request in progress has no connection */
     bool cannot_connect;
     doorman_error last_error;
     doorman_time last_error_at; /* 0: no request has failed */
+    doorman__pause pause;       /* of the leases */
     doorman__agent_permits permits;
 };
 
@@ -27423,11 +28653,33 @@ static void doorman__process_remove(doorman_agent *agent) {
 
 /* ---- nng: what every call of an agent begins with */
 
+/* Locks the mutex for the agent's thread. */
+static void doorman__agent_lock_first(doorman_agent *agent) {
+    __atomic_store_n(&agent->thread_waits, true, __ATOMIC_RELAXED);
+    pthread_mutex_lock(&agent->mutex);
+    __atomic_store_n(&agent->thread_waits, false, __ATOMIC_RELAXED);
+    if (agent->passing_count > 0) pthread_cond_broadcast(&agent->passed);
+}
+
+/* Lets the agent's thread lock the mutex before this call. A call does this at most once, so that
+ * the thread does not stop it for long. The mutex is locked before and after. pthread_cond_wait
+ * would cancel a thread, but most calls of an agent are not points of cancellation. */
+static void doorman__agent_let_pass(doorman_agent *agent) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    agent->passing_count++;
+    pthread_cond_wait(&agent->passed, &agent->mutex);
+    agent->passing_count--;
+    pthread_setcancelstate(before, NULL);
+}
+
 /* Locks the mutex. If the result is not OK, the mutex is not locked. Reading `inherited` needs no
  * mutex, because `inherited` is only written before fork returns. */
 static doorman_status doorman__agent_lock(doorman_agent *agent) {
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
-    return pthread_mutex_lock(&agent->mutex) == 0 ? DOORMAN_OK : DOORMAN_DEADLOCK;
+    if (pthread_mutex_lock(&agent->mutex) != 0) return DOORMAN_DEADLOCK;
+    if (__atomic_load_n(&agent->thread_waits, __ATOMIC_RELAXED)) doorman__agent_let_pass(agent);
+    return DOORMAN_OK;
 }
 
 /* Makes the checks of doorman__agent_lock for calls that may not need the mutex. */
@@ -27477,14 +28729,19 @@ static void doorman__condition_wait(pthread_cond_t *condition, pthread_mutex_t *
     (void)pthread_cond_timedwait(condition, mutex, &time);
 }
 
-static void doorman__agent_sleep(doorman_agent *agent, pthread_cond_t *condition,
-                                 doorman_time until, doorman_time now) {
-    doorman__condition_wait(condition, &agent->mutex, until, now);
-}
-
+/* Wakes the agent's thread. The mutex of the agent need not be locked. */
 static void doorman__agent_notify(doorman_agent *agent) {
+    pthread_mutex_lock(&agent->wake_mutex);
     agent->wakeup = true;
     pthread_cond_signal(&agent->wake);
+    pthread_mutex_unlock(&agent->wake_mutex);
+}
+
+/* Wakes the agent's thread if the client is due before the thread would wake up. */
+static void doorman__agent_expedite(doorman_agent *agent) {
+    if (doorman__client_due(agent->client) >= agent->sleeps_until) return;
+    agent->sleeps_until = 0;
+    doorman__agent_notify(agent);
 }
 
 /* ---- nng: the queues of waiters */
@@ -27667,10 +28924,20 @@ static doorman_status doorman__waiter_block(doorman_agent *agent, doorman__waite
         if (status == DOORMAN_UNAVAILABLE && now >= end) status = DOORMAN_TIMED_OUT;
         if (status != DOORMAN_UNAVAILABLE) break;
         doorman_time until = doorman__earlier(end, doorman__after(now, delay));
-        doorman__agent_sleep(agent, &waiter->wake, until, now);
+        doorman__condition_wait(&waiter->wake, &agent->mutex, until, now);
     }
     doorman__waiter_count(waiter, status);
     return status;
+}
+
+/* L4: a call begins to wait. If it waits for units of a gauge, and the server may have more, the
+ * agent asks at once. */
+static void doorman__waiter_hurry(doorman_agent *agent, const doorman__waiter *waiter) {
+    const doorman_client_resource *resource = waiter->resource;
+    if (!resource || resource->kind != DOORMAN_GAUGE) return;
+    if (!resource->wants_follow_use || !resource->held.met) return;
+    agent->client->look_at = 0;
+    doorman__agent_notify(agent);
 }
 
 static void doorman__waiter_cleanup(void *context) {
@@ -27695,6 +28962,7 @@ static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__wai
     }
     doorman__waiters_join(agent, waiter);
     if (agent->closed) doorman__waiters_cancel(agent, NULL);
+    doorman__waiter_hurry(agent, waiter);
     pthread_cleanup_push(doorman__waiter_cleanup, waiter);
     status = doorman__waiter_block(agent, waiter, end);
     pthread_cleanup_pop(1);
@@ -27723,6 +28991,7 @@ static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter 
 }
 
 doorman_status doorman_resource_wait(doorman_resource *resource, double n, doorman_time timeout) {
+    if (!resource) return DOORMAN_INVALID_ARGUMENT;
     doorman__waiter waiter = {.resource = resource->own, .queue = &resource->queue, .n = n};
     return doorman__agent_wait(resource->agent, &waiter, timeout);
 }
@@ -27730,6 +28999,7 @@ doorman_status doorman_resource_wait(doorman_resource *resource, double n, doorm
 /* If an on_change calls this function, the thread has already locked the mutex. In this case
  * `locked` is false, and the function leaves the mutex locked. */
 doorman_status doorman_resource_release(doorman_resource *resource, double n) {
+    if (!resource) return DOORMAN_INVALID_ARGUMENT;
     doorman_agent *agent = resource->agent;
     if (agent->inherited) return DOORMAN_UNAVAILABLE;
     doorman_status status = doorman_client_release(resource->own, n);
@@ -27745,8 +29015,10 @@ doorman_status doorman_resource_release(doorman_resource *resource, double n) {
 /* A socket of nng, and what nng's threads use until the socket is closed. */
 typedef struct doorman__socket {
     nng_socket nng;
-    int dialer; /* the id of nng's dialer; 0: there is none yet; atomic */
-    int pipe;   /* the id of nng's connection; 0: there is no connection; atomic */
+    /* The id of nng's dialer, and in the lower half the id of its connection. 0: there is none.
+     * Atomic. They are one word, so that a connection of the last dialer cannot count as one of the
+     * present dialer. */
+    uint64_t ids;
 
     /* How the socket closes. The mutex protects `closed` and `abandoned`. Only
      * doorman__socket_close and its thread use these fields. */
@@ -27891,8 +29163,17 @@ struct doorman_transport {
     doorman_error error; /* why the request failed, or what is wrong with the response */
 };
 
+/* Runs after a thread has read the state. A test defines it, and lets nng change the state then. */
+#ifndef DOORMAN__AFTER_STATE_READ
+#define DOORMAN__AFTER_STATE_READ() ((void)0)
+#endif
+
+/* Returns the state. While nng owns the request, the state may change at any time. So a function
+ * reads it once, and decides on what it has read. */
 static doorman__transport_state doorman__transport_get(const doorman_transport *transport) {
-    return __atomic_load_n(&transport->state, __ATOMIC_ACQUIRE);
+    doorman__transport_state state = __atomic_load_n(&transport->state, __ATOMIC_ACQUIRE);
+    DOORMAN__AFTER_STATE_READ();
+    return state;
 }
 
 static void doorman__transport_move(doorman_transport *transport, doorman__transport_state state) {
@@ -27962,14 +29243,15 @@ static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *diale
  *   count     out: the number of failures
  *   returns   NULL: there was no failure
  *   cost      O(sockets and connections of nng in this process) */
-static const struct doorman__dial_failure *doorman__dialer_failure(int dialer, uint64_t *count) {
+static const struct doorman__dial_failure *doorman__dialer_failure(uint32_t dialer,
+                                                                   uint64_t *count) {
     const struct doorman__dial_failure *found = NULL;
     nng_stat *all = NULL;
     *count = 0;
     if (nng_stats_get(&all) != 0) return NULL;
     for (nng_stat *at = nng_stat_child(all); at && !found; at = nng_stat_next(at)) {
         bool is_dialer = strncmp(nng_stat_name(at), "dialer", strlen("dialer")) == 0;
-        if (!is_dialer || doorman__stat_value(at, "id") != (uint64_t)dialer) continue;
+        if (!is_dialer || doorman__stat_value(at, "id") != dialer) continue;
         found = doorman__stat_failure(at, count);
     }
     nng_stats_free(all);
@@ -27978,8 +29260,17 @@ static const struct doorman__dial_failure *doorman__dialer_failure(int dialer, u
 
 /* ---- nng: the transport's requests */
 
+static uint32_t doorman__transport_dialer(const doorman_transport *transport) {
+    return (uint32_t)(__atomic_load_n(&transport->socket->ids, __ATOMIC_RELAXED) >> 32);
+}
+
 static bool doorman__transport_connected(const doorman_transport *transport) {
-    return __atomic_load_n(&transport->socket->pipe, __ATOMIC_RELAXED) != 0;
+    return (uint32_t)__atomic_load_n(&transport->socket->ids, __ATOMIC_RELAXED) != 0;
+}
+
+/* Sets the dialer. It has no connection yet. */
+static void doorman__transport_set_dialer(doorman_transport *transport, uint32_t dialer) {
+    __atomic_store_n(&transport->socket->ids, (uint64_t)dialer << 32, __ATOMIC_RELAXED);
 }
 
 /* Returns why the request in progress has no connection yet. Returns NULL if no request waits for a
@@ -27999,7 +29290,7 @@ static void doorman__transport_explain(doorman_transport *transport, bool was_se
     const struct doorman__dial_failure *failure = NULL;
     bool connects = transport->has_dialer && was_sending && code == NNG_ETIMEDOUT &&
                     !doorman__transport_connected(transport);
-    if (connects) failure = doorman__dialer_failure(transport->socket->dialer, &count);
+    if (connects) failure = doorman__dialer_failure(doorman__transport_dialer(transport), &count);
     doorman__fail(&transport->error, DOORMAN_UNAVAILABLE, "%s%s",
                   connects ? "cannot connect: " : "",
                   failure ? doorman__dial_failure_text(failure) : nng_strerror(code));
@@ -28043,7 +29334,7 @@ static void doorman__transport_look(doorman_transport *transport) {
     uint64_t count;
     transport->look_in = doorman__earlier(2 * transport->look_in, DOORMAN__LOOK_LAST);
     const struct doorman__dial_failure *failure =
-        doorman__dialer_failure(transport->socket->dialer, &count);
+        doorman__dialer_failure(doorman__transport_dialer(transport), &count);
     if (!failure || count <= transport->old_failures) return;
     __atomic_store_n(&transport->failure, failure, __ATOMIC_RELAXED);
     transport->options.on_wakeup(transport->options.context);
@@ -28065,7 +29356,8 @@ static void doorman__transport_on_aio(void *context) {
     }
     if (sending && nng_error == 0) {
         if (transport->look_in > DOORMAN__LOOK_FIRST) {
-            (void)doorman__dialer_failure(transport->socket->dialer, &transport->old_failures);
+            (void)doorman__dialer_failure(doorman__transport_dialer(transport),
+                                          &transport->old_failures);
         }
         doorman__transport_move(transport, DOORMAN__TRANSPORT_RECEIVING);
         nng_aio_set_timeout(transport->aio, doorman__transport_time_left(transport->deadline));
@@ -28100,8 +29392,16 @@ static bool doorman__tls_copy(char *pem[3], const doorman_tls *tls) {
     return done;
 }
 
+/* Returns whether the texts are there: an authority, and no certificate without its key. */
+static bool doorman__tls_given(const doorman_tls *tls) {
+    return tls->authority && !tls->certificate == !tls->key;
+}
+
 doorman_status doorman_transport_create(doorman_transport **out,
                                         const doorman_transport_options *options) {
+    bool valid = out && options && options->upstream && options->on_wakeup &&
+                 (!options->tls || doorman__tls_given(options->tls));
+    if (!valid) return DOORMAN_INVALID_ARGUMENT;
     doorman_status status = doorman__process_use_nng();
     if (status != DOORMAN_OK) return status;
     doorman_transport *transport = (doorman_transport *)doorman__zalloc(sizeof *transport);
@@ -28140,8 +29440,8 @@ void doorman_transport_destroy(doorman_transport *transport) {
 }
 
 doorman_status doorman_transport_set_tls(doorman_transport *transport, const doorman_tls *tls) {
+    if (!transport || !tls || !doorman__tls_given(tls)) return DOORMAN_INVALID_ARGUMENT;
     char *pem[3];
-    assert(tls->authority && !tls->certificate == !tls->key);
     if (!doorman__tls_copy(pem, tls)) return DOORMAN_OUT_OF_MEMORY;
     doorman__tls_uninit(transport->pem);
     memcpy(transport->pem, pem, sizeof pem);
@@ -28166,19 +29466,21 @@ static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_c
 }
 
 /* A thread of nng calls this function when a connection is made or lost. A dialer that is being
- * closed may still make a connection. The function refuses it. */
+ * closed may still make a connection. The function refuses it, or does not count it. */
 static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
     doorman__socket *own = (doorman__socket *)context;
-    int id = nng_pipe_id(pipe);
-    int dialer = __atomic_load_n(&own->dialer, __ATOMIC_RELAXED);
+    uint32_t id = (uint32_t)nng_pipe_id(pipe), dialer = nng_pipe_dialer(pipe).id;
+    uint64_t ids = __atomic_load_n(&own->ids, __ATOMIC_RELAXED), next = 0;
     if (event == NNG_PIPE_EV_ADD_PRE) {
-        if (nng_dialer_id(nng_pipe_dialer(pipe)) != dialer) nng_pipe_close(pipe);
-    } else if (event == NNG_PIPE_EV_ADD_POST) {
-        __atomic_store_n(&own->pipe, id, __ATOMIC_RELAXED);
-    } else {
-        (void)__atomic_compare_exchange_n(&own->pipe, &id, 0, false, __ATOMIC_RELAXED,
-                                          __ATOMIC_RELAXED);
+        if (dialer != ids >> 32) nng_pipe_close(pipe);
+        return;
     }
+    do {
+        bool is_added = event == NNG_PIPE_EV_ADD_POST;
+        if (is_added ? dialer != ids >> 32 : id != (uint32_t)ids) return;
+        next = (ids & ~(uint64_t)UINT32_MAX) | (is_added ? id : 0);
+    } while (!__atomic_compare_exchange_n(&own->ids, &ids, next, false, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
 }
 
 static int doorman__transport_dial(doorman_transport *transport) {
@@ -28190,7 +29492,7 @@ static int doorman__transport_dial(doorman_transport *transport) {
         error = doorman__transport_create_tls(transport, &tls);
         if (error == 0) error = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
     }
-    __atomic_store_n(&transport->socket->dialer, nng_dialer_id(dialer), __ATOMIC_RELAXED);
+    doorman__transport_set_dialer(transport, dialer.id);
     if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
     if (tls) nng_tls_config_free(tls); /* the dialer has its own reference */
     return error;
@@ -28226,10 +29528,9 @@ static int doorman__transport_connect(doorman_transport *transport) {
     int error = is_open ? 0 : doorman__transport_open(transport);
     if (error != 0) return error;
     nng_dialer old = NNG_DIALER_INITIALIZER;
-    old.id = (uint32_t)transport->socket->dialer;
+    old.id = doorman__transport_dialer(transport);
     (void)nng_dialer_close(old); /* its connection too; has no effect if there is no dialer yet */
     transport->old_failures = 0;
-    __atomic_store_n(&transport->socket->pipe, 0, __ATOMIC_RELAXED);
     error = doorman__transport_dial(transport);
     transport->has_dialer = error == 0;
     return error;
@@ -28238,7 +29539,7 @@ static int doorman__transport_connect(doorman_transport *transport) {
 /* Makes the next request open a new connection. */
 static void doorman__transport_disconnect(doorman_transport *transport) {
     transport->has_dialer = false;
-    __atomic_store_n(&transport->socket->pipe, 0, __ATOMIC_RELAXED);
+    doorman__transport_set_dialer(transport, doorman__transport_dialer(transport));
 }
 
 /* Sets the address of the next request. Another address or new certificates need a new
@@ -28321,6 +29622,7 @@ static void doorman__transport_start_looks(doorman_transport *transport) {
 }
 
 void doorman_transport_send(doorman_transport *transport) {
+    if (!transport) return;
     nng_msg *message = NULL;
     doorman__transport_start_looks(transport);
     int error = transport->has_dialer ? 0 : doorman__transport_connect(transport);
@@ -28335,12 +29637,16 @@ void doorman_transport_send(doorman_transport *transport) {
     doorman__transport_submit(transport);
 }
 
-/* Parses a response if one has come. Parsing needs no lock. */
-static void doorman__transport_parse(doorman_transport *transport) {
-    if (doorman__transport_get(transport) != DOORMAN__TRANSPORT_ENDED || !transport->reply) return;
+/* Parses a response if one has come. Parsing needs no lock.
+ *   returns   the state on which the caller decides. A response that comes later is not parsed, and
+ *             the state is not ENDED */
+static doorman__transport_state doorman__transport_parse(doorman_transport *transport) {
+    doorman__transport_state state = doorman__transport_get(transport);
+    if (state != DOORMAN__TRANSPORT_ENDED || !transport->reply) return state;
     doorman__incoming_read(&transport->incoming, (const char *)nng_msg_body(transport->reply),
                            nng_msg_len(transport->reply), &transport->error);
     doorman__transport_move(transport, DOORMAN__TRANSPORT_PARSED);
+    return DOORMAN__TRANSPORT_PARSED;
 }
 
 /* Notes in a result whether the server that has answered is the master. */
@@ -28394,8 +29700,7 @@ static void doorman__transport_process_result(doorman_transport *transport,
                                               doorman_transport_result *out, doorman_time now) {
     doorman_upstream *upstream = transport->options.upstream;
     memset(out, 0, sizeof *out);
-    doorman__transport_parse(transport);
-    doorman__transport_state state = doorman__transport_get(transport);
+    doorman__transport_state state = doorman__transport_parse(transport);
     bool parsed = state == DOORMAN__TRANSPORT_PARSED;
     if (!parsed && state != DOORMAN__TRANSPORT_ENDED) return;
     out->has_ended = true;
@@ -28422,18 +29727,42 @@ static void doorman__transport_process_result(doorman_transport *transport,
 bool doorman_transport_update(doorman_transport *transport, doorman_transport_result *out,
                               doorman_time now) {
     doorman_transport_result result;
-    doorman__transport_process_result(transport, out ? out : &result, now);
+    if (!out) out = &result;
+    if (!transport) {
+        memset(out, 0, sizeof *out);
+        return false;
+    }
+    doorman__transport_process_result(transport, out, now);
     return doorman__transport_prepare(transport, now);
+}
+
+/* ---- nng: pauses */
+
+/* Notes whether a part backs off. */
+static void doorman__pause_note(doorman__pause *pause, const doorman_upstream *upstream) {
+    bool lasts = upstream->state == DOORMAN__BACKING_OFF;
+    __atomic_store_n(&pause->lasts, lasts, __ATOMIC_SEQ_CST);
+}
+
+/* Called with each result of the other part. Returns whether the thread of this part must run. */
+static bool doorman__pause_end(doorman__pause *pause, const doorman_transport_result *result) {
+    bool answered = result->has_ended && result->status == DOORMAN_OK && result->is_master;
+    if (!answered || !__atomic_load_n(&pause->lasts, __ATOMIC_SEQ_CST)) return false;
+    return !__atomic_exchange_n(&pause->ends, true, __ATOMIC_SEQ_CST);
+}
+
+static void doorman__pause_check(doorman__pause *pause, doorman_upstream *upstream) {
+    if (!__atomic_exchange_n(&pause->ends, false, __ATOMIC_SEQ_CST)) return;
+    doorman__upstream_retry_soon(upstream, doorman_clock());
 }
 
 /* ---- nng: the thread */
 
+static void doorman__permits_on_wakeup(void *context);
+
 /* The transport calls this function in a thread of nng or in the agent's thread. */
 static void doorman__agent_on_wakeup(void *context) {
-    doorman_agent *agent = (doorman_agent *)context;
-    pthread_mutex_lock(&agent->mutex);
-    doorman__agent_notify(agent);
-    pthread_mutex_unlock(&agent->mutex);
+    doorman__agent_notify((doorman_agent *)context);
 }
 
 /* Sends a request if one is due. The mutex is unlocked while the request is sent. */
@@ -28441,7 +29770,7 @@ static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
     if (!doorman__transport_prepare(agent->transport, now)) return;
     pthread_mutex_unlock(&agent->mutex);
     doorman_transport_send(agent->transport);
-    pthread_mutex_lock(&agent->mutex);
+    doorman__agent_lock_first(agent);
 }
 
 /* Keeps the error text of a failure for doorman_agent_read_info. */
@@ -28474,6 +29803,9 @@ static void doorman__agent_process_result(doorman_agent *agent, doorman_time now
     doorman_transport_result result;
     uint64_t before = agent->client->upstream.failure_count;
     doorman__transport_process_result(agent->transport, &result, now);
+    if (doorman__pause_end(&agent->permits.pause, &result)) {
+        doorman__permits_on_wakeup(&agent->permits);
+    }
     doorman__agent_process_connection(agent, now);
     if (!result.has_ended || agent->client->upstream.failure_count == before) return;
     if (!result.error.text[0]) doorman__fail(&result.error, DOORMAN_OK, "it knows no master");
@@ -28494,7 +29826,7 @@ static void doorman__agent_update(doorman_agent *agent) {
         left -= DOORMAN__SLICE;
         pthread_mutex_unlock(&agent->mutex);
         (void)nanosleep(&pause, NULL);
-        pthread_mutex_lock(&agent->mutex);
+        doorman__agent_lock_first(agent);
     }
 }
 
@@ -28520,31 +29852,47 @@ static bool doorman__agent_has_to_wait(const doorman_agent *agent, doorman_time 
     return reachable || doorman__client_has_to_release(agent->client, now);
 }
 
-/* The loop of the agent's thread. doorman_agent_stop closes all resources. After that call, the
- * loop ends when doorman__agent_has_to_wait returns false, or at stop_by. */
+/* Does the work of the agent's thread. Returns whether the thread ends: doorman_agent_stop closes
+ * all resources, and after that call the thread ends when doorman__agent_has_to_wait returns false,
+ * or at stop_by. The mutex is locked. */
+static bool doorman__agent_work(doorman_agent *agent) {
+    agent->sleeps_until = 0;
+    doorman__pause_check(&agent->pause, &agent->client->upstream);
+    doorman__agent_process_result(agent, doorman_clock());
+    doorman__agent_update(agent);
+    doorman_time now = doorman_clock(), stop_by = agent->stop_by;
+    doorman__waiters_wake(agent);
+    doorman__agent_send(agent, now);
+    doorman__pause_note(&agent->pause, &agent->client->upstream);
+    agent->sleeps_until = doorman__earlier(doorman__client_due(agent->client), stop_by);
+    /* the thread always sleeps for some time */
+    agent->sleeps_until = doorman__later(agent->sleeps_until, now + DOORMAN_SECOND / 100);
+    return now >= stop_by || (stop_by != DOORMAN_NEVER && !doorman__agent_has_to_wait(agent, now));
+}
+
+/* Sleeps, unless the thread must run again. The thread does not hold the mutex of the agent. */
+static void doorman__agent_sleep(doorman_agent *agent, doorman_time until) {
+    doorman_time now = doorman_clock();
+    pthread_mutex_lock(&agent->wake_mutex);
+    if (!agent->wakeup && now < until) {
+        doorman__condition_wait(&agent->wake, &agent->wake_mutex, until, now);
+    }
+    agent->wakeup = false;
+    pthread_mutex_unlock(&agent->wake_mutex);
+}
+
+/* The loop of the agent's thread. `wakeup` is cleared before the thread looks for what has
+ * changed. */
 static void *doorman__agent_main(void *context) {
     doorman_agent *agent = (doorman_agent *)context;
-    pthread_mutex_lock(&agent->mutex);
-    for (;;) {
+    for (bool ends = false; !ends;) {
+        (void)doorman__transport_parse(agent->transport);
+        doorman__agent_lock_first(agent);
+        ends = doorman__agent_work(agent);
+        doorman_time until = agent->sleeps_until;
         pthread_mutex_unlock(&agent->mutex);
-        doorman__transport_parse(agent->transport);
-        pthread_mutex_lock(&agent->mutex);
-        doorman_time now = doorman_clock();
-        agent->wakeup = false;
-        doorman__agent_process_result(agent, now);
-        doorman__agent_update(agent);
-        now = doorman_clock();
-        doorman__waiters_wake(agent);
-        doorman__agent_send(agent, now);
-        doorman_time due = doorman__client_due(agent->client), stop_by = agent->stop_by;
-        if (now >= stop_by) break;
-        if (agent->wakeup) continue;
-        if (stop_by != DOORMAN_NEVER && !doorman__agent_has_to_wait(agent, now)) break;
-        /* the thread always sleeps for some time */
-        if (due <= now) due = now + DOORMAN_SECOND / 100;
-        doorman__agent_sleep(agent, &agent->wake, doorman__earlier(due, stop_by), now);
+        if (!ends) doorman__agent_sleep(agent, until);
     }
-    pthread_mutex_unlock(&agent->mutex);
     return NULL;
 }
 
@@ -28702,17 +30050,19 @@ static void doorman__permits_tell_holds(doorman__agent_permits *permits, doorman
     doorman_held held;
     while (permits->client->first_change) {
         if (!doorman_permit_client_next_change(permits->client, &held, now)) break;
-        if (!permits->on_hold) continue;
+        if (!permits->on_hold_changed) continue;
         pthread_mutex_unlock(&permits->mutex);
-        permits->on_hold(permits->context, &held);
+        permits->on_hold_changed(permits->context, &held);
         pthread_mutex_lock(&permits->mutex);
     }
 }
 
 /* Lets the lanes process their responses. */
 static void doorman__permits_parse(doorman__agent_permits *permits) {
-    doorman__transport_parse(permits->transport);
-    for (size_t i = 0; i < permits->lane_count; i++) doorman__transport_parse(permits->lanes[i]);
+    (void)doorman__transport_parse(permits->transport);
+    for (size_t i = 0; i < permits->lane_count; i++) {
+        (void)doorman__transport_parse(permits->lanes[i]);
+    }
 }
 
 /* Makes the message of a lane that is due. Keeps the error text if the last one has failed. Returns
@@ -28721,6 +30071,8 @@ static bool doorman__permits_update_lane(doorman__agent_permits *permits,
                                          doorman_transport *transport, doorman_time now) {
     doorman_transport_result result;
     bool made = doorman_transport_update(transport, &result, now);
+    doorman_agent *agent = DOORMAN__WITHIN(doorman_agent, permits, permits);
+    if (doorman__pause_end(&agent->pause, &result)) doorman__agent_notify(agent);
     if (result.error.text[0] && !result.is_probe) {
         doorman__error_keep(&permits->last_error, result.address, &result.error);
         permits->last_error_at = now;
@@ -28761,8 +30113,10 @@ static void *doorman__permits_main(void *context) {
         doorman_time now = doorman_clock();
         permits->wakeup = false;
         if (permits->closed) doorman__permit_client_end_all(permits->client, DOORMAN_UNAVAILABLE);
+        doorman__pause_check(&permits->pause, &permits->client->upstream);
         bool some = doorman__permits_update(permits, made, now);
         doorman__calls calls = doorman__permits_take(permits, now);
+        doorman__pause_note(&permits->pause, &permits->client->upstream);
         pthread_mutex_unlock(&permits->mutex);
         if (some) doorman__permits_send(permits, made);
         doorman__permits_tell(&calls);
@@ -28778,8 +30132,8 @@ static void *doorman__permits_main(void *context) {
     return NULL;
 }
 
-/* Returns whether the caller is an on_decided. `has_thread` and `thread` do not change any more
- * when a call of on_decided runs. So a caller within on_decided needs no mutex. */
+/* Returns whether the caller is an on_decided. Precondition: the mutex is locked, because the first
+ * call of another thread may start the thread. */
 static bool doorman__permits_is_own_thread(const doorman__agent_permits *permits) {
     return permits->has_thread && pthread_equal(pthread_self(), permits->thread);
 }
@@ -28998,6 +30352,9 @@ static doorman_status doorman__agent_ask_and_wait(doorman_agent *agent,
 doorman_status doorman_agent_acquire(doorman_agent *agent, const doorman_permit_request *request,
                                      doorman_time timeout, doorman_acquired *out,
                                      doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
     const doorman__agent_ask ask = {.permit = request};
     return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
 }
@@ -29005,6 +30362,9 @@ doorman_status doorman_agent_acquire(doorman_agent *agent, const doorman_permit_
 doorman_status doorman_agent_transfer(doorman_agent *agent, const doorman_hold_request *request,
                                       doorman_time timeout, doorman_acquired *out,
                                       doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
     const doorman__agent_ask ask = {.transfer = request};
     return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
 }
@@ -29012,12 +30372,17 @@ doorman_status doorman_agent_transfer(doorman_agent *agent, const doorman_hold_r
 doorman_status doorman_agent_seize(doorman_agent *agent, const doorman_hold_request *request,
                                    doorman_time timeout, doorman_acquired *out,
                                    doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
     const doorman__agent_ask ask = {.seizure = request};
     return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
 }
 
-doorman_status doorman_agent_release(doorman_agent *agent, const doorman_hold_request *request,
-                                     doorman_error *error) {
+doorman_status doorman_agent_release_part(doorman_agent *agent, const doorman_hold_request *request,
+                                          doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
     doorman__agent_permits *permits = &agent->permits;
     doorman_status status = doorman__agent_check_call(agent);
     if (status != DOORMAN_OK) return doorman__agent_call_fail(error, status);
@@ -29027,7 +30392,15 @@ doorman_status doorman_agent_release(doorman_agent *agent, const doorman_hold_re
     return status;
 }
 
+doorman_status doorman_agent_release(doorman_agent *agent, uint64_t hold) {
+    const doorman_hold_request request = {.id = hold};
+    if (!agent) return DOORMAN_INVALID_ARGUMENT;
+    return hold ? doorman_agent_release_part(agent, &request, NULL) : DOORMAN_OK;
+}
+
 doorman_status doorman_agent_read_hold(doorman_agent *agent, uint64_t hold, doorman_held *out) {
+    if (out) memset(out, 0, sizeof *out);
+    if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
     doorman__agent_permits *permits = &agent->permits;
     doorman_status status = doorman__agent_check_call(agent);
     if (status != DOORMAN_OK) return status;
@@ -29041,6 +30414,9 @@ doorman_status doorman_agent_acquire_async(
     doorman_agent *agent, const doorman_permit_request *request, doorman_time timeout,
     void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired),
     void *context, doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    if (!on_decided) return doorman__missing(error, "on_decided");
     doorman__call *call = NULL;
     doorman_status status = doorman__permits_begin(agent, error);
     if (status != DOORMAN_OK) return status;
@@ -29062,6 +30438,8 @@ doorman_status doorman_agent_acquire_async(
 
 doorman_status doorman_agent_report(doorman_agent *agent, const char *resource_id, const char *key,
                                     double cost, doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!resource_id) return doorman__missing(error, "resource_id");
     doorman_status status = doorman__permits_begin(agent, error);
     if (status != DOORMAN_OK) return status;
     status = doorman_permit_client_report(agent->permits.client, resource_id, key, cost, error,
@@ -29090,7 +30468,7 @@ static doorman_status doorman__permits_create(doorman_agent *agent,
     status = doorman_transport_create(&permits->transport, &transport);
     if (status != DOORMAN_OK) return doorman__no_memory(error);
     permits->transport->fails_early = true;
-    permits->on_hold = options->permits.on_hold;
+    permits->on_hold_changed = options->permits.on_hold_changed;
     permits->context = options->permits.context;
     return DOORMAN_OK;
 }
@@ -29140,6 +30518,9 @@ static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_
              (unsigned long long)random);
 }
 
+/* How long the release of a lease waits for the resource to be opened again (K5). */
+#define DOORMAN__RELEASE_DELAY (DOORMAN_SECOND / 10)
+
 static doorman_status doorman__agent_create_client(doorman_agent *agent,
                                                    const doorman_client_options *options,
                                                    doorman_error *error) {
@@ -29153,7 +30534,9 @@ static doorman_status doorman__agent_create_client(doorman_agent *agent,
     if (!own.client_id) own.client_id = id;
     if (!own.seed) own.seed = random[1];
     own.tls = NULL; /* only the transport uses it */
-    return doorman_client_create(&agent->client, &own, error, doorman_clock());
+    doorman_status status = doorman_client_create(&agent->client, &own, error, doorman_clock());
+    if (status == DOORMAN_OK) agent->client->release_delay = DOORMAN__RELEASE_DELAY;
+    return status;
 }
 
 static doorman_status doorman__agent_create_transport(doorman_agent *agent, const doorman_tls *tls,
@@ -29243,7 +30626,9 @@ static void doorman__agent_free(doorman_agent *agent) {
     pthread_cond_destroy(&agent->permits.wake);
     pthread_mutex_destroy(&agent->permits.mutex);
     pthread_cond_destroy(&agent->left);
+    pthread_cond_destroy(&agent->passed);
     pthread_cond_destroy(&agent->wake);
+    pthread_mutex_destroy(&agent->wake_mutex);
     pthread_condattr_destroy(&agent->monotonic);
     pthread_mutex_destroy(&agent->mutex);
     DOORMAN_FREE(agent);
@@ -29259,7 +30644,9 @@ static bool doorman__agent_init(doorman_agent *agent) {
                 pthread_mutex_init(&agent->mutex, &checks) == 0;
     pthread_mutexattr_destroy(&checks);
     return done && doorman__monotonic_init(&agent->monotonic) &&
+           pthread_mutex_init(&agent->wake_mutex, NULL) == 0 &&
            pthread_cond_init(&agent->wake, &agent->monotonic) == 0 &&
+           pthread_cond_init(&agent->passed, &agent->monotonic) == 0 &&
            pthread_cond_init(&agent->left, &agent->monotonic) == 0 &&
            pthread_mutex_init(&agent->permits.mutex, NULL) == 0 &&
            pthread_cond_init(&agent->permits.wake, &agent->monotonic) == 0;
@@ -29267,6 +30654,8 @@ static bool doorman__agent_init(doorman_agent *agent) {
 
 doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_options *options,
                                    doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
     doorman_status status = doorman__agent_use_nng(error);
     if (status != DOORMAN_OK) return status;
     doorman_agent *agent = (doorman_agent *)doorman__zalloc(sizeof *agent);
@@ -29291,13 +30680,17 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
     return status;
 }
 
-/* Closes all resources that the application has left open. */
+/* Closes all resources that the application has left open. All releases are due at once. */
 static void doorman__agent_close_all(doorman_agent *agent, doorman_time now) {
+    doorman_upstream *upstream = &agent->client->upstream;
     doorman__held_lease *held = agent->client->upstream.first, *next = NULL;
     for (; held; held = next) {
         doorman_client_resource *resource = doorman__resource_of(held);
         next = held->next;
         for (size_t times = resource->opened; times; times--) doorman_client_close(resource, now);
+    }
+    for (held = upstream->first; held; held = held->next) {
+        doorman__held_request_at(upstream, held, now);
     }
 }
 
@@ -29308,6 +30701,7 @@ static void doorman__agent_cancel_waits(doorman_agent *agent) {
 }
 
 doorman_status doorman_agent_shutdown(doorman_agent *agent) {
+    if (!agent) return DOORMAN_OK;
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
     doorman__agent_cancel_waits(agent);
@@ -29321,7 +30715,10 @@ doorman_status doorman_agent_stop(doorman_agent *agent) {
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
     doorman_time now = doorman_clock();
-    if (doorman__permits_is_own_thread(&agent->permits)) {
+    pthread_mutex_lock(&agent->permits.mutex);
+    bool own_thread = doorman__permits_is_own_thread(&agent->permits);
+    pthread_mutex_unlock(&agent->permits.mutex);
+    if (own_thread) {
         pthread_mutex_unlock(&agent->mutex);
         return DOORMAN_DEADLOCK;
     }
@@ -29340,10 +30737,11 @@ doorman_status doorman_agent_stop(doorman_agent *agent) {
 }
 
 doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out) {
+    if (out) memset(out, 0, sizeof *out);
+    if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
     const doorman_upstream *upstream = &agent->client->upstream;
-    memset(out, 0, sizeof *out);
     memcpy(out->client_id, agent->client->client_id, sizeof out->client_id);
     snprintf(out->address, sizeof out->address, "%s", doorman__upstream_address(upstream));
     bool same = strcmp(out->address, agent->transport->address) == 0;
@@ -29403,38 +30801,44 @@ static doorman_status doorman__agent_open(doorman_resource **out, doorman_agent 
 doorman_status doorman_resource_open(doorman_resource **out, doorman_agent *agent,
                                      const doorman_resource_options *options,
                                      doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (!agent) return doorman__missing(error, "agent");
+    if (!options) return doorman__missing(error, "options");
     doorman_status status = doorman__agent_lock_open(agent, error);
     if (status != DOORMAN_OK) return status;
     status = doorman__agent_open(out, agent, options, error);
-    doorman__agent_notify(agent);
+    doorman__agent_expedite(agent);
     pthread_mutex_unlock(&agent->mutex);
     return status;
 }
 
 doorman_status doorman_resource_close(doorman_resource *resource) {
+    if (!resource) return DOORMAN_OK;
     doorman_client_resource *own = resource->own;
     doorman_agent *agent = resource->agent;
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
     if (own->opened == 1) doorman__waiters_cancel(agent, own);
     doorman_client_close(own, doorman_clock());
-    doorman__agent_notify(agent);
+    doorman__agent_expedite(agent);
     pthread_mutex_unlock(&agent->mutex);
     return DOORMAN_OK;
 }
 
 doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants) {
+    if (!resource) return DOORMAN_INVALID_ARGUMENT;
     doorman_agent *agent = resource->agent;
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
     status = doorman_client_set_wants(resource->own, wants, doorman_clock());
-    doorman__agent_notify(agent);
+    doorman__agent_notify(agent); /* the thread also wakes the first waiter */
     pthread_mutex_unlock(&agent->mutex);
     return status;
 }
 
 doorman_status doorman_resource_report_overload(doorman_resource *resource,
                                                 const doorman_overload_report *report) {
+    if (!resource || !report) return DOORMAN_INVALID_ARGUMENT;
     doorman_agent *agent = resource->agent;
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
@@ -29444,6 +30848,8 @@ doorman_status doorman_resource_report_overload(doorman_resource *resource,
 }
 
 doorman_status doorman_resource_read(const doorman_resource *resource, doorman_resource_info *out) {
+    if (out) memset(out, 0, sizeof *out);
+    if (!resource || !out) return DOORMAN_INVALID_ARGUMENT;
     doorman_agent *agent = resource->agent;
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
@@ -29453,6 +30859,7 @@ doorman_status doorman_resource_read(const doorman_resource *resource, doorman_r
 }
 
 doorman_decision doorman_resource_try(doorman_resource *resource, double n, doorman_result *out) {
+    if (!resource) return doorman__impossible(out);
     return doorman__resource_try(resource->own, n, out, doorman_clock());
 }
 
@@ -29465,6 +30872,7 @@ static doorman_time doorman__gauge_delay(const doorman__gauge *gauge, double n, 
 }
 
 doorman_time doorman_resource_delay(const doorman_resource *resource, double n) {
+    if (!resource) return DOORMAN_NEVER;
     const doorman_client_resource *own = resource->own;
     doorman_time now = doorman_clock();
     if (!doorman__amount_valid(n)) return DOORMAN_NEVER;
@@ -29479,6 +30887,7 @@ doorman_time doorman_resource_delay(const doorman_resource *resource, double n) 
 /* Sets the kill switch of all open resources. The client keeps this setting for resources that are
  * opened later. */
 doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
+    if (!agent) return DOORMAN_INVALID_ARGUMENT;
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
     agent->client->kill_switch = on;

@@ -25,10 +25,11 @@
  *    A message has at most 4 MiB (V5). A peer that sends invalid data, or disconnects in the middle
  *    of a message, does not affect other peers.
  * V6 The server writes log lines in logfmt to standard error. A warning that repeats is logged once
- *    a minute, with a count. The line describes the last event. Refused messages have a line for
- *    each method. Each id that two processes seem to use has a line of its own. Only 8 ids have one
- *    at the same time, and all further ids share one line. No thread waits for the log. A line that
- *    cannot be written at once is lost and counted.
+ *    a minute, with a count. The line describes the last event. The line about leases from the
+ *    parent that have ended names their resources. Refused messages have a line for each method.
+ *    Each id that two processes seem to use has a line of its own. Only 8 ids have one at the same
+ *    time, and all further ids share one line. No thread waits for the log. A line that cannot be
+ *    written at once is lost and counted.
  * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
  *    error says what is wrong and what to do. For a configuration, the lines before it list at most
  *    20 errors, each with its line and column.
@@ -570,12 +571,14 @@ void server_apply_config(struct service *service, doorman_config *config,
                          const struct config_problems *problems) {
     doorman_config *last = config; /* not in force; destroyed at the end */
     bool valid = config != NULL, loaded = false;
+    size_t *counters = NULL;
     char error[PROBLEM_TEXT] = "", hash[CONFIG_HASH_BYTES];
     server_config_hash(config, hash);
     if (!valid) server_problems_text(problems, error);
     pthread_mutex_lock(&service->lock);
     if (valid) {
         doorman_error unfit = {""};
+        counters = server_count_counters(service); /* before some of them are dropped */
         doorman_status status = doorman_server_configure(service->server, config, doorman_clock());
         (void)doorman_config_fits(config, service->settings->parents.count > 0, &unfit);
         loaded = status == DOORMAN_OK;
@@ -592,7 +595,8 @@ void server_apply_config(struct service *service, doorman_config *config,
     }
     memcpy(service->last_load.error, error, sizeof error);
     pthread_mutex_unlock(&service->lock);
-    server_report_config(service, last);
+    server_report_config(service, last, counters);
+    free(counters);
     server_log_problems(service->settings, problems, valid);
     pthread_mutex_lock(&service->config_lock);
     doorman_config_destroy(last);
@@ -815,9 +819,10 @@ static enum exit_status service_listen_at(struct service *service, const char *u
         error = nng_listener_set_ptr(listener, NNG_OPT_TLS_CONFIG, service->tls);
     }
     if (error != 0) {
-        exit_status =
-            server_usage_error("cannot listen on '%s': %s; an address is, for example, %s", url,
-                               nng_strerror(error), LISTEN_DEFAULT);
+        exit_status = server_usage_error(
+            "cannot listen on '%s': %s; an address is, for example, %s, and a port "
+            "is at most 65535",
+            url, nng_strerror(error), LISTEN_DEFAULT);
     } else if ((error = service_start_listener(service, listener)) != 0) {
         exit_status = server_fatal_error(
             EXIT_ERROR, "cannot listen on %s: %s; give another --listen", url, nng_strerror(error));
@@ -891,6 +896,9 @@ static enum exit_status service_create_server(struct service *service) {
     const struct addresses *parents = &service->settings->parents;
     const char *addresses[ADDRESS_MAX];
     for (size_t i = 0; i < parents->count; i++) addresses[i] = parents->items[i];
+    const doorman_permits_options permits = {.on_event = server_on_permit_event,
+                                             .event_kinds = SERVER_PERMIT_EVENTS,
+                                             .context = service};
     doorman_server_options options = {.node = service->node,
                                       .config = service->config,
                                       .parents = addresses,
@@ -898,7 +906,8 @@ static enum exit_status service_create_server(struct service *service) {
                                       .resource_max = service->settings->resource_max,
                                       .holder_max = service->settings->holder_max,
                                       .on_event = server_on_event,
-                                      .context = service};
+                                      .context = service,
+                                      .permits = &permits};
     doorman_mastership mastership = {.address = service->advertise, .until = DOORMAN_NEVER};
     if (service->settings->election_key) mastership.until = 0;
     doorman_time now = doorman_clock();
@@ -1076,6 +1085,7 @@ static void service_update(struct service *service) {
         if (doorman_upstream_due(upstream) <= now) service_yield(service);
     }
     server_warnings_update(service, now);
+    server_children_update(service, now);
     server_report_learning(service, LEARNING_OF_MASTER, now);
     pthread_mutex_unlock(&service->lock);
 }

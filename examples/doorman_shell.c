@@ -288,7 +288,8 @@ static void run_get(shell *s, char **words) {
         static const char *const why[] = {"no answer", "there is no free capacity now",
                                           "no template matches it", "the server is full"};
         fail(s, "no lease on %s: %s; the client keeps asking", words[2],
-             info.learning ? "the server is new, and learns who has what" : why[info.outcome]);
+             info.learning ? "the server is new, and learns who has what"
+                           : why[info.has_outcome ? info.outcome - DOORMAN_GRANTED : 0]);
     }
 }
 

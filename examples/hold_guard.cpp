@@ -41,11 +41,7 @@ public:
         if (!acquired.granted) throw std::runtime_error(refusal(acquired));
         hold_ = acquired.hold; /* 0: nothing is held, because nothing limits the resource */
     }
-    ~hold_guard() {
-        doorman_hold_request request = {};
-        request.id = hold_;
-        if (hold_) doorman_agent_release(agent_, &request, nullptr);
-    }
+    ~hold_guard() { doorman_agent_release(agent_, hold_); }
     hold_guard(hold_guard &&other) noexcept : agent_(other.agent_), hold_(other.hold_) {
         other.hold_ = 0;
     }

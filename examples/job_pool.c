@@ -109,8 +109,7 @@ static void do_job(const pool *p, doorman_agent *agent, int worker, message m) {
     if (result == PASSED) m.transfer_id = transfer(agent, out.hold);
     if (result == PASSED && !m.transfer_id) result = LOST;
     tell(p, result, m);
-    const doorman_hold_request release = {.id = out.hold};
-    if (result != PASSED) doorman_agent_release(agent, &release, NULL);
+    if (result != PASSED) doorman_agent_release(agent, out.hold);
 }
 
 /* Ends when process 1 closes the pipe. */
@@ -228,8 +227,7 @@ static bool run(pool *p) {
     good = all.granted;
     if (good) say(p, 1, "all %d slots are free, at most %d were taken", SLOTS, p->most_slots);
     if (!good) say(p, 1, "failed: %d jobs, at most %d slots", p->finished, p->most_slots);
-    const doorman_hold_request release = {.id = all.hold};
-    if (good) doorman_agent_release(p->agent, &release, NULL);
+    if (good) doorman_agent_release(p->agent, all.hold);
     doorman_agent_stop(p->agent);
     return good;
 }

@@ -70,15 +70,15 @@ static const struct {
     const char *name;
     doorman_limit_options options;
 } limiters[] = {
-    {"token bucket", {.kind = DOORMAN_TOKEN_BUCKET, .units_per_second = LIMIT, .size = LIMIT}},
-    {"leaky bucket", {.kind = DOORMAN_TOKEN_BUCKET, .units_per_second = LIMIT, .debt_max = LIMIT}},
+    {"token bucket", {.kind = DOORMAN_TOKEN_BUCKET, .rate = LIMIT, .size = LIMIT}},
+    {"leaky bucket", {.kind = DOORMAN_TOKEN_BUCKET, .rate = LIMIT, .max_debt = DOORMAN_SECOND}},
     {"bucket with debt",
      {.kind = DOORMAN_TOKEN_BUCKET,
-      .units_per_second = LIMIT,
+      .rate = LIMIT,
       .size = LIMIT,
-      .debt_max = LIMIT,
-      .has_wait_max = true,
-      .wait_max = DOORMAN_SECOND / 2}},
+      .max_debt = DOORMAN_SECOND,
+      .has_max_wait = true,
+      .max_wait = DOORMAN_SECOND / 2}},
     {"fixed window", {.kind = DOORMAN_FIXED_WINDOW, .limit = LIMIT, .window = DOORMAN_SECOND}},
     {"sliding window", {.kind = DOORMAN_SLIDING_WINDOW, .limit = LIMIT, .window = DOORMAN_SECOND}},
     {"sliding log", {.kind = DOORMAN_SLIDING_LOG, .limit = LIMIT, .window = DOORMAN_SECOND}},

@@ -32,7 +32,11 @@
  * and t the seconds until more units are available. For the limit that refuses, t is the time of
  * Retry-After, as the draft asks. X-RateLimit-Limit, -Remaining and -Reset describe the first limit
  * alone, and its Reset is the time until all units are back. All seconds are rounded up, and all
- * units are rounded down. */
+ * units are rounded down. A limit of 0 never has units, so it has neither t nor Reset: a client
+ * with r=0 and t=0 would ask again at once, for ever.
+ *
+ * A resource with a limit of kind CONCURRENCY is an error, also with a cost of 0: nobody would
+ * release the hold. */
 #include "http.h"
 
 #define LIST_BYTES_MAX 1024         /* of a list of limits, because proxies bound the head */
@@ -224,6 +228,17 @@ static void allow_keep(struct allow *allow, const struct service *service,
     allow_keep_limits(allow, permit);
 }
 
+/* Returns whether the item has a limit of kind CONCURRENCY. The server object refuses such a permit
+ * without a request_id only if its cost is above 0. But a gateway with a wrong cost of 0 would then
+ * let everything pass. */
+static bool response_has_holds(const doorman_response *response) {
+    const doorman_permit *permit = response->is_master ? &response->permits[0] : NULL;
+    for (size_t i = 0; permit && i < permit->detail_count; i++) {
+        if (permit->details[i].kind == DOORMAN_CONCURRENCY) return true;
+    }
+    return false;
+}
+
 /* Lets the server object decide.
  *   returns   OK | UNAVAILABLE (the server is stopping) | an error of doorman_server_handle */
 static doorman_status allow_decide(struct allow *allow, struct service *service) {
@@ -240,6 +255,10 @@ static doorman_status allow_decide(struct allow *allow, struct service *service)
         status =
             doorman_server_handle(service->server, request, &response, &error, doorman_clock());
         if (status == DOORMAN_OK) allow_keep(allow, service, &response);
+        if (status == DOORMAN_OK && response_has_holds(&response)) {
+            allow_fail(allow, "request_id", "is needed for a limit of kind CONCURRENCY");
+            status = DOORMAN_INVALID_ARGUMENT;
+        }
     }
     pthread_mutex_unlock(&service->lock);
     if (error.text[0]) { /* "permit[0].item[0].key: RULE" */
@@ -288,11 +307,18 @@ static long long seconds_of(doorman_time time) {
     return time > 0 ? (time - 1) / DOORMAN_SECOND + 1 : 0;
 }
 
+/* Returns whether it is known when a limit has units. A limit of 0 has none, and gets none. */
+static bool limit_has_times(const struct allow_limit *limit) {
+    return limit->more_after > 0 || limit->remaining >= 1;
+}
+
 /* Adds one member of a list. */
 static void lines_add_limit(struct text *lines, const struct allow_limit *limit, bool is_policy) {
     server_text_add(lines, "\"");
     server_text_add_escaped(lines, limit->name, escape_name);
-    if (!is_policy) {
+    if (!is_policy && !limit_has_times(limit)) {
+        server_text_add(lines, "\";r=0");
+    } else if (!is_policy) {
         server_text_addf(lines, "\";r=%lld;t=%lld", integer_of(limit->remaining),
                          seconds_of(limit->more_after));
     } else if (limit->window > 0) {
@@ -324,11 +350,11 @@ static void lines_add(struct text *lines, const struct allow *allow) {
         lines_add_list(lines, allow, "RateLimit", false);
     }
     if (allow->has_first) {
-        server_text_addf(lines,
-                         "X-RateLimit-Limit: %lld\r\nX-RateLimit-Remaining: %lld\r\n"
-                         "X-RateLimit-Reset: %lld\r\n",
-                         integer_of(first->most), integer_of(first->remaining),
-                         seconds_of(first->reset_after));
+        server_text_addf(lines, "X-RateLimit-Limit: %lld\r\nX-RateLimit-Remaining: %lld\r\n",
+                         integer_of(first->most), integer_of(first->remaining));
+    }
+    if (allow->has_first && limit_has_times(first)) {
+        server_text_addf(lines, "X-RateLimit-Reset: %lld\r\n", seconds_of(first->reset_after));
     }
     if (allow->has_retry_after) {
         long long seconds = seconds_of(allow->retry_after);

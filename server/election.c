@@ -37,9 +37,10 @@ struct election {
     doorman_time config_due;                  /* when to read the configuration next */
     char http_read[DOORMAN_ID_BYTES_MAX + 1]; /* the HTTP address in the key that was read last */
     bool reachable;                           /* the last call to etcd succeeded */
-    bool reload;                  /* reload the configuration; the lock guards this and the rest */
-    doorman_election_state state; /* that was applied last */
-    doorman_time until;           /* of the mastership that was applied last */
+    bool reload;  /* reload the configuration; the lock guards this and the rest */
+    bool resigns; /* the thread deletes the key, and its call must not be cancelled */
+    doorman_election_state state;           /* that was applied last */
+    doorman_time until;                     /* of the mastership that was applied last */
     char address[DOORMAN_ID_BYTES_MAX + 1]; /* of the master; "": not known */
 };
 
@@ -297,10 +298,11 @@ static void election_resign(struct service *service) {
     pthread_mutex_lock(&service->lock);
     doorman_election_resign(&election->core, doorman_clock());
     election_apply(service, true);
+    election->resigns = true;
+    server_etcd_cancel(&election->etcd, false);
     pthread_mutex_unlock(&service->lock);
     if (doorman_election_next(&election->core, &call, doorman_clock())) {
         election->etcd.tries = 1;
-        server_etcd_cancel(&election->etcd, false);
         (void)election_call_etcd(service, &call, &answer, value);
     }
 }
@@ -411,7 +413,7 @@ void server_election_stop(struct service *service) {
     if (election && election->started) {
         pthread_mutex_lock(&service->lock);
         service->stopping = true;
-        server_etcd_cancel(&election->etcd, true);
+        if (!election->resigns) server_etcd_cancel(&election->etcd, true);
         pthread_cond_signal(&election->wake);
         pthread_mutex_unlock(&service->lock);
         pthread_join(election->thread, NULL);

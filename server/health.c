@@ -67,11 +67,11 @@ static void health_answer(struct service *service, struct health_connection *con
     struct http_response response = server_http_response_init(NULL);
     struct text out = {.failed = false};
     connection->in[bytes - 2] = 0;
-    if (server_http_request_read(&request, connection->in, bytes - 2)) {
-        health_handle(service, &request, &response);
+    const char *wrong = server_http_request_read(&request, connection->in, bytes - 2);
+    if (wrong) {
+        server_http_response_set_error(&response, 400, "INVALID_ARGUMENT", wrong);
     } else {
-        server_http_response_set_error(&response, 400, "INVALID_ARGUMENT",
-                                       "this is not a valid HTTP/1.1 request");
+        health_handle(service, &request, &response);
     }
     server_http_response_write(&out, &response, true, request.is_head);
     if (!out.failed) {
@@ -86,6 +86,9 @@ static void health_receive(struct service *service, struct health_connection *co
                        sizeof connection->in - connection->bytes, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     connection->bytes += got > 0 ? (size_t)got : 0;
+    size_t empty = server_http_empty_lines(connection->in, connection->bytes);
+    connection->bytes -= empty;
+    memmove(connection->in, connection->in + empty, connection->bytes);
     char *end = (char *)memmem(connection->in, connection->bytes, "\r\n\r\n", 4);
     if (end) {
         health_answer(service, connection, (size_t)(end - connection->in) + 4);

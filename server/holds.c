@@ -201,7 +201,8 @@ static void page_learning(struct text *text, doorman_time left) {
     server_text_add(text, "<p>This process has just become the master. For ");
     server_page_duration(text, left);
     server_text_add(text, " more it learns which holds are in force. Until then limits grant "
-                          "nothing, unless their on_restart is full.</p>");
+                          "nothing, unless their on_restart is full. A limit with a shorter "
+                          "time_to_live has learned earlier.</p>");
 }
 
 void server_handle_holds(struct service *service, const struct http_request *request,

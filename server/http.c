@@ -289,8 +289,8 @@ static void connection_forget_body(struct http_connection *connection) {
 
 /* Waits for the time of a response. */
 static void connection_await_delay(struct http_connection *connection) {
-    bool receives = !connection->service->tls && connection->in_bytes < HTTP_BUFFER_MAX &&
-                    connection_reserve(connection);
+    bool receives = !server_http_has_tls(connection->service) &&
+                    connection->in_bytes < HTTP_BUFFER_MAX && connection_reserve(connection);
     doorman_time left = connection->deadline - doorman_clock();
     if (receives) {
         connection_start_io(connection, false);
@@ -422,8 +422,8 @@ static void connection_end_answer(struct http_connection *connection, enum answe
 static void connection_answer_later(struct http_connection *connection) {
     struct http *http = connection->service->http;
     connection_forget_body(connection);
-    bool receives = !connection->service->tls && connection->in_bytes < HTTP_BUFFER_MAX &&
-                    connection_reserve(connection);
+    bool receives = !server_http_has_tls(connection->service) &&
+                    connection->in_bytes < HTTP_BUFFER_MAX && connection_reserve(connection);
     pthread_mutex_lock(&http->lock);
     bool accepted = http_enqueue(http, connection);
     if (accepted) {
@@ -458,8 +458,9 @@ static bool connection_prepare_wait(struct waiter *waiter) {
     struct http_connection *connection = waiter_connection(waiter);
     struct service *service = connection->service;
     struct http *http = service->http;
-    bool receives = !service->tls && connection->in_bytes < HTTP_BUFFER_MAX;
-    if ((!service->tls && !receives) || !server_http_reserve_delay(service)) return false;
+    bool receives = !server_http_has_tls(service) && connection->in_bytes < HTTP_BUFFER_MAX;
+    if ((!server_http_has_tls(service) && !receives) || !server_http_reserve_delay(service))
+        return false;
     if (receives && !connection_reserve(connection)) {
         server_http_cancel_delay(service);
         return false;
@@ -505,7 +506,7 @@ static void connection_answer_message(struct http_connection *connection) {
         if (connection->waits) server_http_cancel_delay(service);
         connection->waits = false;
         connection_respond(connection, &response);
-    } else if (!service->tls) {
+    } else if (!server_http_has_tls(service)) {
         connection_forget_body(connection);
         connection_watch(connection);
     }
@@ -679,16 +680,19 @@ static void connection_take_head(struct http_connection *connection, size_t byte
     }
     memcpy(head, connection->in, bytes);
     head[bytes - 2] = 0; /* without the empty line at the end */
-    if (server_http_request_read(&connection->request, head, bytes - 2)) {
-        connection_check(connection);
+    const char *wrong = server_http_request_read(&connection->request, head, bytes - 2);
+    if (wrong) {
+        connection_refuse(connection, 400, "INVALID_ARGUMENT", wrong);
     } else {
-        connection_refuse(connection, 400, "INVALID_ARGUMENT",
-                          "this is not a valid HTTP/1.1 request");
+        connection_check(connection);
     }
 }
 
-/* Handles a request if its head is complete. The head ends with an empty line. */
+/* Handles a request if its head is complete. The head ends with an empty line. Empty lines before
+ * it have no meaning, and do not move the deadline. */
 static void connection_read_head(struct http_connection *connection) {
+    connection->used = server_http_empty_lines(connection->in, connection->in_bytes);
+    connection_consume(connection);
     char *end = (char *)memmem(connection->in, connection->in_bytes, "\r\n\r\n", 4);
     size_t bytes = end ? (size_t)(end - connection->in) + 4 : connection->in_bytes;
     connection->is_head = false;
@@ -746,8 +750,8 @@ static bool connection_probes(struct http_connection *connection) {
     bool receives = connection->state == CONNECTION_IDLE || connection->state == CONNECTION_HEAD ||
                     connection->state == CONNECTION_BODY;
     pthread_mutex_lock(&http->lock);
-    bool probes = cancelled && receives && !connection->is_probed && !connection->service->tls &&
-                  !http->stopping;
+    bool probes = cancelled && receives && !connection->is_probed &&
+                  !server_http_has_tls(connection->service) && !http->stopping;
     connection->is_probed = connection->is_probed || probes;
     pthread_mutex_unlock(&http->lock);
     return probes;

@@ -160,8 +160,12 @@ struct http_route {
  *   request   out
  *   head      in/out: lines that end with CR LF, and a final 0. The function splits it in place
  *   bytes     the length of the head without the final 0
- *   returns   false: the head is invalid */
-bool server_http_request_read(struct http_request *request, char *head, size_t bytes);
+ *   returns   NULL; or why the head is invalid */
+const char *server_http_request_read(struct http_request *request, char *head, size_t bytes);
+
+/* Returns the length of the empty lines before a request, which have no meaning (RFC 9112, 2.2).
+ *   in   what was received, without a final 0 */
+size_t server_http_empty_lines(const char *in, size_t bytes);
 
 /* Checks a request whose body may be missing. Sets request->route. If the request is refused,
  * returns false and writes an error to the response. */
@@ -410,10 +414,16 @@ struct config_load server_last_load(struct service *service);
 
 /* ---- >>children ----------------------------------------------------------------------------- */
 
+enum child_state { CHILD_LIVE, CHILD_SILENT, CHILD_ENDED, CHILD_STATE_COUNT };
+
 struct child {
     char node[DOORMAN_ID_BYTES_MAX + 1];
     char http_address[DOORMAN_ID_BYTES_MAX + 1]; /* of its pages; "": not known */
     doorman_time seen_at;                        /* the time of its last request */
+    enum child_state state;
+    doorman_time lease_end;        /* of the lease that ends last; 0: it had none */
+    doorman_time refresh_interval; /* of its last response; 0: not known, because it had no lease,
+                                      or has released one since then */
 };
 
 struct child_list {
@@ -427,6 +437,17 @@ struct child_list {
 void server_children_take(struct child_list *list, struct service *service);
 void server_children_free(struct child_list *list);
 const struct child *server_children_find(const struct child_list *list, const char *node);
+const char *server_child_state_name(enum child_state state);
+
+/* Adds the metric of the child nodes. */
+void server_children_metrics(struct text *text, struct service *service);
+
+#define CHILDREN_TEXT (DOORMAN_ID_BYTES_MAX + 128)
+
+/* Describes a child node that is silent, and how many others are; "" if none is. Precondition: the
+ * lock is held. */
+void server_children_text(const struct service *service, char text[CHILDREN_TEXT],
+                          doorman_time now);
 
 /* ---- >>pages -------------------------------------------------------------------------------- */
 

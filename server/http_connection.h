@@ -76,6 +76,12 @@ struct http {
     struct http_connection connections[HTTP_CONNECTION_MAX];
 };
 
+/* Returns whether connections over HTTP use TLS. Threads of nng must not read service->tls, because
+ * a reload replaces it. */
+static inline bool server_http_has_tls(const struct service *service) {
+    return service->settings->tls_cert != NULL;
+}
+
 /* ---- connections ---------------------------------------------------------------------------- */
 
 /* Moves a connection to its next state, and sets the deadline of this state. Precondition: the lock

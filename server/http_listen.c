@@ -289,7 +289,9 @@ static void http_log_counts(const struct service *service) {
 
 /* Lets the responses that wait say that the server stops, and waits until they are sent. A peer
  * that does not read delays this for at most a second. The operation of a connection may not have
- * started yet, so it is cancelled again in the next step. */
+ * started yet, so it is cancelled again in the next step. The lock is held while an operation is
+ * cancelled. Otherwise the connection could begin to send meanwhile, and would lose its response.
+ */
 static void http_drain(struct http *http) {
     for (int step = 0; step < DRAIN_STEPS_MAX; step++) {
         bool busy = false;
@@ -298,8 +300,8 @@ static void http_drain(struct http *http) {
             pthread_mutex_lock(&http->lock);
             enum http_connection_state state = connection->state;
             bool answered = state == CONNECTION_ANSWERING && connection->is_answered;
-            pthread_mutex_unlock(&http->lock);
             if (state == CONNECTION_DELAYED) nng_aio_cancel(connection->aio);
+            pthread_mutex_unlock(&http->lock);
             busy = busy || answered || state == CONNECTION_DELAYED || state == CONNECTION_SENDING;
         }
         if (!busy) return;

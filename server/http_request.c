@@ -8,6 +8,10 @@
  *     check      rule                                                      status of a refusal
  *     syntax     RFC 9112. A field has a valid name, then a colon. No      400
  *                character is a control character except the tab.
+ *     escapes    Each % of the target stands before two hexadecimal        400
+ *                digits.
+ *     one Host   HTTP/1.1 needs exactly one Host, HTTP/1.0 at most one     400
+ *                (RFC 9112, 3.2).
  *     Host       It must be known. Otherwise a web page could use a DNS    403
  *                name of its own to reach a server on the machine of its
  *                reader. There are no CORS headers.
@@ -106,6 +110,15 @@ static size_t scheme_bytes(const char *target) {
     return strncasecmp(target, "https://", 8) == 0 ? 8 : 0;
 }
 
+/* Returns whether each % stands before two hexadecimal digits (RFC 3986, 2.1). A client that has
+ * forgotten to escape a % would otherwise use another key than it means. */
+static bool escapes_are_valid(const char *target) {
+    for (const char *at = strchr(target, '%'); at; at = strchr(at + 1, '%')) {
+        if (server_hex_value(at[1]) < 0 || server_hex_value(at[2]) < 0) return false;
+    }
+    return true;
+}
+
 /* Splits a target in place. The target is "/path?query", or "http://HOST/path?query". Returns false
  * if the target is invalid. */
 static bool target_read(struct http_request *request, char *target) {
@@ -127,18 +140,24 @@ static bool target_read(struct http_request *request, char *target) {
     return true;
 }
 
-/* Splits the first line of the head, "VERB TARGET HTTP/1.1", in place. */
-static bool first_line_read(struct http_request *request, char *line) {
+#define HEAD_INVALID "this is not a valid HTTP/1.1 request"
+
+/* Splits the first line of the head, "VERB TARGET HTTP/1.1", in place. Returns NULL, or why the
+ * line is invalid. */
+static const char *first_line_read(struct http_request *request, char *line) {
     char *target = strchr(line, ' ');
     char *version = target ? strchr(target + 1, ' ') : NULL;
-    if (!version) return false;
+    if (!version) return HEAD_INVALID;
     *target++ = 0;
     *version++ = 0;
     request->verb = line;
     request->is_old = strcmp(version, "HTTP/1.0") == 0;
     bool known = strncmp(version, "HTTP/1.", 7) == 0 && strspn(version + 7, "0123456789") == 1;
-    return *line && !line[strspn(line, TOKEN_CHARACTERS)] && known && !version[8] &&
-           target_read(request, target);
+    bool valid = *line && !line[strspn(line, TOKEN_CHARACTERS)] && known && !version[8];
+    if (valid && !escapes_are_valid(target)) {
+        return "the target has a % that does not stand before two hexadecimal digits: send %25";
+    }
+    return valid && target_read(request, target) ? NULL : HEAD_INVALID;
 }
 
 /* Reads Content-Length. Sets request->length to SIZE_MAX if the length of the body is not known. */
@@ -154,17 +173,28 @@ static void request_read_length(struct http_request *request) {
     if (request->coding_count > 0) request->length = SIZE_MAX;
 }
 
-bool server_http_request_read(struct http_request *request, char *head, size_t bytes) {
-    char value[64], *end = strstr(head, "\r\n");
-    if (strlen(head) != bytes || !end) return false;
+size_t server_http_empty_lines(const char *in, size_t bytes) {
+    size_t count = 0;
+    while (bytes - count >= 2 && in[count] == '\r' && in[count + 1] == '\n') count += 2;
+    return count;
+}
+
+const char *server_http_request_read(struct http_request *request, char *head, size_t bytes) {
+    char value[64], host[256], *end = strstr(head, "\r\n");
+    if (strlen(head) != bytes || !end) return HEAD_INVALID;
     *end = 0;
     request->fields = end + 2;
-    if (!first_line_read(request, head) || !fields_are_valid(request->fields)) return false;
+    const char *wrong = first_line_read(request, head);
+    if (wrong) return wrong;
+    if (!fields_are_valid(request->fields)) return HEAD_INVALID;
+    int hosts = field_read(request->fields, "Host", host, sizeof host);
+    if (hosts == 0 && !request->is_old) return "the Host is missing, which HTTP/1.1 needs";
+    if (hosts > 1) return "the Host occurs twice, or is longer than 255 bytes";
     request_read_length(request);
     field_read(request->fields, "Connection", value, sizeof value);
     request->is_last = request->is_old || strcasestr(value, "close");
     request->is_head = strcmp(request->verb, "HEAD") == 0;
-    return true;
+    return NULL;
 }
 
 /* ---- checks --------------------------------------------------------------------------------- */
@@ -188,13 +218,13 @@ static bool host_known(const struct service *service, const char *given) {
            (server_host_is_wildcard(listening) && server_host_is_numeric(host));
 }
 
-/* Returns whether the host that counts is known. This is the host of the target, or else the only
- * field Host. */
+/* Returns whether the host that counts is known. This is the host of the target, or else the field
+ * Host. The head has at most one. */
 static bool request_host_known(const struct service *service, const struct http_request *request) {
     char host[256];
-    int count = field_read(request->fields, "Host", host, sizeof host);
-    if (request->authority[0]) return count <= 1 && host_known(service, request->authority);
-    return count == 1 && authority_is_valid(host) && host_known(service, host);
+    if (request->authority[0]) return host_known(service, request->authority);
+    field_read(request->fields, "Host", host, sizeof host);
+    return authority_is_valid(host) && host_known(service, host);
 }
 
 /* Finds the token of a request. Programs send "Bearer TOKEN". A browser asks its user for a

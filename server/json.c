@@ -154,6 +154,10 @@ static void json_children(struct text *text, struct service *service) {
         json_text(text, child->node);
         json_field(text, "http_address", child->http_address);
         json_seconds(text, ",\"last_request_ago\":", children.now - child->seen_at);
+        server_text_addf(text, ",\"state\":\"%s\"", server_child_state_name(child->state));
+        if (child->state == CHILD_SILENT && child->lease_end > children.now) {
+            json_seconds(text, ",\"lease_ends_in\":", child->lease_end - children.now);
+        }
         server_text_add(text, "}");
     }
     if (children.count > 0) server_text_add(text, "]");
@@ -610,43 +614,83 @@ static void response_redirect(struct http_response *response, const struct http_
              decided->http_address, request->path);
 }
 
-#define AUDIT_MAX 20 /* lines of one message */
+#define AUDIT_MAX 20 /* entries of one message */
 
-/* Logs one entry of a RESET. */
-static void audit_entry(const struct service *service, const char *token,
-                        const doorman_permit_entry *entry) {
-    char seconds[32];
-    snprintf(seconds, sizeof seconds, "%.9g", (double)entry->ban / (double)DOORMAN_SECOND);
-    const char *key = entry->key ? entry->key : "";
-    if (entry->sets_ban) {
-        server_log(service->settings, LEVEL_INFO,
-                   entry->ban > 0 ? "a key was banned" : "a ban was ended", "token", token,
-                   "resource", entry->resource_id, "key", key, entry->ban > 0 ? "seconds" : LOG_END,
-                   seconds, LOG_END);
-    } else {
-        server_log(service->settings, LEVEL_INFO, "counters were reset", "token", token, "resource",
-                   entry->resource_id, "key", key, entry->limit ? "limit" : LOG_END, entry->limit,
-                   LOG_END);
-    }
+/* Who has sent a message, for the log. */
+struct audit_source {
+    const struct settings *settings;
+    const char *token;
+    char peer[PEER_BYTES];
+};
+
+/* Logs what a RESET has done to one limit of a key. */
+static void audit_limit(const struct audit_source *source, const doorman_permit_entry *entry,
+                        const doorman_permit_detail *detail) {
+    const char *text = "nothing was reset, because the limit has counted nothing for the key";
+    bool holds = detail->kind == DOORMAN_CONCURRENCY;
+    char before[32];
+    snprintf(before, sizeof before, "%.9g", detail->used);
+    if (holds) text = "nothing was reset, because holds stay until they are released or end";
+    if (detail->was_reset) text = "a counter was reset";
+    server_log(source->settings, LEVEL_INFO, text, "token", source->token, "peer", source->peer,
+               "resource", entry->resource_id, "key", entry->key ? entry->key : "", "limit",
+               detail->limit, holds ? "held" : "used_before", before, LOG_END);
 }
 
-/* Logs what a RESET has changed, with the name of the token. The message is read once more, because
- * the exchange has dropped it.
- *   text   the whole message, which the server has answered */
-static void audit_reset(const struct service *service, const struct http_request *request,
+/* Logs what a RESET has done to a ban. */
+static void audit_ban(const struct audit_source *source, const doorman_permit_entry *entry,
+                      bool done) {
+    const char *text = done ? "a ban was ended" : "no ban was ended, because there is none";
+    char seconds[32];
+    snprintf(seconds, sizeof seconds, "%.9g", (double)entry->ban / (double)DOORMAN_SECOND);
+    bool bans = entry->sets_ban && entry->ban > 0;
+    if (bans) text = done ? "a key was banned" : "a key was not banned, because there is no room";
+    server_log(source->settings, bans && !done ? LEVEL_WARNING : LEVEL_INFO, text, "token",
+               source->token, "peer", source->peer, "resource", entry->resource_id, "key",
+               entry->key ? entry->key : "", bans ? "seconds" : LOG_END, seconds, LOG_END);
+}
+
+/* Logs one entry of a RESET. */
+static void audit_entry(const struct audit_source *source, const doorman_permit_entry *entry,
+                        const doorman_permit_result *result) {
+    const doorman_permit *before = &result->state;
+    bool ends_ban = !entry->limit && before->reason == DOORMAN_REASON_BANNED;
+    if (entry->sets_ban) {
+        audit_ban(source, entry, result->count > 0);
+        return;
+    }
+    for (size_t i = 0; i < before->detail_count; i++) {
+        audit_limit(source, entry, &before->details[i]);
+    }
+    if (ends_ban) audit_ban(source, entry, true);
+    if (ends_ban || before->detail_count > 0) return;
+    server_log(source->settings, LEVEL_INFO, "nothing was reset, because no limit concerns the key",
+               "token", source->token, "peer", source->peer, "resource", entry->resource_id, "key",
+               entry->key ? entry->key : "", entry->limit ? "limit" : LOG_END, entry->limit,
+               LOG_END);
+}
+
+/* Logs what a RESET has changed. The message is read once more, because the exchange has dropped
+ * it, but not its results.
+ *   call   has been answered
+ *   text   the whole message */
+static void audit_reset(const struct service *service, const struct method_call *call,
                         const struct text *text) {
+    const doorman_response *response = &call->exchange.response;
     doorman_json_exchange exchange = {.frame_bytes = strlen("{\"reset\":}")};
+    struct audit_source source = {.settings = service->settings, .token = call->waiter.peer.token};
     char more[24];
+    server_peer_write(&call->waiter.peer, source.peer);
     if (doorman_json_exchange_read(&exchange, text->buffer.text, text->buffer.bytes) ==
         DOORMAN_OK) {
         size_t count = exchange.request.entry_count;
-        for (size_t i = 0; i < count && i < AUDIT_MAX; i++) {
-            audit_entry(service, request->token.name, &exchange.request.entries[i]);
+        for (size_t i = 0; i < count && i < AUDIT_MAX && i < response->result_count; i++) {
+            audit_entry(&source, &exchange.request.entries[i], &response->results[i]);
         }
         snprintf(more, sizeof more, "%zu", count > AUDIT_MAX ? count - AUDIT_MAX : 0);
         if (count > AUDIT_MAX) {
-            server_log(service->settings, LEVEL_INFO, "more counters were reset, or bans changed",
-                       "token", request->token.name, "entries", more, LOG_END);
+            server_log(service->settings, LEVEL_INFO, "the message had more entries", "token",
+                       source.token, "peer", source.peer, "entries", more, LOG_END);
         }
     }
     doorman_json_exchange_uninit(&exchange);
@@ -681,7 +725,7 @@ static void method_respond_now(struct service *service, struct method_call *call
     doorman_status status = call->waiter.status;
     if (status == DOORMAN_OK && method && strcmp(method, "reset") == 0 &&
         exchange->response.is_master) {
-        audit_reset(service, request, wrapped);
+        audit_reset(service, call, wrapped);
     }
     server_method_respond(call, request, response);
     if (method && status == DOORMAN_INVALID_ARGUMENT) {

@@ -23,6 +23,7 @@ struct limit_row {
     char *glob, *name;
     char definition[192];
     doorman_permits_limit info; /* its pointers are not valid */
+    size_t keys_max;            /* 0: the list of limits is empty */
 };
 
 struct limit_list {
@@ -94,6 +95,7 @@ static bool limit_list_add(struct limit_list *list, const doorman_permits_limit 
     assert(list->row_count < list->row_capacity);
     row.glob = strdup(info->identifier_glob);
     row.name = strdup(info->limit);
+    if (info->settings) row.keys_max = info->settings->max_keys;
     limit_define(info->settings, row.definition, sizeof row.definition);
     if (!row.glob || !row.name) {
         free(row.glob);
@@ -154,6 +156,7 @@ static void limit_list_free(struct limit_list *list) {
 struct top_row {
     char *resource, *key;
     uint64_t count, error;
+    double units;
 };
 
 struct top_list {
@@ -171,7 +174,7 @@ static void top_list_take(struct top_list *list, struct service *service, size_t
     while (permits && list->count < TOPS_SHOWN &&
            doorman_permits_next_top(permits, limit_index, kind, &cursor, &top, doorman_clock())) {
         char *resource = strdup(top.resource_id), *key = strdup(top.key);
-        list->rows[list->count] = (struct top_row){resource, key, top.count, top.error};
+        list->rows[list->count] = (struct top_row){resource, key, top.count, top.error, top.units};
         if (resource && key) {
             list->count++;
         } else {
@@ -197,9 +200,13 @@ enum limit_metric {
     LIMIT_REFUSED,
     LIMIT_SHADOW,
     LIMIT_EVICTED,
+    LIMIT_EVICTED_IN_USE,
+    LIMIT_BANS_EVICTED,
     LIMIT_WAITED,
     LIMIT_WAITING,
     LIMIT_KEYS,
+    LIMIT_KEYS_MAX,
+    LIMIT_BANS,
     LIMIT_METRIC_COUNT
 };
 
@@ -211,9 +218,15 @@ static const struct {
     {"permits_refused_total", "counter", "Refusals by a limit, by reason."},
     {"permits_shadow_refused_total", "counter", "Refusals that shadow has prevented."},
     {"permits_evicted_total", "counter", "Counters that were forgotten to make room for others."},
+    {"permits_evicted_in_use_total", "counter",
+     "Those of them that had used a part of their limit, so that their keys got more."},
+    {"permits_bans_evicted_total", "counter",
+     "Bans that were ended early to make room for others."},
     {"permits_waited_total", "counter", "How often a permit has entered a queue of a limit."},
     {"permits_queued", "gauge", "Permits that wait in the queues of a limit."},
-    {"permits_keys", "gauge", "Counters of a limit that differ from fresh ones."}};
+    {"permits_keys", "gauge", "Counters of a limit that differ from fresh ones."},
+    {"permits_keys_max", "gauge", "The most counters that a limit keeps: its max_keys."},
+    {"permits_banned_keys", "gauge", "Bans that a limit has set."}};
 
 static double limit_value(const doorman_permits_limit *info, enum limit_metric metric) {
     switch (metric) {
@@ -221,10 +234,14 @@ static double limit_value(const doorman_permits_limit *info, enum limit_metric m
     case LIMIT_UNITS: return info->granted_units;
     case LIMIT_SHADOW: return (double)info->shadow_refused;
     case LIMIT_EVICTED: return (double)info->evicted;
+    case LIMIT_EVICTED_IN_USE: return (double)info->evicted_in_use;
+    case LIMIT_BANS_EVICTED: return (double)info->bans_evicted;
+    case LIMIT_BANS: return (double)info->ban_count;
     case LIMIT_WAITED: return (double)info->waited;
     case LIMIT_WAITING: return (double)info->waiting;
     case LIMIT_KEYS: return (double)info->counter_count;
     case LIMIT_REFUSED:
+    case LIMIT_KEYS_MAX:
     case LIMIT_METRIC_COUNT:
     default: return 0;
     }
@@ -246,6 +263,10 @@ static void limit_series(struct text *text, const struct limit_row *row, const c
 
 static void limit_metric(struct text *text, const struct limit_row *row, enum limit_metric metric) {
     const char *name = limit_metrics[metric].name;
+    if (metric == LIMIT_KEYS_MAX) {
+        if (row->keys_max) limit_series(text, row, name, NULL, (double)row->keys_max);
+        return;
+    }
     if (metric != LIMIT_REFUSED) {
         limit_series(text, row, name, NULL, limit_value(&row->info, metric));
         return;
@@ -263,6 +284,9 @@ static void limit_add_other(doorman_permits_limit *others, const doorman_permits
     others->granted_units += info->granted_units;
     others->shadow_refused += info->shadow_refused;
     others->evicted += info->evicted;
+    others->evicted_in_use += info->evicted_in_use;
+    others->bans_evicted += info->bans_evicted;
+    others->ban_count += info->ban_count;
     others->waited += info->waited;
     others->waiting += info->waiting;
     others->counter_count += info->counter_count;
@@ -274,7 +298,10 @@ void server_limits_metrics(struct text *text, struct service *service, const boo
     char other[] = "other";
     struct limit_row others = {.glob = other, .name = other};
     size_t own = list.row_count < LIMITS_SERIES ? list.row_count : LIMITS_SERIES;
-    for (size_t i = own; i < list.row_count; i++) limit_add_other(&others.info, &list.rows[i].info);
+    for (size_t i = own; i < list.row_count; i++) {
+        limit_add_other(&others.info, &list.rows[i].info);
+        others.keys_max += list.rows[i].keys_max;
+    }
     for (int i = 0; i < LIMIT_METRIC_COUNT; i++) {
         server_metrics_header(text, limit_metrics[i].name, limit_metrics[i].type,
                               limit_metrics[i].help);
@@ -293,7 +320,7 @@ void server_limits_metrics(struct text *text, struct service *service, const boo
     server_metrics_value(text, "permits_memory_bytes", "gauge",
                          "Memory of all counters of permits.", (double)list.info.bytes);
     server_metrics_value(text, "permits_unmatched_total", "counter",
-                         "Items of permits that no template with limits matches.",
+                         "Items of permits that no template with limits matches, granted or not.",
                          (double)list.info.unmatched);
     text->failed = text->failed || list.failed;
     limit_list_free(&list);
@@ -313,8 +340,9 @@ static void json_limit(struct text *text, const struct limit_row *row) {
     limits_text(text, "{\"template\":", row->glob);
     limits_text(text, ",\"limit\":", row->name);
     limits_text(text, ",\"definition\":", row->definition);
-    server_text_addf(text, ",\"keys\":%zu,\"granted\":%" PRIu64 ",\"granted_units\":",
-                     info->counter_count, info->granted);
+    server_text_addf(text, ",\"keys\":%zu", info->counter_count);
+    if (row->keys_max) server_text_addf(text, ",\"max_keys\":%zu", row->keys_max);
+    server_text_addf(text, ",\"granted\":%" PRIu64 ",\"granted_units\":", info->granted);
     server_text_add_number(text, info->granted_units);
     server_text_add(text, ",\"refused\":{");
     for (int i = DOORMAN_NO_REASON + 1; i < DOORMAN_REASON_COUNT; i++) {
@@ -324,8 +352,10 @@ static void json_limit(struct text *text, const struct limit_row *row) {
         separator = ",";
     }
     server_text_addf(text,
-                     "},\"shadow_refused\":%" PRIu64 ",\"evicted\":%" PRIu64 ",\"waiting\":%zu",
-                     info->shadow_refused, info->evicted, info->waiting);
+                     "},\"shadow_refused\":%" PRIu64 ",\"evicted\":%" PRIu64
+                     ",\"bans\":%zu,\"bans_evicted\":%" PRIu64 ",\"waiting\":%zu",
+                     info->shadow_refused, info->evicted, info->ban_count, info->bans_evicted,
+                     info->waiting);
 }
 
 static void json_tops(struct text *text, struct service *service, size_t index, const char *name,
@@ -336,8 +366,10 @@ static void json_tops(struct text *text, struct service *service, size_t index, 
     for (size_t i = 0; i < tops.count; i++) {
         limits_text(text, i ? ",\n{\"resource_id\":" : "{\"resource_id\":", tops.rows[i].resource);
         limits_text(text, ",\"key\":", tops.rows[i].key);
-        server_text_addf(text, ",\"count\":%" PRIu64 ",\"error\":%" PRIu64 "}", tops.rows[i].count,
-                         tops.rows[i].error);
+        server_text_addf(text, ",\"count\":%" PRIu64 ",\"error\":%" PRIu64 ",\"units\":",
+                         tops.rows[i].count, tops.rows[i].error);
+        server_text_add_number(text, tops.rows[i].units);
+        server_text_add(text, "}");
     }
     server_text_add(text, "]");
     top_list_free(&tops);
@@ -484,7 +516,9 @@ static void page_tops(struct text *text, struct service *service, size_t index,
     struct top_list tops;
     top_list_take(&tops, service, index, kind);
     server_text_addf(
-        text, "<div><table><thead><tr><th>%s</th><th>decisions</th></tr></thead><tbody>", title);
+        text,
+        "<div><table><thead><tr><th>%s</th><th>decisions</th><th>units</th></tr></thead><tbody>",
+        title);
     for (size_t i = 0; i < tops.count; i++) {
         const struct top_row *row = &tops.rows[i];
         server_text_add(text, "<tr><td><a href=\"/keys?resource=");
@@ -497,6 +531,7 @@ static void page_tops(struct text *text, struct service *service, size_t index,
         server_text_add_escaped(text, row->resource, server_escape_html);
         server_text_add(text, "</span></td>");
         page_cell(text, "decisions", (double)row->count);
+        page_cell(text, "units", row->units);
         server_text_add(text, "</tr>");
     }
     server_text_add(text, "</tbody></table>");
@@ -525,8 +560,9 @@ static void page_one_limit(struct text *text, struct service *service, const str
     page_tops(text, service, index, DOORMAN_TOP_REFUSED, "refused most often lately");
     page_tops(text, service, index, DOORMAN_TOP_GRANTED, "granted most often lately");
     server_text_add(text, "</div>");
-    server_text_add(text, "<p class=soft>The counts are approximate. They are halved each "
-                          "minute.</p>");
+    server_text_add(text, "<p class=soft>The numbers are approximate, and those of the last "
+                          "minutes: they are halved each full minute. The units of a refusal are "
+                          "what was asked for.</p>");
 }
 
 void server_handle_limits(struct service *service, const struct http_request *request,
@@ -551,8 +587,9 @@ void server_handle_limits(struct service *service, const struct http_request *re
 
 /* Adds a row for each limit of a key. */
 static void page_details(struct text *text, const doorman_permit *state) {
-    server_text_add(text, "<table><thead><tr><th>limit</th><th>used</th><th>of</th><th>remaining"
-                          "</th><th>refusals</th><th>fresh again in</th></tr></thead><tbody>");
+    server_text_add(
+        text, "<table><thead><tr><th>limit</th><th>used</th><th>of</th><th>remaining"
+              "</th><th>refusals towards a ban</th><th>fresh again in</th></tr></thead><tbody>");
     for (size_t i = 0; i < state->detail_count; i++) {
         const doorman_permit_detail *detail = &state->details[i];
         server_text_add(text, "<tr><td>");
@@ -563,15 +600,18 @@ static void page_details(struct text *text, const doorman_permit *state) {
         page_cell(text, "used", detail->used);
         page_cell(text, "of", detail->most);
         page_cell(text, "remaining", detail->remaining);
-        page_cell(text, "refusals", detail->refusals);
+        page_cell(text, "refusals towards a ban", detail->refusals);
         server_text_add(text, "<td data-name='fresh again in'>");
         server_page_duration(text, detail->reset_after + DOORMAN_SECOND - 1);
         server_text_add(text, "</td></tr>");
     }
     server_text_add(text, "</tbody></table>");
-    if (state->detail_count == 0) {
-        server_text_add(text, "<p class=soft>No limit concerns this key.</p>");
-    }
+    server_text_add(text, state->detail_count == 0
+                              ? "<p class=soft>No limit concerns this key.</p>"
+                              : "<p class=soft>Refusals count towards a ban only at a limit with a "
+                                "ban, and start again at 0 with the ban. All refusals of a limit, "
+                                "and its most refused keys, are on <a href='/limits'>its "
+                                "page</a>.</p>");
 }
 
 /* Adds what the limits have counted for a key. It has at most 16 details, so they are written while

@@ -292,6 +292,7 @@ enum resource_metric {
     METRIC_OVERSHOOT,
     METRIC_EXPIRED,
     METRIC_REMAINING,
+    METRIC_LENGTH,
     METRIC_COUNT
 };
 static const struct {
@@ -319,7 +320,14 @@ static const struct {
     {"resource_leases_expired_total", "counter", "Leases that expired without renewal."},
     {"server_parent_lease_remaining_seconds", "gauge",
      "Time to the end of this node's own lease; 0 if it has none."},
+    {"server_parent_lease_length_seconds", "gauge",
+     "Length of this node's last own lease when it was granted; 0 if it has had none."},
 };
+
+/* Returns whether only a node with a parent has the metric. */
+static bool metric_is_of_parent(enum resource_metric metric) {
+    return metric == METRIC_REMAINING || metric == METRIC_LENGTH;
+}
 
 /* Returns false if the metric does not apply to the resource. */
 static bool metric_value(const struct snapshot *snapshot, const struct row *row,
@@ -328,7 +336,7 @@ static bool metric_value(const struct snapshot *snapshot, const struct row *row,
     double left = (double)(info->lease_end - snapshot->now) / 1e9;
     bool is_of_holders = metric != METRIC_CAPACITY && metric != METRIC_CONFIGURED &&
                          metric != METRIC_EXPIRED && metric != METRIC_SAFE_CAPACITY &&
-                         metric != METRIC_REMAINING;
+                         !metric_is_of_parent(metric);
     if (row->is_missing && !is_of_holders) return false;
     switch (metric) {
     case METRIC_CAPACITY: *out = info->capacity; break;
@@ -345,6 +353,7 @@ static bool metric_value(const struct snapshot *snapshot, const struct row *row,
     case METRIC_OVERSHOOT: *out = info->overshoot; break;
     case METRIC_EXPIRED: *out = (double)info->expired_count; break;
     case METRIC_REMAINING: *out = info->leased ? left : 0; return has_parent && row->id;
+    case METRIC_LENGTH: *out = (double)info->lease_length / 1e9; return has_parent && row->id;
     case METRIC_COUNT:
     default: return false;
     }
@@ -384,7 +393,7 @@ static void metrics_all_resources(struct text *text, const struct snapshot *snap
                                   bool has_parent) {
     for (int i = 0; i < METRIC_COUNT; i++) {
         enum resource_metric metric = (enum resource_metric)i;
-        if (metric == METRIC_REMAINING && !has_parent) continue;
+        if (metric_is_of_parent(metric) && !has_parent) continue;
         server_metrics_header(text, resource_metrics[i].name, resource_metrics[i].type,
                               resource_metrics[i].help);
         for (size_t at = 0; at < snapshot->row_count; at++) {
@@ -427,6 +436,7 @@ void server_handle_metrics(struct service *service, const struct http_request *r
     metrics_durations(text, &service->counters);
     if (has_parent) metrics_parent(text, &snapshot, &service->counters);
     metrics_all_resources(text, &snapshot, has_parent);
+    server_children_metrics(text, service);
     server_limits_metrics(text, service, response->abandoned);
     text->failed = text->failed || snapshot.failed;
     server_snapshot_uninit(&snapshot);

@@ -16,6 +16,7 @@
  * script. */
 struct page_state {
     const char *class, *text;
+    char child[CHILDREN_TEXT]; /* the text, if it is about a child node */
 };
 
 #define LEASES_COUNTED 1000 /* resources that are counted, because the lock is held */
@@ -32,23 +33,40 @@ static struct page_state page_leases_read(struct service *service,
         leased_count += info.leased;
     }
     if (count > 0 && leased_count == 0)
-        return (struct page_state){"bad", "no lease from the parent"};
-    if (leased_count < count) return (struct page_state){"warn", "some leases are missing"};
-    if (snapshot->parent.trouble.since == 0) return (struct page_state){"good", "live"};
-    return count > 0 ? (struct page_state){"warn", "live, but the parent fails"}
-                     : (struct page_state){"warn", "the parent fails"};
+        return (struct page_state){"bad", "no lease from the parent", ""};
+    if (leased_count < count) return (struct page_state){"warn", "some leases are missing", ""};
+    if (snapshot->parent.trouble.since == 0) return (struct page_state){"good", "live", ""};
+    return count > 0 ? (struct page_state){"warn", "live, but the parent fails", ""}
+                     : (struct page_state){"warn", "the parent fails", ""};
+}
+
+/* Finds what is wrong around a process that works: a silent child node, or a file that was refused.
+ * Precondition: the lock is held. */
+static void page_find_trouble(struct service *service, struct page_state *state, doorman_time now) {
+    const struct config_load *load = &service->last_load;
+    bool failed = false;
+    for (int i = 0; i < LOAD_FAILURE_COUNT; i++) failed = failed || load->failures[i][0];
+    server_children_text(service, state->child, now);
+    if (load->error[0]) {
+        *state = (struct page_state){"warn", "live, but the last configuration was refused", ""};
+    } else if (failed) {
+        *state = (struct page_state){"warn", "live, but a file was refused or cannot be read", ""};
+    } else if (state->child[0]) {
+        state->class = "warn";
+    }
 }
 
 static struct page_state page_state_read(struct service *service) {
     struct snapshot snapshot = {.now = 0};
-    struct page_state state = {"good", "live"};
+    struct page_state state = {"good", "live", ""};
     pthread_mutex_lock(&service->lock);
     server_snapshot_find_master(&snapshot, service);
     if (service->settings->parents.count > 0) state = page_leases_read(service, &snapshot);
+    if (strcmp(state.class, "good") == 0) page_find_trouble(service, &state, snapshot.now);
     pthread_mutex_unlock(&service->lock);
     if (snapshot.is_master) return state;
-    return snapshot.master[0] ? (struct page_state){"warn", "not the master"}
-                              : (struct page_state){"bad", "no master"};
+    return snapshot.master[0] ? (struct page_state){"warn", "not the master", ""}
+                              : (struct page_state){"bad", "no master", ""};
 }
 
 /* Adds the field that filters a list by a part of a name. */
@@ -97,11 +115,15 @@ void server_page_start(struct service *service, const struct http_request *reque
     server_text_add(text, page_css);
     server_text_add(text, "</style></head><body><header><h1><a href='/'>Doorman</a> ");
     server_text_add_escaped(text, service->node, server_escape_html);
-    server_text_addf(text, "</h1><span id=live class=%s>%s</span>", state.class, state.text);
+    server_text_addf(text, "</h1><span id=live class=%s>", state.class);
+    server_text_add_escaped(text, state.child[0] ? state.child : state.text, server_escape_html);
+    server_text_add(text, "</span>");
     if (filter) page_filter(text, request, filter);
     page_search(text, client);
     server_text_add(text, "</header>");
-    server_text_addf(text, "<main data-state=%s data-text='%s'>", state.class, state.text);
+    server_text_addf(text, "<main data-state=%s data-text='", state.class);
+    server_text_add_escaped(text, state.child[0] ? state.child : state.text, server_escape_html);
+    server_text_add(text, "'>");
 }
 
 /* Ends a page.

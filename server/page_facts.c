@@ -66,10 +66,10 @@ void server_page_duration(struct text *text, doorman_time time) {
 }
 
 /* Adds the time that is left until the server stops learning. A node with a parent does not know
- * this time until the parent has answered. */
+ * this time until the parent has a lease. */
 void server_page_learning_time(struct text *text, doorman_time learned_at, doorman_time now) {
     if (learned_at == DOORMAN_NEVER) {
-        server_text_add(text, "until the parent answers");
+        server_text_add(text, "until the parent has a lease");
     } else {
         server_text_add(text, "for ");
         server_page_duration(text, learned_at - now);
@@ -232,7 +232,17 @@ static void page_parent(struct text *text, struct service *service,
 }
 
 #define CHILDREN_SHOWN 50
-#define CHILD_SILENT (60 * DOORMAN_SECOND) /* the page marks a node that is silent for longer */
+
+/* Adds how long a child node is silent, and when its lease ends. */
+static void page_child_mark(struct text *text, const struct child *child, doorman_time now) {
+    if (child->state == CHILD_LIVE) return;
+    bool ends = child->state == CHILD_SILENT && child->lease_end > now;
+    server_text_addf(text, " <span class=%s>(silent for ", ends ? "warn" : "bad");
+    server_page_duration(text, now - child->seen_at);
+    server_text_add(text, ends ? "; its lease ends in " : "; its lease has ended");
+    if (ends) server_page_duration(text, child->lease_end - now);
+    server_text_add(text, ")</span>");
+}
 
 /* Adds the child nodes, with links to their pages. */
 static void page_children(struct text *text, struct service *service) {
@@ -243,10 +253,7 @@ static void page_children(struct text *text, struct service *service) {
         const struct child *child = &children.items[i];
         server_text_add(text, i ? ", " : "");
         server_page_link(text, child->http_address, NULL, child->node);
-        if (children.now - child->seen_at <= CHILD_SILENT) continue;
-        server_text_add(text, " <span class=warn>(silent for ");
-        server_page_duration(text, children.now - child->seen_at);
-        server_text_add(text, ")</span>");
+        page_child_mark(text, child, children.now);
     }
     if (children.count > CHILDREN_SHOWN) {
         server_text_addf(text, " and %zu more", children.count - CHILDREN_SHOWN);

@@ -175,7 +175,7 @@ static bool templates_equal(const doorman_template *one, const doorman_template 
 }
 
 #define LIMIT_TEMPLATES_MAX 100 /* changed templates whose limits are compared */
-#define LIMIT_LINES_MAX 20      /* lines about limits for one configuration */
+#define LIMIT_LINES_MAX 20      /* lines about limits and times for one configuration */
 
 struct config_changes {
     doorman_config_options last, now;
@@ -183,6 +183,8 @@ struct config_changes {
     bool reordered;
     const doorman_template *pairs[LIMIT_TEMPLATES_MAX][2]; /* the last and the new template */
     size_t pair_count;
+    const size_t *counters; /* of the limits of the last configuration; NULL: not known */
+    size_t lines;           /* about limits and shortened times, also those that are not logged */
 };
 
 /* Returns whether the templates that both configurations have come in another order.
@@ -297,7 +299,8 @@ static bool limit_has_other_windows(const doorman_permit_limit *last,
 static const char *limit_change(const doorman_template *template, const doorman_permit_limit *last,
                                 const doorman_permit_limit *now) {
     if (!last) return "added";
-    if (!now) return "removed";
+    if (!now && last->kind == DOORMAN_CONCURRENCY) return "removed or renamed; its holds stay";
+    if (!now) return "removed or renamed, so its counters are dropped";
     if (last->kind != now->kind) return "another kind, so its counters start fresh";
     if (last->per != now->per) return "another scope, so its counters start fresh";
     if (limit_has_other_windows(last, now)) {
@@ -310,43 +313,114 @@ static const char *limit_change(const doorman_template *template, const doorman_
     return templates_equal(&one, &other) ? NULL : "other settings; its counters stay";
 }
 
-/* Logs what has changed in one limit. Returns how many lines there are now.
- *   lines   how many there were. After LIMIT_LINES_MAX, the lines are only counted */
-static size_t limit_log(const struct service *service, size_t lines,
-                        const doorman_template *template, const doorman_permit_limit *last,
-                        const doorman_permit_limit *now) {
-    const char *change = limit_change(template, last, now);
-    if (!change) return lines;
-    if (lines < LIMIT_LINES_MAX) {
-        server_log(service->settings, LEVEL_INFO, "a limit has changed", "template",
-                   template->identifier_glob, "limit", now ? now->name : last->name, "change",
-                   change, LOG_END);
+size_t *server_count_counters(const struct service *service) {
+    const doorman_permits *permits = doorman_server_permits(service->server);
+    doorman_permits_limit info;
+    doorman_cursor cursor = {0};
+    size_t count = 0;
+    if (!permits) return NULL;
+    while (doorman_permits_next_limit(permits, &cursor, &info)) count++;
+    size_t *counters = (size_t *)calloc(count + 1, sizeof *counters);
+    cursor = (doorman_cursor){0};
+    for (size_t i = 0; counters && i < count; i++) {
+        if (doorman_permits_next_limit(permits, &cursor, &info)) counters[i] = info.counter_count;
     }
-    return lines + 1;
+    return counters;
 }
 
-static void config_log_limits(const struct service *service, const struct config_changes *changes) {
-    size_t lines = 0;
-    char more[24];
-    for (size_t i = 0; i < changes->pair_count; i++) {
-        const doorman_template *last = changes->pairs[i][0], *now = changes->pairs[i][1];
-        for (size_t j = 0; j < now->limit_count; j++) {
-            const doorman_permit_limit *limit = &now->limits[j];
-            lines = limit_log(service, lines, now, limit_named(last, limit->name), limit);
-        }
-        for (size_t j = 0; j < last->limit_count; j++) {
-            const doorman_permit_limit *limit = &last->limits[j];
-            if (limit_named(now, limit->name)) continue;
-            lines = limit_log(service, lines, now, limit, NULL);
+/* Returns how many counters a limit of the last configuration had. */
+static size_t limit_counters(const struct config_changes *changes,
+                             const doorman_permit_limit *limit) {
+    size_t before = 0;
+    for (size_t i = 0; changes->counters && i < changes->last.template_count; i++) {
+        const doorman_template *template = &changes->last.templates[i];
+        for (size_t j = 0; j < template->limit_count; j++, before++) {
+            if (&template->limits[j] == limit) return changes->counters[before];
         }
     }
+    return 0;
+}
+
+/* Logs what has changed in one limit. It is a warning with the number of counters, if the change
+ * has dropped some. After LIMIT_LINES_MAX, the lines are only counted. */
+static void limit_log(const struct service *service, struct config_changes *changes,
+                      const doorman_template *template, const doorman_permit_limit *last,
+                      const doorman_permit_limit *now) {
+    const char *change = limit_change(template, last, now);
+    char counters[24] = "";
+    size_t count = last && change && strstr(change, ", so its") ? limit_counters(changes, last) : 0;
+    if (last && last->kind == DOORMAN_CONCURRENCY) count = 0; /* holds stay */
+    if (!change || changes->lines++ >= LIMIT_LINES_MAX) return;
+    snprintf(counters, sizeof counters, "%zu", count);
+    server_log(service->settings, count > 0 ? LEVEL_WARNING : LEVEL_INFO, "a limit has changed",
+               "template", template->identifier_glob, "limit", now ? now->name : last->name,
+               "change", change, count > 0 ? "counters" : LOG_END, counters, LOG_END);
+}
+
+/* Returns how long a hold of a limit may last that nobody renews. */
+static doorman_time limit_life(const doorman_permit_limit *limit) {
+    doorman_time life = limit->figures.time_to_live;
+    for (size_t i = 0; i < limit->override_count; i++) {
+        doorman_time other = limit->overrides[i].figures.time_to_live;
+        if (other > life) life = other;
+    }
+    return life;
+}
+
+/* Warns of a time that was shortened. A server that restarts does not know the old time. So it
+ * learns for too short a time, unless learning_mode_duration is long enough.
+ *   limit   NULL: the time is the lease length of the template */
+static void shortened_log(const struct service *service, struct config_changes *changes,
+                          const doorman_template *template, const char *limit, doorman_time last,
+                          doorman_time now) {
+    const doorman_algorithm *algorithm = &template->algorithm;
+    char seconds[32];
+    if (last <= now || last == 0) return;
+    if (algorithm->has_learning_mode_duration && algorithm->learning_mode_duration >= last) return;
+    if (changes->lines++ >= LIMIT_LINES_MAX) return;
+    snprintf(seconds, sizeof seconds, "%.10g", (double)last / (double)DOORMAN_SECOND);
+    server_log(service->settings, LEVEL_WARNING,
+               limit ? "time_to_live was shortened: if this server restarts within the old time, "
+                       "more than the limit may be held"
+                     : "lease_length was shortened: if this server restarts within the old time, "
+                       "more than the capacity may be in use",
+               "template", template->identifier_glob, "old_seconds", seconds,
+               limit ? "limit" : LOG_END, limit, LOG_END);
+}
+
+static void config_log_template(const struct service *service, struct config_changes *changes,
+                                const doorman_template *last, const doorman_template *now) {
+    for (size_t j = 0; j < now->limit_count; j++) {
+        const doorman_permit_limit *limit = &now->limits[j],
+                                   *before = limit_named(last, limit->name);
+        limit_log(service, changes, now, before, limit);
+        bool holds = before && before->kind == limit->kind && limit->kind == DOORMAN_CONCURRENCY;
+        if (!holds || before->leased) continue;
+        shortened_log(service, changes, now, limit->name, limit_life(before), limit_life(limit));
+    }
+    for (size_t j = 0; j < last->limit_count; j++) {
+        const doorman_permit_limit *limit = &last->limits[j];
+        if (!limit_named(now, limit->name)) limit_log(service, changes, now, limit, NULL);
+    }
+    if (last->without_capacity || now->without_capacity) return;
+    shortened_log(service, changes, now, NULL, last->algorithm.lease_length,
+                  now->algorithm.lease_length);
+}
+
+static void config_log_limits(const struct service *service, struct config_changes *changes) {
+    char more[24];
+    for (size_t i = 0; i < changes->pair_count; i++) {
+        config_log_template(service, changes, changes->pairs[i][0], changes->pairs[i][1]);
+    }
+    size_t lines = changes->lines;
     if (lines <= LIMIT_LINES_MAX) return;
     snprintf(more, sizeof more, "%zu", lines - LIMIT_LINES_MAX);
     server_log(service->settings, LEVEL_INFO, "more limits have changed", "limits", more, LOG_END);
 }
 
-static void config_log_changes(const struct service *service, const doorman_config *last) {
-    struct config_changes changes = {.reordered = false};
+static void config_log_changes(const struct service *service, const doorman_config *last,
+                               const size_t *counters) {
+    struct config_changes changes = {.counters = counters};
     const struct config_load *load = &service->last_load;
     const char *pairs[7][2] = {{NULL}};
     doorman_config_read(last, &changes.last);
@@ -367,13 +441,14 @@ static void config_log_changes(const struct service *service, const doorman_conf
     config_log_limits(service, &changes);
 }
 
-void server_report_config(const struct service *service, const doorman_config *last) {
+void server_report_config(const struct service *service, const doorman_config *last,
+                          const size_t *counters) {
     const char *error = service->last_load.error;
     if (error[0]) {
         server_log(service->settings, LEVEL_ERROR, CONFIG_REFUSED, "file",
                    service->settings->config, "error", error, LOG_END);
     } else {
-        config_log_changes(service, last);
+        config_log_changes(service, last, counters);
     }
 }
 

@@ -15,10 +15,17 @@ void server_report_message(struct service *service, const struct message_report 
  *   config   NULL: none */
 void server_config_hash(const doorman_config *config, char hash[CONFIG_HASH_BYTES]);
 
+/* Returns how many counters each limit of the configuration in force has, in its order. Returns
+ * NULL if memory runs out, or if the process is not the master. The caller frees the list.
+ * Precondition: the lock is held. */
+size_t *server_count_counters(const struct service *service);
+
 /* Logs the result of the last load of the configuration, which is in service->last_load. After a
  * success, logs how the configuration in force differs from `last`. Only the thread that loads
- * configurations calls this function, so it needs no lock. */
-void server_report_config(const struct service *service, const doorman_config *last);
+ * configurations calls this function, so it needs no lock.
+ *   counters   how many counters the limits of `last` had; may be NULL */
+void server_report_config(const struct service *service, const doorman_config *last,
+                          const size_t *counters);
 
 /* Logs when learning starts and when it ends. The main thread calls this once a second. A root also
  * logs when a new configuration makes learning longer. Precondition: the lock is held.
@@ -37,9 +44,14 @@ static inline void server_config_hash(const doorman_config *config, char hash[CO
     (void)config;
     hash[0] = 0;
 }
-static inline void server_report_config(const struct service *service, const doorman_config *last) {
+static inline size_t *server_count_counters(const struct service *service) {
+    (void)service;
+    return NULL;
+}
+static inline void server_report_config(const struct service *service, const doorman_config *last,
+                                        const size_t *counters) {
     const char *error = service->last_load.error;
-    (void)last;
+    (void)last, (void)counters;
     server_log(service->settings, error[0] ? LEVEL_ERROR : LEVEL_INFO,
                error[0] ? CONFIG_REFUSED : CONFIG_LOADED, "file", service->settings->config,
                error[0] ? "error" : LOG_END, error, LOG_END);

@@ -170,6 +170,11 @@ enum {
     WARNING_TOKEN,
     WARNING_ROLE,
     WARNING_HTTP_CROWDED,
+    WARNING_PERMIT_UNMATCHED,
+    WARNING_KEY_EVICTED,
+    WARNING_CHILD_SILENT,
+    WARNING_CHILD_ENDED,
+    WARNING_BANS_EVICTED,
     WARNING_SHARED_ID, /* the first of SHARED_ID_MAX kinds */
     WARNING_COUNT = WARNING_SHARED_ID + SHARED_ID_MAX
 };
@@ -426,6 +431,7 @@ struct service {
     struct sender sender;
     struct suspects *suspects; /* NULL: none */
     struct learning learning;
+    uint64_t evicted_bans;      /* bans that had ended early at the last look */
     uint64_t ended_lease_count; /* leases that ended since memory was last returned */
     doorman_time trim_due;      /* the earliest time to return memory to the system */
     bool trim_again;            /* return memory once more, even if no more leases end */
@@ -708,6 +714,14 @@ void server_history_update(struct service *service, doorman_time now);
 void server_children_note(struct service *service, doorman_json_exchange *exchange,
                           doorman_time now);
 
+/* Notes and logs that all leases of a child node have expired. Returns false if the node is not
+ * known. Precondition: the lock is held. */
+bool server_children_note_end(struct service *service, const char *node, doorman_time now);
+
+/* Looks which child nodes are silent, and logs them. The main thread calls this function once a
+ * second. Precondition: the lock is held. */
+void server_children_update(struct service *service, doorman_time now);
+
 /* Counts a message and its response. */
 void server_metrics_count_message(struct counters *counters, const struct message_report *report);
 
@@ -740,6 +754,14 @@ static inline void server_history_update(struct service *service, doorman_time n
 static inline void server_children_note(struct service *service, doorman_json_exchange *exchange,
                                         doorman_time now) {
     (void)service, (void)exchange, (void)now;
+}
+static inline bool server_children_note_end(struct service *service, const char *node,
+                                            doorman_time now) {
+    (void)service, (void)node, (void)now;
+    return false;
+}
+static inline void server_children_update(struct service *service, doorman_time now) {
+    (void)service, (void)now;
 }
 static inline void server_metrics_count_message(struct counters *counters,
                                                 const struct message_report *report) {

@@ -9,6 +9,13 @@
  * Refused messages have a kind for each method, so that many bad messages of one method do not hide
  * those of another.
  *
+ * When a parent is gone, all leases of the node end, most of them at the same time. So the line
+ * about them comes a moment later, and names all their resources. Leases that end later have a line
+ * 10 seconds after it.
+ *
+ * Permits come at a higher rate than other events. So a line about permits describes the first
+ * event since the last line, and each further event is only counted.
+ *
  * The line about a shared id has the addresses of its last two peers. The line about a holder that
  * does not confirm its leases has the address of its last peer. */
 #include "server.h"
@@ -17,6 +24,10 @@
 
 #define WARNING_INTERVAL                                                                           \
     (60 * DOORMAN_SECOND) /* between two lines of the same repeated warning (V6) */
+#define ENDED_INTERVAL (10 * DOORMAN_SECOND) /* of those about leases from the parent */
+
+#define CHILD_ENDED_TEXT                                                                           \
+    "all leases of a child node have ended, because it is silent; its capacity goes to others"
 
 static const char *const warning_texts[WARNING_COUNT] = {
     [DOORMAN_EVENT_UNMATCHED] = "a request names a resource that no template matches",
@@ -30,9 +41,10 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [DOORMAN_EVENT_UNCONFIRMED] =
         "a holder does not confirm its leases, so it holds back capacity after each cut",
     [DOORMAN_EVENT_LEASE_ENDED] =
-        "the lease from the parent has ended, so clients of this resource get no capacity",
+        "leases from the parent have ended, so clients of these resources get no capacity",
     [DOORMAN_EVENT_OVERLOADED] =
         "servers report overload of a resource, so its capacity in force was lowered",
+    [DOORMAN_EVENT_CHILD_ENDED] = CHILD_ENDED_TEXT,
     [WARNING_MESSAGE_REFUSED] = "a message was refused",
     [WARNING_PARENT_UNREACHABLE] = "the parent cannot be reached",
     [WARNING_PARENT_RESPONSE] = "the parent refuses the request, or its response is invalid",
@@ -40,8 +52,9 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [WARNING_NODE_SHARED] =
         "another process uses the name of this node too, says the parent: give it another --node",
     [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached, or refuses the call",
-    [WARNING_HANDSHAKE] =
-        "a TLS handshake has failed; the peer uses plain HTTP, or refuses this certificate",
+    [WARNING_HANDSHAKE] = "a TLS handshake has failed; the peer uses plain HTTP, refuses this "
+                          "certificate, or has one "
+                          "that has expired or that --tls-ca has not signed",
     [WARNING_NNG_HANDSHAKE] =
         "TLS handshakes at --listen have failed; nng does not report the peers",
     [WARNING_PEER_CERTIFICATE] = "a peer has no valid certificate that --tls-ca has signed",
@@ -49,11 +62,18 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [WARNING_ROLE] = "a token does not have the role that its request needs",
     [WARNING_HTTP_CROWDED] =
         "few HTTP connections are free, so the server closes each one after its response",
+    [WARNING_BANS_EVICTED] =
+        "bans were ended early to make room for others: raise max_keys of this limit, or memory",
+    [WARNING_PERMIT_UNMATCHED] = "a permit names a resource that no template with limits matches",
+    [WARNING_KEY_EVICTED] =
+        "a limit has max_keys keys, so a key that was in use was forgotten, and starts again",
+    [WARNING_CHILD_SILENT] = "a child node is silent: it has missed two refreshes",
+    [WARNING_CHILD_ENDED] = CHILD_ENDED_TEXT,
     [WARNING_SHARED_ID] = "two processes seem to use one id, and each uses the whole share",
 };
 
 /* Returns the text of a kind. Kinds that differ only in what they count have the same text. */
-static const char *warning_text(int kind) {
+const char *server_warning_text(int kind) {
     bool is_refusal = kind >= WARNING_MESSAGE_REFUSED && kind < WARNING_PARENT_UNREACHABLE;
     if (is_refusal) kind = WARNING_MESSAGE_REFUSED;
     if (kind > WARNING_SHARED_ID) kind = WARNING_SHARED_ID;
@@ -68,13 +88,14 @@ static void warning_update(struct service *service, int kind, doorman_time now) 
     if (warning->unlogged_count > 0 && now >= warning->quiet_until) {
         char count[24];
         snprintf(count, sizeof count, "%" PRIu64, warning->unlogged_count);
-        server_log(service->settings, LEVEL_WARNING, warning_text(kind), "count", count,
+        server_log(service->settings, LEVEL_WARNING, server_warning_text(kind), "count", count,
                    pairs[0].key, pairs[0].value, pairs[1].key, pairs[1].value, pairs[2].key,
                    pairs[2].value, pairs[3].key, pairs[3].value, pairs[4].key, pairs[4].value,
                    pairs[5].key, pairs[5].value, LOG_END);
         warning->unlogged_count = 0;
         warning->host_count = 0;
-        warning->quiet_until = now + WARNING_INTERVAL;
+        bool is_ended = kind == DOORMAN_EVENT_LEASE_ENDED;
+        warning->quiet_until = now + (is_ended ? ENDED_INTERVAL : WARNING_INTERVAL);
     }
 }
 
@@ -273,6 +294,32 @@ static int warning_find_shared_id(const struct service *service, const char *hol
 /* Returns a text, or NULL if it is empty. */
 static const char *text_or_null(const char *text) { return text && *text ? text : NULL; }
 
+/* Returns whether a list of names has this name. */
+static bool list_has(const char *list, const char *name) {
+    const size_t bytes = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)) != NULL; at += bytes) {
+        bool begins = at == list || (at - list >= 2 && memcmp(at - 2, ", ", 2) == 0);
+        if (begins && (!at[bytes] || strncmp(at + bytes, ", ", 2) == 0)) return true;
+    }
+    return false;
+}
+
+/* Notes a lease of this node that has ended. The next update logs it together with others, within a
+ * second. The line names as many resources as have room, each of them once. */
+static void warning_add_ended_lease(struct service *service, const char *resource_id) {
+    static const char more[] = ", ...";
+    struct repeated_warning *warning = &service->warnings[DOORMAN_EVENT_LEASE_ENDED];
+    struct warning_pair *names = &warning->pairs[0];
+    if (warning->unlogged_count++ == 0) names->value[0] = 0;
+    names->key = "resources";
+    names[1].key = NULL;
+    size_t bytes = strlen(names->value), added = strlen(resource_id) + 2;
+    if (list_has(names->value, resource_id) || list_has(names->value, "...")) return;
+    bool fits = bytes + added + sizeof more <= sizeof names->value;
+    snprintf(names->value + bytes, sizeof names->value - bytes, "%s%s", bytes > 0 ? ", " : "",
+             fits ? resource_id : "...");
+}
+
 /* Logs an event of the server object, with the peers of the holder. Precondition: the lock is
  * held. */
 static void warning_add_event(struct service *service, const doorman_event *event,
@@ -280,13 +327,12 @@ static void warning_add_event(struct service *service, const doorman_event *even
     int kind = (int)event->kind;
     bool is_shared = event->kind == DOORMAN_EVENT_SHARED_ID, is_server = service->sender.is_server;
     bool is_suspect = is_shared || event->kind == DOORMAN_EVENT_UNCONFIRMED;
-    bool is_own = event->kind == DOORMAN_EVENT_LEASE_ENDED; /* the holder is this node */
     const struct suspect *suspect =
         is_suspect ? suspect_note(service, event->holder_id, now) : NULL;
     if (is_shared) kind = warning_find_shared_id(service, event->holder_id, now);
     const char *const pairs[WARNING_PAIR_MAX][2] = {
         {"resource", event->resource_id},
-        {"holder", is_own ? NULL : event->holder_id},
+        {"holder", event->holder_id},
         {"kind", is_suspect && is_server ? "server" : NULL},
         {"peer", suspect ? text_or_null(suspect->peer) : NULL},
         {"other_peer", suspect && is_shared ? text_or_null(suspect->other_peer) : NULL},
@@ -294,7 +340,28 @@ static void warning_add_event(struct service *service, const doorman_event *even
     server_log_warning_pairs(service, kind, pairs, now);
 }
 
+/* Notes bans of permits that were ended early, and names the limit that has ended most. */
+static void warning_note_bans(struct service *service, doorman_time now) {
+    const doorman_permits *permits =
+        service->server ? doorman_server_permits(service->server) : NULL;
+    doorman_permits_info info = {.bans_evicted = service->evicted_bans};
+    doorman_permits_limit limit, most = {.limit = NULL};
+    doorman_cursor cursor = {0};
+    if (permits) doorman_permits_read(permits, &info);
+    uint64_t count = info.bans_evicted - service->evicted_bans;
+    service->evicted_bans = info.bans_evicted;
+    if (count == 0) return;
+    while (doorman_permits_next_limit(permits, &cursor, &limit)) {
+        if (limit.bans_evicted > most.bans_evicted) most = limit;
+    }
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{"template", most.identifier_glob},
+                                                    {"limit", most.limit}};
+    service->warnings[WARNING_BANS_EVICTED].unlogged_count += count - 1;
+    server_log_warning_pairs(service, WARNING_BANS_EVICTED, pairs, now);
+}
+
 void server_warnings_update(struct service *service, doorman_time now) {
+    warning_note_bans(service, now);
     for (int kind = 0; kind < WARNING_COUNT; kind++) warning_update(service, kind, now);
 }
 
@@ -306,7 +373,10 @@ void server_on_event(void *context, const doorman_event *event) {
         snprintf(amount, sizeof amount, "%.15g", event->amount);
         server_log(service->settings, LEVEL_DEBUG, warning_texts[event->kind], "resource",
                    event->resource_id, "holder", event->holder_id, "amount", amount, LOG_END);
-    } else {
+    } else if (event->kind == DOORMAN_EVENT_LEASE_ENDED) {
+        warning_add_ended_lease(service, event->resource_id);
+    } else if (event->kind != DOORMAN_EVENT_CHILD_ENDED ||
+               !server_children_note_end(service, event->holder_id, doorman_clock())) {
         if (event->kind == DOORMAN_EVENT_UNMATCHED) {
             server_counter_add(&service->counters.unmatched, 1);
         } else if (event->kind == DOORMAN_EVENT_SHARED_ID) {
@@ -315,4 +385,23 @@ void server_on_event(void *context, const doorman_event *event) {
         }
         warning_add_event(service, event, doorman_clock());
     }
+}
+
+void server_on_permit_event(void *context, const doorman_permit_event *event) {
+    struct service *service = (struct service *)context;
+    bool unmatched = event->kind == DOORMAN_PERMIT_UNMATCHED;
+    int kind = unmatched ? WARNING_PERMIT_UNMATCHED : WARNING_KEY_EVICTED;
+    struct repeated_warning *warning = &service->warnings[kind];
+    if (!unmatched && event->amount <= 0) return; /* the key was fresh, so nothing was lost */
+    if (warning->unlogged_count > 0) {
+        warning->unlogged_count++;
+        return;
+    }
+    char used[32];
+    snprintf(used, sizeof used, "%.3g", event->amount);
+    const char *const pairs[WARNING_PAIR_MAX][2] = {{"limit", event->limit},
+                                                    {"resource", event->resource_id},
+                                                    {"key", text_or_null(event->key)},
+                                                    {"used", unmatched ? NULL : used}};
+    server_log_warning_pairs(service, kind, pairs, doorman_clock());
 }

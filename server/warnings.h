@@ -54,11 +54,20 @@ void server_log_handshake(struct service *service, int error, const nng_sockaddr
  *   count   of new failures; at least 1 */
 void server_log_nng_handshakes(struct service *service, uint64_t count);
 
+/* Returns the text of a kind of warning. */
+const char *server_warning_text(int kind);
+
 /* Logs the warnings that are due. The main thread calls this once a second. */
 void server_warnings_update(struct service *service, doorman_time now);
 
 /* Counts and logs an event of the server object, which calls this function. */
 void server_on_event(void *context, const doorman_event *event);
+
+/* The events of permits that the next function expects. */
+#define SERVER_PERMIT_EVENTS (1U << DOORMAN_PERMIT_UNMATCHED | 1U << DOORMAN_PERMIT_KEY_EVICTED)
+
+/* Logs an event of the permits of the server object, which calls this function. */
+void server_on_permit_event(void *context, const doorman_permit_event *event);
 #else
 /* Without this part, only failures of requests to the parent are logged, each of them at once. */
 static inline void server_log_warning(struct service *service, int kind, const char *key,
@@ -96,10 +105,18 @@ static inline void server_log_handshake(struct service *service, int error,
 static inline void server_log_nng_handshakes(struct service *service, uint64_t count) {
     (void)service, (void)count;
 }
+static inline const char *server_warning_text(int kind) {
+    (void)kind;
+    return "a child node is silent";
+}
 static inline void server_warnings_update(struct service *service, doorman_time now) {
     (void)service, (void)now;
 }
 static inline void server_on_event(void *context, const doorman_event *event) {
+    (void)context, (void)event;
+}
+#define SERVER_PERMIT_EVENTS (1U << DOORMAN_PERMIT_UNMATCHED) /* 0 would be all */
+static inline void server_on_permit_event(void *context, const doorman_permit_event *event) {
     (void)context, (void)event;
 }
 #endif

@@ -14,12 +14,9 @@ enum { TOKEN, LEAKY, DEBT, FIXED, SLIDING, LOG, CONCURRENCY, KIND_COUNT };
 
 /* All of them are so wide that every try is allowed, except `narrow`. */
 static const doorman_limit_options limit_options[KIND_COUNT] = {
-    [TOKEN] = {.kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 1e12, .size = 1e12},
-    [LEAKY] = {.kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 1e12, .debt_max = 1e12},
-    [DEBT] = {.kind = DOORMAN_TOKEN_BUCKET,
-              .units_per_second = 1e12,
-              .size = 1e12,
-              .debt_max = 1e12},
+    [TOKEN] = {.kind = DOORMAN_TOKEN_BUCKET, .rate = 1e12, .size = 1e12},
+    [LEAKY] = {.kind = DOORMAN_TOKEN_BUCKET, .rate = 1e12, .max_debt = DOORMAN_SECOND},
+    [DEBT] = {.kind = DOORMAN_TOKEN_BUCKET, .rate = 1e12, .size = 1e12, .max_debt = DOORMAN_SECOND},
     [FIXED] = {.kind = DOORMAN_FIXED_WINDOW, .limit = 1e8, .window = DOORMAN_SECOND},
     [SLIDING] = {.kind = DOORMAN_SLIDING_WINDOW, .limit = 1e8, .window = DOORMAN_SECOND},
     [LOG] = {.kind = DOORMAN_SLIDING_LOG, .limit = LOG_LIMIT, .window = 1},

@@ -14,7 +14,7 @@ int main(void) {
     doorman_limiter limiter;
     doorman_result result;
     options.kind = DOORMAN_TOKEN_BUCKET;
-    options.units_per_second = 10;
+    options.rate = 10;
     options.size = 1;
     if (doorman_limit_init(&limit, &options, NULL) != DOORMAN_OK) return 1;
     if (doorman_limiter_init(&limiter, &limit, NULL, 0) != DOORMAN_OK) return 1;

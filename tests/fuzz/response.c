@@ -54,7 +54,7 @@ static void check_resource(const response_world *world, const doorman_client_res
     if (!resource) return;
     doorman_client_read(resource, &info, world->now);
     must(info.leased ? fuzz_amount(info.capacity) : amount_or_unlimited(info.capacity));
-    must(fuzz_amount(info.wants) && info.outcome >= DOORMAN_GRANTED &&
+    must(fuzz_amount(info.wants) && (!info.has_outcome || info.outcome >= DOORMAN_GRANTED) &&
          info.outcome <= DOORMAN_FULL);
     if (!info.leased) return;
     must(info.expires_at > world->now);

@@ -216,9 +216,12 @@ mutant no-drift 'S8: a lease entry ends without the margin for clock drift' \
     'length + doorman__scale(length, server->options.drift);' \
     'length + doorman__scale(length, 0 * server->options.drift);' \
     --faults clock,stall,spike --favour clock,stall
-mutant no-round 'R5: no round after a cut, so what holders keep may follow their targets' \
-    'if (leases->round_is_on) most = doorman__min(' \
-    'if (leases->round_is_on && 0) most = doorman__min('
+mutant no-round 'R5: the leases of a round have no bound, so they may follow their targets' \
+    'return doorman__min(most, doorman__leases_left_in_round(leases, entry));' \
+    'return most;' --favour reload,spike,cut,overload
+mutant growing-lease 'R5: a lease grows to what is in use while the leases do not fit' \
+    'most = doorman__min(most, doorman__max(fits, entry->has));' \
+    '(void)fits;'
 mutant age-early 'R4: leases of the older step are forgotten before they end' \
     'if (now >= leases->older_end) {' \
     'if (1) {' --faults careless,spike,loss,delay,hold --favour careless,spike,loss,delay
@@ -231,9 +234,9 @@ mutant whole-idle 'A5: units that do not divide evenly are granted to no holder'
     '(void)doorman__leases_whole_target(leases, turns, *target, &due, context->now);' \
     --favour whole
 mutant no-floor 'G5: after a cut, the free capacity is negative' \
-    'double most = doorman__max(doorman__leases_free(leases, entry), in_force);' \
+    'double most = doorman__max(doorman__leases_free(leases, entry), leased);' \
     'double most = leases->capacity - doorman__total_value(leases->committed) + entry->committed;
-    (void)in_force;' --favour reload
+    (void)leased;' --favour reload
 mutant no-expiry 'S2: leases do not expire at the server' \
     'if (server->now < entry->end) break;' \
     'if (server->now >= 0) break;'
@@ -281,7 +284,7 @@ mutant permit-sum 'P1: what several items want of one counter is not added up' \
     'doorman__charge *charge = item ? doorman__permits_same_charge(permits, given) : NULL;' \
     'doorman__charge *charge = NULL;' --permits
 mutant permit-debt 'P2: a bucket lends although its debt takes longer than the caller can wait' \
-    'if (*wait > wait_max || *wait > figures->max_wait) return 0;' \
+    'if (*wait > max_wait || *wait > figures->max_wait) return 0;' \
     'if (*wait > figures->max_wait) return 0;' --permits
 mutant permit-wait 'P3: the wait of a grant is that of the last bucket' \
     'if (waits) result->wait = doorman__later(result->wait, charge->wait);' \
@@ -299,8 +302,8 @@ mutant permit-cooldown 'P12: a tier that cools down is always passed over' \
     'if (!tier->skippable) break;' \
     '' --permits
 mutant permit-report 'P13: a report fills a window to three times its limit' \
-    'uint64_t most = 2 * doorman__parts_floor(figures->limit);' \
-    'uint64_t most = 3 * doorman__parts_floor(figures->limit);' --permits
+    'uint64_t most = 2 * doorman__parts_ceil(figures->limit);' \
+    'uint64_t most = 3 * doorman__parts_ceil(figures->limit);' --permits
 mutant permit-forget 'P14: a counter is removed while its refusals count for a ban' \
     '!doorman__counter_counts(counter, limit, permits->at.now); if (!fresh)' \
     'limit; if (!fresh)' --permits
@@ -314,8 +317,21 @@ mutant permit-restart 'P16: a window that contains the victory is not used up' \
     'bool used_up = limit->empty_at_start && span.begin <= at->start_epoch;' \
     'bool used_up = false && limit && at;' --permits
 mutant permit-max-keys 'P19: a full limit evicts a counter, although it has to refuse' \
-    'if (limit->refuse_new || !doorman__permits_evict(permits, slot)) return false;' \
-    'if (!doorman__permits_evict(permits, slot)) return false;' --permits
+    'if (limit->refuse_new) return false;' \
+    'if (0) return false;' --permits
+mutant permit-max-bans 'P20: a limit has more bans than max_keys' \
+    'bool own_full = slot->limit && slot->bans.count >= slot->limit->max_keys;' \
+    'bool own_full = slot->limit && slot->bans.count > slot->limit->max_keys;' --permits
+mutant permit-ban-order 'P20: not the ban that ends first makes room' \
+    'doorman__timer *first = doorman__timers_first(&slot->bans);' \
+    'doorman__timer *first = slot->bans.count
+        ? slot->bans.heap[slot->bans.count - 1].timer : NULL;' --permits
+mutant permit-max-cost 'P2: a permit with a minimum is granted more than max_cost' \
+    'const uint64_t most = saved < max_cost ? saved : max_cost;' \
+    'const uint64_t most = saved;' --permits
+mutant permit-evict 'P19: the counter that is fresh soonest is evicted, however much it has used' \
+    'if (next.use < best.use || next.rest < best.rest) best = next;' \
+    'if (next.rest < best.rest) best = next;' --permits
 mutant permit-detail 'P6: the details say that a limit in shadow does not refuse' \
     'detail.refused = charge->reason != DOORMAN_NO_REASON;' \
     'detail.refused = charge->reason != DOORMAN_NO_REASON && !charge->shadow;' --permits
@@ -362,8 +378,8 @@ mutant client-breaker 'P23: the breaker never opens' \
     'if (upstream->failures >= DOORMAN__BREAKER_FAILURES) { doorman__breaker_open(client, now);' \
     'if (0) { doorman__breaker_open(client, now);' --permits
 mutant client-pause 'P23: the breaker stays open for 1 s' \
-    'doorman_time pause = doorman__earlier(DOORMAN_SECOND << doublings, DOORMAN__BREAKER_MAX);' \
-    'doorman_time pause = DOORMAN_SECOND; (void)doublings;' --permits
+    'doorman_time pause = doorman__earlier(DOORMAN_SECOND << doublings, most);' \
+    'doorman_time pause = DOORMAN_SECOND; (void)doublings, (void)most;' --permits
 mutant client-again 'P23: a permit is sent again for ever' \
     'if (++call->failures > client->upstream.address_count) {' \
     'if (0) {' --permits
@@ -451,18 +467,23 @@ mutant hold-reload 'P15: a changed configuration forgets the units that are held
             doorman__takes_add(&hold->next_takes, counter, units, i, figures->time_to_live);' \
     --holds
 mutant hold-learn 'P16: a new master grants at once' \
-    '!limit->leased && permits->at.now < permits->holds.learns_until;' \
-    '!limit->leased && !permits;' --holds
+    'if (permits->at.now >= permits->holds.learns_until) return false;' \
+    'if (permits) return false;' --holds
 mutant hold-learn-cut 'P16: later configurations shorten the learning period' \
-    'permits->holds.configured = false; for' \
-    'permits->holds.configured = false; permits->holds.longest = 0; for' --holds
+    'permits->holds.configured = false; if (changes)' \
+    'permits->holds.longest = 0; permits->holds.configured = false;
+    for (size_t j = 0; j < permits->own_count; j++) permits->own_slots[j]->longest = 0;
+    if (0)' --holds
+mutant hold-learn-own 'P16: a limit learns for a shorter time than its holds last' \
+    'slot->learns_until = longest ? doorman__after(predecessor_gone_at, longest) : 0;' \
+    'slot->learns_until = longest ? doorman__after(predecessor_gone_at, longest / 2) : 0;' --holds
 mutant hold-learn-now 'P16: a configuration that is loaded ends the learning period' \
-    'doorman__holds_note_life(permits, config); permits->config = config;' \
+    'doorman__holds_note_life(permits, config); if' \
     'doorman__holds_note_life(permits, config);
     if (permits->holds.learns_until > permits->at.now) {
         permits->holds.learns_until = permits->at.now;
     }
-    permits->config = config;' --holds
+    if' --holds
 mutant hold-learn-more 'P16: a claim is believed beyond what is free' \
     'if (charge->spare < want->parts) want->parts = charge->spare;' \
     '(void)charge;' --holds

@@ -255,6 +255,7 @@ typedef struct sim_process {
     sim_pending pending[SIM_RESOURCES];     /* only if its node has a parent */
     sim_followed followed[SIM_RESOURCES];   /* only in a root, as the next one */
     double in_force[SIM_RESOURCES];         /* the capacity, when last observed */
+    double granted[SIM_RESOURCES][SIM_CLIENTS + SIM_NODES]; /* the last lease of each holder */
 } sim_process;
 
 /* A lease of the store of a node. */

@@ -16,7 +16,8 @@
  *     P15       counters, bans and counts of refusals survive a configuration
  *     P16       each mastership begins with a new account
  *     P19       a counter is evicted, or a permit refused with MAX_KEYS, only if the limit has
- *               as many counters as it may have. The account forgets an evicted counter
+ *               as many counters as it may have. The evicted counter has used the smallest
+ *               fraction of its limit. The account forgets it
  *
  *     P18       each granted item, refusal, ban, entered tier, and created or removed counter has
  *               an event
@@ -176,9 +177,12 @@ static void remove_counter(sim_account *account, sim_counter *counter) {
 }
 
 /* Tiers keep their state by index. A tier that is not there any more loses its state. A sliding
- * window of changed length becomes fresh. */
+ * window of changed length becomes fresh. A bucket counts the time since its last use at the new
+ * rate. So its level is uncertain if the account does not know when it was used last. */
 static void adapt(sim_counter *counter, const sim_definition *definition, size_t key) {
     const doorman_figures *figures = sim_figures_of(definition, key);
+    doorman_time unknown = counter->touched_at - counter->at;
+    if (unknown > 0) counter->slack += SIM_BUCKET_RATE * (double)unknown / 1e9;
     for (size_t i = figures->tier_count; i < SIM_TIERS; i++) {
         counter->tiers[i] = (sim_tier_state){.window = 0};
     }
@@ -273,6 +277,7 @@ static void make_equal(sim_account *account) {
 
 void sim_account_begin(sim_account *account, const doorman_permit_request *request, bool looks) {
     account->want_count = account->charge_count = account->granted_count = 0;
+    account->unmatched_count = 0;
     for (size_t i = 0; i < request->item_count; i++) add_item(account, &request->items[i]);
     if (request->equal) make_equal(account);
     for (size_t i = 0; i < account->want_count; i++) {
@@ -354,6 +359,58 @@ static void check_evicted(sim_account *account, size_t name) {
     sim_account_fail(account, "a counter of %s is evicted without need", sim_limit_names[name]);
 }
 
+/* Sets between which bounds the fraction of its limit is that a counter has used (P19). */
+static void fraction_of(const sim_account *account, const sim_definition *definition, size_t key,
+                        const sim_counter *counter, double bounds[2]) {
+    const doorman_figures *figures = sim_figures_of(definition, key);
+    double most = sim_figures_most(counter->kind, figures), refused = 0;
+    sim_offer offer = sim_counter_offer(counter, definition, figures, DOORMAN_NEVER, &account->at);
+    bool fresh = sim_counter_is_fresh(counter, definition, figures, &account->at);
+    if (sim_counter_counts(counter, definition, &account->at)) {
+        refused = (double)counter->refusals / definition->limit.ban.refusals;
+    }
+    double least = fmin(1, most), part = 1 / 4096.0; /* the process counts whole parts */
+    bounds[0] = offer.high < least ? 1 : 1 - (offer.high + part) / most;
+    bounds[1] = offer.low - part < least ? 1 : 1 - (offer.low - part) / most;
+    if (fresh) bounds[0] = 0;
+    if (fresh && counter->kind != DOORMAN_TOKEN_BUCKET) bounds[1] = 0;
+    for (size_t i = 0; i < 2; i++) bounds[i] = fmax(bounds[i], fmin(1, refused));
+}
+
+static bool is_in_call(const sim_account *account, const sim_counter *counter) {
+    for (size_t i = 0; i < account->charge_count; i++) {
+        if (account->charges[i].counter == counter) return true;
+    }
+    return false;
+}
+
+/* P19: the limits that have a small bound have so few counters that all of them are sampled. After
+ * a change of configuration, the counters of one limit may be in several tables. */
+static void check_least_used(sim_account *account, const sim_counter *victim, size_t name,
+                             double fraction) {
+    size_t at = (size_t)(victim - &account->counters[0][0][0]) / SIM_NAMES;
+    size_t place = at / (SIM_KEYS + 1), own = at % (SIM_KEYS + 1);
+    const sim_definition *definition = sim_definition_of(account, place, own, name);
+    double bounds[2], others[2];
+    if (account->reloaded || !definition || definition->limit.per != DOORMAN_PER_KEY) return;
+    fraction_of(account, definition, own, victim, bounds);
+    if (fraction < bounds[0] - 1e-9 || fraction > bounds[1] + 1e-9) {
+        sim_account_fail(account, "%s has used %g of its limit, not %g to %g",
+                         definition->limit.name, fraction, bounds[0], bounds[1]);
+    }
+    for (size_t row = 0; row < SIM_PLACES; row++) {
+        for (size_t column = 0; column < SIM_KEYS; column++) {
+            const sim_counter *other = &account->counters[row][column][name];
+            bool same = sim_definition_of(account, row, column, name) == definition;
+            if (!same || !other->exists || is_in_call(account, other)) continue;
+            fraction_of(account, definition, column, other, others);
+            if (fraction <= others[1] + 1e-9) continue;
+            sim_account_fail(account, "a counter of %s is evicted, but another has used less",
+                             definition->limit.name);
+        }
+    }
+}
+
 /* Returns whether a counter may be removed now (P14). */
 static bool may_remove(const sim_account *account, size_t row, size_t column, size_t name) {
     const sim_counter *counter = &account->counters[row][column][name];
@@ -392,12 +449,80 @@ static void on_removed(sim_account *account, const doorman_permit_event *event) 
     }
     if (event->kind == DOORMAN_PERMIT_KEY_EVICTED) check_evicted(account, index % SIM_NAMES);
     sim_counter *counter = removed_counter(account, event, index);
+    bool evicted = counter && counter->exists && event->kind == DOORMAN_PERMIT_KEY_EVICTED;
+    if (evicted) check_least_used(account, counter, index % SIM_NAMES, event->amount);
     if (counter) {
         remove_counter(account, counter);
     } else {
         sim_account_fail(account, "the counter of %s for %s in %s is removed, but is not fresh",
                          event->limit, event->key,
                          event->resource_id ? event->resource_id : "a template");
+    }
+}
+
+/* Returns how many bans of a limit are in force. */
+static size_t count_bans(const sim_account *account, const sim_ban_limit *limit) {
+    size_t count = 0;
+    for (size_t place = 0; place < SIM_PLACES; place++) {
+        for (size_t key = 0; key < SIM_KEYS; key++) {
+            const sim_ban_limit *by = &account->ban_limits[place][key];
+            bool same = by->by_limit && by->glob == limit->glob && by->name == limit->name &&
+                        by->kind == limit->kind;
+            if (same && account->bans[place][key] > account->at.now) count++;
+        }
+    }
+    return count;
+}
+
+/* P20: a ban begins, or its end moves back. A limit has at most max_keys bans. */
+static void on_banned(sim_account *account, sim_charge *charge) {
+    const sim_definition *definition = charge->definition;
+    doorman_time *until = &account->bans[charge->place][charge->key];
+    doorman_time end = account->at.now + definition->limit.ban.duration;
+    const sim_ban_limit limit = {true, sim_template_of(account->version, charge->place)->glob,
+                                 definition->name, definition->limit.kind};
+    bool begins = *until <= account->at.now;
+    if (*until < end) *until = end;
+    charge->banned_until = *until;
+    charge->counter->banned = true;
+    if (!begins) return;
+    account->ban_limits[charge->place][charge->key] = limit;
+    size_t count = count_bans(account, &limit);
+    if (count > definition->limit.max_keys) {
+        sim_account_fail(account, "%s has %zu bans", definition->limit.name, count);
+    }
+}
+
+/* Returns the limit of the present configuration that has set a ban, or NULL. */
+static const sim_definition *ban_definition(const sim_account *account, const sim_ban_limit *by) {
+    for (size_t i = 0; i < account->version->template_count; i++) {
+        const sim_permit_template *template_ = &account->version->templates[i];
+        for (size_t j = 0; template_->glob == by->glob && j < template_->limit_count; j++) {
+            if (template_->limits[j].name == by->name) return &template_->limits[j];
+        }
+    }
+    return NULL;
+}
+
+/* P20: a ban is ended early only if its limit has max_keys bans, and no other one ends before. */
+static void on_ban_evicted(sim_account *account, const doorman_permit_event *event) {
+    size_t place = index_of(sim_place_names, SIM_PLACES, event->resource_id);
+    size_t column = index_of(sim_key_names, SIM_KEYS, event->key);
+    const sim_ban_limit *by = &account->ban_limits[place][column];
+    const sim_definition *definition = by->by_limit ? ban_definition(account, by) : NULL;
+    doorman_time until = account->bans[place][column];
+    if (!definition || strcmp(definition->limit.name, event->limit) != 0 ||
+        until <= account->at.now || count_bans(account, by) < definition->limit.max_keys) {
+        sim_account_fail(account, "a ban of %s is ended without need", event->key);
+        return;
+    }
+    account->bans[place][column] = account->at.now;
+    for (size_t i = 0; i < SIM_PLACES * SIM_KEYS; i++) {
+        const sim_ban_limit *other = &account->ban_limits[i / SIM_KEYS][i % SIM_KEYS];
+        doorman_time end = account->bans[i / SIM_KEYS][i % SIM_KEYS];
+        bool same = other->by_limit && other->glob == by->glob && other->name == by->name &&
+                    other->kind == by->kind && end > account->at.now;
+        if (same && end < until) sim_account_fail(account, "another ban ends before the evicted");
     }
 }
 
@@ -414,6 +539,7 @@ void sim_account_event(sim_account *account, const doorman_permit_event *event) 
     bool removed =
         event->kind == DOORMAN_PERMIT_KEY_REMOVED || event->kind == DOORMAN_PERMIT_KEY_EVICTED;
     if (removed) on_removed(account, event);
+    if (event->kind == DOORMAN_PERMIT_UNMATCHED) account->unmatched_count++;
     if (event->kind == DOORMAN_PERMIT_KEY_CREATED) {
         charge = charge_of(account, event, is_absent);
         if (charge) charge->counter->created = true;
@@ -423,7 +549,10 @@ void sim_account_event(sim_account *account, const doorman_permit_event *event) 
         if (charge) charge->counter->refused = true;
     } else if (event->kind == DOORMAN_PERMIT_BANNED && event->limit) {
         charge = charge_of(account, event, is_not_banned);
-        if (charge) charge->counter->banned = true;
+        if (charge) on_banned(account, charge);
+    } else if (event->kind == DOORMAN_PERMIT_BAN_EVICTED) {
+        on_ban_evicted(account, event);
+        return;
     } else if (event->kind == DOORMAN_PERMIT_TIER_ENTERED) {
         charge = charge_of(account, event, is_in_same_tier);
         if (charge) charge->tier_entered = (size_t)event->amount;

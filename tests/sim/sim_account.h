@@ -15,6 +15,7 @@
 #define SIM_LIMIT_NAMES (SIM_NAMES * (1 + SIM_GLOBS))
 #define SIM_TIERS 3
 #define SIM_OVERRIDES 2
+#define SIM_BUCKET_RATE 10.0                /* the largest rate of a bucket */
 #define SIM_ITEMS 3                         /* of a permit */
 #define SIM_CHARGES (SIM_ITEMS * SIM_NAMES) /* of a permit */
 #define SIM_MAX_KEYS_NONE ((size_t)1000000) /* a limit without a small bound */
@@ -67,6 +68,7 @@ typedef struct sim_hit {
 
 typedef struct sim_tier_state {
     doorman_time entered, window; /* window 0: it was never entered */
+    doorman_time origin;          /* when the slices of its window begin */
 } sim_tier_state;
 
 /* What the simulator knows about one counter of the process. */
@@ -77,6 +79,7 @@ typedef struct sim_counter {
     doorman_scope per;
     double level, slack; /* a bucket: its level at `at`, and how uncertain the level is */
     doorman_time at;
+    doorman_time touched_at; /* a bucket: when less than a part of a unit may have been charged */
     doorman_time begin, end; /* a fixed window */
     double used;
     doorman_time window; /* of a sliding window */
@@ -114,8 +117,9 @@ typedef struct sim_charge {
     double spare_low, spare_high;
     sim_offer offer;
     bool over_max_cost, refused;
-    size_t tier_before;  /* TIERS: the current tier before the call */
-    size_t tier_entered; /* by an event; 0: there was none */
+    size_t tier_before;        /* TIERS: the current tier before the call */
+    size_t tier_entered;       /* by an event; 0: there was none */
+    doorman_time banned_until; /* by an event; 0: there was none */
 } sim_charge;
 
 /* One item of the present permit. */
@@ -125,6 +129,13 @@ typedef struct sim_want {
     bool unmatched;
     doorman_time ban_rest;
 } sim_want;
+
+/* The limit that has set a ban. */
+typedef struct sim_ban_limit {
+    bool by_limit; /* false: an administrator has set it */
+    size_t glob, name;
+    doorman_limit_kind kind;
+} sim_ban_limit;
 
 /* The counters of one process while it is master. A counter of a limit per key is at
  * [resource][key]. One of a limit per resource is at [resource][SIM_KEYS]. One of a limit per
@@ -137,7 +148,8 @@ typedef struct sim_account {
     sim_counter counters[SIM_PLACES + 1][SIM_KEYS + 1][SIM_NAMES];
     size_t counter_count;                    /* counters that exist, with those that are gone */
     doorman_time bans[SIM_PLACES][SIM_KEYS]; /* when they end */
-    bool reloaded;                           /* the configuration has changed */
+    sim_ban_limit ban_limits[SIM_PLACES][SIM_KEYS]; /* which limits have set them */
+    bool reloaded;                                  /* the configuration has changed */
     bool resets; /* a reset is under way, which may remove any counter */
     sim_moment at;
     int64_t epoch_16;   /* 16 times the epoch of P26, counted from start_epoch */
@@ -150,6 +162,7 @@ typedef struct sim_account {
     size_t charge_count;
     double granted[SIM_ITEMS]; /* by events */
     size_t granted_count;
+    size_t unmatched_count; /* by events */
 } sim_account;
 
 /* ---- sim_counter.c */
@@ -159,7 +172,7 @@ void sim_counter_init(sim_counter *counter, const sim_definition *definition,
                       const doorman_figures *figures, const sim_moment *at);
 void sim_counter_uninit(sim_counter *counter);
 sim_offer sim_counter_offer(const sim_counter *counter, const sim_definition *definition,
-                            const doorman_figures *figures, doorman_time wait_max,
+                            const doorman_figures *figures, doorman_time max_wait,
                             const sim_moment *at);
 /* Returns the used units. The units of a bucket are negative where more than its size is saved. */
 double sim_counter_used(const sim_counter *counter, const sim_definition *definition,

@@ -245,9 +245,9 @@ static bool read_resource_state(const sim_process *process, const char *resource
  *   - It is at most what the holder wants; for whole units at most that rounded up. A server that
  *     learns may repeat what it granted before where that is more, because the difference is in
  *     flight. A holder that names no lease of its node gets no lease of 0 (S4).
- *   - After a cut no holder grows until the sum fits: the lease is at most what the holder claims,
- *     or it fits into the capacity together with everything that is committed for the others. From
- *     a server that learns it fits, except when the last lease is repeated.
+ *   - After a cut no holder uses more until the sum fits: the lease is at most what the holder
+ *     claims, or it fits into the capacity together with everything that is committed for the
+ *     others. From a server that learns it fits, except when the last lease is repeated.
  *
  * A child that learns keeps what it has, which may be more than all of these (R7). */
 static void check_lease(sim_world *world, const sim_resource_state *state,
@@ -281,7 +281,26 @@ static void check_lease(sim_world *world, const sim_resource_state *state,
     }
 }
 
-static void check_answer(sim_world *world, const sim_process *process,
+/* R5: checks that no lease grows while the leases do not fit into the capacity, and notes the
+ * lease.
+ *   known   what a master that learns has noted for the holder, even if it wants less (R6) */
+static void check_growth(sim_world *world, sim_process *process, const sim_resource_state *state,
+                         const doorman_capacity_response *response_item, const char *holder,
+                         double known) {
+    size_t number = strtoul(holder + 1, NULL, 10); /* "c12" or "n3" */
+    size_t resource = sim_resource_index(world, response_item->resource_id);
+    double *last = &process->granted[resource][holder[0] == 'n' ? SIM_CLIENTS + number : number];
+    double has = response_item->gets.capacity, before = *last;
+    *last = fmax(has, known);
+    if (!state || !guarantees_capacity(&state->resource.settings->algorithm)) return;
+    if (exceeds(has, before) && exceeds(state->resource.has, state->resource.capacity)) {
+        sim_fail(world, "the lease of %s of %s grows from %.9g to %.9g; all leases: %.9g of %.9g",
+                 holder, response_item->resource_id, before, has, state->resource.has,
+                 state->resource.capacity);
+    }
+}
+
+static void check_answer(sim_world *world, sim_process *process,
                          const doorman_capacity_request *request_item,
                          const doorman_capacity_response *response_item, const char *holder,
                          size_t resource) {
@@ -307,15 +326,17 @@ static void check_answer(sim_world *world, const sim_process *process,
         sim_fail(world, "%s is granted %.17g of %s, which is in whole units", holder,
                  lease->capacity, request_item->resource_id);
     }
-    if (request_item->learning) return;
     bool learns = known && divides_capacity(&state.resource.settings->algorithm) &&
                   local < state.resource.learned_at;
+    check_growth(world, process, known ? &state : NULL, response_item, holder,
+                 learns && same_node ? request_item->has.capacity : 0);
+    if (request_item->learning) return;
     check_lease(world, known ? &state : NULL, request_item, response_item, holder, same_node,
                 learns);
 }
 
 void sim_check_response(sim_world *world, const sim_message *request, const sim_message *reply) {
-    const sim_process *process = &world->processes[request->process];
+    sim_process *process = &world->processes[request->process];
     for (size_t i = 0; i < reply->response.item_count; i++) {
         const doorman_capacity_request *request_item = &request->request_items[i];
         size_t resource = sim_resource_index(world, request_item->resource_id);

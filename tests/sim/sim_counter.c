@@ -137,7 +137,7 @@ static double tier_room(const sim_counter *counter, const doorman_figures *figur
     const doorman_tier *rules = &figures->tiers[tier];
     double used = 0;
     if (state->window == rules->window) {
-        used = sum_hits(counter, tier, now, state->entered, state->window);
+        used = sum_hits(counter, tier, now, state->origin, state->window);
     }
     return fmax(0, rules->limit - used);
 }
@@ -158,9 +158,25 @@ static double tiers_offer(const sim_counter *counter, const doorman_figures *fig
     size_t number = sim_counter_tier(counter, figures, at);
     double sum = number ? tier_room(counter, figures, number - 1, at->now) : 0;
     while ((number = tier_after(counter, figures, number, at->now)) != 0) {
-        sum += figures->tiers[number - 1].limit;
+        sum += tier_room(counter, figures, number - 1, at->now);
     }
     return sum;
+}
+
+/* A tier keeps the units that are in its window. Without them a new window begins. */
+static void enter_tier(sim_counter *counter, const doorman_figures *figures, size_t tier,
+                       doorman_time now) {
+    sim_tier_state *state = &counter->tiers[tier];
+    const doorman_tier *rules = &figures->tiers[tier];
+    double used = 0;
+    if (state->window == rules->window) {
+        used = sum_hits(counter, tier, now, state->origin, state->window);
+    }
+    state->entered = now;
+    if (used > 0) return;
+    forget_hits(counter, tier);
+    state->window = rules->window;
+    state->origin = now;
 }
 
 static void tiers_charge(sim_counter *counter, const doorman_figures *figures, double units,
@@ -173,6 +189,7 @@ static void tiers_charge(sim_counter *counter, const doorman_figures *figures, d
             if (state->window != figures->tiers[number - 1].window) {
                 forget_hits(counter, number - 1);
                 state->window = figures->tiers[number - 1].window;
+                state->origin = state->entered;
             }
             add_hit(counter, at->now, fmin(units, room), number - 1);
             units -= fmin(units, room);
@@ -180,8 +197,7 @@ static void tiers_charge(sim_counter *counter, const doorman_figures *figures, d
         if (units <= 0) return;
         number = tier_after(counter, figures, number, at->now);
         assert(number);
-        forget_hits(counter, number - 1);
-        counter->tiers[number - 1] = (sim_tier_state){at->now, figures->tiers[number - 1].window};
+        enter_tier(counter, figures, number - 1, at->now);
     }
 }
 
@@ -247,11 +263,11 @@ static double tolerance(const sim_counter *counter, const doorman_figures *figur
 }
 
 static sim_offer bucket_offer(const sim_counter *counter, const doorman_figures *figures,
-                              doorman_time wait_max, doorman_time now) {
+                              doorman_time max_wait, doorman_time now) {
     double level = level_at(counter, figures, now), error = tolerance(counter, figures);
     double saved = counter->level + per_second(figures->rate, now - counter->at);
     if (saved - error >= figures->size) error = 0; /* a full bucket has exactly its size */
-    double most = (double)(wait_max < figures->max_wait ? wait_max : figures->max_wait);
+    double most = (double)(max_wait < figures->max_wait ? max_wait : figures->max_wait);
     sim_offer offer = {.saved_low = fmax(0, level - error), .saved_high = fmax(0, level + error)};
     double debt = fmax(0, -level), error_time = error / figures->rate * 1e9 + 2;
     offer.wait = debt / figures->rate * 1e9;
@@ -263,11 +279,11 @@ static sim_offer bucket_offer(const sim_counter *counter, const doorman_figures 
 }
 
 sim_offer sim_counter_offer(const sim_counter *counter, const sim_definition *definition,
-                            const doorman_figures *figures, doorman_time wait_max,
+                            const doorman_figures *figures, doorman_time max_wait,
                             const sim_moment *at) {
     double left = 0;
     if (counter->kind == DOORMAN_TOKEN_BUCKET) {
-        return bucket_offer(counter, figures, wait_max, at->now);
+        return bucket_offer(counter, figures, max_wait, at->now);
     }
     if (counter->kind == DOORMAN_TIERS) left = tiers_offer(counter, figures, at);
     if (counter->kind != DOORMAN_TIERS) {
@@ -313,6 +329,8 @@ bool sim_counter_is_fresh(const sim_counter *counter, const sim_definition *defi
     default:
         for (size_t i = 0; i < figures->tier_count; i++) {
             if (phase_of(counter, figures, i, at->now) != INACTIVE) return false;
+            double room = tier_room(counter, figures, i, at->now);
+            if (counter->tiers[i].window && room < figures->tiers[i].limit) return false;
         }
         return true;
     }

@@ -10,7 +10,7 @@
 /* ---- decisions */
 
 /* Asks each counter what it offers, and decides whether it refuses. */
-static void evaluate(sim_account *account, doorman_time wait_max) {
+static void evaluate(sim_account *account, doorman_time max_wait) {
     for (size_t i = 0; i < account->charge_count; i++) {
         sim_charge *charge = &account->charges[i];
         sim_counter fresh;
@@ -20,10 +20,12 @@ static void evaluate(sim_account *account, doorman_time wait_max) {
             counter = &fresh;
         }
         charge->offer =
-            sim_counter_offer(counter, charge->definition, charge->figures, wait_max, &account->at);
+            sim_counter_offer(counter, charge->definition, charge->figures, max_wait, &account->at);
         charge->over_max_cost = charge->need > sim_most_cost(charge->definition, charge->figures);
-        charge->spare_low = fmax(0, charge->offer.saved_low - charge->need);
-        charge->spare_high = fmax(0, charge->offer.saved_high - charge->need);
+        double cut =
+            charge->definition->limit.has_max_cost ? charge->definition->limit.max_cost : INFINITY;
+        charge->spare_low = fmax(0, fmin(cut, charge->offer.saved_low) - charge->need);
+        charge->spare_high = fmax(0, fmin(cut, charge->offer.saved_high) - charge->need);
         bool must = charge->need > charge->offer.high || charge->over_max_cost;
         bool may = charge->need > charge->offer.low || charge->over_max_cost;
         charge->refused = may && (must || charge->counter->refused);
@@ -98,12 +100,19 @@ static double units_of(const sim_charge *charge, double *slack) {
     return offer->low > 0 ? (offer->low + offer->high) / 2 : offer->high;
 }
 
+/* Less than one part may be charged to a counter now. The level of a bucket stays about the same,
+ * but this may be its last use. */
+static void touch(const sim_account *account, sim_counter *counter) {
+    if (counter->kind == DOORMAN_TOKEN_BUCKET) counter->touched_at = account->at.now;
+}
+
 /* P1: all that a granted permit charges. */
 static void commit(sim_account *account) {
     for (size_t i = 0; i < account->charge_count; i++) {
         sim_charge *charge = &account->charges[i];
         double slack = 0, units = units_of(charge, &slack);
         charge->counter->slack = charge->counter->exists ? slack : 0;
+        if (units <= 0 && charge->granted > 0 && !charge->refused) touch(account, charge->counter);
         if (units <= 0) continue;
         bool nothing = units < 2.0 / UNIT;
         bool may_lack =
@@ -198,7 +207,7 @@ static void check_warning(sim_account *account, const doorman_permit *permit) {
 }
 
 /* Returns whether a charge would fit later, if nothing else is charged. */
-static bool fits_after(const sim_account *account, const sim_charge *charge, doorman_time wait_max,
+static bool fits_after(const sim_account *account, const sim_charge *charge, doorman_time max_wait,
                        doorman_time delay, bool at_least) {
     sim_moment later = sim_account_moment_after(account, delay);
     sim_counter fresh;
@@ -208,14 +217,14 @@ static bool fits_after(const sim_account *account, const sim_charge *charge, doo
         counter = &fresh;
     }
     sim_offer offer =
-        sim_counter_offer(counter, charge->definition, charge->figures, wait_max, &later);
+        sim_counter_offer(counter, charge->definition, charge->figures, max_wait, &later);
     return charge->need <= (at_least ? offer.low : offer.high);
 }
 
 /* P4: the limit that is named has room after retry_after, and not much earlier. So have all others
  * that refuse, except for tiers. */
 static void check_retry_after(sim_account *account, const doorman_permit *permit,
-                              doorman_time wait_max) {
+                              doorman_time max_wait) {
     for (size_t i = 0; i < account->charge_count; i++) {
         const sim_charge *charge = &account->charges[i];
         const sim_definition *definition = charge->definition;
@@ -227,14 +236,14 @@ static void check_retry_after(sim_account *account, const doorman_permit *permit
         bool named = permit->limit && charge->items[permit->item_index] &&
                      strcmp(permit->limit, definition->limit.name) == 0;
         if (tiers && (!named || charge->counter->banned)) continue;
-        if (!fits_after(account, charge, wait_max, permit->retry_after + error, false)) {
+        if (!fits_after(account, charge, max_wait, permit->retry_after + error, false)) {
             sim_account_fail(account, "%s has no room after %g s", definition->limit.name,
                              (double)permit->retry_after / 1e9);
         }
         doorman_time earlier = permit->retry_after - error;
-        doorman_time ban = account->bans[charge->place][charge->key] - account->at.now;
+        doorman_time ban = charge->banned_until - account->at.now;
         if (charge->counter->banned && permit->retry_after == ban) continue;
-        if (named && earlier > 0 && fits_after(account, charge, wait_max, earlier, true)) {
+        if (named && earlier > 0 && fits_after(account, charge, max_wait, earlier, true)) {
             sim_account_fail(account, "%s has room before %g s", definition->limit.name,
                              (double)permit->retry_after / 1e9);
         }
@@ -279,7 +288,7 @@ static void check_reason(sim_account *account, const doorman_permit *permit) {
 static void check_bans(sim_account *account, const doorman_permit *permit) {
     for (size_t i = 0; i < account->charge_count; i++) {
         const sim_charge *charge = &account->charges[i];
-        doorman_time rest = account->bans[charge->place][charge->key] - account->at.now;
+        doorman_time rest = charge->banned_until - account->at.now;
         if (charge->counter->banned && rest > permit->retry_after) {
             sim_account_fail(account, "a ban of %g s begins, retry_after is %g s",
                              (double)rest / 1e9, (double)permit->retry_after / 1e9);
@@ -302,7 +311,7 @@ static void check_valid_for(sim_account *account, const doorman_permit *permit) 
     for (size_t i = 0; i < account->charge_count; i++) {
         const sim_charge *charge = &account->charges[i];
         bool counts = charge->definition->limit.ban.refusals && charge->refused &&
-                      !charge->over_max_cost && !charge->shadow;
+                      !charge->over_max_cost && !charge->shadow && permit->has_retry_after;
         if (counts) expected = 0;
     }
     if (account->want_count > 1) expected = 0;
@@ -312,11 +321,10 @@ static void check_valid_for(sim_account *account, const doorman_permit *permit) 
     }
 }
 
-/* Counts a refusal for a ban, and bans the key. Of two bans the later end holds. */
+/* Counts a refusal for a ban. An event says that the ban begins. */
 static void count_refusal(sim_account *account, sim_charge *charge) {
     const doorman_ban *ban = &charge->definition->limit.ban;
     sim_counter *counter = charge->counter;
-    doorman_time *until = &account->bans[charge->place][charge->key];
     if (!counter->exists && !counter->created) {
         if (!sim_account_is_full(account, charge->definition))
             sim_account_fail(account, "a refusal does not count");
@@ -333,12 +341,10 @@ static void count_refusal(sim_account *account, sim_charge *charge) {
         sim_account_fail(account, "%u of %u refusals: %s", counter->refusals, ban->refusals,
                          complete ? "no ban" : "a ban");
     }
-    if (!complete) return;
-    counter->refusals = 0;
-    if (*until < account->at.now + ban->duration) *until = account->at.now + ban->duration;
+    if (complete) counter->refusals = 0;
 }
 
-/* P4: every limit that refuses counts the refusal. */
+/* P4: every limit that refuses counts the refusal. A ban counts it only if it has retry_after. */
 static void check_refusals(sim_account *account, const doorman_permit *permit) {
     for (size_t i = 0; i < account->charge_count; i++) {
         sim_charge *charge = &account->charges[i];
@@ -348,7 +354,8 @@ static void check_refusals(sim_account *account, const doorman_permit *permit) {
                              charge->definition->limit.name, charge->refused ? "no" : "an");
         }
         bool counts = charge->refused && !charge->over_max_cost && !charge->shadow;
-        if (permit->granted || !counts || !charge->definition->limit.ban.refusals) continue;
+        if (!permit->has_retry_after || !counts || !charge->definition->limit.ban.refusals)
+            continue;
         count_refusal(account, charge);
     }
 }
@@ -370,6 +377,16 @@ static void check_events(sim_account *account, const doorman_permit *permit) {
         same = account->granted[i] == permit->items[i].granted;
     }
     if (!same) sim_account_fail(account, "%zu items have wrong events", account->granted_count);
+    size_t unmatched = 0;
+    for (size_t i = 0; i < account->want_count; i++) {
+        const sim_permit_template *found =
+            sim_template_of(account->version, account->wants[i].place);
+        unmatched += !found || !found->has_limits;
+    }
+    if (account->unmatched_count != unmatched) {
+        sim_account_fail(account, "%zu events of %zu unmatched items", account->unmatched_count,
+                         unmatched);
+    }
     for (size_t i = 0; i < account->charge_count; i++) {
         const sim_charge *charge = &account->charges[i];
         if (charge->definition->limit.kind != DOORMAN_TIERS || !charge->counter->exists) continue;
@@ -543,7 +560,11 @@ void sim_account_report(sim_account *account, double cost, double charged) {
     for (size_t i = 0; i < account->charge_count && !none; i++) {
         sim_charge *charge = &account->charges[i];
         double least = charge->counter->exists ? 1.0 / UNIT : 2.0 / UNIT + 1e-6;
-        if (fabs(units[i]) < least && !charge->counter->created) continue;
+        if (fabs(units[i]) < least && !charge->counter->created) {
+            bool sure = units[i] == 0 && charge->counter->slack <= 0;
+            if (!sure) touch(account, charge->counter);
+            continue;
+        }
         if (!charge_units(account, charge, units[i]))
             sim_account_fail(account, "a report of %g is not charged to %s", units[i],
                              charge->definition->limit.name);
@@ -580,4 +601,5 @@ void sim_account_reset(sim_account *account, size_t place, size_t key, const cha
 
 void sim_account_ban(sim_account *account, size_t place, size_t key, doorman_time duration) {
     account->bans[place][key] = duration ? account->at.now + duration : 0;
+    account->ban_limits[place][key].by_limit = false;
 }

@@ -41,7 +41,7 @@ static void draw_tiers(doorman_figures *figures, doorman_tier *tiers, uint64_t *
 }
 
 static void draw_bucket(doorman_figures *figures, uint64_t *random) {
-    static const double rates[] = {0.5, 1, 2, 4, 10};
+    static const double rates[] = {0.5, 1, 2, 4, SIM_BUCKET_RATE};
     static const double sizes[] = {0, 1, 3, 5, 10, 20};
     figures->rate = rates[sim_below(random, 5)];
     figures->size = sizes[sim_below(random, 6)];

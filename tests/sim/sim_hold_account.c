@@ -187,7 +187,8 @@ void sim_hold_account_check(sim_world *world) {
                     sum += used[j].amount;
                 }
             }
-            if (sum <= most + 1e-9 || version->full_at_start[limit]) continue;
+            most += 1.0 / 4096; /* a limit is rounded up to whole parts */
+            if (sum <= most || version->full_at_start[limit]) continue;
             sim_fail(world, "%g units of %s for \"%s\" are in use, limit l%zu has %g", sum,
                      sim_hold_places[used[i].place], sim_hold_keys[used[i].key], limit, most);
         }

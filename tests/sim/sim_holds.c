@@ -447,7 +447,8 @@ static void handle_call(sim_world *world, size_t process, size_t index) {
         return;
     }
     answer(world, process, index, &response);
-    if (sim_hold_account_excess(world, process, index) > before + 1e-9) {
+    /* a limit is rounded up to 1/4096 of a unit */
+    if (sim_hold_account_excess(world, process, index) > before + 1.0 / 4096) {
         sim_fail(world, "%s counts more units than a limit has", world->processes[process].address);
     }
     plan_tick(world, process);

@@ -24,9 +24,8 @@ static doorman_limit_options draw_local(sim_model *model, uint64_t *random) {
     for (size_t i = 0; i < SIM_PLACES; i++) {
         for (size_t j = 0; j < SIM_KEYS; j++) model->locals[i][j].level = model->local_size;
     }
-    return (doorman_limit_options){.kind = DOORMAN_TOKEN_BUCKET,
-                                   .units_per_second = model->local_rate,
-                                   .size = model->local_size};
+    return (doorman_limit_options){
+        .kind = DOORMAN_TOKEN_BUCKET, .rate = model->local_rate, .size = model->local_size};
 }
 
 /* Lists the processes of the node of a client. A client that roams knows another node too. */

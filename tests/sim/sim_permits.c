@@ -100,6 +100,7 @@ static void on_event(void *context, const doorman_permit_event *event) {
     size_t process = (size_t)(own - world->permits->processes);
     doorman_permit_event copy = *event;
     bool marks = event->resource_id && strcmp(event->resource_id, marker) == 0;
+    if (marks && event->kind == DOORMAN_PERMIT_UNMATCHED) return; /* one event for each marker */
     copy.resource_id = marks ? marker : known_text(sim_place_names, SIM_PLACES, event->resource_id);
     copy.key = known_text(sim_key_names, SIM_KEYS, event->key);
     copy.limit = known_text(sim_limit_names, SIM_LIMIT_NAMES, event->limit);

@@ -47,8 +47,7 @@ static uint64_t hold_units(doorman_agent *agent, const char *resource, double un
 }
 
 static void release(doorman_agent *agent, uint64_t hold) {
-    const doorman_hold_request request = {.id = hold};
-    assert_int_equal(doorman_agent_release(agent, &request, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_agent_release(agent, hold), DOORMAN_OK);
 }
 
 static doorman_held read_hold(doorman_agent *agent, uint64_t hold) {
@@ -235,9 +234,10 @@ static void an_application_is_told_that_its_hold_has_ended(void **state) {
     (void)state;
     int gone = 0; /* atomic */
     struct server server = server_start(config, NULL);
-    doorman_agent *agent = start_with(
-        server.url, (doorman_permit_policy){
-                        .fallback = DOORMAN_FAIL_CLOSED, .on_hold = count_hold, .context = &gone});
+    doorman_agent *agent =
+        start_with(server.url, (doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED,
+                                                       .on_hold_changed = count_hold,
+                                                       .context = &gone});
     uint64_t hold = hold_units(agent, "short", 1, 0);
     assert_true(hold > 0);
     server_stop(&server);

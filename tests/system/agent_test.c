@@ -13,6 +13,10 @@
 /* The agent calls this function in place of nng_close. */
 static int close_or_hang(nng_socket socket);
 #define nng_close close_or_hang
+
+/* A thread calls this function when it has read the state of a transport. */
+static void after_state_read(void);
+#define DOORMAN__AFTER_STATE_READ() after_state_read()
 #define DOORMAN_IMPLEMENTATION
 #include "../../doorman.h"
 #undef nng_close
@@ -812,13 +816,13 @@ static void call_everything(void *context, const doorman_resource_info *info) {
     invalid |= doorman_resource_open(&other, agent, &options, &error) != DOORMAN_DEADLOCK || other;
     invalid |= !strstr(error.text, "on_change");
     invalid |= doorman_agent_read_info(agent, &state) != DOORMAN_DEADLOCK;
-    invalid |= strcmp(state.client_id, "as before") != 0;
+    invalid |= state.client_id[0] != 0;
     invalid |= doorman_agent_kill_switch(agent, true) != DOORMAN_DEADLOCK;
     invalid |= doorman_agent_shutdown(agent) != DOORMAN_DEADLOCK;
     invalid |= doorman_agent_stop(agent) != DOORMAN_DEADLOCK;
     if (resource) {
         invalid |= doorman_resource_read(resource, &read) != DOORMAN_DEADLOCK;
-        invalid |= strcmp(read.resource_id, "as before") != 0;
+        invalid |= read.resource_id != NULL;
         invalid |= doorman_resource_set_wants(resource, 1) != DOORMAN_DEADLOCK;
         invalid |= doorman_resource_wait(resource, 1, 0) != DOORMAN_DEADLOCK;
         invalid |= doorman_resource_wait(resource, 1, DOORMAN_NEVER) != DOORMAN_DEADLOCK;
@@ -865,6 +869,34 @@ static void calls_inside_on_change_are_refused_and_do_nothing(void **state) {
     assert_true(read_info(resource).in_use == 0);
     assert_int_equal(doorman_resource_wait(resource, 1, TEST_TIMEOUT), DOORMAN_OK);
     assert_int_equal(doorman_agent_stop(self.agent), DOORMAN_OK);
+    test_server_stop(&server);
+}
+
+/* L4: a call that waits for an idle gauge makes the agent ask at once. Without that, each of the
+ * calls would wait for the next check, for 0.1 s on average. */
+static void a_wait_for_an_idle_gauge_asks_at_once(void **state) {
+    (void)state;
+    enum { CALLS = 8 };
+    test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
+    test_server_start(&server);
+    bool fast = false;
+    for (int round = 0; round < 20 && !fast; round++) {
+        doorman_agent *agent = start(server.url);
+        doorman_resource *gauge = open_gauge(agent, "db", 0, DOORMAN_PESSIMISTIC, 0);
+        EVENTUALLY(leased(gauge));
+        assert_true(read_info(gauge).capacity == 0);
+        doorman_time longest = 0;
+        for (int i = 0; i < CALLS; i++) { /* each call needs one more unit */
+            doorman_time from = doorman_clock();
+            assert_int_equal(doorman_resource_wait(gauge, 1, TEST_TIMEOUT), DOORMAN_OK);
+            doorman_time took = doorman_clock() - from;
+            if (took > longest) longest = took;
+        }
+        fast = longest < DOORMAN_SECOND / 20;
+        for (int i = 0; i < CALLS; i++) (void)doorman_resource_release(gauge, 1);
+        assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
+    }
+    assert_true(fast);
     test_server_stop(&server);
 }
 
@@ -1126,7 +1158,7 @@ static int child_calls(doorman_agent *agent, doorman_resource *resource) {
     doorman_client_options own = {.addresses = addresses, .address_count = 1};
     doorman_agent *second = NULL;
     doorman_transport *transport = NULL;
-    doorman_transport_options transport_options = {.upstream = NULL};
+    doorman_transport_options transport_options = agent->transport->options;
     CHECK(doorman_agent_start(&second, &own, &error) == DOORMAN_UNAVAILABLE && !second);
     CHECK(strstr(error.text, "before the fork"));
     CHECK(doorman_transport_create(&transport, &transport_options) == DOORMAN_UNAVAILABLE &&
@@ -2013,6 +2045,69 @@ static void print_times(const char *what, doorman_time *times, size_t count) {
 /* All resources get leases, with no more requests than necessary, and calls do not delay each
  * other. The test prints how long calls take but does not assert it, because it depends on the
  * machine. */
+/* A call that has locked the mutex lets the agent's thread pass, even if the call was faster. So no
+ * calls, however many there are, can keep the thread from renewing a lease. The thread has nothing
+ * to do after that, so it waits for the mutex once each time. */
+static void the_agents_thread_passes_before_a_call(void **state) {
+    (void)state;
+    test_server server = {.capacity = 100, .lease_length = 10 * TEST_TIMEOUT};
+    server.refresh_interval = 5 * TEST_TIMEOUT;
+    test_server_start(&server);
+    doorman_agent *agent = start_with(server.url, TEST_TIMEOUT);
+    doorman_resource *resource = open_as(agent, "db", 10, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(leased(resource));
+    for (int i = 0; i < 100; i++) {
+        pthread_mutex_lock(&agent->mutex);
+        doorman__agent_notify(agent);
+        EVENTUALLY(__atomic_load_n(&agent->thread_waits, __ATOMIC_SEQ_CST));
+        pthread_mutex_unlock(&agent->mutex);
+        (void)read_info(resource);
+        assert_false(__atomic_load_n(&agent->thread_waits, __ATOMIC_SEQ_CST));
+    }
+    doorman_agent_stop(agent);
+    test_server_stop(&server);
+}
+
+/* K5: a release waits until the resource is opened again. On a slow machine the next opening can
+ * come too late. It then costs a release and a request for a new lease. */
+static void opening_and_closing_in_a_loop_sends_few_messages(void **state) {
+    (void)state;
+    enum { LOOPS = 200 };
+    test_server server = {.capacity = 100, .lease_length = 10 * TEST_TIMEOUT};
+    server.refresh_interval = 5 * TEST_TIMEOUT;
+    test_server_start(&server);
+    doorman_agent *agent = start_with(server.url, TEST_TIMEOUT);
+    doorman_resource *resource = open_as(agent, "db", 10, DOORMAN_PESSIMISTIC, 0);
+    int late_count = 0;
+    for (int i = 0; i < LOOPS; i++) {
+        EVENTUALLY(leased(resource));
+        doorman_time closed_at = doorman_clock();
+        doorman_resource_close(resource);
+        if (i % 10 == 0) sleep_for(2 * MILLISECOND);
+        resource = open_as(agent, "db", 10, DOORMAN_PESSIMISTIC, 0);
+        late_count += doorman_clock() - closed_at >= 100 * MILLISECOND;
+    }
+    assert_true(test_server_request_count(&server) <= 1 + 2 * late_count);
+    doorman_resource_close(resource);
+    EVENTUALLY(test_server_read(&server).holder_count == 0);
+    doorman_agent_stop(agent);
+    test_server_stop(&server);
+}
+
+/* K5: a stop does not wait for a resource to be opened again. */
+static void a_stop_releases_what_was_just_closed(void **state) {
+    (void)state;
+    test_server server = {.capacity = 100, .lease_length = 10 * TEST_TIMEOUT};
+    test_server_start(&server);
+    doorman_agent *agent = start_with(server.url, TEST_TIMEOUT);
+    doorman_resource *resource = open_as(agent, "db", 10, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(leased(resource));
+    doorman_resource_close(resource);
+    doorman_agent_stop(agent);
+    assert_int_equal(test_server_read(&server).holder_count, 0);
+    test_server_stop(&server);
+}
+
 static void an_agent_with_many_resources_serves_each_one(void **state) {
     (void)state;
     enum { RESOURCES = 10000 };
@@ -2101,6 +2196,10 @@ static void an_address_that_nng_cannot_reach_is_refused_at_the_start(void **stat
         {"tcp://localhost:15000", NULL, NULL},
         {"ws://localhost:15000/doorman", NULL, NULL},
         {"inproc://nobody", NULL, NULL},
+        {"tcp4://127.0.0.1:15000", NULL, NULL},
+        {"tcp6://[::1]:15000", NULL, NULL},
+        {"unix:///tmp/nobody", NULL, NULL},
+        {"tcp4://127.0.0.1:65536", NULL, "the port must be a number from 1 to 65535"},
         {"ipc:///tmp/nobody", NULL, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -2121,9 +2220,93 @@ static void an_address_that_nng_cannot_reach_is_refused_at_the_start(void **stat
     }
 }
 
+/* Opens the breaker of an agent whose server does not run, for far longer than the test lasts. */
+static void pause_permits(doorman_agent *agent) {
+    const doorman_permit_item item = {.resource_id = "db", .key = "k", .cost = 1};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    doorman_acquired acquired;
+    for (int i = 0; i < 100 && !info_of(agent).permits.is_pausing; i++) {
+        assert_int_equal(doorman_agent_acquire(agent, &request, 200 * MILLISECOND, &acquired, NULL),
+                         DOORMAN_OK);
+    }
+    pthread_mutex_lock(&agent->permits.mutex);
+    doorman_upstream *upstream = &agent->permits.client->upstream;
+    assert_int_equal(upstream->state, DOORMAN__BACKING_OFF);
+    upstream->retry_at = doorman_clock() + 10 * TEST_TIMEOUT;
+    pthread_mutex_unlock(&agent->permits.mutex);
+}
+
+static bool permits_may_ask(doorman_agent *agent) {
+    pthread_mutex_lock(&agent->permits.mutex);
+    bool soon = agent->permits.client->upstream.retry_at < doorman_clock() + TEST_TIMEOUT;
+    pthread_mutex_unlock(&agent->permits.mutex);
+    return soon;
+}
+
+/* P23: the leases of an agent return before the pause of its permits would have ended. */
+static void a_response_with_leases_ends_the_pause_of_permits(void **state) {
+    (void)state;
+    test_server server = {.capacity = 100};
+    test_server_bind(&server);
+    doorman_agent *agent = start(server.url);
+    pause_permits(agent);
+    assert_false(permits_may_ask(agent));
+    test_server_start(&server);
+    doorman_resource *resource = open_as(agent, "db", 10, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(leased(resource));
+    EVENTUALLY(permits_may_ask(agent));
+    doorman_agent_stop(agent);
+    test_server_stop(&server);
+}
+
+static bool backs_off(doorman_agent *agent) {
+    pthread_mutex_lock(&agent->mutex);
+    bool backs = agent->client->upstream.state == DOORMAN__BACKING_OFF;
+    if (backs) agent->client->upstream.retry_at = doorman_clock() + 10 * TEST_TIMEOUT;
+    pthread_mutex_unlock(&agent->mutex);
+    return backs;
+}
+
+/* P23: the same the other way round. */
+static void a_response_to_permits_ends_the_pause_of_leases(void **state) {
+    (void)state;
+    test_server server = {.capacity = 100};
+    test_server_bind(&server);
+    doorman_agent *agent = start(server.url);
+    doorman_resource *resource = open_as(agent, "db", 10, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(backs_off(agent));
+    test_server_start(&server);
+    const doorman_permit_item item = {.resource_id = "db", .key = "k", .cost = 1};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    doorman_acquired acquired;
+    for (doorman_time end = doorman_clock() + TEST_TIMEOUT; doorman_clock() < end;) {
+        (void)doorman_agent_acquire(agent, &request, DOORMAN_SECOND, &acquired, NULL);
+        if (leased(resource)) break;
+        sleep_for(20 * MILLISECOND);
+    }
+    assert_true(leased(resource));
+    doorman_agent_stop(agent);
+    test_server_stop(&server);
+}
+
 /* ---- a transport without an agent ---------------------------------------------------------- */
 
 static void count_wakeup(void *context) { __atomic_fetch_add((int *)context, 1, __ATOMIC_SEQ_CST); }
+
+/* The n-th time from now that this thread reads the state of a transport, a server that waits for
+ * its mutex can respond, and the thread waits until the response has come. */
+static _Thread_local struct {
+    int reads_left; /* 0: nothing happens */
+    test_server *server;
+    int *wakeup_count;
+} meanwhile;
+
+static void after_state_read(void) {
+    if (meanwhile.reads_left == 0 || --meanwhile.reads_left > 0) return;
+    int before = __atomic_load_n(meanwhile.wakeup_count, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&meanwhile.server->mutex);
+    EVENTUALLY(__atomic_load_n(meanwhile.wakeup_count, __ATOMIC_SEQ_CST) > before);
+}
 
 /* Sends the next request of a client, and returns its result.
  *   made   in/out: the transport has a request to send; after a failure it may have the next one */
@@ -2174,6 +2357,65 @@ static void check_round_trips(const char *const *addresses, size_t count,
     assert_int_equal(info.leased, expected[count - 1] == DOORMAN_OK);
     doorman_transport_destroy(transport);
     doorman_client_destroy(client);
+}
+
+/* Sends a request whose response comes after the n-th read of the state in an update. Returns false
+ * if there are fewer reads. */
+static bool check_response_after_read(test_server *server, int reads) {
+    const char *addresses[] = {server->url};
+    const doorman_client_options who = {.client_id = "a",
+                                        .addresses = addresses,
+                                        .address_count = 1,
+                                        .request_timeout = TEST_TIMEOUT};
+    const doorman_resource_options what = {.resource_id = "db", .wants = 50};
+    doorman_client *client = NULL;
+    doorman_client_resource *resource = NULL;
+    doorman_transport *transport = NULL;
+    doorman_transport_result result;
+    int wakeup_count = 0, received = test_server_request_count(server);
+    doorman_time now = doorman_clock();
+    assert_int_equal(doorman_client_create(&client, &who, NULL, now), DOORMAN_OK);
+    assert_int_equal(doorman_client_open(&resource, client, &what, NULL, now), DOORMAN_OK);
+    const doorman_transport_options options = {.upstream = doorman_client_upstream(client),
+                                               .on_wakeup = count_wakeup,
+                                               .context = &wakeup_count};
+    assert_int_equal(doorman_transport_create(&transport, &options), DOORMAN_OK);
+    assert_true(doorman_transport_update(transport, NULL, now));
+    pthread_mutex_lock(&server->mutex);
+    doorman_transport_send(transport);
+    EVENTUALLY(test_server_request_count(server) > received &&
+               doorman__transport_get(transport) == DOORMAN__TRANSPORT_RECEIVING);
+    meanwhile.server = server;
+    meanwhile.wakeup_count = &wakeup_count;
+    meanwhile.reads_left = reads;
+    assert_false(doorman_transport_update(transport, &result, doorman_clock()));
+    bool reached = meanwhile.reads_left == 0;
+    meanwhile.reads_left = 0;
+    if (!reached) pthread_mutex_unlock(&server->mutex);
+    EVENTUALLY(__atomic_load_n(&wakeup_count, __ATOMIC_SEQ_CST) > 0);
+    if (!result.has_ended) {
+        assert_false(doorman_transport_update(transport, &result, doorman_clock()));
+    }
+    assert_true(result.has_ended);
+    assert_int_equal(result.status, DOORMAN_OK);
+    doorman_resource_info info;
+    doorman_client_read(resource, &info, doorman_clock());
+    assert_true(info.leased);
+    doorman_transport_destroy(transport);
+    doorman_client_destroy(client);
+    return reached;
+}
+
+/* K2: the response comes at each moment at which an update has just looked for it. */
+static void a_response_is_used_whenever_it_comes(void **state) {
+    (void)state;
+    test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
+    server.refresh_interval = 10 * TEST_TIMEOUT;
+    test_server_start(&server);
+    int reads = 1;
+    while (check_response_after_read(&server, reads)) assert_true(++reads < 10);
+    assert_true(reads > 1);
+    test_server_stop(&server);
 }
 
 /* K2, K7: each request ends with a result, and the next one goes to the next address at once. */
@@ -2244,6 +2486,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(an_agent_reports_a_refused_connection_before_the_request_times_out),
         cmocka_unit_test(an_agent_reports_that_there_is_no_master),
         cmocka_unit_test(calls_inside_on_change_are_refused_and_do_nothing),
+        cmocka_unit_test(a_wait_for_an_idle_gauge_asks_at_once),
         cmocka_unit_test(a_stop_without_a_server_takes_no_time),
         cmocka_unit_test(a_stop_with_units_in_use_takes_no_time),
         cmocka_unit_test(a_lease_without_its_server_does_not_delay_a_stop_for_long),
@@ -2279,9 +2522,15 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_pace_follows_what_is_saved),
         cmocka_unit_test(many_threads_never_exceed_a_gauge),
         cmocka_unit_test(calls_from_many_threads_work_together),
+        cmocka_unit_test(the_agents_thread_passes_before_a_call),
+        cmocka_unit_test(opening_and_closing_in_a_loop_sends_few_messages),
+        cmocka_unit_test(a_stop_releases_what_was_just_closed),
         cmocka_unit_test(an_agent_with_many_resources_serves_each_one),
         cmocka_unit_test(an_agent_that_cannot_start_reports_why),
         cmocka_unit_test(an_address_that_nng_cannot_reach_is_refused_at_the_start),
+        cmocka_unit_test(a_response_with_leases_ends_the_pause_of_permits),
+        cmocka_unit_test(a_response_to_permits_ends_the_pause_of_leases),
+        cmocka_unit_test(a_response_is_used_whenever_it_comes),
         cmocka_unit_test(a_transport_reports_the_result_of_each_request),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

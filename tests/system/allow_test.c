@@ -185,8 +185,7 @@ static void a_web_page_cannot_charge_a_key(void **state) {
                                           HOST "Sec-Fetch-Site: cross-site\r\n",
                                           HOST "Sec-Fetch-Site: same-site\r\n",
                                           HOST "sec-fetch-site: none\r\nSec-Fetch-Site: none\r\n",
-                                          "Host: attacker.example\r\n",
-                                          ""};
+                                          "Host: attacker.example\r\n"};
     const char *path = "/v1/allow?resource=login&key=a&cost=2";
     struct fixture fixture = start(NULL);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -354,6 +353,92 @@ static void the_time_of_a_limit_is_that_of_more_units(void **state) {
     server_stop(&fixture.server);
 }
 
+/* A client that reads r=0 and t=0 would ask again at once, for ever. */
+static void a_limit_of_0_has_no_time_at_which_units_come(void **state) {
+    (void)state;
+#define NONE(glob, kind) TEMPLATE(glob, LIMIT("none", kind, "\"limit\": 0, \"window\": 60"))
+    struct fixture fixture =
+        fixture_start("{\"resources\": [" NONE("fixed", "FIXED_WINDOW") ", " NONE(
+                          "sliding", "SLIDING_WINDOW") "]}",
+                      NULL);
+    static const char *const paths[] = {"/v1/allow?resource=fixed",
+                                        "/v1/allow?resource=fixed&cost=0",
+                                        "/v1/allow?resource=sliding"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        char *response = get(&fixture, paths[i], HOST);
+        assert_int_equal(code_of(response), i == 1 ? 200 : 429);
+        assert_non_null(strstr(response, "\r\nRateLimit: \"none\";r=0\r\n"));
+        assert_non_null(strstr(response, "\r\nX-RateLimit-Remaining: 0\r\n"));
+        assert_null(strstr(response, "X-RateLimit-Reset"));
+        free(response);
+    }
+    server_stop(&fixture.server);
+}
+
+/* Nobody would release the hold. With a wrong cost of 0, a gateway would let everything pass. */
+static void a_limit_of_concurrency_is_an_error_for_every_cost(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(
+        "{\"resources\": [" TEMPLATE("jobs", LIMIT("slots", "CONCURRENCY", "\"limit\": 4")) "]}",
+        NULL);
+    static const char *const paths[] = {"/v1/allow?resource=jobs",
+                                        "/v1/allow?resource=jobs&cost=0"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        expect(&fixture, paths[i], HOST, 400,
+               "\"request_id: is needed for a limit of kind CONCURRENCY\"");
+    }
+    server_stop(&fixture.server);
+}
+
+#define UNMATCHED                                                                                  \
+    "level=warning msg=\"a permit names a resource that no template with limits matches\""
+
+/* P18: a typing error is granted, or refused. It is counted and logged in both cases. */
+static void a_resource_that_no_template_matches_is_counted_and_named_in_the_log(void **state) {
+    (void)state;
+    static const char *const configs[] = {
+        "{\"resources\": [" TEMPLATE("api", PER_USER) "]}",
+        "{\"unmatched\": \"reject\", \"resources\": [" TEMPLATE("api", PER_USER) "]}"};
+    for (size_t i = 0; i < 2; i++) {
+        struct fixture fixture = fixture_start(configs[i], NULL);
+        expect(&fixture, "/v1/allow?resource=api&key=ann", HOST, 200, "GRANTED");
+        assert_int_equal((int)metric(&fixture, "doorman_permits_unmatched_total"), 0);
+        for (int j = 0; j < 3; j++) {
+            expect(&fixture, "/v1/allow?resource=Api&key=ann", HOST, i ? 404 : 200,
+                   i ? "UNMATCHED" : "GRANTED");
+        }
+        assert_int_equal((int)metric(&fixture, "doorman_permits_unmatched_total"), 3);
+        expect(&fixture, "/v1/limits", HOST, 200, "\"unmatched\":3,");
+        process_await(fixture.server.process, UNMATCHED " count=1 resource=Api key=ann", 1);
+        server_stop(&fixture.server);
+    }
+}
+
+/* P19 */
+static void a_key_in_use_that_is_forgotten_is_logged_and_max_keys_is_a_metric(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(
+        "{\"resources\": [" TEMPLATE("r", LIMIT("m", "FIXED_WINDOW",
+                                                "\"limit\": 4, \"window\": \"month\", "
+                                                "\"max_keys\": 2")) "," TEMPLATE("free", "") "]}",
+        NULL);
+    expect(&fixture, "/v1/allow?resource=r&key=ann&cost=4", HOST, 200, "GRANTED");
+    expect(&fixture, "/v1/allow?resource=r&key=bob&cost=2", HOST, 200, "GRANTED");
+    expect(&fixture, "/v1/allow?resource=r&key=carl", HOST, 200, "GRANTED");
+    expect(&fixture, "/v1/allow?resource=r&key=ann", HOST, 429, "RATE");
+    process_await(fixture.server.process,
+                  "level=warning msg=\"a limit has max_keys keys, so a key that was in use was "
+                  "forgotten, and starts again\" count=1 limit=m resource=r key=bob used=0.5",
+                  1);
+    assert_true(metric(&fixture, "doorman_permits_keys{template=\"r\",limit=\"m\"}") == 2);
+    assert_true(metric(&fixture, "doorman_permits_keys_max{template=\"r\",limit=\"m\"}") == 2);
+    expect(&fixture, "/v1/limits", HOST, 200, "\"keys\":2,\"max_keys\":2,\"granted\":3");
+    char *page = get(&fixture, "/metrics", HOST);
+    assert_null(strstr(page, "doorman_permits_keys_max{template=\"free\""));
+    free(page);
+    server_stop(&fixture.server);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 
 int main(void) {
@@ -372,6 +457,10 @@ int main(void) {
         TEST(a_client_that_sends_while_it_waits_is_bounded),
         TEST(a_server_that_ends_does_not_wait_for_permits),
         TEST(the_time_of_a_limit_is_that_of_more_units),
+        TEST(a_limit_of_0_has_no_time_at_which_units_come),
+        TEST(a_limit_of_concurrency_is_an_error_for_every_cost),
+        TEST(a_resource_that_no_template_matches_is_counted_and_named_in_the_log),
+        TEST(a_key_in_use_that_is_forgotten_is_logged_and_max_keys_is_a_metric),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,13 +59,13 @@ static void the_host_of_a_url_counts_instead_of_the_field(void **state) {
     "POST " url "/v1/discovery HTTP/1.1\r\n" JSON "Content-Length: 2\r\n" lines "\r\n{}"
     static const struct request_case cases[] = {
         {URL("http://localhost", "Host: evil.example\r\n"), 200},
-        {URL("http://localhost:15050", ""), 200},
+        {URL("http://localhost:15050", ""), 400},
         {URL("HTTPS://127.0.0.1", HOST), 200},
         {URL("http://[::1]:80", HOST), 200},
         {URL("http://Doorman.Example", HOST), 200},
         {URL("http://evil.example", HOST), 403},
         {URL("http://localhost.evil.example", HOST), 403},
-        {URL("http://localhost", HOST HOST), 403},
+        {URL("http://localhost", HOST HOST), 400},
         {URL("http://user@localhost", HOST), 400},
         {URL("http://localhost:80@evil.example", HOST), 400},
         {URL("http://localhost:8x", HOST), 400},
@@ -81,10 +81,81 @@ static void the_host_of_a_url_counts_instead_of_the_field(void **state) {
     struct fixture fixture = fixture_start(
         CONFIG("100", ""), (const char *[]){"--advertise", "tcp://doorman.example:15000", NULL});
     EXPECT_CODES(&fixture, cases);
-    expect(&fixture, "http://localhost", "", 200, "<html");
-    expect(&fixture, "http://localhost?filter=%3Cx", "", 200, "value=\"&lt;x\"");
-    expect(&fixture, "http://localhost/?filter=y", "", 200, "value=\"y\"");
-    expect(&fixture, "http://evil.example/healthz", "", 200, "ok");
+    expect(&fixture, "http://localhost", HOST, 200, "<html");
+    expect(&fixture, "http://localhost?filter=%3Cx", HOST, 200, "value=\"&lt;x\"");
+    expect(&fixture, "http://localhost/?filter=y", HOST, 200, "value=\"y\"");
+    expect(&fixture, "http://evil.example/healthz", HOST, 200, "ok");
+    server_stop(&fixture.server);
+}
+
+/* RFC 3986, 2.1. Such a % would otherwise become a part of another path, or of another key. */
+static void a_broken_escape_in_a_target_is_refused(void **state) {
+    (void)state;
+#define GET(target) "GET " target " HTTP/1.1\r\n" HOST "\r\n"
+#define ALLOW(query) GET("/v1/allow?resource=db&" query)
+    static const struct request_case cases[] = {
+        {ALLOW("key=%zz"), 400},     {ALLOW("key=%"), 400},
+        {ALLOW("key=%2"), 400},      {ALLOW("key=%2&cost=1"), 400},
+        {ALLOW("key=%2x"), 400},     {ALLOW("key=%%41"), 400},
+        {ALLOW("key=%u0041"), 400},  {GET("/%zz"), 400},
+        {GET("/?filter=%zz"), 400},  {GET("/?filter=%"), 400},
+        {GET("/readyz?%zz"), 400},   {GET("http://localhost/%g0"), 400},
+        {GET("/readyz?%25zz"), 200}, {GET("/readyz?%4A%4a"), 200},
+    };
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    EXPECT_CODES(&fixture, cases);
+    expect(&fixture, "/v1/allow?resource=db&key=100%", HOST, 400, "two hexadecimal digits");
+    expect(&fixture, "/?filter=100%25", HOST, 200, "value=\"100%\"");
+    server_stop(&fixture.server);
+}
+
+/* RFC 9112, 3.2: HTTP/1.1 needs exactly one Host, also where any Host is allowed. */
+static void a_missing_or_doubled_host_is_refused(void **state) {
+    (void)state;
+    static const struct request_case cases[] = {
+        {"GET /healthz HTTP/1.1\r\n\r\n", 400},
+        {"GET /healthz HTTP/1.1\r\n" HOST "host: localhost\r\n\r\n", 400},
+        {"GET /healthz HTTP/1.0\r\n" HOST HOST "\r\n", 400},
+        {"GET / HTTP/1.1\r\n\r\n", 400},
+        {"GET http://localhost/ HTTP/1.1\r\n\r\n", 400},
+        {"POST /v1/discovery HTTP/1.1\r\n" JSON "Content-Length: 2\r\n\r\n{}", 400},
+        {"GET /v1/allow?resource=db HTTP/1.1\r\n" HOST HOST "\r\n", 400},
+        {"GET /healthz HTTP/1.1\r\nHost:\r\n\r\n", 200},
+    };
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    EXPECT_CODES(&fixture, cases);
+    expect(&fixture, "/healthz", "", 400, "the Host is missing");
+    expect(&fixture, "/healthz", HOST HOST, 400, "the Host occurs twice");
+    char *response = exchange(&fixture, "GET /healthz HTTP/1.0\r\n\r\n");
+    assert_int_equal(code_of(response), 200);
+    free(response);
+    server_stop(&fixture.server);
+}
+
+/* RFC 9112, 2.2. Some clients send an empty line behind the body of a POST. */
+static void empty_lines_before_a_request_are_skipped(void **state) {
+    (void)state;
+    static const char requests[] =
+        "\r\n" DISCOVERY "Content-Length: 2\r\n\r\n{}\r\n"
+        "\r\n\r\n\r\n" DISCOVERY CHUNKED "\r\n2\r\n{}\r\n0\r\n\r\n\r\n"
+        "GET /v1/status HTTP/1.1\r\n" HOST "\r\n\r\nGET /healthz HTTP/1.0\r\n\r\n";
+    static const struct request_case cases[] = {
+        {"\r\nGET /readyz HTTP/1.1\r\n" HOST "\r\n", 200},
+        {"\nGET /readyz HTTP/1.1\r\n" HOST "\r\n", 400},
+        {"\r\n GET /readyz HTTP/1.1\r\n" HOST "\r\n", 400},
+        {"\r\rGET /readyz HTTP/1.1\r\n" HOST "\r\n", 400},
+        {"GET /readyz HTTP/1.1\r\n\r\n" HOST "\r\n", 400},
+    };
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    EXPECT_CODES(&fixture, cases);
+    for (size_t piece = 1; piece < sizeof requests; piece = piece * 3 + 1) {
+        int fd = raw_connect(&fixture.http);
+        send_in_pieces(fd, requests, sizeof requests - 1, piece);
+        char *responses = drain(fd);
+        if (count_of(responses, "HTTP/1.1 200") != 4) fail_msg("%zu: %s", piece, responses);
+        assert_int_equal(count_of(responses, "HTTP/1.1 "), 4);
+        free(responses);
+    }
     server_stop(&fixture.server);
 }
 
@@ -134,7 +205,7 @@ static void an_interim_response_asks_for_the_body(void **state) {
         {DISCOVERY "Connection: close\r\n" CONTINUE "Content-Length: 2\r\n\r\n", "{}"},
         {DISCOVERY "Connection: close\r\nexpect:  100-Continue \r\n" CHUNKED "\r\n",
          "2\r\n{}\r\n0\r\n\r\n"},
-        {"POST http://localhost/v1 HTTP/1.1\r\nConnection: close\r\n" JSON CONTINUE
+        {"POST http://localhost/v1 HTTP/1.1\r\nConnection: close\r\n" HOST JSON CONTINUE
          "Content-Length: 17\r\n\r\n",
          "{\"discovery\": {}}"}};
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
@@ -404,6 +475,9 @@ int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_body*" */
     const struct CMUnitTest tests[] = {
         TEST(the_host_of_a_url_counts_instead_of_the_field),
+        TEST(a_broken_escape_in_a_target_is_refused),
+        TEST(a_missing_or_doubled_host_is_refused),
+        TEST(empty_lines_before_a_request_are_skipped),
         TEST(a_head_with_invalid_fields_is_refused),
         TEST(an_interim_response_asks_for_the_body),
         TEST(each_request_of_a_connection_gets_its_interim_response),

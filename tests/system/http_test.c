@@ -166,8 +166,8 @@ static void the_status_names_the_node_its_master_and_every_resource(void **state
     assert_null(find(tree, "resources[1]"));
     cJSON_Delete(tree);
     free(response);
-    expect(&fixture, "/healthz", "", 200, "ok");
-    expect(&fixture, "/readyz", "", 200, "ready");
+    expect(&fixture, "/healthz", HOST, 200, "ok");
+    expect(&fixture, "/readyz", HOST, 200, "ready");
     server_stop(&fixture.server);
 }
 
@@ -177,7 +177,7 @@ static void the_status_says_that_the_master_is_not_known(void **state) {
     const char *const more[] = {"--etcd", "http://127.0.0.1:1", "--election-key", "/k", NULL};
     struct fixture fixture = fixture_start(CONFIG("100", ""), more);
     expect(&fixture, "/v1/status", HOST, 200, "\"is_master\":false,\"master_address\":null");
-    expect(&fixture, "/readyz", "", 503, "the master is not known");
+    expect(&fixture, "/readyz", HOST, 503, "the master is not known");
     expect(&fixture, "/", HOST, 200, "<span id=live class=bad>no master</span>");
     expect(&fixture, "/", HOST, 200, "<main data-state=bad ");
     expect(&fixture, "/", HOST, 200, "This process is not the master.");
@@ -203,9 +203,9 @@ static void the_page_shows_no_time_of_learning_before_the_parent_answers(void **
     (void)state;
     struct fixture leaf = leaf_start("tcp://127.0.0.1:1");
     request_capacity(&leaf, CAPACITY_REQUEST("a", "db", "30"));
-    expect(&leaf, "/", HOST, 200, "1 resource, until the parent answers");
-    expect(&leaf, "/", HOST, 200, "learning until the parent answers");
-    expect(&leaf, "/resources?resource=db", HOST, 200, "learning until the parent answers");
+    expect(&leaf, "/", HOST, 200, "1 resource, until the parent has a lease");
+    expect(&leaf, "/", HOST, 200, "learning until the parent has a lease");
+    expect(&leaf, "/resources?resource=db", HOST, 200, "learning until the parent has a lease");
     expect(&leaf, "/", HOST, 200, "<main data-state=bad ");
     server_stop(&leaf.server);
 }
@@ -387,6 +387,8 @@ static void a_node_shows_its_parent_and_its_lease(void **state) {
         left = metric(&leaf, series);
     }
     assert_true(left > 0 && left <= 60);
+    const char *length = "doorman_server_parent_lease_length_seconds{resource=\"db/[*]\"}";
+    assert_true(metric(&leaf, length) >= left && metric(&leaf, length) <= 60);
     assert_true(metric(&leaf, "doorman_server_parent_requests_total{code=\"OK\"}") >= 1);
     expect(&leaf, "/", HOST, 200, "1 of 1 resources");
     expect(&leaf, "/", HOST, 200, root.server.url);
@@ -482,7 +484,7 @@ static void the_http_status_names_the_error_of_a_request(void **state) {
         {"BREW / HTTP/1.1\r\n" HOST "\r\n", 405},
         {"GET / HTTP/2\r\n" HOST "\r\n", 400},
         {"GET /\r\n" HOST "\r\n", 400},
-        {"\r\n\r\n", 400},
+        {" \r\n\r\n", 400},
         {"POST /v1/discovery HTTP/1.1\r\n" HOST JSON "\r\n", 411},
         {"POST /v1/discovery HTTP/1.1\r\n" HOST JSON "Content-Length: -1\r\n\r\n", 400},
         {"POST /v1/discovery HTTP/1.1\r\n" HOST JSON "Content-Length: 99999999999\r\n\r\n", 413},
@@ -538,9 +540,9 @@ static void an_error_refers_to_the_body_of_the_request(void **state) {
 static void a_connection_serves_requests_in_order_for_any_split_of_their_bytes(void **state) {
     (void)state;
     static const char requests[] =
-        "GET /healthz HTTP/1.1\r\n\r\nPOST /v1/discovery HTTP/1.1\r\n" HOST JSON
+        "GET /healthz HTTP/1.1\r\n" HOST "\r\nPOST /v1/discovery HTTP/1.1\r\n" HOST JSON
         "Content-Length: 2\r\n\r\n{}HEAD / HTTP/1.1\r\n" HOST "\r\n"
-        "GET /readyz HTTP/1.0\r\n\r\nGET /never HTTP/1.1\r\n\r\n";
+        "GET /readyz HTTP/1.0\r\n\r\nGET /never HTTP/1.1\r\n" HOST "\r\n";
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     for (size_t piece = 1; piece < sizeof requests; piece = piece * 3 + 1) {
         int fd = raw_connect(&fixture.http);
@@ -571,12 +573,9 @@ static void a_foreign_web_page_cannot_use_the_server(void **state) {
     (void)state;
     struct fixture fixture = fixture_start(
         CONFIG("100", ""), (const char *[]){"--advertise", "tcp://doorman.example:15000", NULL});
-    static const char *const unknown_hosts[] = {"",
-                                                "Host: evil.example\r\n",
-                                                "Host: 127.0.0.1.evil.example\r\n",
-                                                "Host: localhost.evil.example:80\r\n",
-                                                "Host: 10.0.0.1\r\n",
-                                                "Host: localhost\r\nHost: evil.example\r\n"};
+    static const char *const unknown_hosts[] = {
+        "Host:\r\n", "Host: evil.example\r\n", "Host: 127.0.0.1.evil.example\r\n",
+        "Host: localhost.evil.example:80\r\n", "Host: 10.0.0.1\r\n"};
     static const char *const known_hosts[] = {"Host: localhost:15050\r\n", "Host: 127.0.0.1\r\n",
                                               "Host: [::1]:80\r\n", "host:LOCALHOST\r\n",
                                               "Host: Doorman.Example:99\r\n"};
@@ -621,7 +620,7 @@ static void a_configured_token_is_required_everywhere(void **state) {
     static const char *const right[] = {HOST "Authorization: Bearer s3cret:token\r\n",
                                         HOST "authorization: bearer s3cret:token\r\n",
                                         HOST "Authorization: Basic bWU6czNjcmV0OnRva2Vu\r\n",
-                                        "Authorization: Bearer s3cret:token\r\n"};
+                                        "Host:\r\nAuthorization: Bearer s3cret:token\r\n"};
     static const char *const paths[] = {
         "/",          "/resources?resource=a", "/metrics",      "/v1/status",
         "/v1/config", "/v1/openapi.json",      "/v1/discovery", "/not/there"};
@@ -641,8 +640,8 @@ static void a_configured_token_is_required_everywhere(void **state) {
     expect_post(&fixture, "/v1/discovery",
                 "Host: evil.example\r\n" JSON "Authorization: Bearer s3cret:token\r\n", "{}", 403,
                 "PERMISSION_DENIED");
-    expect(&fixture, "/healthz", "", 200, "ok");
-    expect(&fixture, "/readyz", "", 200, "ready");
+    expect(&fixture, "/healthz", HOST, 200, "ok");
+    expect(&fixture, "/readyz", HOST, 200, "ready");
     server_stop(&fixture.server);
 }
 
@@ -748,6 +747,8 @@ static void an_invalid_changed_file_is_shown_and_the_last_configuration_stays(vo
     process_await(fixture.server.process, "configuration refused", 1);
     assert_true(metric(&fixture, "doorman_server_config_last_reload_successful") == 0);
     expect(&fixture, "/", HOST, 200, "resources[0].capacity");
+    expect(&fixture, "/", HOST, 200, "<span id=live class=warn>live, but the last configuration");
+    expect(&fixture, "/limits", HOST, 200, "<main data-state=warn data-text='live, but the last");
     await_capacity(&fixture, 100);
     sleep_ms(2500);
     assert_int_equal(process_logged(fixture.server.process, "configuration refused"), 1);
@@ -756,6 +757,7 @@ static void an_invalid_changed_file_is_shown_and_the_last_configuration_stays(vo
     assert_true(metric(&fixture, "doorman_server_config_last_reload_successful") == 1);
     char *page = get(&fixture, "/", HOST);
     assert_null(strstr(page, "resources[0].capacity"));
+    assert_non_null(strstr(page, "<span id=live class=good>live</span>"));
     free(page);
     server_stop(&fixture.server);
 }
@@ -787,7 +789,7 @@ static void idle_connections_are_closed_when_others_need_them(void **state) {
             raw_send(peers[i], halves[round], strlen(halves[round]));
             if (i % 100 == 0) request_capacity(&fixture, CAPACITY_REQUEST("a", "db", "30"));
         }
-        expect(&fixture, "/healthz", "", 200, "ok");
+        expect(&fixture, "/healthz", HOST, 200, "ok");
         cJSON *tree = send_request(&fixture.server, "{\"discovery\": {}}");
         assert_true(cJSON_IsTrue(find(tree, "discovery.is_master")));
         cJSON_Delete(tree);

@@ -66,6 +66,48 @@ static void the_decisions_of_each_limit_are_counted(void **state) {
     server_stop(&fixture.server);
 }
 
+/* P20: a limit with room for one ban bans two keys. */
+static void bans_that_end_early_are_counted_and_logged(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(
+        "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": [{\"name\": \"b\", "
+        "\"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": \"month\", \"max_keys\": 1, "
+        "\"ban\": {\"refusals\": 1, \"window\": 60, \"duration\": 600}}]}]}",
+        NULL);
+    acquire(&fixture, "ann", 2);
+    expect(&fixture, "/metrics", HOST, 200,
+           "doorman_permits_bans_evicted_total{template=\"login/*\",limit=\"b\"} 0\n");
+    acquire(&fixture, "bob", 2);
+    expect(&fixture, "/metrics", HOST, 200,
+           "doorman_permits_bans_evicted_total{template=\"login/*\",limit=\"b\"} 1\n");
+    cJSON *tree = read_limits(&fixture, "");
+    assert_true(number(tree, "limits[0].bans") == 1 && number(tree, "limits[0].bans_evicted") == 1);
+    cJSON_Delete(tree);
+    process_await(fixture.server.process,
+                  "bans were ended early to make room for others: raise max_keys "
+                  "of this limit, or memory\" count=1 template=login/* limit=b",
+                  1);
+    server_stop(&fixture.server);
+}
+
+/* P15 */
+static void a_renamed_limit_is_a_warning_with_the_number_of_its_counters(void **state) {
+    (void)state;
+    struct fixture fixture = start_with_limits(false);
+    acquire(&fixture, "ann", 1);
+    acquire(&fixture, "bob", 1);
+    file_write(fixture.server.process->config,
+               "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": ["
+               "{\"name\": \"renamed\", \"kind\": \"FIXED_WINDOW\", \"limit\": 3, \"window\": "
+               "\"month\"}]}]}");
+    process_signal(fixture.server.process, SIGHUP);
+    process_await(fixture.server.process,
+                  "level=warning msg=\"a limit has changed\" template=login/* limit=per-<user> "
+                  "change=\"removed or renamed, so its counters are dropped\" counters=2\n",
+                  1);
+    server_stop(&fixture.server);
+}
+
 /* P18: an empty list of limits is there to learn what a limit could be. */
 static void an_empty_list_of_limits_shows_what_it_grants(void **state) {
     (void)state;
@@ -99,6 +141,7 @@ static void the_most_frequent_keys_of_a_limit_are_listed(void **state) {
     assert_string_equal(text(tree, "limits[0].most_refused[1].key"), "carl");
     assert_null(find(tree, "limits[0].most_refused[2]"));
     assert_int_equal(cJSON_GetArraySize(find(tree, "limits[0].most_granted")), 3);
+    assert_true(number(tree, "limits[0].most_granted[0].units") > 0);
     cJSON_Delete(tree);
     expect(&fixture, "/limits", HOST, 200, "per-&lt;user&gt;");
     expect(&fixture, "/limits?template=login/*&limit=per-%3Cuser%3E", HOST, 200,
@@ -118,6 +161,7 @@ static void a_key_can_be_inspected_with_a_token(void **state) {
     expect(&fixture, "/keys?resource=login/web&key=bob", HOST, 401, "");
     const char *const reader = HOST "Authorization: Bearer r-1\r\n";
     expect(&fixture, "/keys?resource=login/web&key=bob", reader, 200, "used up");
+    expect(&fixture, "/keys?resource=login/web&key=bob", reader, 200, "refusals towards a ban");
     expect(&fixture, "/keys?resource=login/web&key=new", reader, 200, "per-&lt;user&gt;");
     expect(&fixture, "/keys?resource=other&key=bob", reader, 200,
            "no template with limits matches this resource");
@@ -145,6 +189,8 @@ int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "the_decisions*" */
     const struct CMUnitTest tests[] = {
         TEST(the_decisions_of_each_limit_are_counted),
+        TEST(bans_that_end_early_are_counted_and_logged),
+        TEST(a_renamed_limit_is_a_warning_with_the_number_of_its_counters),
         TEST(an_empty_list_of_limits_shows_what_it_grants),
         TEST(the_most_frequent_keys_of_a_limit_are_listed),
         TEST(a_key_can_be_inspected_with_a_token),

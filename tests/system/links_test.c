@@ -119,11 +119,14 @@ static void a_node_says_whether_its_parent_answers(void **state) {
     "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 4, \"refresh_interval\": 1, "                    \
     "\"learning_mode_duration\": 0}}]}"
 
-/* Sends requests of a client until the page of a node has a text. */
+/* Sends requests of a client for two resources until the page of a node has a text. */
 static void ask_until(const struct fixture *node, const char *expected) {
     bool found = false;
     for (int ms = 0; ms < TIMEOUT_MS && !found; ms += 100) {
-        free(post(node, "/v1/get_capacity", HOST JSON, CAPACITY_REQUEST("c", "db/a", "5")));
+        free(
+            post(node, "/v1/get_capacity", HOST JSON,
+                 "{\"client_id\": \"c\", \"resource\": [{\"resource_id\": \"db/a\", \"wants\": 5}, "
+                 "{\"resource_id\": \"db/b\", \"wants\": 6}]}"));
         char *page = get(node, "/", HOST);
         found = strstr(page, expected) != NULL;
         free(page);
@@ -138,12 +141,13 @@ static void a_node_whose_lease_has_ended_is_not_live(void **state) {
     struct fixture root = fixture_start(SHORT_LEASES, NULL);
     struct fixture leaf = child_start(&root, "leaf");
     ask_until(&leaf, "5 leased from the parent");
+    ask_until(&leaf, "6 leased from the parent");
     ask_until(&leaf, "<span id=live class=good>live</span>");
     server_stop(&root.server);
     ask_until(&leaf, "<span id=live class=bad>no lease from the parent</span>");
     process_await(leaf.server.process,
-                  "msg=\"the lease from the parent has ended, so clients of this resource get no "
-                  "capacity\" count=1 resource=db/a\n",
+                  "msg=\"leases from the parent have ended, so clients of these resources get no "
+                  "capacity\" count=2 resources=\"db/",
                   1);
     ask_until(&leaf, "next request to the parent</dt>");
     server_stop(&leaf.server);
@@ -343,6 +347,60 @@ static void a_node_that_moves_has_its_new_address(void **state) {
     expect(&fixture, "/", HOST, 200, "<a href=\"https://two.example/\">eu</a>");
     request_as_node(&fixture, "eu", "", 200, own);
     expect(&fixture, "/", HOST, 200, ">eu</dd>");
+    server_stop(&fixture.server);
+}
+
+#define SHORT "\"parameters\": [{\"name\": \"minimum_interval\", \"value\": 0.1}]"
+#define KIND                                                                                       \
+    "\"kind\": \"FAIR_SHARE\", \"refresh_interval\": 0.5, \"learning_mode_duration\": 0, " SHORT
+#define CHILD_REQUEST(node, resource)                                                              \
+    "{\"server_id\": \"" node "\", \"path\": [\"" node                                             \
+    "\"], \"resource\": [{\"resource_id\": \"" resource                                            \
+    "\", \"wants\": [{\"priority\": 1, \"num_clients\": 1, \"wants\": 5}]}]}"
+
+static void ask_as_child(const struct fixture *fixture, const char *request) {
+    expect_post(fixture, "/v1/get_server_capacity", HOST JSON, request, 200, "\"gets\"");
+}
+
+/* S13: a child node that dies is reported by its parent: in the log, on each page, as JSON and as a
+ * metric. Nothing says so before it has missed two refreshes, or of a node without leases. */
+static void a_silent_child_is_shown_and_logged(void **state) {
+    (void)state;
+    static const char config[] =
+        "{\"resources\": ["
+        "{\"identifier_glob\": \"short\", \"capacity\": 9, \"algorithm\": {" KIND
+        ", \"lease_length\": 2}},"
+        "{\"identifier_glob\": \"*\", \"capacity\": 9, \"algorithm\": {" KIND
+        ", \"lease_length\": 600}}]}";
+    struct fixture fixture = fixture_start(config, NULL);
+    struct process *process = fixture.server.process;
+    request_as_node(&fixture, "idle", "", 200, "\"response\":[]");
+    expect(&fixture, "/", HOST, 200, "<span id=live class=good>live</span>");
+    ask_as_child(&fixture, CHILD_REQUEST("leaf", "db"));
+    process_await(process,
+                  "level=warning msg=\"a child node is silent: it has missed two "
+                  "refreshes\" child=leaf silent_seconds=",
+                  1);
+    await_text(&fixture, "/limits", "<span id=live class=warn>child leaf: silent for ");
+    expect(&fixture, "/", HOST, 200, " s; its lease ends in ");
+    expect(&fixture, "/", HOST, 200, "leaf <span class=warn>(silent for ");
+    expect(&fixture, "/v1/status", HOST, 200, "\"state\":\"silent\",\"lease_ends_in\":5");
+    assert_true(metric(&fixture, "doorman_server_children{state=\"silent\"}") == 1);
+    assert_true(metric(&fixture, "doorman_server_children{state=\"live\"}") == 1);
+    ask_as_child(&fixture, CHILD_REQUEST(HOSTILE, "short"));
+    process_await(process,
+                  "msg=\"all leases of a child node have ended, because it is silent; its "
+                  "capacity goes to others\" child=",
+                  1);
+    await_text(&fixture, "/", "class=warn>child " HOSTILE_HTML ": silent for ");
+    expect(&fixture, "/", HOST, 200, "; its lease has ended (and 1 more)</span>");
+    expect(&fixture, "/", HOST, 200, HOSTILE_HTML " <span class=bad>(silent for ");
+    expect_no_script(&fixture, "/");
+    assert_true(metric(&fixture, "doorman_server_children{state=\"ended\"}") == 1);
+    ask_as_child(&fixture, CHILD_REQUEST("leaf", "db"));
+    process_await(process,
+                  "msg=\"a child node sends requests again\" child=leaf after_seconds=", 1);
+    assert_int_equal(process_logged(process, "child=idle"), 0);
     server_stop(&fixture.server);
 }
 
@@ -608,6 +666,7 @@ int main(void) {
         TEST(nodes_below_show_the_description_and_the_unit),
         TEST(hostile_texts_of_a_configuration_stay_texts),
         TEST(two_nodes_of_one_name_are_told_and_shown),
+        TEST(a_silent_child_is_shown_and_logged),
         TEST(a_node_without_a_valid_address_has_no_link),
         TEST(a_node_that_moves_has_its_new_address),
         TEST(names_of_nodes_take_a_bounded_memory),

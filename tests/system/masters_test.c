@@ -143,7 +143,7 @@ static void a_master_answers_and_is_ready_as_the_master(void **state) {
     char address[160];
     address_of(&fixture, address);
     expect_address(&fixture, address);
-    expect(&fixture, "/readyz?master=1", "", 200, "ready");
+    expect(&fixture, "/readyz?master=1", HOST, 200, "ready");
     expect_post(&fixture, "/v1/get_capacity?redirect=1", HOST JSON, REQUEST, 200, "\"gets\"");
     server_stop(&fixture.server);
 }
@@ -153,7 +153,7 @@ static void a_standby_without_a_known_master_does_not_redirect(void **state) {
     const char *const more[] = {"--etcd", "http://127.0.0.1:1", "--election-key", KEY, NULL};
     struct fixture fixture = fixture_start(CONFIG("100", ""), more);
     expect_address(&fixture, NULL);
-    expect(&fixture, "/readyz?master=1", "", 503, "the master is not known");
+    expect(&fixture, "/readyz?master=1", HOST, 503, "the master is not known");
     expect_post(&fixture, "/v1/get_capacity?redirect=1", HOST JSON, REQUEST, 200,
                 "{\"mastership\":{}}");
     expect_post(&fixture, "/v1/get_capacity?redirect=1", HOST JSON, "{}", 400, "INVALID_ARGUMENT");
@@ -233,8 +233,8 @@ static void a_standby_sends_clients_to_the_master(void **state) {
     address_of(&members[master], address);
     expect_address(standby, address);
     expect_address(&members[master], address);
-    expect(standby, "/readyz?master=1", "", 503, "another process is the master");
-    expect(standby, "/readyz?master=0", "", 200, "ready");
+    expect(standby, "/readyz?master=1", HOST, 503, "another process is the master");
+    expect(standby, "/readyz?master=0", HOST, 200, "ready");
     expect_post(standby, "/v1/get_capacity", HOST JSON, REQUEST, 200, address);
     snprintf(line, sizeof line, "another: <a href=\"%s/\">", address);
     expect(standby, "/", HOST, 200, line);

@@ -187,7 +187,7 @@ static struct latencies measure_health(const struct fixture *fixture) {
     double times[CHECKS];
     for (int i = 0; i < CHECKS; i++) {
         double started = now_ms();
-        expect(fixture, i % 2 ? "/healthz" : "/readyz", "", 200, i % 2 ? "ok" : "ready");
+        expect(fixture, i % 2 ? "/healthz" : "/readyz", HOST, 200, i % 2 ? "ok" : "ready");
         times[i] = now_ms() - started;
         sleep_ms(1);
     }
@@ -253,13 +253,13 @@ static void a_full_queue_refuses_pages_but_nothing_else(void **state) {
     int peers[PEERS];
     struct fixture fixture = start_with(sanitized() ? 4000 : 20000, 0);
     for (int i = 0; i < PEERS; i++) peers[i] = raw_connect(&fixture.http);
-    for (int i = 0; i < 5; i++) expect(&fixture, "/healthz", "", 200, "ok");
+    for (int i = 0; i < 5; i++) expect(&fixture, "/healthz", HOST, 200, "ok");
     process_signal(fixture.server.process, SIGSTOP);
     for (int i = 0; i < PEERS; i++) raw_send(peers[i], PAGE, strlen(PAGE));
     process_signal(fixture.server.process, SIGCONT);
     for (int i = 0; i < 5; i++) {
-        expect(&fixture, "/healthz", "", 200, "ok");
-        expect(&fixture, "/readyz", "", 200, "ready");
+        expect(&fixture, "/healthz", HOST, 200, "ok");
+        expect(&fixture, "/readyz", HOST, 200, "ready");
         request_capacity(&fixture, CAPACITY_REQUEST("a", "db", "30"));
     }
     int made = count_codes(peers, PEERS, "200"), refused = count_codes(peers, PEERS, "503");
@@ -298,7 +298,7 @@ static void a_reader_that_disconnects_stops_costing(void **state) {
 static void requests_behind_a_page_are_answered_after_it(void **state) {
     (void)state;
     enum { REQUEST_COUNT = 8000 };
-    static const char next[] = "GET /healthz HTTP/1.1\r\n\r\n",
+    static const char next[] = "GET /healthz HTTP/1.1\r\n" HOST "\r\n",
                       last[] = "GET /readyz HTTP/1.0\r\n\r\n";
     struct fixture fixture = start_with(sanitized() ? 2000 : 20000, 0);
     size_t bytes = strlen(PAGE);

@@ -254,7 +254,7 @@ static void expect_certificates(const struct fixture *fixture, const char *own, 
     expect_agent(url, own, own, false); /* the certificate is not valid for 127.0.0.1 */
     expect_leaf(named, own, own, true);
     expect_leaf(named, others, own, false);
-    free(exchange(fixture, "GET /healthz HTTP/1.1\r\n\r\n"));
+    free(exchange(fixture, "GET /healthz HTTP/1.1\r\n" HOST "\r\n"));
     expect_nng(url, own, own, true);
 }
 
@@ -311,10 +311,12 @@ static void a_refused_peer_is_logged(void **state) {
     for (int i = 0; i < 3; i++) expect_https(&fixture, files->folder, NULL, false);
     process_await(server,
                   "no valid certificate that --tls-ca has signed\" count=1 peer=127.0.0.1:", 1);
-    for (int i = 0; i < 3; i++) free(exchange(&fixture, "GET /healthz HTTP/1.1\r\n\r\n"));
+    for (int i = 0; i < 3; i++) free(exchange(&fixture, "GET /healthz HTTP/1.1\r\n" HOST "\r\n"));
     process_await(
         server,
-        "the peer uses plain HTTP, or refuses this certificate\" count=1 peer=127.0.0.1:", 1);
+        "refuses this certificate, or has one that has expired or that --tls-ca has not signed\" "
+        "count=1 peer=127.0.0.1:",
+        1);
     expect_https(&fixture, files->folder, files->folder, true);
     server_stop(&fixture.server);
 }
@@ -483,7 +485,7 @@ static int metric_over_tls(const struct fixture *fixture, const char *folder, co
 /* Connects, and sends something that is not TLS. Waits until the server closes the connection.
  *   url   tcp://127.0.0.1:PORT or tls+tcp://127.0.0.1:PORT */
 static void connect_without_tls(const char *url) {
-    static const char request[] = "GET / HTTP/1.1\r\n\r\n";
+    static const char request[] = "GET / HTTP/1.1\r\n" HOST "\r\n";
     struct server server = {.process = NULL};
     snprintf(server.url, sizeof server.url, "%s", strstr(url, "tcp://"));
     int fd = raw_connect(&server);

@@ -96,18 +96,46 @@ static void a_reset_and_a_ban_are_logged_with_the_name_of_the_token(void **state
         expect_post(&fixture, "/v1/acquire", lines, ACQUIRE, 200, "GRANTED");
     expect_post(&fixture, "/v1/acquire", lines, ACQUIRE, 200, "\"reason\":\"RATE\"");
     expect_post(&fixture, "/v1/reset", lines, ENTRY(", \"limit\": \"w\""), 200, "\"count\":1");
-    process_await(process, "msg=\"counters were reset\" token=ann resource=login key=ann limit=w\n",
-                  1);
+    process_await(process, "msg=\"a counter was reset\" token=ann peer=127.0.0.1:", 1);
+    process_await(process, " resource=login key=ann limit=w used_before=2\n", 1);
     expect_post(&fixture, "/v1/acquire", lines, ACQUIRE, 200, "GRANTED");
     expect_post(&fixture, "/v1/reset", lines, ENTRY(", \"ban\": 600"), 200, "\"count\":1");
-    process_await(process,
-                  "msg=\"a key was banned\" token=ann resource=login key=ann seconds=600\n", 1);
+    process_await(process, "msg=\"a key was banned\" token=ann peer=127.0.0.1:", 1);
+    process_await(process, " resource=login key=ann seconds=600\n", 1);
     expect_post(&fixture, "/v1/acquire", lines, ACQUIRE, 200, "\"reason\":\"BANNED\"");
     expect_post(&fixture, "/v1/inspect", lines, ENTRY(""), 200, "\"reason\":\"BANNED\"");
     expect_post(&fixture, "/v1/reset", lines, ENTRY(", \"ban\": 0"), 200, "\"count\":1");
-    process_await(process, "msg=\"a ban was ended\" token=ann resource=login key=ann\n", 1);
+    process_await(process, "msg=\"a ban was ended\" token=ann peer=127.0.0.1:", 1);
+    expect_post(&fixture, "/v1/reset", lines, ENTRY(", \"ban\": 0"), 200, "\"count\":0");
+    process_await(process, "msg=\"no ban was ended, because there is none\" token=ann", 1);
+    expect_post(&fixture, "/v1/reset", lines, ENTRY(""), 200, "\"count\":1");
+    process_await(process, " resource=login key=ann limit=w used_before=1\n", 1);
+    expect_post(&fixture, "/v1/reset", lines, ENTRY(""), 200, "\"count\":0");
+    process_await(process, "msg=\"nothing was reset, because the limit has counted nothing for", 1);
     expect_post(&fixture, "/v1/reset", lines, ENTRY(", \"ban\": -1"), 400, "ban: must be");
     assert_int_equal(process_logged(process, "a ban was ended"), 1); /* not the wrong message */
+    server_stop(&fixture.server);
+}
+
+static void a_reset_of_holds_is_logged_as_having_no_effect(void **state) {
+    (void)state;
+    struct process *files = process_new();
+    file_write(files->config, TOKENS);
+    struct fixture fixture = fixture_start(
+        "{\"resources\": [{\"identifier_glob\": \"login\", \"limits\": [{\"name\": \"slots\", "
+        "\"kind\": \"CONCURRENCY\", \"limit\": 4, \"on_restart\": \"full\"}]}]}",
+        (const char *[]){"--http-token", files->config, NULL});
+    const char *lines = HOST JSON BEARER("top-4");
+    expect_post(&fixture, "/v1/acquire", lines,
+                "{\"client_id\": \"c\", \"permit\": [{\"request_id\": 1, \"item\": "
+                "[{\"resource_id\": \"login\", \"key\": \"ann\", \"cost\": 3}]}]}",
+                200, "GRANTED");
+    expect_post(&fixture, "/v1/reset", lines, ENTRY(", \"limit\": \"slots\""), 200, "\"count\":0");
+    process_await(fixture.server.process,
+                  "msg=\"nothing was reset, because holds stay until they are released or end\" "
+                  "token=ann peer=127.0.0.1:",
+                  1);
+    process_await(fixture.server.process, " key=ann limit=slots held=3\n", 1);
     server_stop(&fixture.server);
 }
 
@@ -340,6 +368,7 @@ int main(int argc, char **argv) {
         TEST(a_role_decides_what_a_token_allows),
         TEST(permits_need_the_role_of_their_method),
         TEST(a_reset_and_a_ban_are_logged_with_the_name_of_the_token),
+        TEST(a_reset_of_holds_is_logged_as_having_no_effect),
         TEST(a_reset_frees_no_units_that_are_held),
         TEST(a_key_is_inspected_and_reset_only_over_http_with_a_token),
         TEST(a_token_that_is_not_in_the_file_is_refused),

@@ -1059,8 +1059,7 @@ static doorman_status read_node_response(fixture *s) {
 /* ---- permit clients */
 
 static doorman_status create_permit_client(fixture *s) {
-    const doorman_limit_options local = {
-        .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 1, .size = 1};
+    const doorman_limit_options local = {.kind = DOORMAN_TOKEN_BUCKET, .rate = 1, .size = 1};
     const doorman_client_options options = {
         .client_id = "new",
         .addresses = parents,
@@ -1340,6 +1339,8 @@ static const char *const other_functions[] = {
     "doorman_client_set_wants",
     "doorman_limit_init",
     "doorman_limiter_init",
+    "doorman_limiter_release",
+    "doorman_limiter_map_release",
     "doorman_resource_set_wants",
     "doorman_resource_wait",
     "doorman_client_release",
@@ -1354,6 +1355,7 @@ static const char *const other_functions[] = {
     "doorman_election_answered",
     "doorman_permit_client_release",
     "doorman_agent_release",
+    "doorman_agent_release_part",
     "doorman_agent_read_hold",
     "doorman_client_report_overload",
     "doorman_resource_report_overload",

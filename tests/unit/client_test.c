@@ -219,6 +219,7 @@ static void respond(world *w, doorman_client *client, doorman_capacity_response 
 
 static doorman_capacity_response granted_lease(double capacity) {
     return (doorman_capacity_response){
+        .outcome = DOORMAN_GRANTED,
         .gets = {.id = 1, .node = "root", .capacity = capacity, .expires_in = MINUTE}};
 }
 
@@ -363,7 +364,10 @@ static void invalid_addresses_are_refused(void **state) {
                 {"inproc://a b", ""},         {"tcp://a:65535", ""},
                 {"tcp://[::1]:1", ""},        {"ws://a/doorman", ""},
                 {"wss://[::1]/", ""},         {"ipc:///tmp/a b:99999", ""},
-                {"inproc://a:99999", ""}};
+                {"inproc://a:99999", ""},     {"tcp4://a:65536", port},
+                {"tcp6://[::1]:65536", port}, {"tls+tcp4://a:70000", port},
+                {"tls+tcp6://a:70000", port}, {"tcp4://a:65535", ""},
+                {"unix:///tmp/a:99999", ""}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const doorman_client_options options = {
             .client_id = "c", .addresses = &rows[i].address, .address_count = 1, .seed = 1};
@@ -396,6 +400,8 @@ static const struct {
      {.resource_id = "db", .wants = 61, .wants_maximum = 60}},
     {"wants_minimum: must be 0 if wants is set",
      {.resource_id = "db", .wants = 7, .wants_minimum = 1}},
+    {"wants_minimum: must be 0 if wants is set",
+     {.resource_id = "db", .wants = 7, .has_wants_minimum = true}},
     {"wants_initial: must be 0 if wants is set",
      {.resource_id = "db", .wants = 7, .wants_initial = 7}},
     {"window: must be 0 if wants is set", {.resource_id = "db", .wants = 7, .window = SECOND}},
@@ -1128,10 +1134,12 @@ static void call_randomly(world *w, doorman_client *client, doorman_client_resou
         return;
     }
     double n = (double)random_below(50);
+    doorman_resource_info info;
+    doorman_client_read(*resource, &info, w->now);
     switch (random_below(4)) {
     case 0: set_wants(w, *resource, (double)random_below(200)); break;
     case 1: (void)doorman_client_try(*resource, n, NULL, w->now); break;
-    case 2: release(*resource, n); break;
+    case 2: release(*resource, n < info.in_use ? n : info.in_use); break;
     default: doorman_client_close(*resource, w->now); *resource = NULL;
     }
 }
@@ -1356,7 +1364,7 @@ static void wants_of_a_gauge_settle_on_its_units_in_flight(void **state) {
         assert_int_equal(use_gauge(&w, resource, counts[i], 20 * SECOND), 0);
         assert_near(read_now(&w, resource).wants, (double)counts[i], 0.1);
         run_for(&w, MINUTE);
-        assert_exact(read_now(&w, resource).wants, 1);
+        assert_exact(read_now(&w, resource).wants, 0);
         world_stop(&w);
     }
 }
@@ -1375,6 +1383,244 @@ static void a_busy_loop_on_a_gauge_does_not_raise_wants_without_bound(void **sta
     assert_in_range(read_now(&w, resource).wants, 50, 8 * 50);
     assert_exact(read_now(&w, resource).in_use, 50);
     world_stop(&w);
+}
+
+/* ---- gauges that are idle ---- */
+
+/* A server with whole units, with many gauges that are idle, and with one busy gauge. */
+enum { IDLE_GAUGES = 20 };
+
+typedef struct gauges {
+    world w;
+    doorman_client_resource *busy, *idle[IDLE_GAUGES];
+    size_t held; /* units in use of the busy gauge */
+} gauges;
+
+static void gauges_start(gauges *g, double capacity, doorman_time lease_length) {
+    const doorman_template all = {
+        .identifier_glob = "*",
+        .capacity = capacity,
+        .whole = true,
+        .has_algorithm = true,
+        .algorithm = {.lease_length = lease_length, .has_learning_mode_duration = true}};
+    const doorman_config_options options = {.templates = &all, .template_count = 1};
+    *g = (gauges){.w = {.now = 1000 * SECOND, .blocks = memory_blocks()}};
+    assert_int_equal(doorman_config_create(&g->w.config, &options, NULL), DOORMAN_OK);
+    server_start(&g->w);
+    const doorman_resource_options gauge = {.kind = DOORMAN_GAUGE};
+    g->busy = open_with(&g->w, add_client(&g->w, "busy"), gauge);
+    for (size_t i = 0; i < IDLE_GAUGES; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "idle-%zu", i);
+        g->idle[i] = open_with(&g->w, add_client(&g->w, id), gauge);
+    }
+}
+
+/* Lets the busy gauge take all that it gets, until it has this many units. Returns how long this
+ * takes. */
+static doorman_time gauges_take(gauges *g, size_t units) {
+    doorman_time start = g->w.now;
+    while (g->held < units && g->w.now - start < 10 * MINUTE) {
+        while (doorman_client_try(g->busy, 1, NULL, g->w.now) == DOORMAN_ALLOWED) g->held++;
+        run_for(&g->w, SECOND / 100);
+    }
+    assert_int_equal(g->held, units);
+    return g->w.now - start;
+}
+
+/* Takes a unit. If it is refused, tries again when the refusal says. Meanwhile the busy gauge
+ * releases what its lease does not cover. Returns how long this takes. */
+static doorman_time gauges_wake(gauges *g, size_t at) {
+    doorman_time start = g->w.now;
+    doorman_result result;
+    while (doorman_client_try(g->idle[at], 1, &result, g->w.now) != DOORMAN_ALLOWED) {
+        assert_true(g->w.now - start < 10 * MINUTE);
+        for (doorman_time end = g->w.now + result.retry_after; g->w.now < end;) {
+            run_for(&g->w, SECOND / 100);
+            if (g->held <= (size_t)read_now(&g->w, g->busy).capacity) continue;
+            release(g->busy, 1);
+            g->held--;
+        }
+    }
+    return g->w.now - start;
+}
+
+/* K6: the server knows the idle clients all the same. */
+static void idle_gauges_leave_every_unit_to_a_busy_one(void **state) {
+    (void)state;
+    gauges g;
+    gauges_start(&g, 20, 0);
+    run_for(&g.w, MINUTE);
+    assert_true(gauges_take(&g, 20) <= SECOND);
+    run_for(&g.w, 5 * MINUTE);
+    assert_exact(read_now(&g.w, g.busy).capacity, 20);
+    assert_int_equal(holder_count(&g.w), IDLE_GAUGES + 1);
+    doorman_resource_info info = read_now(&g.w, g.idle[0]);
+    assert_true(info.leased);
+    assert_exact(info.wants, 0);
+    assert_exact(info.capacity, 0);
+    world_stop(&g.w);
+}
+
+/* K6, L4: the unit is free at the server. */
+static void the_first_call_of_an_idle_gauge_gets_a_free_unit_at_once(void **state) {
+    (void)state;
+    gauges g;
+    gauges_start(&g, 3 * IDLE_GAUGES, 0); /* a unit that was refused first may count twice */
+    for (size_t i = 0; i < IDLE_GAUGES; i++) {
+        run_for(&g.w, (doorman_time)random_below(60000) * MILLISECOND);
+        assert_true(gauges_wake(&g, i) <= 250 * MILLISECOND);
+    }
+    world_stop(&g.w);
+}
+
+/* S3, A5: all units are in use, so the busy gauge must leave one. It learns this with its next
+ * renewal, and the idle gauge gets the unit with its next request. An idle gauge that has had a
+ * unit before is treated like a new one. */
+static void the_first_call_of_an_idle_gauge_gets_a_unit_that_was_in_use(void **state) {
+    (void)state;
+    gauges g;
+    gauges_start(&g, 20, MINUTE);
+    gauges_take(&g, 20);
+    for (int i = 0; i < 20; i++) {
+        run_for(&g.w, (doorman_time)random_below(60000) * MILLISECOND);
+        /* a renewal, the next request (R12), and the next try after that */
+        assert_true(gauges_wake(&g, 0) <= 17 * SECOND + 6 * SECOND + 6 * SECOND);
+        release(g.idle[0], 1);
+        gauges_take(&g, 20);
+    }
+    world_stop(&g.w);
+}
+
+/* L4 */
+static void what_idle_gauges_leave_is_used_within_two_refresh_intervals(void **state) {
+    (void)state;
+    static const doorman_time lengths[] = {3 * SECOND, 6 * SECOND, MINUTE};
+    for (size_t k = 0; k < 3 * 20; k++) {
+        doorman_time refresh = lengths[k % 3] / 3;
+        if (refresh > 16 * SECOND) refresh = 16 * SECOND;
+        gauges g;
+        gauges_start(&g, IDLE_GAUGES, lengths[k % 3]);
+        for (size_t i = 1; i < IDLE_GAUGES; i++) gauges_wake(&g, i);
+        gauges_take(&g, 1);
+        doorman_time end = g.w.now + 30 * SECOND + (doorman_time)random_below(20000) * MILLISECOND;
+        while (g.w.now < end) { /* it asks for more all the time */
+            assert_int_equal(doorman_client_try(g.busy, 1, NULL, g.w.now), DOORMAN_REFUSED);
+            run_for(&g.w, SECOND / 100);
+        }
+        for (size_t i = 1; i < IDLE_GAUGES; i++) release(g.idle[i], 1);
+        doorman_time took = gauges_take(&g, IDLE_GAUGES);
+        if (took > 2 * refresh) fail_msg("%g s of %g s", (double)took / 1e9, (double)refresh / 1e9);
+        world_stop(&g.w);
+    }
+}
+
+/* L4: a unit that is often in use stays. */
+static void a_gauge_that_is_used_now_and_then_keeps_its_units(void **state) {
+    (void)state;
+    gauges g;
+    gauges_start(&g, 20, 0);
+    run_for(&g.w, MINUTE);
+    assert_int_equal(doorman_client_try(g.idle[0], 3, NULL, g.w.now), DOORMAN_REFUSED);
+    run_for(&g.w, SECOND);
+    for (int i = 0; i < 3; i++) gauges_wake(&g, 0);
+    for (int i = 0; i < 3; i++) release(g.idle[0], 1);
+    for (int i = 0; i < 50; i++) {
+        for (int k = 0; k < 3; k++) {
+            assert_int_equal(doorman_client_try(g.idle[0], 1, NULL, g.w.now), DOORMAN_ALLOWED);
+        }
+        run_for(&g.w, SECOND / 10);
+        for (int k = 0; k < 3; k++) release(g.idle[0], 1);
+        run_for(&g.w, 4 * SECOND);
+    }
+    world_stop(&g.w);
+}
+
+/* L4: a large request is remembered until it was served and the gauge is idle again. */
+static void a_gauge_forgets_a_large_request_that_was_served(void **state) {
+    (void)state;
+    gauges g;
+    gauges_start(&g, 20, 0);
+    run_for(&g.w, MINUTE);
+    assert_int_equal(doorman_client_try(g.idle[0], 8, NULL, g.w.now), DOORMAN_REFUSED);
+    run_for(&g.w, 50 * SECOND);
+    assert_int_equal(doorman_client_try(g.idle[0], 8, NULL, g.w.now), DOORMAN_ALLOWED);
+    release(g.idle[0], 8);
+    run_for(&g.w, 16 * SECOND);
+    assert_exact(read_now(&g.w, g.idle[0]).capacity, 0);
+    assert_true(gauges_take(&g, 20) <= SECOND);
+    world_stop(&g.w);
+}
+
+/* K6: with more clients than units, each client that tries gets a unit some time. */
+static void without_a_lease_a_gauge_still_wants_a_unit(void **state) {
+    (void)state;
+    gauges g;
+    bool had[IDLE_GAUGES] = {false};
+    size_t count = 0;
+    gauges_start(&g, 3, 0);
+    for (int step = 0; step < 60 * 60 * 10 && count < IDLE_GAUGES; step++) {
+        for (size_t i = 0; i < IDLE_GAUGES; i++) {
+            if (doorman_client_try(g.idle[i], 1, NULL, g.w.now) != DOORMAN_ALLOWED) {
+                assert_true(step < 10 || read_now(&g.w, g.idle[i]).wants >= 1);
+                continue;
+            }
+            count += !had[i];
+            had[i] = true;
+            release(g.idle[i], 1);
+        }
+        run_for(&g.w, SECOND / 10);
+    }
+    assert_int_equal(count, IDLE_GAUGES);
+    world_stop(&g.w);
+}
+
+/* K6: a minimum that is given holds, even if it is 0. */
+static void the_minimum_of_wants_is_1_for_a_rate_and_0_for_a_gauge(void **state) {
+    (void)state;
+    static const struct {
+        doorman_resource_options options;
+        double wants;
+    } rows[] = {
+        {{.kind = DOORMAN_RATE}, 1},
+        {{.kind = DOORMAN_RATE, .has_wants_minimum = true}, 0},
+        {{.kind = DOORMAN_RATE, .has_wants_minimum = true, .wants_minimum = 0.5}, 0.5},
+        {{.kind = DOORMAN_GAUGE}, 0},
+        {{.kind = DOORMAN_GAUGE, .has_wants_minimum = true}, 0},
+        {{.kind = DOORMAN_GAUGE, .wants_minimum = 2}, 2},
+        {{.kind = DOORMAN_GAUGE, .wants_maximum = 0.5}, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        world w;
+        world_start(&w, 1000);
+        doorman_client_resource *resource = open_with_wants_from_use(&w, rows[i].options);
+        run_for(&w, 5 * MINUTE);
+        assert_exact(read_now(&w, resource).wants, rows[i].wants);
+        assert_exact(read_now(&w, resource).capacity, rows[i].wants);
+        world_stop(&w);
+    }
+}
+
+/* K6, L4 */
+static void a_rate_with_the_minimum_0_follows_use(void **state) {
+    (void)state;
+    static const double rates[] = {0.5, 2, 137};
+    for (size_t i = 0; i < 3; i++) {
+        world w;
+        world_start(&w, 1000);
+        doorman_client_resource *resource =
+            open_with_wants_from_use(&w, (doorman_resource_options){.has_wants_minimum = true});
+        run_for(&w, MINUTE);
+        use_rate(&w, resource, rates[i], 2 * MINUTE);
+        assert_int_equal(use_rate(&w, resource, rates[i], 30 * SECOND), 0);
+        assert_near(read_now(&w, resource).wants, fmax(1, rates[i]), 0.1);
+        run_for(&w, MINUTE);
+        assert_exact(read_now(&w, resource).capacity, 0);
+        assert_int_equal(doorman_client_try(resource, 1, NULL, w.now), DOORMAN_REFUSED);
+        run_for(&w, 300 * MILLISECOND);
+        assert_exact(read_now(&w, resource).capacity, 1);
+        world_stop(&w);
+    }
 }
 
 /* K6 */
@@ -1642,7 +1888,7 @@ static void a_try_for_many_units_of_a_free_gauge_soon_succeeds(void **state) {
                 release(resource, n);
             }
             run_for(&w, 130 * SECOND);
-            assert_exact(read_now(&w, resource).capacity, 1);
+            assert_exact(read_now(&w, resource).capacity, 0);
             world_stop(&w);
         }
     }
@@ -1777,7 +2023,7 @@ static void a_refusal_says_when_to_try_again(void **state) {
     assert_int_equal(result.retry_after, 2250 * MILLISECOND);
     doorman_time rate_due = w.now + result.retry_after;
     assert_int_equal(doorman_client_try(gauge, 20, &result, w.now), DOORMAN_REFUSED);
-    assert_exact(result.remaining, 1);
+    assert_exact(result.remaining, 0);
     assert_int_equal(result.retry_after, 250 * MILLISECOND);
     run_for(&w, result.retry_after);
     assert_int_equal(doorman_client_try(gauge, 20, &result, w.now), DOORMAN_ALLOWED);
@@ -2101,6 +2347,15 @@ int main(void) {
         cmocka_unit_test(a_changed_demand_is_seen_within_one_window),
         cmocka_unit_test(wants_of_a_gauge_settle_on_its_units_in_flight),
         cmocka_unit_test(a_busy_loop_on_a_gauge_does_not_raise_wants_without_bound),
+        cmocka_unit_test(idle_gauges_leave_every_unit_to_a_busy_one),
+        cmocka_unit_test(the_first_call_of_an_idle_gauge_gets_a_free_unit_at_once),
+        cmocka_unit_test(the_first_call_of_an_idle_gauge_gets_a_unit_that_was_in_use),
+        cmocka_unit_test(what_idle_gauges_leave_is_used_within_two_refresh_intervals),
+        cmocka_unit_test(a_gauge_that_is_used_now_and_then_keeps_its_units),
+        cmocka_unit_test(a_gauge_forgets_a_large_request_that_was_served),
+        cmocka_unit_test(without_a_lease_a_gauge_still_wants_a_unit),
+        cmocka_unit_test(the_minimum_of_wants_is_1_for_a_rate_and_0_for_a_gauge),
+        cmocka_unit_test(a_rate_with_the_minimum_0_follows_use),
         cmocka_unit_test(wants_stay_between_their_bounds),
         cmocka_unit_test(the_first_request_asks_for_the_initial_wants),
         cmocka_unit_test(explicit_wants_do_not_follow_use),

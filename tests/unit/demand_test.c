@@ -267,7 +267,7 @@ static void wants_stay_within_their_bounds_for_any_counts(void **state) {
         fixture f = start(1 + random_unit());
         f.estimator.maximum = fmin(1e15, 5 + random_amount());
         for (int k = 0; k < 60; k++) {
-            f.supply = (doorman__supply){random_amount(), random_below(2)};
+            f.supply = (doorman__supply){.amount = random_amount(), .exhausted = random_below(2)};
             f.reading.largest = random_below(2) ? random_amount() : 0;
             f.reading.gauge_largest = random_below(2) ? random_amount() : 0;
             f.reading.waiting = f.reading.waiting_peak = random_below(3) ? 0 : random_amount();

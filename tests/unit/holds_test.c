@@ -742,8 +742,8 @@ static void a_wait_ends_with_the_shorter_max_wait(void **state) {
 static void queues_have_bounds(void **state) {
     UNUSED;
     fixture f = start(SLOTS ", \"queue\": 3, \"max_wait\": 30}");
-    f.options.client_wait_max = 2;
-    f.options.connection_wait_max = 1;
+    f.options.client_waiting_max = 2;
+    f.options.connection_waiting_max = 1;
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
     assert_true(ask(&f, "ann", 2, "other", 4, 0));
@@ -782,7 +782,7 @@ static void queues_have_bounds(void **state) {
     recount(&f);
     stop(&f);
     f = start(QUEUE);
-    f.options.wait_max = 1;
+    f.options.waiting_max = 1;
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
     (void)wait_for(&f, "bob", 1, 1);
@@ -1023,9 +1023,69 @@ static void a_transfer_ends_and_frees_its_units(void **state) {
     assert_false(seize(&f, "ann", 3, moved));
     assert_exact(left(&f, "k"), 4);
     assert_true(ask(&f, "ann", 4, "k", 4, 0));
-    assert_true(transfer(&f, "ann", 5, f.out.hold_id, 9));
+    assert_true(transfer(&f, "ann", 5, f.out.hold_id, 4));
     assert_true(seize(&f, "ann", 6, f.hold.id)); /* by its own client */
     recount(&f);
+    stop(&f);
+}
+
+/* What was never held cannot be moved. A holder may not know yet that it holds less than before. */
+static void a_transfer_of_more_than_was_asked_for_is_an_error(void **state) {
+    UNUSED;
+    fixture f = start(SLOTS "}");
+    begin(&f);
+    assert_true(ask(&f, "ann", 1, "k", 3, 0));
+    const double more = 3.01, all = 3;
+    doorman_hold_request request = {.client_id = "ann",
+                                    .id = f.out.hold_id,
+                                    .request_id = 2,
+                                    .amounts = &more,
+                                    .amount_count = 1};
+    assert_int_equal(doorman_permits_transfer(f.permits, &request, &f.hold, &f.error, f.now, f.now),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(f.error.text,
+                        "amounts: must be at most what the item of the hold has asked for");
+    assert_exact(used(&f, "k"), 3);
+    assert_true(keep(&f, "ann", f.out.hold_id, 2));
+    request.amounts = &all;
+    assert_int_equal(doorman_permits_transfer(f.permits, &request, &f.hold, &f.error, f.now, f.now),
+                     DOORMAN_OK);
+    assert_exact(f.hold.items[0].amount, 2);
+    request.amounts = &more; /* a repeat has no effect */
+    assert_int_equal(doorman_permits_transfer(f.permits, &request, &f.hold, &f.error, f.now, f.now),
+                     DOORMAN_OK);
+    recount(&f);
+    stop(&f);
+}
+
+/* P10: the holder may have done nothing, so the next permit does the work. */
+static void the_end_of_a_hold_lets_the_next_permit_do_the_shared_work(void **state) {
+    UNUSED;
+    fixture f = start("{\"name\": \"one\", \"kind\": \"CONCURRENCY\", \"limit\": 1, "
+                      "\"queue\": 9, \"max_wait\": 60}");
+    begin(&f);
+    assert_true(ask(&f, "ann", 1, "k", 1, 0));
+    const doorman_permit_item item = {.resource_id = "r", .key = "k", .cost = 1};
+    uint64_t tickets[2] = {0};
+    for (uint64_t i = 0; i < 2; i++) {
+        const doorman_permit_request request = {.items = &item,
+                                                .item_count = 1,
+                                                .client_id = "bob",
+                                                .request_id = i + 1,
+                                                .max_wait = 60 * SECOND,
+                                                .share = true};
+        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.now, f.now),
+                         DOORMAN_OK);
+        assert_true(f.out.pending);
+        tickets[i] = f.out.ticket;
+    }
+    pass(&f, 16 * SECOND);
+    update(&f);
+    assert_true(next(&f) == tickets[0] && f.out.granted);
+    assert_true(next(&f) == 0);
+    assert_true(release(&f, "bob", f.out.hold_id));
+    assert_true(next(&f) == tickets[1]);
+    assert_int_equal(f.out.reason, DOORMAN_REASON_SHARED);
     stop(&f);
 }
 
@@ -2407,6 +2467,31 @@ static void holds_are_asked_for_and_renewed_by_messages(void **state) {
     doorman_config_destroy(config);
 }
 
+/* Without the field a hold lasts as long as its limits allow. 0 would mean that too. */
+static void a_time_to_live_of_0_is_an_error_in_a_message(void **state) {
+    UNUSED;
+    doorman_config *config = limits_of(SLOTS ", \"on_restart\": \"full\"}");
+    doorman_time now = 1000 * SECOND;
+    doorman_server *server = server_of(config, now);
+    static const char *const messages[][2] = {
+        {"acquire", "'permit': [{'request_id': 7, 'item': [{'resource_id': 'r', 'cost': 1}],"},
+        {"renew", "'entry': [{'id': 1,"},
+        {"transfer", "'entry': [{'id': 1, 'request_id': 2,"},
+        {"seize", "'entry': [{'transfer_id': 1, 'request_id': 2,"}};
+    for (size_t i = 0; i < COUNT(messages); i++) {
+        char text[256], expected[256];
+        snprintf(text, sizeof text, "{'%s': {'client_id': 'ann', %s 'time_to_live': 0}]}}",
+                 messages[i][0], messages[i][1]);
+        snprintf(expected, sizeof expected,
+                 "{'error':{'code':'INVALID_ARGUMENT','message':'%s.%s[0].time_to_live: must be "
+                 "more than 0 and at most 1e8 seconds'}}",
+                 messages[i][0], i == 0 ? "permit" : "entry");
+        serve(server, text, expected, now);
+    }
+    doorman_server_destroy(server);
+    doorman_config_destroy(config);
+}
+
 /* Any client that knows the id of a transfer can seize it. A client that asks for many leases sees
  * many ids, and none of them is the id of a hold or of a transfer. */
 static void the_ids_of_leases_tell_nothing_about_transfers(void **state) {
@@ -2500,6 +2585,126 @@ static void a_server_learns_holds_after_a_victory(void **state) {
     doorman_server_destroy(server);
     doorman_config_destroy(config);
     doorman_config_destroy(shorter);
+}
+
+#define TWO_LIVES(name, fast, slow)                                                                \
+    "{\"resources\": [{\"identifier_glob\": \"fast\", \"limits\": [{\"name\": \"" name "\", "      \
+    "\"kind\": \"CONCURRENCY\", \"limit\": 4, \"queue\": 9, \"max_wait\": 60, "                    \
+    "\"time_to_live\": " #fast                                                                     \
+    "}]}, {\"identifier_glob\": \"slow\", \"limits\": [{\"name\": \"s\", \"kind\": "               \
+    "\"CONCURRENCY\", \"limit\": 4, \"time_to_live\": " #slow "}]}]}"
+
+static doorman_config *two_lives(const char *text) {
+    doorman_config *config = NULL;
+    assert_int_equal(doorman_json_config(&config, text, strlen(text), NULL), DOORMAN_OK);
+    return config;
+}
+
+/* Sends a permit on a resource to a server. Returns the reason of its refusal, or 0. */
+static doorman_reason asks_server(doorman_server *server, const char *resource_id,
+                                  uint64_t request_id, doorman_time now) {
+    const doorman_permit_item item = {.resource_id = resource_id, .cost = 1};
+    const doorman_permit_request request = {
+        .items = &item, .item_count = 1, .client_id = "new", .request_id = request_id};
+    doorman_permit out = {.pending = false};
+    assert_int_equal(doorman_permits_acquire(doorman_server_permits(server), &request, &out, NULL,
+                                             1700000000 * SECOND, now),
+                     DOORMAN_OK);
+    return out.reason;
+}
+
+/* Returns whether a server believes that a hold of one unit of each resource is in force. */
+static bool believes(doorman_server *server, uint64_t id, const char *one, const char *other,
+                     doorman_time now) {
+    const doorman_hold_item items[] = {{.resource_id = one, .amount = 1},
+                                       {.resource_id = other, .amount = 1}};
+    const doorman_hold_request request = {
+        .client_id = "ann", .id = id, .items = items, .item_count = other ? 2 : 1};
+    doorman_hold out = {.gone = false};
+    assert_int_equal(doorman_permits_renew(doorman_server_permits(server), &request, &out, NULL,
+                                           1700000000 * SECOND, now),
+                     DOORMAN_OK);
+    return !out.gone;
+}
+
+/* P16: a template with an hour does not block the other templates for an hour. */
+static void each_limit_learns_for_its_own_longest_time_to_live(void **state) {
+    UNUSED;
+    doorman_config *config = two_lives(TWO_LIVES("f", 20, 3600));
+    doorman_time now = 1000 * SECOND, fast = now + 21 * SECOND + 1, slow = now + 3780 * SECOND + 1;
+    doorman_server *server = server_of(config, now);
+    assert_int_equal(asks_server(server, "fast", 1, fast - 1), DOORMAN_REASON_LEARNING);
+    assert_true(believes(server, 1, "fast", NULL, fast - 1));
+    assert_true(believes(server, 2, "fast", "slow", fast - 1));
+    assert_int_equal(asks_server(server, "fast", 2, fast), DOORMAN_NO_REASON);
+    assert_false(believes(server, 3, "fast", NULL, fast));
+    assert_false(believes(server, 4, "fast", "slow", fast)); /* it would end with "fast" */
+    assert_true(believes(server, 5, "slow", NULL, fast));
+    assert_int_equal(asks_server(server, "slow", 3, slow - 1), DOORMAN_REASON_LEARNING);
+    assert_true(believes(server, 6, "slow", NULL, slow - 1));
+    assert_false(believes(server, 7, "slow", NULL, slow));
+    assert_int_equal(asks_server(server, "slow", 4, slow), DOORMAN_NO_REASON);
+    doorman_server_destroy(server);
+    doorman_config_destroy(config);
+}
+
+/* P16: the queue of a limit is served as soon as this limit has learned. */
+static void a_permit_that_waits_is_granted_when_its_limit_has_learned(void **state) {
+    UNUSED;
+    doorman_config *config = two_lives(TWO_LIVES("f", 20, 3600));
+    doorman_time now = 1000 * SECOND, fast = now + 21 * SECOND + 1;
+    doorman_server *server = server_of(config, now);
+    doorman_permits *permits = doorman_server_permits(server);
+    const doorman_permit_item item = {.resource_id = "fast", .cost = 1};
+    const doorman_permit_request request = {.items = &item,
+                                            .item_count = 1,
+                                            .client_id = "new",
+                                            .request_id = 1,
+                                            .max_wait = 60 * SECOND};
+    doorman_permit out = {.granted = false};
+    assert_int_equal(doorman_permits_acquire(permits, &request, &out, NULL, now, now), DOORMAN_OK);
+    assert_true(out.pending);
+    uint64_t ticket = out.ticket;
+    doorman_permits_update(permits, now, fast - 1);
+    assert_int_equal(doorman_permits_due(permits), fast);
+    doorman_permits_update(permits, now, fast);
+    assert_true(doorman_permits_next_decision(permits, &ticket, &out) && out.granted);
+    doorman_server_destroy(server);
+    doorman_config_destroy(config);
+}
+
+static void loses_and_wins(doorman_server *server, doorman_time gone, doorman_time now) {
+    const doorman_mastership lost = {.address = NULL};
+    const doorman_mastership won = {
+        .address = "here", .until = DOORMAN_NEVER, .predecessor_gone = gone};
+    assert_int_equal(doorman_server_set_master(server, &lost, now), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(server, &won, now), DOORMAN_OK);
+}
+
+/* P16: after a change, a limit may count holds of a limit that it has replaced. */
+static void after_a_change_all_limits_learn_for_the_longest_time_to_live(void **state) {
+    UNUSED;
+    doorman_config *config = two_lives(TWO_LIVES("f", 20, 3600));
+    doorman_config *other = two_lives(TWO_LIVES("g", 20, 20));
+    doorman_time now = 1000 * SECOND, hour = 3780 * SECOND + 1, short_ = 21 * SECOND + 1;
+    doorman_server *server = server_of(config, now);
+    now += hour;
+    assert_int_equal(asks_server(server, "fast", 1, now), DOORMAN_NO_REASON);
+    assert_int_equal(doorman_server_configure(server, other, now), DOORMAN_OK);
+    assert_int_equal(asks_server(server, "fast", 2, now), DOORMAN_NO_REASON); /* all is known */
+    loses_and_wins(server, now + hour - 1, now + hour - 1);
+    assert_int_equal(asks_server(server, "fast", 3, now + 2 * hour - 2), DOORMAN_REASON_LEARNING);
+    assert_int_equal(asks_server(server, "fast", 4, now + 2 * hour - 1), DOORMAN_NO_REASON);
+    now += 2 * hour;
+    loses_and_wins(server, now, now);
+    assert_int_equal(asks_server(server, "fast", 5, now + short_), DOORMAN_NO_REASON);
+    assert_int_equal(asks_server(server, "slow", 6, now + short_), DOORMAN_REASON_LEARNING);
+    assert_int_equal(doorman_server_configure(server, config, now + short_), DOORMAN_OK);
+    assert_int_equal(asks_server(server, "fast", 7, now + short_), DOORMAN_REASON_LEARNING);
+    assert_int_equal(asks_server(server, "fast", 8, now + hour), DOORMAN_NO_REASON);
+    doorman_server_destroy(server);
+    doorman_config_destroy(config);
+    doorman_config_destroy(other);
 }
 
 /* P16: a limit that grants at once has holds too, which a limit of a later configuration counts. */
@@ -2649,6 +2854,8 @@ int main(void) {
         cmocka_unit_test(a_transfer_moves_units_to_another_client),
         cmocka_unit_test(a_late_copy_of_a_transfer_moves_nothing),
         cmocka_unit_test(a_transfer_ends_and_frees_its_units),
+        cmocka_unit_test(a_transfer_of_more_than_was_asked_for_is_an_error),
+        cmocka_unit_test(the_end_of_a_hold_lets_the_next_permit_do_the_shared_work),
         cmocka_unit_test(a_new_master_learns_holds_within_what_is_free),
         cmocka_unit_test(a_claim_that_a_limit_in_shadow_cannot_count_is_believed),
         cmocka_unit_test(claims_at_a_limit_in_shadow_are_counted_without_overflow),
@@ -2674,10 +2881,14 @@ int main(void) {
         cmocka_unit_test(a_configuration_without_memory_changes_nothing),
         cmocka_unit_test(a_queue_is_served_when_memory_comes_back),
         cmocka_unit_test(holds_are_asked_for_and_renewed_by_messages),
+        cmocka_unit_test(a_time_to_live_of_0_is_an_error_in_a_message),
         cmocka_unit_test(the_ids_of_leases_tell_nothing_about_transfers),
         cmocka_unit_test(messages_on_holds_are_read_back_the_same),
         cmocka_unit_test(a_server_learns_holds_after_a_victory),
         cmocka_unit_test(holds_of_a_limit_that_does_not_learn_are_learned),
+        cmocka_unit_test(each_limit_learns_for_its_own_longest_time_to_live),
+        cmocka_unit_test(a_permit_that_waits_is_granted_when_its_limit_has_learned),
+        cmocka_unit_test(after_a_change_all_limits_learn_for_the_longest_time_to_live),
     };
     return run_all(tests);
 }

@@ -618,6 +618,7 @@ static void expect_round_trip(double amount, doorman_time duration) {
 
     const doorman_capacity_response item_response = {
         .resource_id = "r",
+        .outcome = DOORMAN_GRANTED,
         .has_safe_capacity = true,
         .safe_capacity = amount,
         .gets = {7, "n", amount / 2, amount, duration, duration}};
@@ -970,6 +971,7 @@ static void a_response_to_a_server_has_the_algorithm_and_terms(void **state) {
     static const doorman_terms terms[] = {{3, 14.25, 0}, {DOORMAN_ANY_PRIORITY, 0, 1}};
     doorman_algorithm algorithm = doorman__algorithm_resolve(&usual);
     const doorman_capacity_response item_responses[] = {{.resource_id = "db",
+                                                         .outcome = DOORMAN_GRANTED,
                                                          .gets = {.id = 6,
                                                                   .node = "eu",
                                                                   .capacity = 720,
@@ -1097,7 +1099,8 @@ static doorman_algorithm random_algorithm(void) {
 
 static void random_item(random_message *d, size_t i) {
     doorman_capacity_response *item_response = &d->item_responses[i];
-    *item_response = (doorman_capacity_response){.resource_id = random_name()};
+    *item_response =
+        (doorman_capacity_response){.resource_id = random_name(), .outcome = DOORMAN_GRANTED};
     item_response->gets.refresh_interval = random_duration();
     if (random_below(4)) {
         item_response->gets = (doorman_lease){.id = 1 + random_bits() % (UINT64_C(1) << 53),
@@ -1107,7 +1110,7 @@ static void random_item(random_message *d, size_t i) {
                                               .refresh_interval = random_duration()};
         item_response->gets.committed = doorman__max(item_response->gets.capacity, random_amount());
     } else {
-        item_response->outcome = (doorman_outcome)(1 + random_below(3));
+        item_response->outcome = (doorman_outcome)(DOORMAN_TRY_LATER + random_below(3));
     }
     item_response->learning = random_below(2);
     item_response->has_safe_capacity = random_below(2);
@@ -1314,6 +1317,7 @@ static void the_longest_response_fits_the_reserved_memory(void **state) {
         item_requests[i] = (doorman_capacity_request){.resource_id = id};
         item_responses[i] = (doorman_capacity_response){
             .resource_id = id,
+            .outcome = DOORMAN_GRANTED,
             .gets = {UINT64_C(1) << 53, id, amount, amount + 1, duration, duration},
             .has_safe_capacity = true,
             .safe_capacity = amount,
@@ -2710,6 +2714,78 @@ static void a_long_key_does_not_hide_the_error_text(void **state) {
 static void *cjson_malloc(size_t bytes) { return unit_malloc(bytes); }
 static void cjson_free(void *block) { unit_free(block); }
 
+/* Fails unless a configuration in JSON has exactly this first warning. "": none. */
+static void expect_warning(const char *json, const char *expected) {
+    doorman_config *config = NULL;
+    doorman_error error = {""};
+    assert_int_equal(doorman_json_config(&config, json, strlen(json), &error), DOORMAN_OK);
+    const char *text = strstr(error.text, ": ");
+    text = text ? text + 2 : error.text;
+    if (strncmp(text, expected, strlen(expected)) != 0 || (!*expected && *text)) {
+        fail_msg("%s\n  has the warning: %s\n  not: %s", json, text, expected);
+    }
+    doorman_config_destroy(config);
+}
+
+#define ONE(more) "{\"resources\": [{\"identifier_glob\": \"a\", " more "}]}"
+#define LIMITS(more) ONE("\"limits\": [{\"name\": \"n\", " more "}]")
+
+/* G9 */
+static void a_lease_above_an_hour_causes_a_warning(void **state) {
+    (void)state;
+    expect_warning(ONE("\"capacity\": 1, \"algorithm\": {\"kind\": \"FAIR_SHARE\", "
+                       "\"lease_length\": 3600, \"refresh_interval\": 60}"),
+                   "");
+    expect_warning(ONE("\"capacity\": 1, \"algorithm\": {\"kind\": \"FAIR_SHARE\", "
+                       "\"lease_length\": 3601, \"refresh_interval\": 60}"),
+                   "resources[0].algorithm.lease_length: 3601 s is long");
+}
+
+static void a_safe_capacity_above_the_capacity_causes_a_warning(void **state) {
+    (void)state;
+    expect_warning(ONE("\"capacity\": 10, \"safe_capacity\": 10"), "");
+    expect_warning(ONE("\"capacity\": 10, \"safe_capacity\": -1"), "");
+    expect_warning(ONE("\"capacity\": 10, \"safe_capacity\": 11"),
+                   "resources[0].safe_capacity: 11 is above the capacity 10, so");
+}
+
+static void a_long_window_that_is_empty_at_a_restart_causes_a_warning(void **state) {
+    (void)state;
+#define EMPTY(kind, window)                                                                        \
+    LIMITS("\"kind\": \"" kind "\", \"limit\": 9, \"on_restart\": \"empty\", \"window\": " window)
+    expect_warning(EMPTY("FIXED_WINDOW", "3600"), "");
+    expect_warning(EMPTY("FIXED_WINDOW", "\"hour\""), "");
+    expect_warning(
+        EMPTY("SLIDING_WINDOW", "7200"),
+        "resources[0].limits[0].on_restart: empty refuses every permit for up to 7200 s");
+    expect_warning(EMPTY("FIXED_WINDOW", "\"month\""),
+                   "resources[0].limits[0].on_restart: empty refuses every permit for up to "
+                   "2.6784e+06 s after each restart");
+    expect_warning(LIMITS("\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"month\""), "");
+}
+
+/* The first override that has a key counts, so a later one with the same key is never used. */
+static void an_override_that_an_earlier_one_hides_causes_a_warning(void **state) {
+    (void)state;
+#define OVER(first, second)                                                                        \
+    LIMITS("\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 60, \"overrides\": "             \
+           "[{\"keys\": " first ", \"limit\": 20}, {\"keys\": " second ", \"limit\": 30}]")
+    static const char hidden[] = "resources[0].limits[0].overrides[1].keys[0]: is never used, "
+                                 "because overrides[0].keys[0] comes first";
+    expect_warning(OVER("[\"x\"]", "[\"y\"]"), "");
+    expect_warning(OVER("[\"x\"]", "[\"*\"]"), "");
+    expect_warning(OVER("[\"x?\"]", "[\"x*\"]"), "");
+    expect_warning(OVER("[\"*b*\"]", "[\"[bc]\"]"), "");
+    expect_warning(OVER("[\"x\"]", "[\"x\"]"), hidden);
+    expect_warning(OVER("[\"x*\"]", "[\"xy\"]"), hidden);
+    expect_warning(OVER("[\"*\"]", "[\"x?*\"]"), hidden);
+    expect_warning(OVER("[\"*\", \"!x\"]", "[\"x\"]"), "");
+    expect_warning(OVER("[\"x*\", \"xy\"]", "[\"!x\"]"), "");
+    expect_warning(OVER("[\"x\", \"x\"]", "[\"y\"]"),
+                   "resources[0].limits[0].overrides[0].keys[1]: is never used, because "
+                   "overrides[0].keys[0] comes first");
+}
+
 int main(void) {
     cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, cjson_free});
     const struct CMUnitTest tests[] = {
@@ -2774,6 +2850,10 @@ int main(void) {
         cmocka_unit_test(a_configuration_that_is_too_large_has_one_error),
         cmocka_unit_test(warnings_about_a_configuration_have_a_position),
         cmocka_unit_test(a_long_key_does_not_hide_the_error_text),
+        cmocka_unit_test(a_lease_above_an_hour_causes_a_warning),
+        cmocka_unit_test(a_safe_capacity_above_the_capacity_causes_a_warning),
+        cmocka_unit_test(a_long_window_that_is_empty_at_a_restart_causes_a_warning),
+        cmocka_unit_test(an_override_that_an_earlier_one_hides_causes_a_warning),
     };
     return run_all(tests);
 }

@@ -394,8 +394,8 @@ static void cut_with_units_in_flight(fixture *f, doorman_handover handover) {
     set_capacity(f, 100);
 }
 
-/* T7, R5. Each of these leases is within the amount that its holder may still use. Together the
- * leases would be 140 of 100. */
+/* T7, R5. Each of these leases is within the amount that its holder may still use. Together they
+ * would be above the capacity. */
 static void moving_shares_after_a_cut_do_not_keep_leases_above_the_capacity(void **state) {
     (void)state;
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {

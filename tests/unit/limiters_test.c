@@ -634,15 +634,26 @@ static void a_gauge_that_shrinks_allows_nothing_until_it_fits(void **state) {
 }
 
 /* L1 */
-static void releasing_more_than_was_taken_frees_nothing_extra(void **state) {
+static void a_gauge_refuses_and_counts_a_release_of_more_than_is_in_use(void **state) {
     (void)state;
-    doorman__gauge gauge = gauge_of(2);
-    assert_int_equal(doorman__gauge_try(&gauge, 1, 0), DOORMAN_ALLOWED);
-    doorman__gauge_release(&gauge, 1000);
-    doorman__gauge_release(&gauge, DOORMAN_AMOUNT_MAX);
-    assert_exact(doorman__gauge_in_flight(&gauge), 0);
-    assert_int_equal(doorman__gauge_try(&gauge, 2, 0), DOORMAN_ALLOWED);
-    assert_int_equal(doorman__gauge_try(&gauge, 1, 0), DOORMAN_REFUSED);
+    doorman_resource_info info;
+    source s = source_open_gauge(2);
+    const double wrong[] = {1.001, 2, 1000, DOORMAN_AMOUNT_MAX};
+    assert_int_equal(doorman_client_try(s.resource, 1, NULL, 0), DOORMAN_ALLOWED);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(doorman_client_release(s.resource, wrong[i]), DOORMAN_INVALID_ARGUMENT);
+        doorman_client_read(s.resource, &info, 0);
+        assert_int_equal(info.counts.over_released, i + 1);
+        assert_exact(info.in_use, 1);
+    }
+    assert_int_equal(doorman_client_try(s.resource, 2, NULL, 0), DOORMAN_REFUSED);
+    assert_int_equal(doorman_client_release(s.resource, -1), DOORMAN_INVALID_ARGUMENT);
+    assert_int_equal(doorman_client_release(s.resource, 1), DOORMAN_OK);
+    assert_int_equal(doorman_client_release(s.resource, 0), DOORMAN_OK);
+    doorman_client_read(s.resource, &info, 0);
+    assert_int_equal(info.counts.over_released, 4);
+    assert_exact(info.in_use, 0);
+    doorman_client_destroy(s.client);
 }
 
 /* C9 */
@@ -805,18 +816,19 @@ typedef struct subject {
     doorman_limit limit;
     doorman_limiter limiter;
     doorman_arrival arrivals[LIMIT];
-    doorman_time length, wait_max;          /* wait_max 0: any wait is allowed */
-    int64_t per_second, capacity, debt_max; /* of buckets, in units */
+    doorman_time length, max_wait; /* max_wait 0: any wait is allowed */
+    doorman_time max_debt;
+    int64_t per_second, capacity; /* of buckets, in units */
 } subject;
 
 static doorman_limit_options subject_options(const subject *s) {
     if (s->kind < FIXED) {
         return (doorman_limit_options){.kind = DOORMAN_TOKEN_BUCKET,
-                                       .units_per_second = (double)s->per_second,
+                                       .rate = (double)s->per_second,
                                        .size = (double)s->capacity,
-                                       .debt_max = (double)s->debt_max,
-                                       .has_wait_max = s->wait_max > 0,
-                                       .wait_max = s->wait_max};
+                                       .max_debt = s->max_debt,
+                                       .has_max_wait = s->max_wait > 0,
+                                       .max_wait = s->max_wait};
     }
     static const doorman_limit_kind kinds[] = {[FIXED] = DOORMAN_FIXED_WINDOW,
                                                [SLIDING] = DOORMAN_SLIDING_WINDOW,
@@ -830,8 +842,8 @@ static void subject_init(subject *s, limiter_kind kind, doorman_time now) {
     *s = (subject){.kind = kind, .length = (doorman_time)(1 + random_below(90)) * SECOND / 4};
     s->per_second = rates[random_below(7)];
     s->capacity = kind == LEAKY ? 0 : LIMIT;
-    s->debt_max = kind == TOKEN ? 0 : LIMIT;
-    if (kind == DEBT && random_below(2)) s->wait_max = 5 * SECOND / s->per_second;
+    s->max_debt = kind == TOKEN ? 0 : LIMIT * SECOND / s->per_second;
+    if (kind == DEBT && random_below(2)) s->max_wait = 5 * SECOND / s->per_second;
     doorman_limit_options options = subject_options(s);
     s->limit = limit_of(&options);
     doorman_arrival *arrivals = kind == LOG ? s->arrivals : NULL;
@@ -876,8 +888,8 @@ static int64_t bucket_level(const subject *s, const event *events, size_t count,
 static bool bucket_allows(const subject *s, int64_t level, int64_t parts, doorman_time *wait) {
     int64_t a_second = s->per_second * 4096;
     *wait = level < 0 ? (-level + a_second - 1) / a_second : 0;
-    bool soon = s->wait_max == 0 || -level <= s->wait_max * a_second;
-    return soon && level - parts * SECOND >= -s->debt_max * 4096 * SECOND;
+    bool soon = s->max_wait == 0 || -level <= s->max_wait * a_second;
+    return soon && level - parts * SECOND >= -s->max_debt * a_second;
 }
 
 /* Returns whether a window allows a try, by its definition. */
@@ -1112,7 +1124,7 @@ static void a_fixed_window_allows_twice_its_limit_at_the_border(void **state) {
 static void calls_after_a_debt_wait_until_it_is_paid(void **state) {
     (void)state;
     doorman_limit_options options = {
-        .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 10, .size = 5, .debt_max = 20};
+        .kind = DOORMAN_TOKEN_BUCKET, .rate = 10, .size = 5, .max_debt = 2 * SECOND};
     doorman_limit limit = limit_of(&options);
     doorman_limiter bucket = limiter_of(&limit, 0);
     doorman_time wait = -1;
@@ -1125,7 +1137,7 @@ static void calls_after_a_debt_wait_until_it_is_paid(void **state) {
     assert_int_equal(doorman_limiter_delay(&bucket, &limit, 1, 0), SECOND / 10);
     assert_int_equal(limiter_try(&bucket, &limit, 25.1, &wait, MINUTE), DOORMAN_IMPOSSIBLE);
     assert_int_equal(wait, DOORMAN_NEVER);
-    options.has_wait_max = true, options.wait_max = SECOND / 2;
+    options.has_max_wait = true, options.max_wait = SECOND / 2;
     limit = limit_of(&options);
     bucket = limiter_of(&limit, 0);
     assert_int_equal(limiter_try(&bucket, &limit, 15, &wait, 0), DOORMAN_ALLOWED);
@@ -1140,7 +1152,7 @@ static void calls_after_a_debt_wait_until_it_is_paid(void **state) {
 static void a_debt_of_hours_is_not_mistaken_for_the_past(void **state) {
     (void)state;
     const doorman_limit_options options = {
-        .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 0.01, .debt_max = 100};
+        .kind = DOORMAN_TOKEN_BUCKET, .rate = 0.01, .max_debt = 10000 * SECOND};
     doorman_limit limit = limit_of(&options);
     doorman_limiter bucket = limiter_of(&limit, 0);
     doorman_time wait = -1;
@@ -1152,14 +1164,14 @@ static void a_debt_of_hours_is_not_mistaken_for_the_past(void **state) {
     assert_int_equal(wait, 100 * SECOND);
 }
 
-/* If wait_max is 0, units are lent only to a caller that need not wait for earlier debt. */
+/* If max_wait is 0, units are lent only to a caller that need not wait for earlier debt. */
 static void a_bucket_with_wait_max_0_lends_once_until_the_debt_is_paid(void **state) {
     (void)state;
     const doorman_limit_options options = {.kind = DOORMAN_TOKEN_BUCKET,
-                                           .units_per_second = 10,
+                                           .rate = 10,
                                            .size = 5,
-                                           .debt_max = 20,
-                                           .has_wait_max = true};
+                                           .max_debt = 2 * SECOND,
+                                           .has_max_wait = true};
     doorman_limit limit = limit_of(&options);
     doorman_limiter bucket = limiter_of(&limit, 0);
     assert_int_equal(doorman_limiter_try(&bucket, &limit, 15, NULL, 0), DOORMAN_ALLOWED);
@@ -1173,7 +1185,7 @@ static void a_bucket_with_wait_max_0_lends_once_until_the_debt_is_paid(void **st
 static void a_leaky_bucket_smooths_a_burst(void **state) {
     (void)state;
     const doorman_limit_options options = {
-        .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 2, .debt_max = 3};
+        .kind = DOORMAN_TOKEN_BUCKET, .rate = 2, .max_debt = 3 * SECOND / 2};
     doorman_limit limit = limit_of(&options);
     doorman_limiter bucket = limiter_of(&limit, 0);
     doorman_time wait = -1;
@@ -1222,7 +1234,7 @@ static void a_rate_and_an_equal_bucket_decide_alike(void **state) {
         static const int rates[] = {1, 2, 5, 10, 64, 125, 1000}; /* their unit's time is exact */
         int units = rates[random_below(7)];
         const doorman_limit_options options = {
-            .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = units, .size = units};
+            .kind = DOORMAN_TOKEN_BUCKET, .rate = units, .size = units};
         doorman_limit limit = limit_of(&options);
         doorman_time now = MINUTE;
         doorman_limiter bucket = limiter_of(&limit, now);
@@ -1251,7 +1263,7 @@ static double in_use(const doorman_limiter *limiter) {
 }
 
 /* L1: compares the limiter with a model that keeps a list of the units in use. Sometimes a release
- * has more units than are in use. */
+ * has more units than are in use, and changes nothing. */
 static void a_concurrency_limiter_equals_a_model_with_a_list_of_holds(void **state) {
     (void)state;
     enum { HOLDS = 64 };
@@ -1268,8 +1280,8 @@ static void a_concurrency_limiter_equals_a_model_with_a_list_of_holds(void **sta
             doorman_time never = expected == DOORMAN_ALLOWED ? 0 : DOORMAN_NEVER;
             doorman_result result;
             if (random_below(50) == 0) {
-                doorman_limiter_release(&limiter, &limit, sum + n);
-                sum = 0, count = 0;
+                assert_int_equal(doorman_limiter_release(&limiter, &limit, sum + n),
+                                 DOORMAN_INVALID_ARGUMENT);
             } else if (random_below(2) && count < HOLDS) {
                 assert_int_equal(doorman_limiter_delay(&limiter, &limit, n, now), never);
                 assert_int_equal(doorman_limiter_try(&limiter, &limit, n, &result, now), expected);
@@ -1279,7 +1291,8 @@ static void a_concurrency_limiter_equals_a_model_with_a_list_of_holds(void **sta
                 assert_true(result.wait == 0 && result.reset_after == 0);
             } else if (count) {
                 sum -= holds[--count];
-                doorman_limiter_release(&limiter, &limit, holds[count]);
+                assert_int_equal(doorman_limiter_release(&limiter, &limit, holds[count]),
+                                 DOORMAN_OK);
             }
             assert_exact(in_use(&limiter), sum);
         }
@@ -1287,19 +1300,22 @@ static void a_concurrency_limiter_equals_a_model_with_a_list_of_holds(void **sta
 }
 
 /* L1 */
-static void a_release_of_more_than_is_in_use_makes_no_room_beyond_the_limit(void **state) {
+static void a_release_of_more_than_is_in_use_is_refused(void **state) {
     (void)state;
     doorman_limit limit = concurrency_of(2);
     doorman_limiter limiter = limiter_of(&limit, 0);
-    const double none[] = {-1, (double)NAN, (double)INFINITY, -(double)INFINITY, 1.1e15, 0};
+    const double none[] = {-1,     (double)NAN, (double)INFINITY,  -(double)INFINITY,
+                           1.1e15, 2.001,       DOORMAN_AMOUNT_MAX};
     assert_int_equal(doorman_limiter_try(&limiter, &limit, 2, NULL, 0), DOORMAN_ALLOWED);
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
-        doorman_limiter_release(&limiter, &limit, none[i]);
+        assert_int_equal(doorman_limiter_release(&limiter, &limit, none[i]),
+                         DOORMAN_INVALID_ARGUMENT);
         assert_exact(in_use(&limiter), 2);
     }
-    doorman_limiter_release(&limiter, &limit, 3);
-    doorman_limiter_release(&limiter, &limit, DOORMAN_AMOUNT_MAX);
-    assert_exact(in_use(&limiter), 0);
+    assert_int_equal(doorman_limiter_release(&limiter, &limit, 0), DOORMAN_OK);
+    assert_int_equal(doorman_limiter_try(&limiter, &limit, 1, NULL, 0), DOORMAN_REFUSED);
+    assert_int_equal(doorman_limiter_release(&limiter, &limit, 2), DOORMAN_OK);
+    assert_int_equal(doorman_limiter_release(&limiter, &limit, 1), DOORMAN_INVALID_ARGUMENT);
     assert_int_equal(doorman_limiter_try(&limiter, &limit, 2, NULL, 0), DOORMAN_ALLOWED);
     assert_int_equal(doorman_limiter_try(&limiter, &limit, 1, NULL, 0), DOORMAN_REFUSED);
 }
@@ -1313,7 +1329,8 @@ static void a_release_changes_no_limiter_of_another_kind(void **state) {
         subject_init(&s, (limiter_kind)kind, MINUTE);
         (void)subject_try(&s, 3, &wait, MINUTE);
         const doorman_limiter before = s.limiter;
-        doorman_limiter_release(&s.limiter, &s.limit, 2);
+        assert_int_equal(doorman_limiter_release(&s.limiter, &s.limit, 2),
+                         DOORMAN_INVALID_ARGUMENT);
         assert_memory_equal(&before, &s.limiter, sizeof before);
     }
 }
@@ -1327,9 +1344,9 @@ static void a_concurrency_limiter_of_any_size_works(void **state) {
     assert_int_equal(doorman_limiter_try(&small, &none, 1e-9, NULL, 0), DOORMAN_IMPOSSIBLE);
     assert_int_equal(doorman_limiter_try(&large, &all, 1e15, NULL, 0), DOORMAN_ALLOWED);
     assert_int_equal(doorman_limiter_try(&large, &all, 1e-9, NULL, 0), DOORMAN_REFUSED);
-    doorman_limiter_release(&large, &all, 1e-9);
+    assert_int_equal(doorman_limiter_release(&large, &all, 1e-9), DOORMAN_OK);
     assert_int_equal(doorman_limiter_try(&large, &all, 1e-9, NULL, 0), DOORMAN_ALLOWED);
-    doorman_limiter_release(&large, &all, 1e15);
+    assert_int_equal(doorman_limiter_release(&large, &all, 1e15), DOORMAN_OK);
     assert_exact(in_use(&large), 0);
 }
 
@@ -1342,7 +1359,9 @@ static void fractions_of_a_concurrency_limiter_return_to_exactly_0(void **state)
         assert_int_equal(doorman_limiter_try(&limiter, &limit, 0.1, NULL, 0), DOORMAN_ALLOWED);
     }
     assert_true(in_use(&limiter) >= 10);
-    for (int i = 0; i < 100; i++) doorman_limiter_release(&limiter, &limit, 0.1);
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(doorman_limiter_release(&limiter, &limit, 0.1), DOORMAN_OK);
+    }
     assert_exact(in_use(&limiter), 0);
 }
 
@@ -1403,29 +1422,28 @@ typedef struct invalid_option {
 #define CONCURRENCY .kind = DOORMAN_CONCURRENCY
 
 static const invalid_option invalid_options[] = {
-    {"kind", {.units_per_second = 1, .size = 1}},
+    {"kind", {.rate = 1, .size = 1}},
     {"kind", {.kind = (doorman_limit_kind)6, .limit = 1, .window = SECOND}},
-    {"units_per_second", {BUCKET, .size = 1}},
-    {"units_per_second", {BUCKET, .units_per_second = -1, .size = 1}},
-    {"units_per_second", {BUCKET, .units_per_second = (double)NAN, .size = 1}},
-    {"units_per_second", {BUCKET, .units_per_second = (double)INFINITY, .size = 1}},
-    {"units_per_second", {BUCKET, .units_per_second = 1.1e15, .size = 1}},
-    {"size", {BUCKET, .units_per_second = 1}},
-    {"size", {BUCKET, .units_per_second = 1, .size = -1}},
-    {"size", {BUCKET, .units_per_second = 1, .size = (double)NAN}},
-    {"size", {BUCKET, .units_per_second = 1, .size = (double)INFINITY}},
-    {"size", {BUCKET, .units_per_second = 1, .size = 1.1e15}},
-    {"size", {BUCKET, .units_per_second = 1e-9, .size = 1}}, /* 30 years */
-    {"size", {BUCKET, .units_per_second = 1e-7, .size = 0.6, .debt_max = 0.6}},
-    {"debt_max", {BUCKET, .units_per_second = 1, .debt_max = -1}},
-    {"debt_max", {BUCKET, .units_per_second = 1, .size = 2, .debt_max = -1}},
-    {"debt_max", {BUCKET, .units_per_second = 1, .debt_max = (double)NAN}},
-    {"wait_max",
-     {BUCKET, .units_per_second = 1, .debt_max = 1, .has_wait_max = true, .wait_max = -1}},
-    {"wait_max", {BUCKET, .units_per_second = 1, .debt_max = 1, .wait_max = SECOND}},
-    {"has_wait_max", {BUCKET, .units_per_second = 1, .size = 1, .has_wait_max = true}},
-    {"limit", {BUCKET, .units_per_second = 1, .size = 1, .limit = 1}},
-    {"window", {BUCKET, .units_per_second = 1, .size = 1, .window = SECOND}},
+    {"rate", {BUCKET, .size = 1}},
+    {"rate", {BUCKET, .rate = -1, .size = 1}},
+    {"rate", {BUCKET, .rate = (double)NAN, .size = 1}},
+    {"rate", {BUCKET, .rate = (double)INFINITY, .size = 1}},
+    {"rate", {BUCKET, .rate = 1.1e15, .size = 1}},
+    {"size", {BUCKET, .rate = 1}},
+    {"size", {BUCKET, .rate = 1, .size = -1}},
+    {"size", {BUCKET, .rate = 1, .size = (double)NAN}},
+    {"size", {BUCKET, .rate = 1, .size = (double)INFINITY}},
+    {"size", {BUCKET, .rate = 1, .size = 1.1e15}},
+    {"size", {BUCKET, .rate = 1e-9, .size = 1}}, /* 30 years */
+    {"size", {BUCKET, .rate = 1e-7, .size = 0.6, .max_debt = 6000000 * SECOND}},
+    {"max_debt", {BUCKET, .rate = 1, .max_debt = -1}},
+    {"max_debt", {BUCKET, .rate = 1, .size = 2, .max_debt = -1}},
+    {"max_debt", {BUCKET, .rate = 1, .max_debt = 10000000 * SECOND + 1}},
+    {"max_wait", {BUCKET, .rate = 1, .max_debt = 1, .has_max_wait = true, .max_wait = -1}},
+    {"max_wait", {BUCKET, .rate = 1, .max_debt = 1, .max_wait = SECOND}},
+    {"has_max_wait", {BUCKET, .rate = 1, .size = 1, .has_max_wait = true}},
+    {"limit", {BUCKET, .rate = 1, .size = 1, .limit = 1}},
+    {"window", {BUCKET, .rate = 1, .size = 1, .window = SECOND}},
     {"limit", {FIXED_WINDOW, .limit = -1, .window = SECOND}},
     {"limit", {FIXED_WINDOW, .limit = 1.1e8, .window = SECOND}},
     {"limit", {SLIDING_WINDOW, .limit = (double)NAN, .window = SECOND}},
@@ -1437,21 +1455,21 @@ static const invalid_option invalid_options[] = {
     {"window", {FIXED_WINDOW, .limit = 1, .window = -1}},
     {"window", {SLIDING_WINDOW, .limit = 1, .window = DOORMAN_DURATION_MAX + 1}},
     {"window", {SLIDING_LOG, .limit = 1, .window = DOORMAN_NEVER}},
-    {"units_per_second", {FIXED_WINDOW, .limit = 1, .window = SECOND, .units_per_second = 1}},
+    {"rate", {FIXED_WINDOW, .limit = 1, .window = SECOND, .rate = 1}},
     {"size", {SLIDING_WINDOW, .limit = 1, .window = SECOND, .size = 1}},
-    {"debt_max", {SLIDING_LOG, .limit = 1, .window = SECOND, .debt_max = 1}},
-    {"has_wait_max", {FIXED_WINDOW, .limit = 1, .window = SECOND, .has_wait_max = true}},
-    {"wait_max", {FIXED_WINDOW, .limit = 1, .window = SECOND, .wait_max = 1}},
+    {"max_debt", {SLIDING_LOG, .limit = 1, .window = SECOND, .max_debt = 1}},
+    {"has_max_wait", {FIXED_WINDOW, .limit = 1, .window = SECOND, .has_max_wait = true}},
+    {"max_wait", {FIXED_WINDOW, .limit = 1, .window = SECOND, .max_wait = 1}},
     {"limit", {CONCURRENCY, .limit = -1}},
     {"limit", {CONCURRENCY, .limit = (double)NAN}},
     {"limit", {CONCURRENCY, .limit = (double)INFINITY}},
     {"limit", {CONCURRENCY, .limit = 1.1e15}},
     {"window", {CONCURRENCY, .limit = 1, .window = SECOND}},
-    {"units_per_second", {CONCURRENCY, .limit = 1, .units_per_second = 1}},
+    {"rate", {CONCURRENCY, .limit = 1, .rate = 1}},
     {"size", {CONCURRENCY, .limit = 1, .size = 1}},
-    {"debt_max", {CONCURRENCY, .limit = 1, .debt_max = 1}},
-    {"has_wait_max", {CONCURRENCY, .limit = 1, .has_wait_max = true}},
-    {"wait_max", {CONCURRENCY, .limit = 1, .wait_max = 1}},
+    {"max_debt", {CONCURRENCY, .limit = 1, .max_debt = 1}},
+    {"has_max_wait", {CONCURRENCY, .limit = 1, .has_max_wait = true}},
+    {"max_wait", {CONCURRENCY, .limit = 1, .max_wait = 1}},
 };
 
 /* C5: the error names the field, and the limit stays as it was. */
@@ -1479,9 +1497,9 @@ static void an_error_names_the_invalid_field_of_a_limit(void **state) {
 static void limits_at_their_bounds_are_accepted(void **state) {
     (void)state;
     const doorman_limit_options options[] = {
-        {BUCKET, .units_per_second = 1e15, .size = 1e15, .debt_max = 1e15},
-        {BUCKET, .units_per_second = 1e-7, .size = 0.5, .debt_max = 0.5},
-        {BUCKET, .units_per_second = 1, .debt_max = 1, .has_wait_max = true},
+        {BUCKET, .rate = 1e15, .size = 1e15, .max_debt = 9999999 * SECOND},
+        {BUCKET, .rate = 1e-7, .size = 0.5, .max_debt = 5000000 * SECOND},
+        {BUCKET, .rate = 1, .max_debt = 1, .has_max_wait = true},
         {FIXED_WINDOW, .limit = 0, .window = 1},
         {SLIDING_WINDOW, .limit = 1e8, .window = DOORMAN_DURATION_MAX},
         {SLIDING_LOG, .limit = 1, .window = DOORMAN_DURATION_MAX},
@@ -1492,11 +1510,35 @@ static void limits_at_their_bounds_are_accepted(void **state) {
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) (void)limit_of(&options[i]);
 }
 
+/* C5: a call finds out that an init was left out, or that `out` is missing. */
+static void a_limiter_without_its_init_is_impossible(void **state) {
+    (void)state;
+    const doorman_limit zero = {.kind = (doorman_limit_kind)0};
+    const doorman_limit_options log = {SLIDING_LOG, .limit = 2, .window = SECOND};
+    const doorman_limit_options leaky = {BUCKET, .rate = 1, .max_debt = SECOND};
+    const doorman_limit limits[] = {zero, limit_of(&log)};
+    for (size_t i = 0; i < 2; i++) {
+        doorman_limiter limiter = {.state = {.words = {0, 0}}};
+        doorman_result result;
+        assert_int_equal(doorman_limiter_try(&limiter, &limits[i], 1, &result, 1),
+                         DOORMAN_IMPOSSIBLE);
+        assert_int_equal(result.decision, DOORMAN_IMPOSSIBLE);
+        assert_true(result.retry_after == DOORMAN_NEVER);
+        assert_int_equal(doorman_limiter_try(&limiter, &limits[i], 0, NULL, 1), DOORMAN_IMPOSSIBLE);
+        assert_true(doorman_limiter_delay(&limiter, &limits[i], 1, 1) == DOORMAN_NEVER);
+        assert_int_equal(doorman_limiter_release(&limiter, &limits[i], 1),
+                         DOORMAN_INVALID_ARGUMENT);
+    }
+    const doorman_limit waits = limit_of(&leaky);
+    doorman_limiter queue = limiter_of(&waits, 0);
+    assert_int_equal(doorman_limiter_try(&queue, &waits, 1, NULL, 0), DOORMAN_IMPOSSIBLE);
+}
+
 /* C5: a log needs aligned memory for its arrivals. Other kinds take no such memory. */
 static void a_limiter_with_invalid_log_memory_is_refused(void **state) {
     (void)state;
     const doorman_limit_options options[] = {
-        {BUCKET, .units_per_second = 1, .size = 1},
+        {BUCKET, .rate = 1, .size = 1},
         {FIXED_WINDOW, .limit = 1, .window = SECOND},
         {SLIDING_WINDOW, .limit = 1, .window = SECOND},
         {SLIDING_LOG, .limit = 1, .window = SECOND},
@@ -1828,7 +1870,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_longest_burst_at_the_highest_rate_is_possible),
     cmocka_unit_test(a_gauge_never_exceeds_its_capacity),
     cmocka_unit_test(a_gauge_that_shrinks_allows_nothing_until_it_fits),
-    cmocka_unit_test(releasing_more_than_was_taken_frees_nothing_extra),
+    cmocka_unit_test(a_gauge_refuses_and_counts_a_release_of_more_than_is_in_use),
     cmocka_unit_test(fractions_return_to_exactly_0),
     cmocka_unit_test(gauges_with_capacity_0_and_unlimited_ones),
     cmocka_unit_test(a_gauge_equals_a_model_with_a_list_of_holds),
@@ -1848,13 +1890,14 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(limiters_of_one_limit_do_not_share_their_state),
     cmocka_unit_test(a_rate_and_an_equal_bucket_decide_alike),
     cmocka_unit_test(a_concurrency_limiter_equals_a_model_with_a_list_of_holds),
-    cmocka_unit_test(a_release_of_more_than_is_in_use_makes_no_room_beyond_the_limit),
+    cmocka_unit_test(a_release_of_more_than_is_in_use_is_refused),
     cmocka_unit_test(a_release_changes_no_limiter_of_another_kind),
     cmocka_unit_test(a_concurrency_limiter_of_any_size_works),
     cmocka_unit_test(fractions_of_a_concurrency_limiter_return_to_exactly_0),
     cmocka_unit_test(a_changed_rate_keeps_no_more_units_than_were_saved),
     cmocka_unit_test(an_error_names_the_invalid_field_of_a_limit),
     cmocka_unit_test(limits_at_their_bounds_are_accepted),
+    cmocka_unit_test(a_limiter_without_its_init_is_impossible),
     cmocka_unit_test(a_limiter_with_invalid_log_memory_is_refused),
     cmocka_unit_test(limiters_withstand_any_amount_and_clock),
     cmocka_unit_test(sixteen_threads_share_one_burst_exactly),

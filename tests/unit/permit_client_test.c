@@ -515,7 +515,7 @@ static void refusals_are_those_of_a_slow_model(void **state) {
 /* ---- the fallback (P23) */
 
 static const doorman_limit_options one_a_second = {
-    .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 1, .size = 1};
+    .kind = DOORMAN_TOKEN_BUCKET, .rate = 1, .size = 1};
 
 static void no_answer_in_time_grants_the_minimum(void **state) {
     (void)state;
@@ -787,12 +787,11 @@ static void a_success_ends_the_row_of_failures(void **state) {
     world_end(w);
 }
 
-static void a_failed_test_doubles_the_pause_up_to_30_seconds(void **state) {
-    (void)state;
-    world *w = world_start();
+/* Opens the breaker, and lets each test fail after one of these pauses, in seconds. */
+static void check_pauses(doorman_time max_pause, const int *pauses, size_t count) {
+    world *w = world_start_with((doorman_permit_policy){.max_pause = max_pause}, 1);
     open_breaker(w);
-    const int pauses[] = {1, 2, 4, 8, 16, 30, 30, 30};
-    for (size_t i = 0; i < sizeof pauses / sizeof *pauses; i++) {
+    for (size_t i = 0; i < count; i++) {
         w->now += pauses[i] * SECOND - 1;
         acquire(w, "ann", 1);
         assert_false(take_message(w));
@@ -804,6 +803,33 @@ static void a_failed_test_doubles_the_pause_up_to_30_seconds(void **state) {
         assert_next(w, 2, true, DOORMAN_BY_FALLBACK);
     }
     world_end(w);
+}
+
+static void a_failed_test_doubles_the_pause_up_to_max_pause(void **state) {
+    (void)state;
+    const int usual[] = {1, 2, 4, 8, 16, 30, 30, 30}, shortest[] = {1, 1, 1}, few[] = {1, 2, 3, 3};
+    const int most[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600, 3600};
+    check_pauses(0, usual, sizeof usual / sizeof *usual);
+    check_pauses(SECOND, shortest, sizeof shortest / sizeof *shortest);
+    check_pauses(3 * SECOND, few, sizeof few / sizeof *few);
+    check_pauses(3600 * SECOND, most, sizeof most / sizeof *most);
+}
+
+static void a_wrong_max_pause_is_refused(void **state) {
+    (void)state;
+    const doorman_time wrong[] = {-1, 1, SECOND - 1, 3600 * SECOND + 1, DOORMAN_NEVER};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const doorman_client_options options = {.client_id = "me",
+                                                .addresses = addresses,
+                                                .address_count = 1,
+                                                .seed = 7,
+                                                .permits = {.max_pause = wrong[i]}};
+        doorman_permit_client *client = NULL;
+        doorman_error error = {""};
+        assert_int_equal(doorman_permit_client_create(&client, &options, &error, 0),
+                         DOORMAN_INVALID_ARGUMENT);
+        assert_string_equal(error.text, "permits.max_pause: must be 0, or from 1 s to 3600 s");
+    }
 }
 
 /* An election ends soon, so the client asks often. */
@@ -927,6 +953,61 @@ static void the_kill_switch_ends_all_waits(void **state) {
     world_end(w);
 }
 
+/* The figures are those of the limit that the decision names, also in a refusal. */
+static void a_decision_with_detail_has_the_figures_of_its_limit(void **state) {
+    (void)state;
+    world *w = world_start();
+    const doorman_permit_item item = {.resource_id = "login", .key = "ann", .cost = 1};
+    const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
+    const doorman_permit_detail details[] = {
+        {.limit = "all", .most = 1000, .remaining = 900, .window = 60 * SECOND},
+        {.limit = "per-user",
+         .most = 5,
+         .remaining = 3,
+         .reset_after = 2 * SECOND,
+         .window = 5 * SECOND}};
+    for (int i = 0; i < 102; i++) {
+        assert_int_equal(
+            doorman_permit_client_acquire(w->client, &request, SECOND, NULL, NULL, w->now),
+            DOORMAN_OK);
+    }
+    assert_true(take_message(w));
+    assert_int_equal(w->request.permit_count, 100); /* a server takes no more with detail */
+    assert_true(w->request.permits[0].detail);
+    doorman_response response = grant_all(w);
+    refuse(w, 1, DOORMAN_REASON_RATE, SECOND / 10);
+    for (size_t i = 0; i < 2; i++) w->permits[i].details = details, w->permits[i].detail_count = 2;
+    assert_int_equal(respond(w, &response), DOORMAN_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_true(next(w));
+        assert_int_equal(w->acquired.granted, i != 1);
+        assert_true(w->acquired.quota >= (i < 2 ? 5 : 0) && w->acquired.quota <= (i < 2 ? 5 : 0));
+        assert_int_equal(w->acquired.window, i < 2 ? 5 * SECOND : 0);
+        assert_true(w->acquired.remaining >= (i < 2 ? 3 : 4));
+        assert_int_equal(w->acquired.reset_after, i < 2 ? 2 * SECOND : 0);
+    }
+    world_end(w);
+}
+
+/* P23: what the client knows decides, or else the fallback. No message is sent. */
+static void a_timeout_of_0_waits_for_no_server(void **state) {
+    (void)state;
+    static const doorman_time timeouts[] = {0, -1, -DOORMAN_NEVER};
+    world *w = world_start_with(
+        (doorman_permit_policy){.fallback = DOORMAN_FAIL_LOCAL, .local = &one_a_second}, 1);
+    for (size_t i = 0; i < 3; i++) {
+        acquire_for(w, "ann", 1, SECOND, timeouts[i], i);
+        assert_next(w, i, i == 0, DOORMAN_BY_FALLBACK);
+    }
+    assert_false(take_message(w));
+    assert_int_equal(info_of(w).timed_out, 3);
+    doorman_permit_client_kill_switch(w->client, true);
+    acquire_for(w, "ann", 1, SECOND, 0, 4);
+    assert_next(w, 4, true, DOORMAN_BY_BYPASS);
+    assert_true(take_message(w));
+    world_end(w);
+}
+
 /* ---- checks, and ends */
 
 static void wrong_permits_are_refused(void **state) {
@@ -945,10 +1026,6 @@ static void wrong_permits_are_refused(void **state) {
     } cases[] = {
         {{.items = items}, 1, "item: must be a list of 1 to 100 items"},
         {{.items = items, .item_count = 101}, 1, "item: must be a list of 1 to 100 items"},
-        {{.items = items, .item_count = 1}, 0, "timeout: must be more than 0"},
-        {{.items = items, .item_count = 1, .detail = true},
-         1,
-         "detail: must be false, because a permit client does not keep details"},
         {{.items = items, .item_count = 1, .max_wait = -1},
          1,
          "max_wait: must be from 0 to 1e8 seconds"},
@@ -984,8 +1061,7 @@ static void wrong_permits_are_refused(void **state) {
 
 static void wrong_options_are_refused(void **state) {
     (void)state;
-    const doorman_limit_options debt = {
-        .kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 1, .debt_max = 1};
+    const doorman_limit_options debt = {.kind = DOORMAN_TOKEN_BUCKET, .rate = 1, .max_debt = 1};
     const doorman_limit_options gauge = {.kind = DOORMAN_CONCURRENCY, .limit = 1};
     const doorman_limit_options no_rate = {.kind = DOORMAN_TOKEN_BUCKET};
     const doorman_permit_policy policies[] = {{.fallback = (doorman_permit_fallback)3},
@@ -1146,12 +1222,15 @@ int main(void) {
         cmocka_unit_test(a_response_that_does_not_fit_is_a_failure),
         cmocka_unit_test(the_breaker_opens_after_five_failures_in_a_row),
         cmocka_unit_test(a_success_ends_the_row_of_failures),
-        cmocka_unit_test(a_failed_test_doubles_the_pause_up_to_30_seconds),
+        cmocka_unit_test(a_failed_test_doubles_the_pause_up_to_max_pause),
+        cmocka_unit_test(a_wrong_max_pause_is_refused),
         cmocka_unit_test(servers_without_a_master_are_asked_every_four_seconds),
         cmocka_unit_test(closed_says_when_the_breaker_asks_again),
         cmocka_unit_test(the_breaker_is_that_of_a_slow_model),
         cmocka_unit_test(in_shadow_a_permit_is_granted_at_once_and_counted),
         cmocka_unit_test(the_kill_switch_ends_all_waits),
+        cmocka_unit_test(a_timeout_of_0_waits_for_no_server),
+        cmocka_unit_test(a_decision_with_detail_has_the_figures_of_its_limit),
         cmocka_unit_test(wrong_permits_are_refused),
         cmocka_unit_test(wrong_options_are_refused),
         cmocka_unit_test(a_client_with_calls_in_all_states_can_be_destroyed),

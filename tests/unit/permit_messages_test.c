@@ -230,9 +230,12 @@ static void a_clock_that_steps_back_gives_no_units(void **state) {
 /* P16: leases are learned, permits are not. */
 static void a_server_that_learns_decides_on_permits(void **state) {
     UNUSED;
-    node *n = node_start(limits, NULL);
+    node *n = node_start(capacities, NULL);
     assert_true(doorman_server_learns_until(n->server, n->now) > n->now);
     assert_true(acquire(n, "login", "alice", 1).granted);
+    node_stop(n);
+    n = node_start(limits, NULL); /* it has no leases, so nothing is learned */
+    assert_int_equal(doorman_server_learns_until(n->server, n->now), 0);
     node_stop(n);
 }
 
@@ -631,6 +634,27 @@ static void resets_remove_counters_and_set_and_end_bans(void **state) {
     node_stop(n);
 }
 
+/* P20: what a reset has removed, and what was counted before. */
+static void a_reset_tells_what_it_has_reset(void **state) {
+    UNUSED;
+    node *n = node_start(limits, NULL);
+    doorman_permit_entry entry = {.resource_id = "login", .key = "alice"};
+    assert_true(acquire(n, "login", "alice", 5).granted);
+    doorman_permit_result result = result_of(n, DOORMAN_RESET, entry);
+    assert_int_equal(result.state.detail_count, 1); /* the limits per key */
+    assert_string_equal(result.state.details[0].limit, "per-user");
+    assert_true(result.state.details[0].was_reset);
+    assert_exact(result.state.details[0].used, 5);
+    result = result_of(n, DOORMAN_RESET, entry);
+    assert_false(result.state.details[0].was_reset);
+    entry.limit = "all";
+    result = result_of(n, DOORMAN_RESET, entry);
+    assert_int_equal(result.state.detail_count, 1);
+    assert_true(result.state.details[0].was_reset);
+    assert_exact(result.state.details[0].used, 5);
+    node_stop(n);
+}
+
 static void bans_have_a_bound_too(void **state) {
     UNUSED;
     const doorman_permits_options one = {.counter_max = 1};
@@ -638,11 +662,15 @@ static void bans_have_a_bound_too(void **state) {
     doorman_permit_entry entry = {
         .resource_id = "login", .key = "a", .sets_ban = true, .ban = SECOND};
     assert_int_equal(result_of(n, DOORMAN_RESET, entry).count, 1);
-    entry.key = "b";
-    assert_int_equal(result_of(n, DOORMAN_RESET, entry).count, 0);
-    entry.key = "a", entry.ban = 9 * SECOND;
+    entry.key = "b", entry.ban = 9 * SECOND;
     assert_int_equal(result_of(n, DOORMAN_RESET, entry).count, 1);
-    assert_int_equal(acquire(n, "login", "a", 1).retry_after, 9 * SECOND);
+    assert_int_equal(acquire(n, "login", "b", 1).retry_after, 9 * SECOND);
+    assert_int_not_equal(acquire(n, "login", "a", 1).reason, DOORMAN_REASON_BANNED);
+    node_stop(n);
+    const doorman_permits_options none = {.memory_max = 100};
+    n = node_start(limits, &none);
+    assert_int_equal(result_of(n, DOORMAN_RESET, entry).count, 0);
+    assert_int_equal(acquire(n, "login", "b", 1).reason, DOORMAN_REASON_MAX_KEYS);
     node_stop(n);
 }
 
@@ -1167,7 +1195,7 @@ static void check_round_trip(node *n, doorman_json_exchange *exchange, const ran
         bool inspects = got->method == DOORMAN_INSPECT;
         if (inspects) expected.state.items = NULL, expected.state.item_count = 0;
         expected.state.valid_for = 0; /* not in an inspection */
-        if (!inspects) expected.state.granted = true;
+        if (!inspects) expected.state = (doorman_permit){.granted = true};
         assert_true(doorman__equal(expected.charged, got->results[i].charged));
         assert_int_equal(expected.count, got->results[i].count);
         assert_same_permit(&expected.state, &got->results[i].state);
@@ -1300,6 +1328,7 @@ int main(void) {
         cmocka_unit_test(inspections_change_nothing),
         cmocka_unit_test(inspections_and_resets_of_unknown_limits_are_refused),
         cmocka_unit_test(resets_remove_counters_and_set_and_end_bans),
+        cmocka_unit_test(a_reset_tells_what_it_has_reset),
         cmocka_unit_test(bans_have_a_bound_too),
         cmocka_unit_test(wrong_entries_are_refused_with_their_path),
         cmocka_unit_test(messages_are_answered_in_json),

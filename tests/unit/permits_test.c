@@ -487,13 +487,19 @@ typedef struct fixture {
     doorman_time now, epoch;
     doorman_permit out;
     size_t events[DOORMAN_PERMIT_EVENT_COUNT];
-    char limit[16]; /* of the last event */
+    char limit[16];     /* of the last event */
+    double evicted;     /* the amount of the last eviction */
+    char unmatched[16]; /* the resource that matched nothing last */
 } fixture;
 
 static void count_event(void *context, const doorman_permit_event *event) {
     fixture *f = (fixture *)context;
     f->events[event->kind]++;
     snprintf(f->limit, sizeof f->limit, "%s", event->limit ? event->limit : "");
+    if (event->kind == DOORMAN_PERMIT_KEY_EVICTED) f->evicted = event->amount;
+    if (event->kind == DOORMAN_PERMIT_UNMATCHED) {
+        snprintf(f->unmatched, sizeof f->unmatched, "%s", event->resource_id);
+    }
 }
 
 static fixture start_config(doorman_config *config) {
@@ -627,14 +633,137 @@ static void no_item_is_granted_more_than_its_cost(void **state) {
     assert_true(acquire_items(&f, items, 3, 0));
     assert_exact(f.out.items[0].granted, 0.1);
     assert_exact(f.out.items[1].granted, 1.7);
-    assert_exact(f.out.items[2].granted, 4.2); /* 0.2, and whole units */
-    /* 0.6 and 1.4 are rounded up */
-    assert_exact(f.out.details[0].used, (410.0 + 2458 + 5735) / 4096 + 4);
+    assert_exact(f.out.items[2].granted, 4.2);             /* 0.2, and whole units */
+    assert_exact(f.out.details[0].used, 410.0 / 4096 + 6); /* the sum is rounded up once */
     doorman_permits_limit limit;
     doorman_cursor cursor = {0};
     assert_true(doorman_permits_next_limit(f.permits, &cursor, &limit));
     assert_true(fabs(limit.granted_units - 6.1) < 1e-9);
     stop(&f);
+}
+
+/* P2. 1.3 and 0.65 are no multiples of 1/4096. Costs and limits are rounded alike, and once. */
+static void a_limit_grants_a_cost_that_is_equal_to_it(void **state) {
+    UNUSED;
+    static const char *const limits[] = {
+        "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1.3}",
+        "{\"name\": \"d\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1.3, \"size\": 0, \"max_debt\": "
+        "1}",
+        "{\"name\": \"f\", \"kind\": \"FIXED_WINDOW\", \"limit\": 1.3, \"window\": 1}",
+        "{\"name\": \"s\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 1.3, \"window\": 1}",
+        "{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 0.6, \"window\": 1, "
+        "\"active\": 1}, {\"limit\": 0.7, \"window\": 1, \"active\": 1}]}",
+        "{\"name\": \"c\", \"kind\": \"CONCURRENCY\", \"limit\": 1.3}",
+        "{\"name\": \"m\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 1, \"max_cost\": "
+        "1.3}"};
+    for (size_t i = 0; i < 2 * COUNT(limits); i++) {
+        fixture f = start_config(limits_of(limits[i / 2]));
+        create(&f);
+        doorman_permit_item item = {.resource_id = "r", .cost = 1.3, .has_min = true, .min = 1.3};
+        bool lends = i / 2 == 1;
+        if (i % 2 && !lends) item.min = 0.65;
+        const doorman_permit_request request = {
+            .items = &item, .item_count = 1, .client_id = "c", .request_id = 1, .detail = true};
+        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
+                         DOORMAN_OK);
+        assert_true(f.out.granted);
+        assert_exact(f.out.items[0].granted, 1.3);
+        assert_true(f.out.details[0].remaining <= 7.7);
+        if (i / 2 < 4) assert_true(f.out.details[0].used <= 1.3);
+        item.cost = item.min = 0.001;
+        if (i / 2 < 5) assert_false(acquire_items(&f, &item, 1, 0));
+        if (i / 2 == 0) assert_true(f.out.retry_after <= SECOND / 500);
+        stop(&f);
+    }
+}
+
+/* The level of a full bucket may be less than whole parts, so the time must not depend on them. */
+static void a_bucket_grants_its_size_as_soon_as_it_is_full(void **state) {
+    UNUSED;
+    fixture f = start_config(
+        limits_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1.3}"));
+    create(&f);
+    for (int i = 0; i < 5; i++) {
+        assert_true(acquire(&f, "r", "", 1.3));
+        assert_false(acquire(&f, "r", "", 1.3));
+        assert_int_equal(f.out.retry_after, 1300 * SECOND / 1000);
+        pass(&f, f.out.retry_after - 1);
+        assert_false(acquire(&f, "r", "", 1.3));
+        pass(&f, 1);
+    }
+    stop(&f);
+}
+
+/* P2. What is granted is bounded too, and not only the minimum. */
+static void no_permit_is_granted_more_than_max_cost(void **state) {
+    UNUSED;
+    static const char *const limits[] = {
+        "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 100, \"max_cost\": "
+        "5}",
+        "{\"name\": \"f\", \"kind\": \"FIXED_WINDOW\", \"limit\": 100, \"window\": \"day\", "
+        "\"max_cost\": 5}",
+        "{\"name\": \"s\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 100, \"window\": 60, "
+        "\"max_cost\": 5}",
+        "{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 100, \"window\": 60, "
+        "\"active\": 60}], \"max_cost\": 5}",
+        "{\"name\": \"c\", \"kind\": \"CONCURRENCY\", \"limit\": 100, \"max_cost\": 5}"};
+    for (size_t i = 0; i < COUNT(limits); i++) {
+        fixture f = start_config(limits_of(limits[i]));
+        create(&f);
+        doorman_permit_item items[] = {{.resource_id = "r", .cost = 100},
+                                       {.resource_id = "r", .cost = 100}};
+        doorman_permit_request request = {
+            .items = items, .item_count = 1, .client_id = "c", .request_id = 1};
+        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
+                         DOORMAN_OK);
+        assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_COST);
+        assert_false(f.out.has_retry_after);
+        for (size_t count = 1; count <= 2; count++) { /* two items share what is allowed */
+            request.request_id++;
+            request.item_count = count;
+            items[0].has_min = items[1].has_min = true;
+            items[0].min = count == 1 ? 4.5 : 1;
+            items[1].min = 2;
+            assert_int_equal(
+                doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
+                DOORMAN_OK);
+            assert_true(f.out.granted);
+            assert_exact(f.out.items[0].granted, count == 1 ? 4.5 : 3);
+            if (count == 2) assert_exact(f.out.items[1].granted, 2);
+        }
+        request.equal = true;
+        items[0].min = items[1].min = 1;
+        request.request_id++;
+        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
+                         DOORMAN_OK);
+        assert_exact(f.out.items[0].granted + f.out.items[1].granted, 4);
+        items[0].min = items[1].min = 3;
+        request.request_id++;
+        assert_int_equal(doorman_permits_acquire(f.permits, &request, &f.out, NULL, f.epoch, f.now),
+                         DOORMAN_OK);
+        assert_int_equal(f.out.reason, DOORMAN_REASON_MAX_COST);
+        stop(&f);
+    }
+}
+
+/* P2. Only the minimum is worth a debt, because the next callers have to wait for it. */
+static void a_permit_with_a_minimum_borrows_only_for_its_minimum(void **state) {
+    UNUSED;
+    for (int i = 0; i < 3; i++) {
+        fixture f =
+            start_config(limits_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, "
+                                   "\"size\": 10, \"max_debt\": 5}"));
+        create(&f);
+        const doorman_permit_item item = {.resource_id = "r",
+                                          .cost = 15,
+                                          .has_min = i > 0,
+                                          .min = i == 0   ? 0
+                                                 : i == 1 ? 1
+                                                          : 12};
+        assert_true(acquire_items(&f, &item, 1, 0));
+        assert_exact(f.out.items[0].granted, i == 0 ? 15 : i == 1 ? 10 : 12);
+        stop(&f);
+    }
 }
 
 /* P13. A cost and its refund leave no more than was there before. */
@@ -785,6 +914,58 @@ static void a_resource_without_limits_is_unmatched(void **state) {
     }
 }
 
+/* P18: "other" may be a typing error, so it is counted whether it is granted or refused. */
+static void items_without_limits_are_counted_and_named(void **state) {
+    UNUSED;
+    for (int reject = 0; reject < 2; reject++) {
+        fixture f = start_config(config_of(
+            reject ? "{\"resources\": [{\"identifier_glob\": \"api\", \"limits\": [" BUCKET
+                     "]}], \"unmatched\": \"reject\"}"
+                   : "{\"resources\": [{\"identifier_glob\": \"api\", \"limits\": [" BUCKET
+                     "]}, {\"identifier_glob\": \"open\", \"limits\": []}]}"));
+        create(&f);
+        const doorman_permit_item items[] = {{.resource_id = "api", .key = "a", .cost = 1},
+                                             {.resource_id = "Api", .key = "a", .cost = 1}};
+        assert_int_equal(acquire_items(&f, items, 2, 0), !reject);
+        assert_int_equal(acquire(&f, "other", "a", 1), !reject);
+        assert_string_equal(f.unmatched, "other");
+        assert_int_equal(f.events[DOORMAN_PERMIT_UNMATCHED], 2);
+        assert_true(acquire(&f, "api", "b", 1));
+        if (!reject) assert_true(acquire(&f, "open", "b", 1));
+        assert_int_equal(doorman_permits_inspect(f.permits, "x", "", &f.out, NULL, f.epoch, f.now),
+                         DOORMAN_OK);
+        assert_int_equal(f.events[DOORMAN_PERMIT_UNMATCHED], 2);
+        doorman_permits_info info;
+        doorman_permits_read(f.permits, &info);
+        assert_int_equal(info.unmatched, 2);
+        stop(&f);
+    }
+}
+
+static void only_the_events_that_are_asked_for_are_raised(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BUCKET));
+    doorman_permits_options options = {.config = f.config,
+                                       .seed = {7, 9},
+                                       .on_event = count_event,
+                                       .event_kinds = 1u << DOORMAN_PERMIT_REFUSED,
+                                       .context = &f};
+    assert_int_equal(doorman_permits_create(&f.permits, &options, NULL, f.epoch, f.now),
+                     DOORMAN_OK);
+    while (acquire(&f, "r", "a", 1)) continue;
+    assert_int_equal(f.events[DOORMAN_PERMIT_REFUSED], 1);
+    for (int i = 0; i < DOORMAN_PERMIT_EVENT_COUNT; i++) {
+        assert_int_equal(f.events[i], i == DOORMAN_PERMIT_REFUSED);
+    }
+    doorman_permits *none = NULL;
+    doorman_error error = {""};
+    options.event_kinds = 1u << DOORMAN_PERMIT_EVENT_COUNT;
+    assert_int_equal(doorman_permits_create(&none, &options, &error, f.epoch, f.now),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "event_kinds: has an unknown kind");
+    stop(&f);
+}
+
 static void an_empty_list_of_limits_grants_everything(void **state) {
     UNUSED;
     fixture f = start_config(limits_of(""));
@@ -921,6 +1102,52 @@ static void a_key_that_keeps_sending_is_banned(void **state) {
     assert_false(acquire(&f, "r", "a", 1));
     pass(&f, 1);
     assert_true(acquire(&f, "r", "a", 1));
+    stop(&f);
+}
+
+/* P4. The caller is told of MAX_COST or UNMATCHED, and not of the limit with the ban. */
+static void a_refusal_that_names_another_reason_counts_for_no_ban(void **state) {
+    UNUSED;
+    fixture f = start_config(config_of(
+        "{\"resources\": [{\"identifier_glob\": \"r\", \"limits\": [" BANS
+        "]}, {\"identifier_glob\": \"small\", \"limits\": [{\"name\": \"s\", \"kind\": "
+        "\"FIXED_WINDOW\", \"limit\": 1, \"window\": 60}]}], \"unmatched\": \"reject\"}"));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 1));
+    doorman_permit_item items[] = {{.resource_id = "r", .key = "a", .cost = 1},
+                                   {.resource_id = "small", .key = "a", .cost = 2}};
+    for (int i = 0; i < 10; i++) {
+        items[1].resource_id = i % 2 ? "none" : "small";
+        assert_false(acquire_items(&f, items, 2, 0));
+        assert_int_equal(f.out.reason, i % 2 ? DOORMAN_REASON_UNMATCHED : DOORMAN_REASON_MAX_COST);
+        assert_int_equal(f.out.details[0].refusals, 0);
+    }
+    assert_int_equal(f.events[DOORMAN_PERMIT_BANNED], 0);
+    assert_false(acquire(&f, "r", "a", 1));
+    assert_int_equal(f.out.reason, DOORMAN_REASON_RATE);
+    assert_int_equal(f.out.details[0].refusals, 1);
+    stop(&f);
+}
+
+static doorman_status ban(fixture *f, const char *id, const char *key, doorman_time duration);
+
+/* P4. Of a ban and of a refusal of another item, the longer one is named. */
+static void a_ban_does_not_hide_a_longer_refusal_of_another_item(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of("{\"name\": \"d\", \"kind\": \"TOKEN_BUCKET\", \"rate\": "
+                                       "0.001, \"size\": 1}"));
+    create(&f);
+    assert_true(acquire(&f, "r", "used", 1));
+    assert_int_equal(ban(&f, "r", "banned", 10 * SECOND), DOORMAN_OK);
+    for (int i = 0; i < 2; i++) {
+        const doorman_permit_item items[] = {
+            {.resource_id = "r", .key = i ? "used" : "banned", .cost = 1},
+            {.resource_id = "r", .key = i ? "banned" : "used", .cost = 1}};
+        assert_false(acquire_items(&f, items, 2, 0));
+        assert_int_equal(f.out.reason, DOORMAN_REASON_RATE);
+        assert_int_equal(f.out.item_index, !i);
+        assert_int_equal(f.out.retry_after, 1000 * SECOND);
+    }
     stop(&f);
 }
 
@@ -1321,6 +1548,35 @@ static void tiers_are_entered_one_after_the_other(void **state) {
 
 /* ---- reload (P15) --------------------------------------------------------------------------- */
 
+/* P12: the end of a tier frees no units. */
+static void a_tier_that_is_entered_again_has_its_units_in_its_window(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of("{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": "
+                                       "[{\"limit\": 10, \"window\": 2, \"active\": 2}]}"));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 1));
+    pass(&f, 2 * SECOND - SECOND / 10);
+    assert_true(acquire(&f, "r", "a", 9));
+    pass(&f, SECOND / 10); /* the tier ends, and the first unit returns */
+    assert_exact(f.out.details[0].used, 10);
+    assert_true(acquire(&f, "r", "a", 1));
+    assert_true(f.out.details[0].moved_up);
+    assert_exact(f.out.details[0].used, 10);
+    assert_false(acquire(&f, "r", "a", 1));
+    assert_true(f.out.retry_after > SECOND && f.out.retry_after < 2 * SECOND);
+    pass(&f, f.out.retry_after - 1);
+    assert_false(acquire(&f, "r", "a", 1));
+    pass(&f, 1);
+    assert_true(acquire(&f, "r", "a", 9));
+    pass(&f, 4 * SECOND);
+    assert_true(acquire(&f, "r", "a", 10)); /* the window is empty: it begins with this hit */
+    pass(&f, 2 * SECOND - 1);
+    assert_false(acquire(&f, "r", "a", 1));
+    pass(&f, 1);
+    assert_true(acquire(&f, "r", "a", 10));
+    stop(&f);
+}
+
 static void configure(fixture *f, doorman_config *config) {
     assert_int_equal(doorman_permits_configure(f->permits, config), DOORMAN_OK);
     doorman_config_destroy(f->config);
@@ -1548,7 +1804,7 @@ typedef struct model_hit {
 
 typedef struct model_tier {
     bool entered;
-    doorman_time at, window;
+    doorman_time at, window, origin; /* origin: when the slices of the window begin */
     size_t count;
     model_hit hits[MODEL_LOG];
 } model_tier;
@@ -1690,6 +1946,11 @@ static bool model_tier_cools(const model_tier *t, const doorman_tier *d, doorman
     return t->entered && now >= t->at + d->active && now < t->at + d->active + d->cooldown;
 }
 
+static double model_tier_used(const model_tier *t, const doorman_tier *d, doorman_time now) {
+    if (!t->entered || t->window != d->window) return 0;
+    return model_sum(t->hits, t->count, t->origin, d->window, now);
+}
+
 /* One hit. Returns whether it is accepted. */
 static bool model_tiers_hit(model_counter *c, const doorman_figures *f, doorman_time now) {
     int current = -1; /* the tier before the first one is always active, and full */
@@ -1699,10 +1960,9 @@ static bool model_tiers_hit(model_counter *c, const doorman_figures *f, doorman_
     if (current >= 0) {
         model_tier *t = &c->tiers[current];
         const doorman_tier *d = &f->tiers[current];
-        double used =
-            t->window == d->window ? model_sum(t->hits, t->count, t->at, d->window, now) : 0;
+        double used = model_tier_used(t, d, now);
         if (used + 1 <= d->limit) {
-            if (t->window != d->window) t->count = 0;
+            if (t->window != d->window) t->count = 0, t->origin = t->at;
             t->window = d->window;
             model_add(t->hits, &t->count, (model_hit){now, 0, 1}, d->window);
             return true;
@@ -1715,10 +1975,13 @@ static bool model_tiers_hit(model_counter *c, const doorman_figures *f, doorman_
             if (f->tiers[i].skippable) continue;
             return false;
         }
+        if (model_tier_used(t, &f->tiers[i], now) <= 0) {
+            t->origin = now;
+            t->window = f->tiers[i].window;
+            t->count = 0;
+        }
         t->entered = true;
         t->at = now;
-        t->window = f->tiers[i].window;
-        t->count = 0;
         return model_tiers_hit(c, f, now);
     }
     return false;
@@ -1911,6 +2174,7 @@ static void model_evaluate(model *m, const doorman_permit_request *request, mode
             saved = model_level(n->counter, n->figures, m->now);
             if (saved < 0) n->wait = (doorman_time)ceil(-saved / n->figures->rate * 1e9);
         }
+        if (n->limit->has_max_cost && n->limit->max_cost < saved) saved = n->limit->max_cost;
         n->spare = saved > n->need ? saved - n->need : 0;
         if (n->refuses && !n->shadow) d->granted = false;
         if (n->impossible && !n->shadow) d->impossible = true;
@@ -1998,6 +2262,7 @@ static bool model_fresh(const model *m, const model_counter *c, const doorman_pe
     for (size_t i = 0; i < f->tier_count; i++) {
         if (model_tier_active(&c->tiers[i], &f->tiers[i], m->now)) return false;
         if (model_tier_cools(&c->tiers[i], &f->tiers[i], m->now)) return false;
+        if (model_tier_used(&c->tiers[i], &f->tiers[i], m->now) > 0) return false;
     }
     return true;
 }
@@ -2224,7 +2489,8 @@ static void compare(fixture *f, model *m, const doorman_config_options *config) 
         assert_int_equal(out->wait, d.wait);
         return;
     }
-    doorman_time banned = model_count_refusals(m, &d);
+    bool told = !d.unmatched && !d.impossible;
+    doorman_time banned = told ? model_count_refusals(m, &d) : 0;
     doorman_reason reason = out->reason;
     bool never = reason == DOORMAN_REASON_MAX_COST || reason == DOORMAN_REASON_UNMATCHED;
     if (never != (d.unmatched || d.impossible)) print_decision(&request, &d, out, m);
@@ -2301,7 +2567,7 @@ static void recount_top(const doorman__top *top) {
 
 /* Recounts what the object counts fast. */
 static void recount(const doorman_permits *p) {
-    size_t all = 0, bytes = 0, tops = 0,
+    size_t all = 0, bytes = 0, tops = 0, ban_bytes = 0, bans = 0,
            *of_place = (size_t *)calloc(p->place_count + 1, sizeof *of_place);
     for (size_t i = 0; i < p->slot_count; i++) {
         const doorman__chains *chains = &p->slots[i]->nodes;
@@ -2313,12 +2579,14 @@ static void recount(const doorman_permits *p) {
                 assert_ptr_equal(doorman__chains_bucket(chains, node->hash),
                                  doorman__chains_at(chains, b));
                 assert_false(counter->flags & DOORMAN__IN_USE);
-                bytes += doorman__counter_bytes(counter);
+                if (i == 0) ban_bytes += doorman__ban_bytes(counter->key_bytes);
+                if (i > 0) bytes += doorman__counter_bytes(counter);
                 if (node->tag != DOORMAN__NO_PLACE) of_place[node->tag]++;
             }
         }
         assert_int_equal(count, chains->count);
         if (i > 0) all += count;
+        bans += p->slots[i]->bans.count;
         for (size_t j = 0; j < DOORMAN_TOP_COUNT; j++) {
             const doorman__top *top = p->slots[i]->tops[j];
             if (top) recount_top(top);
@@ -2331,7 +2599,9 @@ static void recount(const doorman_permits *p) {
         assert_int_equal(of_place[i], p->places[i]->counter_count);
         bytes += doorman__place_bytes(p->places[i]);
     }
-    assert_int_equal(bytes, p->node_bytes);
+    assert_int_equal(bans, p->slots[0]->nodes.count);
+    assert_int_equal(ban_bytes, p->ban_bytes);
+    assert_int_equal(bytes + ban_bytes, p->node_bytes);
     assert_int_equal(tops, p->top_bytes);
     free(of_place);
 }
@@ -2458,6 +2728,64 @@ static void a_flood_of_keys_evicts_no_key_that_is_used_up(void **state) {
     flood("evict");
 }
 
+/* All windows of a month end at the same time, so how soon a key is fresh says nothing. A reload
+ * changes nothing either. P19 */
+static void a_flood_of_keys_evicts_no_quota_of_the_month(void **state) {
+    UNUSED;
+    const char *text = "{\"name\": \"m\", \"kind\": \"FIXED_WINDOW\", \"limit\": 5, "
+                       "\"window\": \"month\", \"max_keys\": 1000}";
+    fixture f = start_config(limits_of(text));
+    create(&f);
+    char key[40];
+    for (int i = 0; i < 100; i++) {
+        snprintf(key, sizeof key, "customer-%d", i);
+        assert_true(acquire(&f, "r", key, 5));
+    }
+    for (int i = 0; i < 5800; i++) {
+        if (i == 2900) configure(&f, limits_of(text));
+        flood_key(key);
+        assert_true(acquire(&f, "r", key, 1));
+        assert_true(f.evicted < 0.21);
+    }
+    assert_true(f.events[DOORMAN_PERMIT_KEY_EVICTED] == 4900);
+    for (int i = 0; i < 100; i++) {
+        snprintf(key, sizeof key, "customer-%d", i);
+        assert_false(acquire(&f, "r", key, 1));
+        assert_int_equal(f.out.reason, DOORMAN_REASON_RATE);
+    }
+    stop(&f);
+}
+
+/* P19: with up to 8 counters, all are sampled. */
+static void the_key_that_has_used_the_smallest_fraction_is_evicted(void **state) {
+    UNUSED;
+    fixture f = start_config(
+        limits_of("{\"name\": \"m\", \"kind\": \"FIXED_WINDOW\", \"limit\": 10, \"window\": "
+                  "\"month\", \"max_keys\": 4, \"overrides\": [{\"keys\": [\"large\"], "
+                  "\"limit\": 100}], \"ban\": {\"refusals\": 2, \"window\": 60, "
+                  "\"duration\": 60}}"));
+    create(&f);
+    assert_true(acquire(&f, "r", "full", 10));
+    assert_true(acquire(&f, "r", "large", 20)); /* more units than the next, but a smaller part */
+    assert_true(acquire(&f, "r", "half", 5));
+    assert_true(acquire(&f, "r", "low", 3));
+    assert_true(acquire(&f, "r", "first", 9));
+    assert_exact(f.evicted, 0.2);
+    assert_false(acquire(&f, "r", "low", 8)); /* one of two refusals */
+    assert_true(acquire(&f, "r", "second", 9));
+    assert_exact(f.evicted, 0.5);
+    assert_int_equal(f.out.details[0].used, 9);
+    assert_true(acquire(&f, "r", "third", 10)); /* "half" and "low" were equal */
+    assert_exact(f.evicted, 0.5);
+    assert_true(acquire(&f, "r", "fourth", 10));
+    assert_exact(f.evicted, 0.9);
+    assert_true(acquire(&f, "r", "fifth", 10));
+    assert_exact(f.evicted, 0.9);
+    assert_true(acquire(&f, "r", "sixth", 10)); /* all refuse */
+    assert_exact(f.evicted, 1);
+    stop(&f);
+}
+
 static void a_flood_of_keys_is_refused_where_the_limit_says_so(void **state) {
     UNUSED;
     flood("refuse");
@@ -2466,8 +2794,8 @@ static void a_flood_of_keys_is_refused_where_the_limit_says_so(void **state) {
 static void a_flood_of_keys_leaves_the_lists_of_a_map_short(void **state) {
     UNUSED;
     const doorman_limiter_map_options options = {
-        .limit = {.kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 1e-3, .size = 10},
-        .key_max = FLOOD_KEYS,
+        .limit = {.kind = DOORMAN_TOKEN_BUCKET, .rate = 1e-3, .size = 10},
+        .max_keys = FLOOD_KEYS,
         .seed = {7, 9}};
     doorman_limiter_map *map = NULL;
     assert_int_equal(doorman_limiter_map_create(&map, &options, NULL), DOORMAN_OK);
@@ -2563,28 +2891,185 @@ static void refused_permits_of_new_resources_use_little_memory(void **state) {
     stop(&f);
 }
 
+/* P20: a limit bans the key at its first refusal. */
+#define BANS_AT_ONCE                                                                               \
+    "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, \"max_keys\": 10, "   \
+    "\"ban\": {\"refusals\": 1, \"window\": 10, \"duration\": 100}}"
+
+static bool is_banned(fixture *f, const char *key) {
+    return !acquire(f, "r", key, 1) && f->out.reason == DOORMAN_REASON_BANNED;
+}
+
+static doorman_permits_limit first_limit(const fixture *f) {
+    doorman_permits_limit limit;
+    doorman_cursor cursor = {0};
+    assert_true(doorman_permits_next_limit(f->permits, &cursor, &limit));
+    return limit;
+}
+
+/* P19: a key that is fresh again makes room without an eviction. */
+static void evicted_keys_that_were_in_use_are_counted(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of("{\"name\": \"m\", \"kind\": \"FIXED_WINDOW\", "
+                                       "\"limit\": 10, \"window\": 10, \"max_keys\": 1}"));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 1));
+    f.now += 20 * DOORMAN_SECOND;
+    assert_true(acquire(&f, "r", "b", 1));
+    assert_int_equal(first_limit(&f).evicted_in_use, 0);
+    assert_true(acquire(&f, "r", "c", 1));
+    assert_int_equal(first_limit(&f).evicted, 1);
+    assert_int_equal(first_limit(&f).evicted_in_use, 1);
+    stop(&f);
+}
+
+/* One client sends 1,000 random keys, and each of them is banned. */
+static void a_limit_has_at_most_max_keys_bans(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BANS_AT_ONCE));
+    create(&f);
+    assert_int_equal(ban(&f, "r", "of the admin", 50 * SECOND), DOORMAN_OK);
+    char key[16];
+    for (int i = 0; i < 1000; i++) {
+        snprintf(key, sizeof key, "%d", i);
+        pass(&f, 1);
+        assert_true(acquire(&f, "r", key, 1));
+        assert_false(acquire(&f, "r", key, 1));
+        assert_int_equal(f.out.retry_after, 100 * SECOND);
+        assert_true(first_limit(&f).ban_count <= 10);
+        assert_true(is_banned(&f, key)); /* also the last one is banned */
+    }
+    assert_int_equal(first_limit(&f).bans_evicted, 990);
+    assert_int_equal(f.events[DOORMAN_PERMIT_BAN_EVICTED], 990);
+    assert_true(is_banned(&f, "990")); /* the last ten */
+    assert_true(is_banned(&f, "of the admin"));
+    doorman_permits_info info;
+    doorman_permits_read(f.permits, &info);
+    assert_int_equal(info.bans_evicted, 990);
+    assert_int_equal(info.ban_count, 11);
+    assert_false(is_banned(&f, "989"));
+    recount(f.permits);
+    stop(&f);
+}
+
+/* P20: keys that are not banned do not push out bans. */
+static void a_flood_of_keys_ends_no_ban(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BANS_AT_ONCE));
+    create(&f);
+    assert_true(acquire(&f, "r", "a", 1));
+    assert_false(acquire(&f, "r", "a", 1));
+    char key[40];
+    for (int i = 0; i < 1000; i++) {
+        flood_key(key);
+        assert_true(acquire(&f, "r", key, 1));
+    }
+    assert_true(is_banned(&f, "a"));
+    assert_int_equal(f.events[DOORMAN_PERMIT_BAN_EVICTED], 0);
+    stop(&f);
+}
+
+static void of_several_bans_the_one_that_ends_first_makes_room(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BUCKET));
+    create_bounded(&f, 3, 0);
+    assert_int_equal(ban(&f, "r", "a", 30 * SECOND), DOORMAN_OK);
+    assert_int_equal(ban(&f, "r", "b", 10 * SECOND), DOORMAN_OK);
+    assert_int_equal(ban(&f, "r", "c", 20 * SECOND), DOORMAN_OK);
+    assert_int_equal(ban(&f, "r", "b", 25 * SECOND), DOORMAN_OK);
+    assert_int_equal(ban(&f, "r", "d", SECOND), DOORMAN_OK);
+    assert_true(is_banned(&f, "a") && is_banned(&f, "b") && is_banned(&f, "d"));
+    assert_false(is_banned(&f, "c"));
+    assert_int_equal(f.events[DOORMAN_PERMIT_BAN_EVICTED], 1);
+    pass(&f, SECOND); /* a ban that has ended makes room too, and is not counted */
+    assert_int_equal(ban(&f, "r", "e", 40 * SECOND), DOORMAN_OK);
+    assert_true(is_banned(&f, "a") && is_banned(&f, "b") && is_banned(&f, "e"));
+    assert_int_equal(f.events[DOORMAN_PERMIT_BAN_EVICTED], 1);
+    recount(f.permits);
+    stop(&f);
+}
+
+/* P20: also a ban that takes over that of a limit, and the reverse. */
+static void a_ban_of_an_administrator_gives_way_only_to_his_own(void **state) {
+    UNUSED;
+    fixture f = start_config(limits_of(BANS_AT_ONCE));
+    create_bounded(&f, 3, 0);
+    char key[16];
+    for (int i = 0; i < 6; i++) { /* 0 to 2: bans of the limit; 3 and 4: of an administrator */
+        snprintf(key, sizeof key, "%d", i);
+        pass(&f, 1);
+        if (i == 3 || i == 4) assert_int_equal(ban(&f, "r", key, SECOND), DOORMAN_OK);
+        if (i < 3 || i > 4) (void)acquire(&f, "r", key, 1);
+        if (i < 3 || i > 4) assert_false(acquire(&f, "r", key, 1));
+    }
+    assert_true(is_banned(&f, "3") && is_banned(&f, "4") && is_banned(&f, "5"));
+    assert_false(is_banned(&f, "2"));
+    assert_int_equal(ban(&f, "r", "5", 2 * SECOND), DOORMAN_OK); /* it is his now */
+    assert_true(acquire(&f, "r", "6", 1));
+    assert_false(acquire(&f, "r", "6", 1));
+    assert_int_equal(f.out.retry_after, SECOND); /* there is no room for a ban */
+    assert_true(is_banned(&f, "3") && is_banned(&f, "4") && is_banned(&f, "5"));
+    assert_false(is_banned(&f, "6"));
+    recount(f.permits);
+    stop(&f);
+}
+
+/* P20: neither keys nor bans can take the memory of the other. */
+static void a_full_memory_still_counts_keys_and_bans_them(void **state) {
+    UNUSED;
+    static const char limits[] =
+        "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, "
+        "\"ban\": {\"refusals\": 1, \"window\": 10, \"duration\": 100}}";
+    for (int bans_first = 0; bans_first < 2; bans_first++) {
+        fixture f = start_config(limits_of(limits));
+        create_bounded(&f, 0, 60000);
+        char key[40];
+        for (int phase = 0; phase < 4; phase++) {
+            for (int i = 0; i < 2000; i++) {
+                flood_key(key);
+                assert_true(acquire(&f, "r", key, 1));
+                if (phase % 2 != bans_first) continue;
+                assert_false(acquire(&f, "r", key, 1));
+                assert_true(is_banned(&f, key));
+                pass(&f, 1);
+            }
+            assert_true(f.permits->node_bytes + f.permits->top_bytes <= 60000);
+            assert_true(f.permits->ban_bytes <= 30000);
+            assert_true(counters(&f) > 50);
+        }
+        assert_true(first_limit(&f).ban_count > 50);
+        assert_int_equal(ban(&f, "r", "of the admin", SECOND), DOORMAN_OK);
+        assert_true(is_banned(&f, "of the admin"));
+        recount(f.permits);
+        stop(&f);
+    }
+}
+
 static void bans_have_a_bound(void **state) {
     UNUSED;
     for (int by_memory = 0; by_memory < 2; by_memory++) {
         fixture f = start_config(limits_of(BUCKET));
         create_bounded(&f, by_memory ? 0 : 100, by_memory ? 10000 : 0);
         char key[16];
-        int set = 0;
         for (int i = 0; i < 1000; i++) {
             snprintf(key, sizeof key, "%d", i);
-            doorman_status status = ban(&f, "r", key, SECOND);
-            set += status == DOORMAN_OK;
-            if (status != DOORMAN_OK) assert_int_equal(status, DOORMAN_RESOURCE_EXHAUSTED);
+            assert_int_equal(ban(&f, "r", key, SECOND + i), DOORMAN_OK);
+            assert_true(is_banned(&f, key));
         }
-        assert_true(by_memory ? set > 100 && set < 400 : set == 100);
+        size_t count = 1000 - f.events[DOORMAN_PERMIT_BAN_EVICTED];
+        assert_true(by_memory ? count > 30 && count < 100 : count == 100);
         assert_true(f.permits->node_bytes <= 10000);
-        assert_int_equal(ban(&f, "r", "0", 2 * SECOND), DOORMAN_OK); /* a ban that exists */
-        pass(&f, SECOND);
+        recount(f.permits);
+        pass(&f, 2 * SECOND);
         for (int i = 0; i < 4; i++) doorman_permits_update(f.permits, f.epoch, f.now);
-        assert_int_equal(ban(&f, "r", "new", SECOND), DOORMAN_OK);
+        assert_int_equal(f.permits->ban_bytes, 0);
         recount(f.permits);
         stop(&f);
     }
+    fixture f = start_config(limits_of(BUCKET));
+    create_bounded(&f, 0, 100);
+    assert_int_equal(ban(&f, "r", "a", SECOND), DOORMAN_RESOURCE_EXHAUSTED);
+    stop(&f);
 }
 
 /* ---- the most frequent keys ------------------------------------------------------------------ */
@@ -2676,6 +3161,31 @@ static void counts_of_frequent_keys_are_halved_each_minute(void **state) {
     stop(&f);
 }
 
+/* P20: a key with few large permits uses more than a key with many small ones. */
+static void the_list_of_frequent_keys_has_their_units(void **state) {
+    UNUSED;
+    fixture f = start_config(config_of(tops_text));
+    create(&f);
+    for (int i = 0; i < 4; i++) assert_true(acquire(&f, "r", "small", 1));
+    for (int i = 0; i < 2; i++) assert_true(acquire(&f, "r", "large", 1000));
+    for (int i = 0; i < 2; i++) assert_false(acquire(&f, "r", "large", 2e9));
+    f.now += 60 * SECOND - f.now % (60 * SECOND); /* the numbers are halved */
+    for (int kind = 0; kind < DOORMAN_TOP_COUNT; kind++) {
+        doorman_cursor cursor = {0};
+        doorman_permits_top top;
+        size_t count = 0;
+        while (
+            doorman_permits_next_top(f.permits, 0, (doorman_top_kind)kind, &cursor, &top, f.now)) {
+            bool granted = kind == DOORMAN_TOP_GRANTED, large = strcmp(top.key, "large") == 0;
+            assert_exact(top.units, !granted ? 2e9 : large ? 1000 : 2);
+            assert_int_equal(top.count, large ? 1 : 2);
+            count++;
+        }
+        assert_int_equal(count, kind == DOORMAN_TOP_GRANTED ? 2 : 1);
+    }
+    stop(&f);
+}
+
 static void refused_keys_are_listed_also_in_shadow_and_while_banned(void **state) {
     UNUSED;
     fixture f = start_config(
@@ -2761,12 +3271,65 @@ static doorman_limiter_map *create_map(const doorman_limiter_map_options *option
     return map;
 }
 
+/* The same names have the same meaning and unit in a limit of one process and in one of permits. */
+static void figures_mean_the_same_in_a_limiter_and_in_a_permit(void **state) {
+    UNUSED;
+    for (int i = 0; i < 12; i++) {
+        doorman_limit_options options = {
+            .kind = DOORMAN_TOKEN_BUCKET, .rate = 4, .size = i % 3, .max_debt = SECOND};
+        options.has_max_wait = i % 2;
+        options.max_wait = options.has_max_wait ? SECOND / 2 : 0;
+        const doorman_permit_limit same = {.name = "all",
+                                           .kind = options.kind,
+                                           .figures = {.rate = options.rate,
+                                                       .size = options.size,
+                                                       .max_debt = options.max_debt,
+                                                       .has_max_wait = options.has_max_wait,
+                                                       .max_wait = options.max_wait}};
+        const doorman_template all = {.identifier_glob = "*",
+                                      .without_capacity = true,
+                                      .has_limits = true,
+                                      .limits = &same,
+                                      .limit_count = 1};
+        const doorman_config_options given = {.templates = &all, .template_count = 1};
+        doorman_permits_options permits_options = {.seed = {1, 2}};
+        doorman_config *config = NULL;
+        doorman_permits *permits = NULL;
+        doorman_limit limit;
+        doorman_limiter limiter;
+        assert_int_equal(doorman_config_create(&config, &given, NULL), DOORMAN_OK);
+        permits_options.config = config;
+        assert_int_equal(doorman_permits_create(&permits, &permits_options, NULL, 0, 0),
+                         DOORMAN_OK);
+        assert_int_equal(doorman_limit_init(&limit, &options, NULL), DOORMAN_OK);
+        assert_int_equal(doorman_limiter_init(&limiter, &limit, NULL, 0), DOORMAN_OK);
+        doorman_time now = 0;
+        for (int j = 0; j < 1000; j++) {
+            now += (doorman_time)random_below(3) * SECOND / 4;
+            const doorman_permit_item item = {.resource_id = "r",
+                                              .cost = (double)(1 + random_below(5))};
+            const doorman_permit_request request = {
+                .items = &item, .item_count = 1, .max_wait = DOORMAN_DURATION_MAX};
+            doorman_result result;
+            doorman_permit permit;
+            doorman_decision decision =
+                doorman_limiter_try(&limiter, &limit, item.cost, &result, now);
+            assert_int_equal(doorman_permits_acquire(permits, &request, &permit, NULL, now, now),
+                             DOORMAN_OK);
+            assert_int_equal(permit.granted, decision == DOORMAN_ALLOWED);
+            assert_int_equal(permit.wait, result.wait);
+        }
+        doorman_permits_destroy(permits);
+        doorman_config_destroy(config);
+    }
+}
+
 /* Each key has the decisions of a limiter of its own. A clock that steps back stands still. */
 static void a_map_decides_as_a_limiter_for_each_key(void **state) {
     UNUSED;
     enum { KEYS = 50 };
     static const doorman_limit_options kinds[] = {
-        {.kind = DOORMAN_TOKEN_BUCKET, .units_per_second = 3, .size = 4, .debt_max = 2},
+        {.kind = DOORMAN_TOKEN_BUCKET, .rate = 3, .size = 4, .max_debt = 2 * SECOND / 3},
         {.kind = DOORMAN_FIXED_WINDOW, .limit = 4, .window = 3 * SECOND},
         {.kind = DOORMAN_SLIDING_WINDOW, .limit = 4, .window = 3 * SECOND},
         {.kind = DOORMAN_CONCURRENCY, .limit = 4}};
@@ -2812,7 +3375,7 @@ static void a_map_stays_within_key_max_and_keeps_what_is_in_use(void **state) {
     for (int refuse = 0; refuse < 2; refuse++) {
         const doorman_limiter_map_options options = {
             .limit = {.kind = DOORMAN_CONCURRENCY, .limit = 2},
-            .key_max = 100,
+            .max_keys = 100,
             .refuse_new = refuse != 0,
             .seed = {1, 2}};
         doorman_limiter_map *map = create_map(&options);
@@ -2830,7 +3393,7 @@ static void a_map_stays_within_key_max_and_keeps_what_is_in_use(void **state) {
         doorman_limiter_map_destroy(map);
     }
     const doorman_limiter_map_options options = {
-        .limit = {.kind = DOORMAN_FIXED_WINDOW, .limit = 2, .window = SECOND}, .key_max = 100};
+        .limit = {.kind = DOORMAN_FIXED_WINDOW, .limit = 2, .window = SECOND}, .max_keys = 100};
     doorman_limiter_map *map = create_map(&options);
     for (int key = 0; key < 1000; key++) {
         assert_int_equal(doorman_limiter_map_try(map, &key, sizeof key, 1, NULL, 0),
@@ -2854,9 +3417,9 @@ static void a_map_needs_a_limit_that_fits_into_it(void **state) {
     options.limit.kind = DOORMAN_TIERS;
     assert_int_equal(doorman_limiter_map_create(&map, &options, &error), DOORMAN_INVALID_ARGUMENT);
     options.limit.kind = DOORMAN_FIXED_WINDOW;
-    options.key_max = 10000001;
+    options.max_keys = 10000001;
     assert_int_equal(doorman_limiter_map_create(&map, &options, &error), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "key_max: must be at most 10,000,000");
+    assert_string_equal(error.text, "max_keys: must be at most 10,000,000");
     assert_null(map);
 }
 
@@ -2914,6 +3477,10 @@ int main(void) {
         cmocka_unit_test(items_that_meet_in_one_counter_are_added_up),
         cmocka_unit_test(the_largest_costs_of_many_items_do_not_overflow),
         cmocka_unit_test(no_item_is_granted_more_than_its_cost),
+        cmocka_unit_test(a_limit_grants_a_cost_that_is_equal_to_it),
+        cmocka_unit_test(a_bucket_grants_its_size_as_soon_as_it_is_full),
+        cmocka_unit_test(no_permit_is_granted_more_than_max_cost),
+        cmocka_unit_test(a_permit_with_a_minimum_borrows_only_for_its_minimum),
         cmocka_unit_test(
             a_report_charges_no_more_than_its_cost_and_refunds_no_more_than_it_charged),
         cmocka_unit_test(items_get_whole_units_above_their_minimum_in_order),
@@ -2922,6 +3489,8 @@ int main(void) {
         cmocka_unit_test(a_cost_of_zero_looks_and_creates_nothing),
         cmocka_unit_test(the_refusal_that_lasts_longest_is_named),
         cmocka_unit_test(a_resource_without_limits_is_unmatched),
+        cmocka_unit_test(items_without_limits_are_counted_and_named),
+        cmocka_unit_test(only_the_events_that_are_asked_for_are_raised),
         cmocka_unit_test(an_empty_list_of_limits_grants_everything),
         cmocka_unit_test(an_empty_list_of_tiers_refuses_everything),
         cmocka_unit_test(keys_and_overrides_choose_the_figures),
@@ -2931,6 +3500,8 @@ int main(void) {
         cmocka_unit_test(a_warning_comes_above_its_fraction),
         cmocka_unit_test(a_key_that_keeps_sending_is_banned),
         cmocka_unit_test(of_two_bans_the_longer_one_is_in_force),
+        cmocka_unit_test(a_refusal_that_names_another_reason_counts_for_no_ban),
+        cmocka_unit_test(a_ban_does_not_hide_a_longer_refusal_of_another_item),
         cmocka_unit_test(a_count_of_refusals_ends_with_its_window),
         cmocka_unit_test(reset_makes_a_key_fresh_and_ends_its_ban),
         cmocka_unit_test(a_ban_can_be_set_changed_and_ended),
@@ -2945,6 +3516,7 @@ int main(void) {
         cmocka_unit_test(windows_go_on_when_the_clock_steps_back),
         cmocka_unit_test(nothing_is_saved_at_the_start_if_the_limit_says_so),
         cmocka_unit_test(tiers_are_entered_one_after_the_other),
+        cmocka_unit_test(a_tier_that_is_entered_again_has_its_units_in_its_window),
         cmocka_unit_test(a_changed_window_that_contains_the_start_is_used_up),
         cmocka_unit_test(an_empty_list_of_limits_counts_what_it_grants),
         cmocka_unit_test(an_event_names_the_limit_that_a_counter_had),
@@ -2957,17 +3529,27 @@ int main(void) {
         cmocka_unit_test(windows_of_different_lengths_are_different_at_the_same_end),
         cmocka_unit_test(random_decisions_are_those_of_the_model),
         cmocka_unit_test(a_flood_of_keys_evicts_no_key_that_is_used_up),
+        cmocka_unit_test(a_flood_of_keys_evicts_no_quota_of_the_month),
+        cmocka_unit_test(the_key_that_has_used_the_smallest_fraction_is_evicted),
+        cmocka_unit_test(evicted_keys_that_were_in_use_are_counted),
         cmocka_unit_test(a_flood_of_keys_is_refused_where_the_limit_says_so),
         cmocka_unit_test(a_flood_of_keys_leaves_the_lists_of_a_map_short),
         cmocka_unit_test(all_limits_together_have_at_most_counter_max_counters),
         cmocka_unit_test(all_memory_of_permits_stays_within_memory_max),
         cmocka_unit_test(refused_permits_of_new_resources_use_little_memory),
         cmocka_unit_test(bans_have_a_bound),
+        cmocka_unit_test(a_limit_has_at_most_max_keys_bans),
+        cmocka_unit_test(a_flood_of_keys_ends_no_ban),
+        cmocka_unit_test(of_several_bans_the_one_that_ends_first_makes_room),
+        cmocka_unit_test(a_ban_of_an_administrator_gives_way_only_to_his_own),
+        cmocka_unit_test(a_full_memory_still_counts_keys_and_bans_them),
         cmocka_unit_test(the_most_frequent_keys_are_listed_with_their_counts),
         cmocka_unit_test(counts_of_frequent_keys_are_halved_each_minute),
+        cmocka_unit_test(the_list_of_frequent_keys_has_their_units),
         cmocka_unit_test(refused_keys_are_listed_also_in_shadow_and_while_banned),
         cmocka_unit_test(a_key_has_one_entry_after_its_resource_was_forgotten),
         cmocka_unit_test(a_table_finds_its_nodes_while_it_grows_and_shrinks),
+        cmocka_unit_test(figures_mean_the_same_in_a_limiter_and_in_a_permit),
         cmocka_unit_test(a_map_decides_as_a_limiter_for_each_key),
         cmocka_unit_test(a_map_stays_within_key_max_and_keeps_what_is_in_use),
         cmocka_unit_test(a_map_needs_a_limit_that_fits_into_it),

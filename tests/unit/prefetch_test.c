@@ -328,7 +328,9 @@ static void a_permit_that_costs_more_than_any_before_asks_the_server(void **stat
         (doorman_permit_limit){
             .figures = {.rate = 1, .size = 100}, .has_max_cost = true, .max_cost = 3},
         (doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED, .prefetch = SECOND});
-    fill_stock(w, 3);
+    for (int i = 0; i < 2; i++) assert_int_equal(decide(w, "ann", 3), DOORMAN_BY_SERVER);
+    exchange(w, 0);
+    assert_exact(info_of(w).prefetched, 3); /* it has asked for 6 */
     assert_int_equal(decide(w, "ann", 4), DOORMAN_BY_SERVER);
     assert_int_equal(w->acquired.reason, DOORMAN_REASON_MAX_COST);
     assert_int_equal(decide(w, "ann", 3), DOORMAN_BY_PREFETCH);

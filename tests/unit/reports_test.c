@@ -130,7 +130,7 @@ static void load(struct world *w, const doorman_config *last, doorman_config *no
     w->settings.config = "file";
     w->service.config = now;
     snprintf(w->service.last_load.hash, sizeof w->service.last_load.hash, "%s", hash);
-    server_report_config(&w->service, last);
+    server_report_config(&w->service, last, NULL);
 }
 
 /* Fails unless the line about a change from one list of templates to another ends with this. */
@@ -184,7 +184,7 @@ static void the_log_says_which_limits_have_changed(void **state) {
         {LIMITS(WINDOW("v", "\"window\":60")), LIMITS(WINDOW("v", "\"window\":60") "," BUCKET("w")),
          "added\n", ""},
         {LIMITS(WINDOW("v", "\"window\":60") "," BUCKET("w")), LIMITS(WINDOW("v", "\"window\":60")),
-         "removed\n", ""},
+         "\"removed or renamed, so its counters are dropped\"\n", ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char line[256];
@@ -196,6 +196,67 @@ static void the_log_says_which_limits_have_changed(void **state) {
         if (logged(w, line) != 1) fail_msg("case %zu: no line: %s", i, line);
         load(w, last, now, "12ab");
         assert_int_equal(logged(w, "a limit has changed"), 1); /* the others have not */
+        doorman_config_destroy(now);
+        doorman_config_destroy(last);
+    }
+}
+
+/* P15: a warning says how many counters a change has dropped. */
+static void a_warning_counts_the_counters_that_a_change_drops(void **state) {
+    struct world *w = (struct world *)*state;
+    static const size_t counters[] = {1, 300, 7};
+    doorman_config *last =
+        config_of("{\"identifier_glob\":\"a\",\"limits\":[" BUCKET("x") "]}," LIMITS(
+                      BUCKET("w") "," WINDOW("v", "\"window\":60")),
+                  "");
+    doorman_config *now =
+        config_of("{\"identifier_glob\":\"a\",\"limits\":[" BUCKET("x") "]}," LIMITS(
+                      BUCKET("u") "," WINDOW("v", "\"window\":61")),
+                  "");
+    w->settings.config = "file";
+    w->service.config = now;
+    server_report_config(&w->service, last, counters);
+    assert_int_equal(logged(w, "level=warning msg=\"a limit has changed\" template=l limit=w "
+                               "change=\"removed or renamed, so its counters are dropped\" "
+                               "counters=300\n"),
+                     1);
+    server_report_config(&w->service, last, counters);
+    assert_int_equal(logged(w, "level=warning msg=\"a limit has changed\" template=l limit=v "
+                               "change=\"a window of another length, so its counters start fresh\" "
+                               "counters=7\n"),
+                     1);
+    doorman_config_destroy(now);
+    doorman_config_destroy(last);
+}
+
+#define LIFE(seconds)                                                                              \
+    LIMITS("{\"name\":\"s\",\"kind\":\"CONCURRENCY\",\"limit\":1,\"time_to_live\":" seconds "}")
+#define LEASES(length, more)                                                                       \
+    "{\"identifier_glob\":\"d\",\"capacity\":1,\"algorithm\":{\"kind\":\"FAIR_SHARE\","            \
+    "\"refresh_interval\":5,\"lease_length\":" length more "}}"
+
+/* R8, P16: a new server cannot know how long older leases and holds last. */
+static void the_log_warns_of_a_shortened_time(void **state) {
+    struct world *w = (struct world *)*state;
+    static const struct {
+        const char *before, *after, *line;
+    } cases[] = {
+        {LIFE("60"), LIFE("15"),
+         "level=warning msg=\"time_to_live was shortened: if this server restarts within the old "
+         "time, more than the limit may be held\" template=l old_seconds=60 limit=s\n"},
+        {LEASES("60", ""), LEASES("20", ""),
+         "level=warning msg=\"lease_length was shortened: if this server restarts within the old "
+         "time, more than the capacity may be in use\" template=d old_seconds=60\n"},
+        {LEASES("60", ""), LEASES("20", ",\"learning_mode_duration\":60"), NULL},
+        {LEASES("20", ""), LEASES("60", ""), NULL},
+        {LIFE("15"), LIFE("60"), NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        doorman_config *last = config_of(cases[i].before, "");
+        doorman_config *now = config_of(cases[i].after, "");
+        load(w, last, now, "");
+        int found = logged(w, cases[i].line ? cases[i].line : "shortened");
+        if (found != (cases[i].line != NULL)) fail_msg("case %zu: %d lines", i, found);
         doorman_config_destroy(now);
         doorman_config_destroy(last);
     }
@@ -246,7 +307,7 @@ static void a_refused_configuration_is_logged_with_its_error(void **state) {
     struct world *w = (struct world *)*state;
     w->settings.config = "file";
     snprintf(w->service.last_load.error, sizeof w->service.last_load.error, "wrong");
-    server_report_config(&w->service, NULL);
+    server_report_config(&w->service, NULL, NULL);
     assert_int_equal(logged(w, "level=error msg=\"configuration refused; the last one stays in "
                                "force\" file=file error=wrong\n"),
                      1);
@@ -294,6 +355,23 @@ static void the_log_says_how_long_learning_lasts(void **state) {
     assert_int_equal(logged(w, ENDED "63.0 resources=0 holders=0\n"), 1);
     server_report_learning(&w->service, LEARNING_OF_MASTER, 164 * SECOND);
     assert_int_equal(logged(w, ""), 0);
+    server_destroy(w, config);
+}
+
+/* R8: a template that has only limits of permits has no leases, so nothing is learned for it. */
+static void the_log_names_the_learning_time_of_the_leases_that_exist(void **state) {
+    struct world *w = (struct world *)*state;
+    doorman_config *config =
+        config_of("{\"identifier_glob\": \"a\", \"capacity\": 1, \"algorithm\": "
+                  "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 30}}, {\"identifier_glob\": \"b\", "
+                  "\"limits\": [{\"name\": \"l\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, "
+                  "\"size\": 1}]}",
+                  "");
+    const doorman_server_options options = {.node = "n", .config = config, .seed = {1, 2}};
+    assert_int_equal(doorman_server_create(&w->service.server, &options, NULL, 0), DOORMAN_OK);
+    set_master(w, DOORMAN_NEVER, 0);
+    server_report_learning(&w->service, LEARNING_OF_MASTER, 0);
+    assert_int_equal(logged(w, STARTS "31.5 resources=0 holders=0\n"), 1);
     server_destroy(w, config);
 }
 
@@ -435,6 +513,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_refused_message_is_logged_with_its_method_and_field),
         TEST(a_message_without_a_method_is_logged_with_its_error),
+        TEST(a_warning_counts_the_counters_that_a_change_drops),
+        TEST(the_log_warns_of_a_shortened_time),
         TEST(each_method_has_a_line_of_its_own_once_a_minute),
         TEST(debug_logs_every_message),
         TEST(the_log_says_what_a_new_configuration_changes),
@@ -445,6 +525,7 @@ int main(void) {
         TEST(a_refused_configuration_is_logged_with_its_error),
         TEST(equal_configurations_have_equal_hashes),
         TEST(the_log_says_how_long_learning_lasts),
+        TEST(the_log_names_the_learning_time_of_the_leases_that_exist),
         TEST(learning_that_a_lost_mastership_cuts_short_has_no_end),
         TEST(the_log_says_that_a_configuration_causes_learning),
         TEST(the_log_says_how_long_the_parent_did_not_answer),

@@ -95,6 +95,7 @@ typedef struct holder {
     doorman_lease has;
     double outstanding;
     int priority;
+    bool is_server;
     char node[16];
 } holder;
 
@@ -107,6 +108,7 @@ static doorman_status request_resource(world *w, const char *resource_id, const 
                                              .wants = &demand,
                                              .wants_count = 1};
     const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
+                                     .is_server = h->is_server,
                                      .holder_id = h->id,
                                      .items = &item_request,
                                      .item_count = 1};
@@ -988,6 +990,52 @@ static void after_a_cut_a_learning_server_commits_only_what_fits(void **state) {
         assert_exact(item_response.gets.committed, fits[i]);
     }
     assert_exact(read_resource(w).committed, 50);
+    world_stop(w);
+}
+
+/* R5: after a cut, what a holder uses does not let its lease grow while the leases do not fit. */
+static void no_lease_grows_while_the_leases_do_not_fit(void **state) {
+    (void)state;
+    world *w = world_start(300, NULL);
+    holder a = {.id = "a", .wants = 150, .outstanding = 150};
+    holder b = {.id = "b", .wants = 150, .outstanding = 150};
+    assert_exact(request_capacity(w, &a), 150);
+    assert_exact(request_capacity(w, &b), 150);
+    reload(w, config_of(100, NULL));
+    w->now += 6 * SECOND;
+    a.wants = 10;
+    assert_exact(request_capacity(w, &a), 10);
+    w->now += 6 * SECOND;
+    a.wants = 1000;
+    assert_exact(request_capacity(w, &a), 10); /* its target is 50, but b still has 150 */
+    b.wants = 1000;
+    assert_exact(request_capacity(w, &b), 50);
+    w->now += 6 * SECOND;
+    assert_exact(request_capacity(w, &a), 50);
+    assert_exact(read_resource(w).committed, 300);
+    world_stop(w);
+}
+
+/* R5, R6: a child node reports more in use than the leases that a new master could grant. It is
+ * committed, but it is no lease. So the lease of the child does not grow at the expense of another
+ * lease, even if that lease was made smaller and its holder has not received the smaller one. */
+static void what_a_child_uses_without_a_lease_is_no_room_for_a_lease(void **state) {
+    (void)state;
+    world *w = world_start(100, &learns);
+    const doorman_lease old = {.id = 5, .node = "root", .capacity = 70, .expires_in = 60 * SECOND};
+    holder a = {.id = "a", .is_server = true, .wants = 70, .outstanding = 70, .has = old};
+    holder b = {.id = "b", .is_server = true, .wants = 70, .outstanding = 60, .has = old};
+    w->now += 3 * SECOND;
+    assert_exact(request_capacity(w, &a), 70);
+    assert_exact(request_capacity(w, &b), 30);
+    assert_exact(read_resource(w).committed, 130);
+    w->now += 60 * SECOND; /* the server has learned */
+    a.wants = 20;
+    holder copy = a;
+    assert_exact(request_capacity(w, &copy), 20); /* the response is lost, so a still has 70 */
+    b.wants = 1000;
+    assert_exact(request_capacity(w, &b), 30);
+    assert_exact(read_resource(w).committed, 130);
     world_stop(w);
 }
 
@@ -2144,6 +2192,8 @@ int main(void) {
         cmocka_unit_test(units_in_use_without_a_lease_are_not_committed),
         cmocka_unit_test(a_response_says_how_much_of_the_claim_stays_committed),
         cmocka_unit_test(after_a_cut_a_learning_server_commits_only_what_fits),
+        cmocka_unit_test(no_lease_grows_while_the_leases_do_not_fit),
+        cmocka_unit_test(what_a_child_uses_without_a_lease_is_no_room_for_a_lease),
         cmocka_unit_test(a_release_names_its_lease),
         cmocka_unit_test(the_refresh_interval_is_at_most_a_third_of_the_lease),
         cmocka_unit_test(short_leases_are_renewed_three_times_before_they_end),

@@ -295,6 +295,53 @@ static void a_first_request_through_a_node_gets_its_share_within_seconds(void **
     forest_stop(f);
 }
 
+/* Starts a client with a gauge whose wants follow use. */
+static forest_client *add_gauge(forest *f, int at) {
+    forest_client *m = add_client(f, at, 0, 1);
+    const doorman_resource_options gauge = {.resource_id = "db", .kind = DOORMAN_GAUGE};
+    doorman_client_close(m->resource, f->now);
+    assert_int_equal(doorman_client_open(&m->resource, m->client, &gauge, NULL, f->now),
+                     DOORMAN_OK);
+    return m;
+}
+
+/* K6, S3, T1: idle clients of a tree want nothing, and all nodes know them. The first call of such
+ * a client gets its unit within seconds, although nodes and clients ask only every 16 s. */
+static void the_first_unit_of_an_idle_client_comes_through_a_tree_within_seconds(void **state) {
+    (void)state;
+    const doorman_template all = {.identifier_glob = "*",
+                                  .capacity = 100,
+                                  .whole = true,
+                                  .has_algorithm = true,
+                                  .algorithm = {.decay_factor = 1}};
+    for (int levels = 1; levels <= 3; levels++) {
+        forest *f = forest_start(&all, 1);
+        doorman_server_resource resource;
+        int leaf = 0;
+        for (int i = 0; i < levels; i++) leaf = add_node(f, leaf);
+        for (int i = 0; i < 10; i++) add_gauge(f, leaf);
+        add_client(f, leaf, 0, 1);
+        run_for(f, 60, 100);
+        assert_exact(sum_leased(f), 0);
+        assert_true(resource_of(f, 0, &resource));
+        assert_exact(resource.wants, 0);
+        assert_exact(resource.subclients, 11);
+        for (size_t i = 0; i < 10; i++) {
+            if (i == 5) set_wants(f, 10, 30); /* the leaf is not idle any more */
+            run_for(f, 10 + (double)random_below(30), 100);
+            forest_client *m = &f->clients[i];
+            doorman_time start = f->now;
+            while (doorman_client_try(m->resource, 1, NULL, f->now) != DOORMAN_ALLOWED) {
+                run_for(f, 0.5, 100);
+                assert_true(f->now - start < 60 * SECOND);
+            }
+            if (f->now - start > (1 + 2 * levels) * SECOND)
+                fail_msg("%d levels: %g s", levels, (double)(f->now - start) / 1e9);
+        }
+        forest_stop(f);
+    }
+}
+
 /* T1: a spike under one leaf is met within seconds, although nodes ask every 8 s. */
 static void unmet_demand_is_sent_to_the_parent_early(void **state) {
     (void)state;
@@ -443,6 +490,37 @@ static void a_root_that_restarts_learns_from_its_children(void **state) {
     forest_stop(f);
 }
 
+/* S13: a node with leases that falls silent is reported once, with its last lease. A node that has
+ * no clients any more releases its leases, and is not reported. */
+static void a_child_whose_last_lease_expires_is_reported_once(void **state) {
+    (void)state;
+    const doorman_template both[] = {{.identifier_glob = "db", .capacity = 100},
+                                     {.identifier_glob = "*", .capacity = 100}};
+    forest *f = forest_start(both, 2);
+    int silent = add_node(f, 0), idle = add_node(f, 0);
+    add_client(f, silent, 40, 1);
+    forest_client *leaves = add_client(f, idle, 40, 1);
+    run_for(f, 200, 100);
+    const doorman_server *root = f->nodes[0].server;
+    assert_int_equal(doorman_server_lease_count(root, f->nodes[silent].name, true), 1);
+    assert_int_equal(doorman_server_lease_count(root, f->nodes[idle].name, true), 1);
+    assert_int_equal(doorman_server_lease_count(root, f->nodes[idle].name, false), 0);
+    doorman_client_close(leaves->resource, f->now);
+    leaves->resource = NULL;
+    run_for(f, 200, 100);
+    assert_int_equal(doorman_server_lease_count(root, f->nodes[idle].name, true), 0);
+    assert_int_equal(f->events[DOORMAN_EVENT_CHILD_ENDED], 0);
+    f->cut[silent] = true;
+    run_for(f, 40, 100);
+    assert_int_equal(f->events[DOORMAN_EVENT_CHILD_ENDED], 0);
+    run_for(f, 40, 100);
+    assert_int_equal(f->events[DOORMAN_EVENT_CHILD_ENDED], 1);
+    assert_int_equal(doorman_server_lease_count(root, f->nodes[silent].name, true), 0);
+    run_for(f, 100, 100);
+    assert_int_equal(f->events[DOORMAN_EVENT_CHILD_ENDED], 1);
+    forest_stop(f);
+}
+
 static double in_force(const forest *f, const forest_client *m) {
     doorman_resource_info info;
     doorman_client_read(m->resource, &info, f->now);
@@ -544,6 +622,34 @@ static void a_node_without_a_lease_answers_try_later(void **state) {
     f->cut[leaf] = false;
     run_for(f, 70, 100);
     assert_exact(leased(f, &f->clients[0]), 60);
+    forest_stop(f);
+}
+
+/* S6: the length of a node's lease does not change between two renewals, and is still known after
+ * the lease has ended. The lease of a node ends with that of its parent at the latest, so it can be
+ * shorter than lease_length. */
+static void the_length_of_a_nodes_lease_is_that_of_its_last_lease(void **state) {
+    (void)state;
+    forest *f = forest_start_one(100, fair);
+    int region = add_node(f, 0), leaf = add_node(f, region);
+    add_client(f, leaf, 60, 1);
+    doorman_server_resource last, resource = {.leased = false};
+    for (int i = 0; i < 60 && !resource.leased; i++, run_for(f, 1, 100)) {
+        if (resource_of(f, region, &resource) && !resource.leased) {
+            assert_true(resource.lease_length == 0);
+        }
+    }
+    run_for(f, 30, 100);
+    f->cut[region] = true;
+    run_for(f, 20, 100);
+    assert_true(resource_of(f, region, &last) && resource_of(f, leaf, &resource));
+    assert_true(last.lease_length > 59 * SECOND && last.lease_length <= 60 * SECOND);
+    assert_true(resource.lease_length < last.lease_length - 5 * SECOND);
+    for (int i = 0; i < 60 && (resource_of(f, region, &resource) && resource.leased); i++) {
+        run_for(f, 1, 100);
+    }
+    assert_true(!resource.leased && resource.lease_length == last.lease_length);
+    assert_true(resource_of(f, 0, &resource) && resource.lease_length == 0);
     forest_stop(f);
 }
 
@@ -2009,6 +2115,7 @@ static void grant_to_node(lone_node *n, double capacity, double committed,
     algorithm.handover = handover;
     assert_true(doorman_upstream_request(doorman_server_upstream(n->server), &request, n->now));
     const doorman_capacity_response item = {.resource_id = "db",
+                                            .outcome = DOORMAN_GRANTED,
                                             .gets = {.id = ++n->lease_count,
                                                      .node = "parent",
                                                      .capacity = capacity,
@@ -2213,6 +2320,7 @@ static void a_node_without_memory_keeps_the_last_texts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_first_request_through_a_node_gets_its_share_within_seconds),
+        cmocka_unit_test(the_first_unit_of_an_idle_client_comes_through_a_tree_within_seconds),
         cmocka_unit_test(unmet_demand_is_sent_to_the_parent_early),
         cmocka_unit_test(a_share_moves_from_leaf_to_leaf),
         cmocka_unit_test(the_refresh_interval_falls_by_half_a_level),
@@ -2221,10 +2329,12 @@ int main(void) {
         cmocka_unit_test(no_holder_grows_while_a_leaf_learns),
         cmocka_unit_test(a_leaf_says_when_it_stops_learning),
         cmocka_unit_test(a_root_that_restarts_learns_from_its_children),
+        cmocka_unit_test(a_child_whose_last_lease_expires_is_reported_once),
         cmocka_unit_test(clients_below_a_learning_root_are_answered_try_later),
         cmocka_unit_test(a_leaf_that_restarts_below_a_learning_root_answers_try_later_and_never_0),
         cmocka_unit_test(all_servers_can_restart_at_once),
         cmocka_unit_test(a_node_without_a_lease_answers_try_later),
+        cmocka_unit_test(the_length_of_a_nodes_lease_is_that_of_its_last_lease),
         cmocka_unit_test(a_node_releases_the_lease_that_no_client_wants),
         cmocka_unit_test(a_learning_node_releases_nothing),
         cmocka_unit_test(the_clients_of_a_node_without_its_parent_do_not_ask_more_and_more_often),

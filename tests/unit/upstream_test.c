@@ -93,6 +93,7 @@ static doorman_time next_request_at(world *w) {
 /* Returns a lease of 60 s with a refresh interval of 16 s, for item i of the last request. */
 static doorman_capacity_response granted_lease(world *w, size_t i, double capacity) {
     return (doorman_capacity_response){.resource_id = w->request.items[i].resource_id,
+                                       .outcome = DOORMAN_GRANTED,
                                        .gets = {.id = ++w->lease_id,
                                                 .node = "root",
                                                 .capacity = capacity,

@@ -151,17 +151,44 @@ static void a_problem_that_has_ended_is_not_logged_any_more(void **state) {
     assert_int_equal(logged(w, " count=1 key=k error=\"no answer\"\n"), 1);
 }
 
-/* The holder of this lease is the node itself, so the line does not name it. */
-static void a_lease_of_the_node_that_ends_is_logged_once_a_minute(void **state) {
+static void end_lease(struct world *w, const char *resource_id) {
+    const doorman_event event = {DOORMAN_EVENT_LEASE_ENDED, resource_id, "node", 1};
+    server_on_event(&w->service, &event);
+}
+
+/* The holder of these leases is the node itself, so the line does not name it. */
+static void leases_of_the_node_that_end_together_have_one_line(void **state) {
     struct world *w = (struct world *)*state;
-    const doorman_event event = {DOORMAN_EVENT_LEASE_ENDED, "db/orders", "node", 1};
-    for (int i = 0; i < 5; i++) warning_add_event(&w->service, &event, (100 + i) * SECOND);
-    assert_int_equal(logged(w, "level=warning msg=\"the lease from the parent has ended, so "
-                               "clients of this resource get no capacity\" count=1 "
-                               "resource=db/orders\n"),
+    end_lease(w, "db/orders");
+    end_lease(w, "db/order");
+    assert_int_equal(logged(w, ""), 0);
+    update(w, 100 * SECOND);
+    assert_int_equal(logged(w, "level=warning msg=\"leases from the parent have ended, so clients "
+                               "of these resources get no capacity\" count=2 "
+                               "resources=\"db/orders, db/order\"\n"),
                      1);
-    update(w, 160 * SECOND);
-    assert_int_equal(logged(w, " count=4 resource=db/orders\n"), 1);
+    for (int i = 0; i < 3; i++) end_lease(w, "late");
+    update(w, 101 * SECOND);
+    assert_int_equal(logged(w, ""), 0);
+    update(w, 110 * SECOND);
+    assert_int_equal(logged(w, " count=3 resources=late\n"), 1);
+    update(w, 1000 * SECOND);
+    assert_int_equal(logged(w, ""), 0);
+}
+
+static void the_line_about_very_many_leases_names_the_first(void **state) {
+    struct world *w = (struct world *)*state;
+    char id[16];
+    for (int i = 0; i < 1000; i++) {
+        snprintf(id, sizeof id, "db/%d", i);
+        end_lease(w, id);
+    }
+    update(w, 100 * SECOND);
+    assert_int_equal(logged(w, " count=1000 resources=\"db/0, db/1, db/2, "), 1);
+    for (int i = 0; i < 1000; i++) end_lease(w, "db/again");
+    end_lease(w, "db/other");
+    update(w, 200 * SECOND);
+    assert_int_equal(logged(w, " count=1001 resources=\"db/again, db/other\"\n"), 1);
 }
 
 /* Logs a refused peer with this IPv4 address and port. */
@@ -202,6 +229,31 @@ static void failed_handshakes_over_nng_are_counted_and_logged_once_a_minute(void
     assert_int_equal(*count, 8);
 }
 
+/* Permits come at any rate. A line describes the first event since the last line. */
+static void events_of_permits_are_logged_at_once_and_then_once_a_minute(void **state) {
+    struct world *w = (struct world *)*state;
+    doorman_permit_event event = {
+        .kind = DOORMAN_PERMIT_UNMATCHED, .resource_id = "Api", .key = ""};
+    server_on_permit_event(&w->service, &event);
+    assert_int_equal(logged(w, "matches\" count=1 resource=Api\n"), 1);
+    for (int i = 0; i < 100; i++) {
+        event.resource_id = i ? "other" : "Apo";
+        server_on_permit_event(&w->service, &event);
+    }
+    event = (doorman_permit_event){
+        .kind = DOORMAN_PERMIT_KEY_EVICTED, .resource_id = "r", .key = "k", .limit = "m"};
+    server_on_permit_event(&w->service, &event); /* it was fresh */
+    assert_int_equal(logged(w, ""), 0);
+    event.amount = 0.25;
+    server_on_permit_event(&w->service, &event);
+    assert_int_equal(logged(w, "starts again\" count=1 limit=m resource=r key=k used=0.25\n"), 1);
+    server_on_permit_event(&w->service, &event);
+    update(w, doorman_clock() + 60 * SECOND);
+    assert_int_equal(logged(w, " count=100 resource=Apo\n"), 1);
+    update(w, doorman_clock() + 200 * SECOND);
+    assert_int_equal(logged(w, ""), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, log_setup, log_teardown)
 
 int main(void) {
@@ -213,9 +265,11 @@ int main(void) {
         TEST(a_new_suspect_takes_the_place_of_the_oldest),
         TEST(a_line_about_several_events_describes_the_last),
         TEST(a_problem_that_has_ended_is_not_logged_any_more),
-        TEST(a_lease_of_the_node_that_ends_is_logged_once_a_minute),
+        TEST(leases_of_the_node_that_end_together_have_one_line),
+        TEST(the_line_about_very_many_leases_names_the_first),
         TEST(a_line_about_peers_counts_their_hosts),
         TEST(failed_handshakes_over_nng_are_counted_and_logged_once_a_minute),
+        TEST(events_of_permits_are_logged_at_once_and_then_once_a_minute),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,754 @@
+/* Arguments that must not be NULL, for every public function. The last test compares the functions
+ * that this file calls with those that doorman.h declares. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DOORMAN_JSON
+#define DOORMAN_NNG
+#include "../../doorman.h"
+
+#include <cmocka.h>
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+#define REFUSED(call) assert_int_equal((call), DOORMAN_INVALID_ARGUMENT)
+
+/* The call is refused, and its error begins with the name of the argument. */
+#define NAMED(name, call)                                                                          \
+    do {                                                                                           \
+        doorman_error error = {""};                                                                \
+        REFUSED(call);                                                                             \
+        if (strncmp(error.text, name, sizeof name - 1) != 0)                                       \
+            fail_msg("line %d: \"%s\" does not begin with \"%s\"", __LINE__, error.text, name);    \
+    } while (0)
+
+/* ---- valid objects -------------------------------------------------------------------------- */
+
+static const doorman_permit_limit hourly = {
+    .name = "hourly",
+    .kind = DOORMAN_FIXED_WINDOW,
+    .figures = {.limit = 10, .has_limit = true, .window = DOORMAN_SECOND}};
+static const doorman_template everything = {.identifier_glob = "*",
+                                            .capacity = 100,
+                                            .has_limits = true,
+                                            .limits = &hourly,
+                                            .limit_count = 1};
+static const doorman_config_options config_options = {.templates = &everything,
+                                                      .template_count = 1};
+static const char *const addresses[] = {"tcp://127.0.0.1:1"};
+static const doorman_client_options client_options = {
+    .client_id = "client", .addresses = addresses, .address_count = 1, .seed = 1};
+static const doorman_resource_options resource_options = {.resource_id = "db", .wants = 1};
+static const doorman_permit_item item = {.resource_id = "db", .cost = 1};
+static const doorman_permit_request permit_request = {.items = &item, .item_count = 1};
+static const doorman_hold_request hold_request = {.client_id = "client", .id = 1, .request_id = 1};
+static const doorman_limit_options limit_options = {
+    .kind = DOORMAN_TOKEN_BUCKET, .rate = 1, .size = 1};
+
+static doorman_config *config_create(void) {
+    doorman_config *config = NULL;
+    assert_int_equal(doorman_config_create(&config, &config_options, NULL), DOORMAN_OK);
+    return config;
+}
+
+/* ---- configurations, shares, limiters, and the throttle -------------------------------------- */
+
+static void configurations_and_shares_refuse_null(void **state) {
+    (void)state;
+    doorman_config *config = config_create(), *out = NULL;
+    doorman_config_options read;
+    doorman_terms terms[DOORMAN_TERMS_MAX];
+    double amount;
+    NAMED("out: ", doorman_config_create(NULL, &config_options, &error));
+    NAMED("options: ", doorman_config_create(&out, NULL, &error));
+    NAMED("config: ", doorman_config_fits(NULL, false, &error));
+    doorman_config_read(config, NULL);
+    doorman_config_read(NULL, &read);
+    assert_int_equal(read.template_count, 0);
+    NAMED("demands: ", doorman_shares(NULL, 1, NULL, 1, &amount, NULL, NULL, &error));
+    NAMED("terms_count: ", doorman_shares(NULL, 1, NULL, 0, NULL, terms, NULL, &error));
+    doorman_config_destroy(NULL);
+    doorman_config_destroy(config);
+}
+
+/* A count without its array, and an element that is NULL. */
+static void arrays_of_a_configuration_must_be_there(void **state) {
+    (void)state;
+    static const char *const none[] = {NULL};
+    static const doorman_override no_keys = {.key_count = 1}, null_key = {none, 1, {.limit = 1}};
+    doorman_permit_limit limits[8];
+    doorman_template templates[12];
+    doorman_config_options options[3] = {config_options, config_options, config_options};
+    size_t count = 0;
+    for (size_t i = 0; i < COUNT(limits); i++) limits[i] = hourly;
+    for (size_t i = 0; i < COUNT(templates); i++) templates[i] = everything;
+    limits[count++].name = NULL;
+    limits[count++].key_count = 1;
+    limits[count].keys = none, limits[count++].key_count = 1;
+    limits[count++].override_count = 1;
+    limits[count].overrides = &no_keys, limits[count++].override_count = 1;
+    limits[count].overrides = &null_key, limits[count++].override_count = 1;
+    limits[count].kind = DOORMAN_TIERS, limits[count].figures = (doorman_figures){.tier_count = 1};
+    for (size_t i = 0; i <= count; i++) templates[i].limits = &limits[i];
+    templates[count + 1].limits = NULL;
+    templates[count + 2].identifier_glob = NULL;
+    for (size_t i = 0; i < count + 3; i++) {
+        const doorman_config_options one = {.templates = &templates[i], .template_count = 1};
+        doorman_config *out = NULL;
+        if (doorman_config_create(&out, &one, NULL) != DOORMAN_INVALID_ARGUMENT)
+            fail_msg("template %zu is accepted", i);
+    }
+    options[0].templates = NULL;
+    options[1].shadow_count = 1;
+    options[2].shadow = none, options[2].shadow_count = 1;
+    for (size_t i = 0; i < COUNT(options); i++) {
+        doorman_config *out = NULL;
+        REFUSED(doorman_config_create(&out, &options[i], NULL));
+    }
+}
+
+static void limiters_refuse_null(void **state) {
+    (void)state;
+    doorman_limit limit;
+    doorman_limiter limiter;
+    doorman_limiter_map *map = NULL;
+    doorman_result result;
+    const doorman_limiter_map_options map_options = {.limit = limit_options, .seed = {1, 2}};
+    NAMED("limit: ", doorman_limit_init(NULL, &limit_options, &error));
+    NAMED("options: ", doorman_limit_init(&limit, NULL, &error));
+    assert_int_equal(doorman_limit_init(&limit, &limit_options, NULL), DOORMAN_OK);
+    REFUSED(doorman_limiter_init(NULL, &limit, NULL, 0));
+    REFUSED(doorman_limiter_init(&limiter, NULL, NULL, 0));
+    assert_int_equal(doorman_limiter_init(&limiter, &limit, NULL, 0), DOORMAN_OK);
+    assert_int_equal(doorman_limiter_try(NULL, &limit, 1, &result, 0), DOORMAN_IMPOSSIBLE);
+    assert_int_equal(result.retry_after, DOORMAN_NEVER);
+    assert_int_equal(doorman_limiter_try(&limiter, NULL, 1, NULL, 0), DOORMAN_IMPOSSIBLE);
+    assert_int_equal(doorman_limiter_delay(NULL, &limit, 1, 0), DOORMAN_NEVER);
+    assert_int_equal(doorman_limiter_delay(&limiter, NULL, 1, 0), DOORMAN_NEVER);
+    REFUSED(doorman_limiter_release(NULL, &limit, 1));
+    REFUSED(doorman_limiter_release(&limiter, NULL, 1));
+    NAMED("out: ", doorman_limiter_map_create(NULL, &map_options, &error));
+    NAMED("options: ", doorman_limiter_map_create(&map, NULL, &error));
+    assert_int_equal(doorman_limiter_map_create(&map, &map_options, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_limiter_map_try(NULL, "a", 1, 1, NULL, 0), DOORMAN_IMPOSSIBLE);
+    assert_int_equal(doorman_limiter_map_try(map, NULL, 1, 1, &result, 0), DOORMAN_IMPOSSIBLE);
+    assert_int_equal(doorman_limiter_map_try(map, NULL, 0, 1, NULL, 0), DOORMAN_ALLOWED);
+    REFUSED(doorman_limiter_map_release(NULL, "a", 1, 1));
+    REFUSED(doorman_limiter_map_release(map, NULL, 1, 1));
+    assert_false(doorman_limiter_map_reset(NULL, "a", 1));
+    assert_false(doorman_limiter_map_reset(map, NULL, 1));
+    assert_int_equal(doorman_limiter_map_sweep(NULL, 1, 0), 0);
+    doorman_limiter_map_destroy(NULL);
+    doorman_limiter_map_destroy(map);
+}
+
+static void a_throttle_refuses_null(void **state) {
+    (void)state;
+    const doorman_throttle_options options = {.queue_cost = 10};
+    const doorman_throttle_request request = {.id = 1};
+    doorman_throttle *throttle = NULL;
+    doorman_throttle_refusal refusal;
+    doorman_throttle_counters counters;
+    doorman_overload_report report;
+    uint64_t id;
+    NAMED("out: ", doorman_throttle_create(NULL, &options, &error));
+    NAMED("options: ", doorman_throttle_create(&throttle, NULL, &error));
+    assert_int_equal(doorman_throttle_create(&throttle, &options, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_throttle_offer(NULL, &request, NULL, 0), DOORMAN_THROTTLE_REFUSED);
+    assert_int_equal(doorman_throttle_offer(throttle, NULL, &refusal, 0), DOORMAN_THROTTLE_REFUSED);
+    assert_int_equal(refusal.reason, DOORMAN_THROTTLE_BAD_REQUEST);
+    assert_int_equal(doorman_throttle_offer(throttle, &request, NULL, 0), DOORMAN_THROTTLE_TAKEN);
+    assert_false(doorman_throttle_next(NULL, &id, 0) || doorman_throttle_next(throttle, NULL, 0));
+    assert_false(doorman_throttle_finish(NULL, 1, 1, 0));
+    doorman_throttle_update(NULL, 0);
+    assert_int_equal(doorman_throttle_due(NULL), DOORMAN_NEVER);
+    assert_false(doorman_throttle_next_refused(NULL, &refusal));
+    assert_false(doorman_throttle_next_refused(throttle, NULL));
+    doorman_throttle_read(throttle, NULL);
+    doorman_throttle_read(NULL, &counters);
+    assert_int_equal(counters.offered, 0);
+    doorman_throttle_report(throttle, 0, NULL, 0);
+    doorman_throttle_report(NULL, 0, &report, 0);
+    assert_int_equal(report.interval, 0);
+    doorman_retry_budget_init(NULL);
+    doorman_retry_budget_first_try(NULL);
+    assert_false(doorman_retry_budget_retry(NULL));
+    doorman_throttle_destroy(NULL);
+    doorman_throttle_destroy(throttle);
+}
+
+/* ---- servers, elections and permits ---------------------------------------------------------- */
+
+static void a_server_refuses_null(void **state) {
+    (void)state;
+    doorman_config *config = config_create();
+    doorman_server_options options = {.node = "root", .config = config, .seed = {1, 2}};
+    const char *const none[] = {NULL};
+    const doorman_request request = {.method = DOORMAN_DISCOVERY};
+    doorman_server *server = NULL;
+    doorman_response response;
+    doorman_cursor cursor = {0, false};
+    doorman_server_resource resource;
+    doorman_server_lease lease;
+    NAMED("out: ", doorman_server_create(NULL, &options, &error, 0));
+    NAMED("options: ", doorman_server_create(&server, NULL, &error, 0));
+    assert_int_equal(doorman_server_create(&server, &options, NULL, 0), DOORMAN_OK);
+    REFUSED(doorman_server_configure(NULL, config, 0));
+    REFUSED(doorman_server_configure(server, NULL, 0));
+    REFUSED(doorman_server_set_master(NULL, &(doorman_mastership){.until = 1}, 0));
+    REFUSED(doorman_server_set_master(server, NULL, 0));
+    doorman_server_set_epoch(NULL, 0, 0);
+    assert_null(doorman_server_permits(NULL));
+    assert_null(doorman_server_upstream(NULL));
+    NAMED("server: ", doorman_server_handle(NULL, &request, &response, &error, 0));
+    NAMED("request: ", doorman_server_handle(server, NULL, &response, &error, 0));
+    NAMED("response: ", doorman_server_handle(server, &request, NULL, &error, 0));
+    assert_false(doorman_server_next_resource(NULL, &cursor, &resource, 0));
+    assert_false(doorman_server_next_resource(server, NULL, &resource, 0));
+    assert_false(doorman_server_next_resource(server, &cursor, NULL, 0));
+    assert_false(doorman_server_next_lease(NULL, "db", &cursor, &lease, 0));
+    assert_false(doorman_server_next_lease(server, NULL, &cursor, &lease, 0));
+    assert_false(doorman_server_next_lease(server, "db", NULL, &lease, 0));
+    assert_false(doorman_server_next_lease(server, "db", &cursor, NULL, 0));
+    assert_false(doorman_server_find(NULL, "db", &resource, 0));
+    assert_false(doorman_server_find(server, NULL, &resource, 0));
+    assert_false(doorman_server_find(server, "db", NULL, 0));
+    assert_int_equal(doorman_server_learns_until(NULL, 0), 0);
+    assert_int_equal(doorman_server_lease_count(NULL, "a", false), 0);
+    assert_int_equal(doorman_server_lease_count(server, NULL, false), 0);
+    doorman_server_destroy(NULL);
+    doorman_server_destroy(server);
+    options.node = NULL;
+    NAMED("node: ", doorman_server_create(&server, &options, &error, 0));
+    options.node = "root", options.config = NULL;
+    NAMED("config: ", doorman_server_create(&server, &options, &error, 0));
+    options.parent_count = 1;
+    NAMED("addresses: ", doorman_server_create(&server, &options, &error, 0));
+    options.parents = none;
+    NAMED("addresses[0]: ", doorman_server_create(&server, &options, &error, 0));
+    doorman_config_destroy(config);
+}
+
+/* The counts of a message without its arrays, and the parts of its elements. */
+static void a_message_without_its_arrays_is_refused(void **state) {
+    (void)state;
+    doorman_config *config = config_create();
+    const doorman_server_options options = {.node = "root", .config = config, .seed = {1, 2}};
+    const doorman_mastership master = {.address = "here", .until = DOORMAN_NEVER};
+    const doorman_capacity_request items[] = {{.wants_count = 1},
+                                              {.resource_id = "db"},
+                                              {.resource_id = "db", .wants_count = 1},
+                                              {.resource_id = "db", .has = {.id = 1}}};
+    const doorman_permit_request permits[] = {
+        {.item_count = 1}, {.items = &(doorman_permit_item){.cost = 1}, .item_count = 1}};
+    const doorman_permit_entry entry = {.cost = 1};
+    const doorman_hold_request holds[] = {{.id = 1, .amount_count = 1}, {.id = 1, .item_count = 1}};
+    const char *const none[] = {NULL};
+    const doorman_request requests[] = {
+        {.method = DOORMAN_GET_CAPACITY, .item_count = 1, .holder_id = "a"},
+        {.method = DOORMAN_GET_CAPACITY, .items = &items[1], .item_count = 1},
+        {.method = DOORMAN_GET_CAPACITY, .items = &items[0], .item_count = 1, .holder_id = "a"},
+        {.method = DOORMAN_GET_CAPACITY, .items = &items[1], .item_count = 1, .holder_id = "a"},
+        {.method = DOORMAN_GET_CAPACITY, .items = &items[2], .item_count = 1, .holder_id = "a"},
+        {.method = DOORMAN_GET_CAPACITY, .items = &items[3], .item_count = 1, .holder_id = "a"},
+        {.method = DOORMAN_RELEASE_CAPACITY, .item_count = 1, .holder_id = "a"},
+        {.method = DOORMAN_RELEASE_CAPACITY, .items = items, .item_count = 1, .holder_id = "a"},
+        {.method = DOORMAN_REPORT_OVERLOAD, .item_count = 1, .holder_id = "a"},
+        {.method = DOORMAN_REPORT_OVERLOAD, .items = items, .item_count = 1, .holder_id = "a"},
+        {.method = DOORMAN_GET_CAPACITY, .is_server = true, .holder_id = "a", .path_count = 1},
+        {.method = DOORMAN_GET_CAPACITY,
+         .is_server = true,
+         .holder_id = "a",
+         .path = none,
+         .path_count = 1},
+        {.method = DOORMAN_ACQUIRE, .holder_id = "a", .permit_count = 1},
+        {.method = DOORMAN_ACQUIRE, .holder_id = "a", .permits = &permits[0], .permit_count = 1},
+        {.method = DOORMAN_ACQUIRE, .holder_id = "a", .permits = &permits[1], .permit_count = 1},
+        {.method = DOORMAN_REPORT, .holder_id = "a", .entry_count = 1},
+        {.method = DOORMAN_REPORT, .holder_id = "a", .entries = &entry, .entry_count = 1},
+        {.method = DOORMAN_INSPECT, .entry_count = 1},
+        {.method = DOORMAN_INSPECT, .entries = &entry, .entry_count = 1},
+        {.method = DOORMAN_RESET, .entry_count = 1},
+        {.method = DOORMAN_RESET, .entries = &entry, .entry_count = 1},
+        {.method = DOORMAN_RENEW, .holder_id = "a", .hold_count = 1},
+        {.method = DOORMAN_RENEW, .holder_id = "a", .holds = &holds[1], .hold_count = 1},
+        {.method = DOORMAN_RELEASE, .holder_id = "a", .holds = &holds[0], .hold_count = 1},
+        {.method = DOORMAN_TRANSFER, .holder_id = "a", .holds = &holds[0], .hold_count = 1},
+        {.method = DOORMAN_SEIZE, .hold_count = 1, .holder_id = "a"}};
+    doorman_server *server = NULL;
+    assert_int_equal(doorman_server_create(&server, &options, NULL, 0), DOORMAN_OK);
+    assert_int_equal(doorman_server_set_master(server, &master, 0), DOORMAN_OK);
+    for (size_t i = 0; i < COUNT(requests); i++) {
+        doorman_response response;
+        doorman_error error = {""};
+        doorman_status status =
+            doorman_server_handle(server, &requests[i], &response, &error, DOORMAN_SECOND);
+        if (status != DOORMAN_INVALID_ARGUMENT) fail_msg("request %zu: %s", i, error.text);
+    }
+    doorman_server_destroy(server);
+    doorman_config_destroy(config);
+}
+
+static void an_election_refuses_null(void **state) {
+    (void)state;
+    const doorman_election_options options = {.address = "here"};
+    doorman_election election;
+    doorman_election_call call;
+    doorman_mastership mastership;
+    NAMED("election: ", doorman_election_init(NULL, &options, &error, 0));
+    NAMED("options: ", doorman_election_init(&election, NULL, &error, 0));
+    NAMED("address: ",
+          doorman_election_init(&election, &(doorman_election_options){.ttl = 0}, &error, 0));
+    assert_int_equal(doorman_election_init(&election, &options, NULL, 0), DOORMAN_OK);
+    assert_false(doorman_election_next(&election, NULL, 0));
+    assert_false(doorman_election_next(NULL, &call, 0));
+    assert_int_equal(call.due, DOORMAN_NEVER);
+    REFUSED(doorman_election_answered(NULL, 1, NULL, 0));
+    assert_int_equal(doorman_election_mastership(&election, NULL, 0), DOORMAN_NO_MASTER);
+    assert_int_equal(doorman_election_mastership(NULL, &mastership, 0), DOORMAN_NO_MASTER);
+    doorman_election_resign(NULL, 0);
+}
+
+static void decisions_refuse_null(void **state) {
+    (void)state;
+    doorman_config *config = config_create();
+    doorman_permits_options options = {.config = config, .seed = {1, 2}};
+    doorman_permits *permits = NULL;
+    doorman_permit permit;
+    double charged;
+    const doorman_permit_request no_items = {.item_count = 1};
+    const doorman_permit_request no_resource = {.items = &(doorman_permit_item){.cost = 1},
+                                                .item_count = 1};
+    NAMED("out: ", doorman_permits_create(NULL, &options, &error, 0, 0));
+    NAMED("options: ", doorman_permits_create(&permits, NULL, &error, 0, 0));
+    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0, 0), DOORMAN_OK);
+    REFUSED(doorman_permits_configure(NULL, config));
+    REFUSED(doorman_permits_configure(permits, NULL));
+    NAMED("permits: ", doorman_permits_acquire(NULL, &permit_request, &permit, &error, 0, 0));
+    NAMED("request: ", doorman_permits_acquire(permits, NULL, &permit, &error, 0, 0));
+    NAMED("out: ", doorman_permits_acquire(permits, &permit_request, NULL, &error, 0, 0));
+    NAMED("item: ", doorman_permits_acquire(permits, &no_items, &permit, &error, 0, 0));
+    NAMED("item[0].resource_id: ",
+          doorman_permits_acquire(permits, &no_resource, &permit, &error, 0, 0));
+    NAMED("permits: ", doorman_permits_report(NULL, "db", "", 1, &charged, &error, 0, 0));
+    NAMED("resource_id: ", doorman_permits_report(permits, NULL, "", 1, &charged, &error, 0, 0));
+    NAMED("charged: ", doorman_permits_report(permits, "db", "", 1, NULL, &error, 0, 0));
+    assert_int_equal(doorman_permits_report(permits, "db", NULL, 1, &charged, NULL, 0, 0),
+                     DOORMAN_OK);
+    NAMED("permits: ", doorman_permits_inspect(NULL, "db", NULL, &permit, &error, 0, 0));
+    NAMED("resource_id: ", doorman_permits_inspect(permits, NULL, NULL, &permit, &error, 0, 0));
+    NAMED("out: ", doorman_permits_inspect(permits, "db", NULL, NULL, &error, 0, 0));
+    NAMED("permits: ", doorman_permits_reset(NULL, "db", NULL, NULL, NULL, &error));
+    NAMED("resource_id: ", doorman_permits_reset(permits, NULL, NULL, NULL, NULL, &error));
+    NAMED("permits: ", doorman_permits_ban(NULL, "db", NULL, 1, &error, 0, 0));
+    NAMED("resource_id: ", doorman_permits_ban(permits, NULL, NULL, 1, &error, 0, 0));
+    doorman_permits_destroy(NULL);
+    doorman_permits_destroy(permits);
+    options.config = NULL;
+    NAMED("config: ", doorman_permits_create(&permits, &options, &error, 0, 0));
+    doorman_config_destroy(config);
+}
+
+static void the_state_of_permits_refuses_null(void **state) {
+    (void)state;
+    doorman_config *config = config_create();
+    const doorman_permits_options options = {.config = config, .seed = {1, 2}};
+    doorman_permits *permits = NULL;
+    doorman_permits_info info;
+    doorman_permits_limit limit;
+    doorman_permits_top top;
+    doorman_cursor cursor = {0, false};
+    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0, 0), DOORMAN_OK);
+    assert_int_equal(doorman_permits_due(NULL), DOORMAN_NEVER);
+    doorman_permits_update(NULL, 0, 0);
+    doorman_permits_read(permits, NULL);
+    doorman_permits_read(NULL, &info);
+    assert_int_equal(info.bytes, 0);
+    assert_false(doorman_permits_next_limit(NULL, &cursor, &limit));
+    assert_false(doorman_permits_next_limit(permits, NULL, &limit));
+    assert_false(doorman_permits_next_limit(permits, &cursor, NULL));
+    assert_false(doorman_permits_next_top(NULL, 0, DOORMAN_TOP_GRANTED, &cursor, &top, 0));
+    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, NULL, &top, 0));
+    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_GRANTED, &cursor, NULL, 0));
+    assert_false(doorman_permits_next_top(permits, 0, DOORMAN_TOP_COUNT, &cursor, &top, 0));
+    doorman_permits_destroy(permits);
+    doorman_config_destroy(config);
+}
+
+static void holds_refuse_null(void **state) {
+    (void)state;
+    static doorman_status (*const calls[])(
+        doorman_permits *, const doorman_hold_request *, doorman_hold *, doorman_error *,
+        doorman_time, doorman_time) = {doorman_permits_renew, doorman_permits_release,
+                                       doorman_permits_transfer, doorman_permits_seize};
+    doorman_config *config = config_create();
+    const doorman_permits_options options = {.config = config, .seed = {1, 2}};
+    doorman_permits *permits = NULL;
+    doorman_hold hold;
+    doorman_permit permit;
+    doorman_permits_hold held;
+    doorman_permits_wait wait;
+    doorman_cursor cursor = {0, false};
+    uint64_t ticket;
+    doorman_hold_request request = hold_request;
+    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0, 0), DOORMAN_OK);
+    for (size_t i = 0; i < COUNT(calls); i++) {
+        NAMED("permits: ", calls[i](NULL, &request, &hold, &error, 0, 0));
+        NAMED("request: ", calls[i](permits, NULL, &hold, &error, 0, 0));
+        NAMED("out: ", calls[i](permits, &request, NULL, &error, 0, 0));
+        request.client_id = NULL;
+        NAMED("client_id: ", calls[i](permits, &request, &hold, &error, 0, 0));
+        request = hold_request;
+    }
+    request.amount_count = 1, request.request_id = 0;
+    NAMED("amounts: ", doorman_permits_release(permits, &request, &hold, &error, 0, 0));
+    request.request_id = 1;
+    NAMED("amounts: ", doorman_permits_transfer(permits, &request, &hold, &error, 0, 0));
+    request.amount_count = 0, request.item_count = 1, request.request_id = 0;
+    NAMED("items: ", doorman_permits_renew(permits, &request, &hold, &error, 0, 0));
+    assert_int_equal(doorman_permits_cancel(NULL, 1, 0, 0), 0);
+    assert_false(doorman_permits_next_decision(NULL, &ticket, &permit));
+    assert_false(doorman_permits_next_decision(permits, NULL, &permit));
+    assert_false(doorman_permits_next_decision(permits, &ticket, NULL));
+    assert_false(doorman_permits_next_hold(NULL, &cursor, &held));
+    assert_false(doorman_permits_next_hold(permits, NULL, &held));
+    assert_false(doorman_permits_next_hold(permits, &cursor, NULL));
+    assert_false(doorman_permits_next_wait(NULL, &cursor, &wait));
+    assert_false(doorman_permits_next_wait(permits, NULL, &wait));
+    assert_false(doorman_permits_next_wait(permits, &cursor, NULL));
+    doorman_permits_destroy(permits);
+    doorman_config_destroy(config);
+}
+
+/* ---- clients --------------------------------------------------------------------------------- */
+
+static void a_client_refuses_null(void **state) {
+    (void)state;
+    const char *const none[] = {NULL};
+    doorman_client_options options = client_options;
+    doorman_client *client = NULL;
+    doorman_client_resource *resource = NULL;
+    doorman_resource_info info;
+    doorman_request request;
+    const doorman_response response = {.method = DOORMAN_GET_CAPACITY, .is_master = true};
+    NAMED("out: ", doorman_client_create(NULL, &options, &error, 0));
+    NAMED("options: ", doorman_client_create(&client, NULL, &error, 0));
+    assert_int_equal(doorman_client_create(&client, &options, NULL, 0), DOORMAN_OK);
+    assert_null(doorman_client_upstream(NULL));
+    NAMED("out: ", doorman_client_open(NULL, client, &resource_options, &error, 0));
+    NAMED("client: ", doorman_client_open(&resource, NULL, &resource_options, &error, 0));
+    NAMED("options: ", doorman_client_open(&resource, client, NULL, &error, 0));
+    NAMED("resource_id: ", doorman_client_open(&resource, client,
+                                               &(doorman_resource_options){.wants = 1}, &error, 0));
+    assert_int_equal(doorman_client_open(&resource, client, &resource_options, NULL, 0),
+                     DOORMAN_OK);
+    doorman_client_close(NULL, 0);
+    REFUSED(doorman_client_set_wants(NULL, 1, 0));
+    REFUSED(doorman_client_report_overload(NULL, &(doorman_overload_report){.interval = 0}, 0));
+    REFUSED(doorman_client_report_overload(resource, NULL, 0));
+    doorman_client_read(resource, NULL, 0);
+    doorman_client_read(NULL, &info, 0);
+    assert_null(info.resource_id);
+    assert_int_equal(doorman_client_try(NULL, 1, NULL, 0), DOORMAN_IMPOSSIBLE);
+    REFUSED(doorman_client_release(NULL, 1));
+    doorman_upstream *upstream = doorman_client_upstream(client);
+    assert_int_equal(doorman_upstream_due(NULL), DOORMAN_NEVER);
+    assert_false(doorman_upstream_request(upstream, NULL, 0));
+    assert_false(doorman_upstream_request(NULL, &request, 0));
+    assert_int_equal(request.sequence, 0);
+    REFUSED(doorman_upstream_response(NULL, 1, &response, 0));
+    REFUSED(doorman_upstream_response(upstream, 1, NULL, 0));
+    doorman_upstream_failed(NULL, 1, 0);
+    doorman_client_destroy(NULL);
+    doorman_client_destroy(client);
+    options.client_id = NULL;
+    NAMED("client_id: ", doorman_client_create(&client, &options, &error, 0));
+    options.client_id = "client", options.addresses = NULL;
+    NAMED("addresses: ", doorman_client_create(&client, &options, &error, 0));
+    options.addresses = none;
+    NAMED("addresses[0]: ", doorman_client_create(&client, &options, &error, 0));
+}
+
+/* A response with counts but without arrays changes nothing. */
+static void a_response_without_its_arrays_is_refused(void **state) {
+    (void)state;
+    const doorman_capacity_response terms = {
+        .resource_id = "db", .outcome = DOORMAN_GRANTED, .terms_count = 1};
+    const doorman_capacity_response none = {.resource_id = NULL};
+    const doorman_response responses[] = {
+        {.method = DOORMAN_GET_CAPACITY, .is_master = true, .item_count = 1},
+        {.method = DOORMAN_GET_CAPACITY, .is_master = true, .items = &none, .item_count = 1},
+        {.method = DOORMAN_GET_CAPACITY, .is_master = true, .items = &terms, .item_count = 1}};
+    for (size_t i = 0; i < COUNT(responses); i++) {
+        doorman_client *client = NULL;
+        doorman_client_resource *resource = NULL;
+        doorman_request request;
+        assert_int_equal(doorman_client_create(&client, &client_options, NULL, 0), DOORMAN_OK);
+        assert_int_equal(doorman_client_open(&resource, client, &resource_options, NULL, 0),
+                         DOORMAN_OK);
+        doorman_upstream *upstream = doorman_client_upstream(client);
+        assert_true(doorman_upstream_request(upstream, &request, DOORMAN_SECOND));
+        if (doorman_upstream_response(upstream, request.sequence, &responses[i], DOORMAN_SECOND) !=
+            DOORMAN_INVALID_ARGUMENT)
+            fail_msg("response %zu is accepted", i);
+        doorman_client_destroy(client);
+    }
+}
+
+static void a_permit_client_refuses_null(void **state) {
+    (void)state;
+    doorman_permit_client *client = NULL;
+    doorman_upstream *lane;
+    doorman_acquired acquired;
+    doorman_held held;
+    doorman_permit_client_info info;
+    void *context;
+    const doorman_permit_request no_items = {.item_count = 1};
+    NAMED("out: ", doorman_permit_client_create(NULL, &client_options, &error, 0));
+    NAMED("options: ", doorman_permit_client_create(&client, NULL, &error, 0));
+    assert_int_equal(doorman_permit_client_create(&client, &client_options, NULL, 0), DOORMAN_OK);
+    assert_null(doorman_permit_client_upstream(NULL));
+    REFUSED(doorman_permit_client_add_lane(NULL, &lane));
+    REFUSED(doorman_permit_client_add_lane(client, NULL));
+    NAMED("client: ", doorman_permit_client_acquire(NULL, &permit_request, 1, NULL, &error, 0));
+    NAMED("request: ", doorman_permit_client_acquire(client, NULL, 1, NULL, &error, 0));
+    NAMED("item: ", doorman_permit_client_acquire(client, &no_items, 1, NULL, &error, 0));
+    NAMED("client: ", doorman_permit_client_report(NULL, "db", NULL, 1, &error, 0));
+    NAMED("resource_id: ", doorman_permit_client_report(client, NULL, NULL, 1, &error, 0));
+    assert_false(doorman_permit_client_next(NULL, &context, &acquired, 0));
+    assert_false(doorman_permit_client_next(client, NULL, &acquired, 0));
+    assert_false(doorman_permit_client_next(client, &context, NULL, 0));
+    NAMED("client: ", doorman_permit_client_release(NULL, &hold_request, &error, 0));
+    NAMED("request: ", doorman_permit_client_release(client, NULL, &error, 0));
+    NAMED("client: ", doorman_permit_client_transfer(NULL, &hold_request, 1, NULL, &error, 0));
+    NAMED("request: ", doorman_permit_client_transfer(client, NULL, 1, NULL, &error, 0));
+    NAMED("client: ", doorman_permit_client_seize(NULL, &hold_request, 1, NULL, &error, 0));
+    NAMED("request: ", doorman_permit_client_seize(client, NULL, 1, NULL, &error, 0));
+    doorman_permit_client_read_hold(client, 1, NULL);
+    doorman_permit_client_read_hold(NULL, 1, &held);
+    assert_true(held.gone);
+    assert_false(doorman_permit_client_next_change(NULL, &held, 0));
+    assert_false(doorman_permit_client_next_change(client, NULL, 0));
+    doorman_permit_client_kill_switch(NULL, true);
+    doorman_permit_client_read(client, NULL);
+    doorman_permit_client_read(NULL, &info);
+    assert_int_equal(info.messages, 0);
+    doorman_permit_client_destroy(NULL);
+    doorman_permit_client_destroy(client);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static void json_refuses_null(void **state) {
+    (void)state;
+    doorman_config *config = NULL;
+    doorman_buffer text = {NULL, 0, 0};
+    doorman_json_exchange exchange;
+    doorman_server *server = NULL;
+    const doorman_permit decision = {.granted = true};
+    const doorman_server_options options = {
+        .node = "leaf", .parents = addresses, .parent_count = 1, .seed = {1, 2}};
+    size_t count = 0;
+    memset(&exchange, 0, sizeof exchange);
+    assert_int_equal(doorman_server_create(&server, &options, NULL, 0), DOORMAN_OK);
+    NAMED("out: ", doorman_json_config(NULL, "{}", 2, &error));
+    NAMED("text: ", doorman_json_config(&config, NULL, 2, &error));
+    REFUSED(doorman_json_check_config(&config, "{}", 2, NULL, 0, NULL));
+    REFUSED(doorman_json_check_config(&config, "{}", 2, NULL, 1, &count));
+    REFUSED(doorman_json_check_config(&config, NULL, 2, NULL, 0, &count));
+    REFUSED(doorman_json_write_config(NULL, &text));
+    REFUSED(doorman_json_write_config(&config_options, NULL));
+    REFUSED(doorman_json_serve(NULL, "{}", 2, &text, 0, 0));
+    REFUSED(doorman_json_serve(server, "{}", 2, NULL, 0, 0));
+    REFUSED(doorman_json_serve(server, NULL, 2, &text, 0, 0));
+    REFUSED(doorman_json_exchange_read(NULL, "{}", 2));
+    REFUSED(doorman_json_exchange_read(&exchange, NULL, 2));
+    REFUSED(doorman_json_exchange_decide(NULL, server, 0));
+    REFUSED(doorman_json_exchange_decide(&exchange, NULL, 0));
+    REFUSED(doorman_json_exchange_settle(NULL, 1, &decision));
+    REFUSED(doorman_json_exchange_settle(&exchange, 1, NULL));
+    doorman_json_exchange_undo(NULL);
+    REFUSED(doorman_json_exchange_write(NULL, 0));
+    REFUSED(doorman_json_request(NULL, &text));
+    REFUSED(doorman_json_request(&(doorman_request){.method = DOORMAN_DISCOVERY}, NULL));
+    NAMED("upstream: ", doorman_json_response(NULL, 1, "{}", 2, &error, 0));
+    doorman_upstream *upstream = doorman_server_upstream(server);
+    NAMED("text: ", doorman_json_response(upstream, 1, NULL, 2, &error, 0));
+    doorman_json_exchange_uninit(NULL);
+    doorman_json_exchange_uninit(&exchange);
+    doorman_buffer_uninit(NULL);
+    doorman_buffer_uninit(&text);
+    doorman_server_destroy(server);
+}
+
+/* ---- agents ---------------------------------------------------------------------------------- */
+
+static void on_decided(void *context, doorman_status status, const doorman_acquired *acquired) {
+    (void)context, (void)status, (void)acquired;
+}
+
+static void on_wakeup(void *context) { (void)context; }
+
+/* The server need not run: nothing is sent before the check. */
+static void an_agent_refuses_null(void **state) {
+    (void)state;
+    doorman_agent *agent = NULL;
+    doorman_agent_info info;
+    doorman_acquired out;
+    doorman_held held;
+    NAMED("out: ", doorman_agent_start(NULL, &client_options, &error));
+    NAMED("options: ", doorman_agent_start(&agent, NULL, &error));
+    assert_int_equal(doorman_agent_start(&agent, &client_options, NULL), DOORMAN_OK);
+    REFUSED(doorman_agent_read_info(NULL, &info));
+    REFUSED(doorman_agent_read_info(agent, NULL));
+    REFUSED(doorman_agent_kill_switch(NULL, true));
+    NAMED("agent: ", doorman_agent_acquire(NULL, &permit_request, 1, &out, &error));
+    NAMED("request: ", doorman_agent_acquire(agent, NULL, 1, &out, &error));
+    NAMED("out: ", doorman_agent_acquire(agent, &permit_request, 1, NULL, &error));
+    NAMED("agent: ",
+          doorman_agent_acquire_async(NULL, &permit_request, 1, on_decided, NULL, &error));
+    NAMED("request: ", doorman_agent_acquire_async(agent, NULL, 1, on_decided, NULL, &error));
+    NAMED("on_decided: ",
+          doorman_agent_acquire_async(agent, &permit_request, 1, NULL, NULL, &error));
+    REFUSED(doorman_agent_release(NULL, 1));
+    assert_int_equal(doorman_agent_release(agent, 0), DOORMAN_OK);
+    NAMED("agent: ", doorman_agent_release_part(NULL, &hold_request, &error));
+    NAMED("request: ", doorman_agent_release_part(agent, NULL, &error));
+    NAMED("agent: ", doorman_agent_transfer(NULL, &hold_request, 1, &out, &error));
+    NAMED("request: ", doorman_agent_transfer(agent, NULL, 1, &out, &error));
+    NAMED("out: ", doorman_agent_transfer(agent, &hold_request, 1, NULL, &error));
+    NAMED("agent: ", doorman_agent_seize(NULL, &hold_request, 1, &out, &error));
+    NAMED("request: ", doorman_agent_seize(agent, NULL, 1, &out, &error));
+    NAMED("out: ", doorman_agent_seize(agent, &hold_request, 1, NULL, &error));
+    REFUSED(doorman_agent_read_hold(NULL, 1, &held));
+    REFUSED(doorman_agent_read_hold(agent, 1, NULL));
+    NAMED("agent: ", doorman_agent_report(NULL, "db", NULL, 1, &error));
+    NAMED("resource_id: ", doorman_agent_report(agent, NULL, NULL, 1, &error));
+    assert_int_equal(doorman_agent_shutdown(NULL), DOORMAN_OK);
+    assert_int_equal(doorman_agent_stop(NULL), DOORMAN_OK);
+    assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
+}
+
+static void a_resource_refuses_null(void **state) {
+    (void)state;
+    doorman_agent *agent = NULL;
+    doorman_resource *resource = NULL;
+    doorman_resource_info info;
+    const doorman_overload_report report = {.interval = 0};
+    assert_int_equal(doorman_agent_start(&agent, &client_options, NULL), DOORMAN_OK);
+    NAMED("out: ", doorman_resource_open(NULL, agent, &resource_options, &error));
+    NAMED("agent: ", doorman_resource_open(&resource, NULL, &resource_options, &error));
+    NAMED("options: ", doorman_resource_open(&resource, agent, NULL, &error));
+    assert_int_equal(doorman_resource_open(&resource, agent, &resource_options, NULL), DOORMAN_OK);
+    assert_int_equal(doorman_resource_try(NULL, 1, NULL), DOORMAN_IMPOSSIBLE);
+    REFUSED(doorman_resource_wait(NULL, 1, 0));
+    REFUSED(doorman_resource_release(NULL, 1));
+    assert_int_equal(doorman_resource_delay(NULL, 1), DOORMAN_NEVER);
+    REFUSED(doorman_resource_set_wants(NULL, 1));
+    REFUSED(doorman_resource_report_overload(NULL, &report));
+    REFUSED(doorman_resource_report_overload(resource, NULL));
+    REFUSED(doorman_resource_read(NULL, &info));
+    REFUSED(doorman_resource_read(resource, NULL));
+    assert_int_equal(doorman_resource_close(NULL), DOORMAN_OK);
+    assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
+}
+
+static void a_transport_refuses_null(void **state) {
+    (void)state;
+    doorman_client *client = NULL;
+    doorman_transport *transport = NULL;
+    assert_int_equal(doorman_client_create(&client, &client_options, NULL, 0), DOORMAN_OK);
+    doorman_upstream *upstream = doorman_client_upstream(client);
+    const doorman_tls key_alone = {.authority = "", .key = ""}, nothing = {.authority = NULL};
+    const doorman_transport_options wrong[] = {
+        {.on_wakeup = on_wakeup},
+        {.upstream = upstream},
+        {.upstream = upstream, .on_wakeup = on_wakeup, .tls = &nothing},
+        {.upstream = upstream, .on_wakeup = on_wakeup, .tls = &key_alone}};
+    const doorman_transport_options options = {.upstream = upstream, .on_wakeup = on_wakeup};
+    for (size_t i = 0; i < COUNT(wrong); i++)
+        REFUSED(doorman_transport_create(&transport, &wrong[i]));
+    REFUSED(doorman_transport_create(NULL, &options));
+    REFUSED(doorman_transport_create(&transport, NULL));
+    assert_int_equal(doorman_transport_create(&transport, &options), DOORMAN_OK);
+    REFUSED(doorman_transport_set_tls(NULL, &key_alone));
+    REFUSED(doorman_transport_set_tls(transport, NULL));
+    REFUSED(doorman_transport_set_tls(transport, &key_alone));
+    assert_false(doorman_transport_update(NULL, NULL, 0));
+    doorman_transport_send(NULL);
+    doorman_transport_destroy(NULL);
+    doorman_transport_destroy(transport);
+    doorman_client_destroy(client);
+}
+
+/* ---- the list is complete -------------------------------------------------------------------- */
+
+static char *read_file(const char *path) {
+    FILE *file = fopen(path, "rb");
+    if (!file) fail_msg("%s cannot be read", path);
+    size_t room = (size_t)4 << 20;
+    char *text = malloc(room);
+    assert_non_null(text);
+    text[fread(text, 1, room - 1, file)] = '\0';
+    fclose(file);
+    return text;
+}
+
+/* These functions have no pointers. */
+static const char *const without_pointers[] = {"doorman_status_name", "doorman_method_name",
+                                               "doorman_reason_name", "doorman_clock"};
+
+static bool has_pointers(const char *name, size_t bytes) {
+    for (size_t i = 0; i < COUNT(without_pointers); i++) {
+        if (strlen(without_pointers[i]) == bytes && !memcmp(without_pointers[i], name, bytes))
+            return false;
+    }
+    return true;
+}
+
+static void every_public_function_is_in_this_file(void **state) {
+    (void)state;
+    char *header = read_file("doorman.h"), *here = read_file("tests/unit/arguments_test.c");
+    size_t count = 0;
+    for (char *at = header; (at = strstr(at, "\nDOORMAN_API "));) {
+        at += strlen("\nDOORMAN_API ");
+        char *end = strchr(at, '('), *name = end;
+        while (name > at && (name[-1] == '_' || (name[-1] >= 'a' && name[-1] <= 'z'))) name--;
+        *end = '\0';
+        if (has_pointers(name, strlen(name)) && !strstr(here, name))
+            fail_msg("%s is not tested here", name);
+        count++;
+        at = end + 1;
+    }
+    assert_true(count > 100);
+    free(header);
+    free(here);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(configurations_and_shares_refuse_null),
+        cmocka_unit_test(arrays_of_a_configuration_must_be_there),
+        cmocka_unit_test(limiters_refuse_null),
+        cmocka_unit_test(a_throttle_refuses_null),
+        cmocka_unit_test(a_server_refuses_null),
+        cmocka_unit_test(a_message_without_its_arrays_is_refused),
+        cmocka_unit_test(an_election_refuses_null),
+        cmocka_unit_test(decisions_refuse_null),
+        cmocka_unit_test(the_state_of_permits_refuses_null),
+        cmocka_unit_test(holds_refuse_null),
+        cmocka_unit_test(a_client_refuses_null),
+        cmocka_unit_test(a_response_without_its_arrays_is_refused),
+        cmocka_unit_test(a_permit_client_refuses_null),
+        cmocka_unit_test(json_refuses_null),
+        cmocka_unit_test(an_agent_refuses_null),
+        cmocka_unit_test(a_resource_refuses_null),
+        cmocka_unit_test(a_transport_refuses_null),
+        cmocka_unit_test(every_public_function_is_in_this_file),
+    };
+    const char *pattern = getenv("TEST");
+    if (pattern) cmocka_set_test_filter(pattern);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
