@@ -16,7 +16,7 @@ unit_is_right() {
 # The source of the server contains the names with or without the prefix `doorman_`.
 metrics_are_known() {
     sed 's/_bucket//g' $deploy/doorman.rules.yml $deploy/grafana.json |
-        grep -o -E 'doorman_(server|resource|build)_[a-z_]+' | sort -u >"$folder/metrics"
+        grep -o -E 'doorman_(server|resource|permits|build)_[a-z_]+' | sort -u >"$folder/metrics"
     while read -r metric; do
         grep -q -w -e "${metric#doorman_}" -e "$metric" server/*.c || echo "$metric"
     done <"$folder/metrics" >"$folder/unknown"
@@ -91,13 +91,16 @@ check_dashboard() {
 if is_installed promtool; then
     check 'Prometheus reads its configuration' promtool check config $deploy/prometheus.yml
     check 'the rules are valid' promtool check rules $deploy/doorman.rules.yml
-    check 'the alerts fire when they should' promtool test rules tests/deploy/rules_test.yml
+    check 'the alerts fire when they should, and only then' \
+        promtool test rules tests/deploy/rules*_test.yml
 fi
 if is_installed systemd-analyze; then check 'systemd reads the unit' unit_is_right; fi
 if is_installed python3; then check_dashboard; fi
 if python3 -c 'import yaml' 2>/dev/null; then
     check 'the objects of Kubernetes fit together' \
         python3 tests/deploy/kubernetes_check.py $deploy/kubernetes*.yml
+    check 'each alert is tested when it must fire, and when it must not' \
+        python3 tests/deploy/rules_check.py $deploy/doorman.rules.yml tests/deploy/rules*_test.yml
     namespaces='unshare --net --mount --pid --fork --kill-child'
     [ "$(id -u)" = 0 ] || namespaces="$namespaces --map-root-user"
     if election_can_run; then check 'the tree with an election works' election_runs; fi

@@ -1,6 +1,7 @@
 """Checks the dashboard and the alerts against the metrics of running servers: a root, a leaf, a
-server with TLS, and a process whose etcd cannot be reached. Every metric must exist, with every label that an expression
-uses. A value that an expression compares a label with must occur.
+server with TLS, and a process whose etcd cannot be reached. Every metric must exist, with every
+label that an expression or a text uses. A value that an expression compares a label with must
+occur. The dashboard must show every metric that a server has, with the right unit.
 
     python3 metrics_check.py SERVER FOLDER DASHBOARD RULES
 
@@ -62,7 +63,8 @@ def make_certificate(folder):
 
 
 def series_of(program, folder):
-    """Returns the labels of all series of the servers, by the name of the metric."""
+    """Returns the labels of all series of the servers, by the name of the metric, and the names of
+    all metrics, also of those without a series."""
     config = ["--config", "config.example.json"]
     request = b'{"client_id": "a", "resource": [{"resource_id": "db/orders", "wants": 1}]}'
     servers = []
@@ -82,7 +84,7 @@ def series_of(program, folder):
     series = {}
     for name, labels in re.findall(r"^([a-z_]+)(?:\{(.*)\})? ", "\n".join(pages), re.M):
         series.setdefault(name, []).append(dict(re.findall(r'(\w+)="([^"]*)"', labels)))
-    return series
+    return series, set(re.findall(r"^# TYPE (\w+) ", "\n".join(pages), re.M))
 
 
 def check_selector(series, metric, selector):
@@ -115,35 +117,78 @@ def check_expression(series, text, legend=""):
     return problems
 
 
-def dashboard_targets(path):
-    with open(path, encoding="utf-8") as file:
-        panels = json.load(file)["panels"]
-    return [target for panel in panels for target in panel.get("targets", [])]
+def check_unit(text, unit):
+    """Returns what is wrong with the unit of an expression of the dashboard."""
+    rates = {"cps", "ops", "reqps"}
+    if "/" in text:
+        right = {"percentunit"}
+    elif "timestamp_seconds" in text and "- time()" not in text:
+        right = {"dateTimeAsIso"}
+    elif re.search(r"_seconds(?!_total)", text):
+        right = {"s"}
+    elif "_bytes" in text:
+        right = {"bytes"}
+    elif "rate(" in text:
+        right = {"short"} if "cpu_seconds" in text else rates
+    else:
+        right = {"short"}
+    return [] if unit in right else [f"the unit {unit} is wrong for '{text}'"]
 
 
-def rule_expressions(path):
-    """Returns the values of `expr`, which are a line or an indented block."""
+def dashboard_panels(path):
     with open(path, encoding="utf-8") as file:
-        return re.findall(r"^ +expr: (?:\|\n)?((?: {10}.*\n)+|.*\n)", file.read(), re.M)
+        return [panel for panel in json.load(file)["panels"] if panel.get("targets")]
+
+
+def check_dashboard(panels, series, names):
+    """Returns what is wrong with the dashboard."""
+    problems, shown = [], set()
+    for panel in panels:
+        unit = panel["fieldConfig"]["defaults"]["unit"]
+        for target in panel["targets"]:
+            problems += check_expression(series, target["expr"], target["legendFormat"])
+            problems += check_unit(target["expr"], unit)
+            shown.update(re.findall(NAME, target["expr"].replace("_bucket", "")))
+    ids = [panel["id"] for panel in panels]
+    problems += [f"two panels have the id {one}" for one in set(ids) if ids.count(one) > 1]
+    return problems + [f"the dashboard does not show {name}" for name in names - shown]
+
+
+def rules_of(path):
+    """Returns the expression of each alert, which is a line or an indented block, and its text."""
+    with open(path, encoding="utf-8") as file:
+        alerts = file.read().split("- alert: ")[1:]
+    block = r"^ +expr: (?:\|\n)?((?: {10}.*\n)+|.*\n)"
+    return [(re.search(block, alert, re.M)[1], alert) for alert in alerts]
+
+
+def check_alert(series, expression, text):
+    """Returns what is wrong with an alert. A text may name only labels that the result has."""
+    problems = check_expression(series, expression)
+    used = set(re.findall(r"\$labels\.(\w+)", text))
+    groups = re.match(r"\s*(?:sum|count|max) by \(([^)]*)\)", expression)
+    if groups:
+        known = {label.strip() for label in groups[1].split(",")}
+    else:
+        metric = re.search(NAME + r"|\bup\b", expression)[0]
+        known = TARGET_LABELS.union(*series.get(metric, []))
+    return problems + [f"no label {label} in the result of '{expression}'" for label in used - known]
 
 
 def main():
     program, folder, dashboard, rules = sys.argv[1:]
-    series = series_of(program, folder)
-    targets = dashboard_targets(dashboard)
-    alerts = rule_expressions(rules)
-    problems = []
-    for target in targets:
-        problems += check_expression(series, target["expr"], target["legendFormat"])
-    for text in alerts:
-        problems += check_expression(series, text)
-    assert targets and alerts
+    series, names = series_of(program, folder)
+    panels, alerts = dashboard_panels(dashboard), rules_of(rules)
+    problems = check_dashboard(panels, series, names)
+    for expression, text in alerts:
+        problems += check_alert(series, expression, text)
+    assert panels and alerts and names
     with open(f"{folder}/dashboard.yml", "w", encoding="utf-8") as out:
         out.write("groups:\n  - name: dashboard\n    rules:\n")
-        for i, target in enumerate(targets):
+        for i, target in enumerate(one for panel in panels for one in panel["targets"]):
             text = target["expr"].replace("$__rate_interval", "5m")
             out.write(f"      - {{record: panel_{i}, expr: {json.dumps(text)}}}\n")
-    print(f"{len(targets)} expressions of the dashboard and {len(alerts)} alerts")
+    print(f"{len(panels)} panels of the dashboard and {len(alerts)} alerts")
     sys.exit("\n".join(sorted(set(problems))) if problems else 0)
 
 
