@@ -62,6 +62,13 @@ is_accepted() { # a compiler, the lines
     compile_c "$compiler" c11 -c "$own/program.c" -o /dev/null
 }
 
+# In C++ the implementation is one error, and it says what to do.
+is_one_error() { # a compiler of C++
+    printf '#define DOORMAN_IMPLEMENTATION\n#include "doorman.h"\n' >"$own/program.cpp"
+    compile_cxx "$1" c++11 -c "$own/program.cpp" -o /dev/null 2>"$own/log" && return 1
+    [ "$(grep -c ' error: ' "$own/log")" = 1 ] && grep 'define it in a .c file' "$own/log"
+}
+
 core() { compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman.h -o "$own/core.o"; }
 
 # Sections 1 to 8 have no global state (C2), so the object has no writable data. It also must not
@@ -169,6 +176,32 @@ handles() { # a compiler of C
     done
 }
 
+# A status, a decision and an outcome cannot be mixed up: -Wall -Wextra of gcc and clang finds a
+# conversion, -Wall of gcc finds a comparison too, and no value of one is a value of another.
+mix_ups() { # a compiler of C
+    header="'#define DOORMAN_JSON' '#define DOORMAN_NNG' '#include \"doorman.h\"'"
+    begin="'int call(doorman_resource *it);' 'int call(doorman_resource *it) {'"
+    try='doorman_resource_try(it, 1, NULL)' wait='doorman_resource_wait(it, 1, 0)'
+    for wrong in "doorman_status is = $try; return is;" \
+        'doorman_status is = DOORMAN_GRANTED; return is;' \
+        "doorman_decision is = $wait; return is;" "return *doorman_status_name($try);"; do
+        echo "is_refused enum-conversion '$1' $header $begin '$wrong' '}'"
+    done
+    for wrong in "$wait == DOORMAN_GRANTED" "$wait == DOORMAN_ALLOWED" "$try == DOORMAN_OK"; do
+        if [ "$1" != clang ]; then
+            echo "is_refused enum-compare '$1' $header $begin 'return $wrong;' '}'"
+        fi
+    done
+    for apart in ALLOWED GRANTED; do
+        none="'_Static_assert((int)DOORMAN_$apart > (int)DOORMAN_STATUS_COUNT, \"\");'"
+        echo "is_accepted '$1' $header $none"
+    done
+    none="'_Static_assert((int)DOORMAN_IMPOSSIBLE < (int)DOORMAN_GRANTED, \"\");'"
+    echo "is_accepted '$1' $header $none"
+    echo "is_accepted '$1' $header $begin 'return $try == DOORMAN_ALLOWED;' '}'"
+    echo "is_accepted '$1' $header $begin 'return $wait == DOORMAN_OK;' '}'"
+}
+
 # Returns whether a server starts, and whether SIGTERM ends it with success.
 server_works() { # its program
     "$1" --config config.example.json --http off --listen tcp://127.0.0.1:0 2>"$own/log" &
@@ -208,6 +241,10 @@ programs() { # a compiler of C and one of C++
     if [ "$all" ]; then check=source_c; fi
     echo "works_in_c '$1'"
     echo "works_in_cxx '$1' '$2'"
+    echo "is_one_error '$2'"
+    for standard in c++11 c++20; do
+        echo "compile_cxx '$2' $standard -Wall -Wextra -c tests/compile/options.cpp -o /dev/null"
+    done
     echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION tests/compile/use.c"
     echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION -DDOORMAN_STATIC tests/compile/use.c"
     echo "has_no_globals '$1' c11 -O1 -fno-pic"
@@ -250,6 +287,7 @@ table() {
         programs "$c" "$cxx"
         macros "$c"
         handles "$c"
+        mix_ups "$c"
         if [ "$all" ]; then for_32_bits "$c" "$cxx"; fi
     done
     if [ ! "$all" ]; then return; fi
