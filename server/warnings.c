@@ -52,9 +52,8 @@ static const char *const warning_texts[WARNING_COUNT] = {
     [WARNING_NODE_SHARED] =
         "another process uses the name of this node too, says the parent: give it another --node",
     [WARNING_ETCD_UNREACHABLE] = "etcd cannot be reached, or refuses the call",
-    [WARNING_HANDSHAKE] = "a TLS handshake has failed; the peer uses plain HTTP, refuses this "
-                          "certificate, or has one "
-                          "that has expired or that --tls-ca has not signed",
+    [WARNING_HANDSHAKE] =
+        "a TLS handshake has failed: plain HTTP, or a certificate that was refused or is expired",
     [WARNING_NNG_HANDSHAKE] =
         "TLS handshakes at --listen have failed; nng does not report the peers",
     [WARNING_PEER_CERTIFICATE] = "a peer has no valid certificate that --tls-ca has signed",
