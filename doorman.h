@@ -311,7 +311,6 @@
  *     >>client          the resources of an application, their fallbacks, and wants that follow use
  *     >>leased          the leases of the permits of a server
  *     >>permit_client   what asks servers for permits, on behalf of many callers
- *     >>loop            what a caller's loop calls, for a client or a server
  *     >>json            the wire protocol
  *     >>nng             a client with its own thread, and the transport of clients and nodes
  *
@@ -4001,6 +4000,8 @@ static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, d
  * `field`. */
 #define DOORMAN__WITHIN(type, field, part)                                                         \
     ((type *)(void *)((unsigned char *)(part)-offsetof(type, field)))
+#define DOORMAN__WITHIN_CONST(type, field, part)                                                   \
+    ((const type *)(const void *)((const unsigned char *)(part)-offsetof(type, field)))
 
 /* An exact sum of amounts (C9). It is a number of 128 bits, and 48 of these bits are behind the
  * binary point. The order of additions and subtractions does not change the sum. If an amount is
@@ -7876,12 +7877,21 @@ typedef enum doorman__upstream_state {
 #define DOORMAN__ITEMS_MAX_CLIENT 500 /* lower: an agent holds its mutex while it makes a request */
 #define DOORMAN__DEMANDS_MAX 20000
 
+/* What a caller's loop calls. A client, a server, a permit client and its lanes each contain an
+ * upstream, and have a table of their own. So this section knows none of them. */
+typedef struct doorman__upstream_calls {
+    doorman_time (*due)(const doorman_upstream *upstream);
+    void (*work)(doorman_upstream *upstream, doorman_time now); /* that is due, without a request */
+    /* makes a request, if one is due; `work` was called, and `out` is zeroed */
+    bool (*request)(doorman_upstream *upstream, doorman_request *out, doorman_time now);
+    doorman_status (*response)(doorman_upstream *upstream, uint64_t sequence,
+                               const doorman_response *response, doorman_time now);
+    void (*failed)(doorman_upstream *upstream, uint64_t sequence, doorman_time now);
+} doorman__upstream_calls;
+
 struct doorman_upstream {
-    /* The owner. The other two are NULL. */
-    doorman_client *client;
-    doorman_server *server;
-    doorman_permit_client *permit_client;
-    const char *holder_id; /* in the owner's memory */
+    const doorman__upstream_calls *calls; /* of the owner */
+    const char *holder_id;                /* in the owner's memory */
     bool is_server;
     const char *const *path; /* of a server: the nodes that a request names (T8); in the owner's
                                 memory */
@@ -7973,7 +7983,7 @@ static const char *doorman__address_fault(const char *address) {
 static doorman_status doorman__upstream_init(doorman_upstream *upstream, const char *holder_id,
                                              const char *const *addresses, size_t address_count,
                                              doorman_error *error) {
-    assert(!!upstream->client + !!upstream->server + !!upstream->permit_client == 1);
+    assert(upstream->calls);
     if (address_count < 1 || address_count > DOORMAN__ADDRESSES_MAX || !addresses) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "addresses: must be 1 to %d",
                              DOORMAN__ADDRESSES_MAX);
@@ -8774,6 +8784,30 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
     }
     upstream->item_count = upstream->processed_count = 0;
     return NULL;
+}
+
+/* ---- upstream: what a caller's loop calls */
+
+doorman_time doorman_upstream_due(const doorman_upstream *upstream) {
+    return upstream ? upstream->calls->due(upstream) : DOORMAN_NEVER;
+}
+
+bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out, doorman_time now) {
+    if (!out) return false;
+    memset(out, 0, sizeof *out);
+    if (!upstream) return false;
+    upstream->calls->work(upstream, now);
+    return upstream->calls->request(upstream, out, now);
+}
+
+doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t sequence,
+                                         const doorman_response *response, doorman_time now) {
+    if (!upstream || !response) return DOORMAN_INVALID_ARGUMENT;
+    return upstream->calls->response(upstream, sequence, response, now);
+}
+
+void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
+    if (upstream) upstream->calls->failed(upstream, sequence, now);
 }
 
 /* ---- >>overload ----------------------------------------------------------------------------- */
@@ -9636,6 +9670,8 @@ static void doorman__server_set_options(doorman_server *server,
     for (size_t i = 0; i < DOORMAN__PATH_MAX; i++) server->path[i + 1] = server->below[i];
 }
 
+static const doorman__upstream_calls doorman__server_calls; /* below */
+
 static doorman_status doorman__server_init_upstream(doorman_server *server,
                                                     const doorman_server_options *options,
                                                     doorman_error *error) {
@@ -9689,7 +9725,7 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     doorman_server *server = (doorman_server *)doorman__zalloc(sizeof *server);
     if (!server) return doorman__no_memory(error);
     doorman__server_set_options(server, &own);
-    server->upstream.server = server;
+    server->upstream.calls = &doorman__server_calls;
     doorman__server_now(server, now);
     status = doorman__server_init_permits(server, &own, error);
     if (status == DOORMAN_OK && options->parent_count) {
@@ -11354,9 +11390,10 @@ static void doorman__server_update(doorman_server *server) {
     server->update_at = doorman__after(now, DOORMAN_SECOND);
 }
 
-/* ---- server: what a caller's loop calls (see >>loop) */
+/* ---- server: what a caller's loop calls */
 
-static doorman_time doorman__server_due(const doorman_server *server) {
+static doorman_time doorman__server_due(const doorman_upstream *upstream) {
+    const doorman_server *server = DOORMAN__WITHIN_CONST(doorman_server, upstream, upstream);
     doorman_time due = doorman__later(doorman__timers_due(&server->dues), server->update_at);
     if (server->is_master) due = doorman__earlier(due, server->master_until);
     if (server->is_master) {
@@ -11364,7 +11401,7 @@ static doorman_time doorman__server_due(const doorman_server *server) {
         due = doorman__earlier(due, doorman__leased_due(server->permits));
     }
     if (doorman__server_is_root(server)) return due;
-    return doorman__earlier(due, doorman__upstream_due(&server->upstream));
+    return doorman__earlier(due, doorman__upstream_due(upstream));
 }
 
 /* One call reports at most this many ends of leases, so that no call takes long. */
@@ -11388,7 +11425,8 @@ static void doorman__server_note_ends(doorman_server *server) {
     }
 }
 
-static void doorman__server_work(doorman_server *server, doorman_time now) {
+static void doorman__server_work(doorman_upstream *upstream, doorman_time now) {
+    doorman_server *server = DOORMAN__WITHIN(doorman_server, upstream, upstream);
     doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     doorman__server_update(server);
@@ -11399,9 +11437,9 @@ static void doorman__server_work(doorman_server *server, doorman_time now) {
     doorman__leased_work(server);
 }
 
-static bool doorman__server_request(doorman_server *server, doorman_request *out,
+static bool doorman__server_request(doorman_upstream *upstream, doorman_request *out,
                                     doorman_time now) {
-    doorman_upstream *upstream = &server->upstream;
+    doorman_server *server = DOORMAN__WITHIN(doorman_server, upstream, upstream);
     bool made = false;
     now = doorman__server_now(server, now);
     if (doorman__server_is_root(server)) return false;
@@ -11416,28 +11454,35 @@ static bool doorman__server_request(doorman_server *server, doorman_request *out
     return made;
 }
 
-static doorman_status doorman__server_response(doorman_server *server, uint64_t sequence,
+static doorman_status doorman__server_response(doorman_upstream *upstream, uint64_t sequence,
                                                const doorman_response *response, doorman_time now) {
+    doorman_server *server = DOORMAN__WITHIN(doorman_server, upstream, upstream);
     const doorman_capacity_response *item_response = NULL;
     doorman__held_lease *held = NULL;
     now = doorman__server_now(server, now);
     doorman__server_check_mastership(server);
     doorman__server_note_ends(server);
-    doorman_status status = doorman__upstream_accept(&server->upstream, sequence, response, now);
+    doorman_status status = doorman__upstream_accept(upstream, sequence, response, now);
     if (status == DOORMAN_STALE) return status;
-    while ((item_response = doorman__upstream_next_item(&server->upstream, response, &held))) {
+    while ((item_response = doorman__upstream_next_item(upstream, response, &held))) {
         doorman__upward_changed(doorman__upward_of(held), item_response);
     }
     doorman__server_free_closed(server);
     return status;
 }
 
-static void doorman__server_failed(doorman_server *server, uint64_t sequence, doorman_time now) {
+static void doorman__server_failed(doorman_upstream *upstream, uint64_t sequence,
+                                   doorman_time now) {
+    doorman_server *server = DOORMAN__WITHIN(doorman_server, upstream, upstream);
     now = doorman__server_now(server, now);
     doorman__server_note_ends(server);
-    doorman__upstream_fail(&server->upstream, sequence, now);
+    doorman__upstream_fail(upstream, sequence, now);
     doorman__server_free_closed(server);
 }
+
+static const doorman__upstream_calls doorman__server_calls = {
+    doorman__server_due, doorman__server_work, doorman__server_request, doorman__server_response,
+    doorman__server_failed};
 
 /* Describes a resource. If this node is about to release its own lease of the resource, the
  * resource is not shown, and the function returns false. */
@@ -21687,12 +21732,14 @@ static const char *doorman__client_check(const doorman_client_options *options, 
     return options->seed ? NULL : "seed";
 }
 
+static const doorman__upstream_calls doorman__client_calls; /* below */
+
 static doorman_status doorman__client_start(doorman_client *client,
                                             const doorman_client_options *options,
                                             doorman_error *error, doorman_time now) {
     memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
     client->look_at = DOORMAN_NEVER;
-    client->upstream.client = client;
+    client->upstream.calls = &doorman__client_calls;
     client->upstream.now = doorman__later(now, 0);
     client->upstream.random = options->seed;
     uint64_t keys = ~options->seed; /* so the keys are not the numbers of the jitter */
@@ -21781,25 +21828,27 @@ static bool doorman__client_update_some(doorman_client *client, size_t most, doo
     return doorman__timers_due(&client->wakes) <= now;
 }
 
-/* ---- client: what a caller's loop calls (see >>loop) */
+/* ---- client: what a caller's loop calls */
 
 /* Returns when the client is due next. A client without resources does not check for refusals. So
  * it is only due if a request is in flight, and a stopping agent can see that all resources are
  * released. */
-static doorman_time doorman__client_due(const doorman_client *client) {
-    doorman_time due = doorman__upstream_due(&client->upstream);
-    if (!client->upstream.first) return due;
+static doorman_time doorman__client_due(const doorman_upstream *upstream) {
+    const doorman_client *client = DOORMAN__WITHIN_CONST(doorman_client, upstream, upstream);
+    doorman_time due = doorman__upstream_due(upstream);
+    if (!upstream->first) return due;
     due = doorman__earlier(due, doorman__timers_due(&client->wakes));
     return doorman__earlier(due, client->look_at);
 }
 
-static void doorman__client_work(doorman_client *client, doorman_time now) {
+static void doorman__client_work(doorman_upstream *upstream, doorman_time now) {
+    doorman_client *client = DOORMAN__WITHIN(doorman_client, upstream, upstream);
     (void)doorman__client_update_some(client, SIZE_MAX, now);
 }
 
-static bool doorman__client_request(doorman_client *client, doorman_request *out,
+static bool doorman__client_request(doorman_upstream *upstream, doorman_request *out,
                                     doorman_time now) {
-    doorman_upstream *upstream = &client->upstream;
+    doorman_client *client = DOORMAN__WITHIN(doorman_client, upstream, upstream);
     bool made = false;
     now = doorman__upstream_now(upstream, now);
     if (doorman__upstream_begin(upstream, now)) {
@@ -21812,23 +21861,30 @@ static bool doorman__client_request(doorman_client *client, doorman_request *out
     return made;
 }
 
-static doorman_status doorman__client_response(doorman_client *client, uint64_t sequence,
+static doorman_status doorman__client_response(doorman_upstream *upstream, uint64_t sequence,
                                                const doorman_response *response, doorman_time now) {
+    doorman_client *client = DOORMAN__WITHIN(doorman_client, upstream, upstream);
     doorman__held_lease *held = NULL;
-    now = doorman__upstream_now(&client->upstream, now);
-    doorman_status status = doorman__upstream_accept(&client->upstream, sequence, response, now);
+    now = doorman__upstream_now(upstream, now);
+    doorman_status status = doorman__upstream_accept(upstream, sequence, response, now);
     if (status == DOORMAN_STALE) return status;
-    while (doorman__upstream_next_item(&client->upstream, response, &held)) {
+    while (doorman__upstream_next_item(upstream, response, &held)) {
         doorman__resource_process_response(doorman__resource_of(held), now);
     }
     doorman__client_free_closed(client);
     return status;
 }
 
-static void doorman__client_failed(doorman_client *client, uint64_t sequence, doorman_time now) {
-    doorman__upstream_fail(&client->upstream, sequence, now);
+static void doorman__client_failed(doorman_upstream *upstream, uint64_t sequence,
+                                   doorman_time now) {
+    doorman_client *client = DOORMAN__WITHIN(doorman_client, upstream, upstream);
+    doorman__upstream_fail(upstream, sequence, now);
     doorman__client_free_closed(client);
 }
+
+static const doorman__upstream_calls doorman__client_calls = {
+    doorman__client_due, doorman__client_work, doorman__client_request, doorman__client_response,
+    doorman__client_failed};
 
 #ifdef DOORMAN_NNG
 /* Returns whether a release is under way, or a lease can be released. A lease cannot be released
@@ -22551,22 +22607,23 @@ static void doorman__leased_sweep(doorman_permits *permits) {
 
 static doorman_time doorman__leased_due(const doorman_permits *permits) {
     const doorman__permit_leases *leases = &permits->leases;
-    doorman_time due = leases->client ? doorman__client_due(leases->client) : DOORMAN_NEVER;
+    doorman_time due =
+        leases->client ? doorman_upstream_due(&leases->client->upstream) : DOORMAN_NEVER;
     return leases->table.count ? doorman__earlier(due, leases->sweep_at) : due;
 }
 
 /* Answers a request of the permits. */
 static void doorman__leased_exchange(doorman_server *server, const doorman_request *request) {
-    doorman_client *client = server->permits->leases.client;
+    doorman_upstream *upstream = &server->permits->leases.client->upstream;
     doorman_response response;
     server->asks_itself = true;
     doorman_status status =
         doorman__server_handle_in(server, request, &response, NULL, NULL, server->now);
     server->asks_itself = false;
     if (status == DOORMAN_OK) {
-        (void)doorman__client_response(client, request->sequence, &response, server->now);
+        (void)doorman_upstream_response(upstream, request->sequence, &response, server->now);
     } else {
-        doorman__client_failed(client, request->sequence, server->now);
+        doorman_upstream_failed(upstream, request->sequence, server->now);
     }
 }
 
@@ -22577,12 +22634,10 @@ static void doorman__leased_work(doorman_server *server) {
     doorman__moment_move(&permits->at, doorman__server_epoch(server), server->now);
     doorman__leased_sync(permits);
     if (permits->leases.sweep_at <= server->now) doorman__leased_sweep(permits);
-    doorman_client *client = permits->leases.client;
+    doorman_upstream *upstream = &permits->leases.client->upstream;
     for (int i = 0; i < DOORMAN__LEASE_REQUESTS; i++) {
         doorman_request request;
-        memset(&request, 0, sizeof request);
-        doorman__client_work(client, server->now);
-        if (!doorman__client_request(client, &request, server->now)) return;
+        if (!doorman_upstream_request(upstream, &request, server->now)) return;
         doorman__leased_exchange(server, &request);
         doorman__leased_wake(permits);
     }
@@ -22786,6 +22841,7 @@ typedef struct doorman__client_hold {
 /* One message with one permit that may wait in the queue of a server. */
 typedef struct doorman__permit_lane {
     doorman_upstream upstream;
+    doorman_permit_client *client;
     doorman__call *call; /* NULL: no message is under way, or the call has its result already */
     doorman__client_hold *hold;
     doorman_permit_request permit;
@@ -24126,8 +24182,9 @@ static doorman__call_kind doorman__queue_next(const doorman_permit_client *clien
     return DOORMAN__CALL_KIND_COUNT;
 }
 
-static doorman_time doorman__permit_client_due(const doorman_permit_client *client) {
-    const doorman_upstream *upstream = &client->upstream;
+static doorman_time doorman__permit_client_due(const doorman_upstream *upstream) {
+    const doorman_permit_client *client =
+        DOORMAN__WITHIN_CONST(doorman_permit_client, upstream, upstream);
     doorman_time due =
         doorman__earlier(doorman__timers_due(&client->timers), doorman__known_refusals_due(client));
     due = doorman__earlier(due, doorman__timers_due(&client->hold_timers));
@@ -24140,15 +24197,19 @@ static doorman_time doorman__permit_client_due(const doorman_permit_client *clie
     return upstream->state == DOORMAN__BACKING_OFF ? doorman__earlier(due, upstream->retry_at) : 0;
 }
 
+static void doorman__permit_client_call_work(doorman_upstream *upstream, doorman_time now) {
+    doorman__permit_client_work(DOORMAN__WITHIN(doorman_permit_client, upstream, upstream), now);
+}
+
 /* Makes the next message. */
-static bool doorman__permit_client_request(doorman_permit_client *client, doorman_request *out,
+static bool doorman__permit_client_request(doorman_upstream *upstream, doorman_request *out,
                                            doorman_time now) {
     static const doorman_method methods[DOORMAN__CALL_KIND_COUNT] = {
         [DOORMAN__CALL_PERMIT] = DOORMAN_ACQUIRE,    [DOORMAN__CALL_REPORT] = DOORMAN_REPORT,
         [DOORMAN__CALL_RENEWAL] = DOORMAN_RENEW,     [DOORMAN__CALL_RELEASE] = DOORMAN_RELEASE,
         [DOORMAN__CALL_TRANSFER] = DOORMAN_TRANSFER, [DOORMAN__CALL_SEIZURE] = DOORMAN_SEIZE,
         [DOORMAN__CALL_WAIT] = DOORMAN_ACQUIRE};
-    doorman_upstream *upstream = &client->upstream;
+    doorman_permit_client *client = DOORMAN__WITHIN(doorman_permit_client, upstream, upstream);
     now = doorman__upstream_now(upstream, now);
     if (upstream->state == DOORMAN__REQUESTED) {
         if (now < doorman__upstream_due(upstream)) return false;
@@ -24510,11 +24571,10 @@ static void doorman__result_process(doorman_permit_client *client, size_t place,
 }
 
 /* Processes a response. Calls that have timed out meanwhile are not in the message any more. */
-static doorman_status doorman__permit_client_response(doorman_permit_client *client,
-                                                      uint64_t sequence,
+static doorman_status doorman__permit_client_response(doorman_upstream *upstream, uint64_t sequence,
                                                       const doorman_response *response,
                                                       doorman_time now) {
-    doorman_upstream *upstream = &client->upstream;
+    doorman_permit_client *client = DOORMAN__WITHIN(doorman_permit_client, upstream, upstream);
     now = doorman__upstream_now(upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence)
         return DOORMAN_STALE;
@@ -24536,13 +24596,17 @@ static doorman_status doorman__permit_client_response(doorman_permit_client *cli
     return DOORMAN_OK;
 }
 
-static void doorman__permit_client_failed(doorman_permit_client *client, uint64_t sequence,
+static void doorman__permit_client_failed(doorman_upstream *upstream, uint64_t sequence,
                                           doorman_time now) {
-    doorman_upstream *upstream = &client->upstream;
+    doorman_permit_client *client = DOORMAN__WITHIN(doorman_permit_client, upstream, upstream);
     now = doorman__upstream_now(upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
     doorman__batch_fail(client, false, now);
 }
+
+static const doorman__upstream_calls doorman__permit_client_calls = {
+    doorman__permit_client_due, doorman__permit_client_call_work, doorman__permit_client_request,
+    doorman__permit_client_response, doorman__permit_client_failed};
 
 /* ---- permit client: lanes */
 /*
@@ -24567,14 +24631,9 @@ static void doorman__lane_return(doorman_permit_client *client, doorman__permit_
     assert(!lane->call);
 }
 
-/* Returns the lane of an upstream. Returns NULL if it is the upstream of the client itself. */
-static doorman__permit_lane *doorman__lane_of(doorman_upstream *upstream) {
-    if (upstream == &upstream->permit_client->upstream) return NULL;
-    return DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
-}
-
-static doorman_time doorman__lane_due(const doorman_permit_client *client,
-                                      const doorman_upstream *upstream) {
+static doorman_time doorman__lane_due(const doorman_upstream *upstream) {
+    const doorman_permit_client *client =
+        DOORMAN__WITHIN_CONST(doorman__permit_lane, upstream, upstream)->client;
     if (upstream->state == DOORMAN__REQUESTED) return doorman__upstream_due(upstream);
     if (!client->queues[DOORMAN__CALL_WAIT].first) return DOORMAN_NEVER;
     if (client->upstream.state == DOORMAN__BACKING_OFF) return client->upstream.retry_at;
@@ -24601,9 +24660,15 @@ static void doorman__lane_put(doorman_permit_client *client, doorman__permit_lan
     client->counts.messages++;
 }
 
-static bool doorman__lane_request(doorman_permit_client *client, doorman__permit_lane *lane,
-                                  doorman_request *out, doorman_time now) {
-    doorman_upstream *upstream = &lane->upstream;
+static void doorman__lane_work(doorman_upstream *upstream, doorman_time now) {
+    doorman__permit_lane *lane = DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
+    doorman__permit_client_work(lane->client, now);
+}
+
+static bool doorman__lane_request(doorman_upstream *upstream, doorman_request *out,
+                                  doorman_time now) {
+    doorman__permit_lane *lane = DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
+    doorman_permit_client *client = lane->client;
     const doorman_upstream *main = &client->upstream;
     now = doorman__upstream_now(&client->upstream, now);
     if (upstream->state == DOORMAN__REQUESTED) {
@@ -24628,10 +24693,10 @@ static bool doorman__lane_request(doorman_permit_client *client, doorman__permit
     return true;
 }
 
-static doorman_status doorman__lane_response(doorman_permit_client *client,
-                                             doorman__permit_lane *lane, uint64_t sequence,
+static doorman_status doorman__lane_response(doorman_upstream *upstream, uint64_t sequence,
                                              const doorman_response *response, doorman_time now) {
-    doorman_upstream *upstream = &lane->upstream;
+    doorman__permit_lane *lane = DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
+    doorman_permit_client *client = lane->client;
     now = doorman__upstream_now(&client->upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence)
         return DOORMAN_STALE;
@@ -24657,13 +24722,16 @@ static doorman_status doorman__lane_response(doorman_permit_client *client,
     return DOORMAN_OK;
 }
 
-static void doorman__lane_failed(doorman_permit_client *client, doorman__permit_lane *lane,
-                                 uint64_t sequence, doorman_time now) {
-    doorman_upstream *upstream = &lane->upstream;
-    now = doorman__upstream_now(&client->upstream, now);
+static void doorman__lane_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
+    doorman__permit_lane *lane = DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
+    now = doorman__upstream_now(&lane->client->upstream, now);
     if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
-    doorman__lane_return(client, lane, true, now);
+    doorman__lane_return(lane->client, lane, true, now);
 }
+
+static const doorman__upstream_calls doorman__lane_calls = {
+    doorman__lane_due, doorman__lane_work, doorman__lane_request, doorman__lane_response,
+    doorman__lane_failed};
 
 static void doorman__lane_free(doorman__permit_lane *lane) {
     doorman__upstream_uninit(&lane->upstream);
@@ -24678,7 +24746,8 @@ doorman_status doorman_permit_client_add_lane(doorman_permit_client *client,
     if (client->lane_count == DOORMAN_PERMIT_LANES_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
     doorman__permit_lane *lane = (doorman__permit_lane *)doorman__zalloc(sizeof *lane);
     if (!lane) return DOORMAN_OUT_OF_MEMORY;
-    lane->upstream.permit_client = client;
+    lane->upstream.calls = &doorman__lane_calls;
+    lane->client = client;
     for (size_t i = 0; i < main->address_count; i++) addresses[i] = main->addresses[i];
     doorman_status status = doorman__upstream_init(&lane->upstream, client->client_id, addresses,
                                                    main->address_count, NULL);
@@ -24703,7 +24772,7 @@ static doorman_status doorman__permit_client_start(doorman_permit_client *client
     client->message_timeout = options->request_timeout ? options->request_timeout : DOORMAN_SECOND;
     for (int i = 0; i < 2; i++) client->hash_key[i] = doorman__random(&random);
     for (int i = 0; i < 2; i++) client->local_key[i] = doorman__random(&random);
-    client->upstream.permit_client = client;
+    client->upstream.calls = &doorman__permit_client_calls;
     client->upstream.now = doorman__later(now, 0);
     client->message_kind = DOORMAN__CALL_WAIT;
     if (options->permits.local) {
@@ -25186,74 +25255,6 @@ void doorman_permit_client_read(const doorman_permit_client *client,
         client->call_count - client->action_count - client->prefetch_count - client->decided.count;
     out->hold_count = client->hold_count;
     out->is_pausing = doorman__breaker_is_open(client, upstream->now);
-}
-
-/* ---- >>loop --------------------------------------------------------------------------------- */
-/*
- * A caller's loop calls the same four functions for a client, a node, a root and a permit client.
- * The section >>upstream does not call the owner of an upstream. So this section passes each call
- * on to the owner.
- */
-
-doorman_time doorman_upstream_due(const doorman_upstream *upstream) {
-    if (!upstream) return DOORMAN_NEVER;
-    doorman_permit_client *permits = upstream->permit_client;
-    if (permits && upstream == &permits->upstream) return doorman__permit_client_due(permits);
-    if (permits) return doorman__lane_due(permits, upstream);
-    return upstream->client ? doorman__client_due(upstream->client)
-                            : doorman__server_due(upstream->server);
-}
-
-/* Does the work that is due, without making a request. */
-static void doorman__upstream_work(doorman_upstream *upstream, doorman_time now) {
-    if (upstream->permit_client) {
-        doorman__permit_client_work(upstream->permit_client, now);
-    } else if (upstream->client) {
-        doorman__client_work(upstream->client, now);
-    } else {
-        doorman__server_work(upstream->server, now);
-    }
-}
-
-bool doorman_upstream_request(doorman_upstream *upstream, doorman_request *out, doorman_time now) {
-    if (!out) return false;
-    memset(out, 0, sizeof *out);
-    if (!upstream) return false;
-    doorman__upstream_work(upstream, now);
-    if (upstream->permit_client) {
-        doorman__permit_lane *lane = doorman__lane_of(upstream);
-        if (lane) return doorman__lane_request(upstream->permit_client, lane, out, now);
-        return doorman__permit_client_request(upstream->permit_client, out, now);
-    }
-    return upstream->client ? doorman__client_request(upstream->client, out, now)
-                            : doorman__server_request(upstream->server, out, now);
-}
-
-doorman_status doorman_upstream_response(doorman_upstream *upstream, uint64_t sequence,
-                                         const doorman_response *response, doorman_time now) {
-    if (!upstream || !response) return DOORMAN_INVALID_ARGUMENT;
-    doorman_permit_client *permits = upstream->permit_client;
-    if (permits) {
-        doorman__permit_lane *lane = doorman__lane_of(upstream);
-        if (lane) return doorman__lane_response(permits, lane, sequence, response, now);
-        return doorman__permit_client_response(permits, sequence, response, now);
-    }
-    return upstream->client ? doorman__client_response(upstream->client, sequence, response, now)
-                            : doorman__server_response(upstream->server, sequence, response, now);
-}
-
-void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
-    if (!upstream) return;
-    doorman__permit_lane *lane = upstream->permit_client ? doorman__lane_of(upstream) : NULL;
-    if (lane) {
-        doorman__lane_failed(upstream->permit_client, lane, sequence, now);
-    } else if (upstream->permit_client) {
-        doorman__permit_client_failed(upstream->permit_client, sequence, now);
-    } else if (upstream->client) {
-        doorman__client_failed(upstream->client, sequence, now);
-    } else {
-        doorman__server_failed(upstream->server, sequence, now);
-    }
 }
 
 #ifdef DOORMAN_JSON
@@ -28739,7 +28740,7 @@ static void doorman__agent_notify(doorman_agent *agent) {
 
 /* Wakes the agent's thread if the client is due before the thread would wake up. */
 static void doorman__agent_expedite(doorman_agent *agent) {
-    if (doorman__client_due(agent->client) >= agent->sleeps_until) return;
+    if (doorman_upstream_due(&agent->client->upstream) >= agent->sleeps_until) return;
     agent->sleeps_until = 0;
     doorman__agent_notify(agent);
 }
@@ -29586,7 +29587,7 @@ static bool doorman__transport_prepare(doorman_transport *transport, doorman_tim
     doorman_upstream *upstream = transport->options.upstream;
     doorman_request request;
     if (doorman__transport_get(transport) != DOORMAN__TRANSPORT_IDLE) {
-        doorman__upstream_work(upstream, now);
+        upstream->calls->work(upstream, now);
         return false;
     }
     if (!doorman_upstream_request(upstream, &request, now)) {
@@ -29864,7 +29865,7 @@ static bool doorman__agent_work(doorman_agent *agent) {
     doorman__waiters_wake(agent);
     doorman__agent_send(agent, now);
     doorman__pause_note(&agent->pause, &agent->client->upstream);
-    agent->sleeps_until = doorman__earlier(doorman__client_due(agent->client), stop_by);
+    agent->sleeps_until = doorman__earlier(doorman_upstream_due(&agent->client->upstream), stop_by);
     /* the thread always sleeps for some time */
     agent->sleeps_until = doorman__later(agent->sleeps_until, now + DOORMAN_SECOND / 100);
     return now >= stop_by || (stop_by != DOORMAN_NEVER && !doorman__agent_has_to_wait(agent, now));
@@ -29962,10 +29963,10 @@ static bool doorman__permits_needs_lane(const doorman__agent_permits *permits) {
 /* Returns when the client or a lane is due. */
 static doorman_time doorman__permits_due(const doorman__agent_permits *permits) {
     const doorman_permit_client *client = permits->client;
-    doorman_time due = doorman__permit_client_due(client);
+    doorman_time due = doorman_upstream_due(&client->upstream);
     if (doorman__permits_needs_lane(permits)) return 0;
     for (size_t i = 0; i < client->lane_count; i++) {
-        due = doorman__earlier(due, doorman__lane_due(client, &client->lanes[i]->upstream));
+        due = doorman__earlier(due, doorman_upstream_due(&client->lanes[i]->upstream));
     }
     return due;
 }

@@ -84,6 +84,17 @@ works_in_cxx() { # a compiler of C, a compiler of C++
         works compile_cxx "$2" c++11 -x c++ tests/compile/use.c -x none "$own/core.o"
 }
 
+# A client of leases with a loop of its own links no code of permits and servers, and at most 60 KB.
+# clang inlines more.
+links_leases_alone() { # a compiler
+    most=61440
+    case $1 in clang*) most=81920 ;; esac
+    compile_c "$1" c11 -O2 -DDOORMAN_IMPLEMENTATION -ffunction-sections -fdata-sections \
+        -Wl,--gc-sections tests/compile/loop_client.c -o "$own/use" &&
+        ! nm "$own/use" | grep -E 'doorman_+(permit|server|election|throttle)' &&
+        size "$own/use" | awk "NR == 2 { print; exit \$1 > $most }"
+}
+
 # An example must print the same text with other flags.
 example_is_the_same() { # an example, a compiler, the flags
     works compile_c "$2" c11 -O1 "$1" >"$own/expected" &&
@@ -248,6 +259,7 @@ programs() { # a compiler of C and one of C++
     echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION tests/compile/use.c"
     echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION -DDOORMAN_STATIC tests/compile/use.c"
     echo "has_no_globals '$1' c11 -O1 -fno-pic"
+    echo "links_leases_alone '$1'"
     for example in examples/*.c; do echo "$check '$1' c11 -D_DEFAULT_SOURCE $example"; done
     for example in examples/*.cpp; do
         echo "compile_cxx '$2' c++11 -c $example -o /dev/null"

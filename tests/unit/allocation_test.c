@@ -1767,7 +1767,7 @@ static void random_holders_and_failing_allocations_keep_the_lease_tables_valid(v
     for (int round = 0; round < 4000; round++) {
         doorman_server *server = random_below(3) ? s->root : s->node;
         s->now += (doorman_time)random_below(4) * SECOND;
-        doorman__server_work(server, s->now);
+        doorman__server_work(&server->upstream, s->now);
         dump_state(s, &before);
         if (random_below(2)) memory_fails_at(1 + random_below(6));
         doorman_status status = random_request(s, server);
