@@ -50,7 +50,7 @@ void sim_free(void *memory);
 /* Returns how many blocks are allocated. 0: the program does not count them. */
 size_t sim_block_count(void);
 
-#include "doorman.h"
+#include "doorman_throttle.h"
 
 #define SIM_NODES 13
 #define SIM_PROCESSES 39 /* in all nodes together */
