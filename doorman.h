@@ -139,7 +139,8 @@
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants
  *                    _report_overload  _read  _try  _release
  *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
- *                    _report  _next  _release  _transfer  _seize  _read_hold  _next_change
+ *                    _report  _next  _new_hold  _release  _transfer  _seize  _read_hold
+ *                    _next_change
  *                    _kill_switch  _read
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
  *                    doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
@@ -156,7 +157,7 @@
  *                    doorman_json_exchange_read  _decide  _settle  _undo  _write  _uninit
  *                    doorman_buffer_uninit
  *     agent          doorman_agent_start  _shutdown  _stop  _read_info  _kill_switch  _acquire
- *                    _acquire_async  _report  _transfer  _seize  _read_hold
+ *                    _acquire_async  _report  _transfer  _seize  _read_hold  _new_hold
  *                    doorman_agent_release  _release_part
  *                    doorman_resource_open  _close  _try  _wait  _release  _delay  _set_wants
  *                    _report_overload  _read    doorman_clock
@@ -1930,7 +1931,10 @@ struct doorman_permit_request {
 
     /* Only for permits that hold units of CONCURRENCY: see "holds, the public part". */
     const char *client_id;     /* required for a hold: 1 to 256 bytes. In a message: NULL */
-    uint64_t request_id;       /* required for a hold: 1 to 2^53 - 1, chosen by the client */
+    uint64_t request_id;       /* required for a hold: 1 to 2^53 - 1, chosen by the client. Permit
+                                  clients and agents: 0, or the number of the hold, which
+                                  doorman_permit_client_new_hold or doorman_agent_new_hold has given
+                                  out; then the permit may hold units, and `hold` must be NULL */
     uint64_t connection;       /* names the connection that waits; 0: none */
     doorman_time time_to_live; /* of the hold, at most that of its limits; 0: that of its limits */
     bool has_priority;         /* false: the priority is 1 */
@@ -1938,11 +1942,13 @@ struct doorman_permit_request {
                                   the same request_id keeps the priority of the first permit */
     bool share;                /* true: if the permit waits, it ends as SHARED when a hold of the
                                   same resource and key is released in full. Only for one item */
-    uint64_t *hold;            /* only for permit clients and agents, which choose client_id and
-                                  request_id: not NULL if the permit may hold units. The call
-                                  writes the number of the hold to it, before it waits. NULL: a
-                                  server answers a permit on CONCURRENCY with an error, so the
-                                  fallback decides (P23) */
+    uint64_t *hold;            /* only for permit clients and agents, which choose client_id: not
+                                  NULL if the permit may hold units, and the client chooses their
+                                  number. The call writes the number to it, before it waits. Another
+                                  thread must not read it before the call has returned: a number
+                                  in `request_id` is for that. Without both, a server answers a
+                                  permit on CONCURRENCY with an error, so the fallback decides
+                                  (P23) */
 };
 
 /* What one item of a granted permit got. */
@@ -2679,8 +2685,8 @@ typedef enum doorman_decider {
     DOORMAN_BY_REFUSAL,  /* a server has refused the same a short time ago (P22) */
     DOORMAN_BY_FALLBACK, /* no server has decided (P23) */
     DOORMAN_BY_BYPASS,   /* the kill switch is on, or `shadow` is set (P25) */
-    DOORMAN_BY_CALLER,   /* the caller has released the hold before the decision. A transfer: there
-                            is no such hold */
+    DOORMAN_BY_CALLER,   /* the caller has released the number of the hold before the decision, or
+                            before it asked. A transfer: there is no such hold */
     DOORMAN_BY_PREFETCH  /* granted out of units that were taken ahead (P24). `limit`, `remaining`
                             and `warning` are those of the last answer of a server */
 } doorman_decider;
@@ -2743,7 +2749,7 @@ typedef struct doorman_permit_client_info {
     uint64_t messages, failures; /* messages that were sent; of these, that have failed */
     uint64_t pauses;             /* how often the breaker has opened (P23) */
     size_t hold_count;           /* holds that the client keeps or asks for, or still has to
-                                    release */
+                                    release, and numbers that no permit has yet */
     uint64_t holds_lost;         /* holds that ended or were gone before their release */
     bool is_pausing;             /* the breaker is open: no server is asked now */
 } doorman_permit_client_info;
@@ -2776,7 +2782,7 @@ DOORMAN_API doorman_status doorman_permit_client_add_lane(doorman_permit_client 
 /* Asks for a permit. doorman_permit_client_next returns the decision later. With `hold`, the client
  * renews what is granted until it is released, or gone: see "holds of a client" below.
  *   request   used only during the call; checked. With `detail` the decision has the figures of
- *             its limit. client_id, request_id and connection have no effect
+ *             its limit. client_id and connection have no effect
  *   timeout   the decision comes within this time, with the wait of a grant. 0 or less: the call
  *             waits for no server. If the client cannot decide by itself, the fallback decides
  *             (P23), and no message is sent
@@ -2809,9 +2815,27 @@ DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void 
  * renews it at a third of its life. If servers fail, the hold lasts until ends_at, and no longer.
  * The application stops using units before it releases or transfers them.
  *
- * Each of these functions takes a doorman_hold_request. `id` is the number of the hold, or the id
- * of the transfer that is seized. client_id, request_id and items have no effect. The results are
+ * Release, transfer and seize take a doorman_hold_request. `id` is the number of the hold, or the
+ * id of the transfer that is seized. client_id, request_id and items have no effect. The results
+ * are
  *   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+
+/* Gives out the number of a hold that does not exist yet. No other hold of the client has it. One
+ * permit can have this number as its request_id. So the application knows the number before it asks
+ * for the permit, and can release it at any moment:
+ *   - before the permit is asked for: the permit ends at once. It is refused BY_CALLER
+ *   - before the decision: the same
+ *   - after it: the units are released
+ * The number needs memory until its permit has ended, or until it is released. So a number that is
+ * not used must be released. A number is not used if doorman_permit_client_acquire returns an error
+ * for its permit.
+ *     A permit is also refused BY_CALLER if the hold of its number has ended. If another permit
+ * with this number waits, or holds units, doorman_permit_client_acquire returns INVALID_ARGUMENT.
+ *   out       written on OK: 1 to 2^53 - 1
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (100,000 numbers have no permit yet) |
+ *             OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permit_client_new_hold(doorman_permit_client *client,
+                                                          uint64_t *out);
 
 /* Releases units of a hold. It is safe at any moment. Before the decision on a permit, it cancels
  * the permit. If the hold is gone, was released or comes from a fallback, the call does nothing. A
@@ -2846,7 +2870,8 @@ DOORMAN_API doorman_status doorman_permit_client_seize(doorman_permit_client *cl
 
 /* Reads a hold.
  *   hold      its number
- *   out       written in full. `gone` is true if there is no such hold now */
+ *   out       written in full. `gone` is true if there is no such hold now. Before the decision,
+ *             `gone` is false and ends_at is 0 */
 DOORMAN_API void doorman_permit_client_read_hold(const doorman_permit_client *client, uint64_t hold,
                                                  doorman_held *out);
 
@@ -3284,14 +3309,37 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  *
  * Later, doorman_agent_release(p->agent, hold) gives the units back.
  *
+ * To cancel a permit that waits, another thread releases its number. It cannot read `hold` before
+ * the call has returned, because the call writes it. So the program takes a number first, with
+ * doorman_agent_new_hold(agent, &job->number). The thread that waits asks with this number:
+ *
+ * <!-- file: tests/system/agent_holds_test.c -->
+ *     const doorman_permit_request request = {
+ *         .items = &item, .item_count = 1, .max_wait = max_wait, .request_id = job->number};
+ *     job->status = doorman_agent_acquire(job->agent, &request, timeout, &job->out, NULL);
+ *
+ * The other thread calls doorman_agent_release(agent, job->number) at any moment. If that is before
+ * the decision, `granted` is false, and decided_by is DOORMAN_BY_CALLER. If it is even before the
+ * permit is asked for, the same happens, and the call returns at once. If it is after the decision,
+ * the units are released. `granted` may be true then, but doorman_agent_read_hold says that the
+ * hold is gone.
+ *
  * A hold belongs to the agent, and not to a thread. The agent renews it in the background until it
  * is released, gone, or until the agent stops. If the thread that uses a hold ends without a
  * release, the hold stays. A thread that is cancelled in doorman_agent_acquire gets no hold.
  * doorman_agent_stop sends the releases that are left, but does not release other holds, because
  * their units may still be in use. They end when their time to live has passed. */
 
-/* Releases all units of a hold. Any thread may call it at any moment: while a permit is asked for,
- * twice, or after the hold has ended. The call does not wait.
+/* Gives out the number of a hold, for the request_id of a permit: see "holds of an agent" and
+ * doorman_permit_client_new_hold. A number that is not used must be released.
+ *   out       written on OK
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED | OUT_OF_MEMORY
+ *   cost      a mutex */
+DOORMAN_API doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t *out);
+
+/* Releases all units of a hold. Any thread may call it at any moment: before a permit is asked for
+ * with a number of doorman_agent_new_hold, while it is asked for, twice, or after the hold has
+ * ended. The call does not wait.
  *   hold      its number; 0 has no effect, so a permit that holds nothing needs no test
  *   returns   OK
  *   cost      a mutex */
@@ -22755,6 +22803,7 @@ typedef struct doorman__stock {
 
 /* A hold of the application: see "permit client: holds". */
 typedef enum doorman__client_hold_state {
+    DOORMAN__HOLD_NEW,
     DOORMAN__HOLD_ASKED,
     DOORMAN__HOLD_IN_USE,
     DOORMAN__HOLD_ENDING
@@ -22820,8 +22869,9 @@ struct doorman_permit_client {
     doorman__table holds;
     doorman__timers hold_timers;
     doorman__client_hold *first_hold, *last_hold, *first_change, *last_change;
-    size_t hold_count;
-    uint64_t hold_number; /* of the last hold */
+    size_t hold_count, new_hold_count; /* all holds; those without a permit */
+    uint64_t hold_number;              /* the last number that was given out */
+    uint64_t number_count;             /* how many numbers were given out */
 
     doorman__table refusals;
     doorman__known_refusal *oldest, *newest;
@@ -23246,16 +23296,24 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman_per
 
 /* ---- permit client: holds */
 /*
- * The client chooses the number of a hold when it asks for it. The number is the request_id on the
- * wire, so an ask that is repeated gets the same hold (P9). A hold of the client is in one of three
- * states:
+ * The client gives each hold a number. The number is the request_id on the wire, so an ask that is
+ * repeated gets the same hold (P9). An application may take a number before it asks for the permit.
+ * Then each thread that knows the number can cancel the permit at any time, also before the permit
+ * is asked for. A hold of the client is in one of four states:
  *
  *   state    meaning                          event                               next state
+ *   NEW      no permit has its number yet     a permit or a seizure asks for it   -> ASKED
+ *                                             is released                         (freed)
  *   ASKED    its permit has no decision yet   a server has granted it             -> IN_USE
  *                                             otherwise, or it is released        -> ENDING
  *   IN_USE   the application may use it       is released or transferred in full  -> ENDING
  *                                             is gone, or ends                    -> ENDING
  *   ENDING   the application does not use it  nothing is left to do               (freed)
+ *
+ * The client does not remember numbers of holds that it has freed, because there may be any number
+ * of them. Numbers are given out in order. So the client knows which numbers it has given out. If
+ * such a number has no hold any more, it was released, or its hold has ended. A permit that asks
+ * with this number ends as released.
  *
  * The end of a hold is the time at which the client sent the message, plus waited / (1 + drift),
  * plus expires_in (P8). An end never moves back.
@@ -23280,6 +23338,7 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman_per
 
 #define DOORMAN__RELEASE_TIME (60 * DOORMAN_SECOND)
 #define DOORMAN__RENEWAL_GAP (DOORMAN_SECOND / 100) /* between two renewals, at least */
+#define DOORMAN__NEW_HOLDS_MAX ((size_t)100000)     /* numbers without a permit */
 
 static uint64_t doorman__client_hold_hash(const doorman_permit_client *client, uint64_t number) {
     return doorman__hash_number(client->hash_key, number);
@@ -23331,30 +23390,51 @@ static bool doorman__client_hold_set_items(doorman__client_hold *hold,
     return true;
 }
 
-/* Makes a hold for the items of a permit, or for a seizure, whose items are not known yet. Returns
- * NULL if memory runs out. Precondition: doorman__permit_client_reserve has succeeded. */
-static doorman__client_hold *doorman__client_hold_create(doorman_permit_client *client,
-                                                         const doorman_permit_request *request) {
-    doorman_hold_item items[DOORMAN_PERMIT_ITEMS_MAX] = {{.resource_id = NULL}};
-    doorman__client_hold *hold = (doorman__client_hold *)doorman__zalloc(sizeof *hold);
-    for (size_t i = 0; request && i < request->item_count; i++) {
-        items[i].resource_id = request->items[i].resource_id;
-        items[i].key = request->items[i].key;
-    }
-    if (!hold || (request && !doorman__client_hold_set_items(hold, items, request->item_count))) {
-        DOORMAN_FREE(hold);
-        return NULL;
-    }
+/* Gives out the next number. Numbers repeat after 2^53, so no two holds have the same one. */
+static uint64_t doorman__client_number(doorman_permit_client *client) {
     client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
-    hold->number = client->hold_number;
+    client->number_count++;
+    return client->hold_number;
+}
+
+/* Returns whether a number was given out. */
+static bool doorman__client_number_is_known(const doorman_permit_client *client, uint64_t number) {
+    if (!number || number > DOORMAN__REQUEST_ID_MAX) return false;
+    uint64_t age = client->hold_number + DOORMAN__REQUEST_ID_MAX - number;
+    return age % DOORMAN__REQUEST_ID_MAX < client->number_count;
+}
+
+/* Makes a hold with a number and without a permit. Returns NULL if memory runs out. */
+static doorman__client_hold *doorman__client_hold_create(doorman_permit_client *client) {
+    doorman__client_hold *hold = (doorman__client_hold *)doorman__zalloc(sizeof *hold);
+    if (!hold) return NULL;
+    hold->number = doorman__client_number(client);
     hold->action.hold = hold;
     hold->previous = client->last_hold;
     *(client->last_hold ? &client->last_hold->next : &client->first_hold) = hold;
     client->last_hold = hold;
     client->hold_count++;
+    client->new_hold_count++;
     doorman__table_add(&client->holds, &hold->link,
                        doorman__client_hold_hash(client, hold->number));
     return hold;
+}
+
+/* Lets a permit, or a seizure, ask for a NEW hold. Returns false if memory runs out; then the hold
+ * is still NEW. Precondition: doorman__permit_client_reserve has succeeded.
+ *   request   NULL: a seizure, whose items are not known yet */
+static bool doorman__client_hold_ask(doorman_permit_client *client, doorman__client_hold *hold,
+                                     const doorman_permit_request *request) {
+    doorman_hold_item items[DOORMAN_PERMIT_ITEMS_MAX] = {{.resource_id = NULL}};
+    assert(hold->state == DOORMAN__HOLD_NEW && client->new_hold_count > 0);
+    for (size_t i = 0; request && i < request->item_count; i++) {
+        items[i].resource_id = request->items[i].resource_id;
+        items[i].key = request->items[i].key;
+    }
+    if (request && !doorman__client_hold_set_items(hold, items, request->item_count)) return false;
+    hold->state = DOORMAN__HOLD_ASKED;
+    client->new_hold_count--;
+    return true;
 }
 
 /* Sets whether the application has to learn of a change. */
@@ -23390,6 +23470,7 @@ static void doorman__client_hold_destroy(doorman_permit_client *client,
     *(hold->previous ? &hold->previous->next : &client->first_hold) = hold->next;
     *(hold->next ? &hold->next->previous : &client->last_hold) = hold->previous;
     client->hold_count--;
+    client->new_hold_count -= hold->state == DOORMAN__HOLD_NEW;
     DOORMAN_FREE(hold->items);
     DOORMAN_FREE(hold);
 }
@@ -23446,7 +23527,7 @@ static void doorman__client_hold_plan(doorman_permit_client *client, doorman__cl
 /* Ends a hold that its application no longer uses. */
 static void doorman__client_hold_end(doorman__client_hold *hold, bool must_release,
                                      doorman_time give_up_at) {
-    assert(hold->state != DOORMAN__HOLD_ENDING);
+    assert(hold->state == DOORMAN__HOLD_ASKED || hold->state == DOORMAN__HOLD_IN_USE);
     doorman__client_hold_detach(hold);
     hold->state = DOORMAN__HOLD_ENDING;
     hold->must_release = must_release;
@@ -24812,20 +24893,65 @@ static void doorman__permit_client_bypass(doorman_permit_client *client, doorman
     doorman__call_start(client, copy, now);
 }
 
-/* Makes the call of a permit, with its hold. Returns NULL if memory runs out. */
+/* Makes the hold of a permit, or takes the one whose number the caller has chosen. Returns NULL if
+ * memory runs out. */
+static doorman__client_hold *doorman__permit_create_hold(doorman_permit_client *client,
+                                                         const doorman_permit_request *request) {
+    bool chosen = request->request_id != 0;
+    doorman__client_hold *hold = chosen ? doorman__client_hold_find(client, request->request_id)
+                                        : doorman__client_hold_create(client);
+    if (hold && doorman__client_hold_ask(client, hold, request)) return hold;
+    if (hold && !chosen) doorman__client_hold_destroy(client, hold);
+    return NULL;
+}
+
+/* Makes the call of a permit, with its hold. Returns NULL if memory runs out.
+ *   holds   the permit may hold units */
 static doorman__call *doorman__permit_create(doorman_permit_client *client,
-                                             const doorman_permit_request *request, void *context) {
+                                             const doorman_permit_request *request, bool holds,
+                                             void *context) {
     doorman__call *call = doorman__call_create(request, context);
     doorman__client_hold *hold = NULL;
     if (!call) return NULL;
-    if (request->hold && !(hold = doorman__client_hold_create(client, request))) {
+    if (holds && !(hold = doorman__permit_create_hold(client, request))) {
         DOORMAN_FREE(call);
         return NULL;
     }
     bool waits = hold && request->max_wait > 0;
     doorman__call_set_hold(call, waits ? DOORMAN__CALL_WAIT : DOORMAN__CALL_PERMIT, hold);
-    if (hold) *request->hold = hold->number;
+    if (hold && request->hold) *request->hold = hold->number;
     return call;
+}
+
+/* Checks the number that the caller of a permit has chosen.
+ *   released   out: the number was released, or its hold has ended */
+static doorman_status doorman__hold_number_check(const doorman_permit_client *client,
+                                                 const doorman_permit_request *request,
+                                                 bool *released, doorman_error *error) {
+    uint64_t number = request->request_id;
+    *released = false;
+    if (!number) return DOORMAN_OK;
+    const doorman__client_hold *hold = doorman__client_hold_find(client, number);
+    bool in_use =
+        hold && (hold->state == DOORMAN__HOLD_ASKED || hold->state == DOORMAN__HOLD_IN_USE);
+    const doorman__rule rules[] = {
+        {request->hold != NULL, "hold: must be NULL if request_id is given"},
+        {!doorman__client_number_is_known(client, number),
+         "request_id: must be 0, or a number that new_hold has given out"},
+        {in_use, "request_id: is the number of another permit"},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    *released = !hold || hold->state != DOORMAN__HOLD_NEW;
+    return DOORMAN_OK;
+}
+
+/* Refuses a call, because its caller has released the hold. */
+static void doorman__call_revoke(doorman_permit_client *client, doorman__call *call) {
+    memset(&call->acquired, 0, sizeof call->acquired);
+    call->acquired.decided_by = DOORMAN_BY_CALLER;
+    if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(client, call);
 }
 
 /* Starts a permit.
@@ -24836,14 +24962,21 @@ static doorman_status doorman__permit_client_add(doorman_permit_client *client,
                                                  doorman_time timeout, void *context,
                                                  doorman__call **out, doorman_error *error,
                                                  doorman_time now) {
+    bool released = false;
     doorman_status status = doorman__acquire_check(request, error);
+    if (status == DOORMAN_OK)
+        status = doorman__hold_number_check(client, request, &released, error);
     if (status != DOORMAN_OK) return status;
     now = doorman__upstream_now(&client->upstream, now);
-    if (!doorman__permit_client_reserve(client, request->hold)) return doorman__no_memory(error);
-    doorman__call *call = doorman__permit_create(client, request, context);
+    bool holds = !released && (request->hold || request->request_id);
+    if (!doorman__permit_client_reserve(client, holds)) return doorman__no_memory(error);
+    doorman__call *call = doorman__permit_create(client, request, holds, context);
     if (!call) return doorman__no_memory(error);
     call->deadline = doorman__after(now, timeout > 0 ? timeout : client->message_timeout);
-    if (client->policy.shadow || client->kill_switch) {
+    if (released) {
+        client->call_count++;
+        doorman__call_revoke(client, call);
+    } else if (client->policy.shadow || client->kill_switch) {
         doorman__permit_client_bypass(client, call, now);
     } else if (!doorman__stock_spend(client, call, now)) {
         doorman__call_start(client, call, now);
@@ -24915,11 +25048,13 @@ static doorman_status doorman__client_hold_check(const doorman_hold_request *req
     return doorman__hold_request_check(&own, DOORMAN__NEEDS_NOTHING, error);
 }
 
-/* Refuses a call, because its caller has released the hold. */
-static void doorman__call_revoke(doorman_permit_client *client, doorman__call *call) {
-    memset(&call->acquired, 0, sizeof call->acquired);
-    call->acquired.decided_by = DOORMAN_BY_CALLER;
-    if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(client, call);
+doorman_status doorman_permit_client_new_hold(doorman_permit_client *client, uint64_t *out) {
+    if (!client || !out) return DOORMAN_INVALID_ARGUMENT;
+    if (client->new_hold_count >= DOORMAN__NEW_HOLDS_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
+    const doorman__client_hold *hold = doorman__client_hold_create(client);
+    if (!hold) return DOORMAN_OUT_OF_MEMORY;
+    *out = hold->number;
+    return DOORMAN_OK;
 }
 
 doorman_status doorman_permit_client_release(doorman_permit_client *client,
@@ -24932,6 +25067,10 @@ doorman_status doorman_permit_client_release(doorman_permit_client *client,
     doorman__client_hold *hold = doorman__client_hold_find(client, request->id);
     if (!hold) return DOORMAN_OK;
     now = doorman__upstream_now(&client->upstream, now);
+    if (hold->state == DOORMAN__HOLD_NEW) {
+        doorman__client_hold_destroy(client, hold);
+        return DOORMAN_OK;
+    }
     doorman__client_hold_set_changed(client, hold, false);
     doorman__call *call = hold->call;
     if (hold->state == DOORMAN__HOLD_ASKED) {
@@ -24980,13 +25119,12 @@ static void doorman__transfer_queue(doorman_permit_client *client, doorman__clie
     double *moved = (double *)(void *)(call + 1);
     doorman__client_hold_take(hold, request, moved);
     client->call_count++;
-    client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
     call->kind = DOORMAN__CALL_TRANSFER;
     call->request.item_count = hold->item_count;
     call->text_bytes = hold->text_bytes;
     call->hold = hold;
     call->hold_request = (doorman_hold_request){.id = hold->id,
-                                                .request_id = client->hold_number,
+                                                .request_id = doorman__client_number(client),
                                                 .time_to_live = request->time_to_live,
                                                 .amounts = moved,
                                                 .amount_count = hold->item_count};
@@ -25058,11 +25196,12 @@ static doorman_status doorman__permit_client_seize(doorman_permit_client *client
     now = doorman__upstream_now(&client->upstream, now);
     if (!doorman__permit_client_reserve(client, true)) return doorman__no_memory(error);
     doorman__call *call = doorman__call_create(&none, context);
-    doorman__client_hold *hold = call ? doorman__client_hold_create(client, NULL) : NULL;
+    doorman__client_hold *hold = call ? doorman__client_hold_create(client) : NULL;
     if (!hold) {
         DOORMAN_FREE(call);
         return doorman__no_memory(error);
     }
+    (void)doorman__client_hold_ask(client, hold, NULL);
     doorman__call_set_hold(call, DOORMAN__CALL_SEIZURE, hold);
     call->hold_request = (doorman_hold_request){
         .id = request->id, .request_id = hold->number, .time_to_live = request->time_to_live};
@@ -30396,6 +30535,17 @@ doorman_status doorman_agent_release(doorman_agent *agent, uint64_t hold) {
     const doorman_hold_request request = {.id = hold};
     if (!agent) return DOORMAN_INVALID_ARGUMENT;
     return hold ? doorman_agent_release_part(agent, &request, NULL) : DOORMAN_OK;
+}
+
+doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t *out) {
+    if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
+    doorman__agent_permits *permits = &agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return status;
+    pthread_mutex_lock(&permits->mutex);
+    status = doorman_permit_client_new_hold(permits->client, out);
+    pthread_mutex_unlock(&permits->mutex);
+    return status;
 }
 
 doorman_status doorman_agent_read_hold(doorman_agent *agent, uint64_t hold, doorman_held *out) {

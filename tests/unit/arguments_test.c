@@ -504,6 +504,7 @@ static void a_permit_client_refuses_null(void **state) {
     doorman_acquired acquired;
     doorman_held held;
     doorman_permit_client_info info;
+    uint64_t number;
     void *context;
     const doorman_permit_request no_items = {.item_count = 1};
     NAMED("out: ", doorman_permit_client_create(NULL, &client_options, &error, 0));
@@ -520,6 +521,8 @@ static void a_permit_client_refuses_null(void **state) {
     assert_false(doorman_permit_client_next(NULL, &context, &acquired, 0));
     assert_false(doorman_permit_client_next(client, NULL, &acquired, 0));
     assert_false(doorman_permit_client_next(client, &context, NULL, 0));
+    REFUSED(doorman_permit_client_new_hold(NULL, &number));
+    REFUSED(doorman_permit_client_new_hold(client, NULL));
     NAMED("client: ", doorman_permit_client_release(NULL, &hold_request, &error, 0));
     NAMED("request: ", doorman_permit_client_release(client, NULL, &error, 0));
     NAMED("client: ", doorman_permit_client_transfer(NULL, &hold_request, 1, NULL, &error, 0));
@@ -598,6 +601,7 @@ static void an_agent_refuses_null(void **state) {
     doorman_agent_info info;
     doorman_acquired out;
     doorman_held held;
+    uint64_t number;
     NAMED("out: ", doorman_agent_start(NULL, &client_options, &error));
     NAMED("options: ", doorman_agent_start(&agent, NULL, &error));
     assert_int_equal(doorman_agent_start(&agent, &client_options, NULL), DOORMAN_OK);
@@ -612,6 +616,8 @@ static void an_agent_refuses_null(void **state) {
     NAMED("request: ", doorman_agent_acquire_async(agent, NULL, 1, on_decided, NULL, &error));
     NAMED("on_decided: ",
           doorman_agent_acquire_async(agent, &permit_request, 1, NULL, NULL, &error));
+    REFUSED(doorman_agent_new_hold(NULL, &number));
+    REFUSED(doorman_agent_new_hold(agent, NULL));
     REFUSED(doorman_agent_release(NULL, 1));
     assert_int_equal(doorman_agent_release(agent, 0), DOORMAN_OK);
     NAMED("agent: ", doorman_agent_release_part(NULL, &hold_request, &error));
