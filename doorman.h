@@ -139,7 +139,8 @@
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants
  *                    _report_overload  _read  _try  _release
  *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
- *                    _report  _next  _release  _transfer  _seize  _read_hold  _next_change
+ *                    _report  _next  _new_hold  _release  _transfer  _seize  _read_hold
+ *                    _next_change
  *                    _kill_switch  _read
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
  *                    doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
@@ -156,7 +157,7 @@
  *                    doorman_json_exchange_read  _decide  _settle  _undo  _write  _uninit
  *                    doorman_buffer_uninit
  *     agent          doorman_agent_start  _shutdown  _stop  _read_info  _kill_switch  _acquire
- *                    _acquire_async  _report  _transfer  _seize  _read_hold
+ *                    _acquire_async  _report  _transfer  _seize  _read_hold  _new_hold
  *                    doorman_agent_release  _release_part
  *                    doorman_resource_open  _close  _try  _wait  _release  _delay  _set_wants
  *                    _report_overload  _read    doorman_clock
@@ -206,7 +207,10 @@
  * ERRORS
  *
  *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the outputs
- *     are unchanged, and the object is as before. A doorman_error describes the error. Missing
+ *     are unchanged, and the object is as before. A doorman_error describes the error. Its text
+ *     begins with the argument or the field that is wrong: `key: must be 0 to 256 bytes of UTF-8`,
+ *     or `templates[2].limits[0].figures.rate: must be ...`. A field has its name in C if the
+ *     caller has passed it in C, and its name in JSON if it was read from JSON. Missing
  *     capacity is not an error. A function whose name ends in `_try` returns a doorman_decision,
  *     not a status. A doorman_resource_info says whether a resource has a lease. A status, a
  *     decision and an outcome never have the same value. So a program that compares a status with
@@ -403,7 +407,7 @@ typedef enum doorman_status {
  *   returns   a static string, never NULL; "UNKNOWN" for a number that is not a status */
 DOORMAN_API const char *doorman_status_name(doorman_status status);
 
-/* Describes an error, for example "resources[2].capacity: must be ...". A call that fails fills in
+/* Describes an error, for example "templates[2].capacity: must be ...". A call that fails fills in
  * its doorman_error. The caller may pass NULL instead of a doorman_error. */
 typedef struct doorman_error {
     char text[512];
@@ -717,6 +721,9 @@ typedef struct doorman_request {
     bool may_wait; /* not on the wire: permits of an ACQUIRE may be pending. The owner of the server
                       then takes decisions from doorman_permits_next_decision */
     uint64_t connection; /* not on the wire: see doorman_permit_request */
+    bool wire_names;     /* not on the wire: true: an error names the fields of this request as they
+                            are called on the wire, such as "permit[0].item[0].key". A request that
+                            is read from JSON has it. false: "permits[0].items[0].key" */
 } doorman_request;
 
 typedef struct doorman_response {
@@ -1929,7 +1936,10 @@ struct doorman_permit_request {
 
     /* Only for permits that hold units of CONCURRENCY: see "holds, the public part". */
     const char *client_id;     /* required for a hold: 1 to 256 bytes. In a message: NULL */
-    uint64_t request_id;       /* required for a hold: 1 to 2^53 - 1, chosen by the client */
+    uint64_t request_id;       /* required for a hold: 1 to 2^53 - 1, chosen by the client. Permit
+                                  clients and agents: 0, or the number of the hold, which
+                                  doorman_permit_client_new_hold or doorman_agent_new_hold has given
+                                  out; then the permit may hold units, and `hold` must be NULL */
     uint64_t connection;       /* names the connection that waits; 0: none */
     doorman_time time_to_live; /* of the hold, at most that of its limits; 0: that of its limits */
     bool has_priority;         /* false: the priority is 1 */
@@ -1937,11 +1947,13 @@ struct doorman_permit_request {
                                   the same request_id keeps the priority of the first permit */
     bool share;                /* true: if the permit waits, it ends as SHARED when a hold of the
                                   same resource and key is released in full. Only for one item */
-    uint64_t *hold;            /* only for permit clients and agents, which choose client_id and
-                                  request_id: not NULL if the permit may hold units. The call
-                                  writes the number of the hold to it, before it waits. NULL: a
-                                  server answers a permit on CONCURRENCY with an error, so the
-                                  fallback decides (P23) */
+    uint64_t *hold;            /* only for permit clients and agents, which choose client_id: not
+                                  NULL if the permit may hold units, and the client chooses their
+                                  number. The call writes the number to it, before it waits. Another
+                                  thread must not read it before the call has returned: a number
+                                  in `request_id` is for that. Without both, a server answers a
+                                  permit on CONCURRENCY with an error, so the fallback decides
+                                  (P23) */
 };
 
 /* What one item of a granted permit got. */
@@ -2678,8 +2690,8 @@ typedef enum doorman_decider {
     DOORMAN_BY_REFUSAL,  /* a server has refused the same a short time ago (P22) */
     DOORMAN_BY_FALLBACK, /* no server has decided (P23) */
     DOORMAN_BY_BYPASS,   /* the kill switch is on, or `shadow` is set (P25) */
-    DOORMAN_BY_CALLER,   /* the caller has released the hold before the decision. A transfer: there
-                            is no such hold */
+    DOORMAN_BY_CALLER,   /* the caller has released the number of the hold before the decision, or
+                            before it asked. A transfer: there is no such hold */
     DOORMAN_BY_PREFETCH  /* granted out of units that were taken ahead (P24). `limit`, `remaining`
                             and `warning` are those of the last answer of a server */
 } doorman_decider;
@@ -2742,7 +2754,7 @@ typedef struct doorman_permit_client_info {
     uint64_t messages, failures; /* messages that were sent; of these, that have failed */
     uint64_t pauses;             /* how often the breaker has opened (P23) */
     size_t hold_count;           /* holds that the client keeps or asks for, or still has to
-                                    release */
+                                    release, and numbers that no permit has yet */
     uint64_t holds_lost;         /* holds that ended or were gone before their release */
     bool is_pausing;             /* the breaker is open: no server is asked now */
 } doorman_permit_client_info;
@@ -2775,7 +2787,7 @@ DOORMAN_API doorman_status doorman_permit_client_add_lane(doorman_permit_client 
 /* Asks for a permit. doorman_permit_client_next returns the decision later. With `hold`, the client
  * renews what is granted until it is released, or gone: see "holds of a client" below.
  *   request   used only during the call; checked. With `detail` the decision has the figures of
- *             its limit. client_id, request_id and connection have no effect
+ *             its limit. client_id and connection have no effect
  *   timeout   the decision comes within this time, with the wait of a grant. 0 or less: the call
  *             waits for no server. If the client cannot decide by itself, the fallback decides
  *             (P23), and no message is sent
@@ -2808,9 +2820,27 @@ DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void 
  * renews it at a third of its life. If servers fail, the hold lasts until ends_at, and no longer.
  * The application stops using units before it releases or transfers them.
  *
- * Each of these functions takes a doorman_hold_request. `id` is the number of the hold, or the id
- * of the transfer that is seized. client_id, request_id and items have no effect. The results are
+ * Release, transfer and seize take a doorman_hold_request. `id` is the number of the hold, or the
+ * id of the transfer that is seized. client_id, request_id and items have no effect. The results
+ * are
  *   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+
+/* Gives out the number of a hold that does not exist yet. No other hold of the client has it. One
+ * permit can have this number as its request_id. So the application knows the number before it asks
+ * for the permit, and can release it at any moment:
+ *   - before the permit is asked for: the permit ends at once. It is refused BY_CALLER
+ *   - before the decision: the same
+ *   - after it: the units are released
+ * The number needs memory until its permit has ended, or until it is released. So a number that is
+ * not used must be released. A number is not used if doorman_permit_client_acquire returns an error
+ * for its permit.
+ *     A permit is also refused BY_CALLER if the hold of its number has ended. If another permit
+ * with this number waits, or holds units, doorman_permit_client_acquire returns INVALID_ARGUMENT.
+ *   out       written on OK: 1 to 2^53 - 1
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (100,000 numbers have no permit yet) |
+ *             OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permit_client_new_hold(doorman_permit_client *client,
+                                                          uint64_t *out);
 
 /* Releases units of a hold. It is safe at any moment. Before the decision on a permit, it cancels
  * the permit. If the hold is gone, was released or comes from a fallback, the call does nothing. A
@@ -2845,7 +2875,8 @@ DOORMAN_API doorman_status doorman_permit_client_seize(doorman_permit_client *cl
 
 /* Reads a hold.
  *   hold      its number
- *   out       written in full. `gone` is true if there is no such hold now */
+ *   out       written in full. `gone` is true if there is no such hold now. Before the decision,
+ *             `gone` is false and ends_at is 0 */
 DOORMAN_API void doorman_permit_client_read_hold(const doorman_permit_client *client, uint64_t hold,
                                                  doorman_held *out);
 
@@ -3283,14 +3314,37 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  *
  * Later, doorman_agent_release(p->agent, hold) gives the units back.
  *
+ * To cancel a permit that waits, another thread releases its number. It cannot read `hold` before
+ * the call has returned, because the call writes it. So the program takes a number first, with
+ * doorman_agent_new_hold(agent, &job->number). The thread that waits asks with this number:
+ *
+ * <!-- file: tests/system/agent_holds_test.c -->
+ *     const doorman_permit_request request = {
+ *         .items = &item, .item_count = 1, .max_wait = max_wait, .request_id = job->number};
+ *     job->status = doorman_agent_acquire(job->agent, &request, timeout, &job->out, NULL);
+ *
+ * The other thread calls doorman_agent_release(agent, job->number) at any moment. If that is before
+ * the decision, `granted` is false, and decided_by is DOORMAN_BY_CALLER. If it is even before the
+ * permit is asked for, the same happens, and the call returns at once. If it is after the decision,
+ * the units are released. `granted` may be true then, but doorman_agent_read_hold says that the
+ * hold is gone.
+ *
  * A hold belongs to the agent, and not to a thread. The agent renews it in the background until it
  * is released, gone, or until the agent stops. If the thread that uses a hold ends without a
  * release, the hold stays. A thread that is cancelled in doorman_agent_acquire gets no hold.
  * doorman_agent_stop sends the releases that are left, but does not release other holds, because
  * their units may still be in use. They end when their time to live has passed. */
 
-/* Releases all units of a hold. Any thread may call it at any moment: while a permit is asked for,
- * twice, or after the hold has ended. The call does not wait.
+/* Gives out the number of a hold, for the request_id of a permit: see "holds of an agent" and
+ * doorman_permit_client_new_hold. A number that is not used must be released.
+ *   out       written on OK
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED | OUT_OF_MEMORY
+ *   cost      a mutex */
+DOORMAN_API doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t *out);
+
+/* Releases all units of a hold. Any thread may call it at any moment: before a permit is asked for
+ * with a number of doorman_agent_new_hold, while it is asked for, twice, or after the hold has
+ * ended. The call does not wait.
  *   hold      its number; 0 has no effect, so a permit that holds nothing needs no test
  *   returns   OK
  *   cost      a mutex */
@@ -3478,6 +3532,10 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  *    compile with gcc and clang without warnings.
  * C8 Hash tables of ids from the network are keyed with a seed from the options.
  * C9 Sums of capacity are exact. When all holders have left a resource, its sum is exactly 0.
+ * C10 The text of an error names fields as the caller knows them. Arguments and structs have the
+ *    names of C. What was read from JSON has the names of the wire: a configuration that
+ *    doorman_json_config has made, and a request with `wire_names`. Rules have the names of C.
+ *    Where the wire differs, DOORMAN__NAMES or doorman__name has both names.
  */
 
 const char *doorman_status_name(doorman_status status) {
@@ -4243,7 +4301,11 @@ static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *giv
 #define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
 #define DOORMAN__DURATION_OR_ZERO_RULE "must be from 0 to 1e8 seconds"
 
-/* A rule of a configuration, and whether it is broken. The text has the field and the rule. */
+/* The text of an error whose field has one name in C, and another one in JSON. See C10. */
+#define DOORMAN__NAMES(in_c, in_json) in_c "\n" in_json
+
+/* A rule of a configuration, and whether it is broken. The text has the field and the rule, or is
+ * made by DOORMAN__NAMES. */
 typedef struct doorman__rule {
     bool broken;
     const char *text;
@@ -4362,8 +4424,10 @@ static const char *doorman__template_wrong(const doorman_template *template_, bo
 
 /* Receives the errors of a configuration, or the warnings about it.
  *   index    which template; DOORMAN__NO_TEMPLATE: the problem is about all templates
- *   object   the object of the template that has the field: "" or "algorithm."
- *   text     the field and the rule that it breaks, for example "capacity: must be ..." */
+ *   object   the part of the template that has the field, with the names of C: "", "algorithm." or
+ *            "limits[2].figures."
+ *   text     the field and the rule that it breaks, for example "capacity: must be ..."; may be
+ *            made by DOORMAN__NAMES */
 typedef struct doorman__config_report {
     void (*add)(void *context, size_t index, const char *object, const char *text);
     void *context;
@@ -4381,9 +4445,12 @@ static void doorman__template_check_glob(const doorman_config_options *options, 
     for (size_t i = 0; glob && i < index; i++) {
         const char *earlier = options->templates[i].identifier_glob;
         if (!earlier || strcmp(earlier, glob) != 0) continue;
-        char text[96];
+        char text[192];
         snprintf(text, sizeof text,
-                 "identifier_glob: equals that of resources[%zu], so it would never be used", i);
+                 DOORMAN__NAMES(
+                     "identifier_glob: equals that of templates[%zu], so it would never be used",
+                     "identifier_glob: equals that of resources[%zu], so it would never be used"),
+                 i, i);
         doorman__config_report_add(report, index, "", text);
         return;
     }
@@ -4432,7 +4499,9 @@ static const char *doorman__window_figures_wrong(doorman_limit_kind kind,
         {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
         {!calendar_valid, "calendar: is not a unit of the calendar"},
         {calendar_valid && all->calendar && !fixed,
-         "window: only a FIXED_WINDOW follows the calendar; must be a number of seconds"},
+         DOORMAN__NAMES(
+             "calendar: only a FIXED_WINDOW follows it",
+             "window: only a FIXED_WINDOW follows the calendar; must be a number of seconds")},
         {calendar_valid && all->calendar && fixed && all->window,
          "window: must be 0 with a calendar"},
         {calendar_valid && !all->calendar && !window_valid, "window: " DOORMAN__DURATION_RULE},
@@ -4603,9 +4672,10 @@ static const char *doorman__permit_limit_wrong(const doorman_permit_limit *limit
         {limit->refunds && !counts_units,
          "refunds: only a TOKEN_BUCKET and a FIXED_WINDOW can take units back"},
         {limit->empty_at_start && limit->kind == DOORMAN_TIERS,
-         "on_restart: must be full for TIERS"},
-        {limit->empty_at_start && holds, "on_restart: must be learn or full for CONCURRENCY"},
-        {limit->full_at_start && !holds, "on_restart: only CONCURRENCY learns"},
+         DOORMAN__NAMES("empty_at_start: must be false for TIERS",
+                        "on_restart: must be full for TIERS")},
+        {limit->empty_at_start && holds, "empty_at_start: must be false for CONCURRENCY"},
+        {limit->full_at_start && !holds, "full_at_start: only CONCURRENCY learns"},
     };
     return DOORMAN__RULE_NEXT(rules, next);
 }
@@ -4623,19 +4693,24 @@ static const char *doorman__lease_fields_wrong(const doorman_permit_limit *limit
         {!leased && limit->subclients, "subclients: only a leased limit has them"},
         {leased && !bucket && !holds, "kind: only a TOKEN_BUCKET or CONCURRENCY can be leased"},
         {leased && holds && (all->has_limit || !doorman__equal(all->limit, 0)),
-         "limit: must be 0 if it is leased"},
-        {leased && limit->full_at_start, "on_restart: a leased limit begins without a lease"},
+         "figures.limit: must be 0 if it is leased"},
+        {leased && limit->full_at_start,
+         DOORMAN__NAMES("full_at_start: a leased limit begins without a lease",
+                        "on_restart: a leased limit begins without a lease")},
         {leased && limit->per != DOORMAN_PER_RESOURCE, "per: must be resource for a leased limit"},
-        {leased && bucket && !doorman__equal(all->rate, 0), "rate: must be 0 if it is leased"},
+        {leased && bucket && !doorman__equal(all->rate, 0),
+         "figures.rate: must be 0 if it is leased"},
         {leased && bucket && (all->has_size || all->size > 0 || all->size < 0),
-         "size: a leased rate has none, because it saves what a lease saves"},
+         "figures.size: a leased rate has none, because it saves what a lease saves"},
         {leased && bucket && (all->has_max_debt || all->max_debt),
-         "max_debt: a leased rate has no debt"},
+         "figures.max_debt: a leased rate has no debt"},
         {leased && bucket && (all->has_max_wait || all->max_wait),
-         "max_wait: a leased rate has no debt, so no caller waits"},
+         "figures.max_wait: a leased rate has no debt, so no caller waits"},
         {leased && bucket && limit->warn_at > 0, "warn_at: a leased rate has none"},
         {leased && limit->refunds, "refunds: a lease takes no units back"},
-        {leased && limit->empty_at_start, "on_restart: a leased limit begins without a lease"},
+        {leased && limit->empty_at_start,
+         DOORMAN__NAMES("empty_at_start: a leased limit begins without a lease",
+                        "on_restart: a leased limit begins without a lease")},
         {leased && limit->lease_of && !doorman__id_valid(limit->lease_of),
          "lease_of: " DOORMAN__ID_RULE},
         {leased && !limit->has_priority && limit->priority, "priority: needs has_priority"},
@@ -4648,12 +4723,12 @@ static const char *doorman__lease_fields_wrong(const doorman_permit_limit *limit
 }
 
 /* Where a part of a configuration is checked. `object` is the path of the part below the template,
- * for example "limits[2].overrides[0].". */
+ * with the names of C, for example "limits[2].overrides[0].figures.". */
 typedef struct doorman__check {
     const doorman__config_report *report;
     size_t index; /* of the template */
     size_t count; /* how many problems were reported */
-    char object[96];
+    char object[112];
 } doorman__check;
 
 static void doorman__check_add(doorman__check *check, const char *text) {
@@ -4669,6 +4744,13 @@ static doorman__check doorman__check_item(const doorman__check *check, const cha
     return below;
 }
 
+/* Returns a check of a struct below this part. The caller adds its count to `check`. */
+static doorman__check doorman__check_part(const doorman__check *check, const char *part) {
+    doorman__check below = {.report = check->report, .index = check->index};
+    snprintf(below.object, sizeof below.object, "%.60s%.20s.", check->object, part);
+    return below;
+}
+
 /* Checks a list of globs of keys. */
 static void doorman__keys_check(doorman__check *check, const char *const *keys, size_t count) {
     for (size_t i = 0; keys && i < count && i < DOORMAN__KEYS_MAX; i++) {
@@ -4681,10 +4763,11 @@ static void doorman__keys_check(doorman__check *check, const char *const *keys, 
     }
 }
 
-/* Checks resolved figures. */
+/* Checks resolved figures. `check` is that of what has the figures. */
 static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
                                    const doorman_figures *all) {
     const char *text = NULL;
+    doorman__check part = doorman__check_part(check, "figures");
     for (size_t next = 0;;) {
         if (kind == DOORMAN_TOKEN_BUCKET) {
             text = doorman__bucket_figures_wrong(all, &next);
@@ -4696,16 +4779,17 @@ static void doorman__figures_check(doorman__check *check, doorman_limit_kind kin
             text = doorman__window_figures_wrong(kind, all, &next);
         }
         if (!text) break;
-        doorman__check_add(check, text);
+        doorman__check_add(&part, text);
     }
     bool bounded = kind == DOORMAN_TIERS && all->tiers && all->tier_count <= DOORMAN_TIERS_MAX;
     for (size_t i = 0; bounded && i < all->tier_count; i++) {
-        doorman__check tier = doorman__check_item(check, "tiers", i, ".");
+        doorman__check tier = doorman__check_item(&part, "tiers", i, ".");
         for (size_t next = 0; (text = doorman__tier_wrong(&all->tiers[i], &next)) != NULL;) {
             doorman__check_add(&tier, text);
         }
         check->count += tier.count;
     }
+    check->count += part.count;
 }
 
 /* Checks the overrides of a limit whose own fields are valid. The first 100 errors are enough. */
@@ -4720,13 +4804,15 @@ static void doorman__overrides_check(doorman__check *check, const doorman_permit
         }
         doorman__keys_check(&item, override_->keys, override_->key_count);
         const doorman_figures *given = &override_->figures;
+        doorman__check part = doorman__check_part(&item, "figures");
         for (size_t next = 0;
              (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
-            doorman__check_add(&item, text);
+            doorman__check_add(&part, text);
         }
         for (size_t next = 0; (text = doorman__override_hides(given, &next)) != NULL;) {
-            doorman__check_add(&item, text);
+            doorman__check_add(&part, text);
         }
+        item.count += part.count;
         const doorman_figures all = doorman__override_resolve(limit, given);
         if (item.count == 0) doorman__figures_check(&item, limit->kind, &all);
         check->count += item.count;
@@ -4743,20 +4829,21 @@ static void doorman__permit_limit_check(doorman__check *check, const doorman_per
         doorman__check_add(check, text);
     }
     doorman__keys_check(check, limit->keys, limit->key_count);
-    doorman__check ban = {.report = check->report, .index = check->index};
-    snprintf(ban.object, sizeof ban.object, "%.80sban.", check->object);
+    doorman__check ban = doorman__check_part(check, "ban");
     for (size_t next = 0; (text = doorman__ban_wrong(&limit->ban, &next)) != NULL;) {
         doorman__check_add(&ban, text);
     }
     check->count += ban.count;
     if (!doorman__permit_kind_valid(limit->kind)) return;
     const doorman_figures *given = &limit->figures;
+    doorman__check part = doorman__check_part(check, "figures");
     for (size_t next = 0; (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
-        doorman__check_add(check, text);
+        doorman__check_add(&part, text);
     }
     if (limit->kind == DOORMAN_TOKEN_BUCKET && !given->has_max_wait && given->max_wait) {
-        doorman__check_add(check, "max_wait: needs has_max_wait");
+        doorman__check_add(&part, "max_wait: needs has_max_wait");
     }
+    check->count += part.count;
     const doorman_figures all = doorman__figures_resolve(limit->kind, given);
     bool leased_rate = limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
     if (!leased_rate) doorman__figures_check(check, limit->kind, &all);
@@ -4939,7 +5026,7 @@ static double doorman__figures_most(doorman_limit_kind kind, const doorman_figur
 static void doorman__tiers_warn(const doorman__check *check, const doorman_figures *figures) {
     for (size_t i = 0; i < figures->tier_count; i++) {
         const doorman_tier *tier = &figures->tiers[i];
-        doorman__check item = doorman__check_item(check, "tiers", i, ".");
+        doorman__check item = doorman__check_item(check, "figures.tiers", i, ".");
         if (!tier->active) {
             doorman__check_add(&item, "active: is 0, so the tier is never entered");
         } else if (i + 1 == figures->tier_count && !(tier->limit > 0)) {
@@ -4973,7 +5060,8 @@ static void doorman__shared_warn(doorman__check *check, const doorman_template *
         if (shared->leased) continue;
         if (!doorman__figures_above(all, limit->kind, shared)) continue;
         char text[96];
-        snprintf(text, sizeof text, "%s: is above that of limits[%zu], which all keys share",
+        snprintf(text, sizeof text,
+                 "figures.%s: is above that of limits[%zu], which all keys share",
                  limit->kind == DOORMAN_TOKEN_BUCKET ? "rate" : "limit", i);
         doorman__check_add(check, text);
         return;
@@ -5015,8 +5103,8 @@ static const char *doorman__limit_most_field(const doorman_permit_limit *limit,
                                              const doorman_figures *all) {
     const double most = doorman__figures_most(limit->kind, all);
     if (limit->has_max_cost && limit->max_cost < most) return "max_cost";
-    if (limit->kind == DOORMAN_TOKEN_BUCKET) return "size";
-    return limit->kind == DOORMAN_TIERS ? "tiers" : "limit";
+    if (limit->kind == DOORMAN_TOKEN_BUCKET) return "figures.size";
+    return limit->kind == DOORMAN_TIERS ? "figures.tiers" : "figures.limit";
 }
 
 /* Warns of figures that refuse each permit of cost 1, which is the default cost, for ever. A limit
@@ -5039,9 +5127,9 @@ static void doorman__queue_warn(const doorman__check *check, const doorman_permi
     if (limit->kind != DOORMAN_CONCURRENCY) return;
     doorman__check item = *check;
     if (limit->figures.queue && !limit->figures.max_wait) {
-        doorman__check_add(&item, "queue: has no effect while max_wait is 0");
+        doorman__check_add(&item, "figures.queue: has no effect while max_wait is 0");
     } else if (limit->figures.max_wait && !limit->figures.queue) {
-        doorman__check_add(&item, "max_wait: has no effect while queue is 0");
+        doorman__check_add(&item, "figures.max_wait: has no effect while queue is 0");
     }
 }
 
@@ -5056,10 +5144,13 @@ static void doorman__empty_warn(doorman__check *check, const doorman_permit_limi
     if (unit) window = unit * (24 * DOORMAN__LONG);
     if (!limit->empty_at_start || limit->shadow || window <= DOORMAN__LONG) return;
     if (limit->kind != DOORMAN_FIXED_WINDOW && limit->kind != DOORMAN_SLIDING_WINDOW) return;
-    char text[128];
-    snprintf(text, sizeof text,
-             "on_restart: empty refuses every permit for up to %g s after each restart",
-             (double)window / 1e9);
+    char text[192];
+    const double seconds = (double)window / 1e9;
+    snprintf(
+        text, sizeof text,
+        DOORMAN__NAMES("empty_at_start: refuses every permit for up to %g s after each restart",
+                       "on_restart: empty refuses every permit for up to %g s after each restart"),
+        seconds, seconds);
     doorman__check_add(check, text);
 }
 
@@ -5184,8 +5275,10 @@ static void doorman__template_check_overload(const doorman_config_options *optio
     bool divides = kind != DOORMAN_STATIC_SHARE && kind != DOORMAN_NO_ALGORITHM;
     if (!template_->overload.target || divides) return;
     doorman__config_report_add(report, index, "",
-                               "overload: must be absent, because its kind of algorithm does not "
-                               "divide the capacity");
+                               DOORMAN__NAMES("overload.target: must be 0, because the kind of "
+                                              "algorithm does not divide the capacity",
+                                              "overload: must be absent, because its kind of "
+                                              "algorithm does not divide the capacity"));
 }
 
 /* Reports all errors of one template. */
@@ -5219,10 +5312,12 @@ static void doorman__first_problem_add(void *context, size_t index, const char *
                                        const char *text) {
     doorman__first_problem *first = (doorman__first_problem *)context;
     if (first->count++ > 0) return;
+    const int bytes = (int)strcspn(text, "\n"); /* the names of C: see DOORMAN__NAMES */
     if (index == DOORMAN__NO_TEMPLATE) {
-        (void)doorman__fail(first->error, DOORMAN_OK, "%s", text);
+        (void)doorman__fail(first->error, DOORMAN_OK, "%.*s", bytes, text);
     } else {
-        (void)doorman__fail(first->error, DOORMAN_OK, "resources[%zu].%s%s", index, object, text);
+        (void)doorman__fail(first->error, DOORMAN_OK, "templates[%zu].%s%.*s", index, object, bytes,
+                            text);
     }
 }
 
@@ -5240,10 +5335,10 @@ static doorman_status doorman__config_check(const doorman_config_options *option
                                             doorman_error *error) {
     size_t most = options->template_max ? options->template_max : DOORMAN__TEMPLATE_MAX;
     if (options->template_count && !options->templates) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources: must not be NULL");
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "templates: must not be NULL");
     }
     if (options->template_count > most) {
-        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "resources: at most %zu, not %zu",
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "templates: at most %zu, not %zu",
                              most, options->template_count);
     }
     doorman__first_problem first = {error, 0};
@@ -5325,10 +5420,13 @@ static void doorman__safe_capacity_warn(const doorman_template *template_, size_
 static void doorman__config_warn(const doorman_config_options *options,
                                  const doorman__config_report *report) {
     if (options->template_count == 0) {
-        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "",
-                                   options->reject_unmatched
-                                       ? "resources: is empty, so all requests are refused"
-                                       : "resources: is empty, so nothing is limited");
+        doorman__config_report_add(
+            report, DOORMAN__NO_TEMPLATE, "",
+            options->reject_unmatched
+                ? DOORMAN__NAMES("templates: is empty, so all requests are refused",
+                                 "resources: is empty, so all requests are refused")
+                : DOORMAN__NAMES("templates: is empty, so nothing is limited",
+                                 "resources: is empty, so nothing is limited"));
     }
     for (size_t i = 0; i < options->template_count; i++) {
         const doorman_template *template_ = &options->templates[i];
@@ -5364,6 +5462,7 @@ struct doorman_config {
     size_t shadow_count;
     const char **shadow; /* a part of `keys` */
     bool reject_unmatched;
+    bool wire_names;      /* it was read from JSON (C10) */
     doorman__link *links; /* two links for each template: one for its glob, and one for its literal
                              start */
     doorman__table globs, starts;
@@ -5646,22 +5745,25 @@ static size_t doorman__template_first_leased(const doorman_template *template_) 
 doorman_status doorman_config_fits(const doorman_config *config, bool has_parent,
                                    doorman_error *error) {
     if (!config) return doorman__missing(error, "config");
+    const char *templates = config->wire_names ? "resources" : "templates";
     const size_t count = config->template_count;
     size_t first = 0;
     while (first < count && config->templates[first].without_capacity) first++;
     if (has_parent && first < count) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "resources[%zu].capacity: must be absent, because a node with a "
-                             "parent gets its capacities from the parent. Only limits are allowed",
-                             first);
+                             "%s[%zu].%s, because a node with a parent gets its capacities from "
+                             "the parent. Only limits are allowed",
+                             templates, first,
+                             config->wire_names ? "capacity: must be absent"
+                                                : "without_capacity: must be true");
     }
     for (size_t i = 0; i < count && !has_parent && first == count; i++) {
         size_t leased = doorman__template_first_leased(&config->templates[i]);
         if (leased == config->templates[i].limit_count) continue;
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "resources[%zu].limits[%zu]: cannot be leased, because the node has "
-                             "no parent, and no template has a capacity",
-                             i, leased);
+                             "%s[%zu].limits[%zu]: cannot be leased, because the node has no "
+                             "parent, and no template has a capacity",
+                             templates, i, leased);
     }
     return DOORMAN_OK;
 }
@@ -10014,22 +10116,31 @@ doorman_time doorman_server_learns_until(const doorman_server *server, doorman_t
 
 /* ---- server: checking a request */
 
+/* C10: returns the name that a field of a request has for its caller. */
+static const char *doorman__name(const doorman_request *request, const char *in_c,
+                                 const char *on_wire) {
+    return request->wire_names ? on_wire : in_c;
+}
+
 /* Checks the demands in a request from a server. */
-static doorman_status doorman__demand_groups_check(const doorman_capacity_request *item_request,
-                                                   size_t index, doorman_error *error) {
+static doorman_status doorman__demand_groups_check(const doorman_request *request, size_t index,
+                                                   doorman_error *error) {
+    const doorman_capacity_request *item_request = &request->items[index];
+    const char *list = doorman__name(request, "items", "resource");
     if (item_request->wants_count > DOORMAN__GROUPS_MAX) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resource[%zu].wants: at most %d",
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].wants: at most %d", list,
                              index, DOORMAN__GROUPS_MAX);
     }
     if (item_request->wants_count && !item_request->wants) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "resource[%zu].wants: must not be NULL", index);
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].wants: must not be NULL",
+                             list, index);
     }
     doorman_status status = DOORMAN_OK;
     for (size_t i = 0; i < item_request->wants_count && status == DOORMAN_OK; i++) {
         char path[60];
-        snprintf(path, sizeof path, "resource[%zu].wants[%zu]", index, i);
-        status = doorman__demand_check(&item_request->wants[i], path, "num_clients", error);
+        snprintf(path, sizeof path, "%s[%zu].wants[%zu]", list, index, i);
+        status = doorman__demand_check(&item_request->wants[i], path,
+                                       doorman__name(request, "subclients", "num_clients"), error);
     }
     return status;
 }
@@ -10061,8 +10172,9 @@ static doorman_status doorman__server_check_path(const doorman_server *server,
     }
     if (strcmp(sender, request->holder_id) != 0) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "path[0]: must be the server_id, because the first node of a path is "
-                             "the sender");
+                             "path[0]: must be the %s, because the first node of a path is the "
+                             "sender",
+                             doorman__name(request, "holder_id", "server_id"));
     }
     return DOORMAN_OK;
 }
@@ -10080,21 +10192,50 @@ static const char *doorman__overload_report_wrong(const doorman_overload_report 
     return report->late >= 0 && report->late <= report->finished ? NULL : "overload.late";
 }
 
+/* Checks the only demand in a request from a client. Returns the field that breaks its rule, or
+ * NULL. On the wire its fields are those of the resource. */
+static const char *doorman__demand_wrong(const doorman_request *request, size_t index,
+                                         const char **rule) {
+    const doorman_capacity_request *item_request = &request->items[index];
+    const doorman_demand *demand = item_request->wants;
+    *rule = request->wire_names ? DOORMAN__AMOUNT_RULE : "a client must have one demand";
+    if (item_request->wants_count != 1 || !demand) return "wants";
+    *rule = DOORMAN__AMOUNT_RULE;
+    if (!doorman__amount_valid(demand->wants)) {
+        return doorman__name(request, "wants[0].wants", "wants");
+    }
+    *rule = "must be an integer from 0 to 15";
+    if (demand->priority < 0 || demand->priority > DOORMAN_PRIORITY_MAX) {
+        return doorman__name(request, "wants[0].priority", "priority");
+    }
+    *rule = "must be 1 for a client";
+    if (demand->subclients != 0 && demand->subclients != 1 &&
+        !doorman__request_is_of_permits(request)) {
+        return doorman__name(request, "wants[0].subclients", "num_clients");
+    }
+    return NULL;
+}
+
 static doorman_status doorman__capacity_request_check(const doorman_request *request, size_t index,
                                                       doorman_error *error) {
     const doorman_capacity_request *item_request = &request->items[index];
     const doorman_lease *has = &item_request->has;
     bool release = request->method == DOORMAN_RELEASE_CAPACITY;
     bool reports = request->method == DOORMAN_REPORT_OVERLOAD;
+    /* on the wire a report has these fields itself */
+    const char *const interval = "overload.interval";
+    size_t skipped = reports && request->wire_names ? strlen("overload.") : 0;
     const char *field = NULL, *rule = DOORMAN__AMOUNT_RULE, *wrong = NULL, *wrong_rule = NULL;
     if (has->id > UINT64_C(1) << 53 || (release && !has->id)) {
-        field = release ? "id" : "has.id", rule = "must be an integer from 1 to 2^53";
+        field = release ? doorman__name(request, "has.id", "id") : "has.id";
+        rule = "must be an integer from 1 to 2^53";
     } else if (release) {
         return DOORMAN_OK;
     } else if ((wrong = doorman__overload_report_wrong(&item_request->overload, &wrong_rule))) {
-        field = reports ? wrong + strlen("overload.") : wrong, rule = wrong_rule;
+        field = wrong + skipped, rule = wrong_rule;
     } else if (reports) {
-        if (!item_request->overload.interval) field = "interval", rule = "must be more than 0";
+        if (!item_request->overload.interval)
+            field = interval + skipped, rule = "must be more than 0";
     } else if (has->id && !doorman__id_valid(has->node)) {
         field = "has.node", rule = DOORMAN__ID_RULE;
     } else if (has->id && !doorman__amount_valid(has->capacity)) {
@@ -10104,20 +10245,13 @@ static doorman_status doorman__capacity_request_check(const doorman_request *req
     } else if (!doorman__amount_valid(item_request->outstanding)) {
         field = "outstanding";
     } else if (request->is_server) {
-        return doorman__demand_groups_check(item_request, index, error);
-    } else if (item_request->wants_count != 1 || !item_request->wants ||
-               !doorman__amount_valid(item_request->wants[0].wants)) {
-        field = "wants";
-    } else if (item_request->wants[0].priority < 0 ||
-               item_request->wants[0].priority > DOORMAN_PRIORITY_MAX) {
-        field = "priority", rule = "must be an integer from 0 to 15";
-    } else if (item_request->wants[0].subclients != 0 && item_request->wants[0].subclients != 1 &&
-               !doorman__request_is_of_permits(request)) {
-        field = "num_clients", rule = "must be 1 for a client";
+        return doorman__demand_groups_check(request, index, error);
+    } else {
+        field = doorman__demand_wrong(request, index, &rule);
     }
     if (!field) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resource[%zu].%s: %s", index, field,
-                         rule);
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].%s: %s",
+                         doorman__name(request, "items", "resource"), index, field, rule);
 }
 
 /* Refuses a request that names a resource twice. The function puts the items into a hash table with
@@ -10137,8 +10271,9 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
             size_t other = server->places[at] - 1;
             if (server->request_items[other].hash != server->request_items[i].hash) continue;
             if (strcmp(request->items[other].resource_id, id) != 0) continue;
+            const char *list = doorman__name(request, "items", "resource");
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                                 "resource[%zu].resource_id: the same as that of resource[%zu]", i,
+                                 "%s[%zu].resource_id: the same as that of %s[%zu]", list, i, list,
                                  other);
         }
         server->places[at] = i + 1;
@@ -10182,21 +10317,22 @@ static doorman__server_resource_entry *doorman__server_find(doorman_server *serv
 static doorman_status doorman__server_look_up(doorman_server *server,
                                               const doorman_request *request,
                                               doorman_error *error) {
-    const char *who = request->is_server ? "server_id" : "client_id";
+    const char *who =
+        doorman__name(request, "holder_id", request->is_server ? "server_id" : "client_id");
     if (!doorman__id_valid(request->holder_id)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", who, DOORMAN__ID_RULE);
     }
     if (doorman__request_is_of_permits(request) && !server->asks_itself) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "client_id: must not be that of the permits of a server");
+                             "%s: must not be that of the permits of a server", who);
     }
     if (!doorman__server_reserve(server, request)) return doorman__no_memory(error);
     server->holder_hash = doorman__holder_hash(server, request->holder_id, request->is_server);
     for (size_t i = 0; i < request->item_count; i++) {
         const char *id = request->items[i].resource_id;
         if (!doorman__id_valid(id)) {
-            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resource[%zu].resource_id: %s",
-                                 i, DOORMAN__ID_RULE);
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].resource_id: %s",
+                                 doorman__name(request, "items", "resource"), i, DOORMAN__ID_RULE);
         }
         uint64_t hash = doorman__hash(server->options.seed, id);
         doorman__server_resource_entry *resource = doorman__server_find(server, hash, id);
@@ -15432,8 +15568,10 @@ static bool doorman__key_valid(const char *key) {
 
 #define DOORMAN__KEY_RULE "must be 0 to 256 bytes of UTF-8"
 
-static doorman_status doorman__permit_item_check(const doorman_permit_item *item, size_t index,
-                                                 doorman_error *error) {
+/* Checks an item.
+ *   list   the name of the list of items; NULL: the fields of the item are arguments (C10) */
+static doorman_status doorman__permit_item_check(const doorman_permit_item *item, const char *list,
+                                                 size_t index, doorman_error *error) {
     const doorman__rule rules[] = {
         {!doorman__id_valid(item->resource_id), "resource_id: " DOORMAN__ID_RULE},
         {item->key && !doorman__key_valid(item->key), "key: " DOORMAN__KEY_RULE},
@@ -15445,7 +15583,8 @@ static doorman_status doorman__permit_item_check(const doorman_permit_item *item
     size_t next = 0;
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     if (!text) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "item[%zu].%s", index, text);
+    if (!list) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].%s", list, index, text);
 }
 
 #define DOORMAN__HOLD_RULE "request_id: is needed for a limit of kind CONCURRENCY"
@@ -15468,17 +15607,18 @@ static const char *doorman__permit_hold_wrong(const doorman_permit_request *requ
     return DOORMAN__RULE_NEXT(rules, next);
 }
 
-/* Checks a request, and makes room for its items. */
+/* Checks a request, and makes room for its items.
+ *   list   see doorman__permit_item_check */
 static doorman_status doorman__permits_check(doorman_permits *permits,
                                              const doorman_permit_request *request,
-                                             doorman_error *error) {
+                                             const char *list, doorman_error *error) {
     size_t count = request->item_count, most = permits->options.item_max;
     if (!count || !request->items) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "item: must be a list of items");
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: must be a list of items", list);
     }
     if (count > most) {
-        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "item: at most %zu, not %zu", most,
-                             count);
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu, not %zu", list,
+                             most, count);
     }
     if (!doorman__duration_valid(request->max_wait)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
@@ -15488,7 +15628,7 @@ static doorman_status doorman__permits_check(doorman_permits *permits,
     const char *text = doorman__permit_hold_wrong(request, &next);
     if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
     for (size_t i = 0; i < count; i++) {
-        doorman_status status = doorman__permit_item_check(&request->items[i], i, error);
+        doorman_status status = doorman__permit_item_check(&request->items[i], list, i, error);
         if (status != DOORMAN_OK) return status;
     }
     void *wants = permits->wants, *grants = permits->grants;
@@ -17736,8 +17876,8 @@ static bool doorman__permits_repeat(doorman_permits *permits, const doorman_perm
 /* Checks a request, and reads what its items want. */
 static doorman_status doorman__permits_check_whole(doorman_permits *permits,
                                                    const doorman_permit_request *request,
-                                                   doorman_error *error) {
-    doorman_status status = doorman__permits_check(permits, request, error);
+                                                   const char *list, doorman_error *error) {
+    doorman_status status = doorman__permits_check(permits, request, list, error);
     if (status != DOORMAN_OK) return status;
     return doorman__wants_read(permits->wants, request, error);
 }
@@ -17794,7 +17934,8 @@ static doorman_status doorman__permits_run(doorman_permits *permits,
                                            const doorman_permit_request *request, bool inspects,
                                            doorman_permit *out, doorman_error *error,
                                            doorman_time epoch, doorman_time now) {
-    doorman_status status = doorman__permits_check_whole(permits, request, error);
+    const char *list = inspects ? NULL : "items"; /* an inspection has arguments instead (C10) */
+    doorman_status status = doorman__permits_check_whole(permits, request, list, error);
     if (status != DOORMAN_OK) return status;
     status = doorman__permits_run_checked(permits, request, inspects, out, epoch, now);
     if (status == DOORMAN_INVALID_ARGUMENT) return doorman__fail(error, status, DOORMAN__HOLD_RULE);
@@ -17923,6 +18064,12 @@ static doorman_status doorman__permits_charge_report(doorman_permits *permits, d
     return DOORMAN_OK;
 }
 
+static doorman_status doorman__reported_cost_check(double cost, doorman_error *error) {
+    if (doorman__amount_valid(cost < 0 ? -cost : cost)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                         "cost: must be a finite number from -1e15 to 1e15");
+}
+
 doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
                                       const char *key, double cost, double *charged,
                                       doorman_error *error, doorman_time epoch, doorman_time now) {
@@ -17931,12 +18078,9 @@ doorman_status doorman_permits_report(doorman_permits *permits, const char *reso
     if (!charged) return doorman__missing(error, "charged");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permits_check(permits, &request, error);
+    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
+    if (status == DOORMAN_OK) status = doorman__reported_cost_check(cost, error);
     if (status != DOORMAN_OK) return status;
-    if (!doorman__amount_valid(cost < 0 ? -cost : cost)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "cost: must be a finite number from -1e15 to 1e15");
-    }
     (void)doorman__wants_read(permits->wants, &request, error);
     doorman__moment_move(&permits->at, epoch, now);
     double all = 0;
@@ -17984,7 +18128,7 @@ doorman_status doorman_permits_reset(doorman_permits *permits, const char *resou
     if (!resource_id) return doorman__missing(error, "resource_id");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permits_check(permits, &request, error);
+    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
     if (status != DOORMAN_OK) return status;
     doorman__place *place = doorman__permits_place(permits, resource_id);
     size_t removed = 0;
@@ -18008,7 +18152,7 @@ doorman_status doorman_permits_ban(doorman_permits *permits, const char *resourc
     if (!resource_id) return doorman__missing(error, "resource_id");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permits_check(permits, &request, error);
+    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
     if (status != DOORMAN_OK) return status;
     if (!doorman__duration_valid(duration)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
@@ -19383,29 +19527,31 @@ static doorman_status doorman__permits_check_acquire(doorman_permits *permits,
                                                      const doorman_request *request,
                                                      doorman_error *error) {
     const doorman_permits_options *options = &permits->options;
+    const char *list = doorman__name(request, "permits", "permit");
     size_t items = 0, details = 0;
     for (size_t i = 0; i < request->permit_count; i++) {
         doorman_permit_request own = request->permits[i];
         const doorman_permit_request *permit = &own;
         own.client_id = request->holder_id;
         doorman_error below; /* only set after a failure */
-        doorman_status status = doorman__permits_check_whole(permits, permit, &below);
+        doorman_status status = doorman__permits_check_whole(
+            permits, permit, doorman__name(request, "items", "item"), &below);
         if (status == DOORMAN_OK)
             status = doorman__permits_check_request_id(permits, permit, &below);
         if (status != DOORMAN_OK) {
-            return doorman__message_fail(error, status, "permit", i, below.text);
+            return doorman__message_fail(error, status, list, i, below.text);
         }
         items += permit->item_count;
         details += permit->detail;
     }
     if (items > options->message_item_max) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
-                             "permit: at most %zu items in a message, not %zu",
+                             "%s: at most %zu items in a message, not %zu", list,
                              options->message_item_max, items);
     }
     if (details <= options->message_detail_max) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
-                         "permit: at most %zu permits with detail in a message, not %zu",
+                         "%s: at most %zu permits with detail in a message, not %zu", list,
                          options->message_detail_max, details);
 }
 
@@ -19428,7 +19574,8 @@ static doorman_status doorman__permit_entry_check(const doorman_request *request
     size_t next = 0;
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     if (!text) return DOORMAN_OK;
-    return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT, "entry", index, text);
+    return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT,
+                                 doorman__name(request, "entries", "entry"), index, text);
 }
 
 static doorman_status doorman__permits_check_entries(const doorman_permits *permits,
@@ -19437,7 +19584,8 @@ static doorman_status doorman__permits_check_entries(const doorman_permits *perm
     size_t most = permits->options.message_item_max;
     if (request->method == DOORMAN_INSPECT) most = permits->options.message_detail_max;
     if (request->entry_count > most) {
-        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "entry: at most %zu, not %zu", most,
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu, not %zu",
+                             doorman__name(request, "entries", "entry"), most,
                              request->entry_count);
     }
     for (size_t i = 0; i < request->entry_count; i++) {
@@ -19460,6 +19608,7 @@ static doorman_status doorman__permits_check_holds(const doorman_permits *permit
                                                    const doorman_request *request,
                                                    doorman_error *error) {
     const size_t most = permits->options.message_item_max;
+    const char *list = doorman__name(request, "holds", "entry");
     size_t items = 0;
     for (size_t i = 0; i < request->hold_count; i++) {
         doorman_hold_request own = request->holds[i];
@@ -19469,13 +19618,13 @@ static doorman_status doorman__permits_check_holds(const doorman_permits *permit
             doorman__hold_request_check(&own, doorman__method_needs(request->method), &below);
         if (status == DOORMAN_OK) status = doorman__hold_items_check(permits, &own, &below);
         if (status != DOORMAN_OK) {
-            return doorman__message_fail(error, status, "entry", i, below.text);
+            return doorman__message_fail(error, status, list, i, below.text);
         }
         items += own.item_count + 1;
     }
     if (items <= most) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
-                         "entry: at most %zu entries and items, not %zu", most, items);
+    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu %s and items, not %zu",
+                         list, most, doorman__name(request, "holds", "entries"), items);
 }
 
 /* Checks a whole message. An INSPECT or RESET comes from a person, so it needs no client_id. */
@@ -19486,10 +19635,14 @@ static doorman_status doorman__permits_check_message(doorman_permits *permits,
     bool holds = doorman__method_has_holds(request->method);
     bool needs_id = acquires || holds || request->method == DOORMAN_REPORT;
     if (request->is_server) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "server_id: must be a client_id");
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s",
+                             doorman__name(request,
+                                           "is_server: must be false in a message on permits",
+                                           "server_id: must be a client_id"));
     }
     if ((needs_id || request->holder_id) && !doorman__id_valid(request->holder_id)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "client_id: " DOORMAN__ID_RULE);
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: " DOORMAN__ID_RULE,
+                             doorman__name(request, "holder_id", "client_id"));
     }
     if (holds) return doorman__permits_check_holds(permits, request, error);
     return acquires ? doorman__permits_check_acquire(permits, request, error)
@@ -19515,25 +19668,36 @@ static const doorman_permit_limit *doorman__template_limit(const doorman_templat
     return NULL;
 }
 
+/* Checks the amounts that a message has for the items of its holds. */
+static doorman_status doorman__permits_check_amounts(const doorman_permits *permits,
+                                                     const doorman_request *request,
+                                                     doorman_error *error) {
+    const char *list = doorman__name(request, "holds", "entry");
+    const char *field = request->method == DOORMAN_RELEASE ? "keep" : "amount";
+    for (size_t i = 0; i < request->hold_count; i++) {
+        const doorman_hold_request *hold = &request->holds[i];
+        const char *rule = NULL;
+        if (!doorman__hold_amounts_right(permits, request->holder_id, hold)) {
+            rule = "must have one amount for each item of the hold";
+        } else if (request->method == DOORMAN_TRANSFER &&
+                   !doorman__transfer_amounts_right(permits, request->holder_id, hold)) {
+            rule = DOORMAN__TRANSFER_RULE;
+        }
+        if (!rule) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].%s: %s", list, i,
+                             doorman__name(request, "amounts", field), rule);
+    }
+    return DOORMAN_OK;
+}
+
 /* Checks that the entries of an INSPECT or RESET mean something: a typing error would otherwise
  * look like a key without counters. A ban needs no limit. Only a master knows which keys are
  * banned. */
 static doorman_status doorman__permits_check_limits(const doorman_permits *permits,
                                                     const doorman_request *request,
                                                     doorman_error *error) {
-    for (size_t i = 0; i < request->hold_count; i++) {
-        const char *text = request->method == DOORMAN_RELEASE
-                               ? "keep: must have one amount for each item of the hold"
-                               : "amount: must have one amount for each item of the hold";
-        if (doorman__hold_amounts_right(permits, request->holder_id, &request->holds[i])) {
-            if (request->method != DOORMAN_TRANSFER ||
-                doorman__transfer_amounts_right(permits, request->holder_id, &request->holds[i])) {
-                continue;
-            }
-            text = "amount: " DOORMAN__TRANSFER_RULE;
-        }
-        return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT, "entry", i, text);
-    }
+    doorman_status status = doorman__permits_check_amounts(permits, request, error);
+    if (status != DOORMAN_OK) return status;
     if (request->method != DOORMAN_INSPECT && request->method != DOORMAN_RESET) return DOORMAN_OK;
     for (size_t i = 0; i < request->entry_count; i++) {
         const doorman_permit_entry *entry = &request->entries[i];
@@ -19552,7 +19716,8 @@ static doorman_status doorman__permits_check_limits(const doorman_permits *permi
                       doorman__permits_is_banned(permits, entry->resource_id, entry->key))) {
             continue;
         }
-        return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT, "entry", i, text);
+        return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT,
+                                     doorman__name(request, "entries", "entry"), i, text);
     }
     return DOORMAN_OK;
 }
@@ -22810,6 +22975,7 @@ typedef struct doorman__stock {
 
 /* A hold of the application: see "permit client: holds". */
 typedef enum doorman__client_hold_state {
+    DOORMAN__HOLD_NEW,
     DOORMAN__HOLD_ASKED,
     DOORMAN__HOLD_IN_USE,
     DOORMAN__HOLD_ENDING
@@ -22876,8 +23042,9 @@ struct doorman_permit_client {
     doorman__table holds;
     doorman__timers hold_timers;
     doorman__client_hold *first_hold, *last_hold, *first_change, *last_change;
-    size_t hold_count;
-    uint64_t hold_number; /* of the last hold */
+    size_t hold_count, new_hold_count; /* all holds; those without a permit */
+    uint64_t hold_number;              /* the last number that was given out */
+    uint64_t number_count;             /* how many numbers were given out */
 
     doorman__table refusals;
     doorman__known_refusal *oldest, *newest;
@@ -23136,7 +23303,7 @@ static doorman_status doorman__acquire_check(const doorman_permit_request *reque
     size_t count = request->item_count, next = 0;
     const doorman__rule rules[] = {
         {!count || count > DOORMAN_PERMIT_ITEMS_MAX || !request->items,
-         "item: must be a list of 1 to 100 items"},
+         "items: must be a list of 1 to 100 items"},
         {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
     };
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
@@ -23147,7 +23314,7 @@ static doorman_status doorman__acquire_check(const doorman_permit_request *reque
     if (!text) text = doorman__permit_hold_wrong(&own, &next);
     if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
     for (size_t i = 0; i < count; i++) {
-        doorman_status status = doorman__permit_item_check(&request->items[i], i, error);
+        doorman_status status = doorman__permit_item_check(&request->items[i], "items", i, error);
         if (status != DOORMAN_OK) return status;
     }
     if (!request->equal || doorman__request_equal_possible(request)) return DOORMAN_OK;
@@ -23302,16 +23469,24 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman_per
 
 /* ---- permit client: holds */
 /*
- * The client chooses the number of a hold when it asks for it. The number is the request_id on the
- * wire, so an ask that is repeated gets the same hold (P9). A hold of the client is in one of three
- * states:
+ * The client gives each hold a number. The number is the request_id on the wire, so an ask that is
+ * repeated gets the same hold (P9). An application may take a number before it asks for the permit.
+ * Then each thread that knows the number can cancel the permit at any time, also before the permit
+ * is asked for. A hold of the client is in one of four states:
  *
  *   state    meaning                          event                               next state
+ *   NEW      no permit has its number yet     a permit or a seizure asks for it   -> ASKED
+ *                                             is released                         (freed)
  *   ASKED    its permit has no decision yet   a server has granted it             -> IN_USE
  *                                             otherwise, or it is released        -> ENDING
  *   IN_USE   the application may use it       is released or transferred in full  -> ENDING
  *                                             is gone, or ends                    -> ENDING
  *   ENDING   the application does not use it  nothing is left to do               (freed)
+ *
+ * The client does not remember numbers of holds that it has freed, because there may be any number
+ * of them. Numbers are given out in order. So the client knows which numbers it has given out. If
+ * such a number has no hold any more, it was released, or its hold has ended. A permit that asks
+ * with this number ends as released.
  *
  * The end of a hold is the time at which the client sent the message, plus waited / (1 + drift),
  * plus expires_in (P8). An end never moves back.
@@ -23336,6 +23511,7 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman_per
 
 #define DOORMAN__RELEASE_TIME (60 * DOORMAN_SECOND)
 #define DOORMAN__RENEWAL_GAP (DOORMAN_SECOND / 100) /* between two renewals, at least */
+#define DOORMAN__NEW_HOLDS_MAX ((size_t)100000)     /* numbers without a permit */
 
 static uint64_t doorman__client_hold_hash(const doorman_permit_client *client, uint64_t number) {
     return doorman__hash_number(client->hash_key, number);
@@ -23387,30 +23563,51 @@ static bool doorman__client_hold_set_items(doorman__client_hold *hold,
     return true;
 }
 
-/* Makes a hold for the items of a permit, or for a seizure, whose items are not known yet. Returns
- * NULL if memory runs out. Precondition: doorman__permit_client_reserve has succeeded. */
-static doorman__client_hold *doorman__client_hold_create(doorman_permit_client *client,
-                                                         const doorman_permit_request *request) {
-    doorman_hold_item items[DOORMAN_PERMIT_ITEMS_MAX] = {{.resource_id = NULL}};
-    doorman__client_hold *hold = (doorman__client_hold *)doorman__zalloc(sizeof *hold);
-    for (size_t i = 0; request && i < request->item_count; i++) {
-        items[i].resource_id = request->items[i].resource_id;
-        items[i].key = request->items[i].key;
-    }
-    if (!hold || (request && !doorman__client_hold_set_items(hold, items, request->item_count))) {
-        DOORMAN_FREE(hold);
-        return NULL;
-    }
+/* Gives out the next number. Numbers repeat after 2^53, so no two holds have the same one. */
+static uint64_t doorman__client_number(doorman_permit_client *client) {
     client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
-    hold->number = client->hold_number;
+    client->number_count++;
+    return client->hold_number;
+}
+
+/* Returns whether a number was given out. */
+static bool doorman__client_number_is_known(const doorman_permit_client *client, uint64_t number) {
+    if (!number || number > DOORMAN__REQUEST_ID_MAX) return false;
+    uint64_t age = client->hold_number + DOORMAN__REQUEST_ID_MAX - number;
+    return age % DOORMAN__REQUEST_ID_MAX < client->number_count;
+}
+
+/* Makes a hold with a number and without a permit. Returns NULL if memory runs out. */
+static doorman__client_hold *doorman__client_hold_create(doorman_permit_client *client) {
+    doorman__client_hold *hold = (doorman__client_hold *)doorman__zalloc(sizeof *hold);
+    if (!hold) return NULL;
+    hold->number = doorman__client_number(client);
     hold->action.hold = hold;
     hold->previous = client->last_hold;
     *(client->last_hold ? &client->last_hold->next : &client->first_hold) = hold;
     client->last_hold = hold;
     client->hold_count++;
+    client->new_hold_count++;
     doorman__table_add(&client->holds, &hold->link,
                        doorman__client_hold_hash(client, hold->number));
     return hold;
+}
+
+/* Lets a permit, or a seizure, ask for a NEW hold. Returns false if memory runs out; then the hold
+ * is still NEW. Precondition: doorman__permit_client_reserve has succeeded.
+ *   request   NULL: a seizure, whose items are not known yet */
+static bool doorman__client_hold_ask(doorman_permit_client *client, doorman__client_hold *hold,
+                                     const doorman_permit_request *request) {
+    doorman_hold_item items[DOORMAN_PERMIT_ITEMS_MAX] = {{.resource_id = NULL}};
+    assert(hold->state == DOORMAN__HOLD_NEW && client->new_hold_count > 0);
+    for (size_t i = 0; request && i < request->item_count; i++) {
+        items[i].resource_id = request->items[i].resource_id;
+        items[i].key = request->items[i].key;
+    }
+    if (request && !doorman__client_hold_set_items(hold, items, request->item_count)) return false;
+    hold->state = DOORMAN__HOLD_ASKED;
+    client->new_hold_count--;
+    return true;
 }
 
 /* Sets whether the application has to learn of a change. */
@@ -23446,6 +23643,7 @@ static void doorman__client_hold_destroy(doorman_permit_client *client,
     *(hold->previous ? &hold->previous->next : &client->first_hold) = hold->next;
     *(hold->next ? &hold->next->previous : &client->last_hold) = hold->previous;
     client->hold_count--;
+    client->new_hold_count -= hold->state == DOORMAN__HOLD_NEW;
     DOORMAN_FREE(hold->items);
     DOORMAN_FREE(hold);
 }
@@ -23502,7 +23700,7 @@ static void doorman__client_hold_plan(doorman_permit_client *client, doorman__cl
 /* Ends a hold that its application no longer uses. */
 static void doorman__client_hold_end(doorman__client_hold *hold, bool must_release,
                                      doorman_time give_up_at) {
-    assert(hold->state != DOORMAN__HOLD_ENDING);
+    assert(hold->state == DOORMAN__HOLD_ASKED || hold->state == DOORMAN__HOLD_IN_USE);
     doorman__client_hold_detach(hold);
     hold->state = DOORMAN__HOLD_ENDING;
     hold->must_release = must_release;
@@ -24881,20 +25079,65 @@ static void doorman__permit_client_bypass(doorman_permit_client *client, doorman
     doorman__call_start(client, copy, now);
 }
 
-/* Makes the call of a permit, with its hold. Returns NULL if memory runs out. */
+/* Makes the hold of a permit, or takes the one whose number the caller has chosen. Returns NULL if
+ * memory runs out. */
+static doorman__client_hold *doorman__permit_create_hold(doorman_permit_client *client,
+                                                         const doorman_permit_request *request) {
+    bool chosen = request->request_id != 0;
+    doorman__client_hold *hold = chosen ? doorman__client_hold_find(client, request->request_id)
+                                        : doorman__client_hold_create(client);
+    if (hold && doorman__client_hold_ask(client, hold, request)) return hold;
+    if (hold && !chosen) doorman__client_hold_destroy(client, hold);
+    return NULL;
+}
+
+/* Makes the call of a permit, with its hold. Returns NULL if memory runs out.
+ *   holds   the permit may hold units */
 static doorman__call *doorman__permit_create(doorman_permit_client *client,
-                                             const doorman_permit_request *request, void *context) {
+                                             const doorman_permit_request *request, bool holds,
+                                             void *context) {
     doorman__call *call = doorman__call_create(request, context);
     doorman__client_hold *hold = NULL;
     if (!call) return NULL;
-    if (request->hold && !(hold = doorman__client_hold_create(client, request))) {
+    if (holds && !(hold = doorman__permit_create_hold(client, request))) {
         DOORMAN_FREE(call);
         return NULL;
     }
     bool waits = hold && request->max_wait > 0;
     doorman__call_set_hold(call, waits ? DOORMAN__CALL_WAIT : DOORMAN__CALL_PERMIT, hold);
-    if (hold) *request->hold = hold->number;
+    if (hold && request->hold) *request->hold = hold->number;
     return call;
+}
+
+/* Checks the number that the caller of a permit has chosen.
+ *   released   out: the number was released, or its hold has ended */
+static doorman_status doorman__hold_number_check(const doorman_permit_client *client,
+                                                 const doorman_permit_request *request,
+                                                 bool *released, doorman_error *error) {
+    uint64_t number = request->request_id;
+    *released = false;
+    if (!number) return DOORMAN_OK;
+    const doorman__client_hold *hold = doorman__client_hold_find(client, number);
+    bool in_use =
+        hold && (hold->state == DOORMAN__HOLD_ASKED || hold->state == DOORMAN__HOLD_IN_USE);
+    const doorman__rule rules[] = {
+        {request->hold != NULL, "hold: must be NULL if request_id is given"},
+        {!doorman__client_number_is_known(client, number),
+         "request_id: must be 0, or a number that new_hold has given out"},
+        {in_use, "request_id: is the number of another permit"},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    *released = !hold || hold->state != DOORMAN__HOLD_NEW;
+    return DOORMAN_OK;
+}
+
+/* Refuses a call, because its caller has released the hold. */
+static void doorman__call_revoke(doorman_permit_client *client, doorman__call *call) {
+    memset(&call->acquired, 0, sizeof call->acquired);
+    call->acquired.decided_by = DOORMAN_BY_CALLER;
+    if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(client, call);
 }
 
 /* Starts a permit.
@@ -24905,14 +25148,21 @@ static doorman_status doorman__permit_client_add(doorman_permit_client *client,
                                                  doorman_time timeout, void *context,
                                                  doorman__call **out, doorman_error *error,
                                                  doorman_time now) {
+    bool released = false;
     doorman_status status = doorman__acquire_check(request, error);
+    if (status == DOORMAN_OK)
+        status = doorman__hold_number_check(client, request, &released, error);
     if (status != DOORMAN_OK) return status;
     now = doorman__upstream_now(&client->upstream, now);
-    if (!doorman__permit_client_reserve(client, request->hold)) return doorman__no_memory(error);
-    doorman__call *call = doorman__permit_create(client, request, context);
+    bool holds = !released && (request->hold || request->request_id);
+    if (!doorman__permit_client_reserve(client, holds)) return doorman__no_memory(error);
+    doorman__call *call = doorman__permit_create(client, request, holds, context);
     if (!call) return doorman__no_memory(error);
     call->deadline = doorman__after(now, timeout > 0 ? timeout : client->message_timeout);
-    if (client->policy.shadow || client->kill_switch) {
+    if (released) {
+        client->call_count++;
+        doorman__call_revoke(client, call);
+    } else if (client->policy.shadow || client->kill_switch) {
         doorman__permit_client_bypass(client, call, now);
     } else if (!doorman__stock_spend(client, call, now)) {
         doorman__call_start(client, call, now);
@@ -24939,10 +25189,10 @@ doorman_status doorman_permit_client_report(doorman_permit_client *client, const
                                             doorman_time now) {
     if (!client) return doorman__missing(error, "client");
     if (!resource_id) return doorman__missing(error, "resource_id");
-    const doorman_permit_item item = {
-        .resource_id = resource_id, .key = key, .cost = cost < 0 ? -cost : cost};
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permit_item_check(&item, 0, error);
+    doorman_status status = doorman__permit_item_check(&item, NULL, 0, error);
+    if (status == DOORMAN_OK) status = doorman__reported_cost_check(cost, error);
     if (status != DOORMAN_OK) return status;
     now = doorman__upstream_now(&client->upstream, now);
     if (!doorman__permit_client_reserve(client, false)) return doorman__no_memory(error);
@@ -24984,11 +25234,13 @@ static doorman_status doorman__client_hold_check(const doorman_hold_request *req
     return doorman__hold_request_check(&own, DOORMAN__NEEDS_NOTHING, error);
 }
 
-/* Refuses a call, because its caller has released the hold. */
-static void doorman__call_revoke(doorman_permit_client *client, doorman__call *call) {
-    memset(&call->acquired, 0, sizeof call->acquired);
-    call->acquired.decided_by = DOORMAN_BY_CALLER;
-    if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(client, call);
+doorman_status doorman_permit_client_new_hold(doorman_permit_client *client, uint64_t *out) {
+    if (!client || !out) return DOORMAN_INVALID_ARGUMENT;
+    if (client->new_hold_count >= DOORMAN__NEW_HOLDS_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
+    const doorman__client_hold *hold = doorman__client_hold_create(client);
+    if (!hold) return DOORMAN_OUT_OF_MEMORY;
+    *out = hold->number;
+    return DOORMAN_OK;
 }
 
 doorman_status doorman_permit_client_release(doorman_permit_client *client,
@@ -25001,6 +25253,10 @@ doorman_status doorman_permit_client_release(doorman_permit_client *client,
     doorman__client_hold *hold = doorman__client_hold_find(client, request->id);
     if (!hold) return DOORMAN_OK;
     now = doorman__upstream_now(&client->upstream, now);
+    if (hold->state == DOORMAN__HOLD_NEW) {
+        doorman__client_hold_destroy(client, hold);
+        return DOORMAN_OK;
+    }
     doorman__client_hold_set_changed(client, hold, false);
     doorman__call *call = hold->call;
     if (hold->state == DOORMAN__HOLD_ASKED) {
@@ -25049,13 +25305,12 @@ static void doorman__transfer_queue(doorman_permit_client *client, doorman__clie
     double *moved = (double *)(void *)(call + 1);
     doorman__client_hold_take(hold, request, moved);
     client->call_count++;
-    client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
     call->kind = DOORMAN__CALL_TRANSFER;
     call->request.item_count = hold->item_count;
     call->text_bytes = hold->text_bytes;
     call->hold = hold;
     call->hold_request = (doorman_hold_request){.id = hold->id,
-                                                .request_id = client->hold_number,
+                                                .request_id = doorman__client_number(client),
                                                 .time_to_live = request->time_to_live,
                                                 .amounts = moved,
                                                 .amount_count = hold->item_count};
@@ -25127,11 +25382,12 @@ static doorman_status doorman__permit_client_seize(doorman_permit_client *client
     now = doorman__upstream_now(&client->upstream, now);
     if (!doorman__permit_client_reserve(client, true)) return doorman__no_memory(error);
     doorman__call *call = doorman__call_create(&none, context);
-    doorman__client_hold *hold = call ? doorman__client_hold_create(client, NULL) : NULL;
+    doorman__client_hold *hold = call ? doorman__client_hold_create(client) : NULL;
     if (!hold) {
         DOORMAN_FREE(call);
         return doorman__no_memory(error);
     }
+    (void)doorman__client_hold_ask(client, hold, NULL);
     doorman__call_set_hold(call, DOORMAN__CALL_SEIZURE, hold);
     call->hold_request = (doorman_hold_request){
         .id = request->id, .request_id = hold->number, .time_to_live = request->time_to_live};
@@ -26419,17 +26675,30 @@ static const doorman__field *doorman__walk_path(doorman__walk *walk, const doorm
     return at;
 }
 
+/* Makes the path of a field in JSON, below a template. In JSON the figures of a limit are fields of
+ * the limit. */
+static void doorman__config_path(const char *object, const char *field, size_t bytes,
+                                 char path[256]) {
+    static const char figures[] = "figures.";
+    const size_t skipped = sizeof figures - 1;
+    snprintf(path, 256, "%.128s%.*s", object, (int)bytes, field);
+    char *at = strstr(path, figures);
+    if (at) memmove(at, at + skipped, strlen(at + skipped) + 1);
+}
+
 /* Adds a problem that the section >>configuration reports. `context` is the doorman__field of the
  * whole text. */
 static void doorman__config_problem_add(void *context, size_t index, const char *object,
                                         const char *text) {
     const doorman__field *root = (const doorman__field *)context;
+    const char *second = strchr(text, '\n'); /* the names of JSON: see DOORMAN__NAMES */
+    if (second) text = second + 1;
     const size_t key_bytes = strcspn(text, ":");
     doorman__field list = doorman__field_of(root, "resources", strlen("resources"));
     doorman__field item = {.reader = root->reader, .parent = &list, .index = index};
     if (index != DOORMAN__NO_TEMPLATE) item.value = cJSON_GetArrayItem(list.value, (int)index);
     char path[256];
-    snprintf(path, sizeof path, "%.128s%.*s", object, (int)key_bytes, text);
+    doorman__config_path(object, text, key_bytes, path);
     doorman__walk walk;
     const doorman__field *start = index == DOORMAN__NO_TEMPLATE ? root : &item;
     const doorman__field *field = doorman__walk_path(&walk, start, path, strlen(path));
@@ -26504,6 +26773,7 @@ doorman_status doorman_json_check_config(doorman_config **out, const char *text,
     if (reader.status == DOORMAN_OK && out) {
         config = doorman__config_make(&options);
         if (!config) reader.status = DOORMAN_OUT_OF_MEMORY;
+        if (config) config->wire_names = true;
     }
     if (reader.status == DOORMAN_OK) {
         const doorman__config_report report = {doorman__config_problem_add, &root};
@@ -26843,6 +27113,7 @@ static void doorman__read_permit_message(const doorman__field *body, doorman_req
 static void doorman__read_request(const doorman__field *root, doorman_request *out) {
     doorman__reader *reader = root->reader;
     doorman__field body, list, path = {.reader = reader};
+    out->wire_names = true;
     out->method = doorman__read_method(root, &out->is_server, &body);
     doorman__read(&body, "");
     if (out->method == DOORMAN_DISCOVERY) return;
@@ -30397,6 +30668,17 @@ doorman_status doorman_agent_release(doorman_agent *agent, uint64_t hold) {
     const doorman_hold_request request = {.id = hold};
     if (!agent) return DOORMAN_INVALID_ARGUMENT;
     return hold ? doorman_agent_release_part(agent, &request, NULL) : DOORMAN_OK;
+}
+
+doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t *out) {
+    if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
+    doorman__agent_permits *permits = &agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return status;
+    pthread_mutex_lock(&permits->mutex);
+    status = doorman_permit_client_new_hold(permits->client, out);
+    pthread_mutex_unlock(&permits->mutex);
+    return status;
 }
 
 doorman_status doorman_agent_read_hold(doorman_agent *agent, uint64_t hold, doorman_held *out) {

@@ -282,7 +282,7 @@ static void wrong_permits_are_refused(void **state) {
     doorman_error error = {""};
     assert_int_equal(doorman_agent_acquire(agent, &request, DOORMAN_SECOND, &acquired, &error),
                      DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "item[0].cost: must be a finite number from 0 to 1e15");
+    assert_string_equal(error.text, "items[0].cost: must be a finite number from 0 to 1e15");
     assert_int_equal(doorman_agent_report(agent, "", "ann", 1, &error), DOORMAN_INVALID_ARGUMENT);
     doorman_agent_stop(agent);
 }

@@ -292,24 +292,24 @@ static void a_template_has_at_most_16_limits_with_different_names(void **state) 
     doorman_config *config = NULL;
     doorman_error error;
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "resources[0].limits: must be a list of at most 16");
+    assert_string_equal(error.text, "templates[0].limits: must be a list of at most 16");
     template_.limit_count = 16;
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_OK);
     doorman_config_destroy(config);
     limits[3].name = "1";
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "resources[0].limits[3].name: equals that of limits[1]");
+    assert_string_equal(error.text, "templates[0].limits[3].name: equals that of limits[1]");
     limits[3].name = "3";
     limits[3].kind = DOORMAN_FIXED_WINDOW;
     limits[3].figures = (doorman_figures){.limit = (double)NAN, .window = SECOND};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text,
-                        "resources[0].limits[3].limit: must be a finite number from 0 to 1e15");
+    assert_string_equal(
+        error.text, "templates[0].limits[3].figures.limit: must be a finite number from 0 to 1e15");
     template_.has_limits = false;
     template_.limits = NULL;
     template_.limit_count = 0;
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "resources[0].limits: a template needs capacity or limits");
+    assert_string_equal(error.text, "templates[0].limits: a template needs capacity or limits");
 }
 
 /* Each warning has a position in the text. */
@@ -1391,14 +1391,15 @@ static void wrong_requests_are_named_by_path(void **state) {
         doorman_permit_item item;
         const char *error;
     } wrong[] = {
-        {{.resource_id = NULL, .cost = 1}, "item[0].resource_id: "},
-        {{.resource_id = "r", .key = long_key, .cost = 1}, "item[0].key: must be 0 to 256 bytes"},
-        {{.resource_id = "r", .key = "\xff", .cost = 1}, "item[0].key: must be 0 to 256 bytes"},
-        {{.resource_id = "r", .cost = -1}, "item[0].cost: "},
-        {{.resource_id = "r", .cost = (double)NAN}, "item[0].cost: "},
-        {{.resource_id = "r", .cost = 1.1e15}, "item[0].cost: "},
-        {{.resource_id = "r", .cost = 1, .has_min = true, .min = 2}, "item[0].min: must be from 0"},
-        {{.resource_id = "r", .cost = 1, .min = 1}, "item[0].min: needs has_min"},
+        {{.resource_id = NULL, .cost = 1}, "items[0].resource_id: "},
+        {{.resource_id = "r", .key = long_key, .cost = 1}, "items[0].key: must be 0 to 256 bytes"},
+        {{.resource_id = "r", .key = "\xff", .cost = 1}, "items[0].key: must be 0 to 256 bytes"},
+        {{.resource_id = "r", .cost = -1}, "items[0].cost: "},
+        {{.resource_id = "r", .cost = (double)NAN}, "items[0].cost: "},
+        {{.resource_id = "r", .cost = 1.1e15}, "items[0].cost: "},
+        {{.resource_id = "r", .cost = 1, .has_min = true, .min = 2},
+         "items[0].min: must be from 0"},
+        {{.resource_id = "r", .cost = 1, .min = 1}, "items[0].min: needs has_min"},
     };
     doorman_error error;
     for (size_t i = 0; i < COUNT(wrong); i++) {

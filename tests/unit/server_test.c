@@ -1329,31 +1329,31 @@ static void an_invalid_message_changes_nothing(void **state) {
         doorman_demand demand;
         const char *text;
     } wrong[] = {
-        {{.resource_id = ""}, {1, 1, 1}, "resource[1].resource_id: "},
-        {{.resource_id = "a\x01"}, {1, 1, 1}, "resource[1].resource_id: "},
-        {{.resource_id = "\xff"}, {1, 1, 1}, "resource[1].resource_id: "},
-        {{.resource_id = "good"}, {1, 1, 1}, "resource[1].resource_id: the same"},
-        {{.resource_id = "x"}, {-1, 1, 1}, "resource[1].wants: "},
-        {{.resource_id = "x"}, {not_a_number, 1, 1}, "resource[1].wants: "},
-        {{.resource_id = "x"}, {infinite, 1, 1}, "resource[1].wants: "},
-        {{.resource_id = "x"}, {1.1e15, 1, 1}, "resource[1].wants: "},
-        {{.resource_id = "x"}, {1, 1, 16}, "resource[1].priority: "},
-        {{.resource_id = "x"}, {1, 1, -1}, "resource[1].priority: "},
-        {{.resource_id = "x"}, {1, 2, 1}, "resource[1].num_clients: "},
-        {{.resource_id = "x"}, {1, 0.5, 1}, "resource[1].num_clients: "},
-        {{.resource_id = "x", .outstanding = -1}, {1, 1, 1}, "resource[1].outstanding: "},
+        {{.resource_id = ""}, {1, 1, 1}, "items[1].resource_id: "},
+        {{.resource_id = "a\x01"}, {1, 1, 1}, "items[1].resource_id: "},
+        {{.resource_id = "\xff"}, {1, 1, 1}, "items[1].resource_id: "},
+        {{.resource_id = "good"}, {1, 1, 1}, "items[1].resource_id: the same"},
+        {{.resource_id = "x"}, {-1, 1, 1}, "items[1].wants[0].wants: "},
+        {{.resource_id = "x"}, {not_a_number, 1, 1}, "items[1].wants[0].wants: "},
+        {{.resource_id = "x"}, {infinite, 1, 1}, "items[1].wants[0].wants: "},
+        {{.resource_id = "x"}, {1.1e15, 1, 1}, "items[1].wants[0].wants: "},
+        {{.resource_id = "x"}, {1, 1, 16}, "items[1].wants[0].priority: "},
+        {{.resource_id = "x"}, {1, 1, -1}, "items[1].wants[0].priority: "},
+        {{.resource_id = "x"}, {1, 2, 1}, "items[1].wants[0].subclients: "},
+        {{.resource_id = "x"}, {1, 0.5, 1}, "items[1].wants[0].subclients: "},
+        {{.resource_id = "x", .outstanding = -1}, {1, 1, 1}, "items[1].outstanding: "},
         {{.resource_id = "x", .has = {.id = 1, .node = "", .capacity = 1}},
          {1, 1, 1},
-         "resource[1].has.node: "},
+         "items[1].has.node: "},
         {{.resource_id = "x", .has = {.id = 1, .node = "n", .capacity = not_a_number}},
          {1, 1, 1},
-         "resource[1].has.capacity: "},
+         "items[1].has.capacity: "},
         {{.resource_id = "x", .has = {.id = 1, .node = "n", .expires_in = -1}},
          {1, 1, 1},
-         "resource[1].has.expires_in: "},
+         "items[1].has.expires_in: "},
         {{.resource_id = "x", .has = {.id = (UINT64_C(1) << 53) + 1, .node = "n"}},
          {1, 1, 1},
-         "resource[1].has.id: "},
+         "items[1].has.id: "},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         const doorman_demand right = {10, 1, 1};
@@ -1376,7 +1376,7 @@ static void an_invalid_message_changes_nothing(void **state) {
     holder no_id = {.id = "", .wants = 1};
     doorman_capacity_response item_response;
     assert_int_equal(request_resource(w, "db", &no_id, &item_response), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(w->error.text, "client_id: " DOORMAN__ID_RULE);
+    assert_string_equal(w->error.text, "holder_id: " DOORMAN__ID_RULE);
     world_stop(w);
 }
 
@@ -1400,36 +1400,38 @@ static void an_invalid_request_changes_nothing(void **state) {
         const char *text;
     } wrong[] = {
         {{.method = DOORMAN_METHOD_COUNT}, DOORMAN_NOT_FOUND, "no such method"},
-        {{gets, false, "a", NULL, 0, &none, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false, 0},
+        {{gets, false, "a", NULL, 0, &none, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false, 0,
+          false},
          DOORMAN_INVALID_ARGUMENT,
-         "resource[0].wants: "},
-        {{gets, false, "a", NULL, 0, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false, 0},
+         "items[0].wants: "},
+        {{gets, false, "a", NULL, 0, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false, 0,
+          false},
          DOORMAN_INVALID_ARGUMENT,
-         "resource[0].wants: "},
+         "items[0].wants: "},
         {{gets, true, "a", nameless, 1, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false,
-          0},
+          0, false},
          DOORMAN_INVALID_ARGUMENT,
-         "path[0]: must be the server_id"},
+         "path[0]: must be the holder_id"},
         {{gets, true, "child", nameless, 1, &bad, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0,
-          false, 0},
+          false, 0, false},
          DOORMAN_INVALID_ARGUMENT,
-         "resource[0].wants[0].wants: "},
+         "items[0].wants[0].wants: "},
         {{gets, true, "a", deep, DOORMAN__PATH_MAX + 1, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0,
-          NULL, 0, false, 0},
+          NULL, 0, false, 0, false},
          DOORMAN_INVALID_ARGUMENT,
          "path: more than 16 nodes"},
         {{gets, true, "a", nameless, 2, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false,
-          0},
+          0, false},
          DOORMAN_INVALID_ARGUMENT,
          "path[1]: "},
         {{releases, false, "a", NULL, 0, &nothing, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0,
-          false, 0},
+          false, 0, false},
          DOORMAN_INVALID_ARGUMENT,
-         "resource[0].id: "},
+         "items[0].has.id: "},
         {{releases, false, "a", NULL, 0, &large, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false,
-          0},
+          0, false},
          DOORMAN_INVALID_ARGUMENT,
-         "resource[0].id: "},
+         "items[0].has.id: "},
     };
     world *w = world_start(100, NULL);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -1404,12 +1404,12 @@ static void an_error_names_the_invalid_group(void **state) {
         doorman_demand wants;
         const char *text;
     } cases[] = {
-        {{-1, 1, 1}, "resource[0].wants[1].wants: "},
-        {{NAN, 1, 1}, "resource[0].wants[1].wants: "},
-        {{1, -1, 1}, "resource[0].wants[1].num_clients: "},
-        {{1, 1.5, 1}, "resource[0].wants[1].num_clients: "},
-        {{1, 2e9, 1}, "resource[0].wants[1].num_clients: "},
-        {{1, 1, 16}, "resource[0].wants[1].priority: "},
+        {{-1, 1, 1}, "items[0].wants[1].wants: "},
+        {{NAN, 1, 1}, "items[0].wants[1].wants: "},
+        {{1, -1, 1}, "items[0].wants[1].subclients: "},
+        {{1, 1.5, 1}, "items[0].wants[1].subclients: "},
+        {{1, 2e9, 1}, "items[0].wants[1].subclients: "},
+        {{1, 1, 16}, "items[0].wants[1].priority: "},
     };
     forest *f = forest_start_one(100, fair);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -1420,7 +1420,7 @@ static void an_error_names_the_invalid_group(void **state) {
     }
     parent_exchange x = {.item = {.outstanding = -1}};
     assert_int_equal(send(f, &x, NULL, 0), DOORMAN_INVALID_ARGUMENT);
-    assert_non_null(strstr(x.error.text, "resource[0].outstanding: "));
+    assert_non_null(strstr(x.error.text, "items[0].outstanding: "));
     x.item.outstanding = 0;
     assert_int_equal(send(f, &x, NULL, DOORMAN__GROUPS_MAX + 1), DOORMAN_INVALID_ARGUMENT);
     doorman_server_resource resource;
