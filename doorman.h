@@ -28148,14 +28148,14 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
 /* Allocates the memory for a reply before the server decides. If there is no memory, or if the
  * reply could be too large, the message is refused and changes nothing (C4). An id takes up to
  * twice its bytes, because each byte may need an escape. The rest of an item, with the node's name,
- * takes at most 860 bytes. In a reply to a server, the algorithm of an item takes at most 520
+ * takes at most 880 bytes. In a reply to a server, the algorithm of an item takes at most 520
  * bytes, and each of 16 terms takes at most 80 bytes. The texts for people take up to twice their
  * bytes, and 32 bytes for their names. So the reply to a request of DOORMAN__ITEMS_MAX items
  * fits. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
     const size_t frame = 1024;
-    size_t bytes = frame, largest = 0, rest = 860;
+    size_t bytes = frame, largest = 0, rest = 880;
     if (request->is_server) rest += 520 + 16 * 80 + 2 * DOORMAN__TEXTS_BYTES_MAX + 32;
     for (size_t i = 0; i < request->item_count; i++) {
         size_t id_bytes = strlen(request->items[i].resource_id);
