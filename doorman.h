@@ -130,7 +130,7 @@
  *     status         doorman_status_name
  *     configuration  doorman_config_create  _destroy  _read  _fits
  *     shares         doorman_shares
- *     messages       doorman_method_name
+ *     messages       doorman_method_name  doorman_lease_reason_name
  *     upstream       doorman_upstream_due  _request  _response  _failed
  *     server         doorman_server_create  _destroy  _configure  _set_master  _set_epoch
  *                    _handle  _permits  _upstream  _next_resource  _next_lease  _find
@@ -592,6 +592,20 @@ DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, do
 /* If a message is an argument, its pointers are used only during the call. If an object returns a
  * message, its pointers stay valid until the next call on that object. */
 
+/* Why a lease is less than what its holder wants. S14 defines each reason. The value 0 means that
+ * there is no reason: the holder was granted all its wants, or the server is older and sends no
+ * reasons. A reason is for people, for logs and for metrics. No rule for a holder depends on it. */
+typedef enum doorman_lease_reason {
+    DOORMAN_LEASE_SHARE = 300, /* the lease is the holder's share. It is no value of another enum */
+    DOORMAN_LEASE_CUT,         /* the capacity was cut, and older leases do not fit into it yet */
+    DOORMAN_LEASE_RESERVED,    /* a part of the share is still committed for other holders */
+    DOORMAN_LEASE_LEARNING     /* no lease grows yet, because the granter or the holder learns */
+} doorman_lease_reason;
+
+/* Returns the name of a reason on the wire, for example "SHARE". Returns "" for 0, and "?" for an
+ * unknown reason. The string is static. */
+DOORMAN_API const char *doorman_lease_reason_name(doorman_lease_reason reason);
+
 /* A lease in a message: `has` of a request, or `gets` of a response. */
 typedef struct doorman_lease {
     uint64_t id;                   /* 1 to 2^53; 0 means no lease */
@@ -603,6 +617,8 @@ typedef struct doorman_lease {
     doorman_time expires_in;       /* in `gets`: from the grant of the lease to its end; in `has`:
                                       from the request to the end of the lease */
     doorman_time refresh_interval; /* only in `gets`: after this time the holder should renew */
+    doorman_lease_reason reason;   /* only in `gets`: why the lease is less than the wants in the
+                                      request (S14); 0: it is not */
 } doorman_lease;
 
 /* What servers behind a resource have counted in a time (H11). doorman_throttle_read has these
@@ -982,6 +998,8 @@ typedef struct doorman_server_resource {
                                          none */
     doorman_outcome outcome;          /* only for a node with a parent: the last outcome from the
                                          parent; 0: none yet */
+    doorman_lease_reason reason;      /* if `leased` is true: why the node's own lease is less than
+                                         what the node wanted (S14); 0: it is not */
     double has;                       /* sum of the leases, in the resource's units */
     double committed;                 /* sum of the committed amounts, at least has */
     double wants;                     /* sum of what the holders want */
@@ -1021,8 +1039,10 @@ typedef struct doorman_server_lease {
     double wants;
     double subclients;
     int priority;
-    doorman_time granted_at; /* when the holder's last lease was granted */
-    doorman_time expires_at; /* the server keeps `committed` for the holder until this time */
+    doorman_lease_reason reason; /* why `has` is less than `wants`, as the last response with a
+                                    lease said (S14); 0: it is not, or there was no lease yet */
+    doorman_time granted_at;     /* when the holder's last lease was granted */
+    doorman_time expires_at;     /* the server keeps `committed` for the holder until this time */
 } doorman_server_lease;
 
 /* The position of an iteration. The caller initialises the cursor with {0}, and need not free it. A
@@ -1363,12 +1383,12 @@ typedef struct doorman_resource_options {
     bool shadow;               /* true: shadow mode, to test a limit. Attempts that would otherwise
                                   be refused are allowed, and count as excess. No call waits, and
                                   delays are 0. An n that is not an amount is still IMPOSSIBLE */
-    /* Called when `leased`, `outcome`, `learning` or `capacity` has changed. info is valid only
-     * during the call. on_change runs within a call on the client, on the agent or on a resource,
-     * or in the agent's thread. That call or thread waits for on_change, so on_change should return
-     * soon. on_change may call the functions that try, release and delay, for any resource. Other
-     * calls on a client are forbidden. Other calls on an agent return DEADLOCK and do nothing.
-     * on_change must not wait for a thread that makes such calls. */
+    /* Called when `leased`, `outcome`, `learning`, `reason` or `capacity` has changed. info is
+     * valid only during the call. on_change runs within a call on the client, on the agent or on a
+     * resource, or in the agent's thread. That call or thread waits for on_change, so on_change
+     * should return soon. on_change may call the functions that try, release and delay, for any
+     * resource. Other calls on a client are forbidden. Other calls on an agent return DEADLOCK and
+     * do nothing. on_change must not wait for a thread that makes such calls. */
     void (*on_change)(void *context, const doorman_resource_info *info);
     void *context;
 } doorman_resource_options;
@@ -1448,10 +1468,13 @@ struct doorman_resource_info {
                                 and FULL need an operator */
     bool learning;           /* true: the last response says that the server learns. No lease grows
                                 while the server learns */
-    bool has_safe_capacity;  /* true: a server has sent a safe capacity */
-    double safe_capacity;    /* if has_safe_capacity is true: the last safe capacity from a server,
+    doorman_lease_reason reason; /* if `leased` is true: why the lease is less than what the
+                                    resource wanted when it asked (S14). 0: it is not, or the server
+                                    is older and sends no reasons */
+    bool has_safe_capacity;      /* true: a server has sent a safe capacity */
+    double safe_capacity; /* if has_safe_capacity is true: the last safe capacity from a server,
                                 or DOORMAN_UNLIMITED */
-    bool whole;              /* true: leases are whole units, because the template says so */
+    bool whole;           /* true: leases are whole units, because the template says so */
     doorman_time overload_target; /* from the last response: a request that waits longer at the
                                      servers behind the resource is late; 0: reports of overload
                                      have no effect. See doorman_client_report_overload */
@@ -6802,7 +6825,8 @@ typedef struct doorman__lease_entry {
         doorman__child *child; /* if is_server is 1 */
         double wants;          /* if is_server is 0 */
     } demand;
-    unsigned round : 30;
+    unsigned round : 27;
+    unsigned reason : 3; /* of the last response with a lease (S14): see doorman__entry_reason */
     unsigned unconfirmed : 2; /* the number of requests in a row that did not confirm the last
                                  lease, at most 3 (S11) */
     unsigned step : 2;        /* of the last lease, modulo 4: see "age" */
@@ -6863,7 +6887,9 @@ typedef struct doorman__lease_table {
     doorman_time learned_at; /* when the learning ends */
     doorman__total spare;    /* what holders have given back to this master while it learns */
     doorman__total in_round; /* the sum of v over all holders */
-    unsigned round : 30; /* the number of the present round, or of the last round; modulo 2^30 */
+    unsigned round : 27; /* the number of the present round, or of the last round; modulo 2^27. A
+                            round needs a cut in capacity, so the same number comes again only after
+                            years */
     bool round_is_on;
     unsigned step;            /* counts the steps, modulo 4: see "age" */
     doorman_time older_end;   /* when all leases from before the present step have ended */
@@ -6891,6 +6917,17 @@ static doorman__child *doorman__entry_child(const doorman__lease_entry *entry) {
 static double doorman__entry_leased(const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
     return child ? child->leased : entry->committed;
+}
+
+/* Returns why the last lease of a holder is less than what it wanted (S14). An entry stores 0 if
+ * there is no reason, and otherwise the number of the reason, counted from 1. */
+static doorman_lease_reason doorman__entry_reason(const doorman__lease_entry *entry) {
+    return (doorman_lease_reason)(entry->reason ? entry->reason + DOORMAN_LEASE_SHARE - 1U : 0);
+}
+
+static void doorman__entry_set_reason(doorman__lease_entry *entry, doorman_lease_reason reason) {
+    assert(!reason || (reason >= DOORMAN_LEASE_SHARE && reason <= DOORMAN_LEASE_LEARNING));
+    entry->reason = (reason ? (unsigned)reason - DOORMAN_LEASE_SHARE + 1U : 0) & 7U;
 }
 
 static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, uint64_t hash,
@@ -7930,6 +7967,7 @@ typedef struct doorman__held_lease {
     bool met;   /* the lease is at least DOORMAN__MET of the wants in the request */
     bool cut;   /* the lease was smaller than the claim, so a confirmation follows (R12) */
     bool whole; /* leases are whole units */
+    doorman_lease_reason reason; /* of the last response with a lease (S14) */
     bool has_safe_capacity;
     double safe_capacity;
     doorman_time overload_target; /* 0: reports of overload have no effect */
@@ -8038,6 +8076,20 @@ const char *doorman_method_name(doorman_method method, bool is_server) {
     bool server = is_server && method == DOORMAN_GET_CAPACITY;
     if ((unsigned)method >= DOORMAN_METHOD_COUNT) return "?";
     return server ? "get_server_capacity" : names[method];
+}
+
+/* Returns whether a reason is 0 or a value of the enum. */
+static bool doorman__lease_reason_valid(doorman_lease_reason reason) {
+    return !reason || (reason >= DOORMAN_LEASE_SHARE && reason <= DOORMAN_LEASE_LEARNING);
+}
+
+/* The names of the reasons, from DOORMAN_LEASE_SHARE on. */
+static const char *const doorman__lease_reasons[] = {"SHARE", "CUT", "RESERVED", "LEARNING"};
+#define DOORMAN__LEASE_REASON_COUNT 4
+
+const char *doorman_lease_reason_name(doorman_lease_reason reason) {
+    if (!doorman__lease_reason_valid(reason)) return "?";
+    return reason ? doorman__lease_reasons[reason - DOORMAN_LEASE_SHARE] : "";
 }
 
 static void doorman__upstream_move(doorman_upstream *upstream, doorman__upstream_state state) {
@@ -8736,7 +8788,7 @@ static bool doorman__capacity_response_valid(const doorman_capacity_response *it
         return false;
     return lease->id && lease->id <= UINT64_C(1) << 53 && doorman__id_valid(lease->node) &&
            doorman__amount_valid(lease->capacity) && doorman__amount_valid(lease->committed) &&
-           doorman__duration_valid(lease->expires_in);
+           doorman__duration_valid(lease->expires_in) && doorman__lease_reason_valid(lease->reason);
 }
 
 /* Returns whether a response has the lists whose counts it has. */
@@ -8832,6 +8884,7 @@ static bool doorman__held_process_response(doorman_upstream *upstream, doorman__
     doorman_time interval = lease->refresh_interval;
     if (granted) {
         held->whole = item_response->whole;
+        held->reason = lease->reason;
         doorman__held_replace(held, lease, doorman__after(upstream->sent_at, lease->expires_in),
                               upstream->now);
         /* The renewal must come before the lease ends. */
@@ -9222,6 +9275,27 @@ static doorman__overload_state *doorman__overload_create(doorman_time interval, 
  *    is the amount that the node may have in force at this moment. See "the maximum".
  * S13 on_event reports a child node whose last lease has expired. A node that has clients renews,
  *    and one that has none releases. So the node has failed, or cannot reach this server.
+ * S14 A lease that is less than 0.999 of what its request wants has a reason. Any other lease has
+ *    none. The wants of whole units are rounded up. The reason is the first of these that applies:
+ *
+ *      LEARNING   the server learns (R6), or the holder is a child node that learns (R7)
+ *      SHARE      the kind of algorithm does not divide the capacity, so no holder gets more
+ *      CUT        a round is active (see >>leases): the capacity was cut, and what is committed
+ *                 since before the cut does not fit into it yet. Leases fall to the targets, or
+ *                 wait until other holders have confirmed theirs. A new configuration, reports of
+ *                 overload (H11), and a smaller lease of the node itself are such cuts
+ *      SHARE      the lease is the target of the holder, or the whole capacity. Others want the
+ *                 rest, or there is no more. If leases are whole units, the holder takes turns
+ *                 (A5), and the lease is its present turn
+ *      RESERVED   the target is larger than the lease. The rest of the target is still committed
+ *                 for other holders. It is free when they confirm smaller leases (R4) or release
+ *                 theirs, and when their leases end
+ *
+ *    A request within the minimum interval gets the last lease with its reason again (R11). If that
+ *    lease had no reason, because the holder wanted less then, the list above decides. RESERVED
+ *    then also means that the rest waits for the end of the interval. The reason of a node's own
+ *    lease comes from its parent. A node finds the reasons for its holders itself, from its own
+ *    lease. No decision depends on a reason.
  * R8 Learning ends when all leases of a predecessor must have ended. A root learns for the longest
  *    lease length plus the drift. This time starts when the predecessor was known to be gone. T6 is
  *    the rule for a node with a parent. If learning_mode_duration is shorter than this time, T7
@@ -11225,6 +11299,38 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
                            .refresh_interval = doorman__context_refresh(context, target)};
 }
 
+/* S14: returns why a lease is less than what the request wants, or 0 if it is not.
+ *   target   what the holder should have */
+static doorman_lease_reason doorman__context_reason(const doorman__request_context *context,
+                                                    double capacity, double target) {
+    const doorman__lease_table *leases = context->leases;
+    const doorman_capacity_request *item_request = context->item_request;
+    bool divides = doorman__kinds[leases->algorithm->kind].divides_capacity;
+    bool learning = doorman__leases_learning(leases, context->now) || context->returned;
+    double wants = 0;
+    for (size_t i = 0; i < item_request->wants_count; i++) {
+        wants += doorman__demand_of(&item_request->wants[i], leases->whole).wants;
+    }
+    wants = doorman__floor(doorman__min(wants, DOORMAN_AMOUNT_MAX));
+    if (capacity >= wants * DOORMAN__MET) return (doorman_lease_reason)0;
+    if (learning) return DOORMAN_LEASE_LEARNING;
+    if (!divides) return DOORMAN_LEASE_SHARE;
+    if (leases->round_is_on) return DOORMAN_LEASE_CUT;
+    target = doorman__leases_round_down(leases, doorman__min(target, leases->capacity));
+    return capacity >= target * DOORMAN__MET ? DOORMAN_LEASE_SHARE : DOORMAN_LEASE_RESERVED;
+}
+
+/* S14: adds the reason to a lease, and stores it for pages. A lease that is repeated (R11) also has
+ * its reason again. */
+static void doorman__context_note_reason(const doorman__request_context *context, double target,
+                                         doorman_lease *lease) {
+    doorman__lease_entry *entry = context->entry;
+    lease->reason = doorman__context_reason(context, lease->capacity, target);
+    bool again = context->item->state == DOORMAN__ITEM_REPEAT && lease->reason && entry->reason;
+    if (again) lease->reason = doorman__entry_reason(entry);
+    doorman__entry_set_reason(entry, lease->reason);
+}
+
 /* Adds what a child node receives with its lease (T2, T3, R8). The child receives the terms of
  * every priority, even if it wants nothing of that priority. The terms of any priority may have the
  * level of the reserve, and the child needs that level as a boundary of its groups. Terms for all
@@ -11286,6 +11392,9 @@ static void doorman__context_decide(const doorman__request_context *context, boo
     }
     if (item->state == DOORMAN__ITEM_RESTORE) {
         doorman__resource_keep_older(context->server, context->resource, context->entry->end);
+    }
+    if (item_response->outcome == DOORMAN_GRANTED) {
+        doorman__context_note_reason(context, target, &item_response->gets);
     }
 }
 
@@ -11632,23 +11741,25 @@ static bool doorman__resource_describe(doorman_server *server,
     const doorman__held_lease *held = resource->upward ? &resource->upward->held : NULL;
     const doorman__kind *kind = &doorman__kinds[leases->algorithm->kind];
     bool leased = !held || doorman__held_live(held, now);
-    *out = (doorman_server_resource){.resource_id = resource->resource_id,
-                                     .settings = resource->settings,
-                                     .capacity = leased ? leases->capacity : 0,
-                                     .leased = held && leased,
-                                     .lease_end = held ? held->end : 0,
-                                     .lease_length = held ? held->length : 0,
-                                     .outcome = held ? held->outcome : DOORMAN_GRANTED,
-                                     .has = doorman__total_value(leases->has),
-                                     .committed = doorman__total_value(leases->committed),
-                                     .wants = doorman__leases_wants(leases),
-                                     .subclients = doorman__leases_subclients(leases),
-                                     .holder_count = leases->entries.count,
-                                     .unconfirmed_count = leases->unconfirmed_count,
-                                     .expired_count = resource->expired_count,
-                                     .divides_capacity = kind->divides_capacity,
-                                     .is_learning = doorman__leases_learning(leases, now),
-                                     .learned_at = leases->learned_at};
+    *out =
+        (doorman_server_resource){.resource_id = resource->resource_id,
+                                  .settings = resource->settings,
+                                  .capacity = leased ? leases->capacity : 0,
+                                  .leased = held && leased,
+                                  .lease_end = held ? held->end : 0,
+                                  .lease_length = held ? held->length : 0,
+                                  .outcome = held ? held->outcome : DOORMAN_GRANTED,
+                                  .reason = held && leased ? held->reason : (doorman_lease_reason)0,
+                                  .has = doorman__total_value(leases->has),
+                                  .committed = doorman__total_value(leases->committed),
+                                  .wants = doorman__leases_wants(leases),
+                                  .subclients = doorman__leases_subclients(leases),
+                                  .holder_count = leases->entries.count,
+                                  .unconfirmed_count = leases->unconfirmed_count,
+                                  .expired_count = resource->expired_count,
+                                  .divides_capacity = kind->divides_capacity,
+                                  .is_learning = doorman__leases_learning(leases, now),
+                                  .learned_at = leases->learned_at};
     if (kind->divides_capacity) out->overshoot = doorman__resource_overshoot(server, resource);
     out->has_safe_capacity = doorman__resource_safe_capacity(resource, now, &out->safe_capacity);
     out->configured_capacity = held ? out->capacity : resource->settings->capacity;
@@ -11712,6 +11823,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
                                   .wants = doorman__entry_wants(entry),
                                   .subclients = doorman__entry_subclients(&resource->leases, entry),
                                   .priority = (int)entry->priority,
+                                  .reason = doorman__entry_reason(entry),
                                   .granted_at = entry->granted_at,
                                   .expires_at = entry->end};
     return true;
@@ -21527,6 +21639,7 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
                                    .has_outcome = held->has_outcome,
                                    .outcome = held->outcome,
                                    .learning = held->granter_learns,
+                                   .reason = leased ? held->reason : (doorman_lease_reason)0,
                                    .has_safe_capacity = held->has_safe_capacity,
                                    .safe_capacity = held->safe_capacity,
                                    .whole = held->whole,
@@ -21630,7 +21743,7 @@ static void doorman__resource_publish(doorman_client_resource *resource, doorman
     doorman__resource_set_wake(resource);
     doorman__resource_announce(resource);
     bool same = info.leased == before.leased && info.outcome == before.outcome &&
-                info.learning == before.learning &&
+                info.learning == before.learning && info.reason == before.reason &&
                 info.gauge_is_divided == before.gauge_is_divided &&
                 doorman__equal(info.capacity, before.capacity);
     if (!same) doorman__resource_notify(resource);
@@ -27175,21 +27288,26 @@ static void doorman__read_capacity_response(const doorman__field *field,
                                             doorman_capacity_response *out) {
     doorman_lease *lease = &out->gets;
     doorman__field gets, refused, reason;
+    int index;
     doorman__read(field,
                   "resource_id:s safe_capacity?N learning?b overload_target?t gets?o refused?o",
                   &out->resource_id, &out->has_safe_capacity, &out->safe_capacity, &out->learning,
                   &out->overload_target, &gets, &refused);
     if (refused.value) {
         doorman__read(&refused, "reason:o refresh_interval:t", &reason, &lease->refresh_interval);
-        int index = doorman__read_choice(&reason, doorman__reasons, 3);
+        index = doorman__read_choice(&reason, doorman__reasons, 3);
         out->outcome = (doorman_outcome)((int)DOORMAN_TRY_LATER + index);
         return;
     }
     out->outcome = DOORMAN_GRANTED;
     if (!gets.value) doorman__read_fail(&gets, "is missing");
-    doorman__read(&gets, "id:i node:s capacity:a keep?a expires_in:t refresh_interval:t whole?b",
+    doorman__read(&gets,
+                  "id:i node:s capacity:a keep?a expires_in:t refresh_interval:t whole?b reason?o",
                   &lease->id, &lease->node, &lease->capacity, &lease->committed, &lease->expires_in,
-                  &lease->refresh_interval, &out->whole);
+                  &lease->refresh_interval, &out->whole, &reason);
+    /* a newer server may know more reasons; a reason that this version does not know is none */
+    index = doorman__read_name(&reason, doorman__lease_reasons, DOORMAN__LEASE_REASON_COUNT);
+    if (index >= 0) lease->reason = (doorman_lease_reason)((int)DOORMAN_LEASE_SHARE + index);
     lease->committed = doorman__max(lease->committed, lease->capacity);
 }
 
@@ -27667,6 +27785,7 @@ static void doorman__put_capacity_response(doorman__writer *out,
     int64_t end = epoch + gets->expires_in / DOORMAN_SECOND;
     if (epoch) doorman__put(out, ",'expiry_time':%n", (double)end);
     if (item_response->whole && !is_server) doorman__put(out, ",'whole':%b", true);
+    if (gets->reason) doorman__put(out, ",'reason':%s", doorman_lease_reason_name(gets->reason));
     doorman__put(out, "}");
 }
 
@@ -28301,14 +28420,14 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
 /* Allocates the memory for a reply before the server decides. If there is no memory, or if the
  * reply could be too large, the message is refused and changes nothing (C4). An id takes up to
  * twice its bytes, because each byte may need an escape. The rest of an item, with the node's name,
- * takes at most 860 bytes. In a reply to a server, the algorithm of an item takes at most 520
+ * takes at most 880 bytes. In a reply to a server, the algorithm of an item takes at most 520
  * bytes, and each of 16 terms takes at most 80 bytes. The texts for people take up to twice their
  * bytes, and 32 bytes for their names. So the reply to a request of DOORMAN__ITEMS_MAX items
  * fits. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
     const size_t frame = 1024;
-    size_t bytes = frame, largest = 0, rest = 860;
+    size_t bytes = frame, largest = 0, rest = 880;
     if (request->is_server) rest += 520 + 16 * 80 + 2 * DOORMAN__TEXTS_BYTES_MAX + 32;
     for (size_t i = 0; i < request->item_count; i++) {
         size_t id_bytes = strlen(request->items[i].resource_id);

@@ -1021,7 +1021,8 @@ static char *read_file(const char *path) {
 
 /* These functions have no pointers. */
 static const char *const without_pointers[] = {"doorman_status_name", "doorman_method_name",
-                                               "doorman_reason_name", "doorman_clock"};
+                                               "doorman_reason_name", "doorman_lease_reason_name",
+                                               "doorman_clock"};
 
 static bool has_pointers(const char *name, size_t bytes) {
     for (size_t i = 0; i < COUNT(without_pointers); i++) {

@@ -114,7 +114,7 @@ static void a_response_has_all_fields_of_a_lease(void **state) {
                         "{\"get_capacity\":{\"response\":[{\"resource_id\":\"db\","
                         "\"safe_capacity\":2.5,\"gets\":{\"id\":#,\"node\":\"ro\\\"ot\","
                         "\"capacity\":100,\"expires_in\":60,\"refresh_interval\":16,"
-                        "\"expiry_time\":1795219273}}]}}");
+                        "\"expiry_time\":1795219273,\"reason\":\"SHARE\"}}]}}");
     /* The holder reports 100 and wants less. 100 stay committed, because the holder has not given
      * anything back yet. */
     char again[256];
@@ -535,9 +535,9 @@ static void a_request_whose_response_could_be_too_large_is_refused(void **state)
     world *w = world_start();
     assert_int_equal(send_resources(w, 6000), DOORMAN_RESOURCE_EXHAUSTED);
     assert_true(granted_sum(w) < 0);
-    assert_non_null(strstr(w->reply.text, "send at most 4786 resources in one message"));
-    assert_int_equal(send_resources(w, 4787), DOORMAN_RESOURCE_EXHAUSTED);
-    assert_int_equal(send_resources(w, 4786), DOORMAN_OK);
+    assert_non_null(strstr(w->reply.text, "send at most 4680 resources in one message"));
+    assert_int_equal(send_resources(w, 4681), DOORMAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(send_resources(w, 4680), DOORMAN_OK);
     world_stop(w);
 }
 
@@ -621,7 +621,7 @@ static void expect_round_trip(double amount, doorman_time duration) {
         .outcome = DOORMAN_GRANTED,
         .has_safe_capacity = true,
         .safe_capacity = amount,
-        .gets = {7, "n", amount / 2, amount, duration, duration}};
+        .gets = {7, "n", amount / 2, amount, duration, duration, DOORMAN_LEASE_CUT}};
     const doorman_response response = {.method = DOORMAN_GET_CAPACITY,
                                        .is_master = true,
                                        .items = &item_response,
@@ -640,6 +640,7 @@ static void expect_round_trip(double amount, doorman_time duration) {
     assert_exact(back.items->gets.committed, amount);
     assert_true(back.items->gets.expires_in == duration);
     assert_true(back.items->gets.refresh_interval == duration);
+    assert_int_equal(back.items->gets.reason, DOORMAN_LEASE_CUT);
     assert_int_equal(doorman__read_end(&other), DOORMAN_OK);
     doorman_buffer_uninit(&text);
 }
@@ -842,6 +843,7 @@ static void assert_same_item(const doorman_capacity_response *a,
     assert_true(a->gets.refresh_interval == b->gets.refresh_interval);
     assert_exact(a->gets.capacity, b->gets.capacity);
     assert_exact(a->gets.committed, b->gets.committed);
+    assert_int_equal(a->gets.reason, b->gets.reason);
     assert_int_equal(a->has_safe_capacity, b->has_safe_capacity);
     assert_int_equal(a->learning, b->learning);
     assert_exact(a->safe_capacity, b->safe_capacity);
@@ -1109,6 +1111,9 @@ static void random_item(random_message *d, size_t i) {
                                               .expires_in = random_duration(),
                                               .refresh_interval = random_duration()};
         item_response->gets.committed = doorman__max(item_response->gets.capacity, random_amount());
+        int reason = (int)random_below(5);
+        if (reason)
+            item_response->gets.reason = (doorman_lease_reason)(DOORMAN_LEASE_SHARE + reason - 1);
     } else {
         item_response->outcome = (doorman_outcome)(DOORMAN_TRY_LATER + random_below(3));
     }
@@ -1208,6 +1213,36 @@ static void unknown_fields_of_a_newer_parent_keep_the_lease(void **state) {
     doorman__read_end(&r.reader);
 }
 
+#define REASON_RESPONSE(field)                                                                     \
+    "{\"get_capacity\":{\"response\":[{\"resource_id\":\"db\",\"gets\":{\"id\":5,\"node\":\"n\","  \
+    "\"capacity\":1,\"expires_in\":60,\"refresh_interval\":5" field "}}]}}"
+
+/* S14: a server may be older and send no reason, or newer and send a reason that this version does
+ * not know. The lease counts all the same, and has no reason. */
+static void a_reason_that_is_absent_or_unknown_keeps_the_lease(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int reason;
+    } rows[] = {
+        {REASON_RESPONSE(""), 0},
+        {REASON_RESPONSE(",\"reason\":\"SHARE\""), DOORMAN_LEASE_SHARE},
+        {REASON_RESPONSE(",\"reason\":\"CUT\""), DOORMAN_LEASE_CUT},
+        {REASON_RESPONSE(",\"reason\":\"RESERVED\""), DOORMAN_LEASE_RESERVED},
+        {REASON_RESPONSE(",\"reason\":\"LEARNING\""), DOORMAN_LEASE_LEARNING},
+        {REASON_RESPONSE(",\"reason\":\"SPRING\""), 0},
+        {REASON_RESPONSE(",\"reason\":\"\""), 0},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        parsed_message r;
+        assert_int_equal(read_response(&r, rows[i].text, strlen(rows[i].text)), DOORMAN_OK);
+        assert_int_equal(r.response.items->outcome, DOORMAN_GRANTED);
+        assert_exact(r.response.items->gets.capacity, 1);
+        assert_int_equal(r.response.items->gets.reason, rows[i].reason);
+        doorman__read_end(&r.reader);
+    }
+}
+
 #define AT(path) "get_server_capacity.response[0]." path
 #define TERMS(fields) SERVER_RESPONSE("\"terms\":[{\"level\":1,\"slope\":0},{" fields "}]")
 #define POLICY(fields) SERVER_RESPONSE("\"algorithm\":{\"kind\":\"STATIC\"," fields "}")
@@ -1293,7 +1328,7 @@ static void the_longest_response_fits_the_reserved_memory(void **state) {
     char id[DOORMAN_ID_BYTES_MAX + 1];
     memset(id, '"', DOORMAN_ID_BYTES_MAX);
     id[DOORMAN_ID_BYTES_MAX] = '\0';
-    const double amount = 123456789012345.67;
+    const double amount = 123456789012345.67, longest = 1.2345678901234567e-100;
     const doorman_time duration = DOORMAN_DURATION_MAX - 1;
     doorman_algorithm algorithm = {DOORMAN_PROPORTIONAL_SHARE,
                                    DOORMAN_IMMEDIATE,
@@ -1315,19 +1350,23 @@ static void the_longest_response_fits_the_reserved_memory(void **state) {
     doorman_capacity_response item_responses[COUNT_OF_ANSWERS];
     for (int i = 0; i < COUNT_OF_ANSWERS; i++) {
         item_requests[i] = (doorman_capacity_request){.resource_id = id};
-        item_responses[i] = (doorman_capacity_response){
-            .resource_id = id,
-            .outcome = DOORMAN_GRANTED,
-            .gets = {UINT64_C(1) << 53, id, amount, amount + 1, duration, duration},
-            .has_safe_capacity = true,
-            .safe_capacity = amount,
-            .algorithm = &algorithm,
-            .terms = terms,
-            .terms_count = DOORMAN_TERMS_MAX,
-            .has_learn_for = true,
-            .learn_for = duration,
-            .description = id,
-            .unit = id + DOORMAN_ID_BYTES_MAX - DOORMAN_UNIT_BYTES_MAX};
+        item_responses[i] =
+            (doorman_capacity_response){.resource_id = id,
+                                        .outcome = DOORMAN_GRANTED,
+                                        .gets = {UINT64_C(1) << 53, id, longest, 1.1 * longest,
+                                                 duration, duration, DOORMAN_LEASE_RESERVED},
+                                        .learning = true,
+                                        .overload_target = duration,
+                                        .whole = true,
+                                        .has_safe_capacity = true,
+                                        .safe_capacity = longest,
+                                        .algorithm = &algorithm,
+                                        .terms = terms,
+                                        .terms_count = DOORMAN_TERMS_MAX,
+                                        .has_learn_for = true,
+                                        .learn_for = duration,
+                                        .description = id,
+                                        .unit = id + DOORMAN_ID_BYTES_MAX - DOORMAN_UNIT_BYTES_MAX};
     }
     for (int is_server = 0; is_server <= 1; is_server++) {
         const doorman_request request = {.method = DOORMAN_GET_CAPACITY,
@@ -1892,6 +1931,9 @@ static void an_invalid_response_is_a_failure(void **state) {
         {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
                          "\"refresh_interval\":1,\"whole\":1}"),
          "get_capacity.response[0].gets.whole: must be a boolean"},
+        {CLIENT_RESPONSE("\"gets\":{\"id\":5,\"node\":\"n\",\"capacity\":3,\"expires_in\":1,"
+                         "\"refresh_interval\":1,\"reason\":1}"),
+         "get_capacity.response[0].gets.reason: must be a string"},
         {CLIENT_RESPONSE("\"safe_capacity\":\"2\"," GETS),
          "get_capacity.response[0].safe_capacity: must be a"},
         {CLIENT_RESPONSE("\"learning\":1," GETS),
@@ -2813,6 +2855,7 @@ int main(void) {
         cmocka_unit_test(a_response_to_a_server_has_the_algorithm_and_terms),
         cmocka_unit_test(random_messages_survive_a_round_trip),
         cmocka_unit_test(unknown_fields_of_a_newer_parent_keep_the_lease),
+        cmocka_unit_test(a_reason_that_is_absent_or_unknown_keeps_the_lease),
         cmocka_unit_test(an_error_in_a_response_to_a_server_has_its_path),
         cmocka_unit_test(a_resource_has_at_most_512_groups),
         cmocka_unit_test(the_longest_response_fits_the_reserved_memory),
