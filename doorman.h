@@ -30249,11 +30249,16 @@ static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_u
     pthread_mutex_unlock(&permits->mutex);
 }
 
-/* Waits for the decision, which the thread of the permits is about to tell. */
+/* Waits for the decision, which the thread of the permits is about to tell. A thread that is
+ * cancelled here would leave the mutex locked, and that thread would wait for it for ever. So the
+ * cancellation waits until the call has returned. */
 static void doorman__acquirer_join(doorman__acquirer *acquirer) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     pthread_mutex_lock(&acquirer->mutex);
     while (!acquirer->decided) pthread_cond_wait(&acquirer->wake, &acquirer->mutex);
     pthread_mutex_unlock(&acquirer->mutex);
+    pthread_setcancelstate(before, NULL);
 }
 
 static doorman__acquirer *doorman__acquirer_create(doorman_agent *agent) {
