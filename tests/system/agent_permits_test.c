@@ -630,8 +630,9 @@ static void slow_on_decided(void *context, doorman_status status,
 }
 
 /* The timeout of the second call ends after its decision was made, and before it is told. A thread
- * that is cancelled then returns with the decision, and does not block the thread of the permits. */
-static void a_thread_whose_decision_is_about_to_be_told_is_cancelled_later(void **state) {
+ * that is cancelled then returns with the decision, and does not block the thread of the
+ * permits. */
+static void a_thread_is_not_cancelled_while_its_decision_is_told(void **state) {
     (void)state;
     fake silent;
     fake_start(&silent, NULL, false);
@@ -758,7 +759,7 @@ int main(void) {
         TEST(shutdown_ends_all_calls),
         TEST(stop_waits_for_the_threads_that_still_wait),
         TEST(a_waiting_thread_may_be_cancelled),
-        TEST(a_thread_whose_decision_is_about_to_be_told_is_cancelled_later),
+        TEST(a_thread_is_not_cancelled_while_its_decision_is_told),
         TEST(the_kill_switch_ends_waits_and_grants),
         TEST(a_child_process_cannot_acquire),
         TEST(a_call_within_on_change_would_wait_for_itself),
