@@ -1895,8 +1895,10 @@ struct doorman_permit_limit {
                           counter with holds is never evicted */
     bool empty_at_start; /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
-    bool full_at_start;  /* only for CONCURRENCY: true: new holds are granted while the permits
-                            learn the holds of a predecessor */
+    bool full_at_start;  /* CONCURRENCY: true: new holds are granted while the permits learn the
+                            holds of a predecessor. Other kinds: true: that the counters begin
+                            fresh after a restart is intended, so it causes no warning (G9). Not
+                            together with empty_at_start */
     bool refunds;        /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
                             FIXED_WINDOW */
 
@@ -4201,8 +4203,10 @@ static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
  *    a glob with a `[` that has no `]`, a refresh interval that equals the lease length, and an
  *    empty list of templates. So do a lease length above an hour, a safe capacity above the
  *    capacity, a window above an hour that is empty at a restart, and a key of an override that an
- *    earlier key hides (of the first 1,000 keys of a limit). A warning about an algorithm names the
- *    template that has it, not the templates that take it (G3).
+ *    earlier key hides (of the first 1,000 keys of a limit). So does a quota of an hour or more,
+ *    because nothing keeps it over a restart: a window, a tier with its cooldown, or a bucket that
+ *    needs so long to fill. With full_at_start it causes none. A warning about an algorithm names
+ *    the template that has it, not the templates that take it (G3).
  *
  * >>server defines G5 (reloading) and C7 (limits, such as the number of templates).
  * >>json defines G7 (named parameters).
@@ -4697,8 +4701,12 @@ static const char *doorman__permit_limit_wrong(const doorman_permit_limit *limit
         {limit->empty_at_start && limit->kind == DOORMAN_TIERS,
          DOORMAN__NAMES("empty_at_start: must be false for TIERS",
                         "on_restart: must be full for TIERS")},
-        {limit->empty_at_start && holds, "empty_at_start: must be false for CONCURRENCY"},
-        {limit->full_at_start && !holds, "full_at_start: only CONCURRENCY learns"},
+        {limit->empty_at_start && holds,
+         DOORMAN__NAMES("empty_at_start: must be false for CONCURRENCY",
+                        "on_restart: must be learn or full for CONCURRENCY")},
+        {limit->full_at_start && limit->empty_at_start,
+         DOORMAN__NAMES("full_at_start: must be false with empty_at_start",
+                        "on_restart: must be full or empty")},
     };
     return DOORMAN__RULE_NEXT(rules, next);
 }
@@ -5158,22 +5166,63 @@ static void doorman__queue_warn(const doorman__check *check, const doorman_permi
 
 #define DOORMAN__LONG (3600 * DOORMAN_SECOND) /* longer leases and windows cause warnings (G9) */
 
-/* Warns of a long window that refuses everything after each restart (P16). */
-static void doorman__empty_warn(doorman__check *check, const doorman_permit_limit *limit) {
-    static const int days[DOORMAN_CALENDAR_COUNT] = {
-        [DOORMAN_DAY] = 1, [DOORMAN_WEEK] = 7, [DOORMAN_MONTH] = 31};
-    const int unit = days[limit->figures.calendar];
-    doorman_time window = limit->figures.window;
-    if (unit) window = unit * (24 * DOORMAN__LONG);
-    if (!limit->empty_at_start || limit->shadow || window <= DOORMAN__LONG) return;
-    if (limit->kind != DOORMAN_FIXED_WINDOW && limit->kind != DOORMAN_SLIDING_WINDOW) return;
-    char text[192];
-    const double seconds = (double)window / 1e9;
-    snprintf(
-        text, sizeof text,
-        DOORMAN__NAMES("empty_at_start: refuses every permit for up to %g s after each restart",
-                       "on_restart: empty refuses every permit for up to %g s after each restart"),
-        seconds, seconds);
+/* Returns how long it can take until a counter that has used everything is fresh again. */
+static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorman_figures *all) {
+    static const int hours[DOORMAN_CALENDAR_COUNT] = {
+        [DOORMAN_HOUR] = 1, [DOORMAN_DAY] = 24, [DOORMAN_WEEK] = 168, [DOORMAN_MONTH] = 31 * 24};
+    doorman_time longest = 0;
+    if (kind == DOORMAN_CONCURRENCY) return 0;
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        if (!(all->rate > 0)) return 0; /* it is leased */
+        return (doorman_time)(all->size / all->rate * 1e9) + all->max_debt;
+    }
+    for (size_t i = 0; kind == DOORMAN_TIERS && i < all->tier_count; i++) {
+        const doorman_tier *tier = &all->tiers[i];
+        if (!tier->active) continue;
+        longest = doorman__later(longest, tier->window);
+        longest = doorman__later(longest, tier->active + tier->cooldown);
+    }
+    if (kind == DOORMAN_TIERS) return longest;
+    return all->calendar ? hours[all->calendar] * DOORMAN__LONG : all->window;
+}
+
+/* Returns whether a restart changes much of what a limit grants: a long window that is empty then
+ * refuses everything (P16), and a quota of an hour or more is granted once more. A limit with
+ * full_at_start says that this is intended. */
+static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
+    const doorman_time period = doorman__figures_period(limit->kind, all);
+    if (limit->shadow || limit->full_at_start) return false;
+    if (limit->empty_at_start) return period > DOORMAN__LONG && limit->kind != DOORMAN_TOKEN_BUCKET;
+    return period >= DOORMAN__LONG && doorman__limit_most(limit, all) > 0;
+}
+
+#define DOORMAN__QUOTA_TEXT                                                                        \
+    "a quota of %.10g s is kept only in memory, so it begins again after each restart and each "   \
+    "change of master. A shorter window beside it bounds how much more is granted. "
+
+/* Warns of what a restart does to a limit. */
+static void doorman__restart_warn(doorman__check *check, const doorman_permit_limit *limit,
+                                  const doorman_figures *all) {
+    static const char *const fields[] = {[DOORMAN_TOKEN_BUCKET] = "rate",
+                                         [DOORMAN_FIXED_WINDOW] = "window",
+                                         [DOORMAN_SLIDING_WINDOW] = "window",
+                                         [DOORMAN_TIERS] = "tiers"};
+    if (!doorman__restart_harms(limit, all)) return;
+    const double period = (double)doorman__figures_period(limit->kind, all) / 1e9;
+    char text[512]; /* the text for both kinds of caller */
+    if (limit->empty_at_start) {
+        snprintf(text, sizeof text,
+                 DOORMAN__NAMES(
+                     "empty_at_start: refuses every permit for up to %.10g s after each restart",
+                     "on_restart: empty refuses every permit for up to %.10g s after each restart"),
+                 period, period);
+    } else {
+        snprintf(text, sizeof text,
+                 DOORMAN__NAMES("%s: " DOORMAN__QUOTA_TEXT "Set full_at_start if this is intended",
+                                "%s: " DOORMAN__QUOTA_TEXT
+                                "Write on_restart: full if this is intended"),
+                 fields[limit->kind], period, fields[limit->kind], period);
+    }
     doorman__check_add(check, text);
 }
 
@@ -5242,6 +5291,7 @@ static void doorman__override_warn(doorman__check *check, const doorman_template
     if (doorman__limit_most(limit, &all) < doorman__limit_most(limit, own)) {
         doorman__most_warn(&item, limit, &all, true);
     }
+    if (!doorman__restart_harms(limit, own)) doorman__restart_warn(&item, limit, &all);
     if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(&item, given);
 }
 
@@ -5274,7 +5324,7 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
         doorman__most_warn(&check, limit, &limit->figures, limit->key_count > 0);
         doorman__queue_warn(&check, limit);
         doorman__shared_warn(&check, template_, limit, &limit->figures);
-        doorman__empty_warn(&check, limit);
+        doorman__restart_warn(&check, limit, &limit->figures);
         size_t compared = 0;
         for (size_t j = 0; j < limit->override_count; j++) {
             doorman__check item = doorman__check_item(&check, "overrides", j, ".");
@@ -26660,7 +26710,9 @@ static void doorman__read_limit_choices(const doorman__limit_fields *f, doorman_
     if (out->kind == DOORMAN_CONCURRENCY) {
         out->full_at_start = doorman__read_choice(&f->on_restart, doorman__hold_starts, 2) == 1;
     } else {
-        out->empty_at_start = doorman__read_choice(&f->on_restart, doorman__starts, 2) == 1;
+        const int start = doorman__read_choice(&f->on_restart, doorman__starts, 2);
+        out->full_at_start = start == 0;
+        out->empty_at_start = start == 1;
     }
     doorman__read_integer(&f->max_keys, 1, DOORMAN__COUNTERS_MAX, &max_keys);
     out->max_keys = (size_t)max_keys;
@@ -30595,11 +30647,16 @@ static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_u
     pthread_mutex_unlock(&permits->mutex);
 }
 
-/* Waits for the decision, which the thread of the permits is about to tell. */
+/* Waits for the decision, which the thread of the permits is about to tell. A thread that is
+ * cancelled here would leave the mutex locked, and that thread would wait for it for ever. So the
+ * cancellation waits until the call has returned. */
 static void doorman__acquirer_join(doorman__acquirer *acquirer) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     pthread_mutex_lock(&acquirer->mutex);
     while (!acquirer->decided) pthread_cond_wait(&acquirer->wake, &acquirer->mutex);
     pthread_mutex_unlock(&acquirer->mutex);
+    pthread_setcancelstate(before, NULL);
 }
 
 static doorman__acquirer *doorman__acquirer_create(doorman_agent *agent) {

@@ -2802,8 +2802,89 @@ static void a_long_window_that_is_empty_at_a_restart_causes_a_warning(void **sta
         "resources[0].limits[0].on_restart: empty refuses every permit for up to 7200 s");
     expect_warning(EMPTY("FIXED_WINDOW", "\"month\""),
                    "resources[0].limits[0].on_restart: empty refuses every permit for up to "
-                   "2.6784e+06 s after each restart");
-    expect_warning(LIMITS("\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"month\""), "");
+                   "2678400 s after each restart");
+    expect_warning(LIMITS("\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 7200, "
+                          "\"on_restart\": \"empty\""),
+                   "");
+    expect_warning(LIMITS("\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"on_restart\": \"empty\", "
+                          "\"window\": 60, \"overrides\": [{\"keys\": [\"x\"], "
+                          "\"window\": \"day\"}]"),
+                   "resources[0].limits[0].overrides[0].on_restart: empty refuses every permit for "
+                   "up to 86400 s");
+}
+
+/* Nothing keeps a counter over a restart. */
+static void a_quota_of_an_hour_that_a_restart_renews_causes_a_warning(void **state) {
+    (void)state;
+    static const char *const fine[] = {
+        "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 3599.999",
+        "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"minute\"",
+        "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"month\", "
+        "\"on_restart\": \"full\"",
+        "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"hour\", "
+        "\"on_restart\": \"empty\"",
+        "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"month\", \"shadow\": true",
+        "\"kind\": \"FIXED_WINDOW\", \"limit\": 0, \"window\": \"month\", \"keys\": [\"x\"]",
+        "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 3599, \"max_debt\": 0.5",
+        "\"kind\": \"CONCURRENCY\", \"limit\": 9, \"time_to_live\": 7200",
+        "\"kind\": \"TIERS\", \"tiers\": [{\"limit\": 9, \"window\": 60, \"active\": 60, "
+        "\"cooldown\": 3539}]",
+        "\"kind\": \"TIERS\", \"tiers\": [{\"limit\": 9, \"window\": 60, \"active\": 7200}], "
+        "\"on_restart\": \"full\"",
+    };
+    static const struct {
+        const char *limit, *place;
+    } renewed[] = {
+        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"hour\"",
+         "window: a quota of 3600 s is"},
+        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"day\"",
+         "window: a quota of 86400 s is"},
+        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"week\"",
+         "window: a quota of 604800 s is"},
+        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"month\"",
+         "window: a quota of 2678400 s is kept only in memory, so it begins again after each "
+         "restart and each change of master. A shorter window beside it bounds how much more is "
+         "granted. Write on_restart: full if this is intended"},
+        {"\"kind\": \"SLIDING_WINDOW\", \"limit\": 9, \"window\": 3600",
+         "window: a quota of 3600 s is"},
+        {"\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.5, \"size\": 1800", "rate: a quota of 3600 s is"},
+        {"\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.5, \"size\": 1799, \"max_debt\": 2",
+         "rate: a quota of 3600 s is"},
+        {"\"kind\": \"TIERS\", \"tiers\": [{\"limit\": 9, \"window\": 60, \"active\": 60, "
+         "\"cooldown\": 3540}]",
+         "tiers: a quota of 3600 s is"},
+        {"\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 60, \"overrides\": "
+         "[{\"keys\": [\"x\"], \"limit\": 8}, {\"keys\": [\"y\"], \"window\": \"day\"}]",
+         "overrides[1].window: a quota of 86400 s is"},
+    };
+    char json[600], warning[400];
+    for (size_t i = 0; i < COUNT(fine); i++) {
+        snprintf(json, sizeof json, LIMITS("%s"), fine[i]);
+        expect_warning(json, "");
+    }
+    for (size_t i = 0; i < COUNT(renewed); i++) {
+        snprintf(json, sizeof json, LIMITS("%s"), renewed[i].limit);
+        snprintf(warning, sizeof warning, "resources[0].limits[0].%s", renewed[i].place);
+        expect_warning(json, warning);
+    }
+}
+
+/* People start with this file. It says itself why it learns for a short time. */
+static void the_example_only_warns_of_its_short_learning(void **state) {
+    (void)state;
+    FILE *file = fopen("config.example.json", "r");
+    assert_non_null(file);
+    static char json[20000];
+    const size_t bytes = fread(json, 1, sizeof json - 1, file);
+    assert_true(bytes > 0 && bytes < sizeof json - 1);
+    assert_int_equal(fclose(file), 0);
+    doorman_config_problem problems[9];
+    size_t count = 0;
+    assert_int_equal(doorman_json_check_config(NULL, json, bytes, problems, 9, &count), DOORMAN_OK);
+    assert_int_equal(count, 2);
+    for (size_t i = 0; i < count; i++) {
+        assert_non_null(strstr(problems[i].error.text, "learning_mode_duration: 1 s is shorter"));
+    }
 }
 
 /* The first override that has a key counts, so a later one with the same key is never used. */
@@ -2896,6 +2977,8 @@ int main(void) {
         cmocka_unit_test(a_lease_above_an_hour_causes_a_warning),
         cmocka_unit_test(a_safe_capacity_above_the_capacity_causes_a_warning),
         cmocka_unit_test(a_long_window_that_is_empty_at_a_restart_causes_a_warning),
+        cmocka_unit_test(a_quota_of_an_hour_that_a_restart_renews_causes_a_warning),
+        cmocka_unit_test(the_example_only_warns_of_its_short_learning),
         cmocka_unit_test(an_override_that_an_earlier_one_hides_causes_a_warning),
     };
     return run_all(tests);
