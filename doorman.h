@@ -5270,7 +5270,7 @@ static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permi
         size_t j = 0, place = 0;
         while (j <= index && !doorman__key_is_hidden(own, i, &limit->overrides[j], &place)) j++;
         if (j > index) continue;
-        char text[128];
+        char text[160];
         snprintf(text, sizeof text,
                  "keys[%zu]: is never used, because overrides[%zu].keys[%zu] comes first and "
                  "matches it",
