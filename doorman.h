@@ -947,7 +947,7 @@ DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
                                                      const doorman_mastership *mastership,
                                                      doorman_time now);
 
-/* Says what time it is, for limits whose windows follow the calendar (P26). Call it before the
+/* Says what time it is, for limits of kind FIXED_WINDOW (P26). Call it before the
  * server becomes master, and then about once a second, because the clock of the calendar may be
  * set. Without a call the calendar begins at `now` = 0.
  *   epoch   the time since 1970 in nanoseconds, at `now` */
@@ -2133,7 +2133,8 @@ struct doorman_permits_options {
 
 /* A doorman_permits has the counters of all limits of a configuration, and decides on permits. One
  * thread at a time may use this object. It reads no clock: `now` is as everywhere in this file.
- * `epoch` is the time since 1970 in nanoseconds, for windows that follow the calendar. */
+ * `epoch` is the time since 1970 in nanoseconds. All windows of FIXED_WINDOW follow it (P26): a
+ * `window` of 60 s begins at each full minute of `epoch`, and not of `now`. */
 
 /* Creates an object without counters.
  *   out       written only on OK; the caller destroys it
@@ -2494,9 +2495,10 @@ DOORMAN_API bool doorman_limiter_map_reset(doorman_limiter_map *map, const void 
                                            size_t key_bytes);
 
 /* Forgets idle keys, and returns how many keys are known.
- *   visits_max   the most keys that the call visits. 0: the call only counts. Calls of
- *                doorman_limiter_map_try visit 4 keys each, so most programs pass 0
- *   cost         O(visits_max) */
+ *   visits_max   about how many keys the call visits. 0: the call only counts. SIZE_MAX: the call
+ *                visits all keys once. Calls of doorman_limiter_map_try visit 4 keys each, so most
+ *                programs pass 0
+ *   cost         O(visits_max), and at most O(key slots) */
 DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max,
                                              doorman_time now);
 /* ---- throttle, the public part -------------------------------------------------------------- */
@@ -4205,8 +4207,11 @@ static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
  *    capacity, a window above an hour that is empty at a restart, and a key of an override that an
  *    earlier key hides (of the first 1,000 keys of a limit). So does a quota of an hour or more,
  *    because nothing keeps it over a restart: a window, a tier with its cooldown, or a bucket that
- *    needs so long to fill. With full_at_start it causes none. A warning about an algorithm names
- *    the template that has it, not the templates that take it (G3).
+ *    needs so long to fill. With full_at_start it causes none. So do a bucket that is empty at a
+ *    restart and needs more than an hour for its first unit, a time to live above an hour, because
+ *    the limit learns for so long, and a template that an earlier one hides (of the first 1,000
+ *    templates). A warning about an algorithm names the template that has it, not the templates
+ *    that take it (G3).
  *
  * >>server defines G5 (reloading) and C7 (limits, such as the number of templates).
  * >>json defines G7 (named parameters).
@@ -5166,6 +5171,12 @@ static void doorman__queue_warn(const doorman__check *check, const doorman_permi
 
 #define DOORMAN__LONG (3600 * DOORMAN_SECOND) /* longer leases and windows cause warnings (G9) */
 
+/* Returns how long a bucket needs to gain some units; 0: it is leased, so nobody knows. */
+static doorman_time doorman__rate_time(const doorman_figures *all, double units) {
+    if (!(all->rate > 0)) return 0;
+    return (doorman_time)doorman__min(units / all->rate * 1e9, (double)DOORMAN_DURATION_MAX);
+}
+
 /* Returns how long it can take until a counter that has used everything is fresh again. */
 static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorman_figures *all) {
     static const int hours[DOORMAN_CALENDAR_COUNT] = {
@@ -5173,8 +5184,7 @@ static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorm
     doorman_time longest = 0;
     if (kind == DOORMAN_CONCURRENCY) return 0;
     if (kind == DOORMAN_TOKEN_BUCKET) {
-        if (!(all->rate > 0)) return 0; /* it is leased */
-        return (doorman_time)(all->size / all->rate * 1e9) + all->max_debt;
+        return doorman__rate_time(all, all->size) + all->max_debt;
     }
     for (size_t i = 0; kind == DOORMAN_TIERS && i < all->tier_count; i++) {
         const doorman_tier *tier = &all->tiers[i];
@@ -5186,14 +5196,34 @@ static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorm
     return all->calendar ? hours[all->calendar] * DOORMAN__LONG : all->window;
 }
 
+/* Returns for how long a limit refuses everything that begins empty. */
+static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_figures *all) {
+    if (kind == DOORMAN_TOKEN_BUCKET) return doorman__rate_time(all, 1);
+    return doorman__figures_period(kind, all);
+}
+
 /* Returns whether a restart changes much of what a limit grants: a long window that is empty then
  * refuses everything (P16), and a quota of an hour or more is granted once more. A limit with
  * full_at_start says that this is intended. */
 static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
     const doorman_time period = doorman__figures_period(limit->kind, all);
     if (limit->shadow || limit->full_at_start) return false;
-    if (limit->empty_at_start) return period > DOORMAN__LONG && limit->kind != DOORMAN_TOKEN_BUCKET;
+    if (limit->empty_at_start) return doorman__empty_time(limit->kind, all) > DOORMAN__LONG;
     return period >= DOORMAN__LONG && doorman__limit_most(limit, all) > 0;
+}
+
+/* Warns of holds that last so long that the limit learns for a long time after a restart (P16). */
+static void doorman__life_warn(const doorman__check *check, const doorman_permit_limit *limit) {
+    const double life = (double)limit->figures.time_to_live / 1e9;
+    doorman__check item = *check;
+    bool learns = limit->kind == DOORMAN_CONCURRENCY && !limit->full_at_start && !limit->leased;
+    if (!learns || limit->shadow || limit->figures.time_to_live <= DOORMAN__LONG) return;
+    char text[192];
+    snprintf(text, sizeof text,
+             "figures.time_to_live: %.10g s is long: after each restart the limit learns, and "
+             "grants nothing, for %.10g s",
+             life, life * (1 + DOORMAN__DRIFT));
+    doorman__check_add(&item, text);
 }
 
 #define DOORMAN__QUOTA_TEXT                                                                        \
@@ -5208,7 +5238,8 @@ static void doorman__restart_warn(doorman__check *check, const doorman_permit_li
                                          [DOORMAN_SLIDING_WINDOW] = "window",
                                          [DOORMAN_TIERS] = "tiers"};
     if (!doorman__restart_harms(limit, all)) return;
-    const double period = (double)doorman__figures_period(limit->kind, all) / 1e9;
+    double period = (double)doorman__figures_period(limit->kind, all) / 1e9;
+    if (limit->empty_at_start) period = (double)doorman__empty_time(limit->kind, all) / 1e9;
     char text[512]; /* the text for both kinds of caller */
     if (limit->empty_at_start) {
         snprintf(text, sizeof text,
@@ -5323,6 +5354,7 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
         doorman__tiers_warn(&check, &limit->figures);
         doorman__most_warn(&check, limit, &limit->figures, limit->key_count > 0);
         doorman__queue_warn(&check, limit);
+        doorman__life_warn(&check, limit);
         doorman__shared_warn(&check, template_, limit, &limit->figures);
         doorman__restart_warn(&check, limit, &limit->figures);
         size_t compared = 0;
@@ -5489,6 +5521,28 @@ static void doorman__safe_capacity_warn(const doorman_template *template_, size_
     doorman__config_report_add(report, index, "", text);
 }
 
+/* Warns of a template that no resource gets, because an earlier glob matches all that its glob
+ * matches. */
+static void doorman__hidden_template_warn(const doorman_config_options *options, size_t index,
+                                          const doorman__config_report *report) {
+    const char *glob = options->templates[index].identifier_glob;
+    size_t earlier = 0;
+    if (index >= DOORMAN__COVERS_MAX) return;
+    while (earlier < index &&
+           !doorman__glob_covers(options->templates[earlier].identifier_glob, glob)) {
+        earlier++;
+    }
+    if (earlier == index) return;
+    char text[256];
+    snprintf(text, sizeof text,
+             DOORMAN__NAMES("identifier_glob: is never used, because templates[%zu] comes first "
+                            "and matches it",
+                            "identifier_glob: is never used, because resources[%zu] comes first "
+                            "and matches it"),
+             earlier, earlier);
+    doorman__config_report_add(report, index, "", text);
+}
+
 /* Reports all warnings. Precondition: the configuration is valid. */
 static void doorman__config_warn(const doorman_config_options *options,
                                  const doorman__config_report *report) {
@@ -5510,6 +5564,7 @@ static void doorman__config_warn(const doorman_config_options *options,
             doorman__algorithm_warn(&template_->algorithm, i, report);
             doorman__lease_length_warn(&template_->algorithm, i, report);
         }
+        doorman__hidden_template_warn(options, i, report);
         doorman__safe_capacity_warn(template_, i, report);
         doorman__limits_warn(template_, i, report);
         bool last = i + 1 == options->template_count;
@@ -20197,11 +20252,12 @@ static doorman_time doorman__map_distance(const doorman_limiter_map *map,
     return doorman__limit_look(&map->limit, words, 0, now).reset_after;
 }
 
-/* Forgets idle keys in at most `steps` buckets. */
+/* Forgets idle keys. Visits about `visits` keys, and no bucket twice. */
 static void doorman__map_sweep(doorman_limiter_map *map, size_t visits, doorman_time now) {
     doorman__chains *nodes = &map->nodes;
-    for (size_t visited = 0, steps = 0; visited < visits && steps < 2 * visits; steps++) {
-        if (!nodes->bucket_count) return;
+    size_t most = visits < nodes->bucket_count / 2 ? 2 * visits : nodes->bucket_count;
+    for (size_t visited = 0, steps = 0; visited < visits && steps < most; steps++) {
+        if (!nodes->bucket_count) return; /* the last key was forgotten */
         if (nodes->cursor >= nodes->bucket_count) nodes->cursor = 0;
         doorman__chain *node = *doorman__chains_at(nodes, nodes->cursor++);
         for (doorman__chain *next = NULL; node; node = next, visited++) {

@@ -2806,6 +2806,10 @@ static void a_long_window_that_is_empty_at_a_restart_causes_a_warning(void **sta
     expect_warning(LIMITS("\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 7200, "
                           "\"on_restart\": \"empty\""),
                    "");
+    expect_warning(
+        LIMITS("\"kind\": \"TOKEN_BUCKET\", \"rate\": 0.0002, \"size\": 1, "
+               "\"on_restart\": \"empty\""),
+        "resources[0].limits[0].on_restart: empty refuses every permit for up to 5000 s");
     expect_warning(LIMITS("\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"on_restart\": \"empty\", "
                           "\"window\": 60, \"overrides\": [{\"keys\": [\"x\"], "
                           "\"window\": \"day\"}]"),
@@ -2826,7 +2830,9 @@ static void a_quota_of_an_hour_that_a_restart_renews_causes_a_warning(void **sta
         "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"month\", \"shadow\": true",
         "\"kind\": \"FIXED_WINDOW\", \"limit\": 0, \"window\": \"month\", \"keys\": [\"x\"]",
         "\"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 3599, \"max_debt\": 0.5",
-        "\"kind\": \"CONCURRENCY\", \"limit\": 9, \"time_to_live\": 7200",
+        "\"kind\": \"CONCURRENCY\", \"limit\": 9, \"time_to_live\": 3600",
+        "\"kind\": \"CONCURRENCY\", \"limit\": 9, \"time_to_live\": 7200, "
+        "\"on_restart\": \"full\"",
         "\"kind\": \"TIERS\", \"tiers\": [{\"limit\": 9, \"window\": 60, \"active\": 60, "
         "\"cooldown\": 3539}]",
         "\"kind\": \"TIERS\", \"tiers\": [{\"limit\": 9, \"window\": 60, \"active\": 7200}], "
@@ -2909,6 +2915,29 @@ static void an_override_that_an_earlier_one_hides_causes_a_warning(void **state)
                    "overrides[0].keys[0] comes first");
 }
 
+/* P16: the limit grants nothing while it learns. */
+static void a_time_to_live_above_an_hour_causes_a_warning(void **state) {
+    (void)state;
+    expect_warning(LIMITS("\"kind\": \"CONCURRENCY\", \"limit\": 9, \"time_to_live\": 10000"),
+                   "resources[0].limits[0].time_to_live: 10000 s is long: after each restart the "
+                   "limit learns, and grants nothing, for 10500 s");
+}
+
+/* The first template whose glob matches counts. */
+static void a_template_that_an_earlier_one_hides_causes_a_warning(void **state) {
+    (void)state;
+#define TWO(first, second)                                                                         \
+    "{\"resources\": [{\"identifier_glob\": \"" first "\", \"capacity\": 9}, "                     \
+    "{\"identifier_glob\": \"" second "\", \"capacity\": 1}]}"
+    static const char hidden[] = "resources[1].identifier_glob: is never used, because "
+                                 "resources[0] comes first and matches it";
+    expect_warning(TWO("db/*", "db*"), "");
+    expect_warning(TWO("a", "*"), "");
+    expect_warning(TWO("a?", "ab"), "");
+    expect_warning(TWO("db*", "db/*"), hidden);
+    expect_warning(TWO("**", "b"), hidden);
+}
+
 int main(void) {
     cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, cjson_free});
     const struct CMUnitTest tests[] = {
@@ -2980,6 +3009,8 @@ int main(void) {
         cmocka_unit_test(a_quota_of_an_hour_that_a_restart_renews_causes_a_warning),
         cmocka_unit_test(the_example_only_warns_of_its_short_learning),
         cmocka_unit_test(an_override_that_an_earlier_one_hides_causes_a_warning),
+        cmocka_unit_test(a_time_to_live_above_an_hour_causes_a_warning),
+        cmocka_unit_test(a_template_that_an_earlier_one_hides_causes_a_warning),
     };
     return run_all(tests);
 }

@@ -3372,6 +3372,7 @@ static void a_map_decides_as_a_limiter_for_each_key(void **state) {
             doorman_limiter_map_release(map, &key, sizeof key, held[key]);
         }
         for (int i = 0; i < 4; i++) (void)doorman_limiter_map_sweep(map, 1000, now + 100 * SECOND);
+        assert_int_equal(doorman_limiter_map_sweep(map, SIZE_MAX, now), 0);
         assert_int_equal(doorman_limiter_map_sweep(map, 0, now), 0); /* idle keys are forgotten */
         doorman_limiter_map_destroy(map);
     }
