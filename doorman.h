@@ -26938,6 +26938,7 @@ static void doorman__read_templates(const doorman__field *root, const doorman__f
     for (; item.value; doorman__next(&item)) {
         size_t before = reader->problems->count;
         doorman__read_template(&item, &templates[item.index]);
+        if (doorman__read_stopped(reader)) return; /* without memory the template is not complete */
         if (reader->problems->count > before) continue;
         doorman__template_check(&options, item.index, &report);
         if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;

@@ -2649,6 +2649,33 @@ static void without_memory_the_only_error_says_so(void **state) {
     assert_int_equal(failures, n - 1);
 }
 
+/* C4: a list that has no memory does not look like a wrong list. */
+static void without_memory_a_good_configuration_has_no_other_error(void **state) {
+    (void)state;
+    static const char text[] =
+        "{\"shadow\": [\"s*\"], \"resources\": [{\"identifier_glob\": \"a\", \"capacity\": 5, "
+        "\"algorithm\": {\"kind\": \"PRIORITY_SHARE\", \"lease_length\": 60, "
+        "\"refresh_interval\": 5, \"parameters\": [{\"name\": \"reserve\", \"value\": "
+        "\"0.1\"}]}, \"limits\": [{\"name\": \"l\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, "
+        "\"window\": 60, \"keys\": [\"x*\"], \"overrides\": [{\"keys\": [\"xy\"], \"limit\": "
+        "3}]}, {\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 1, \"window\": "
+        "1, \"active\": 1}]}]}]}";
+    size_t blocks = memory_blocks();
+    doorman_status status = DOORMAN_OUT_OF_MEMORY;
+    for (size_t n = 1; status != DOORMAN_OK && n < 1000; n++) {
+        doorman_config *config = NULL;
+        doorman_error error = {""};
+        memory_fails_at(n);
+        status = doorman_json_config(&config, text, sizeof text - 1, &error);
+        bool works = memory_works();
+        if (status != DOORMAN_OK) assert_string_equal(error.text, "out of memory");
+        assert_int_equal(status, works ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY);
+        doorman_config_destroy(config);
+        assert_int_equal(memory_blocks(), blocks);
+    }
+    assert_int_equal(status, DOORMAN_OK);
+}
+
 /* G4. One of the first two bytes is 0. */
 static void utf_16_without_a_mark_is_named(void **state) {
     (void)state;
@@ -2999,6 +3026,7 @@ int main(void) {
         cmocka_unit_test(a_list_of_errors_fits_the_room_that_is_given),
         cmocka_unit_test(each_key_that_appears_twice_is_listed),
         cmocka_unit_test(without_memory_the_only_error_says_so),
+        cmocka_unit_test(without_memory_a_good_configuration_has_no_other_error),
         cmocka_unit_test(utf_16_without_a_mark_is_named),
         cmocka_unit_test(a_configuration_that_is_too_large_has_one_error),
         cmocka_unit_test(warnings_about_a_configuration_have_a_position),
