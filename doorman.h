@@ -221,8 +221,8 @@
  *     do nothing. Every other call checks what it needs when it is called. If something is NULL, a
  *     call that returns a status returns INVALID_ARGUMENT. A try returns DOORMAN_IMPOSSIBLE, and an
  *     offer to a throttle is refused. Any other call does nothing, and returns false, 0, NULL,
- *     NO_MASTER, or DOORMAN_NEVER for a time. An `out` that is written in full is then written with
- *     zeros.
+ *     NO_MASTER, or DOORMAN_NEVER for the time of the next call. An `out` that is written in full
+ *     is then written with zeros. Only doorman_permit_client_read_hold says that the hold is gone.
  *
  * THREADS AND TIME
  *
@@ -234,12 +234,14 @@
  *
  *     Only the section nng reads a clock. All other functions that depend on time take `now` as the
  *     last parameter. `now` is a time in nanoseconds, on any clock that never goes back. If the
- *     clock does go back, the library behaves as if the clock stood still. A lease has ended when
- *     now >= its end. The same calls with the same `now` and seeds have the same results on every
- *     machine. On 32-bit x86, compile with -msse2 -mfpmath=sse. Without these flags amounts differ
- *     in their last bits. Use a clock that keeps running while the machine is suspended. If the
- *     clock stops during that time, a lease lasts too long. A function whose name ends in `_due`
- *     returns when the caller must call the object again.
+ *     clock does go back, the library behaves as if the clock stood still. A limiter without a
+ *     server only knows when it was used: a try with an earlier `now` may count at that earlier
+ *     time, so a thread reads the clock just before its try. A lease has ended when now >= its end.
+ *     The same calls with the same `now` and seeds have the same results on every machine. On
+ *     32-bit x86, compile with -msse2 -mfpmath=sse. Without these flags amounts differ in their
+ *     last bits. Use a clock that keeps running while the machine is suspended. If the clock stops
+ *     during that time, a lease lasts too long. A function whose name ends in `_due` returns when
+ *     the caller must call the object again.
  *
  * LIMITS
  *
@@ -1949,7 +1951,8 @@ typedef struct doorman_permit_item {
     double cost;             /* units that the item asks for, [0, 1e15]. 0: the item only looks, and
                                 creates no counter */
     bool has_min;            /* false: min is cost */
-    double min;              /* the item accepts this many units or more, [0, cost] */
+    double min;              /* the item accepts this many units or more, [0, cost]. Above min it
+                                gets whole units, and none of them out of a debt (P2) */
 } doorman_permit_item;
 
 struct doorman_permit_request {
@@ -2962,7 +2965,7 @@ typedef struct doorman_config_problem {
  *   problems   receives the first `room` errors, in the order of the templates. After OK it
  *              receives the first `room` warnings. May be NULL if room is 0
  *   count      written in full: how many errors or warnings there are; may be more than room. After
- *              an error it is at least 1
+ *              an error it is at least 1. 0 with INVALID_ARGUMENT: `text` or `problems` is missing
  *   returns    as doorman_json_config
  *   cost       as doorman_json_config, plus O(bytes) for each element of `problems` */
 DOORMAN_API doorman_status doorman_json_check_config(doorman_config **out, const char *text,
@@ -26986,6 +26989,7 @@ doorman_status doorman_json_check_config(doorman_config **out, const char *text,
                                          doorman_config_problem *problems, size_t room,
                                          size_t *count) {
     bool has_text = text || !bytes || bytes > DOORMAN_MESSAGE_BYTES_MAX; /* too large: not read */
+    if (count) *count = 0;
     if (!count || (room && !problems) || !has_text) return DOORMAN_INVALID_ARGUMENT;
     doorman__problems list = {text, bytes, problems, room, 0};
     doorman__reader reader = {.problems = &list};
