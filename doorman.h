@@ -1465,18 +1465,18 @@ struct doorman_resource_info {
     double wants;            /* how much the resource wants */
     double in_use;           /* only for a gauge: units that are not released yet */
     doorman_time expires_at; /* if `leased` is true: the end of the lease */
-    bool has_outcome;        /* true: a server has responded */
-    doorman_outcome outcome; /* if has_outcome is true: the outcome in the last response. UNMATCHED
-                                and FULL need an operator */
-    bool learning;           /* true: the last response says that the server learns. No lease grows
-                                while the server learns */
     doorman_lease_reason reason; /* if `leased` is true: why the lease is less than what the
                                     resource wanted when it asked (S14). 0: it is not, or the server
                                     is older and sends no reasons */
-    bool has_safe_capacity;      /* true: a server has sent a safe capacity */
-    double safe_capacity; /* if has_safe_capacity is true: the last safe capacity from a server,
+    doorman_outcome outcome; /* if has_outcome is true: the outcome in the last response. UNMATCHED
+                                and FULL need an operator */
+    bool has_outcome;        /* true: a server has responded */
+    bool learning;           /* true: the last response says that the server learns. No lease grows
+                                while the server learns */
+    bool has_safe_capacity;  /* true: a server has sent a safe capacity */
+    double safe_capacity;    /* if has_safe_capacity is true: the last safe capacity from a server,
                                 or DOORMAN_UNLIMITED */
-    bool whole;           /* true: leases are whole units, because the template says so */
+    bool whole;              /* true: leases are whole units, because the template says so */
     doorman_time overload_target; /* from the last response: a request that waits longer at the
                                      servers behind the resource is late; 0: reports of overload
                                      have no effect. See doorman_client_report_overload */
@@ -14130,6 +14130,7 @@ static int doorman__tiers_current(const doorman_figures *figures, const uint64_t
 /* Returns the slice of the window of a tier that contains a time. */
 static uint64_t doorman__tier_slice(const doorman_tier *tier, const uint64_t *words,
                                     doorman_time time) {
+    assert(tier->window > 0);
     return doorman__slice_at(time - (doorman_time)words[2], tier->window);
 }
 
@@ -16257,7 +16258,8 @@ static double doorman__want_share(const doorman_permits *permits, const doorman_
         if (charge->spare < spare) spare = charge->spare;
     }
     if (fits) return want->cost;
-    return doorman__min(want->cost, want->min + (double)(spare / (uint64_t)DOORMAN__UNIT));
+    const uint64_t whole = spare / (uint64_t)DOORMAN__UNIT;
+    return doorman__min(want->cost, want->min + (double)whole);
 }
 
 /* Returns how many whole units more than the minimum each item can get, if all items get the
@@ -20192,6 +20194,7 @@ doorman_status doorman_limiter_map_create(doorman_limiter_map **out,
     if (!out) return doorman__missing(error, "out");
     if (!options) return doorman__missing(error, "options");
     doorman_limit limit;
+    memset(&limit, 0, sizeof limit);
     doorman_status status = doorman_limit_init(&limit, &options->limit, error);
     if (status != DOORMAN_OK) return status;
     if (limit.kind == DOORMAN_SLIDING_LOG) {
@@ -25380,6 +25383,7 @@ static doorman_status doorman__permit_client_add(doorman_permit_client *client,
     if (!doorman__permit_client_reserve(client, holds)) return doorman__no_memory(error);
     doorman__call *call = doorman__permit_create(client, request, holds, context);
     if (!call) return doorman__no_memory(error);
+    assert(call->attended); /* so it is not freed before its receiver has the result */
     call->deadline = doorman__after(now, timeout > 0 ? timeout : client->message_timeout);
     if (released) {
         client->call_count++;

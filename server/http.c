@@ -173,8 +173,8 @@ void server_connection_free_buffers(struct http_connection *connection) {
     connection_shrink(connection);
 }
 
-/* Closes a stream, and frees it when nng does not use it any more. nng 1.5.2 may still use it in two
- * places:
+/* Closes a stream, and frees it when nng does not use it any more. nng 1.5.2 may still use it in
+ * two places:
  *   - A thread that holds the lock may cancel the operation that has just ended. So the state
  *     changes first, with the lock.
  *   - nng's thread for timeouts ends an operation without a lock, also one that has just ended. So
