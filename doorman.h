@@ -13908,6 +13908,7 @@ static uint64_t doorman__span_id(doorman__span span) {
 /* Returns the index of the slice that contains a time. Times and slices count from the same
  * beginning. */
 static uint64_t doorman__slice_at(doorman_time time, doorman_time window) {
+    assert(window > 0);
     uint64_t t = (uint64_t)time, w = (uint64_t)window;
     return t / w * DOORMAN__SLICES + t % w * DOORMAN__SLICES / w;
 }
@@ -14130,7 +14131,6 @@ static int doorman__tiers_current(const doorman_figures *figures, const uint64_t
 /* Returns the slice of the window of a tier that contains a time. */
 static uint64_t doorman__tier_slice(const doorman_tier *tier, const uint64_t *words,
                                     doorman_time time) {
-    assert(tier->window > 0);
     return doorman__slice_at(time - (doorman_time)words[2], tier->window);
 }
 
@@ -25383,7 +25383,6 @@ static doorman_status doorman__permit_client_add(doorman_permit_client *client,
     if (!doorman__permit_client_reserve(client, holds)) return doorman__no_memory(error);
     doorman__call *call = doorman__permit_create(client, request, holds, context);
     if (!call) return doorman__no_memory(error);
-    assert(call->attended); /* so it is not freed before its receiver has the result */
     call->deadline = doorman__after(now, timeout > 0 ? timeout : client->message_timeout);
     if (released) {
         client->call_count++;
@@ -25393,7 +25392,7 @@ static doorman_status doorman__permit_client_add(doorman_permit_client *client,
     } else if (!doorman__stock_spend(client, call, now)) {
         doorman__call_start(client, call, now);
     }
-    if (timeout <= 0 && call->state == DOORMAN__CALL_QUEUED) {
+    if (timeout <= 0 && !released && call->state == DOORMAN__CALL_QUEUED) {
         client->counts.timed_out++;
         doorman__call_fall_back(client, call, now);
     }
