@@ -193,9 +193,9 @@ static void connection_close(struct http_connection *connection) {
 }
 
 /* Called after the sleep. If the server stops, it frees the stream. */
-static void connection_on_closed(struct http_connection *connection) {
+static void connection_on_closed(struct http_connection *connection, int result) {
     struct http *http = connection->service->http;
-    if (nng_aio_result(connection->aio) != 0) return;
+    if (result != 0) return;
     nng_stream_free(connection->stream);
     connection->stream = NULL;
     connection_set_state(connection, CONNECTION_FREE);
@@ -771,11 +771,18 @@ static bool connection_probes(struct http_connection *connection) {
 }
 
 /* Logs a failed handshake. nng reports it as an error of the first operation. */
-static void connection_log_failure(const struct http_connection *connection) {
+static void connection_log_failure(const struct http_connection *connection, int result) {
     if (connection->state == CONNECTION_HEAD && connection->in_bytes + connection->sent == 0) {
-        server_log_handshake(connection->service, nng_aio_result(connection->aio),
-                             &connection->peer);
+        server_log_handshake(connection->service, result, &connection->peer);
     }
+}
+
+/* Returns the result of an operation. With nng 1.5.2, a timeout of an aio that has slept before is
+ * a success without bytes. An operation of a stream never succeeds without bytes. */
+static int connection_result(const struct http_connection *connection) {
+    int result = nng_aio_result(connection->aio);
+    bool is_timeout = result == 0 && nng_aio_count(connection->aio) == 0;
+    return is_timeout && connection->state != CONNECTION_CLOSING ? NNG_ETIMEDOUT : result;
 }
 
 void server_connection_step(void *argument) {
@@ -783,17 +790,18 @@ void server_connection_step(void *argument) {
     size_t count = nng_aio_count(connection->aio);
     bool sends =
         connection->state == CONNECTION_SENDING || connection->state == CONNECTION_CONTINUING;
-    bool failed = nng_aio_result(connection->aio) != 0;
+    int result = connection_result(connection);
+    bool failed = result != 0;
     if (connection->state == CONNECTION_CLOSING) {
-        connection_on_closed(connection);
+        connection_on_closed(connection, result);
     } else if (connection->state == CONNECTION_ANSWERING) {
         connection_on_watched(connection, failed, failed ? 0 : count);
     } else if (connection->state == CONNECTION_DELAYED) {
-        connection_on_delayed(connection, nng_aio_result(connection->aio), failed ? 0 : count);
+        connection_on_delayed(connection, result, failed ? 0 : count);
     } else if (failed && connection_probes(connection)) {
         connection_start_io(connection, false);
     } else if (failed) {
-        connection_log_failure(connection);
+        connection_log_failure(connection, result);
         connection_close(connection);
     } else if (!sends) {
         connection_on_received(connection, count);
