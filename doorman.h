@@ -24363,8 +24363,9 @@ static void doorman__call_set_hold(doorman__call *call, doorman__call_kind kind,
     call->request.request_id = hold->number;
 }
 
-/* Puts a new call into its queue, or decides on it at once. */
-static void doorman__call_start(doorman_permit_client *client, doorman__call *call,
+/* Puts a new call into its queue, or decides on it at once. Returns whether it is in its queue: then
+ * it is not freed yet. */
+static bool doorman__call_start(doorman_permit_client *client, doorman__call *call,
                                 doorman_time now) {
     const doorman__known_refusal *refusal = NULL;
     bool is_report = call->kind == DOORMAN__CALL_REPORT;
@@ -24380,7 +24381,9 @@ static void doorman__call_start(doorman_permit_client *client, doorman__call *ca
     } else {
         doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
         doorman__timer_set(&client->timers, &call->timer, call->deadline);
+        return true;
     }
+    return false;
 }
 
 /* ---- permit client: its messages */
@@ -25301,7 +25304,7 @@ static void doorman__permit_client_bypass(doorman_permit_client *client, doorman
     copy->attended = false;
     copy->deadline = deadline;
     doorman__call_set_hold(copy, kind, hold);
-    doorman__call_start(client, copy, now);
+    (void)doorman__call_start(client, copy, now);
 }
 
 /* Makes the hold of a permit, or takes the one whose number the caller has chosen. Returns NULL if
@@ -25390,11 +25393,11 @@ static doorman_status doorman__permit_client_add(doorman_permit_client *client,
     } else if (client->policy.shadow || client->kill_switch) {
         doorman__permit_client_bypass(client, call, now);
     } else if (!doorman__stock_spend(client, call, now)) {
-        doorman__call_start(client, call, now);
-    }
-    if (timeout <= 0 && !released && call->state == DOORMAN__CALL_QUEUED) {
-        client->counts.timed_out++;
-        doorman__call_fall_back(client, call, now);
+        bool queued = doorman__call_start(client, call, now);
+        if (queued && timeout <= 0) {
+            client->counts.timed_out++;
+            doorman__call_fall_back(client, call, now);
+        }
     }
     if (out) *out = call;
     return DOORMAN_OK;
@@ -25427,7 +25430,7 @@ doorman_status doorman_permit_client_report(doorman_permit_client *client, const
     own->cost = cost;
     call->kind = DOORMAN__CALL_REPORT;
     call->attended = false;
-    doorman__call_start(client, call, now);
+    (void)doorman__call_start(client, call, now);
     return DOORMAN_OK;
 }
 
@@ -25617,7 +25620,7 @@ static doorman_status doorman__permit_client_seize(doorman_permit_client *client
     call->hold_request = (doorman_hold_request){
         .id = request->id, .request_id = hold->number, .time_to_live = request->time_to_live};
     call->deadline = doorman__after(now, timeout);
-    doorman__call_start(client, call, now);
+    (void)doorman__call_start(client, call, now);
     *out = call;
     return DOORMAN_OK;
 }
