@@ -24363,8 +24363,8 @@ static void doorman__call_set_hold(doorman__call *call, doorman__call_kind kind,
     call->request.request_id = hold->number;
 }
 
-/* Puts a new call into its queue, or decides on it at once. Returns whether it is in its queue: then
- * it is not freed yet. */
+/* Puts a new call into its queue, or decides on it at once. Returns whether it is in its queue, so
+ * that it is not freed yet. */
 static bool doorman__call_start(doorman_permit_client *client, doorman__call *call,
                                 doorman_time now) {
     const doorman__known_refusal *refusal = NULL;
