@@ -207,7 +207,7 @@ static void a_lost_mastership_answers_those_who_wait(void **state) {
     for (int waited = 0; code != 200; waited += 50) {
         assert_true(waited < TIMEOUT_MS);
         if (waited) sleep_ms(50);
-        char *response = get(&fixture, "/readyz?master=1", "");
+        char *response = get(&fixture, "/readyz?master=1", HOST);
         code = code_of(response);
         free(response);
     }
