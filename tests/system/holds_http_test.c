@@ -273,7 +273,7 @@ static void people_see_who_holds_and_who_waits(void **state) {
     assert_true(metric(&fixture, "doorman_permits_queued{template=\"slots\",limit=\"slots\"}") ==
                 1);
     expect(&fixture, "/limits", HOST, 200, "<td data-name='waiting'>1</td>");
-    expect(&fixture, "/v1/limits", HOST, 200, "\"evicted\":0,\"waiting\":1}");
+    expect(&fixture, "/v1/limits", HOST, 200, "\"bans_evicted\":0,\"waiting\":1}");
     cJSON_Delete(tree);
     free(response);
     close(fd);
