@@ -949,9 +949,9 @@ DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
                                                      const doorman_mastership *mastership,
                                                      doorman_time now);
 
-/* Says what time it is, for limits of kind FIXED_WINDOW (P26). Call it before the
- * server becomes master, and then about once a second, because the clock of the calendar may be
- * set. Without a call the calendar begins at `now` = 0.
+/* Says what time it is, for limits of kind FIXED_WINDOW (P26). Call it before the server becomes
+ * master, and then about once a second, because the clock of the calendar may be set. Without a
+ * call the calendar begins at `now` = 0.
  *   epoch   the time since 1970 in nanoseconds, at `now` */
 DOORMAN_API void doorman_server_set_epoch(doorman_server *server, doorman_time epoch,
                                           doorman_time now);
@@ -1803,7 +1803,7 @@ typedef enum doorman_calendar {
 } doorman_calendar;
 
 /* One tier of TIERS. A hit that does not fit in the tier before it enters this tier. The tier is
- * then active. After `active` the tier cools down. Its window goes on over that time: P12. */
+ * then active. After `active` the tier cools down. Its window continues in that time: P12. */
 typedef struct doorman_tier {
     double limit;          /* units in a window, [0, 1e15] */
     doorman_time window;   /* required, (0, 1e8 s] */
@@ -14179,7 +14179,7 @@ static uint64_t doorman__tiers_offer(const doorman_figures *figures, const uint6
     return sum;
 }
 
-/* Enters a tier. Its window goes on if some of its units still count. Otherwise a new window begins
+/* Enters a tier. Its window continues if some of its units still count. Otherwise a new one begins
  * with this hit. */
 static void doorman__tier_enter(const doorman_tier *tier, uint64_t *words, doorman_time now) {
     if (!doorman__tier_used(tier, words, now)) {
@@ -24771,7 +24771,7 @@ static void doorman__acquired_refusal(doorman_acquired *acquired, const doorman_
     doorman__limit_name_copy(acquired->limit, permit->limit);
 }
 
-/* Copies the figures of the limit that the caller is told about. */
+/* Copies the figures of the limit that the result names. */
 static void doorman__acquired_figures(doorman_acquired *acquired, const doorman_permit *permit) {
     for (size_t i = 0; i < permit->detail_count; i++) {
         const doorman_permit_detail *detail = &permit->details[i];

@@ -618,7 +618,7 @@ static void response_redirect(struct http_response *response, const struct http_
 
 #define AUDIT_MAX 20 /* entries of one message */
 
-/* Who has sent a message, for the log. */
+/* The sender of a message, for the log. */
 struct audit_source {
     const struct settings *settings;
     const char *token;
