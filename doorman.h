@@ -129,7 +129,7 @@
  *     status         doorman_status_name
  *     configuration  doorman_config_create  _destroy  _read  _fits
  *     shares         doorman_shares
- *     messages       doorman_method_name
+ *     messages       doorman_method_name  doorman_lease_reason_name
  *     upstream       doorman_upstream_due  _request  _response  _failed
  *     server         doorman_server_create  _destroy  _configure  _set_master  _set_epoch
  *                    _handle  _permits  _upstream  _next_resource  _next_lease  _find
@@ -138,7 +138,8 @@
  *     client         doorman_client_create  _destroy  _upstream  _open  _close  _set_wants
  *                    _report_overload  _read  _try  _release
  *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
- *                    _report  _next  _release  _transfer  _seize  _read_hold  _next_change
+ *                    _report  _next  _new_hold  _release  _transfer  _seize  _read_hold
+ *                    _next_change
  *                    _kill_switch  _read
  *     limiters       doorman_limit_init    doorman_limiter_init  _try  _delay  _release
  *                    doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
@@ -152,7 +153,7 @@
  *                    doorman_json_exchange_read  _decide  _settle  _undo  _write  _uninit
  *                    doorman_buffer_uninit
  *     agent          doorman_agent_start  _shutdown  _stop  _read_info  _kill_switch  _acquire
- *                    _acquire_async  _report  _transfer  _seize  _read_hold
+ *                    _acquire_async  _report  _transfer  _seize  _read_hold  _new_hold
  *                    doorman_agent_release  _release_part
  *                    doorman_resource_open  _close  _try  _wait  _release  _delay  _set_wants
  *                    _report_overload  _read    doorman_clock
@@ -202,7 +203,10 @@
  * ERRORS
  *
  *     A call that can fail returns a doorman_status. DOORMAN_OK is 0. After an error the outputs
- *     are unchanged, and the object is as before. A doorman_error describes the error. Missing
+ *     are unchanged, and the object is as before. A doorman_error describes the error. Its text
+ *     begins with the argument or the field that is wrong: `key: must be 0 to 256 bytes of UTF-8`,
+ *     or `templates[2].limits[0].figures.rate: must be ...`. A field has its name in C if the
+ *     caller has passed it in C, and its name in JSON if it was read from JSON. Missing
  *     capacity is not an error. A function whose name ends in `_try` returns a doorman_decision,
  *     not a status. A doorman_resource_info says whether a resource has a lease. A status, a
  *     decision and an outcome never have the same value. So a program that compares a status with
@@ -212,8 +216,9 @@
  *     that end an object: _destroy, _uninit, _close, _shutdown, _stop and _resign accept NULL, and
  *     do nothing. Every other call checks what it needs when it is called. If something is NULL, a
  *     call that returns a status returns INVALID_ARGUMENT. A try returns DOORMAN_IMPOSSIBLE. Any
- *     other call does nothing, and returns false, 0, NULL, NO_MASTER, or DOORMAN_NEVER for a time.
- *     An `out` that is written in full is then written with zeros.
+ *     other call does nothing, and returns false, 0, NULL, NO_MASTER, or DOORMAN_NEVER for the time
+ *     of the next call. An `out` that is written in full is then written with zeros. Only
+ *     doorman_permit_client_read_hold says that the hold is gone.
  *
  * THREADS AND TIME
  *
@@ -225,12 +230,14 @@
  *
  *     Only the section nng reads a clock. All other functions that depend on time take `now` as the
  *     last parameter. `now` is a time in nanoseconds, on any clock that never goes back. If the
- *     clock does go back, the library behaves as if the clock stood still. A lease has ended when
- *     now >= its end. The same calls with the same `now` and seeds have the same results on every
- *     machine. On 32-bit x86, compile with -msse2 -mfpmath=sse. Without these flags amounts differ
- *     in their last bits. Use a clock that keeps running while the machine is suspended. If the
- *     clock stops during that time, a lease lasts too long. A function whose name ends in `_due`
- *     returns when the caller must call the object again.
+ *     clock does go back, the library behaves as if the clock stood still. A limiter without a
+ *     server only knows when it was used: a try with an earlier `now` may count at that earlier
+ *     time, so a thread reads the clock just before its try. A lease has ended when now >= its end.
+ *     The same calls with the same `now` and seeds have the same results on every machine. On
+ *     32-bit x86, compile with -msse2 -mfpmath=sse. Without these flags amounts differ in their
+ *     last bits. Use a clock that keeps running while the machine is suspended. If the clock stops
+ *     during that time, a lease lasts too long. A function whose name ends in `_due` returns when
+ *     the caller must call the object again.
  *
  * LIMITS
  *
@@ -398,7 +405,7 @@ typedef enum doorman_status {
  *   returns   a static string, never NULL; "UNKNOWN" for a number that is not a status */
 DOORMAN_API const char *doorman_status_name(doorman_status status);
 
-/* Describes an error, for example "resources[2].capacity: must be ...". A call that fails fills in
+/* Describes an error, for example "templates[2].capacity: must be ...". A call that fails fills in
  * its doorman_error. The caller may pass NULL instead of a doorman_error. */
 typedef struct doorman_error {
     char text[512];
@@ -583,6 +590,20 @@ DOORMAN_API doorman_status doorman_shares(const doorman_algorithm *algorithm, do
 /* If a message is an argument, its pointers are used only during the call. If an object returns a
  * message, its pointers stay valid until the next call on that object. */
 
+/* Why a lease is less than what its holder wants. S14 defines each reason. The value 0 means that
+ * there is no reason: the holder was granted all its wants, or the server is older and sends no
+ * reasons. A reason is for people, for logs and for metrics. No rule for a holder depends on it. */
+typedef enum doorman_lease_reason {
+    DOORMAN_LEASE_SHARE = 300, /* the lease is the holder's share. It is no value of another enum */
+    DOORMAN_LEASE_CUT,         /* the capacity was cut, and older leases do not fit into it yet */
+    DOORMAN_LEASE_RESERVED,    /* a part of the share is still committed for other holders */
+    DOORMAN_LEASE_LEARNING     /* no lease grows yet, because the granter or the holder learns */
+} doorman_lease_reason;
+
+/* Returns the name of a reason on the wire, for example "SHARE". Returns "" for 0, and "?" for an
+ * unknown reason. The string is static. */
+DOORMAN_API const char *doorman_lease_reason_name(doorman_lease_reason reason);
+
 /* A lease in a message: `has` of a request, or `gets` of a response. */
 typedef struct doorman_lease {
     uint64_t id;                   /* 1 to 2^53; 0 means no lease */
@@ -594,6 +615,8 @@ typedef struct doorman_lease {
     doorman_time expires_in;       /* in `gets`: from the grant of the lease to its end; in `has`:
                                       from the request to the end of the lease */
     doorman_time refresh_interval; /* only in `gets`: after this time the holder should renew */
+    doorman_lease_reason reason;   /* only in `gets`: why the lease is less than the wants in the
+                                      request (S14); 0: it is not */
 } doorman_lease;
 
 /* What servers behind a resource have counted in a time (H11). doorman_throttle_read has these
@@ -712,6 +735,9 @@ typedef struct doorman_request {
     bool may_wait; /* not on the wire: permits of an ACQUIRE may be pending. The owner of the server
                       then takes decisions from doorman_permits_next_decision */
     uint64_t connection; /* not on the wire: see doorman_permit_request */
+    bool wire_names;     /* not on the wire: true: an error names the fields of this request as they
+                            are called on the wire, such as "permit[0].item[0].key". A request that
+                            is read from JSON has it. false: "permits[0].items[0].key" */
 } doorman_request;
 
 typedef struct doorman_response {
@@ -919,9 +945,9 @@ DOORMAN_API doorman_status doorman_server_set_master(doorman_server *server,
                                                      const doorman_mastership *mastership,
                                                      doorman_time now);
 
-/* Says what time it is, for limits whose windows follow the calendar (P26). Call it before the
- * server becomes master, and then about once a second, because the clock of the calendar may be
- * set. Without a call the calendar begins at `now` = 0.
+/* Says what time it is, for limits of kind FIXED_WINDOW (P26). Call it before the server becomes
+ * master, and then about once a second, because the clock of the calendar may be set. Without a
+ * call the calendar begins at `now` = 0.
  *   epoch   the time since 1970 in nanoseconds, at `now` */
 DOORMAN_API void doorman_server_set_epoch(doorman_server *server, doorman_time epoch,
                                           doorman_time now);
@@ -970,6 +996,8 @@ typedef struct doorman_server_resource {
                                          none */
     doorman_outcome outcome;          /* only for a node with a parent: the last outcome from the
                                          parent; 0: none yet */
+    doorman_lease_reason reason;      /* if `leased` is true: why the node's own lease is less than
+                                         what the node wanted (S14); 0: it is not */
     double has;                       /* sum of the leases, in the resource's units */
     double committed;                 /* sum of the committed amounts, at least has */
     double wants;                     /* sum of what the holders want */
@@ -1009,8 +1037,10 @@ typedef struct doorman_server_lease {
     double wants;
     double subclients;
     int priority;
-    doorman_time granted_at; /* when the holder's last lease was granted */
-    doorman_time expires_at; /* the server keeps `committed` for the holder until this time */
+    doorman_lease_reason reason; /* why `has` is less than `wants`, as the last response with a
+                                    lease said (S14); 0: it is not, or there was no lease yet */
+    doorman_time granted_at;     /* when the holder's last lease was granted */
+    doorman_time expires_at;     /* the server keeps `committed` for the holder until this time */
 } doorman_server_lease;
 
 /* The position of an iteration. The caller initialises the cursor with {0}, and need not free it. A
@@ -1351,12 +1381,12 @@ typedef struct doorman_resource_options {
     bool shadow;               /* true: shadow mode, to test a limit. Attempts that would otherwise
                                   be refused are allowed, and count as excess. No call waits, and
                                   delays are 0. An n that is not an amount is still IMPOSSIBLE */
-    /* Called when `leased`, `outcome`, `learning` or `capacity` has changed. info is valid only
-     * during the call. on_change runs within a call on the client, on the agent or on a resource,
-     * or in the agent's thread. That call or thread waits for on_change, so on_change should return
-     * soon. on_change may call the functions that try, release and delay, for any resource. Other
-     * calls on a client are forbidden. Other calls on an agent return DEADLOCK and do nothing.
-     * on_change must not wait for a thread that makes such calls. */
+    /* Called when `leased`, `outcome`, `learning`, `reason` or `capacity` has changed. info is
+     * valid only during the call. on_change runs within a call on the client, on the agent or on a
+     * resource, or in the agent's thread. That call or thread waits for on_change, so on_change
+     * should return soon. on_change may call the functions that try, release and delay, for any
+     * resource. Other calls on a client are forbidden. Other calls on an agent return DEADLOCK and
+     * do nothing. on_change must not wait for a thread that makes such calls. */
     void (*on_change)(void *context, const doorman_resource_info *info);
     void *context;
 } doorman_resource_options;
@@ -1431,9 +1461,12 @@ struct doorman_resource_info {
     double wants;            /* how much the resource wants */
     double in_use;           /* only for a gauge: units that are not released yet */
     doorman_time expires_at; /* if `leased` is true: the end of the lease */
-    bool has_outcome;        /* true: a server has responded */
+    doorman_lease_reason reason; /* if `leased` is true: why the lease is less than what the
+                                    resource wanted when it asked (S14). 0: it is not, or the server
+                                    is older and sends no reasons */
     doorman_outcome outcome; /* if has_outcome is true: the outcome in the last response. UNMATCHED
                                 and FULL need an operator */
+    bool has_outcome;        /* true: a server has responded */
     bool learning;           /* true: the last response says that the server learns. No lease grows
                                 while the server learns */
     bool has_safe_capacity;  /* true: a server has sent a safe capacity */
@@ -1766,7 +1799,7 @@ typedef enum doorman_calendar {
 } doorman_calendar;
 
 /* One tier of TIERS. A hit that does not fit in the tier before it enters this tier. The tier is
- * then active. After `active` the tier cools down. Its window goes on over that time: P12. */
+ * then active. After `active` the tier cools down. Its window continues in that time: P12. */
 typedef struct doorman_tier {
     double limit;          /* units in a window, [0, 1e15] */
     doorman_time window;   /* required, (0, 1e8 s] */
@@ -1860,8 +1893,10 @@ struct doorman_permit_limit {
                           counter with holds is never evicted */
     bool empty_at_start; /* true: nothing is saved when the permits are created: see P16. Not for
                             TIERS and CONCURRENCY */
-    bool full_at_start;  /* only for CONCURRENCY: true: new holds are granted while the permits
-                            learn the holds of a predecessor */
+    bool full_at_start;  /* CONCURRENCY: true: new holds are granted while the permits learn the
+                            holds of a predecessor. Other kinds: true: that the counters begin
+                            fresh after a restart is intended, so it causes no warning (G9). Not
+                            together with empty_at_start */
     bool refunds;        /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
                             FIXED_WINDOW */
 
@@ -1912,7 +1947,8 @@ typedef struct doorman_permit_item {
     double cost;             /* units that the item asks for, [0, 1e15]. 0: the item only looks, and
                                 creates no counter */
     bool has_min;            /* false: min is cost */
-    double min;              /* the item accepts this many units or more, [0, cost] */
+    double min;              /* the item accepts this many units or more, [0, cost]. Above min it
+                                gets whole units, and none of them out of a debt (P2) */
 } doorman_permit_item;
 
 struct doorman_permit_request {
@@ -1924,7 +1960,10 @@ struct doorman_permit_request {
 
     /* Only for permits that hold units of CONCURRENCY: see "holds, the public part". */
     const char *client_id;     /* required for a hold: 1 to 256 bytes. In a message: NULL */
-    uint64_t request_id;       /* required for a hold: 1 to 2^53 - 1, chosen by the client */
+    uint64_t request_id;       /* required for a hold: 1 to 2^53 - 1, chosen by the client. Permit
+                                  clients and agents: 0, or the number of the hold, which
+                                  doorman_permit_client_new_hold or doorman_agent_new_hold has given
+                                  out; then the permit may hold units, and `hold` must be NULL */
     uint64_t connection;       /* names the connection that waits; 0: none */
     doorman_time time_to_live; /* of the hold, at most that of its limits; 0: that of its limits */
     bool has_priority;         /* false: the priority is 1 */
@@ -1932,11 +1971,13 @@ struct doorman_permit_request {
                                   the same request_id keeps the priority of the first permit */
     bool share;                /* true: if the permit waits, it ends as SHARED when a hold of the
                                   same resource and key is released in full. Only for one item */
-    uint64_t *hold;            /* only for permit clients and agents, which choose client_id and
-                                  request_id: not NULL if the permit may hold units. The call
-                                  writes the number of the hold to it, before it waits. NULL: a
-                                  server answers a permit on CONCURRENCY with an error, so the
-                                  fallback decides (P23) */
+    uint64_t *hold;            /* only for permit clients and agents, which choose client_id: not
+                                  NULL if the permit may hold units, and the client chooses their
+                                  number. The call writes the number to it, before it waits. Another
+                                  thread must not read it before the call has returned: a number
+                                  in `request_id` is for that. Without both, a server answers a
+                                  permit on CONCURRENCY with an error, so the fallback decides
+                                  (P23) */
 };
 
 /* What one item of a granted permit got. */
@@ -2091,7 +2132,8 @@ struct doorman_permits_options {
 
 /* A doorman_permits has the counters of all limits of a configuration, and decides on permits. One
  * thread at a time may use this object. It reads no clock: `now` is as everywhere in this file.
- * `epoch` is the time since 1970 in nanoseconds, for windows that follow the calendar. */
+ * `epoch` is the time since 1970 in nanoseconds. All windows of FIXED_WINDOW follow it (P26): a
+ * `window` of 60 s begins at each full minute of `epoch`, and not of `now`. */
 
 /* Creates an object without counters.
  *   out       written only on OK; the caller destroys it
@@ -2452,11 +2494,13 @@ DOORMAN_API bool doorman_limiter_map_reset(doorman_limiter_map *map, const void 
                                            size_t key_bytes);
 
 /* Forgets idle keys, and returns how many keys are known.
- *   visits_max   the most keys that the call visits. 0: the call only counts. Calls of
- *                doorman_limiter_map_try visit 4 keys each, so most programs pass 0
- *   cost         O(visits_max) */
+ *   visits_max   about how many keys the call visits. 0: the call only counts. SIZE_MAX: the call
+ *                visits all keys once. Calls of doorman_limiter_map_try visit 4 keys each, so most
+ *                programs pass 0
+ *   cost         O(visits_max), and at most O(key slots) */
 DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max,
                                              doorman_time now);
+
 /* ---- permit clients, the public part -------------------------------------------------------- */
 /* A permit client asks servers for permits on behalf of many callers. It has no thread and no
  * clock. An agent has one already: see doorman_agent_acquire. The loop is that of doorman_upstream,
@@ -2478,8 +2522,8 @@ typedef enum doorman_decider {
     DOORMAN_BY_REFUSAL,  /* a server has refused the same a short time ago (P22) */
     DOORMAN_BY_FALLBACK, /* no server has decided (P23) */
     DOORMAN_BY_BYPASS,   /* the kill switch is on, or `shadow` is set (P25) */
-    DOORMAN_BY_CALLER,   /* the caller has released the hold before the decision. A transfer: there
-                            is no such hold */
+    DOORMAN_BY_CALLER,   /* the caller has released the number of the hold before the decision, or
+                            before it asked. A transfer: there is no such hold */
     DOORMAN_BY_PREFETCH  /* granted out of units that were taken ahead (P24). `limit`, `remaining`
                             and `warning` are those of the last answer of a server */
 } doorman_decider;
@@ -2542,7 +2586,7 @@ typedef struct doorman_permit_client_info {
     uint64_t messages, failures; /* messages that were sent; of these, that have failed */
     uint64_t pauses;             /* how often the breaker has opened (P23) */
     size_t hold_count;           /* holds that the client keeps or asks for, or still has to
-                                    release */
+                                    release, and numbers that no permit has yet */
     uint64_t holds_lost;         /* holds that ended or were gone before their release */
     bool is_pausing;             /* the breaker is open: no server is asked now */
 } doorman_permit_client_info;
@@ -2575,7 +2619,7 @@ DOORMAN_API doorman_status doorman_permit_client_add_lane(doorman_permit_client 
 /* Asks for a permit. doorman_permit_client_next returns the decision later. With `hold`, the client
  * renews what is granted until it is released, or gone: see "holds of a client" below.
  *   request   used only during the call; checked. With `detail` the decision has the figures of
- *             its limit. client_id, request_id and connection have no effect
+ *             its limit. client_id and connection have no effect
  *   timeout   the decision comes within this time, with the wait of a grant. 0 or less: the call
  *             waits for no server. If the client cannot decide by itself, the fallback decides
  *             (P23), and no message is sent
@@ -2608,9 +2652,27 @@ DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void 
  * renews it at a third of its life. If servers fail, the hold lasts until ends_at, and no longer.
  * The application stops using units before it releases or transfers them.
  *
- * Each of these functions takes a doorman_hold_request. `id` is the number of the hold, or the id
- * of the transfer that is seized. client_id, request_id and items have no effect. The results are
+ * Release, transfer and seize take a doorman_hold_request. `id` is the number of the hold, or the
+ * id of the transfer that is seized. client_id, request_id and items have no effect. The results
+ * are
  *   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+
+/* Gives out the number of a hold that does not exist yet. No other hold of the client has it. One
+ * permit can have this number as its request_id. So the application knows the number before it asks
+ * for the permit, and can release it at any moment:
+ *   - before the permit is asked for: the permit ends at once. It is refused BY_CALLER
+ *   - before the decision: the same
+ *   - after it: the units are released
+ * The number needs memory until its permit has ended, or until it is released. So a number that is
+ * not used must be released. A number is not used if doorman_permit_client_acquire returns an error
+ * for its permit.
+ *     A permit is also refused BY_CALLER if the hold of its number has ended. If another permit
+ * with this number waits, or holds units, doorman_permit_client_acquire returns INVALID_ARGUMENT.
+ *   out       written on OK: 1 to 2^53 - 1
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (100,000 numbers have no permit yet) |
+ *             OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permit_client_new_hold(doorman_permit_client *client,
+                                                          uint64_t *out);
 
 /* Releases units of a hold. It is safe at any moment. Before the decision on a permit, it cancels
  * the permit. If the hold is gone, was released or comes from a fallback, the call does nothing. A
@@ -2645,7 +2707,8 @@ DOORMAN_API doorman_status doorman_permit_client_seize(doorman_permit_client *cl
 
 /* Reads a hold.
  *   hold      its number
- *   out       written in full. `gone` is true if there is no such hold now */
+ *   out       written in full. `gone` is true if there is no such hold now. Before the decision,
+ *             `gone` is false and ends_at is 0 */
 DOORMAN_API void doorman_permit_client_read_hold(const doorman_permit_client *client, uint64_t hold,
                                                  doorman_held *out);
 
@@ -2704,7 +2767,7 @@ typedef struct doorman_config_problem {
  *   problems   receives the first `room` errors, in the order of the templates. After OK it
  *              receives the first `room` warnings. May be NULL if room is 0
  *   count      written in full: how many errors or warnings there are; may be more than room. After
- *              an error it is at least 1
+ *              an error it is at least 1. 0 with INVALID_ARGUMENT: `text` or `problems` is missing
  *   returns    as doorman_json_config
  *   cost       as doorman_json_config, plus O(bytes) for each element of `problems` */
 DOORMAN_API doorman_status doorman_json_check_config(doorman_config **out, const char *text,
@@ -3083,14 +3146,37 @@ DOORMAN_API doorman_status doorman_agent_acquire_async(
  *
  * Later, doorman_agent_release(p->agent, hold) gives the units back.
  *
+ * To cancel a permit that waits, another thread releases its number. It cannot read `hold` before
+ * the call has returned, because the call writes it. So the program takes a number first, with
+ * doorman_agent_new_hold(agent, &job->number). The thread that waits asks with this number:
+ *
+ * <!-- file: tests/system/agent_holds_test.c -->
+ *     const doorman_permit_request request = {
+ *         .items = &item, .item_count = 1, .max_wait = max_wait, .request_id = job->number};
+ *     job->status = doorman_agent_acquire(job->agent, &request, timeout, &job->out, NULL);
+ *
+ * The other thread calls doorman_agent_release(agent, job->number) at any moment. If that is before
+ * the decision, `granted` is false, and decided_by is DOORMAN_BY_CALLER. If it is even before the
+ * permit is asked for, the same happens, and the call returns at once. If it is after the decision,
+ * the units are released. `granted` may be true then, but doorman_agent_read_hold says that the
+ * hold is gone.
+ *
  * A hold belongs to the agent, and not to a thread. The agent renews it in the background until it
  * is released, gone, or until the agent stops. If the thread that uses a hold ends without a
  * release, the hold stays. A thread that is cancelled in doorman_agent_acquire gets no hold.
  * doorman_agent_stop sends the releases that are left, but does not release other holds, because
  * their units may still be in use. They end when their time to live has passed. */
 
-/* Releases all units of a hold. Any thread may call it at any moment: while a permit is asked for,
- * twice, or after the hold has ended. The call does not wait.
+/* Gives out the number of a hold, for the request_id of a permit: see "holds of an agent" and
+ * doorman_permit_client_new_hold. A number that is not used must be released.
+ *   out       written on OK
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED | OUT_OF_MEMORY
+ *   cost      a mutex */
+DOORMAN_API doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t *out);
+
+/* Releases all units of a hold. Any thread may call it at any moment: before a permit is asked for
+ * with a number of doorman_agent_new_hold, while it is asked for, twice, or after the hold has
+ * ended. The call does not wait.
  *   hold      its number; 0 has no effect, so a permit that holds nothing needs no test
  *   returns   OK
  *   cost      a mutex */
@@ -3278,6 +3364,10 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  *    compile with gcc and clang without warnings.
  * C8 Hash tables of ids from the network are keyed with a seed from the options.
  * C9 Sums of capacity are exact. When all holders have left a resource, its sum is exactly 0.
+ * C10 The text of an error names fields as the caller knows them. Arguments and structs have the
+ *    names of C. What was read from JSON has the names of the wire: a configuration that
+ *    doorman_json_config has made, and a request with `wire_names`. Rules have the names of C.
+ *    Where the wire differs, DOORMAN__NAMES or doorman__name has both names.
  */
 
 const char *doorman_status_name(doorman_status status) {
@@ -3920,8 +4010,13 @@ static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
  *    a glob with a `[` that has no `]`, a refresh interval that equals the lease length, and an
  *    empty list of templates. So do a lease length above an hour, a safe capacity above the
  *    capacity, a window above an hour that is empty at a restart, and a key of an override that an
- *    earlier key hides (of the first 1,000 keys of a limit). A warning about an algorithm names the
- *    template that has it, not the templates that take it (G3).
+ *    earlier key hides (of the first 1,000 keys of a limit). So does a quota of an hour or more,
+ *    because nothing keeps it over a restart: a window, a tier with its cooldown, or a bucket that
+ *    needs so long to fill. With full_at_start it causes none. So do a bucket that is empty at a
+ *    restart and needs more than an hour for its first unit, a time to live above an hour, because
+ *    the limit learns for so long, and a template that an earlier one hides (of the first 1,000
+ *    templates). A warning about an algorithm names the template that has it, not the templates
+ *    that take it (G3).
  *
  * >>server defines G5 (reloading) and C7 (limits, such as the number of templates).
  * >>json defines G7 (named parameters).
@@ -4043,7 +4138,11 @@ static doorman_algorithm doorman__algorithm_resolve(const doorman_algorithm *giv
 #define DOORMAN__DURATION_RULE "must be more than 0 and at most 1e8 seconds"
 #define DOORMAN__DURATION_OR_ZERO_RULE "must be from 0 to 1e8 seconds"
 
-/* A rule of a configuration, and whether it is broken. The text has the field and the rule. */
+/* The text of an error whose field has one name in C, and another one in JSON. See C10. */
+#define DOORMAN__NAMES(in_c, in_json) in_c "\n" in_json
+
+/* A rule of a configuration, and whether it is broken. The text has the field and the rule, or is
+ * made by DOORMAN__NAMES. */
 typedef struct doorman__rule {
     bool broken;
     const char *text;
@@ -4162,8 +4261,10 @@ static const char *doorman__template_wrong(const doorman_template *template_, bo
 
 /* Receives the errors of a configuration, or the warnings about it.
  *   index    which template; DOORMAN__NO_TEMPLATE: the problem is about all templates
- *   object   the object of the template that has the field: "" or "algorithm."
- *   text     the field and the rule that it breaks, for example "capacity: must be ..." */
+ *   object   the part of the template that has the field, with the names of C: "", "algorithm." or
+ *            "limits[2].figures."
+ *   text     the field and the rule that it breaks, for example "capacity: must be ..."; may be
+ *            made by DOORMAN__NAMES */
 typedef struct doorman__config_report {
     void (*add)(void *context, size_t index, const char *object, const char *text);
     void *context;
@@ -4181,9 +4282,12 @@ static void doorman__template_check_glob(const doorman_config_options *options, 
     for (size_t i = 0; glob && i < index; i++) {
         const char *earlier = options->templates[i].identifier_glob;
         if (!earlier || strcmp(earlier, glob) != 0) continue;
-        char text[96];
+        char text[192];
         snprintf(text, sizeof text,
-                 "identifier_glob: equals that of resources[%zu], so it would never be used", i);
+                 DOORMAN__NAMES(
+                     "identifier_glob: equals that of templates[%zu], so it would never be used",
+                     "identifier_glob: equals that of resources[%zu], so it would never be used"),
+                 i, i);
         doorman__config_report_add(report, index, "", text);
         return;
     }
@@ -4232,7 +4336,9 @@ static const char *doorman__window_figures_wrong(doorman_limit_kind kind,
         {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
         {!calendar_valid, "calendar: is not a unit of the calendar"},
         {calendar_valid && all->calendar && !fixed,
-         "window: only a FIXED_WINDOW follows the calendar; must be a number of seconds"},
+         DOORMAN__NAMES(
+             "calendar: only a FIXED_WINDOW follows it",
+             "window: only a FIXED_WINDOW follows the calendar; must be a number of seconds")},
         {calendar_valid && all->calendar && fixed && all->window,
          "window: must be 0 with a calendar"},
         {calendar_valid && !all->calendar && !window_valid, "window: " DOORMAN__DURATION_RULE},
@@ -4403,9 +4509,14 @@ static const char *doorman__permit_limit_wrong(const doorman_permit_limit *limit
         {limit->refunds && !counts_units,
          "refunds: only a TOKEN_BUCKET and a FIXED_WINDOW can take units back"},
         {limit->empty_at_start && limit->kind == DOORMAN_TIERS,
-         "on_restart: must be full for TIERS"},
-        {limit->empty_at_start && holds, "on_restart: must be learn or full for CONCURRENCY"},
-        {limit->full_at_start && !holds, "on_restart: only CONCURRENCY learns"},
+         DOORMAN__NAMES("empty_at_start: must be false for TIERS",
+                        "on_restart: must be full for TIERS")},
+        {limit->empty_at_start && holds,
+         DOORMAN__NAMES("empty_at_start: must be false for CONCURRENCY",
+                        "on_restart: must be learn or full for CONCURRENCY")},
+        {limit->full_at_start && limit->empty_at_start,
+         DOORMAN__NAMES("full_at_start: must be false with empty_at_start",
+                        "on_restart: must be full or empty")},
     };
     return DOORMAN__RULE_NEXT(rules, next);
 }
@@ -4423,19 +4534,24 @@ static const char *doorman__lease_fields_wrong(const doorman_permit_limit *limit
         {!leased && limit->subclients, "subclients: only a leased limit has them"},
         {leased && !bucket && !holds, "kind: only a TOKEN_BUCKET or CONCURRENCY can be leased"},
         {leased && holds && (all->has_limit || !doorman__equal(all->limit, 0)),
-         "limit: must be 0 if it is leased"},
-        {leased && limit->full_at_start, "on_restart: a leased limit begins without a lease"},
+         "figures.limit: must be 0 if it is leased"},
+        {leased && limit->full_at_start,
+         DOORMAN__NAMES("full_at_start: a leased limit begins without a lease",
+                        "on_restart: a leased limit begins without a lease")},
         {leased && limit->per != DOORMAN_PER_RESOURCE, "per: must be resource for a leased limit"},
-        {leased && bucket && !doorman__equal(all->rate, 0), "rate: must be 0 if it is leased"},
+        {leased && bucket && !doorman__equal(all->rate, 0),
+         "figures.rate: must be 0 if it is leased"},
         {leased && bucket && (all->has_size || all->size > 0 || all->size < 0),
-         "size: a leased rate has none, because it saves what a lease saves"},
+         "figures.size: a leased rate has none, because it saves what a lease saves"},
         {leased && bucket && (all->has_max_debt || all->max_debt),
-         "max_debt: a leased rate has no debt"},
+         "figures.max_debt: a leased rate has no debt"},
         {leased && bucket && (all->has_max_wait || all->max_wait),
-         "max_wait: a leased rate has no debt, so no caller waits"},
+         "figures.max_wait: a leased rate has no debt, so no caller waits"},
         {leased && bucket && limit->warn_at > 0, "warn_at: a leased rate has none"},
         {leased && limit->refunds, "refunds: a lease takes no units back"},
-        {leased && limit->empty_at_start, "on_restart: a leased limit begins without a lease"},
+        {leased && limit->empty_at_start,
+         DOORMAN__NAMES("empty_at_start: a leased limit begins without a lease",
+                        "on_restart: a leased limit begins without a lease")},
         {leased && limit->lease_of && !doorman__id_valid(limit->lease_of),
          "lease_of: " DOORMAN__ID_RULE},
         {leased && !limit->has_priority && limit->priority, "priority: needs has_priority"},
@@ -4448,12 +4564,12 @@ static const char *doorman__lease_fields_wrong(const doorman_permit_limit *limit
 }
 
 /* Where a part of a configuration is checked. `object` is the path of the part below the template,
- * for example "limits[2].overrides[0].". */
+ * with the names of C, for example "limits[2].overrides[0].figures.". */
 typedef struct doorman__check {
     const doorman__config_report *report;
     size_t index; /* of the template */
     size_t count; /* how many problems were reported */
-    char object[96];
+    char object[112];
 } doorman__check;
 
 static void doorman__check_add(doorman__check *check, const char *text) {
@@ -4469,6 +4585,13 @@ static doorman__check doorman__check_item(const doorman__check *check, const cha
     return below;
 }
 
+/* Returns a check of a struct below this part. The caller adds its count to `check`. */
+static doorman__check doorman__check_part(const doorman__check *check, const char *part) {
+    doorman__check below = {.report = check->report, .index = check->index};
+    snprintf(below.object, sizeof below.object, "%.60s%.20s.", check->object, part);
+    return below;
+}
+
 /* Checks a list of globs of keys. */
 static void doorman__keys_check(doorman__check *check, const char *const *keys, size_t count) {
     for (size_t i = 0; keys && i < count && i < DOORMAN__KEYS_MAX; i++) {
@@ -4481,10 +4604,11 @@ static void doorman__keys_check(doorman__check *check, const char *const *keys, 
     }
 }
 
-/* Checks resolved figures. */
+/* Checks resolved figures. `check` is that of what has the figures. */
 static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
                                    const doorman_figures *all) {
     const char *text = NULL;
+    doorman__check part = doorman__check_part(check, "figures");
     for (size_t next = 0;;) {
         if (kind == DOORMAN_TOKEN_BUCKET) {
             text = doorman__bucket_figures_wrong(all, &next);
@@ -4496,16 +4620,17 @@ static void doorman__figures_check(doorman__check *check, doorman_limit_kind kin
             text = doorman__window_figures_wrong(kind, all, &next);
         }
         if (!text) break;
-        doorman__check_add(check, text);
+        doorman__check_add(&part, text);
     }
     bool bounded = kind == DOORMAN_TIERS && all->tiers && all->tier_count <= DOORMAN_TIERS_MAX;
     for (size_t i = 0; bounded && i < all->tier_count; i++) {
-        doorman__check tier = doorman__check_item(check, "tiers", i, ".");
+        doorman__check tier = doorman__check_item(&part, "tiers", i, ".");
         for (size_t next = 0; (text = doorman__tier_wrong(&all->tiers[i], &next)) != NULL;) {
             doorman__check_add(&tier, text);
         }
         check->count += tier.count;
     }
+    check->count += part.count;
 }
 
 /* Checks the overrides of a limit whose own fields are valid. The first 100 errors are enough. */
@@ -4520,13 +4645,15 @@ static void doorman__overrides_check(doorman__check *check, const doorman_permit
         }
         doorman__keys_check(&item, override_->keys, override_->key_count);
         const doorman_figures *given = &override_->figures;
+        doorman__check part = doorman__check_part(&item, "figures");
         for (size_t next = 0;
              (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
-            doorman__check_add(&item, text);
+            doorman__check_add(&part, text);
         }
         for (size_t next = 0; (text = doorman__override_hides(given, &next)) != NULL;) {
-            doorman__check_add(&item, text);
+            doorman__check_add(&part, text);
         }
+        item.count += part.count;
         const doorman_figures all = doorman__override_resolve(limit, given);
         if (item.count == 0) doorman__figures_check(&item, limit->kind, &all);
         check->count += item.count;
@@ -4543,20 +4670,21 @@ static void doorman__permit_limit_check(doorman__check *check, const doorman_per
         doorman__check_add(check, text);
     }
     doorman__keys_check(check, limit->keys, limit->key_count);
-    doorman__check ban = {.report = check->report, .index = check->index};
-    snprintf(ban.object, sizeof ban.object, "%.80sban.", check->object);
+    doorman__check ban = doorman__check_part(check, "ban");
     for (size_t next = 0; (text = doorman__ban_wrong(&limit->ban, &next)) != NULL;) {
         doorman__check_add(&ban, text);
     }
     check->count += ban.count;
     if (!doorman__permit_kind_valid(limit->kind)) return;
     const doorman_figures *given = &limit->figures;
+    doorman__check part = doorman__check_part(check, "figures");
     for (size_t next = 0; (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
-        doorman__check_add(check, text);
+        doorman__check_add(&part, text);
     }
     if (limit->kind == DOORMAN_TOKEN_BUCKET && !given->has_max_wait && given->max_wait) {
-        doorman__check_add(check, "max_wait: needs has_max_wait");
+        doorman__check_add(&part, "max_wait: needs has_max_wait");
     }
+    check->count += part.count;
     const doorman_figures all = doorman__figures_resolve(limit->kind, given);
     bool leased_rate = limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
     if (!leased_rate) doorman__figures_check(check, limit->kind, &all);
@@ -4739,7 +4867,7 @@ static double doorman__figures_most(doorman_limit_kind kind, const doorman_figur
 static void doorman__tiers_warn(const doorman__check *check, const doorman_figures *figures) {
     for (size_t i = 0; i < figures->tier_count; i++) {
         const doorman_tier *tier = &figures->tiers[i];
-        doorman__check item = doorman__check_item(check, "tiers", i, ".");
+        doorman__check item = doorman__check_item(check, "figures.tiers", i, ".");
         if (!tier->active) {
             doorman__check_add(&item, "active: is 0, so the tier is never entered");
         } else if (i + 1 == figures->tier_count && !(tier->limit > 0)) {
@@ -4773,7 +4901,8 @@ static void doorman__shared_warn(doorman__check *check, const doorman_template *
         if (shared->leased) continue;
         if (!doorman__figures_above(all, limit->kind, shared)) continue;
         char text[96];
-        snprintf(text, sizeof text, "%s: is above that of limits[%zu], which all keys share",
+        snprintf(text, sizeof text,
+                 "figures.%s: is above that of limits[%zu], which all keys share",
                  limit->kind == DOORMAN_TOKEN_BUCKET ? "rate" : "limit", i);
         doorman__check_add(check, text);
         return;
@@ -4815,8 +4944,8 @@ static const char *doorman__limit_most_field(const doorman_permit_limit *limit,
                                              const doorman_figures *all) {
     const double most = doorman__figures_most(limit->kind, all);
     if (limit->has_max_cost && limit->max_cost < most) return "max_cost";
-    if (limit->kind == DOORMAN_TOKEN_BUCKET) return "size";
-    return limit->kind == DOORMAN_TIERS ? "tiers" : "limit";
+    if (limit->kind == DOORMAN_TOKEN_BUCKET) return "figures.size";
+    return limit->kind == DOORMAN_TIERS ? "figures.tiers" : "figures.limit";
 }
 
 /* Warns of figures that refuse each permit of cost 1, which is the default cost, for ever. A limit
@@ -4839,27 +4968,97 @@ static void doorman__queue_warn(const doorman__check *check, const doorman_permi
     if (limit->kind != DOORMAN_CONCURRENCY) return;
     doorman__check item = *check;
     if (limit->figures.queue && !limit->figures.max_wait) {
-        doorman__check_add(&item, "queue: has no effect while max_wait is 0");
+        doorman__check_add(&item, "figures.queue: has no effect while max_wait is 0");
     } else if (limit->figures.max_wait && !limit->figures.queue) {
-        doorman__check_add(&item, "max_wait: has no effect while queue is 0");
+        doorman__check_add(&item, "figures.max_wait: has no effect while queue is 0");
     }
 }
 
 #define DOORMAN__LONG (3600 * DOORMAN_SECOND) /* longer leases and windows cause warnings (G9) */
 
-/* Warns of a long window that refuses everything after each restart (P16). */
-static void doorman__empty_warn(doorman__check *check, const doorman_permit_limit *limit) {
-    static const int days[DOORMAN_CALENDAR_COUNT] = {
-        [DOORMAN_DAY] = 1, [DOORMAN_WEEK] = 7, [DOORMAN_MONTH] = 31};
-    const int unit = days[limit->figures.calendar];
-    doorman_time window = limit->figures.window;
-    if (unit) window = unit * (24 * DOORMAN__LONG);
-    if (!limit->empty_at_start || limit->shadow || window <= DOORMAN__LONG) return;
-    if (limit->kind != DOORMAN_FIXED_WINDOW && limit->kind != DOORMAN_SLIDING_WINDOW) return;
-    char text[128];
+/* Returns how long a bucket needs to gain some units; 0: it is leased, so nobody knows. */
+static doorman_time doorman__rate_time(const doorman_figures *all, double units) {
+    if (!(all->rate > 0)) return 0;
+    return (doorman_time)doorman__min(units / all->rate * 1e9, (double)DOORMAN_DURATION_MAX);
+}
+
+/* Returns how long it can take until a counter that has used everything is fresh again. */
+static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorman_figures *all) {
+    static const int hours[DOORMAN_CALENDAR_COUNT] = {
+        [DOORMAN_HOUR] = 1, [DOORMAN_DAY] = 24, [DOORMAN_WEEK] = 168, [DOORMAN_MONTH] = 31 * 24};
+    doorman_time longest = 0;
+    if (kind == DOORMAN_CONCURRENCY) return 0;
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        return doorman__rate_time(all, all->size) + all->max_debt;
+    }
+    for (size_t i = 0; kind == DOORMAN_TIERS && i < all->tier_count; i++) {
+        const doorman_tier *tier = &all->tiers[i];
+        if (!tier->active) continue;
+        longest = doorman__later(longest, tier->window);
+        longest = doorman__later(longest, tier->active + tier->cooldown);
+    }
+    if (kind == DOORMAN_TIERS) return longest;
+    return all->calendar ? hours[all->calendar] * DOORMAN__LONG : all->window;
+}
+
+/* Returns for how long a limit refuses everything that begins empty. */
+static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_figures *all) {
+    if (kind == DOORMAN_TOKEN_BUCKET) return doorman__rate_time(all, 1);
+    return doorman__figures_period(kind, all);
+}
+
+/* Returns whether a restart changes much of what a limit grants: a long window that is empty then
+ * refuses everything (P16), and a quota of an hour or more is granted once more. A limit with
+ * full_at_start says that this is intended. */
+static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
+    const doorman_time period = doorman__figures_period(limit->kind, all);
+    if (limit->shadow || limit->full_at_start) return false;
+    if (limit->empty_at_start) return doorman__empty_time(limit->kind, all) > DOORMAN__LONG;
+    return period >= DOORMAN__LONG && doorman__limit_most(limit, all) > 0;
+}
+
+/* Warns of holds that last so long that the limit learns for a long time after a restart (P16). */
+static void doorman__life_warn(const doorman__check *check, const doorman_permit_limit *limit) {
+    const double life = (double)limit->figures.time_to_live / 1e9;
+    doorman__check item = *check;
+    bool learns = limit->kind == DOORMAN_CONCURRENCY && !limit->full_at_start && !limit->leased;
+    if (!learns || limit->shadow || limit->figures.time_to_live <= DOORMAN__LONG) return;
+    char text[192];
     snprintf(text, sizeof text,
-             "on_restart: empty refuses every permit for up to %g s after each restart",
-             (double)window / 1e9);
+             "figures.time_to_live: %.10g s is long: after each restart the limit learns, and "
+             "grants nothing, for %.10g s",
+             life, life * (1 + DOORMAN__DRIFT));
+    doorman__check_add(&item, text);
+}
+
+#define DOORMAN__QUOTA_TEXT                                                                        \
+    "a quota of %.10g s is kept only in memory, so it begins again after each restart and each "   \
+    "change of master. A shorter window beside it bounds how much more is granted. "
+
+/* Warns of what a restart does to a limit. */
+static void doorman__restart_warn(doorman__check *check, const doorman_permit_limit *limit,
+                                  const doorman_figures *all) {
+    static const char *const fields[] = {[DOORMAN_TOKEN_BUCKET] = "rate",
+                                         [DOORMAN_FIXED_WINDOW] = "window",
+                                         [DOORMAN_SLIDING_WINDOW] = "window",
+                                         [DOORMAN_TIERS] = "tiers"};
+    if (!doorman__restart_harms(limit, all)) return;
+    double period = (double)doorman__figures_period(limit->kind, all) / 1e9;
+    if (limit->empty_at_start) period = (double)doorman__empty_time(limit->kind, all) / 1e9;
+    char text[512]; /* the text for both kinds of caller */
+    if (limit->empty_at_start) {
+        snprintf(text, sizeof text,
+                 DOORMAN__NAMES(
+                     "empty_at_start: refuses every permit for up to %.10g s after each restart",
+                     "on_restart: empty refuses every permit for up to %.10g s after each restart"),
+                 period, period);
+    } else {
+        snprintf(text, sizeof text,
+                 DOORMAN__NAMES("%s: " DOORMAN__QUOTA_TEXT "Set full_at_start if this is intended",
+                                "%s: " DOORMAN__QUOTA_TEXT
+                                "Write on_restart: full if this is intended"),
+                 fields[limit->kind], period, fields[limit->kind], period);
+    }
     doorman__check_add(check, text);
 }
 
@@ -4907,7 +5106,7 @@ static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permi
         size_t j = 0, place = 0;
         while (j <= index && !doorman__key_is_hidden(own, i, &limit->overrides[j], &place)) j++;
         if (j > index) continue;
-        char text[128];
+        char text[160];
         snprintf(text, sizeof text,
                  "keys[%zu]: is never used, because overrides[%zu].keys[%zu] comes first and "
                  "matches it",
@@ -4928,6 +5127,7 @@ static void doorman__override_warn(doorman__check *check, const doorman_template
     if (doorman__limit_most(limit, &all) < doorman__limit_most(limit, own)) {
         doorman__most_warn(&item, limit, &all, true);
     }
+    if (!doorman__restart_harms(limit, own)) doorman__restart_warn(&item, limit, &all);
     if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(&item, given);
 }
 
@@ -4959,8 +5159,9 @@ static void doorman__limits_warn(const doorman_template *template_, size_t index
         doorman__tiers_warn(&check, &limit->figures);
         doorman__most_warn(&check, limit, &limit->figures, limit->key_count > 0);
         doorman__queue_warn(&check, limit);
+        doorman__life_warn(&check, limit);
         doorman__shared_warn(&check, template_, limit, &limit->figures);
-        doorman__empty_warn(&check, limit);
+        doorman__restart_warn(&check, limit, &limit->figures);
         size_t compared = 0;
         for (size_t j = 0; j < limit->override_count; j++) {
             doorman__check item = doorman__check_item(&check, "overrides", j, ".");
@@ -4984,8 +5185,10 @@ static void doorman__template_check_overload(const doorman_config_options *optio
     bool divides = kind != DOORMAN_STATIC_SHARE && kind != DOORMAN_NO_ALGORITHM;
     if (!template_->overload.target || divides) return;
     doorman__config_report_add(report, index, "",
-                               "overload: must be absent, because its kind of algorithm does not "
-                               "divide the capacity");
+                               DOORMAN__NAMES("overload.target: must be 0, because the kind of "
+                                              "algorithm does not divide the capacity",
+                                              "overload: must be absent, because its kind of "
+                                              "algorithm does not divide the capacity"));
 }
 
 /* Reports all errors of one template. */
@@ -5019,10 +5222,12 @@ static void doorman__first_problem_add(void *context, size_t index, const char *
                                        const char *text) {
     doorman__first_problem *first = (doorman__first_problem *)context;
     if (first->count++ > 0) return;
+    const int bytes = (int)strcspn(text, "\n"); /* the names of C: see DOORMAN__NAMES */
     if (index == DOORMAN__NO_TEMPLATE) {
-        (void)doorman__fail(first->error, DOORMAN_OK, "%s", text);
+        (void)doorman__fail(first->error, DOORMAN_OK, "%.*s", bytes, text);
     } else {
-        (void)doorman__fail(first->error, DOORMAN_OK, "resources[%zu].%s%s", index, object, text);
+        (void)doorman__fail(first->error, DOORMAN_OK, "templates[%zu].%s%.*s", index, object, bytes,
+                            text);
     }
 }
 
@@ -5040,10 +5245,10 @@ static doorman_status doorman__config_check(const doorman_config_options *option
                                             doorman_error *error) {
     size_t most = options->template_max ? options->template_max : DOORMAN__TEMPLATE_MAX;
     if (options->template_count && !options->templates) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resources: must not be NULL");
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "templates: must not be NULL");
     }
     if (options->template_count > most) {
-        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "resources: at most %zu, not %zu",
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "templates: at most %zu, not %zu",
                              most, options->template_count);
     }
     doorman__first_problem first = {error, 0};
@@ -5121,14 +5326,39 @@ static void doorman__safe_capacity_warn(const doorman_template *template_, size_
     doorman__config_report_add(report, index, "", text);
 }
 
+/* Warns of a template that no resource gets, because an earlier glob matches all that its glob
+ * matches. */
+static void doorman__hidden_template_warn(const doorman_config_options *options, size_t index,
+                                          const doorman__config_report *report) {
+    const char *glob = options->templates[index].identifier_glob;
+    size_t earlier = 0;
+    if (index >= DOORMAN__COVERS_MAX) return;
+    while (earlier < index &&
+           !doorman__glob_covers(options->templates[earlier].identifier_glob, glob)) {
+        earlier++;
+    }
+    if (earlier == index) return;
+    char text[256];
+    snprintf(text, sizeof text,
+             DOORMAN__NAMES("identifier_glob: is never used, because templates[%zu] comes first "
+                            "and matches it",
+                            "identifier_glob: is never used, because resources[%zu] comes first "
+                            "and matches it"),
+             earlier, earlier);
+    doorman__config_report_add(report, index, "", text);
+}
+
 /* Reports all warnings. Precondition: the configuration is valid. */
 static void doorman__config_warn(const doorman_config_options *options,
                                  const doorman__config_report *report) {
     if (options->template_count == 0) {
-        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "",
-                                   options->reject_unmatched
-                                       ? "resources: is empty, so all requests are refused"
-                                       : "resources: is empty, so nothing is limited");
+        doorman__config_report_add(
+            report, DOORMAN__NO_TEMPLATE, "",
+            options->reject_unmatched
+                ? DOORMAN__NAMES("templates: is empty, so all requests are refused",
+                                 "resources: is empty, so all requests are refused")
+                : DOORMAN__NAMES("templates: is empty, so nothing is limited",
+                                 "resources: is empty, so nothing is limited"));
     }
     for (size_t i = 0; i < options->template_count; i++) {
         const doorman_template *template_ = &options->templates[i];
@@ -5139,6 +5369,7 @@ static void doorman__config_warn(const doorman_config_options *options,
             doorman__algorithm_warn(&template_->algorithm, i, report);
             doorman__lease_length_warn(&template_->algorithm, i, report);
         }
+        doorman__hidden_template_warn(options, i, report);
         doorman__safe_capacity_warn(template_, i, report);
         doorman__limits_warn(template_, i, report);
         bool last = i + 1 == options->template_count;
@@ -5164,6 +5395,7 @@ struct doorman_config {
     size_t shadow_count;
     const char **shadow; /* a part of `keys` */
     bool reject_unmatched;
+    bool wire_names;      /* it was read from JSON (C10) */
     doorman__link *links; /* two links for each template: one for its glob, and one for its literal
                              start */
     doorman__table globs, starts;
@@ -5446,22 +5678,25 @@ static size_t doorman__template_first_leased(const doorman_template *template_) 
 doorman_status doorman_config_fits(const doorman_config *config, bool has_parent,
                                    doorman_error *error) {
     if (!config) return doorman__missing(error, "config");
+    const char *templates = config->wire_names ? "resources" : "templates";
     const size_t count = config->template_count;
     size_t first = 0;
     while (first < count && config->templates[first].without_capacity) first++;
     if (has_parent && first < count) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "resources[%zu].capacity: must be absent, because a node with a "
-                             "parent gets its capacities from the parent. Only limits are allowed",
-                             first);
+                             "%s[%zu].%s, because a node with a parent gets its capacities from "
+                             "the parent. Only limits are allowed",
+                             templates, first,
+                             config->wire_names ? "capacity: must be absent"
+                                                : "without_capacity: must be true");
     }
     for (size_t i = 0; i < count && !has_parent && first == count; i++) {
         size_t leased = doorman__template_first_leased(&config->templates[i]);
         if (leased == config->templates[i].limit_count) continue;
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "resources[%zu].limits[%zu]: cannot be leased, because the node has "
-                             "no parent, and no template has a capacity",
-                             i, leased);
+                             "%s[%zu].limits[%zu]: cannot be leased, because the node has no "
+                             "parent, and no template has a capacity",
+                             templates, i, leased);
     }
     return DOORMAN_OK;
 }
@@ -6500,7 +6735,8 @@ typedef struct doorman__lease_entry {
         doorman__child *child; /* if is_server is 1 */
         double wants;          /* if is_server is 0 */
     } demand;
-    unsigned round : 30;
+    unsigned round : 27;
+    unsigned reason : 3; /* of the last response with a lease (S14): see doorman__entry_reason */
     unsigned unconfirmed : 2; /* the number of requests in a row that did not confirm the last
                                  lease, at most 3 (S11) */
     unsigned step : 2;        /* of the last lease, modulo 4: see "age" */
@@ -6561,7 +6797,9 @@ typedef struct doorman__lease_table {
     doorman_time learned_at; /* when the learning ends */
     doorman__total spare;    /* what holders have given back to this master while it learns */
     doorman__total in_round; /* the sum of v over all holders */
-    unsigned round : 30; /* the number of the present round, or of the last round; modulo 2^30 */
+    unsigned round : 27; /* the number of the present round, or of the last round; modulo 2^27. A
+                            round needs a cut in capacity, so the same number comes again only after
+                            years */
     bool round_is_on;
     unsigned step;            /* counts the steps, modulo 4: see "age" */
     doorman_time older_end;   /* when all leases from before the present step have ended */
@@ -6589,6 +6827,17 @@ static doorman__child *doorman__entry_child(const doorman__lease_entry *entry) {
 static double doorman__entry_leased(const doorman__lease_entry *entry) {
     const doorman__child *child = doorman__entry_child(entry);
     return child ? child->leased : entry->committed;
+}
+
+/* Returns why the last lease of a holder is less than what it wanted (S14). An entry stores 0 if
+ * there is no reason, and otherwise the number of the reason, counted from 1. */
+static doorman_lease_reason doorman__entry_reason(const doorman__lease_entry *entry) {
+    return (doorman_lease_reason)(entry->reason ? entry->reason + DOORMAN_LEASE_SHARE - 1U : 0);
+}
+
+static void doorman__entry_set_reason(doorman__lease_entry *entry, doorman_lease_reason reason) {
+    assert(!reason || (reason >= DOORMAN_LEASE_SHARE && reason <= DOORMAN_LEASE_LEARNING));
+    entry->reason = (reason ? (unsigned)reason - DOORMAN_LEASE_SHARE + 1U : 0) & 7U;
 }
 
 static doorman__lease_entry *doorman__leases_find(doorman__lease_table *leases, uint64_t hash,
@@ -7628,6 +7877,7 @@ typedef struct doorman__held_lease {
     bool met;   /* the lease is at least DOORMAN__MET of the wants in the request */
     bool cut;   /* the lease was smaller than the claim, so a confirmation follows (R12) */
     bool whole; /* leases are whole units */
+    doorman_lease_reason reason; /* of the last response with a lease (S14) */
     bool has_safe_capacity;
     double safe_capacity;
     doorman_time overload_target; /* 0: reports of overload have no effect */
@@ -7736,6 +7986,20 @@ const char *doorman_method_name(doorman_method method, bool is_server) {
     bool server = is_server && method == DOORMAN_GET_CAPACITY;
     if ((unsigned)method >= DOORMAN_METHOD_COUNT) return "?";
     return server ? "get_server_capacity" : names[method];
+}
+
+/* Returns whether a reason is 0 or a value of the enum. */
+static bool doorman__lease_reason_valid(doorman_lease_reason reason) {
+    return !reason || (reason >= DOORMAN_LEASE_SHARE && reason <= DOORMAN_LEASE_LEARNING);
+}
+
+/* The names of the reasons, from DOORMAN_LEASE_SHARE on. */
+static const char *const doorman__lease_reasons[] = {"SHARE", "CUT", "RESERVED", "LEARNING"};
+#define DOORMAN__LEASE_REASON_COUNT 4
+
+const char *doorman_lease_reason_name(doorman_lease_reason reason) {
+    if (!doorman__lease_reason_valid(reason)) return "?";
+    return reason ? doorman__lease_reasons[reason - DOORMAN_LEASE_SHARE] : "";
 }
 
 static void doorman__upstream_move(doorman_upstream *upstream, doorman__upstream_state state) {
@@ -8434,7 +8698,7 @@ static bool doorman__capacity_response_valid(const doorman_capacity_response *it
         return false;
     return lease->id && lease->id <= UINT64_C(1) << 53 && doorman__id_valid(lease->node) &&
            doorman__amount_valid(lease->capacity) && doorman__amount_valid(lease->committed) &&
-           doorman__duration_valid(lease->expires_in);
+           doorman__duration_valid(lease->expires_in) && doorman__lease_reason_valid(lease->reason);
 }
 
 /* Returns whether a response has the lists whose counts it has. */
@@ -8530,6 +8794,7 @@ static bool doorman__held_process_response(doorman_upstream *upstream, doorman__
     doorman_time interval = lease->refresh_interval;
     if (granted) {
         held->whole = item_response->whole;
+        held->reason = lease->reason;
         doorman__held_replace(held, lease, doorman__after(upstream->sent_at, lease->expires_in),
                               upstream->now);
         /* The renewal must come before the lease ends. */
@@ -8920,6 +9185,27 @@ static doorman__overload_state *doorman__overload_create(doorman_time interval, 
  *    is the amount that the node may have in force at this moment. See "the maximum".
  * S13 on_event reports a child node whose last lease has expired. A node that has clients renews,
  *    and one that has none releases. So the node has failed, or cannot reach this server.
+ * S14 A lease that is less than 0.999 of what its request wants has a reason. Any other lease has
+ *    none. The wants of whole units are rounded up. The reason is the first of these that applies:
+ *
+ *      LEARNING   the server learns (R6), or the holder is a child node that learns (R7)
+ *      SHARE      the kind of algorithm does not divide the capacity, so no holder gets more
+ *      CUT        a round is active (see >>leases): the capacity was cut, and what is committed
+ *                 since before the cut does not fit into it yet. Leases fall to the targets, or
+ *                 wait until other holders have confirmed theirs. A new configuration, reports of
+ *                 overload (H11), and a smaller lease of the node itself are such cuts
+ *      SHARE      the lease is the target of the holder, or the whole capacity. Others want the
+ *                 rest, or there is no more. If leases are whole units, the holder takes turns
+ *                 (A5), and the lease is its present turn
+ *      RESERVED   the target is larger than the lease. The rest of the target is still committed
+ *                 for other holders. It is free when they confirm smaller leases (R4) or release
+ *                 theirs, and when their leases end
+ *
+ *    A request within the minimum interval gets the last lease with its reason again (R11). If that
+ *    lease had no reason, because the holder wanted less then, the list above decides. RESERVED
+ *    then also means that the rest waits for the end of the interval. The reason of a node's own
+ *    lease comes from its parent. A node finds the reasons for its holders itself, from its own
+ *    lease. No decision depends on a reason.
  * R8 Learning ends when all leases of a predecessor must have ended. A root learns for the longest
  *    lease length plus the drift. This time starts when the predecessor was known to be gone. T6 is
  *    the rule for a node with a parent. If learning_mode_duration is shorter than this time, T7
@@ -9814,22 +10100,31 @@ doorman_time doorman_server_learns_until(const doorman_server *server, doorman_t
 
 /* ---- server: checking a request */
 
+/* C10: returns the name that a field of a request has for its caller. */
+static const char *doorman__name(const doorman_request *request, const char *in_c,
+                                 const char *on_wire) {
+    return request->wire_names ? on_wire : in_c;
+}
+
 /* Checks the demands in a request from a server. */
-static doorman_status doorman__demand_groups_check(const doorman_capacity_request *item_request,
-                                                   size_t index, doorman_error *error) {
+static doorman_status doorman__demand_groups_check(const doorman_request *request, size_t index,
+                                                   doorman_error *error) {
+    const doorman_capacity_request *item_request = &request->items[index];
+    const char *list = doorman__name(request, "items", "resource");
     if (item_request->wants_count > DOORMAN__GROUPS_MAX) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resource[%zu].wants: at most %d",
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].wants: at most %d", list,
                              index, DOORMAN__GROUPS_MAX);
     }
     if (item_request->wants_count && !item_request->wants) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "resource[%zu].wants: must not be NULL", index);
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].wants: must not be NULL",
+                             list, index);
     }
     doorman_status status = DOORMAN_OK;
     for (size_t i = 0; i < item_request->wants_count && status == DOORMAN_OK; i++) {
         char path[60];
-        snprintf(path, sizeof path, "resource[%zu].wants[%zu]", index, i);
-        status = doorman__demand_check(&item_request->wants[i], path, "num_clients", error);
+        snprintf(path, sizeof path, "%s[%zu].wants[%zu]", list, index, i);
+        status = doorman__demand_check(&item_request->wants[i], path,
+                                       doorman__name(request, "subclients", "num_clients"), error);
     }
     return status;
 }
@@ -9861,8 +10156,9 @@ static doorman_status doorman__server_check_path(const doorman_server *server,
     }
     if (strcmp(sender, request->holder_id) != 0) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "path[0]: must be the server_id, because the first node of a path is "
-                             "the sender");
+                             "path[0]: must be the %s, because the first node of a path is the "
+                             "sender",
+                             doorman__name(request, "holder_id", "server_id"));
     }
     return DOORMAN_OK;
 }
@@ -9880,21 +10176,50 @@ static const char *doorman__overload_report_wrong(const doorman_overload_report 
     return report->late >= 0 && report->late <= report->finished ? NULL : "overload.late";
 }
 
+/* Checks the only demand in a request from a client. Returns the field that breaks its rule, or
+ * NULL. On the wire its fields are those of the resource. */
+static const char *doorman__demand_wrong(const doorman_request *request, size_t index,
+                                         const char **rule) {
+    const doorman_capacity_request *item_request = &request->items[index];
+    const doorman_demand *demand = item_request->wants;
+    *rule = request->wire_names ? DOORMAN__AMOUNT_RULE : "a client must have one demand";
+    if (item_request->wants_count != 1 || !demand) return "wants";
+    *rule = DOORMAN__AMOUNT_RULE;
+    if (!doorman__amount_valid(demand->wants)) {
+        return doorman__name(request, "wants[0].wants", "wants");
+    }
+    *rule = "must be an integer from 0 to 15";
+    if (demand->priority < 0 || demand->priority > DOORMAN_PRIORITY_MAX) {
+        return doorman__name(request, "wants[0].priority", "priority");
+    }
+    *rule = "must be 1 for a client";
+    if (demand->subclients != 0 && demand->subclients != 1 &&
+        !doorman__request_is_of_permits(request)) {
+        return doorman__name(request, "wants[0].subclients", "num_clients");
+    }
+    return NULL;
+}
+
 static doorman_status doorman__capacity_request_check(const doorman_request *request, size_t index,
                                                       doorman_error *error) {
     const doorman_capacity_request *item_request = &request->items[index];
     const doorman_lease *has = &item_request->has;
     bool release = request->method == DOORMAN_RELEASE_CAPACITY;
     bool reports = request->method == DOORMAN_REPORT_OVERLOAD;
+    /* on the wire a report has these fields itself */
+    const char *const interval = "overload.interval";
+    size_t skipped = reports && request->wire_names ? strlen("overload.") : 0;
     const char *field = NULL, *rule = DOORMAN__AMOUNT_RULE, *wrong = NULL, *wrong_rule = NULL;
     if (has->id > UINT64_C(1) << 53 || (release && !has->id)) {
-        field = release ? "id" : "has.id", rule = "must be an integer from 1 to 2^53";
+        field = release ? doorman__name(request, "has.id", "id") : "has.id";
+        rule = "must be an integer from 1 to 2^53";
     } else if (release) {
         return DOORMAN_OK;
     } else if ((wrong = doorman__overload_report_wrong(&item_request->overload, &wrong_rule))) {
-        field = reports ? wrong + strlen("overload.") : wrong, rule = wrong_rule;
+        field = wrong + skipped, rule = wrong_rule;
     } else if (reports) {
-        if (!item_request->overload.interval) field = "interval", rule = "must be more than 0";
+        if (!item_request->overload.interval)
+            field = interval + skipped, rule = "must be more than 0";
     } else if (has->id && !doorman__id_valid(has->node)) {
         field = "has.node", rule = DOORMAN__ID_RULE;
     } else if (has->id && !doorman__amount_valid(has->capacity)) {
@@ -9904,20 +10229,13 @@ static doorman_status doorman__capacity_request_check(const doorman_request *req
     } else if (!doorman__amount_valid(item_request->outstanding)) {
         field = "outstanding";
     } else if (request->is_server) {
-        return doorman__demand_groups_check(item_request, index, error);
-    } else if (item_request->wants_count != 1 || !item_request->wants ||
-               !doorman__amount_valid(item_request->wants[0].wants)) {
-        field = "wants";
-    } else if (item_request->wants[0].priority < 0 ||
-               item_request->wants[0].priority > DOORMAN_PRIORITY_MAX) {
-        field = "priority", rule = "must be an integer from 0 to 15";
-    } else if (item_request->wants[0].subclients != 0 && item_request->wants[0].subclients != 1 &&
-               !doorman__request_is_of_permits(request)) {
-        field = "num_clients", rule = "must be 1 for a client";
+        return doorman__demand_groups_check(request, index, error);
+    } else {
+        field = doorman__demand_wrong(request, index, &rule);
     }
     if (!field) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resource[%zu].%s: %s", index, field,
-                         rule);
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].%s: %s",
+                         doorman__name(request, "items", "resource"), index, field, rule);
 }
 
 /* Refuses a request that names a resource twice. The function puts the items into a hash table with
@@ -9937,8 +10255,9 @@ static doorman_status doorman__server_check_twice(doorman_server *server,
             size_t other = server->places[at] - 1;
             if (server->request_items[other].hash != server->request_items[i].hash) continue;
             if (strcmp(request->items[other].resource_id, id) != 0) continue;
+            const char *list = doorman__name(request, "items", "resource");
             return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                                 "resource[%zu].resource_id: the same as that of resource[%zu]", i,
+                                 "%s[%zu].resource_id: the same as that of %s[%zu]", list, i, list,
                                  other);
         }
         server->places[at] = i + 1;
@@ -9982,21 +10301,22 @@ static doorman__server_resource_entry *doorman__server_find(doorman_server *serv
 static doorman_status doorman__server_look_up(doorman_server *server,
                                               const doorman_request *request,
                                               doorman_error *error) {
-    const char *who = request->is_server ? "server_id" : "client_id";
+    const char *who =
+        doorman__name(request, "holder_id", request->is_server ? "server_id" : "client_id");
     if (!doorman__id_valid(request->holder_id)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", who, DOORMAN__ID_RULE);
     }
     if (doorman__request_is_of_permits(request) && !server->asks_itself) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "client_id: must not be that of the permits of a server");
+                             "%s: must not be that of the permits of a server", who);
     }
     if (!doorman__server_reserve(server, request)) return doorman__no_memory(error);
     server->holder_hash = doorman__holder_hash(server, request->holder_id, request->is_server);
     for (size_t i = 0; i < request->item_count; i++) {
         const char *id = request->items[i].resource_id;
         if (!doorman__id_valid(id)) {
-            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "resource[%zu].resource_id: %s",
-                                 i, DOORMAN__ID_RULE);
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].resource_id: %s",
+                                 doorman__name(request, "items", "resource"), i, DOORMAN__ID_RULE);
         }
         uint64_t hash = doorman__hash(server->options.seed, id);
         doorman__server_resource_entry *resource = doorman__server_find(server, hash, id);
@@ -10889,6 +11209,38 @@ static doorman_lease doorman__context_new_lease(const doorman__request_context *
                            .refresh_interval = doorman__context_refresh(context, target)};
 }
 
+/* S14: returns why a lease is less than what the request wants, or 0 if it is not.
+ *   target   what the holder should have */
+static doorman_lease_reason doorman__context_reason(const doorman__request_context *context,
+                                                    double capacity, double target) {
+    const doorman__lease_table *leases = context->leases;
+    const doorman_capacity_request *item_request = context->item_request;
+    bool divides = doorman__kinds[leases->algorithm->kind].divides_capacity;
+    bool learning = doorman__leases_learning(leases, context->now) || context->returned;
+    double wants = 0;
+    for (size_t i = 0; i < item_request->wants_count; i++) {
+        wants += doorman__demand_of(&item_request->wants[i], leases->whole).wants;
+    }
+    wants = doorman__floor(doorman__min(wants, DOORMAN_AMOUNT_MAX));
+    if (capacity >= wants * DOORMAN__MET) return (doorman_lease_reason)0;
+    if (learning) return DOORMAN_LEASE_LEARNING;
+    if (!divides) return DOORMAN_LEASE_SHARE;
+    if (leases->round_is_on) return DOORMAN_LEASE_CUT;
+    target = doorman__leases_round_down(leases, doorman__min(target, leases->capacity));
+    return capacity >= target * DOORMAN__MET ? DOORMAN_LEASE_SHARE : DOORMAN_LEASE_RESERVED;
+}
+
+/* S14: adds the reason to a lease, and stores it for pages. A lease that is repeated (R11) also has
+ * its reason again. */
+static void doorman__context_note_reason(const doorman__request_context *context, double target,
+                                         doorman_lease *lease) {
+    doorman__lease_entry *entry = context->entry;
+    lease->reason = doorman__context_reason(context, lease->capacity, target);
+    bool again = context->item->state == DOORMAN__ITEM_REPEAT && lease->reason && entry->reason;
+    if (again) lease->reason = doorman__entry_reason(entry);
+    doorman__entry_set_reason(entry, lease->reason);
+}
+
 /* Adds what a child node receives with its lease (T2, T3, R8). The child receives the terms of
  * every priority, even if it wants nothing of that priority. The terms of any priority may have the
  * level of the reserve, and the child needs that level as a boundary of its groups. Terms for all
@@ -10950,6 +11302,9 @@ static void doorman__context_decide(const doorman__request_context *context, boo
     }
     if (item->state == DOORMAN__ITEM_RESTORE) {
         doorman__resource_keep_older(context->server, context->resource, context->entry->end);
+    }
+    if (item_response->outcome == DOORMAN_GRANTED) {
+        doorman__context_note_reason(context, target, &item_response->gets);
     }
 }
 
@@ -11296,23 +11651,25 @@ static bool doorman__resource_describe(doorman_server *server,
     const doorman__held_lease *held = resource->upward ? &resource->upward->held : NULL;
     const doorman__kind *kind = &doorman__kinds[leases->algorithm->kind];
     bool leased = !held || doorman__held_live(held, now);
-    *out = (doorman_server_resource){.resource_id = resource->resource_id,
-                                     .settings = resource->settings,
-                                     .capacity = leased ? leases->capacity : 0,
-                                     .leased = held && leased,
-                                     .lease_end = held ? held->end : 0,
-                                     .lease_length = held ? held->length : 0,
-                                     .outcome = held ? held->outcome : DOORMAN_GRANTED,
-                                     .has = doorman__total_value(leases->has),
-                                     .committed = doorman__total_value(leases->committed),
-                                     .wants = doorman__leases_wants(leases),
-                                     .subclients = doorman__leases_subclients(leases),
-                                     .holder_count = leases->entries.count,
-                                     .unconfirmed_count = leases->unconfirmed_count,
-                                     .expired_count = resource->expired_count,
-                                     .divides_capacity = kind->divides_capacity,
-                                     .is_learning = doorman__leases_learning(leases, now),
-                                     .learned_at = leases->learned_at};
+    *out =
+        (doorman_server_resource){.resource_id = resource->resource_id,
+                                  .settings = resource->settings,
+                                  .capacity = leased ? leases->capacity : 0,
+                                  .leased = held && leased,
+                                  .lease_end = held ? held->end : 0,
+                                  .lease_length = held ? held->length : 0,
+                                  .outcome = held ? held->outcome : DOORMAN_GRANTED,
+                                  .reason = held && leased ? held->reason : (doorman_lease_reason)0,
+                                  .has = doorman__total_value(leases->has),
+                                  .committed = doorman__total_value(leases->committed),
+                                  .wants = doorman__leases_wants(leases),
+                                  .subclients = doorman__leases_subclients(leases),
+                                  .holder_count = leases->entries.count,
+                                  .unconfirmed_count = leases->unconfirmed_count,
+                                  .expired_count = resource->expired_count,
+                                  .divides_capacity = kind->divides_capacity,
+                                  .is_learning = doorman__leases_learning(leases, now),
+                                  .learned_at = leases->learned_at};
     if (kind->divides_capacity) out->overshoot = doorman__resource_overshoot(server, resource);
     out->has_safe_capacity = doorman__resource_safe_capacity(resource, now, &out->safe_capacity);
     out->configured_capacity = held ? out->capacity : resource->settings->capacity;
@@ -11376,6 +11733,7 @@ bool doorman_server_next_lease(doorman_server *server, const char *resource_id,
                                   .wants = doorman__entry_wants(entry),
                                   .subclients = doorman__entry_subclients(&resource->leases, entry),
                                   .priority = (int)entry->priority,
+                                  .reason = doorman__entry_reason(entry),
                                   .granted_at = entry->granted_at,
                                   .expires_at = entry->end};
     return true;
@@ -13352,6 +13710,7 @@ static uint64_t doorman__span_id(doorman__span span) {
 /* Returns the index of the slice that contains a time. Times and slices count from the same
  * beginning. */
 static uint64_t doorman__slice_at(doorman_time time, doorman_time window) {
+    assert(window > 0);
     uint64_t t = (uint64_t)time, w = (uint64_t)window;
     return t / w * DOORMAN__SLICES + t % w * DOORMAN__SLICES / w;
 }
@@ -13622,7 +13981,7 @@ static uint64_t doorman__tiers_offer(const doorman_figures *figures, const uint6
     return sum;
 }
 
-/* Enters a tier. Its window goes on if some of its units still count. Otherwise a new window begins
+/* Enters a tier. Its window continues if some of its units still count. Otherwise a new one begins
  * with this hit. */
 static void doorman__tier_enter(const doorman_tier *tier, uint64_t *words, doorman_time now) {
     if (!doorman__tier_used(tier, words, now)) {
@@ -15232,8 +15591,10 @@ static bool doorman__key_valid(const char *key) {
 
 #define DOORMAN__KEY_RULE "must be 0 to 256 bytes of UTF-8"
 
-static doorman_status doorman__permit_item_check(const doorman_permit_item *item, size_t index,
-                                                 doorman_error *error) {
+/* Checks an item.
+ *   list   the name of the list of items; NULL: the fields of the item are arguments (C10) */
+static doorman_status doorman__permit_item_check(const doorman_permit_item *item, const char *list,
+                                                 size_t index, doorman_error *error) {
     const doorman__rule rules[] = {
         {!doorman__id_valid(item->resource_id), "resource_id: " DOORMAN__ID_RULE},
         {item->key && !doorman__key_valid(item->key), "key: " DOORMAN__KEY_RULE},
@@ -15245,7 +15606,8 @@ static doorman_status doorman__permit_item_check(const doorman_permit_item *item
     size_t next = 0;
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     if (!text) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "item[%zu].%s", index, text);
+    if (!list) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].%s", list, index, text);
 }
 
 #define DOORMAN__HOLD_RULE "request_id: is needed for a limit of kind CONCURRENCY"
@@ -15268,17 +15630,18 @@ static const char *doorman__permit_hold_wrong(const doorman_permit_request *requ
     return DOORMAN__RULE_NEXT(rules, next);
 }
 
-/* Checks a request, and makes room for its items. */
+/* Checks a request, and makes room for its items.
+ *   list   see doorman__permit_item_check */
 static doorman_status doorman__permits_check(doorman_permits *permits,
                                              const doorman_permit_request *request,
-                                             doorman_error *error) {
+                                             const char *list, doorman_error *error) {
     size_t count = request->item_count, most = permits->options.item_max;
     if (!count || !request->items) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "item: must be a list of items");
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: must be a list of items", list);
     }
     if (count > most) {
-        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "item: at most %zu, not %zu", most,
-                             count);
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu, not %zu", list,
+                             most, count);
     }
     if (!doorman__duration_valid(request->max_wait)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
@@ -15288,7 +15651,7 @@ static doorman_status doorman__permits_check(doorman_permits *permits,
     const char *text = doorman__permit_hold_wrong(request, &next);
     if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
     for (size_t i = 0; i < count; i++) {
-        doorman_status status = doorman__permit_item_check(&request->items[i], i, error);
+        doorman_status status = doorman__permit_item_check(&request->items[i], list, i, error);
         if (status != DOORMAN_OK) return status;
     }
     void *wants = permits->wants, *grants = permits->grants;
@@ -15697,7 +16060,8 @@ static double doorman__want_share(const doorman_permits *permits, const doorman_
         if (charge->spare < spare) spare = charge->spare;
     }
     if (fits) return want->cost;
-    return doorman__min(want->cost, want->min + (double)(spare / (uint64_t)DOORMAN__UNIT));
+    const uint64_t whole = spare / (uint64_t)DOORMAN__UNIT;
+    return doorman__min(want->cost, want->min + (double)whole);
 }
 
 /* Returns how many whole units more than the minimum each item can get, if all items get the
@@ -17536,8 +17900,8 @@ static bool doorman__permits_repeat(doorman_permits *permits, const doorman_perm
 /* Checks a request, and reads what its items want. */
 static doorman_status doorman__permits_check_whole(doorman_permits *permits,
                                                    const doorman_permit_request *request,
-                                                   doorman_error *error) {
-    doorman_status status = doorman__permits_check(permits, request, error);
+                                                   const char *list, doorman_error *error) {
+    doorman_status status = doorman__permits_check(permits, request, list, error);
     if (status != DOORMAN_OK) return status;
     return doorman__wants_read(permits->wants, request, error);
 }
@@ -17594,7 +17958,8 @@ static doorman_status doorman__permits_run(doorman_permits *permits,
                                            const doorman_permit_request *request, bool inspects,
                                            doorman_permit *out, doorman_error *error,
                                            doorman_time epoch, doorman_time now) {
-    doorman_status status = doorman__permits_check_whole(permits, request, error);
+    const char *list = inspects ? NULL : "items"; /* an inspection has arguments instead (C10) */
+    doorman_status status = doorman__permits_check_whole(permits, request, list, error);
     if (status != DOORMAN_OK) return status;
     status = doorman__permits_run_checked(permits, request, inspects, out, epoch, now);
     if (status == DOORMAN_INVALID_ARGUMENT) return doorman__fail(error, status, DOORMAN__HOLD_RULE);
@@ -17723,6 +18088,12 @@ static doorman_status doorman__permits_charge_report(doorman_permits *permits, d
     return DOORMAN_OK;
 }
 
+static doorman_status doorman__reported_cost_check(double cost, doorman_error *error) {
+    if (doorman__amount_valid(cost < 0 ? -cost : cost)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                         "cost: must be a finite number from -1e15 to 1e15");
+}
+
 doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
                                       const char *key, double cost, double *charged,
                                       doorman_error *error, doorman_time epoch, doorman_time now) {
@@ -17731,12 +18102,9 @@ doorman_status doorman_permits_report(doorman_permits *permits, const char *reso
     if (!charged) return doorman__missing(error, "charged");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permits_check(permits, &request, error);
+    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
+    if (status == DOORMAN_OK) status = doorman__reported_cost_check(cost, error);
     if (status != DOORMAN_OK) return status;
-    if (!doorman__amount_valid(cost < 0 ? -cost : cost)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "cost: must be a finite number from -1e15 to 1e15");
-    }
     (void)doorman__wants_read(permits->wants, &request, error);
     doorman__moment_move(&permits->at, epoch, now);
     double all = 0;
@@ -17784,7 +18152,7 @@ doorman_status doorman_permits_reset(doorman_permits *permits, const char *resou
     if (!resource_id) return doorman__missing(error, "resource_id");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permits_check(permits, &request, error);
+    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
     if (status != DOORMAN_OK) return status;
     doorman__place *place = doorman__permits_place(permits, resource_id);
     size_t removed = 0;
@@ -17808,7 +18176,7 @@ doorman_status doorman_permits_ban(doorman_permits *permits, const char *resourc
     if (!resource_id) return doorman__missing(error, "resource_id");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permits_check(permits, &request, error);
+    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
     if (status != DOORMAN_OK) return status;
     if (!doorman__duration_valid(duration)) {
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
@@ -19183,29 +19551,31 @@ static doorman_status doorman__permits_check_acquire(doorman_permits *permits,
                                                      const doorman_request *request,
                                                      doorman_error *error) {
     const doorman_permits_options *options = &permits->options;
+    const char *list = doorman__name(request, "permits", "permit");
     size_t items = 0, details = 0;
     for (size_t i = 0; i < request->permit_count; i++) {
         doorman_permit_request own = request->permits[i];
         const doorman_permit_request *permit = &own;
         own.client_id = request->holder_id;
         doorman_error below; /* only set after a failure */
-        doorman_status status = doorman__permits_check_whole(permits, permit, &below);
+        doorman_status status = doorman__permits_check_whole(
+            permits, permit, doorman__name(request, "items", "item"), &below);
         if (status == DOORMAN_OK)
             status = doorman__permits_check_request_id(permits, permit, &below);
         if (status != DOORMAN_OK) {
-            return doorman__message_fail(error, status, "permit", i, below.text);
+            return doorman__message_fail(error, status, list, i, below.text);
         }
         items += permit->item_count;
         details += permit->detail;
     }
     if (items > options->message_item_max) {
         return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
-                             "permit: at most %zu items in a message, not %zu",
+                             "%s: at most %zu items in a message, not %zu", list,
                              options->message_item_max, items);
     }
     if (details <= options->message_detail_max) return DOORMAN_OK;
     return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
-                         "permit: at most %zu permits with detail in a message, not %zu",
+                         "%s: at most %zu permits with detail in a message, not %zu", list,
                          options->message_detail_max, details);
 }
 
@@ -19228,7 +19598,8 @@ static doorman_status doorman__permit_entry_check(const doorman_request *request
     size_t next = 0;
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
     if (!text) return DOORMAN_OK;
-    return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT, "entry", index, text);
+    return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT,
+                                 doorman__name(request, "entries", "entry"), index, text);
 }
 
 static doorman_status doorman__permits_check_entries(const doorman_permits *permits,
@@ -19237,7 +19608,8 @@ static doorman_status doorman__permits_check_entries(const doorman_permits *perm
     size_t most = permits->options.message_item_max;
     if (request->method == DOORMAN_INSPECT) most = permits->options.message_detail_max;
     if (request->entry_count > most) {
-        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "entry: at most %zu, not %zu", most,
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu, not %zu",
+                             doorman__name(request, "entries", "entry"), most,
                              request->entry_count);
     }
     for (size_t i = 0; i < request->entry_count; i++) {
@@ -19260,6 +19632,7 @@ static doorman_status doorman__permits_check_holds(const doorman_permits *permit
                                                    const doorman_request *request,
                                                    doorman_error *error) {
     const size_t most = permits->options.message_item_max;
+    const char *list = doorman__name(request, "holds", "entry");
     size_t items = 0;
     for (size_t i = 0; i < request->hold_count; i++) {
         doorman_hold_request own = request->holds[i];
@@ -19269,13 +19642,13 @@ static doorman_status doorman__permits_check_holds(const doorman_permits *permit
             doorman__hold_request_check(&own, doorman__method_needs(request->method), &below);
         if (status == DOORMAN_OK) status = doorman__hold_items_check(permits, &own, &below);
         if (status != DOORMAN_OK) {
-            return doorman__message_fail(error, status, "entry", i, below.text);
+            return doorman__message_fail(error, status, list, i, below.text);
         }
         items += own.item_count + 1;
     }
     if (items <= most) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
-                         "entry: at most %zu entries and items, not %zu", most, items);
+    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu %s and items, not %zu",
+                         list, most, doorman__name(request, "holds", "entries"), items);
 }
 
 /* Checks a whole message. An INSPECT or RESET comes from a person, so it needs no client_id. */
@@ -19286,10 +19659,14 @@ static doorman_status doorman__permits_check_message(doorman_permits *permits,
     bool holds = doorman__method_has_holds(request->method);
     bool needs_id = acquires || holds || request->method == DOORMAN_REPORT;
     if (request->is_server) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "server_id: must be a client_id");
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s",
+                             doorman__name(request,
+                                           "is_server: must be false in a message on permits",
+                                           "server_id: must be a client_id"));
     }
     if ((needs_id || request->holder_id) && !doorman__id_valid(request->holder_id)) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "client_id: " DOORMAN__ID_RULE);
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: " DOORMAN__ID_RULE,
+                             doorman__name(request, "holder_id", "client_id"));
     }
     if (holds) return doorman__permits_check_holds(permits, request, error);
     return acquires ? doorman__permits_check_acquire(permits, request, error)
@@ -19315,25 +19692,36 @@ static const doorman_permit_limit *doorman__template_limit(const doorman_templat
     return NULL;
 }
 
+/* Checks the amounts that a message has for the items of its holds. */
+static doorman_status doorman__permits_check_amounts(const doorman_permits *permits,
+                                                     const doorman_request *request,
+                                                     doorman_error *error) {
+    const char *list = doorman__name(request, "holds", "entry");
+    const char *field = request->method == DOORMAN_RELEASE ? "keep" : "amount";
+    for (size_t i = 0; i < request->hold_count; i++) {
+        const doorman_hold_request *hold = &request->holds[i];
+        const char *rule = NULL;
+        if (!doorman__hold_amounts_right(permits, request->holder_id, hold)) {
+            rule = "must have one amount for each item of the hold";
+        } else if (request->method == DOORMAN_TRANSFER &&
+                   !doorman__transfer_amounts_right(permits, request->holder_id, hold)) {
+            rule = DOORMAN__TRANSFER_RULE;
+        }
+        if (!rule) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].%s: %s", list, i,
+                             doorman__name(request, "amounts", field), rule);
+    }
+    return DOORMAN_OK;
+}
+
 /* Checks that the entries of an INSPECT or RESET mean something: a typing error would otherwise
  * look like a key without counters. A ban needs no limit. Only a master knows which keys are
  * banned. */
 static doorman_status doorman__permits_check_limits(const doorman_permits *permits,
                                                     const doorman_request *request,
                                                     doorman_error *error) {
-    for (size_t i = 0; i < request->hold_count; i++) {
-        const char *text = request->method == DOORMAN_RELEASE
-                               ? "keep: must have one amount for each item of the hold"
-                               : "amount: must have one amount for each item of the hold";
-        if (doorman__hold_amounts_right(permits, request->holder_id, &request->holds[i])) {
-            if (request->method != DOORMAN_TRANSFER ||
-                doorman__transfer_amounts_right(permits, request->holder_id, &request->holds[i])) {
-                continue;
-            }
-            text = "amount: " DOORMAN__TRANSFER_RULE;
-        }
-        return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT, "entry", i, text);
-    }
+    doorman_status status = doorman__permits_check_amounts(permits, request, error);
+    if (status != DOORMAN_OK) return status;
     if (request->method != DOORMAN_INSPECT && request->method != DOORMAN_RESET) return DOORMAN_OK;
     for (size_t i = 0; i < request->entry_count; i++) {
         const doorman_permit_entry *entry = &request->entries[i];
@@ -19352,7 +19740,8 @@ static doorman_status doorman__permits_check_limits(const doorman_permits *permi
                       doorman__permits_is_banned(permits, entry->resource_id, entry->key))) {
             continue;
         }
-        return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT, "entry", i, text);
+        return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT,
+                                     doorman__name(request, "entries", "entry"), i, text);
     }
     return DOORMAN_OK;
 }
@@ -19607,6 +19996,7 @@ doorman_status doorman_limiter_map_create(doorman_limiter_map **out,
     if (!out) return doorman__missing(error, "out");
     if (!options) return doorman__missing(error, "options");
     doorman_limit limit;
+    memset(&limit, 0, sizeof limit);
     doorman_status status = doorman_limit_init(&limit, &options->limit, error);
     if (status != DOORMAN_OK) return status;
     if (limit.kind == DOORMAN_SLIDING_LOG) {
@@ -19670,11 +20060,12 @@ static doorman_time doorman__map_distance(const doorman_limiter_map *map,
     return doorman__limit_look(&map->limit, words, 0, now).reset_after;
 }
 
-/* Forgets idle keys in at most `steps` buckets. */
+/* Forgets idle keys. Visits about `visits` keys, and no bucket twice. */
 static void doorman__map_sweep(doorman_limiter_map *map, size_t visits, doorman_time now) {
     doorman__chains *nodes = &map->nodes;
-    for (size_t visited = 0, steps = 0; visited < visits && steps < 2 * visits; steps++) {
-        if (!nodes->bucket_count) return;
+    size_t most = visits < nodes->bucket_count / 2 ? 2 * visits : nodes->bucket_count;
+    for (size_t visited = 0, steps = 0; visited < visits && steps < most; steps++) {
+        if (!nodes->bucket_count) return; /* the last key was forgotten */
         if (nodes->cursor >= nodes->bucket_count) nodes->cursor = 0;
         doorman__chain *node = *doorman__chains_at(nodes, nodes->cursor++);
         for (doorman__chain *next = NULL; node; node = next, visited++) {
@@ -20406,6 +20797,7 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
                                    .has_outcome = held->has_outcome,
                                    .outcome = held->outcome,
                                    .learning = held->granter_learns,
+                                   .reason = leased ? held->reason : (doorman_lease_reason)0,
                                    .has_safe_capacity = held->has_safe_capacity,
                                    .safe_capacity = held->safe_capacity,
                                    .whole = held->whole,
@@ -20509,7 +20901,7 @@ static void doorman__resource_publish(doorman_client_resource *resource, doorman
     doorman__resource_set_wake(resource);
     doorman__resource_announce(resource);
     bool same = info.leased == before.leased && info.outcome == before.outcome &&
-                info.learning == before.learning &&
+                info.learning == before.learning && info.reason == before.reason &&
                 info.gauge_is_divided == before.gauge_is_divided &&
                 doorman__equal(info.capacity, before.capacity);
     if (!same) doorman__resource_notify(resource);
@@ -21854,6 +22246,7 @@ typedef struct doorman__stock {
 
 /* A hold of the application: see "permit client: holds". */
 typedef enum doorman__client_hold_state {
+    DOORMAN__HOLD_NEW,
     DOORMAN__HOLD_ASKED,
     DOORMAN__HOLD_IN_USE,
     DOORMAN__HOLD_ENDING
@@ -21920,8 +22313,9 @@ struct doorman_permit_client {
     doorman__table holds;
     doorman__timers hold_timers;
     doorman__client_hold *first_hold, *last_hold, *first_change, *last_change;
-    size_t hold_count;
-    uint64_t hold_number; /* of the last hold */
+    size_t hold_count, new_hold_count; /* all holds; those without a permit */
+    uint64_t hold_number;              /* the last number that was given out */
+    uint64_t number_count;             /* how many numbers were given out */
 
     doorman__table refusals;
     doorman__known_refusal *oldest, *newest;
@@ -22180,7 +22574,7 @@ static doorman_status doorman__acquire_check(const doorman_permit_request *reque
     size_t count = request->item_count, next = 0;
     const doorman__rule rules[] = {
         {!count || count > DOORMAN_PERMIT_ITEMS_MAX || !request->items,
-         "item: must be a list of 1 to 100 items"},
+         "items: must be a list of 1 to 100 items"},
         {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
     };
     const char *text = DOORMAN__RULE_NEXT(rules, &next);
@@ -22191,7 +22585,7 @@ static doorman_status doorman__acquire_check(const doorman_permit_request *reque
     if (!text) text = doorman__permit_hold_wrong(&own, &next);
     if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
     for (size_t i = 0; i < count; i++) {
-        doorman_status status = doorman__permit_item_check(&request->items[i], i, error);
+        doorman_status status = doorman__permit_item_check(&request->items[i], "items", i, error);
         if (status != DOORMAN_OK) return status;
     }
     if (!request->equal || doorman__request_equal_possible(request)) return DOORMAN_OK;
@@ -22346,16 +22740,24 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman_per
 
 /* ---- permit client: holds */
 /*
- * The client chooses the number of a hold when it asks for it. The number is the request_id on the
- * wire, so an ask that is repeated gets the same hold (P9). A hold of the client is in one of three
- * states:
+ * The client gives each hold a number. The number is the request_id on the wire, so an ask that is
+ * repeated gets the same hold (P9). An application may take a number before it asks for the permit.
+ * Then each thread that knows the number can cancel the permit at any time, also before the permit
+ * is asked for. A hold of the client is in one of four states:
  *
  *   state    meaning                          event                               next state
+ *   NEW      no permit has its number yet     a permit or a seizure asks for it   -> ASKED
+ *                                             is released                         (freed)
  *   ASKED    its permit has no decision yet   a server has granted it             -> IN_USE
  *                                             otherwise, or it is released        -> ENDING
  *   IN_USE   the application may use it       is released or transferred in full  -> ENDING
  *                                             is gone, or ends                    -> ENDING
  *   ENDING   the application does not use it  nothing is left to do               (freed)
+ *
+ * The client does not remember numbers of holds that it has freed, because there may be any number
+ * of them. Numbers are given out in order. So the client knows which numbers it has given out. If
+ * such a number has no hold any more, it was released, or its hold has ended. A permit that asks
+ * with this number ends as released.
  *
  * The end of a hold is the time at which the client sent the message, plus waited / (1 + drift),
  * plus expires_in (P8). An end never moves back.
@@ -22380,6 +22782,7 @@ static const doorman__known_refusal *doorman__known_refusal_of(const doorman_per
 
 #define DOORMAN__RELEASE_TIME (60 * DOORMAN_SECOND)
 #define DOORMAN__RENEWAL_GAP (DOORMAN_SECOND / 100) /* between two renewals, at least */
+#define DOORMAN__NEW_HOLDS_MAX ((size_t)100000)     /* numbers without a permit */
 
 static uint64_t doorman__client_hold_hash(const doorman_permit_client *client, uint64_t number) {
     return doorman__hash_number(client->hash_key, number);
@@ -22431,30 +22834,51 @@ static bool doorman__client_hold_set_items(doorman__client_hold *hold,
     return true;
 }
 
-/* Makes a hold for the items of a permit, or for a seizure, whose items are not known yet. Returns
- * NULL if memory runs out. Precondition: doorman__permit_client_reserve has succeeded. */
-static doorman__client_hold *doorman__client_hold_create(doorman_permit_client *client,
-                                                         const doorman_permit_request *request) {
-    doorman_hold_item items[DOORMAN_PERMIT_ITEMS_MAX] = {{.resource_id = NULL}};
-    doorman__client_hold *hold = (doorman__client_hold *)doorman__zalloc(sizeof *hold);
-    for (size_t i = 0; request && i < request->item_count; i++) {
-        items[i].resource_id = request->items[i].resource_id;
-        items[i].key = request->items[i].key;
-    }
-    if (!hold || (request && !doorman__client_hold_set_items(hold, items, request->item_count))) {
-        DOORMAN_FREE(hold);
-        return NULL;
-    }
+/* Gives out the next number. Numbers repeat after 2^53, so no two holds have the same one. */
+static uint64_t doorman__client_number(doorman_permit_client *client) {
     client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
-    hold->number = client->hold_number;
+    client->number_count++;
+    return client->hold_number;
+}
+
+/* Returns whether a number was given out. */
+static bool doorman__client_number_is_known(const doorman_permit_client *client, uint64_t number) {
+    if (!number || number > DOORMAN__REQUEST_ID_MAX) return false;
+    uint64_t age = client->hold_number + DOORMAN__REQUEST_ID_MAX - number;
+    return age % DOORMAN__REQUEST_ID_MAX < client->number_count;
+}
+
+/* Makes a hold with a number and without a permit. Returns NULL if memory runs out. */
+static doorman__client_hold *doorman__client_hold_create(doorman_permit_client *client) {
+    doorman__client_hold *hold = (doorman__client_hold *)doorman__zalloc(sizeof *hold);
+    if (!hold) return NULL;
+    hold->number = doorman__client_number(client);
     hold->action.hold = hold;
     hold->previous = client->last_hold;
     *(client->last_hold ? &client->last_hold->next : &client->first_hold) = hold;
     client->last_hold = hold;
     client->hold_count++;
+    client->new_hold_count++;
     doorman__table_add(&client->holds, &hold->link,
                        doorman__client_hold_hash(client, hold->number));
     return hold;
+}
+
+/* Lets a permit, or a seizure, ask for a NEW hold. Returns false if memory runs out; then the hold
+ * is still NEW. Precondition: doorman__permit_client_reserve has succeeded.
+ *   request   NULL: a seizure, whose items are not known yet */
+static bool doorman__client_hold_ask(doorman_permit_client *client, doorman__client_hold *hold,
+                                     const doorman_permit_request *request) {
+    doorman_hold_item items[DOORMAN_PERMIT_ITEMS_MAX] = {{.resource_id = NULL}};
+    assert(hold->state == DOORMAN__HOLD_NEW && client->new_hold_count > 0);
+    for (size_t i = 0; request && i < request->item_count; i++) {
+        items[i].resource_id = request->items[i].resource_id;
+        items[i].key = request->items[i].key;
+    }
+    if (request && !doorman__client_hold_set_items(hold, items, request->item_count)) return false;
+    hold->state = DOORMAN__HOLD_ASKED;
+    client->new_hold_count--;
+    return true;
 }
 
 /* Sets whether the application has to learn of a change. */
@@ -22490,6 +22914,7 @@ static void doorman__client_hold_destroy(doorman_permit_client *client,
     *(hold->previous ? &hold->previous->next : &client->first_hold) = hold->next;
     *(hold->next ? &hold->next->previous : &client->last_hold) = hold->previous;
     client->hold_count--;
+    client->new_hold_count -= hold->state == DOORMAN__HOLD_NEW;
     DOORMAN_FREE(hold->items);
     DOORMAN_FREE(hold);
 }
@@ -22546,7 +22971,7 @@ static void doorman__client_hold_plan(doorman_permit_client *client, doorman__cl
 /* Ends a hold that its application no longer uses. */
 static void doorman__client_hold_end(doorman__client_hold *hold, bool must_release,
                                      doorman_time give_up_at) {
-    assert(hold->state != DOORMAN__HOLD_ENDING);
+    assert(hold->state == DOORMAN__HOLD_ASKED || hold->state == DOORMAN__HOLD_IN_USE);
     doorman__client_hold_detach(hold);
     hold->state = DOORMAN__HOLD_ENDING;
     hold->must_release = must_release;
@@ -22984,8 +23409,9 @@ static void doorman__call_set_hold(doorman__call *call, doorman__call_kind kind,
     call->request.request_id = hold->number;
 }
 
-/* Puts a new call into its queue, or decides on it at once. */
-static void doorman__call_start(doorman_permit_client *client, doorman__call *call,
+/* Puts a new call into its queue, or decides on it at once. Returns whether it is in its queue, so
+ * that it is not freed yet. */
+static bool doorman__call_start(doorman_permit_client *client, doorman__call *call,
                                 doorman_time now) {
     const doorman__known_refusal *refusal = NULL;
     bool is_report = call->kind == DOORMAN__CALL_REPORT;
@@ -23001,7 +23427,9 @@ static void doorman__call_start(doorman_permit_client *client, doorman__call *ca
     } else {
         doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
         doorman__timer_set(&client->timers, &call->timer, call->deadline);
+        return true;
     }
+    return false;
 }
 
 /* ---- permit client: its messages */
@@ -23389,7 +23817,7 @@ static void doorman__acquired_refusal(doorman_acquired *acquired, const doorman_
     doorman__limit_name_copy(acquired->limit, permit->limit);
 }
 
-/* Copies the figures of the limit that the caller is told about. */
+/* Copies the figures of the limit that the result names. */
 static void doorman__acquired_figures(doorman_acquired *acquired, const doorman_permit *permit) {
     for (size_t i = 0; i < permit->detail_count; i++) {
         const doorman_permit_detail *detail = &permit->details[i];
@@ -23922,23 +24350,68 @@ static void doorman__permit_client_bypass(doorman_permit_client *client, doorman
     copy->attended = false;
     copy->deadline = deadline;
     doorman__call_set_hold(copy, kind, hold);
-    doorman__call_start(client, copy, now);
+    (void)doorman__call_start(client, copy, now);
 }
 
-/* Makes the call of a permit, with its hold. Returns NULL if memory runs out. */
+/* Makes the hold of a permit, or takes the one whose number the caller has chosen. Returns NULL if
+ * memory runs out. */
+static doorman__client_hold *doorman__permit_create_hold(doorman_permit_client *client,
+                                                         const doorman_permit_request *request) {
+    bool chosen = request->request_id != 0;
+    doorman__client_hold *hold = chosen ? doorman__client_hold_find(client, request->request_id)
+                                        : doorman__client_hold_create(client);
+    if (hold && doorman__client_hold_ask(client, hold, request)) return hold;
+    if (hold && !chosen) doorman__client_hold_destroy(client, hold);
+    return NULL;
+}
+
+/* Makes the call of a permit, with its hold. Returns NULL if memory runs out.
+ *   holds   the permit may hold units */
 static doorman__call *doorman__permit_create(doorman_permit_client *client,
-                                             const doorman_permit_request *request, void *context) {
+                                             const doorman_permit_request *request, bool holds,
+                                             void *context) {
     doorman__call *call = doorman__call_create(request, context);
     doorman__client_hold *hold = NULL;
     if (!call) return NULL;
-    if (request->hold && !(hold = doorman__client_hold_create(client, request))) {
+    if (holds && !(hold = doorman__permit_create_hold(client, request))) {
         DOORMAN_FREE(call);
         return NULL;
     }
     bool waits = hold && request->max_wait > 0;
     doorman__call_set_hold(call, waits ? DOORMAN__CALL_WAIT : DOORMAN__CALL_PERMIT, hold);
-    if (hold) *request->hold = hold->number;
+    if (hold && request->hold) *request->hold = hold->number;
     return call;
+}
+
+/* Checks the number that the caller of a permit has chosen.
+ *   released   out: the number was released, or its hold has ended */
+static doorman_status doorman__hold_number_check(const doorman_permit_client *client,
+                                                 const doorman_permit_request *request,
+                                                 bool *released, doorman_error *error) {
+    uint64_t number = request->request_id;
+    *released = false;
+    if (!number) return DOORMAN_OK;
+    const doorman__client_hold *hold = doorman__client_hold_find(client, number);
+    bool in_use =
+        hold && (hold->state == DOORMAN__HOLD_ASKED || hold->state == DOORMAN__HOLD_IN_USE);
+    const doorman__rule rules[] = {
+        {request->hold != NULL, "hold: must be NULL if request_id is given"},
+        {!doorman__client_number_is_known(client, number),
+         "request_id: must be 0, or a number that new_hold has given out"},
+        {in_use, "request_id: is the number of another permit"},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    *released = !hold || hold->state != DOORMAN__HOLD_NEW;
+    return DOORMAN_OK;
+}
+
+/* Refuses a call, because its caller has released the hold. */
+static void doorman__call_revoke(doorman_permit_client *client, doorman__call *call) {
+    memset(&call->acquired, 0, sizeof call->acquired);
+    call->acquired.decided_by = DOORMAN_BY_CALLER;
+    if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(client, call);
 }
 
 /* Starts a permit.
@@ -23949,21 +24422,28 @@ static doorman_status doorman__permit_client_add(doorman_permit_client *client,
                                                  doorman_time timeout, void *context,
                                                  doorman__call **out, doorman_error *error,
                                                  doorman_time now) {
+    bool released = false;
     doorman_status status = doorman__acquire_check(request, error);
+    if (status == DOORMAN_OK)
+        status = doorman__hold_number_check(client, request, &released, error);
     if (status != DOORMAN_OK) return status;
     now = doorman__upstream_now(&client->upstream, now);
-    if (!doorman__permit_client_reserve(client, request->hold)) return doorman__no_memory(error);
-    doorman__call *call = doorman__permit_create(client, request, context);
+    bool holds = !released && (request->hold || request->request_id);
+    if (!doorman__permit_client_reserve(client, holds)) return doorman__no_memory(error);
+    doorman__call *call = doorman__permit_create(client, request, holds, context);
     if (!call) return doorman__no_memory(error);
     call->deadline = doorman__after(now, timeout > 0 ? timeout : client->message_timeout);
-    if (client->policy.shadow || client->kill_switch) {
+    if (released) {
+        client->call_count++;
+        doorman__call_revoke(client, call);
+    } else if (client->policy.shadow || client->kill_switch) {
         doorman__permit_client_bypass(client, call, now);
     } else if (!doorman__stock_spend(client, call, now)) {
-        doorman__call_start(client, call, now);
-    }
-    if (timeout <= 0 && call->state == DOORMAN__CALL_QUEUED) {
-        client->counts.timed_out++;
-        doorman__call_fall_back(client, call, now);
+        bool queued = doorman__call_start(client, call, now);
+        if (queued && timeout <= 0) {
+            client->counts.timed_out++;
+            doorman__call_fall_back(client, call, now);
+        }
     }
     if (out) *out = call;
     return DOORMAN_OK;
@@ -23983,10 +24463,10 @@ doorman_status doorman_permit_client_report(doorman_permit_client *client, const
                                             doorman_time now) {
     if (!client) return doorman__missing(error, "client");
     if (!resource_id) return doorman__missing(error, "resource_id");
-    const doorman_permit_item item = {
-        .resource_id = resource_id, .key = key, .cost = cost < 0 ? -cost : cost};
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
-    doorman_status status = doorman__permit_item_check(&item, 0, error);
+    doorman_status status = doorman__permit_item_check(&item, NULL, 0, error);
+    if (status == DOORMAN_OK) status = doorman__reported_cost_check(cost, error);
     if (status != DOORMAN_OK) return status;
     now = doorman__upstream_now(&client->upstream, now);
     if (!doorman__permit_client_reserve(client, false)) return doorman__no_memory(error);
@@ -23996,7 +24476,7 @@ doorman_status doorman_permit_client_report(doorman_permit_client *client, const
     own->cost = cost;
     call->kind = DOORMAN__CALL_REPORT;
     call->attended = false;
-    doorman__call_start(client, call, now);
+    (void)doorman__call_start(client, call, now);
     return DOORMAN_OK;
 }
 
@@ -24028,11 +24508,13 @@ static doorman_status doorman__client_hold_check(const doorman_hold_request *req
     return doorman__hold_request_check(&own, DOORMAN__NEEDS_NOTHING, error);
 }
 
-/* Refuses a call, because its caller has released the hold. */
-static void doorman__call_revoke(doorman_permit_client *client, doorman__call *call) {
-    memset(&call->acquired, 0, sizeof call->acquired);
-    call->acquired.decided_by = DOORMAN_BY_CALLER;
-    if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(client, call);
+doorman_status doorman_permit_client_new_hold(doorman_permit_client *client, uint64_t *out) {
+    if (!client || !out) return DOORMAN_INVALID_ARGUMENT;
+    if (client->new_hold_count >= DOORMAN__NEW_HOLDS_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
+    const doorman__client_hold *hold = doorman__client_hold_create(client);
+    if (!hold) return DOORMAN_OUT_OF_MEMORY;
+    *out = hold->number;
+    return DOORMAN_OK;
 }
 
 doorman_status doorman_permit_client_release(doorman_permit_client *client,
@@ -24045,6 +24527,10 @@ doorman_status doorman_permit_client_release(doorman_permit_client *client,
     doorman__client_hold *hold = doorman__client_hold_find(client, request->id);
     if (!hold) return DOORMAN_OK;
     now = doorman__upstream_now(&client->upstream, now);
+    if (hold->state == DOORMAN__HOLD_NEW) {
+        doorman__client_hold_destroy(client, hold);
+        return DOORMAN_OK;
+    }
     doorman__client_hold_set_changed(client, hold, false);
     doorman__call *call = hold->call;
     if (hold->state == DOORMAN__HOLD_ASKED) {
@@ -24093,13 +24579,12 @@ static void doorman__transfer_queue(doorman_permit_client *client, doorman__clie
     double *moved = (double *)(void *)(call + 1);
     doorman__client_hold_take(hold, request, moved);
     client->call_count++;
-    client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
     call->kind = DOORMAN__CALL_TRANSFER;
     call->request.item_count = hold->item_count;
     call->text_bytes = hold->text_bytes;
     call->hold = hold;
     call->hold_request = (doorman_hold_request){.id = hold->id,
-                                                .request_id = client->hold_number,
+                                                .request_id = doorman__client_number(client),
                                                 .time_to_live = request->time_to_live,
                                                 .amounts = moved,
                                                 .amount_count = hold->item_count};
@@ -24171,16 +24656,17 @@ static doorman_status doorman__permit_client_seize(doorman_permit_client *client
     now = doorman__upstream_now(&client->upstream, now);
     if (!doorman__permit_client_reserve(client, true)) return doorman__no_memory(error);
     doorman__call *call = doorman__call_create(&none, context);
-    doorman__client_hold *hold = call ? doorman__client_hold_create(client, NULL) : NULL;
+    doorman__client_hold *hold = call ? doorman__client_hold_create(client) : NULL;
     if (!hold) {
         DOORMAN_FREE(call);
         return doorman__no_memory(error);
     }
+    (void)doorman__client_hold_ask(client, hold, NULL);
     doorman__call_set_hold(call, DOORMAN__CALL_SEIZURE, hold);
     call->hold_request = (doorman_hold_request){
         .id = request->id, .request_id = hold->number, .time_to_live = request->time_to_live};
     call->deadline = doorman__after(now, timeout);
-    doorman__call_start(client, call, now);
+    (void)doorman__call_start(client, call, now);
     *out = call;
     return DOORMAN_OK;
 }
@@ -25335,7 +25821,9 @@ static void doorman__read_limit_choices(const doorman__limit_fields *f, doorman_
     if (out->kind == DOORMAN_CONCURRENCY) {
         out->full_at_start = doorman__read_choice(&f->on_restart, doorman__hold_starts, 2) == 1;
     } else {
-        out->empty_at_start = doorman__read_choice(&f->on_restart, doorman__starts, 2) == 1;
+        const int start = doorman__read_choice(&f->on_restart, doorman__starts, 2);
+        out->full_at_start = start == 0;
+        out->empty_at_start = start == 1;
     }
     doorman__read_integer(&f->max_keys, 1, DOORMAN__COUNTERS_MAX, &max_keys);
     out->max_keys = (size_t)max_keys;
@@ -25463,17 +25951,30 @@ static const doorman__field *doorman__walk_path(doorman__walk *walk, const doorm
     return at;
 }
 
+/* Makes the path of a field in JSON, below a template. In JSON the figures of a limit are fields of
+ * the limit. */
+static void doorman__config_path(const char *object, const char *field, size_t bytes,
+                                 char path[256]) {
+    static const char figures[] = "figures.";
+    const size_t skipped = sizeof figures - 1;
+    snprintf(path, 256, "%.128s%.*s", object, (int)bytes, field);
+    char *at = strstr(path, figures);
+    if (at) memmove(at, at + skipped, strlen(at + skipped) + 1);
+}
+
 /* Adds a problem that the section >>configuration reports. `context` is the doorman__field of the
  * whole text. */
 static void doorman__config_problem_add(void *context, size_t index, const char *object,
                                         const char *text) {
     const doorman__field *root = (const doorman__field *)context;
+    const char *second = strchr(text, '\n'); /* the names of JSON: see DOORMAN__NAMES */
+    if (second) text = second + 1;
     const size_t key_bytes = strcspn(text, ":");
     doorman__field list = doorman__field_of(root, "resources", strlen("resources"));
     doorman__field item = {.reader = root->reader, .parent = &list, .index = index};
     if (index != DOORMAN__NO_TEMPLATE) item.value = cJSON_GetArrayItem(list.value, (int)index);
     char path[256];
-    snprintf(path, sizeof path, "%.128s%.*s", object, (int)key_bytes, text);
+    doorman__config_path(object, text, key_bytes, path);
     doorman__walk walk;
     const doorman__field *start = index == DOORMAN__NO_TEMPLATE ? root : &item;
     const doorman__field *field = doorman__walk_path(&walk, start, path, strlen(path));
@@ -25492,6 +25993,7 @@ static void doorman__read_templates(const doorman__field *root, const doorman__f
     for (; item.value; doorman__next(&item)) {
         size_t before = reader->problems->count;
         doorman__read_template(&item, &templates[item.index]);
+        if (doorman__read_stopped(reader)) return; /* without memory the template is not complete */
         if (reader->problems->count > before) continue;
         doorman__template_check(&options, item.index, &report);
         if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;
@@ -25539,6 +26041,7 @@ doorman_status doorman_json_check_config(doorman_config **out, const char *text,
                                          doorman_config_problem *problems, size_t room,
                                          size_t *count) {
     bool has_text = text || !bytes || bytes > DOORMAN_MESSAGE_BYTES_MAX; /* too large: not read */
+    if (count) *count = 0;
     if (!count || (room && !problems) || !has_text) return DOORMAN_INVALID_ARGUMENT;
     doorman__problems list = {text, bytes, problems, room, 0};
     doorman__reader reader = {.problems = &list};
@@ -25548,6 +26051,7 @@ doorman_status doorman_json_check_config(doorman_config **out, const char *text,
     if (reader.status == DOORMAN_OK && out) {
         config = doorman__config_make(&options);
         if (!config) reader.status = DOORMAN_OUT_OF_MEMORY;
+        if (config) config->wire_names = true;
     }
     if (reader.status == DOORMAN_OK) {
         const doorman__config_report report = {doorman__config_problem_add, &root};
@@ -25887,6 +26391,7 @@ static void doorman__read_permit_message(const doorman__field *body, doorman_req
 static void doorman__read_request(const doorman__field *root, doorman_request *out) {
     doorman__reader *reader = root->reader;
     doorman__field body, list, path = {.reader = reader};
+    out->wire_names = true;
     out->method = doorman__read_method(root, &out->is_server, &body);
     doorman__read(&body, "");
     if (out->method == DOORMAN_DISCOVERY) return;
@@ -25948,21 +26453,26 @@ static void doorman__read_capacity_response(const doorman__field *field,
                                             doorman_capacity_response *out) {
     doorman_lease *lease = &out->gets;
     doorman__field gets, refused, reason;
+    int index;
     doorman__read(field,
                   "resource_id:s safe_capacity?N learning?b overload_target?t gets?o refused?o",
                   &out->resource_id, &out->has_safe_capacity, &out->safe_capacity, &out->learning,
                   &out->overload_target, &gets, &refused);
     if (refused.value) {
         doorman__read(&refused, "reason:o refresh_interval:t", &reason, &lease->refresh_interval);
-        int index = doorman__read_choice(&reason, doorman__reasons, 3);
+        index = doorman__read_choice(&reason, doorman__reasons, 3);
         out->outcome = (doorman_outcome)((int)DOORMAN_TRY_LATER + index);
         return;
     }
     out->outcome = DOORMAN_GRANTED;
     if (!gets.value) doorman__read_fail(&gets, "is missing");
-    doorman__read(&gets, "id:i node:s capacity:a keep?a expires_in:t refresh_interval:t whole?b",
+    doorman__read(&gets,
+                  "id:i node:s capacity:a keep?a expires_in:t refresh_interval:t whole?b reason?o",
                   &lease->id, &lease->node, &lease->capacity, &lease->committed, &lease->expires_in,
-                  &lease->refresh_interval, &out->whole);
+                  &lease->refresh_interval, &out->whole, &reason);
+    /* a newer server may know more reasons; a reason that this version does not know is none */
+    index = doorman__read_name(&reason, doorman__lease_reasons, DOORMAN__LEASE_REASON_COUNT);
+    if (index >= 0) lease->reason = (doorman_lease_reason)((int)DOORMAN_LEASE_SHARE + index);
     lease->committed = doorman__max(lease->committed, lease->capacity);
 }
 
@@ -26440,6 +26950,7 @@ static void doorman__put_capacity_response(doorman__writer *out,
     int64_t end = epoch + gets->expires_in / DOORMAN_SECOND;
     if (epoch) doorman__put(out, ",'expiry_time':%n", (double)end);
     if (item_response->whole && !is_server) doorman__put(out, ",'whole':%b", true);
+    if (gets->reason) doorman__put(out, ",'reason':%s", doorman_lease_reason_name(gets->reason));
     doorman__put(out, "}");
 }
 
@@ -27074,14 +27585,14 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
 /* Allocates the memory for a reply before the server decides. If there is no memory, or if the
  * reply could be too large, the message is refused and changes nothing (C4). An id takes up to
  * twice its bytes, because each byte may need an escape. The rest of an item, with the node's name,
- * takes at most 860 bytes. In a reply to a server, the algorithm of an item takes at most 520
+ * takes at most 880 bytes. In a reply to a server, the algorithm of an item takes at most 520
  * bytes, and each of 16 terms takes at most 80 bytes. The texts for people take up to twice their
  * bytes, and 32 bytes for their names. So the reply to a request of DOORMAN__ITEMS_MAX items
  * fits. */
 static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
                                              doorman_error *error) {
     const size_t frame = 1024;
-    size_t bytes = frame, largest = 0, rest = 860;
+    size_t bytes = frame, largest = 0, rest = 880;
     if (request->is_server) rest += 520 + 16 * 80 + 2 * DOORMAN__TEXTS_BYTES_MAX + 32;
     for (size_t i = 0; i < request->item_count; i++) {
         size_t id_bytes = strlen(request->items[i].resource_id);
@@ -29249,11 +29760,16 @@ static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_u
     pthread_mutex_unlock(&permits->mutex);
 }
 
-/* Waits for the decision, which the thread of the permits is about to tell. */
+/* Waits for the decision, which the thread of the permits is about to tell. A thread that is
+ * cancelled here would leave the mutex locked, and that thread would wait for it for ever. So the
+ * cancellation waits until the call has returned. */
 static void doorman__acquirer_join(doorman__acquirer *acquirer) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     pthread_mutex_lock(&acquirer->mutex);
     while (!acquirer->decided) pthread_cond_wait(&acquirer->wake, &acquirer->mutex);
     pthread_mutex_unlock(&acquirer->mutex);
+    pthread_setcancelstate(before, NULL);
 }
 
 static doorman__acquirer *doorman__acquirer_create(doorman_agent *agent) {
@@ -29441,6 +29957,17 @@ doorman_status doorman_agent_release(doorman_agent *agent, uint64_t hold) {
     const doorman_hold_request request = {.id = hold};
     if (!agent) return DOORMAN_INVALID_ARGUMENT;
     return hold ? doorman_agent_release_part(agent, &request, NULL) : DOORMAN_OK;
+}
+
+doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t *out) {
+    if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
+    doorman__agent_permits *permits = &agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return status;
+    pthread_mutex_lock(&permits->mutex);
+    status = doorman_permit_client_new_hold(permits->client, out);
+    pthread_mutex_unlock(&permits->mutex);
+    return status;
 }
 
 doorman_status doorman_agent_read_hold(doorman_agent *agent, uint64_t hold, doorman_held *out) {

@@ -235,13 +235,16 @@ static lease *shell_add(shell *s, const char *client_id, const char *resource_id
 /* Prints the leases on one resource, and their sum. If the resource is NULL, prints all leases. */
 static void print_leases(lease **at, const char *resource_id) {
     double wants = 0, has = 0;
-    puts("client               resource                       wants         has  expires in");
+    puts("client               resource                       wants         has  expires in  "
+         "reason");
     for (lease *l = NULL; (l = *find(at, NULL, resource_id)); at = &l->next) {
         doorman_resource_info info;
         doorman_resource_read(l->resource, &info);
         double left = (double)(info.expires_at - doorman_clock()) / (double)DOORMAN_SECOND;
         printf("%-20s %-24s %11.6g", l->client_id, l->resource_id, info.wants);
-        if (info.leased) printf(" %11.6g %9.1f s\n", info.capacity, left);
+        if (info.leased) printf(" %11.6g %9.1f s", info.capacity, left);
+        if (info.reason) printf("  %s", doorman_lease_reason_name(info.reason));
+        if (info.leased) puts("");
         if (!info.leased) printf(" %11s\n", "no lease");
         wants += info.wants;
         has += info.capacity;
@@ -282,7 +285,9 @@ static void run_get(shell *s, char **words) {
              (!info.has_outcome || info.outcome == DOORMAN_TRY_LATER) && !interrupted &&
              doorman_clock() < end);
     if (info.leased) {
-        printf("%s has %.6g of %s, and wants %.6g\n", words[1], info.capacity, words[2], wants);
+        const char *reason = doorman_lease_reason_name(info.reason);
+        printf("%s has %.6g of %s, and wants %.6g%s%s%s\n", words[1], info.capacity, words[2],
+               wants, reason[0] ? " (" : "", reason, reason[0] ? ")" : "");
         warn_of_parts(s, l, &info);
     } else {
         static const char *const why[] = {"no answer", "there is no free capacity now",

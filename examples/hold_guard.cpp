@@ -32,7 +32,8 @@ public:
         request.items = &item;
         request.item_count = 1;
         request.max_wait = timeout;
-        request.hold = &hold_;
+        request.hold = &hold_; /* doorman_agent_new_hold gives a number, if another thread should
+                                  be able to cancel the wait: see "holds of an agent" */
         doorman_acquired acquired = {};
         doorman_error error = {};
         if (doorman_agent_acquire(agent, &request, timeout, &acquired, &error) != DOORMAN_OK) {

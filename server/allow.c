@@ -249,7 +249,8 @@ static doorman_status allow_decide(struct allow *allow, struct service *service)
     *request = (doorman_request){.method = DOORMAN_ACQUIRE,
                                  .holder_id = "allow",
                                  .permits = &allow->permit,
-                                 .permit_count = 1};
+                                 .permit_count = 1,
+                                 .wire_names = true};
     pthread_mutex_lock(&service->lock);
     if (!service->stopping) {
         status =

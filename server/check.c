@@ -89,6 +89,16 @@ static int check_dialer(const char *url) {
     return error;
 }
 
+/* Returns whether the port of an address fits. nng only finds out when it connects. */
+static bool port_fits(const char *url) {
+    nng_url *parts = NULL;
+    if (nng_url_parse(&parts, url) != 0) return true; /* check_dialer has the error */
+    bool has_port = parts->u_port && *parts->u_port;
+    long port = has_port ? strtol(parts->u_port, NULL, 10) : 1;
+    nng_url_free(parts);
+    return port >= 1 && port <= UINT16_MAX;
+}
+
 /* A proxy can have the TLS, so nng need not support it here. Without --advertise, the address is
  * the first --listen, which nng has accepted. */
 enum exit_status server_check_advertise(const struct service *service) {
@@ -102,6 +112,10 @@ enum exit_status server_check_advertise(const struct service *service) {
         return server_usage_error("--advertise '%s': %s; an address is, for example, "
                                   "tcp://doorman.example:15000",
                                   url, nng_strerror(error));
+    }
+    if (error == 0 && !port_fits(url)) {
+        return server_usage_error("--advertise '%s': the port must be a number from 1 to 65535",
+                                  url);
     }
     if (has_host && server_host_is_wildcard(host)) {
         return server_usage_error(

@@ -10,14 +10,14 @@
  *     state      meaning                      event                           next state
  *     FREE       not in use                   the server accepts a connection HEAD
  *     IDLE       a response was sent, and     the first byte comes in         HEAD
- *                the next request may come    timeout, or a disconnect        FREE
+ *                the next request may come    timeout, or a disconnect        CLOSING
  *     HEAD       the head of a request        it is complete, and the peer    CONTINUING
  *                comes in                     waits before it sends the body
  *                                             it is complete                  BODY
  *                                             it is refused                   SENDING
- *                                             timeout, or a disconnect        FREE
+ *                                             timeout, or a disconnect        CLOSING
  *     CONTINUING the interim response 100     it is sent                      BODY
- *                goes out                     timeout, or a disconnect        FREE
+ *                goes out                     timeout, or a disconnect        CLOSING
  *     BODY       the body of an allowed       it is complete, or refused      SENDING
  *                request comes in             it is complete, and the thread  ANSWERING
  *                                             of pages makes the response
@@ -25,26 +25,28 @@
  *                                             permits may wait
  *                                             it is complete, and the         DELAYED
  *                                             response must wait
- *                                             timeout, or a disconnect        FREE
+ *                                             timeout, or a disconnect        CLOSING
  *     ANSWERING  the response waits for the   it is made                      SENDING
- *                thread of pages, or this     a disconnect while it waits     FREE
+ *                thread of pages, or this     a disconnect while it waits     CLOSING
  *                thread makes it              a disconnect while it is made   ABANDONED
  *                permits of a message wait    the last one is decided         SENDING
  *                (P7)                         a disconnect                    ABANDONED
  *     DELAYED    the response is made. It     the time has come             SENDING
  *                says that a permit is        the server stops: the         SENDING
  *                granted from a later time    response is 503
- *                on, and waits until then     a disconnect                  FREE
- *     ABANDONED  the thread of pages makes a  the thread has stopped making   FREE
+ *                on, and waits until then     a disconnect                  CLOSING
+ *     ABANDONED  the thread of pages makes a  the thread has stopped making   CLOSING
  *                response for nobody          the response
- *                permits of a message leave   they have left                  FREE
+ *                permits of a message leave   they have left                  CLOSING
  *                the queues
- *     SENDING    the response goes out        it is sent                      IDLE, DRAINING, FREE
+ *     SENDING    the response goes out        it is sent                      IDLE, DRAINING
+ *                                             it is sent, and is the last     CLOSING
  *                                             it is sent, and bytes of the    HEAD
  *                                             next request have arrived
- *                                             timeout, or a disconnect        FREE
- *     DRAINING   the rest of the body of a    it has been read, timeout, or   FREE
+ *                                             timeout, or a disconnect        CLOSING
+ *     DRAINING   the rest of the body of a    it has been read, timeout, or   CLOSING
  *                refused request comes in     a disconnect
+ *     CLOSING    the stream is closed         nng does not use it any more    FREE
  *
  * The thread of pages makes all responses that need a copy of the state, one after the other. They
  *    are pages, metrics, the status and the configuration. Health checks and messages of the
@@ -110,19 +112,20 @@ static void connection_start_io(struct http_connection *connection, bool sending
 void server_connection_move(struct http_connection *connection, enum http_connection_state state) {
     static const unsigned moves[] = {
         [CONNECTION_FREE] = 1U << CONNECTION_HEAD,
-        [CONNECTION_IDLE] = 1U << CONNECTION_HEAD | 1U << CONNECTION_FREE,
+        [CONNECTION_IDLE] = 1U << CONNECTION_HEAD | 1U << CONNECTION_CLOSING,
         [CONNECTION_HEAD] = 1U << CONNECTION_CONTINUING | 1U << CONNECTION_BODY |
-                            1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
-        [CONNECTION_CONTINUING] = 1U << CONNECTION_BODY | 1U << CONNECTION_FREE,
+                            1U << CONNECTION_SENDING | 1U << CONNECTION_CLOSING,
+        [CONNECTION_CONTINUING] = 1U << CONNECTION_BODY | 1U << CONNECTION_CLOSING,
         [CONNECTION_BODY] = 1U << CONNECTION_ANSWERING | 1U << CONNECTION_DELAYED |
-                            1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
+                            1U << CONNECTION_SENDING | 1U << CONNECTION_CLOSING,
         [CONNECTION_ANSWERING] =
-            1U << CONNECTION_SENDING | 1U << CONNECTION_ABANDONED | 1U << CONNECTION_FREE,
-        [CONNECTION_ABANDONED] = 1U << CONNECTION_FREE,
-        [CONNECTION_DELAYED] = 1U << CONNECTION_SENDING | 1U << CONNECTION_FREE,
+            1U << CONNECTION_SENDING | 1U << CONNECTION_ABANDONED | 1U << CONNECTION_CLOSING,
+        [CONNECTION_ABANDONED] = 1U << CONNECTION_CLOSING,
+        [CONNECTION_DELAYED] = 1U << CONNECTION_SENDING | 1U << CONNECTION_CLOSING,
         [CONNECTION_SENDING] = 1U << CONNECTION_IDLE | 1U << CONNECTION_HEAD |
-                               1U << CONNECTION_DRAINING | 1U << CONNECTION_FREE,
-        [CONNECTION_DRAINING] = 1U << CONNECTION_FREE};
+                               1U << CONNECTION_DRAINING | 1U << CONNECTION_CLOSING,
+        [CONNECTION_DRAINING] = 1U << CONNECTION_CLOSING,
+        [CONNECTION_CLOSING] = 1U << CONNECTION_FREE};
     struct http *http = connection->service->http;
     (void)moves; /* without assertions */
     assert(moves[connection->state] >> state & 1U);
@@ -170,21 +173,31 @@ void server_connection_free_buffers(struct http_connection *connection) {
     connection_shrink(connection);
 }
 
-/* The lock is taken before the stream is freed, because a thread that holds the lock may cancel the
- * operation that has just ended. nng 1.5.2 then still uses the stream.
+/* Closes a stream, and frees it when nng does not use it any more. nng 1.5.2 may still use it in
+ * two places:
+ *   - A thread that holds the lock may cancel the operation that has just ended. So the state
+ *     changes first, with the lock.
+ *   - nng's thread for timeouts ends an operation without a lock, also one that has just ended. So
+ *     the connection sleeps before the stream is freed: the same thread ends the sleep, after it
+ *     has ended everything that was due before.
  *
  * nng closes a stream that is freed in a thread of its own, and with nng 1.5.2 lost connections can
  * block this thread. So the stream is closed first, which tells the peer at once. */
 static void connection_close(struct http_connection *connection) {
-    struct http *http = connection->service->http;
-    pthread_mutex_lock(&http->lock);
-    nng_stream *stream = connection->stream;
-    connection->stream = NULL;
-    pthread_mutex_unlock(&http->lock);
-    nng_stream_close(stream);
-    nng_stream_free(stream);
+    connection_set_state(connection, CONNECTION_CLOSING);
+    nng_stream_close(connection->stream);
     connection->in_bytes = 0;
     server_connection_free_buffers(connection);
+    nng_aio_set_timeout(connection->aio, NNG_DURATION_INFINITE);
+    nng_sleep_aio(1, connection->aio);
+}
+
+/* Called after the sleep. If the server stops, it frees the stream. */
+static void connection_on_closed(struct http_connection *connection, int result) {
+    struct http *http = connection->service->http;
+    if (result != 0) return;
+    nng_stream_free(connection->stream);
+    connection->stream = NULL;
     connection_set_state(connection, CONNECTION_FREE);
     server_http_accept(http);
 }
@@ -758,11 +771,18 @@ static bool connection_probes(struct http_connection *connection) {
 }
 
 /* Logs a failed handshake. nng reports it as an error of the first operation. */
-static void connection_log_failure(const struct http_connection *connection) {
+static void connection_log_failure(const struct http_connection *connection, int result) {
     if (connection->state == CONNECTION_HEAD && connection->in_bytes + connection->sent == 0) {
-        server_log_handshake(connection->service, nng_aio_result(connection->aio),
-                             &connection->peer);
+        server_log_handshake(connection->service, result, &connection->peer);
     }
+}
+
+/* Returns the result of an operation. With nng 1.5.2, a timeout of an aio that has slept before is
+ * a success without bytes. An operation of a stream never succeeds without bytes. */
+static int connection_result(const struct http_connection *connection) {
+    int result = nng_aio_result(connection->aio);
+    bool is_timeout = result == 0 && nng_aio_count(connection->aio) == 0;
+    return is_timeout && connection->state != CONNECTION_CLOSING ? NNG_ETIMEDOUT : result;
 }
 
 void server_connection_step(void *argument) {
@@ -770,15 +790,18 @@ void server_connection_step(void *argument) {
     size_t count = nng_aio_count(connection->aio);
     bool sends =
         connection->state == CONNECTION_SENDING || connection->state == CONNECTION_CONTINUING;
-    bool failed = nng_aio_result(connection->aio) != 0;
-    if (connection->state == CONNECTION_ANSWERING) {
+    int result = connection_result(connection);
+    bool failed = result != 0;
+    if (connection->state == CONNECTION_CLOSING) {
+        connection_on_closed(connection, result);
+    } else if (connection->state == CONNECTION_ANSWERING) {
         connection_on_watched(connection, failed, failed ? 0 : count);
     } else if (connection->state == CONNECTION_DELAYED) {
-        connection_on_delayed(connection, nng_aio_result(connection->aio), failed ? 0 : count);
+        connection_on_delayed(connection, result, failed ? 0 : count);
     } else if (failed && connection_probes(connection)) {
         connection_start_io(connection, false);
     } else if (failed) {
-        connection_log_failure(connection);
+        connection_log_failure(connection, result);
         connection_close(connection);
     } else if (!sends) {
         connection_on_received(connection, count);

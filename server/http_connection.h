@@ -25,7 +25,8 @@ enum http_connection_state {
     CONNECTION_ABANDONED,
     CONNECTION_DELAYED,
     CONNECTION_SENDING,
-    CONNECTION_DRAINING
+    CONNECTION_DRAINING,
+    CONNECTION_CLOSING
 };
 
 struct http_connection {

@@ -17,7 +17,7 @@
  *        SENDING    SENDING                  the state has lasted for PATIENCE_SENDING
  *        NEVER      any other                the state ends by itself: ANSWERING and ABANDONED by
  *                                            the thread of pages, DELAYED at its time, and
- *                                            DRAINING soon
+ *                                            DRAINING and CLOSING soon
  *
  *    The timer runs until HTTP is no longer crowded. So no event is lost: a connection that cannot
  *    be closed now can be closed at a later look.
@@ -93,6 +93,7 @@ static enum eviction_rank connection_rank(const struct http_connection *connecti
     case CONNECTION_ABANDONED:
     case CONNECTION_DELAYED:
     case CONNECTION_DRAINING:
+    case CONNECTION_CLOSING:
     default: return RANK_NEVER;
     }
 }
@@ -322,8 +323,8 @@ void server_http_stop(struct service *service) {
         for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) nng_aio_stop(http->connections[i].aio);
         for (size_t i = 0; i < HTTP_CONNECTION_MAX; i++) {
             struct http_connection *connection = &http->connections[i];
+            nng_aio_free(connection->aio); /* waits until nng does not use the stream any more */
             nng_stream_free(connection->stream);
-            nng_aio_free(connection->aio);
             server_connection_free_buffers(connection);
             free(connection->in);
         }

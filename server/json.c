@@ -86,6 +86,7 @@ static void json_resource(struct text *text, const struct row *row, const char *
     server_text_addf(text, ",\"learning\":%s,\"algorithm\":\"%s\"",
                      info->is_learning ? "true" : "false", server_kind_name(row->kind));
     if (info->leased) json_seconds(text, ",\"lease_expires_in\":", info->lease_end - now);
+    json_field(text, "lease_reason", doorman_lease_reason_name(info->reason));
     server_text_add(text, "}");
 }
 
@@ -234,6 +235,7 @@ static void json_holder(struct text *text, const struct lease_row *row, doorman_
     json_lease(text, "has", info->has);
     json_lease(text, "committed", info->committed);
     json_number(text, "wants", info->wants);
+    json_field(text, "reason", doorman_lease_reason_name(info->reason));
     json_number(text, "subclients", info->subclients);
     server_text_addf(text, ",\"priority\":%d,\"shared\":%s,\"unconfirmed\":%s", info->priority,
                      info->shared ? "true" : "false", info->unconfirmed ? "true" : "false");
@@ -616,7 +618,7 @@ static void response_redirect(struct http_response *response, const struct http_
 
 #define AUDIT_MAX 20 /* entries of one message */
 
-/* Who has sent a message, for the log. */
+/* The sender of a message, for the log. */
 struct audit_source {
     const struct settings *settings;
     const char *token;

@@ -620,7 +620,7 @@ static void page_key(struct text *text, struct service *service, const char *res
                      const char *key) {
     const doorman_permit_entry entry = {.resource_id = resource, .key = key};
     const doorman_request inspect = {
-        .method = DOORMAN_INSPECT, .entries = &entry, .entry_count = 1};
+        .method = DOORMAN_INSPECT, .entries = &entry, .entry_count = 1, .wire_names = true};
     doorman_response response;
     doorman_error error = {""};
     pthread_mutex_lock(&service->lock);

@@ -156,6 +156,14 @@ static const char *lease_reason(const struct row *row, const struct parent_state
     }
 }
 
+/* Adds why a lease is less than its holder wants. A reason is one of the terms. */
+static void page_reason(struct text *text, doorman_lease_reason reason) {
+    const char *name = doorman_lease_reason_name(reason);
+    if (!name[0]) return;
+    server_page_start_term(text, "span", name);
+    server_text_addf(text, "%s</span>", name);
+}
+
 /* Adds the lease of a node, or why there is none. */
 static void page_own_lease(struct text *text, const struct row *row,
                            const struct parent_state *parent, doorman_time now) {
@@ -170,6 +178,9 @@ static void page_own_lease(struct text *text, const struct row *row,
     server_text_add_escaped(text, parent->address, server_escape_html);
     server_text_add(text, " for ");
     server_page_duration(text, row->info.lease_end - now);
+    if (!row->info.reason) return;
+    server_text_add(text, ", less than it wants: ");
+    page_reason(text, row->info.reason);
 }
 
 /* Says why the capacity in force is less than the configured one (H11). */
@@ -305,6 +316,7 @@ ORDER_OF(compare_lease_wants, lease_row, info.wants)
 ORDER_OF(compare_lease_committed, lease_row, info.committed)
 ORDER_OF(compare_lease_subclients, lease_row, info.subclients)
 ORDER_OF(compare_lease_priority, lease_row, info.priority)
+ORDER_OF(compare_lease_reasons, lease_row, info.reason)
 ORDER_OF(compare_lease_expiry, lease_row, info.expires_at)
 ORDER_OF(compare_lease_age, lease_row, info.granted_at)
 
@@ -320,6 +332,7 @@ static const struct order lease_orders[] = {{"holder", "holder", compare_lease_i
                                             {"has", "has", compare_lease_has},
                                             {"committed", "committed", compare_lease_committed},
                                             {"wants", "wants", compare_lease_wants},
+                                            {"reason", "reason", compare_lease_reasons},
                                             {"subclients", "subclients", compare_lease_subclients},
                                             {"priority", "priority", compare_lease_priority},
                                             {"expiry", "ends in", compare_lease_expiry},
@@ -471,6 +484,8 @@ static void page_lease(struct text *text, const struct lease_row *row, doorman_t
     server_text_add_amount(text, info->committed);
     server_text_add(text, "</td><td data-name=wants>");
     server_text_add_amount(text, info->wants);
+    server_text_add(text, "</td><td data-name=reason>");
+    page_reason(text, info->reason);
     server_text_add(text, "</td><td data-name=subclients>");
     server_text_add_amount(text, info->subclients);
     if (info->is_server) { /* each of the clients below it has a priority of its own */
@@ -604,15 +619,12 @@ void server_handle_leases(struct service *service, const struct http_request *re
 /* ---- a search for clients ---- */
 
 /* The columns of the list. The first cell has the resource and the holder. */
-static const struct order search_columns[] = {{"id", "resource, holder", NULL},
-                                              {"has", "has", NULL},
-                                              {"committed", "committed", NULL},
-                                              {"wants", "wants", NULL},
-                                              {"subclients", "subclients", NULL},
-                                              {"priority", "priority", NULL},
-                                              {"expiry", "ends in", NULL},
-                                              {"seen", "last renewal", NULL},
-                                              {NULL, NULL, NULL}};
+static const struct order search_columns[] = {
+    {"id", "resource, holder", NULL}, {"has", "has", NULL},
+    {"committed", "committed", NULL}, {"wants", "wants", NULL},
+    {"reason", "reason", NULL},       {"subclients", "subclients", NULL},
+    {"priority", "priority", NULL},   {"expiry", "ends in", NULL},
+    {"seen", "last renewal", NULL},   {NULL, NULL, NULL}};
 
 /* Adds a row. The link leads to the page of the resource, which then shows only this holder. */
 static void page_found(struct text *text, const struct found_lease *found, doorman_time now) {

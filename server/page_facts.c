@@ -25,6 +25,14 @@ static const struct term {
     {"late", "the holder has missed two refreshes; its share stays reserved until its lease ends"},
     {"over its capacity", "the leases exceed what the node may have in force at this moment; after "
                           "a cut, the older capacity counts until its leases have ended"},
+    {"reason", "why a lease is less than its holder wants; empty if it is not"},
+    {"SHARE",
+     "the lease is the fair share of the holder: others want the rest, or there is no more"},
+    {"CUT", "the capacity was cut, and what is committed from before does not fit into it yet"},
+    {"RESERVED",
+     "the share of the holder is larger than its lease; the rest is still committed for "
+     "other holders, until they confirm smaller leases or their leases end"},
+    {"LEARNING", "no lease grows yet, because the server or the node that holds the lease learns"},
     {"subclients", "the clients that a holder stands for; a client stands for itself"},
     {"safe", "the safe capacity: what a client may use without a lease"},
     {"priority", "a higher number is more important; each client below a node has its own"},

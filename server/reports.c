@@ -183,8 +183,9 @@ struct config_changes {
     bool reordered;
     const doorman_template *pairs[LIMIT_TEMPLATES_MAX][2]; /* the last and the new template */
     size_t pair_count;
-    const size_t *counters; /* of the limits of the last configuration; NULL: not known */
-    size_t lines;           /* about limits and shortened times, also those that are not logged */
+    const size_t *counters;  /* of the limits of the last configuration; NULL: not known */
+    size_t removed_counters; /* of the limits of templates that were removed */
+    size_t lines;            /* about limits and shortened times, also those that are not logged */
 };
 
 /* Returns whether the templates that both configurations have come in another order.
@@ -229,6 +230,19 @@ static void changes_merge(struct config_changes *changes, const doorman_template
     }
 }
 
+/* Counts the counters of the limits of templates that were removed. Holds are not counted, because
+ * they stay until they are released or end. */
+static void changes_count_removed(struct config_changes *changes, const size_t *places) {
+    size_t before = 0;
+    for (size_t i = 0; changes->counters && i < changes->last.template_count; i++) {
+        const doorman_template *template = &changes->last.templates[i];
+        for (size_t j = 0; j < template->limit_count; j++, before++) {
+            bool dropped = places[i] == 0 && template->limits[j].kind != DOORMAN_CONCURRENCY;
+            if (dropped) changes->removed_counters += changes->counters[before];
+        }
+    }
+}
+
 /* Returns false if memory runs out. */
 static bool changes_find(struct config_changes *changes) {
     const doorman_template **last = templates_sort(&changes->last);
@@ -238,6 +252,7 @@ static bool changes_find(struct config_changes *changes) {
     if (found) {
         changes_merge(changes, last, now, places);
         changes->reordered = places_are_reordered(places, changes->last.template_count);
+        changes_count_removed(changes, places);
     }
     free(places);
     free((void *)now);
@@ -418,6 +433,18 @@ static void config_log_limits(const struct service *service, struct config_chang
     server_log(service->settings, LEVEL_INFO, "more limits have changed", "limits", more, LOG_END);
 }
 
+/* Warns that templates are gone. A template that was renamed by mistake looks like this. */
+static void config_log_removed(const struct service *service, struct config_changes *changes) {
+    char counters[24];
+    const char *templates = name_list_end(&changes->removed);
+    snprintf(counters, sizeof counters, "%zu", changes->removed_counters);
+    if (!templates) return;
+    server_log(service->settings, LEVEL_WARNING,
+               "templates were removed or renamed: only another template that matches limits their "
+               "resources now, and their counters are dropped",
+               "templates", templates, "counters", counters, LOG_END);
+}
+
 static void config_log_changes(const struct service *service, const doorman_config *last,
                                const size_t *counters) {
     struct config_changes changes = {.counters = counters};
@@ -438,6 +465,7 @@ static void config_log_changes(const struct service *service, const doorman_conf
                pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1], pairs[2][0], pairs[2][1],
                pairs[3][0], pairs[3][1], pairs[4][0], pairs[4][1], pairs[5][0], pairs[5][1],
                LOG_END);
+    config_log_removed(service, &changes);
     config_log_limits(service, &changes);
 }
 

@@ -66,6 +66,19 @@ is_accepted() { # a compiler, the lines
     compile_c "$compiler" c11 -c "$own/program.c" -o /dev/null
 }
 
+# The sizes in README.md are those of gcc on x86-64. Another version of gcc may need a tenth more.
+size_is_documented() { # a compiler, a text of the row of README.md, the flags
+    [ "$($1 -dumpmachine)" = x86_64-linux-gnu ] || return 0
+    $1 --version | grep -q 'Free Software Foundation' || return 0
+    row="/tests.compile.bucket.c/,/only prints a line/s/^| .*$2.*| \([0-9,]*\) |\$/\1/p"
+    documented=$(sed -n "$row" README.md | tr -d ,)
+    compile_c "$1" c11 -O2 -s -DDOORMAN_IMPLEMENTATION $3 tests/compile/bucket.c -o "$own/bucket" ||
+        return 1
+    bytes=$(wc -c <"$own/bucket")
+    echo "README.md says ${documented:-nothing}, and the program has $bytes bytes"
+    [ "$bytes" -le $((documented * 11 / 10)) ] && [ "$bytes" -ge $((documented * 9 / 10)) ]
+}
+
 # In C++ the implementation is one error, and it says what to do.
 is_one_error() { # a compiler of C++
     printf '#define DOORMAN_IMPLEMENTATION\n#include "doorman.h"\n' >"$own/program.cpp"
@@ -257,6 +270,10 @@ programs() { # a compiler of C and one of C++
     echo "works_in_c '$1'"
     echo "works_in_cxx '$1' '$2'"
     echo "is_one_error '$2'"
+    echo "size_is_documented '$1' none ''"
+    echo "size_is_documented '$1' gc-sections \
+        '-ffunction-sections -fdata-sections -Wl,--gc-sections'"
+    echo "size_is_documented '$1' DOORMAN_STATIC -DDOORMAN_STATIC"
     for standard in c++11 c++20; do
         echo "compile_cxx '$2' $standard -Wall -Wextra -c tests/compile/options.cpp -o /dev/null"
     done

@@ -72,8 +72,10 @@ get bob "db/order lines" 1e3  # a resource of its own
 show
 END
     check 'get prints what a client has' prints 'alice has 70 of db/orders, and wants 70'
-    check 'a quoted text is one word' prints 'bob has 100 of db/order lines, and wants 1000'
-    check 'show lists the leases' prints_times 2 '[ab].* [0-9.]* s'
+    check 'a quoted text is one word' \
+        prints 'bob has 100 of db/order lines, and wants 1000 (SHARE)'
+    check 'show lists the leases' prints_times 2 '[ab].* [0-9.]* s\( SHARE\)*'
+    check 'show says why a lease is less than the wants' prints 'bob .* 1000 100 [0-9.]* s SHARE'
     check 'there was no error in the leases' has_no_error
 
     # On a busy machine it can take longer until all clients have received a change.

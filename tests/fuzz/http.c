@@ -116,7 +116,7 @@ static void reserve_output(size_t more) {
     wire.output.text = text;
 }
 
-/* Ends the delay of a response. */
+/* Ends the delay of a response, or the sleep before the stream is freed. */
 static void end_delay(struct http_connection *connection) {
     connection->deadline = doorman_clock();
     wire.waits = false;
@@ -290,8 +290,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         must(wire.waits);
         if (service->http->queue && (!(data[0] & 8) || i % 2)) {
             make_response(service->http);
-        } else if (connection->state == CONNECTION_DELAYED &&
-                   (wire.sleeps || !wire.input.bytes || i % 4 == 0)) {
+        } else if (connection->state == CONNECTION_CLOSING ||
+                   (connection->state == CONNECTION_DELAYED &&
+                    (wire.sleeps || !wire.input.bytes || i % 4 == 0))) {
             end_delay(connection);
         } else {
             move_bytes(sizes[data[0] & 3]);

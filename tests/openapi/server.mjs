@@ -20,10 +20,11 @@ const TIMEOUT = 60; // seconds
 
 // These responses need a second process that is master, a lack of memory, a server that stops at
 // this moment, or many requests at the same moment. These fields need an etcd, a dead etcd or
-// parent, a lost mastership, or two processes with one id. Other tests have them.
+// parent, a silent child, a lost mastership, or two processes with one id. Other tests have them.
 const UNSEEN =
   /^(post .* (307|500|503)|get (?!.readyz).* (500|503)|get .readyz 500|get .v1.allow 307)$/;
 const FIELDS_UNSEEN = [
+  'ChildStatus.lease_ends_in',
   ...['ClientLeases', 'ResourceLeases'].flatMap(
     (name) => ['etcd_failure', 'last_loss', 'no_master'].map((field) => `${name}.${field}`)),
   ...['ClientLeases', 'ResourceLeases', 'Status'].flatMap(

@@ -407,11 +407,9 @@ mutant client-wait 'P3: a caller waits for the whole wait, beyond its timeout' \
     'doorman_time end = doorman__earlier(ready, call->deadline);' \
     'doorman_time end = ready;' --permits
 mutant client-twice 'R2: the response to an earlier message counts' \
-    'const doorman_response *response, doorman_time now) {
-    doorman_upstream *upstream = &client->upstream;' \
-    'const doorman_response *response, doorman_time now) {
-    doorman_upstream *upstream = &client->upstream;
-    if (sequence < upstream->sequence) sequence = upstream->sequence;' --permits
+    '(doorman_permit_client, upstream, upstream); now = doorman__upstream_now(upstream, now); if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return DOORMAN_STALE;' \
+    '(doorman_permit_client, upstream, upstream); now = doorman__upstream_now(upstream, now); if (upstream->state != DOORMAN__REQUESTED || sequence > upstream->sequence) return DOORMAN_STALE;' \
+    --permits
 mutant client-silent 'P25: with the kill switch, no copy is sent' \
     'if (!copy || !doorman__permit_client_reserve(client, hold != NULL)) {' \
     'if (1) {' --permits

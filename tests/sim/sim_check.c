@@ -281,6 +281,22 @@ static void check_lease(sim_world *world, const sim_resource_state *state,
     }
 }
 
+/* S14: a lease below the wants has a reason, and any other lease has none. */
+static void check_reason(sim_world *world, const doorman_capacity_request *request_item,
+                         const doorman_capacity_response *response_item, const char *holder) {
+    double has = response_item->gets.capacity, wants = 0;
+    for (size_t i = 0; i < request_item->wants_count; i++) {
+        wants += response_item->whole ? ceil(request_item->wants[i].wants)
+                                      : request_item->wants[i].wants;
+    }
+    bool is_near = fabs(has - 0.999 * wants) < 1e-9; /* rounding decides */
+    bool is_less = has < 0.999 * wants;
+    if (is_near || is_less == (response_item->gets.reason != 0)) return;
+    sim_fail(world, "%s gets %.9g of %s and wants %.9g, with the reason \"%s\"", holder, has,
+             request_item->resource_id, wants,
+             doorman_lease_reason_name(response_item->gets.reason));
+}
+
 /* R5: checks that no lease grows while the leases do not fit into the capacity, and notes the
  * lease.
  *   known   what a master that learns has noted for the holder, even if it wants less (R6) */
@@ -326,6 +342,7 @@ static void check_answer(sim_world *world, sim_process *process,
         sim_fail(world, "%s is granted %.17g of %s, which is in whole units", holder,
                  lease->capacity, request_item->resource_id);
     }
+    check_reason(world, request_item, response_item, holder);
     bool learns = known && divides_capacity(&state.resource.settings->algorithm) &&
                   local < state.resource.learned_at;
     check_growth(world, process, known ? &state : NULL, response_item, holder,

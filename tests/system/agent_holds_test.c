@@ -198,6 +198,110 @@ static void a_release_ends_a_call_that_waits(void **state) {
     server_stop(&server);
 }
 
+/* A thread that asks for units with a number that was taken before it began. */
+struct job {
+    doorman_agent *agent;
+    uint64_t number;
+    doorman_status status;
+    doorman_acquired out;
+    pthread_t thread;
+};
+
+static void *job_main(void *context) {
+    struct job *job = (struct job *)context;
+    const doorman_time max_wait = LONG_TIME, timeout = LONG_TIME;
+    const doorman_permit_item item = {.resource_id = "slots", .cost = 2};
+    const doorman_permit_request request = {
+        .items = &item, .item_count = 1, .max_wait = max_wait, .request_id = job->number};
+    job->status = doorman_agent_acquire(job->agent, &request, timeout, &job->out, NULL);
+    return NULL;
+}
+
+static struct job job_of(doorman_agent *agent) {
+    struct job job = {.agent = agent};
+    assert_int_equal(doorman_agent_new_hold(agent, &job.number), DOORMAN_OK);
+    return job;
+}
+
+static void job_start(struct job *job) {
+    assert_int_equal(pthread_create(&job->thread, NULL, job_main, job), 0);
+}
+
+static void job_join(struct job *job, bool granted) {
+    assert_int_equal(pthread_join(job->thread, NULL), 0);
+    assert_int_equal(job->status, DOORMAN_OK);
+    assert_int_equal(job->out.granted, granted);
+    if (granted) {
+        assert_true(job->out.hold == job->number);
+    } else {
+        assert_int_equal(job->out.decided_by, DOORMAN_BY_CALLER);
+    }
+}
+
+/* This thread cancels the permit of another thread, before it is asked for, while it waits in the
+ * queue, and after the grant. No variable is shared while one of them writes it. */
+static void another_thread_cancels_a_permit_by_its_number(void **state) {
+    (void)state;
+    struct server server = server_start(config, NULL);
+    doorman_agent *agent = start(server.url);
+    uint64_t first = hold_units(agent, "slots", 1, 0);
+    assert_true(first > 0);
+
+    struct job early = job_of(agent);
+    release(agent, early.number);
+    job_start(&early);
+    job_join(&early, false);
+
+    struct job waiting = job_of(agent);
+    doorman_agent_info info = {.connected = false};
+    assert_int_equal(doorman_agent_read_info(agent, &info), DOORMAN_OK);
+    uint64_t messages = info.permits.messages;
+    job_start(&waiting);
+    EVENTUALLY(doorman_agent_read_info(agent, &info) == DOORMAN_OK &&
+               info.permits.messages > messages);
+    assert_false(read_hold(agent, waiting.number).gone);
+    release(agent, waiting.number);
+    job_join(&waiting, false);
+
+    struct job late = job_of(agent);
+    release(agent, first);
+    job_start(&late);
+    job_join(&late, true);
+    assert_float_equal(read_hold(agent, late.number).units[0], 2, 0);
+    release(agent, late.number);
+    assert_true(read_hold(agent, late.number).gone);
+    uint64_t both = hold_units(agent, "slots", 2, LONG_TIME); /* nothing has leaked */
+    assert_true(both > 0);
+    release(agent, both);
+    stop(agent);
+    server_stop(&server);
+}
+
+/* The release comes at any moment. Whatever the permit got, its units come back. */
+static void a_release_by_number_may_come_at_any_moment(void **state) {
+    (void)state;
+    struct server server = server_start(config, NULL);
+    doorman_agent *agent = start(server.url);
+    for (int i = 0; i < 100; i++) {
+        struct job job = job_of(agent);
+        job_start(&job);
+        for (int spin = 0; spin < i % 10; spin++) (void)read_hold(agent, job.number);
+        if (i % 5 == 0) sleep_ms(1);
+        release(agent, job.number);
+        assert_int_equal(pthread_join(job.thread, NULL), 0);
+        assert_int_equal(job.status, DOORMAN_OK);
+        if (!job.out.granted) assert_int_equal(job.out.decided_by, DOORMAN_BY_CALLER);
+        assert_true(read_hold(agent, job.number).gone);
+    }
+    uint64_t both = hold_units(agent, "slots", 2, LONG_TIME);
+    assert_true(both > 0);
+    release(agent, both);
+    doorman_agent_info info = {.connected = false};
+    EVENTUALLY(doorman_agent_read_info(agent, &info) == DOORMAN_OK && info.permits.hold_count == 0);
+    stop(agent);
+    server_stop(&server);
+}
+
 static void units_move_to_another_agent(void **state) {
     (void)state;
     struct server server = server_start(config, NULL);
@@ -366,6 +470,8 @@ int main(int argc, char **argv) {
         TEST(a_hold_is_renewed_until_it_is_released),
         TEST(a_thread_waits_in_the_queue_and_delays_no_other_permit),
         TEST(a_release_ends_a_call_that_waits),
+        TEST(another_thread_cancels_a_permit_by_its_number),
+        TEST(a_release_by_number_may_come_at_any_moment),
         TEST(units_move_to_another_agent),
         TEST(an_application_is_told_that_its_hold_has_ended),
         TEST(a_hold_outlives_its_server),

@@ -282,7 +282,7 @@ static void wrong_permits_are_refused(void **state) {
     doorman_error error = {""};
     assert_int_equal(doorman_agent_acquire(agent, &request, DOORMAN_SECOND, &acquired, &error),
                      DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "item[0].cost: must be a finite number from 0 to 1e15");
+    assert_string_equal(error.text, "items[0].cost: must be a finite number from 0 to 1e15");
     assert_int_equal(doorman_agent_report(agent, "", "ann", 1, &error), DOORMAN_INVALID_ARGUMENT);
     doorman_agent_stop(agent);
 }
@@ -615,6 +615,53 @@ static void a_waiting_thread_may_be_cancelled(void **state) {
     server_stop(&server);
 }
 
+/* The application is told of the first decision, and is slow. */
+struct slow_receiver {
+    bool called, goes_on; /* atomic */
+};
+
+static void slow_on_decided(void *context, doorman_status status,
+                            const doorman_acquired *acquired) {
+    struct slow_receiver *receiver = (struct slow_receiver *)context;
+    assert_int_equal(status, DOORMAN_UNAVAILABLE);
+    assert_null(acquired);
+    __atomic_store_n(&receiver->called, true, __ATOMIC_SEQ_CST);
+    EVENTUALLY(__atomic_load_n(&receiver->goes_on, __ATOMIC_SEQ_CST));
+}
+
+/* The timeout of the second call ends after its decision was made, and before it is told. A thread
+ * that is cancelled then returns with the decision, and does not block the thread of the
+ * permits. */
+static void a_thread_is_not_cancelled_while_its_decision_is_told(void **state) {
+    (void)state;
+    fake silent;
+    fake_start(&silent, NULL, false);
+    doorman_agent *agent = start(silent.url);
+    const doorman_permit_item item = {.resource_id = "free", .key = "ann", .cost = 1};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    struct slow_receiver receiver = {.called = false};
+    const worker one = {
+        .agent = agent, .resource_id = "free", .times = 1, .timeout = DOORMAN_SECOND};
+    worker waiter;
+    void *result = NULL;
+    assert_int_equal(
+        doorman_agent_acquire_async(agent, &request, LONG_TIME, slow_on_decided, &receiver, NULL),
+        DOORMAN_OK);
+    workers_start(&waiter, 1, &one);
+    EVENTUALLY(info_of(agent).waiting_count == 2);
+    const doorman_time end = doorman_clock() + DOORMAN_SECOND;
+    assert_int_equal(doorman_agent_shutdown(agent), DOORMAN_OK);
+    EVENTUALLY(__atomic_load_n(&receiver.called, __ATOMIC_SEQ_CST));
+    EVENTUALLY(doorman_clock() > end + DOORMAN_SECOND / 10);
+    assert_int_equal(pthread_cancel(waiter.thread), 0);
+    __atomic_store_n(&receiver.goes_on, true, __ATOMIC_SEQ_CST);
+    assert_int_equal(pthread_join(waiter.thread, &result), 0);
+    assert_null(result);
+    assert_int_equal(waiter.last, DOORMAN_UNAVAILABLE);
+    doorman_agent_stop(agent);
+    fake_stop(&silent);
+}
+
 static void the_kill_switch_ends_waits_and_grants(void **state) {
     (void)state;
     struct server server = serve();
@@ -712,6 +759,7 @@ int main(void) {
         TEST(shutdown_ends_all_calls),
         TEST(stop_waits_for_the_threads_that_still_wait),
         TEST(a_waiting_thread_may_be_cancelled),
+        TEST(a_thread_is_not_cancelled_while_its_decision_is_told),
         TEST(the_kill_switch_ends_waits_and_grants),
         TEST(a_child_process_cannot_acquire),
         TEST(a_call_within_on_change_would_wait_for_itself),

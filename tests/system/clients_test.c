@@ -250,7 +250,7 @@ static int leaf_await_master(const struct leaf *leaf) {
     for (int waited = 0; waited < WAIT_MS && master < 0; waited += 50) {
         for (int i = 0; i < leaf->member_count && master < 0; i++) {
             if (!leaf->members[i].server.process->pid) continue;
-            char *response = get(&leaf->members[i], "/readyz?master=1", "");
+            char *response = get(&leaf->members[i], "/readyz?master=1", HOST);
             if (code_of(response) == 200) master = i;
             free(response);
         }

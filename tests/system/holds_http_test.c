@@ -207,7 +207,7 @@ static void a_lost_mastership_answers_those_who_wait(void **state) {
     for (int waited = 0; code != 200; waited += 50) {
         assert_true(waited < TIMEOUT_MS);
         if (waited) sleep_ms(50);
-        char *response = get(&fixture, "/readyz?master=1", "");
+        char *response = get(&fixture, "/readyz?master=1", HOST);
         code = code_of(response);
         free(response);
     }
@@ -273,7 +273,7 @@ static void people_see_who_holds_and_who_waits(void **state) {
     assert_true(metric(&fixture, "doorman_permits_queued{template=\"slots\",limit=\"slots\"}") ==
                 1);
     expect(&fixture, "/limits", HOST, 200, "<td data-name='waiting'>1</td>");
-    expect(&fixture, "/v1/limits", HOST, 200, "\"evicted\":0,\"waiting\":1}");
+    expect(&fixture, "/v1/limits", HOST, 200, "\"bans_evicted\":0,\"waiting\":1}");
     cJSON_Delete(tree);
     free(response);
     close(fd);

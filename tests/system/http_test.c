@@ -5,6 +5,7 @@
 #include "http.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/stat.h>
 
 /* ---- the status page ------------------------------------------------------------------------ */
@@ -800,6 +801,40 @@ static void idle_connections_are_closed_when_others_need_them(void **state) {
     server_stop(&fixture.server);
 }
 
+static int64_t clock_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* V5: a peer may leave at the moment at which the server ends its connection, here 2 s after a
+ * malformed request. The peers leave within 1 ms of that moment, so that some of them meet it. With
+ * nng 1.5.2 the process was aborted, if its stream was freed while nng ended the timeout. */
+static void a_peer_that_leaves_at_a_timeout_stops_nothing(void **state) {
+    (void)state;
+    enum { PEERS = 100, ROUNDS = 3, STEP = 20000 };
+    static const char request[] = "GET /a b HTTP/1.1\r\n" HOST "\r\n";
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        int peers[PEERS];
+        int64_t leaves_at[PEERS];
+        for (int i = 0; i < PEERS; i++) {
+            char response[1024] = "";
+            peers[i] = raw_connect(&fixture.http);
+            raw_send(peers[i], request, strlen(request));
+            assert_true(recv(peers[i], response, sizeof response - 1, 0) > 0);
+            assert_int_equal(code_of(response), 400);
+            leaves_at[i] = clock_ns() + 2000000000 + (i - PEERS / 2) * STEP;
+        }
+        for (int i = 0; i < PEERS; i++) {
+            while (clock_ns() < leaves_at[i]) sched_yield();
+            close(peers[i]);
+        }
+    }
+    expect(&fixture, "/healthz", HOST, 200, "ok");
+    server_stop(&fixture.server);
+}
+
 /* V5: a body of exactly 4 MiB is allowed. A body of 4 MiB and one byte is refused, and so are very
  * long paths and heads. */
 static void too_long_requests_are_refused_and_freed(void **state) {
@@ -986,6 +1021,7 @@ int main(int argc, char **argv) {
         TEST(a_changed_file_is_loaded_after_any_kind_of_change),
         TEST(an_invalid_changed_file_is_shown_and_the_last_configuration_stays),
         TEST(idle_connections_are_closed_when_others_need_them),
+        TEST(a_peer_that_leaves_at_a_timeout_stops_nothing),
         TEST(a_connection_closes_after_peers_over_nng_have_vanished),
         TEST(too_long_requests_are_refused_and_freed),
         TEST(requests_with_random_faults_do_not_affect_others),

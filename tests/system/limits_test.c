@@ -146,6 +146,10 @@ static void the_most_frequent_keys_of_a_limit_are_listed(void **state) {
     expect(&fixture, "/limits", HOST, 200, "per-&lt;user&gt;");
     expect(&fixture, "/limits?template=login/*&limit=per-%3Cuser%3E", HOST, 200,
            "<a href=\"/keys?resource=login/web&amp;key=bob\">bob</a>");
+    expect(&fixture, "/limits?template=login/*&limit=per-%3Cuser%3E", HOST, 200,
+           "granted most often lately");
+    expect(&fixture, "/limits?template=login/*&limit=per-%3Cuser%3E", HOST, 200,
+           "those of the last minutes: they are halved each full minute");
     expect(&fixture, "/limits?template=login/*&limit=none", HOST, 404, "no such limit");
     expect(&fixture, "/v1/limits?limit=none", HOST, 404, "no limit with this template and name");
     server_stop(&fixture.server);

@@ -174,7 +174,7 @@ static struct fixture member_start(const struct etcd *etcd, const char *ttl) {
 static void await_code(const struct fixture *fixture, const char *path, int code) {
     int got = 0;
     for (int waited = 0; waited < TIMEOUT_MS && got != code; waited += 50) {
-        char *response = get(fixture, path, "");
+        char *response = get(fixture, path, HOST);
         got = code_of(response);
         free(response);
         if (got != code) sleep_ms(50);
@@ -187,7 +187,7 @@ static int await_master(const struct fixture members[MEMBERS]) {
     int master = -1;
     for (int waited = 0; waited < TIMEOUT_MS && master < 0; waited += 50) {
         for (int i = 0; i < MEMBERS && master < 0; i++) {
-            char *response = get(&members[i], "/readyz?master=1", "");
+            char *response = get(&members[i], "/readyz?master=1", HOST);
             if (code_of(response) == 200) master = i;
             free(response);
         }

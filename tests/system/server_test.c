@@ -844,6 +844,8 @@ static void an_invalid_address_or_name_is_a_usage_error(void **state) {
         {"--advertise", "doorman.example:15000"},
         {"--advertise", "tcp://0.0.0.0:15000"},
         {"--advertise", "tcp://[::]:15000"},
+        {"--advertise", "tcp://doorman.example:70000"},
+        {"--advertise", "tcp4://doorman.example:0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct process *process = process_new();

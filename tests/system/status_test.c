@@ -26,6 +26,36 @@ static cJSON *read_status(const struct fixture *fixture, const char *query) {
     return tree;
 }
 
+/* S14: the page, the search and the status say why a lease is less than its holder wants. A holder
+ * that has all its wants has no reason. */
+static void a_lease_below_the_wants_is_shown_with_its_reason(void **state) {
+    (void)state;
+    struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
+    request_for(&fixture, 1, "100");
+    request_for(&fixture, 2, "50");
+    cJSON *tree = read_status(&fixture, "resource=db&filter=c001");
+    assert_null(find(tree, "leases[0].reason"));
+    assert_null(find(tree, "resource.lease_reason")); /* a root has no lease of its own */
+    cJSON_Delete(tree);
+    tree = read_status(&fixture, "resource=db&filter=c002");
+    assert_string_equal(text(tree, "leases[0].reason"), "RESERVED");
+    assert_true(number(tree, "leases[0].has") == 0);
+    cJSON_Delete(tree);
+    tree = read_status(&fixture, "client=c002");
+    assert_string_equal(text(tree, "leases[0].reason"), "RESERVED");
+    cJSON_Delete(tree);
+    expect(&fixture, "/resources?resource=db&filter=c002", HOST, 200,
+           "data-name=reason><span title='the share of the holder is larger");
+    expect(&fixture, "/resources?resource=db&filter=c002", HOST, 200, "'>RESERVED</span></td>");
+    expect(&fixture, "/resources?resource=db&filter=c001", HOST, 200, "data-name=reason></td>");
+    expect(&fixture, "/clients?client=c002", HOST, 200, "'>RESERVED</span></td>");
+    char *page = get(&fixture, "/resources?resource=db&sort=reason", HOST);
+    const char *first = strstr(page, "<td>c002</td>"), *second = strstr(page, "<td>c001</td>");
+    assert_true(first && second && first < second);
+    free(page);
+    server_stop(&fixture.server);
+}
+
 enum { CLIENTS = 250 };
 
 /* The leases that a program has read from several pages. */
@@ -285,6 +315,8 @@ static void a_leaf_whose_lease_shrinks(const char *handover, double overshoot) {
     assert_true(metric(&leaf, "doorman_resource_overshoot{resource=\"db\"}") == overshoot);
     snprintf(expected, sizeof expected, "\"overshoot\":%g,", overshoot);
     expect(&leaf, "/v1/status", HOST, 200, expected);
+    expect(&leaf, "/v1/status", HOST, 200, ",\"lease_reason\":\"SHARE\"}"); /* S14 */
+    expect(&leaf, "/resources?resource=db", HOST, 200, ", less than it wants: <span title='");
     char *page = get(&leaf, "/", HOST);
     bool marked = strstr(page, "'>over its capacity</span></span>") != NULL;
     assert_int_equal(marked, overshoot > 0);
@@ -304,6 +336,7 @@ static void a_leaf_reports_what_it_granted_beyond_what_it_may_have(void **state)
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(the_leases_of_a_resource_are_listed_in_pages),
+        TEST(a_lease_below_the_wants_is_shown_with_its_reason),
         TEST(a_page_that_has_all_leases_is_the_last),
         TEST(a_position_of_another_process_is_refused),
         TEST(a_process_that_is_not_master_has_no_leases),

@@ -314,9 +314,7 @@ static void a_refused_peer_is_logged(void **state) {
     for (int i = 0; i < 3; i++) free(exchange(&fixture, "GET /healthz HTTP/1.1\r\n" HOST "\r\n"));
     process_await(
         server,
-        "refuses this certificate, or has one that has expired or that --tls-ca has not signed\" "
-        "count=1 peer=127.0.0.1:",
-        1);
+        "plain HTTP, or a certificate that was refused or is expired\" count=1 peer=127.0.0.1:", 1);
     expect_https(&fixture, files->folder, files->folder, true);
     server_stop(&fixture.server);
 }

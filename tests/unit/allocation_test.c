@@ -1119,6 +1119,31 @@ static doorman_status acquire_hold_by_permit_client(fixture *s) {
     return status;
 }
 
+static doorman_status new_hold_of_permit_client(fixture *s) {
+    client_hold = 0;
+    doorman_status status = doorman_permit_client_new_hold(s->permit_client, &client_hold);
+    assert_int_equal(client_hold != 0, status == DOORMAN_OK);
+    return status;
+}
+
+static void prepare_number(fixture *s) {
+    prepare_permit_client(s);
+    assert_int_equal(new_hold_of_permit_client(s), DOORMAN_OK);
+}
+
+/* After an error the number has no permit yet. */
+static doorman_status acquire_number_by_permit_client(fixture *s) {
+    doorman_permit_request request = one_request;
+    request.request_id = client_hold;
+    doorman_status status =
+        doorman_permit_client_acquire(s->permit_client, &request, SECOND, NULL, NULL, s->now);
+    check_permit_client(s, status);
+    doorman_permit_client_info info;
+    doorman_permit_client_read(s->permit_client, &info);
+    assert_int_equal(info.hold_count, 1);
+    return status;
+}
+
 /* Makes a client with a hold of one unit. */
 static void prepare_client_hold(fixture *s) {
     const doorman_permit_grant grant = {.granted = 1};
@@ -1199,6 +1224,13 @@ static doorman_status call_holds_of_agent(fixture *s, bool seizes) {
 static doorman_status seize_by_agent(fixture *s) { return call_holds_of_agent(s, true); }
 
 static doorman_status transfer_by_agent(fixture *s) { return call_holds_of_agent(s, false); }
+
+static doorman_status new_hold_of_agent(fixture *s) {
+    uint64_t number = 0;
+    doorman_status status = doorman_agent_new_hold(s->agent, &number);
+    assert_int_equal(number != 0, status == DOORMAN_OK);
+    return status;
+}
 
 /* The agent has no server, so its fallback decides. */
 static doorman_status acquire_by_agent(fixture *s) {
@@ -1315,6 +1347,10 @@ static const test_case test_cases[] = {
      report_by_permit_client, 5},
     {"doorman_permit_client_acquire", "no hold is asked for", prepare_permit_client,
      acquire_hold_by_permit_client, 9},
+    {"doorman_permit_client_new_hold", "no number is given out", prepare_permit_client,
+     new_hold_of_permit_client, 1},
+    {"doorman_permit_client_acquire", "a number has no permit", prepare_number,
+     acquire_number_by_permit_client, 8},
     {"doorman_permit_client_transfer", "nothing is transferred", prepare_client_hold,
      transfer_by_permit_client, 2},
     {"doorman_permit_client_seize", "nothing is seized", prepare_permit_client,
@@ -1322,6 +1358,7 @@ static const test_case test_cases[] = {
     {"doorman_permit_client_add_lane", "there is no new lane", prepare_permit_client,
      add_lane_to_permit_client, 2},
     {"doorman_agent_acquire", "nobody waits for a permit", prepare_agent, acquire_by_agent, 6},
+    {"doorman_agent_new_hold", "no number is given out", prepare_agent, new_hold_of_agent, 1},
     {"doorman_agent_acquire_async", "no permit is asked", prepare_agent, acquire_async_by_agent, 6},
     {"doorman_agent_seize", "nobody waits for a hold", prepare_agent, seize_by_agent, 5},
     {"doorman_agent_transfer", "nobody waits for a transfer", prepare_agent, transfer_by_agent, 5},

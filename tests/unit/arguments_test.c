@@ -1,5 +1,6 @@
 /* Arguments that must not be NULL, for every public function. The last test compares the functions
- * that this file calls with those that doorman.h declares. */
+ * that this file calls with those that doorman.h declares. The errors of all calls name arguments
+ * and fields as their caller knows them (C10). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -329,8 +330,8 @@ static void decisions_refuse_null(void **state) {
     NAMED("permits: ", doorman_permits_acquire(NULL, &permit_request, &permit, &error, 0, 0));
     NAMED("request: ", doorman_permits_acquire(permits, NULL, &permit, &error, 0, 0));
     NAMED("out: ", doorman_permits_acquire(permits, &permit_request, NULL, &error, 0, 0));
-    NAMED("item: ", doorman_permits_acquire(permits, &no_items, &permit, &error, 0, 0));
-    NAMED("item[0].resource_id: ",
+    NAMED("items: ", doorman_permits_acquire(permits, &no_items, &permit, &error, 0, 0));
+    NAMED("items[0].resource_id: ",
           doorman_permits_acquire(permits, &no_resource, &permit, &error, 0, 0));
     NAMED("permits: ", doorman_permits_report(NULL, "db", "", 1, &charged, &error, 0, 0));
     NAMED("resource_id: ", doorman_permits_report(permits, NULL, "", 1, &charged, &error, 0, 0));
@@ -504,6 +505,7 @@ static void a_permit_client_refuses_null(void **state) {
     doorman_acquired acquired;
     doorman_held held;
     doorman_permit_client_info info;
+    uint64_t number;
     void *context;
     const doorman_permit_request no_items = {.item_count = 1};
     NAMED("out: ", doorman_permit_client_create(NULL, &client_options, &error, 0));
@@ -514,12 +516,14 @@ static void a_permit_client_refuses_null(void **state) {
     REFUSED(doorman_permit_client_add_lane(client, NULL));
     NAMED("client: ", doorman_permit_client_acquire(NULL, &permit_request, 1, NULL, &error, 0));
     NAMED("request: ", doorman_permit_client_acquire(client, NULL, 1, NULL, &error, 0));
-    NAMED("item: ", doorman_permit_client_acquire(client, &no_items, 1, NULL, &error, 0));
+    NAMED("items: ", doorman_permit_client_acquire(client, &no_items, 1, NULL, &error, 0));
     NAMED("client: ", doorman_permit_client_report(NULL, "db", NULL, 1, &error, 0));
     NAMED("resource_id: ", doorman_permit_client_report(client, NULL, NULL, 1, &error, 0));
     assert_false(doorman_permit_client_next(NULL, &context, &acquired, 0));
     assert_false(doorman_permit_client_next(client, NULL, &acquired, 0));
     assert_false(doorman_permit_client_next(client, &context, NULL, 0));
+    REFUSED(doorman_permit_client_new_hold(NULL, &number));
+    REFUSED(doorman_permit_client_new_hold(client, NULL));
     NAMED("client: ", doorman_permit_client_release(NULL, &hold_request, &error, 0));
     NAMED("request: ", doorman_permit_client_release(client, NULL, &error, 0));
     NAMED("client: ", doorman_permit_client_transfer(NULL, &hold_request, 1, NULL, &error, 0));
@@ -598,6 +602,7 @@ static void an_agent_refuses_null(void **state) {
     doorman_agent_info info;
     doorman_acquired out;
     doorman_held held;
+    uint64_t number;
     NAMED("out: ", doorman_agent_start(NULL, &client_options, &error));
     NAMED("options: ", doorman_agent_start(&agent, NULL, &error));
     assert_int_equal(doorman_agent_start(&agent, &client_options, NULL), DOORMAN_OK);
@@ -612,6 +617,8 @@ static void an_agent_refuses_null(void **state) {
     NAMED("request: ", doorman_agent_acquire_async(agent, NULL, 1, on_decided, NULL, &error));
     NAMED("on_decided: ",
           doorman_agent_acquire_async(agent, &permit_request, 1, NULL, NULL, &error));
+    REFUSED(doorman_agent_new_hold(NULL, &number));
+    REFUSED(doorman_agent_new_hold(agent, NULL));
     REFUSED(doorman_agent_release(NULL, 1));
     assert_int_equal(doorman_agent_release(agent, 0), DOORMAN_OK);
     NAMED("agent: ", doorman_agent_release_part(NULL, &hold_request, &error));
@@ -683,6 +690,322 @@ static void a_transport_refuses_null(void **state) {
     doorman_client_destroy(client);
 }
 
+/* ---- names in errors (C10) ------------------------------------------------------------------- */
+
+/* The text of the error is `text`, or `text` is its beginning if it ends with a space. */
+static void check_text(int line, const doorman_error *error, const char *text) {
+    size_t bytes = strlen(text);
+    bool begins = strncmp(error->text, text, bytes) == 0;
+    if (!begins || (text[bytes - 1] != ' ' && error->text[bytes]))
+        fail_msg("line %d: \"%s\" is not \"%s\"", line, error->text, text);
+}
+
+/* A call is refused with this text. */
+#define TEXT(expected, call)                                                                       \
+    do {                                                                                           \
+        doorman_error error = {""};                                                                \
+        assert_true((call) != DOORMAN_OK);                                                         \
+        check_text(__LINE__, &error, expected);                                                    \
+    } while (0)
+
+static void errors_of_permits_have_the_names_of_c(void **state) {
+    (void)state;
+    doorman_config *config = config_create();
+    doorman_permits *permits = NULL;
+    const doorman_permits_options options = {.config = config, .seed = {1, 2}, .item_max = 2};
+    assert_int_equal(doorman_permits_create(&permits, &options, NULL, 0, 0), DOORMAN_OK);
+    const doorman_permit_item bad[3] = {
+        item, {.resource_id = "db", .key = "\xff", .cost = 1}, item};
+    const doorman_permit_request none = {.item_count = 0};
+    const doorman_permit_request second = {.items = bad, .item_count = 2};
+    const doorman_permit_request many = {.items = bad, .item_count = 3};
+    const double amounts[] = {-1};
+    const doorman_hold_item nameless = {.resource_id = ""};
+    const doorman_hold_request amount = {
+        .client_id = "c", .id = 1, .request_id = 1, .amounts = amounts, .amount_count = 1};
+    const doorman_hold_request items = {
+        .client_id = "c", .id = 1, .items = &nameless, .item_count = 1};
+    doorman_permit permit;
+    doorman_hold hold;
+    double charged = 0;
+    size_t count = 0;
+    TEXT("items: must be a list of items",
+         doorman_permits_acquire(permits, &none, &permit, &error, 0, 0));
+    TEXT("items[1].key: must be 0 to 256 bytes of UTF-8",
+         doorman_permits_acquire(permits, &second, &permit, &error, 0, 0));
+    TEXT("items: at most 2, not 3", doorman_permits_acquire(permits, &many, &permit, &error, 0, 0));
+    TEXT("resource_id: must be 1 to 256 bytes ",
+         doorman_permits_report(permits, "", NULL, 1, &charged, &error, 0, 0));
+    TEXT("key: must be 0 to 256 bytes of UTF-8",
+         doorman_permits_report(permits, "db", "\xff", 1, &charged, &error, 0, 0));
+    TEXT("key: must be 0 to 256 bytes of UTF-8",
+         doorman_permits_inspect(permits, "db", "\xff", &permit, &error, 0, 0));
+    TEXT("key: must be 0 to 256 bytes of UTF-8",
+         doorman_permits_reset(permits, "db", "\xff", NULL, &count, &error));
+    TEXT("key: must be 0 to 256 bytes of UTF-8",
+         doorman_permits_ban(permits, "db", "\xff", 1, &error, 0, 0));
+    TEXT("amounts[0]: must be ", doorman_permits_release(permits,
+                                                         &(doorman_hold_request){.client_id = "c",
+                                                                                 .id = 1,
+                                                                                 .amounts = amounts,
+                                                                                 .amount_count = 1},
+                                                         &hold, &error, 0, 0));
+    TEXT("amounts[0]: must be ", doorman_permits_transfer(permits, &amount, &hold, &error, 0, 0));
+    TEXT("items[0].resource_id: must be 1 to 256 bytes ",
+         doorman_permits_renew(permits, &items, &hold, &error, 0, 0));
+    doorman_permits_destroy(permits);
+    doorman_config_destroy(config);
+}
+
+static void errors_of_permit_clients_have_the_names_of_c(void **state) {
+    (void)state;
+    doorman_permit_client *client = NULL;
+    doorman_agent *agent = NULL;
+    doorman_acquired out;
+    assert_int_equal(doorman_permit_client_create(&client, &client_options, NULL, 0), DOORMAN_OK);
+    assert_int_equal(doorman_agent_start(&agent, &client_options, NULL), DOORMAN_OK);
+    const doorman_permit_item bad = {.resource_id = "db", .cost = -1};
+    const doorman_permit_request none = {.item_count = 0};
+    const doorman_permit_request wrong = {.items = &bad, .item_count = 1};
+    const char *list = "items: must be a list of 1 to 100 items";
+    const char *cost = "items[0].cost: must be a finite number from 0 to 1e15";
+    TEXT(list, doorman_permit_client_acquire(client, &none, 1, NULL, &error, 0));
+    TEXT(cost, doorman_permit_client_acquire(client, &wrong, 1, NULL, &error, 0));
+    TEXT("resource_id: must be 1 to 256 bytes ",
+         doorman_permit_client_report(client, "", NULL, 1, &error, 0));
+    TEXT("cost: must be a finite number from -1e15 to 1e15",
+         doorman_permit_client_report(client, "db", NULL, -2e15, &error, 0));
+    TEXT(list, doorman_agent_acquire(agent, &none, 1, &out, &error));
+    TEXT(cost, doorman_agent_acquire(agent, &wrong, 1, &out, &error));
+    TEXT(cost, doorman_agent_acquire_async(agent, &wrong, 1, on_decided, NULL, &error));
+    TEXT("key: must be 0 to 256 bytes of UTF-8",
+         doorman_agent_report(agent, "db", "\xff", 1, &error));
+    assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
+    doorman_permit_client_destroy(client);
+}
+
+static const doorman_demand one_demand = {.wants = 1}, demand_negative = {.wants = -1},
+                            demand_high = {1, 1, 16}, demand_of_two = {1, 2, 1},
+                            demand_of_half = {1, 1.5, 1};
+static const doorman_capacity_request
+    wantless = {.resource_id = "db"},
+    nameless_resource = {.wants = &one_demand},
+    negative_wants = {.resource_id = "db", .wants = &demand_negative, .wants_count = 1},
+    high_priority = {.resource_id = "db", .wants = &demand_high, .wants_count = 1},
+    two_clients = {.resource_id = "db", .wants = &demand_of_two, .wants_count = 1},
+    half_client = {.resource_id = "db", .wants = &demand_of_half, .wants_count = 1},
+    same_twice[] = {{.resource_id = "db", .wants = &one_demand, .wants_count = 1},
+                    {.resource_id = "db", .wants = &one_demand, .wants_count = 1}},
+    negative_report = {.resource_id = "db", .overload = {.interval = -1}};
+static const char *const other_path[] = {"other"};
+static const doorman_permit_item unkeyed_item = {.resource_id = "db", .key = "\xff"};
+static const doorman_permit_request unkeyed_permits = {.items = &unkeyed_item, .item_count = 1},
+                                    empty_permit = {.item_count = 0};
+static const doorman_permit_entry nameless_entry = {.resource_id = ""},
+                                  unknown_limit = {.resource_id = "db", .limit = "x"};
+static const doorman_hold_request hold_without_id = {.request_id = 1};
+#define GET(list, count)                                                                           \
+    { .method = DOORMAN_GET_CAPACITY, .holder_id = "a", .items = list, .item_count = count }
+static const struct {
+    doorman_request request;
+    const char *in_c, *on_wire;
+} wrong_messages[] = {
+    {{.method = DOORMAN_GET_CAPACITY}, "holder_id: ", "client_id: "},
+    {{.method = DOORMAN_GET_CAPACITY, .is_server = true}, "holder_id: ", "server_id: "},
+    {GET(&nameless_resource, 1), "items[0].resource_id: ", "resource[0].resource_id: "},
+    {GET(&wantless, 1), "items[0].wants: a client must have one demand", "resource[0].wants: "},
+    {GET(&negative_wants, 1), "items[0].wants[0].wants: ", "resource[0].wants: "},
+    {GET(&high_priority, 1), "items[0].wants[0].priority: ", "resource[0].priority: "},
+    {GET(&two_clients, 1), "items[0].wants[0].subclients: ", "resource[0].num_clients: "},
+    {GET(same_twice, 2), "items[1].resource_id: the same as that of items[0]",
+     "resource[1].resource_id: the same as that of resource[0]"},
+    {{.method = DOORMAN_GET_CAPACITY,
+      .is_server = true,
+      .holder_id = "a",
+      .items = &half_client,
+      .item_count = 1},
+     "items[0].wants[0].subclients: ",
+     "resource[0].wants[0].num_clients: "},
+    {{.method = DOORMAN_GET_CAPACITY,
+      .is_server = true,
+      .holder_id = "a",
+      .path = other_path,
+      .path_count = 1},
+     "path[0]: must be the holder_id, ",
+     "path[0]: must be the server_id, "},
+    {{.method = DOORMAN_RELEASE_CAPACITY, .holder_id = "a", .items = &wantless, .item_count = 1},
+     "items[0].has.id: ",
+     "resource[0].id: "},
+    {{.method = DOORMAN_REPORT_OVERLOAD, .holder_id = "a", .items = &wantless, .item_count = 1},
+     "items[0].overload.interval: ",
+     "resource[0].interval: "},
+    {{.method = DOORMAN_REPORT_OVERLOAD,
+      .holder_id = "a",
+      .items = &negative_report,
+      .item_count = 1},
+     "items[0].overload.interval: ",
+     "resource[0].interval: "},
+    {{.method = DOORMAN_ACQUIRE, .permits = &unkeyed_permits, .permit_count = 1},
+     "holder_id: ",
+     "client_id: "},
+    {{.method = DOORMAN_ACQUIRE, .is_server = true, .holder_id = "a"},
+     "is_server: must be false in a message on permits",
+     "server_id: must be a client_id"},
+    {{.method = DOORMAN_ACQUIRE, .holder_id = "a", .permits = &unkeyed_permits, .permit_count = 1},
+     "permits[0].items[0].key: ",
+     "permit[0].item[0].key: "},
+    {{.method = DOORMAN_ACQUIRE, .holder_id = "a", .permits = &empty_permit, .permit_count = 1},
+     "permits[0].items: must be a list of items",
+     "permit[0].item: must be a list of items"},
+    {{.method = DOORMAN_REPORT, .holder_id = "a", .entries = &nameless_entry, .entry_count = 1},
+     "entries[0].resource_id: ",
+     "entry[0].resource_id: "},
+    {{.method = DOORMAN_INSPECT, .entries = &unknown_limit, .entry_count = 1},
+     "entries[0].limit: ",
+     "entry[0].limit: "},
+    {{.method = DOORMAN_RENEW, .holder_id = "a", .holds = &hold_without_id, .hold_count = 1},
+     "holds[0].id: is missing",
+     "entry[0].id: is missing"},
+};
+#undef GET
+
+/* A message with an error has the names of C, and those of the wire if it was read from JSON. */
+static void errors_of_messages_have_the_names_of_their_caller(void **state) {
+    (void)state;
+    doorman_config *config = config_create();
+    doorman_server *server = NULL;
+    const doorman_server_options options = {.node = "root", .config = config, .seed = {1, 2}};
+    assert_int_equal(doorman_server_create(&server, &options, NULL, 0), DOORMAN_OK);
+    const doorman_mastership master = {.until = DOORMAN_NEVER, .address = "tcp://127.0.0.1:1"};
+    assert_int_equal(doorman_server_set_master(server, &master, 0), DOORMAN_OK);
+    for (size_t i = 0; i < COUNT(wrong_messages); i++) {
+        doorman_request request = wrong_messages[i].request;
+        doorman_response response;
+        if (doorman_server_handle(server, &request, &response, NULL, 0) == DOORMAN_OK)
+            fail_msg("row %zu is accepted", i);
+        TEXT(wrong_messages[i].in_c, doorman_server_handle(server, &request, &response, &error, 0));
+        request.wire_names = true;
+        TEXT(wrong_messages[i].on_wire,
+             doorman_server_handle(server, &request, &response, &error, 0));
+    }
+    doorman_server_destroy(server);
+    doorman_config_destroy(config);
+}
+
+static const char *const all_keys[] = {"*"};
+static const doorman_tier no_window = {.limit = 1};
+static const doorman_override queue_of_keys = {all_keys, 1, {.queue = 1, .has_queue = true}};
+static const struct {
+    doorman_permit_limit limit;
+    const char *in_c, *json, *in_json;
+} wrong_limits[] = {
+    {{.name = "a", .kind = DOORMAN_TOKEN_BUCKET},
+     "figures.rate: ",
+     "'kind': 'TOKEN_BUCKET', 'rate': 0, 'size': 1",
+     "rate: "},
+    {{.name = "a",
+      .kind = DOORMAN_TIERS,
+      .figures = {.tiers = &no_window, .tier_count = 1, .has_tiers = true}},
+     "figures.tiers[0].window: ",
+     "'kind': 'TIERS', 'tiers': [{'limit': 1, 'window': 0}]",
+     "tiers[0].window: "},
+    {{.name = "a",
+      .kind = DOORMAN_FIXED_WINDOW,
+      .figures = {.limit = 1, .window = 1},
+      .overrides = &queue_of_keys,
+      .override_count = 1},
+     "overrides[0].figures.queue: only CONCURRENCY has one",
+     "'kind': 'FIXED_WINDOW', 'limit': 1, 'window': 1, 'overrides': [{'keys': ['*'], "
+     "'queue': 1}]",
+     "overrides[0].queue: only CONCURRENCY has one"},
+    {{.name = "a",
+      .kind = DOORMAN_SLIDING_WINDOW,
+      .figures = {.limit = 1, .calendar = DOORMAN_DAY}},
+     "figures.calendar: only a FIXED_WINDOW follows it",
+     "'kind': 'SLIDING_WINDOW', 'limit': 1, 'window': 'day'",
+     "window: only a FIXED_WINDOW follows the calendar; must be a number of seconds"},
+    {{.name = "a", .kind = DOORMAN_CONCURRENCY, .figures = {.limit = 1}, .empty_at_start = true},
+     "empty_at_start: must be false for CONCURRENCY",
+     NULL,
+     NULL},
+    {{.name = "a", .kind = DOORMAN_TIERS, .empty_at_start = true},
+     "empty_at_start: must be false for TIERS",
+     "'kind': 'TIERS', 'tiers': [], 'on_restart': 'empty'",
+     "on_restart: must be full for TIERS"},
+    {{.name = "a",
+      .kind = DOORMAN_TOKEN_BUCKET,
+      .per = DOORMAN_PER_RESOURCE,
+      .leased = true,
+      .figures = {.rate = 1}},
+     "figures.rate: must be 0 if it is leased",
+     NULL,
+     NULL},
+    {{.name = "a",
+      .kind = DOORMAN_FIXED_WINDOW,
+      .figures = {.limit = 1, .window = 1},
+      .ban = {.refusals = 1, .window = 1}},
+     "ban.duration: ",
+     "'kind': 'FIXED_WINDOW', 'limit': 1, 'window': 1, 'ban': "
+     "{'refusals': 1, 'window': 1, 'duration': 0}",
+     "ban.duration: "},
+};
+
+/* A configuration with an error, and the same one in JSON. */
+static void errors_of_configurations_have_the_names_of_their_caller(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT(wrong_limits); i++) {
+        const doorman_template template_ = {.identifier_glob = "*",
+                                            .capacity = 1,
+                                            .has_limits = true,
+                                            .limits = &wrong_limits[i].limit,
+                                            .limit_count = 1};
+        const doorman_config_options options = {.templates = &template_, .template_count = 1};
+        doorman_config *config = NULL;
+        doorman_error error = {""};
+        char text[400], json[400];
+        REFUSED(doorman_config_create(&config, &options, &error));
+        snprintf(text, sizeof text, "templates[0].limits[0].%s", wrong_limits[i].in_c);
+        check_text(__LINE__, &error, text);
+        if (!wrong_limits[i].json) continue;
+        snprintf(json, sizeof json,
+                 "{'resources': [{'identifier_glob': '*', 'capacity': 1, "
+                 "'limits': [{'name': 'a', %s}]}]}",
+                 wrong_limits[i].json);
+        for (char *at = json; *at; at++)
+            if (*at == '\'') *at = '"';
+        assert_true(doorman_json_config(&config, json, strlen(json), &error) != DOORMAN_OK);
+        const char *path = strstr(error.text, "resources");
+        assert_non_null(path);
+        memmove(error.text, path, strlen(path) + 1);
+        snprintf(text, sizeof text, "resources[0].limits[0].%s", wrong_limits[i].in_json);
+        check_text(__LINE__, &error, text);
+    }
+}
+
+/* A configuration remembers where it is from. */
+static void a_configuration_that_does_not_fit_has_the_names_of_its_caller(void **state) {
+    (void)state;
+    static const char json[] = "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 1}]}";
+    const doorman_template template_ = {.identifier_glob = "*", .capacity = 1};
+    const doorman_config_options options = {.templates = &template_, .template_count = 1};
+    const doorman_config_options none = {.templates = NULL};
+    doorman_config *config = NULL;
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    TEXT("templates[0].without_capacity: must be true, ",
+         doorman_config_fits(config, true, &error));
+    doorman_config_destroy(config);
+    assert_int_equal(doorman_json_config(&config, json, strlen(json), NULL), DOORMAN_OK);
+    TEXT("resources[0].capacity: must be absent, ", doorman_config_fits(config, true, &error));
+    doorman_config_destroy(config);
+    doorman_error warning = {""};
+    assert_int_equal(doorman_config_create(&config, &none, &warning), DOORMAN_OK);
+    check_text(__LINE__, &warning, "templates: is empty, so nothing is limited");
+    doorman_config_destroy(config);
+    assert_int_equal(doorman_json_config(&config, "{\"resources\": []}", 17, &warning), DOORMAN_OK);
+    check_text(__LINE__, &warning, "line 1, column 2: resources: is empty, so nothing is limited");
+    doorman_config_destroy(config);
+}
+
 /* ---- the list is complete -------------------------------------------------------------------- */
 
 static char *read_file(const char *path) {
@@ -698,7 +1021,8 @@ static char *read_file(const char *path) {
 
 /* These functions have no pointers. */
 static const char *const without_pointers[] = {"doorman_status_name", "doorman_method_name",
-                                               "doorman_reason_name", "doorman_clock"};
+                                               "doorman_reason_name", "doorman_lease_reason_name",
+                                               "doorman_clock"};
 
 static bool has_pointers(const char *name, size_t bytes) {
     for (size_t i = 0; i < COUNT(without_pointers); i++) {
@@ -752,6 +1076,11 @@ int main(void) {
         cmocka_unit_test(an_agent_refuses_null),
         cmocka_unit_test(a_resource_refuses_null),
         cmocka_unit_test(a_transport_refuses_null),
+        cmocka_unit_test(errors_of_permits_have_the_names_of_c),
+        cmocka_unit_test(errors_of_permit_clients_have_the_names_of_c),
+        cmocka_unit_test(errors_of_messages_have_the_names_of_their_caller),
+        cmocka_unit_test(errors_of_configurations_have_the_names_of_their_caller),
+        cmocka_unit_test(a_configuration_that_does_not_fit_has_the_names_of_its_caller),
         cmocka_unit_test(every_public_function_is_in_this_file),
     };
     const char *pattern = getenv("TEST");

@@ -88,7 +88,7 @@ static bool is_id(const char *id) {
         doorman_config_destroy(config);
         return true;
     }
-    const char *path = "resources[0].identifier_glob: ";
+    const char *path = "templates[0].identifier_glob: ";
     assert_int_equal(strncmp(error.text, path, strlen(path)), 0);
     return false;
 }

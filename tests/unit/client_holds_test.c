@@ -480,6 +480,176 @@ static void a_canceled_wait_is_released_in_the_queue(void **state) {
     world_end(w);
 }
 
+/* ---- numbers that the application knows before it asks --------------------------------------- */
+
+/* Asks with the number of the world. */
+static doorman_status acquire_as(world *w, double cost, doorman_error *error) {
+    const doorman_permit_item item = {.resource_id = "job", .key = "a", .cost = cost};
+    const doorman_permit_request request = {.items = &item, .item_count = 1, .request_id = w->hold};
+    return doorman_permit_client_acquire(w->client, &request, SECOND, w, error, w->now);
+}
+
+static world *world_with_number(void) {
+    world *w = world_start();
+    assert_int_equal(doorman_permit_client_new_hold(w->client, &w->hold), DOORMAN_OK);
+    assert_true(w->hold > 0 && w->hold < UINT64_C(1) << 53);
+    assert_int_equal(hold_count(w), 1);
+    assert_true(is_quiet(w) && !held(w).gone && held(w).ends_at == 0);
+    return w;
+}
+
+static void a_permit_gets_the_number_that_it_asks_with(void **state) {
+    UNUSED;
+    world *w = world_with_number();
+    uint64_t other = 0;
+    assert_int_equal(doorman_permit_client_new_hold(w->client, &other), DOORMAN_OK);
+    assert_true(other != w->hold);
+    assert_int_equal(acquire_as(w, 2, NULL), DOORMAN_OK);
+    take(w, DOORMAN_ACQUIRE);
+    assert_int_equal(w->request.permits[0].request_id, w->hold);
+    grant(w, 77, 2, 0, 15 * SECOND);
+    assert_true(next(w) && w->acquired.granted && w->acquired.hold == w->hold);
+    assert_float_equal(held(w).units[0], 2, 0);
+    release(w);
+    take(w, DOORMAN_RELEASE);
+    respond_hold(w, 77, 0, 0);
+    assert_int_equal(hold_count(w), 1); /* `other` */
+    w->hold = other;
+    release(w);
+    assert_int_equal(hold_count(w), 0);
+    assert_true(is_quiet(w));
+    world_end(w);
+}
+
+static void a_number_that_is_released_before_its_permit_ends_the_permit(void **state) {
+    UNUSED;
+    for (int kill_switch = 0; kill_switch < 2; kill_switch++) {
+        world *w = world_with_number();
+        doorman_permit_client_kill_switch(w->client, kill_switch);
+        release(w);
+        assert_int_equal(hold_count(w), 0); /* nothing has to remember it */
+        assert_true(held(w).gone);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(acquire_as(w, 2, NULL), DOORMAN_OK);
+            assert_true(next(w) && !w->acquired.granted && !w->acquired.hold);
+            assert_int_equal(w->acquired.decided_by, DOORMAN_BY_CALLER);
+        }
+        assert_true(is_quiet(w));
+        assert_int_equal(hold_count(w), 0);
+        world_end(w);
+    }
+}
+
+static void a_number_that_is_released_while_its_permit_waits_ends_the_permit(void **state) {
+    UNUSED;
+    world *w = world_with_number();
+    assert_int_equal(acquire_as(w, 2, NULL), DOORMAN_OK);
+    take(w, DOORMAN_ACQUIRE);
+    release(w);
+    assert_true(next(w) && w->acquired.decided_by == DOORMAN_BY_CALLER);
+    grant(w, 77, 2, 0, 15 * SECOND);
+    take(w, DOORMAN_RELEASE);
+    respond_hold(w, 77, 0, 0);
+    assert_int_equal(hold_count(w), 0);
+    world_end(w);
+}
+
+static void a_number_is_for_one_permit(void **state) {
+    UNUSED;
+    world *w = world_with_number();
+    doorman_error error;
+    assert_int_equal(acquire_as(w, -1, NULL), DOORMAN_INVALID_ARGUMENT); /* still not used */
+    assert_int_equal(acquire_as(w, 2, NULL), DOORMAN_OK);
+    for (int i = 0; i < 2; i++) { /* before the grant, and after it */
+        assert_int_equal(acquire_as(w, 2, &error), DOORMAN_INVALID_ARGUMENT);
+        assert_string_equal(error.text, "request_id: is the number of another permit");
+        if (i) break;
+        take(w, DOORMAN_ACQUIRE);
+        grant(w, 77, 2, 0, 15 * SECOND);
+        assert_true(next(w) && w->acquired.granted);
+    }
+    release(w);
+    for (int i = 0; i < 2; i++) { /* while it is released, and after that */
+        assert_int_equal(acquire_as(w, 2, NULL), DOORMAN_OK);
+        assert_true(next(w) && w->acquired.decided_by == DOORMAN_BY_CALLER);
+        if (i) break;
+        take(w, DOORMAN_RELEASE);
+        respond_hold(w, 77, 0, 0);
+        assert_int_equal(hold_count(w), 0);
+    }
+    world_end(w);
+}
+
+static void a_number_that_was_not_given_out_is_refused(void **state) {
+    UNUSED;
+    world *w = world_with_number();
+    const uint64_t number = w->hold;
+    const uint64_t wrong[] = {number - 1, number + 1, number + ((UINT64_C(1) << 53) - 1),
+                              UINT64_C(1) << 53, UINT64_MAX};
+    doorman_error error;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        w->hold = wrong[i];
+        assert_int_equal(acquire_as(w, 2, &error), DOORMAN_INVALID_ARGUMENT);
+        assert_string_equal(error.text,
+                            "request_id: must be 0, or a number that new_hold has given out");
+    }
+    const doorman_permit_item item = {.resource_id = "job", .cost = 1};
+    const doorman_permit_request both = {
+        .items = &item, .item_count = 1, .request_id = number, .hold = &w->hold};
+    assert_int_equal(doorman_permit_client_acquire(w->client, &both, SECOND, w, &error, w->now),
+                     DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "hold: must be NULL if request_id is given");
+    world_end(w);
+}
+
+/* The numbers are a ring: 2^53 - 1 is followed by 1. */
+static void numbers_begin_again_after_the_last_one(void **state) {
+    UNUSED;
+    world *w = world_start();
+    const uint64_t last = (UINT64_C(1) << 53) - 1;
+    w->client->hold_number = last - 1;
+    for (uint64_t expected = last, i = 0; i < 2; i++, expected = 1) {
+        assert_int_equal(doorman_permit_client_new_hold(w->client, &w->hold), DOORMAN_OK);
+        assert_true(w->hold == expected);
+    }
+    w->hold = last;
+    assert_int_equal(acquire_as(w, 2, NULL), DOORMAN_OK);
+    w->hold = last - 1;
+    assert_int_equal(acquire_as(w, 2, NULL), DOORMAN_INVALID_ARGUMENT);
+    w->hold = 2;
+    assert_int_equal(acquire_as(w, 2, NULL), DOORMAN_INVALID_ARGUMENT);
+    world_end(w);
+}
+
+static void numbers_without_a_permit_are_bounded(void **state) {
+    UNUSED;
+    world *w = world_start();
+    uint64_t number = 0;
+    for (int i = 0; i < 100000; i++) {
+        assert_int_equal(doorman_permit_client_new_hold(w->client, &w->hold), DOORMAN_OK);
+    }
+    assert_int_equal(doorman_permit_client_new_hold(w->client, &number),
+                     DOORMAN_RESOURCE_EXHAUSTED);
+    assert_true(number == 0);
+    release(w);
+    assert_int_equal(doorman_permit_client_new_hold(w->client, &w->hold), DOORMAN_OK);
+    assert_int_equal(acquire_as(w, 2, NULL), DOORMAN_OK); /* this one has a permit now */
+    assert_int_equal(doorman_permit_client_new_hold(w->client, &number), DOORMAN_OK);
+    world_end(w);
+}
+
+static void a_number_without_a_permit_cannot_be_transferred(void **state) {
+    UNUSED;
+    world *w = world_with_number();
+    const doorman_hold_request request = {.id = w->hold};
+    assert_int_equal(doorman_permit_client_transfer(w->client, &request, SECOND, w, NULL, w->now),
+                     DOORMAN_OK);
+    assert_true(next(w) && w->acquired.decided_by == DOORMAN_BY_CALLER);
+    assert_int_equal(acquire_as(w, 2, NULL), DOORMAN_OK);
+    take(w, DOORMAN_ACQUIRE);
+    world_end(w);
+}
+
 /* ---- transfers (P11) ------------------------------------------------------------------------ */
 
 static void transfer(world *w, const double *amounts, size_t count) {
@@ -993,8 +1163,20 @@ static void app_ask(model *m, app *user) {
     const doorman_permit_item item = {.resource_id = "job",
                                       .key = random_below(2) ? "a" : "b",
                                       .cost = 1 + (double)random_below(2)};
-    const doorman_permit_request request = {
+    doorman_permit_request request = {
         .items = &item, .item_count = 1, .max_wait = max_wait, .hold = &user->asked[slot]};
+    if (random_below(2)) { /* a number that is known before, and sometimes released before */
+        assert_int_equal(doorman_permit_client_new_hold(user->client, &user->asked[slot]),
+                         DOORMAN_OK);
+        request.request_id = user->asked[slot];
+        request.hold = NULL;
+        const doorman_hold_request early = {.id = request.request_id};
+        if (random_below(8) == 0) {
+            assert_int_equal(
+                doorman_permit_client_release(user->client, &early, NULL, clock_of(m, user)),
+                DOORMAN_OK);
+        }
+    }
     doorman_time timeout = (doorman_time)(1 + random_below(40)) * SECOND / 10;
     assert_int_equal(doorman_permit_client_acquire(user->client, &request, timeout, (void *)slot,
                                                    NULL, clock_of(m, user)),
@@ -1189,6 +1371,14 @@ int main(void) {
         cmocka_unit_test(a_queue_leaves_time_for_its_answer),
         cmocka_unit_test(a_repeated_wait_asks_for_the_rest_of_its_time),
         cmocka_unit_test(a_canceled_wait_is_released_in_the_queue),
+        cmocka_unit_test(a_permit_gets_the_number_that_it_asks_with),
+        cmocka_unit_test(a_number_that_is_released_before_its_permit_ends_the_permit),
+        cmocka_unit_test(a_number_that_is_released_while_its_permit_waits_ends_the_permit),
+        cmocka_unit_test(a_number_is_for_one_permit),
+        cmocka_unit_test(a_number_that_was_not_given_out_is_refused),
+        cmocka_unit_test(numbers_begin_again_after_the_last_one),
+        cmocka_unit_test(numbers_without_a_permit_are_bounded),
+        cmocka_unit_test(a_number_without_a_permit_cannot_be_transferred),
         cmocka_unit_test(a_transfer_takes_its_units_at_once),
         cmocka_unit_test(a_message_has_no_more_transfers_than_a_response_has_room_for),
         cmocka_unit_test(a_release_does_not_overtake_a_transfer),

@@ -653,6 +653,67 @@ static void on_change_is_called_exactly_when_something_has_changed(void **state)
     world_stop(&w);
 }
 
+/* K4, S14: an application can read why its lease is less than its wants, also in on_change. Without
+ * a lease there is no reason. */
+static void a_client_can_read_why_its_lease_is_less_than_its_wants(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client *client = add_client(&w, "client");
+    doorman_client_resource *resource =
+        open_with(&w, client, (doorman_resource_options){.wants = 100, .safe_capacity = 5});
+    assert_int_equal(read_now(&w, resource).reason, 0);
+    doorman_capacity_response reserved = granted_lease(0), share = granted_lease(0);
+    reserved.gets.reason = DOORMAN_LEASE_RESERVED;
+    share.gets.reason = DOORMAN_LEASE_SHARE;
+    respond(&w, client, reserved);
+    assert_int_equal(read_now(&w, resource).reason, DOORMAN_LEASE_RESERVED);
+    assert_int_equal(w.changed.reason, DOORMAN_LEASE_RESERVED);
+    w.change_count = 0;
+    sleep_until_due(&w, client);
+    respond(&w, client, share); /* only the reason has changed */
+    assert_int_equal(w.change_count, 1);
+    assert_int_equal(w.changed.reason, DOORMAN_LEASE_SHARE);
+    doorman_time end = w.now + MINUTE;
+    sleep_until_due(&w, client);
+    const doorman_capacity_response later = {.outcome = DOORMAN_TRY_LATER,
+                                             .gets.refresh_interval = MINUTE};
+    respond(&w, client, later);
+    assert_int_equal(read_now(&w, resource).reason,
+                     DOORMAN_LEASE_SHARE); /* of the lease in force */
+    w.now = end;
+    work(client, w.now);
+    assert_int_equal(read_now(&w, resource).reason, 0);
+    assert_int_equal(w.changed.reason, 0);
+    sleep_until_due(&w, client);
+    respond(&w, client, granted_lease(100));
+    assert_int_equal(read_now(&w, resource).reason, 0);
+    world_stop(&w);
+}
+
+/* S14: two clients share 100 units. The second one waits until the first one has confirmed, and
+ * then both have their share. */
+static void two_clients_that_share_read_the_reason_of_the_server(void **state) {
+    (void)state;
+    world w;
+    world_start(&w, 100);
+    doorman_client_resource *a = open_resource(&w, add_client(&w, "a"), 100);
+    exchange_all(&w);
+    assert_int_equal(read_now(&w, a).reason, 0);
+    doorman_client_resource *b = open_resource(&w, add_client(&w, "b"), 100);
+    exchange_all(&w);
+    assert_int_equal(read_now(&w, b).reason, DOORMAN_LEASE_RESERVED);
+    run_for(&w, MINUTE);
+    assert_exact(read_now(&w, a).capacity, 50);
+    assert_exact(read_now(&w, b).capacity, 50);
+    assert_int_equal(read_now(&w, a).reason, DOORMAN_LEASE_SHARE);
+    assert_int_equal(read_now(&w, b).reason, DOORMAN_LEASE_SHARE);
+    set_wants(&w, a, 30);
+    run_for(&w, MINUTE);
+    assert_int_equal(read_now(&w, a).reason, 0);
+    world_stop(&w);
+}
+
 /* K4: the client's own wants are its capacity only without a lease. */
 static void without_a_lease_an_optimistic_capacity_follows_its_wants(void **state) {
     (void)state;
@@ -2318,6 +2379,8 @@ int main(void) {
         cmocka_unit_test(limiters_follow_the_fallback_and_the_lease),
         cmocka_unit_test(a_safe_capacity_in_a_refusal_is_used),
         cmocka_unit_test(on_change_is_called_exactly_when_something_has_changed),
+        cmocka_unit_test(a_client_can_read_why_its_lease_is_less_than_its_wants),
+        cmocka_unit_test(two_clients_that_share_read_the_reason_of_the_server),
         cmocka_unit_test(without_a_lease_an_optimistic_capacity_follows_its_wants),
         cmocka_unit_test(a_lease_is_over_at_its_end),
         cmocka_unit_test(an_expired_rate_is_not_kept),

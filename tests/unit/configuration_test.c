@@ -517,7 +517,7 @@ static void an_error_refuses_the_whole_configuration_and_has_its_path(void **sta
         doorman_config *config = NULL;
         doorman_error error = {""};
         doorman_status status = doorman_config_create(&config, &options, &error);
-        char expected[sizeof error.text] = "resources[1].";
+        char expected[sizeof error.text] = "templates[1].";
         strcat(expected, refused[i].error);
         assert_int_equal(status, DOORMAN_INVALID_ARGUMENT);
         assert_null(config);
@@ -543,7 +543,7 @@ static void an_error_says_how_many_more_there_are(void **state) {
     doorman_error error = {""};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(error.text,
-                        "resources[1].identifier_glob: \"*\" must be the last template: "
+                        "templates[1].identifier_glob: \"*\" must be the last template: "
                         "none after it is used (and 7 more)");
     assert_null(config);
 }
@@ -579,7 +579,7 @@ static void missing_templates_are_refused(void **state) {
     doorman_config *config = NULL;
     doorman_error error = {""};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "resources: must not be NULL");
+    assert_string_equal(error.text, "templates: must not be NULL");
     assert_null(config);
 }
 
@@ -608,8 +608,8 @@ static void no_two_templates_have_the_same_glob(void **state) {
     doorman_config *config = NULL;
     doorman_error error = {""};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "resources[2].identifier_glob: equals that of "
-                                    "resources[0], so it would never be used");
+    assert_string_equal(error.text, "templates[2].identifier_glob: equals that of "
+                                    "templates[0], so it would never be used");
 }
 
 /* C7 */
@@ -618,7 +618,7 @@ static void the_number_of_templates_is_limited(void **state) {
     doorman_error error = {""};
     assert_int_equal(create_many(3, 3, &error), DOORMAN_OK);
     assert_int_equal(create_many(4, 3, &error), DOORMAN_RESOURCE_EXHAUSTED);
-    assert_string_equal(error.text, "resources: at most 3, not 4");
+    assert_string_equal(error.text, "templates: at most 3, not 4");
     assert_int_equal(create_many(10000, 0, &error), DOORMAN_OK);
     assert_int_equal(create_many(10001, 0, &error), DOORMAN_RESOURCE_EXHAUSTED);
     assert_int_equal(create_many(10001, 10001, &error), DOORMAN_OK);
@@ -654,7 +654,7 @@ static void learning_that_is_shorter_than_the_longest_lease_causes_a_warning(voi
         doorman_config *config = NULL;
         doorman_error error = {"an old text"};
         assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_OK);
-        const char *path = "resources[1].algorithm.learning_mode_duration: ";
+        const char *path = "templates[1].algorithm.learning_mode_duration: ";
         assert_int_equal(strncmp(error.text, path, strlen(path)) == 0, learning_rows[i].expected);
         assert_int_equal(error.text[0] != 0, learning_rows[i].expected);
         doorman_config_destroy(config);
@@ -675,7 +675,7 @@ static void a_warning_has_the_durations_and_the_number_of_warnings(void **state)
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_OK);
     /* The second template takes the algorithm of the third (G3). It has no warning of its own. */
     assert_string_equal(error.text,
-                        "resources[0].algorithm.learning_mode_duration: 60 s is shorter than the "
+                        "templates[0].algorithm.learning_mode_duration: 60 s is shorter than the "
                         "longest lease, 63 s with clock drift: after a change of master, more than "
                         "the capacity may be in use (and 1 more)");
     doorman_config_destroy(config);
@@ -700,12 +700,12 @@ static void a_valid_configuration_with_a_probable_mistake_causes_a_warning(void 
     const doorman_template good[] = {{.identifier_glob = "a[b]"}, {.identifier_glob = "*"}};
     const doorman_template open[] = {{.identifier_glob = "a[b]"}, {.identifier_glob = "a[b"}};
     assert_string_equal(warning_of(NULL, 0, false).text,
-                        "resources: is empty, so nothing is limited");
+                        "templates: is empty, so nothing is limited");
     assert_string_equal(warning_of(NULL, 0, true).text,
-                        "resources: is empty, so all requests are refused");
+                        "templates: is empty, so all requests are refused");
     assert_string_equal(warning_of(good, 2, false).text, "");
     assert_string_equal(warning_of(open, 2, false).text,
-                        "resources[1].identifier_glob: a [ has no ], so it is an ordinary "
+                        "templates[1].identifier_glob: a [ has no ], so it is an ordinary "
                         "character; write \\[ if this is intended");
 }
 
@@ -727,7 +727,7 @@ static void a_refresh_interval_that_equals_the_lease_length_causes_a_warning(voi
         const doorman_template template_ = {
             .identifier_glob = "a", .has_algorithm = true, .algorithm = rows[i].algorithm};
         const doorman_error warning = warning_of(&template_, 1, false);
-        const char *expected = "resources[0].algorithm.refresh_interval: equals the lease_length";
+        const char *expected = "templates[0].algorithm.refresh_interval: equals the lease_length";
         bool found = strncmp(warning.text, expected, strlen(expected)) == 0;
         assert_int_equal(found, rows[i].expected);
         assert_int_equal(warning.text[0] != 0, rows[i].expected);

@@ -171,15 +171,15 @@ static void wrong_settings_are_refused_by_name(void **state) {
                 {"overload.capacity_min: must be", {SECOND, -1}, DOORMAN_FAIR_SHARE},
                 {"overload.capacity_min: must be", {SECOND, NAN}, DOORMAN_FAIR_SHARE},
                 {"overload.target: is missing", {0, 10}, DOORMAN_FAIR_SHARE},
-                {"overload: must be absent", {SECOND, 0}, DOORMAN_STATIC_SHARE},
-                {"overload: must be absent", {SECOND, 0}, DOORMAN_NO_ALGORITHM}};
+                {"overload.target: must be 0", {SECOND, 0}, DOORMAN_STATIC_SHARE},
+                {"overload.target: must be 0", {SECOND, 0}, DOORMAN_NO_ALGORITHM}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         doorman_config *config = NULL;
         doorman_error error = {""};
         const doorman_algorithm algorithm = {.kind = rows[i].kind};
         assert_int_equal(config_of(&config, 100, rows[i].overload, algorithm, &error),
                          DOORMAN_INVALID_ARGUMENT);
-        assert_memory_equal(error.text, "resources[0].", 13);
+        assert_memory_equal(error.text, "templates[0].", 13);
         assert_memory_equal(error.text + 13, rows[i].text, strlen(rows[i].text));
     }
 }
@@ -207,8 +207,8 @@ static void wrong_reports_are_refused_by_name(void **state) {
         doorman_response response;
         assert_int_equal(doorman_server_handle(w->server, &request, &response, &w->error, w->now),
                          DOORMAN_INVALID_ARGUMENT);
-        assert_memory_equal(w->error.text, "resource[0].", 12);
-        assert_memory_equal(w->error.text + 12, rows[i].text, strlen(rows[i].text));
+        assert_memory_equal(w->error.text, "items[0].overload.", 18);
+        assert_memory_equal(w->error.text + 18, rows[i].text, strlen(rows[i].text));
     }
     assert_exact(capacity_of(w), 100);
     stop(w);

@@ -1024,17 +1024,17 @@ static void wrong_permits_are_refused(void **state) {
         doorman_time timeout;
         const char *text;
     } cases[] = {
-        {{.items = items}, 1, "item: must be a list of 1 to 100 items"},
-        {{.items = items, .item_count = 101}, 1, "item: must be a list of 1 to 100 items"},
+        {{.items = items}, 1, "items: must be a list of 1 to 100 items"},
+        {{.items = items, .item_count = 101}, 1, "items: must be a list of 1 to 100 items"},
         {{.items = items, .item_count = 1, .max_wait = -1},
          1,
          "max_wait: must be from 0 to 1e8 seconds"},
         {{.items = &no_id, .item_count = 1},
          1,
-         "item[0].resource_id: must be 1 to 256 bytes of UTF-8 without control characters"},
+         "items[0].resource_id: must be 1 to 256 bytes of UTF-8 without control characters"},
         {{.items = &negative, .item_count = 1},
          1,
-         "item[0].cost: must be a finite number from 0 to 1e15"},
+         "items[0].cost: must be a finite number from 0 to 1e15"},
         {{.items = items, .item_count = 1, .priority = 3}, 1, "priority: needs has_priority"},
         {{.items = items, .item_count = 1, .has_priority = true, .priority = 16},
          1,

@@ -407,17 +407,29 @@ static void a_wrong_message_charges_nothing(void **state) {
         bool equal;
         const char *text;
     } wrong[] = {
-        {{.resource_id = "", .cost = 1}, 0, false, "item[0].resource_id: must be 1 to 256 bytes"},
-        {{.resource_id = NULL, .cost = 1}, 0, false, "item[0].resource_id: must be 1 to 256 bytes"},
-        {{.resource_id = "a\n", .cost = 1}, 0, false, "item[0].resource_id: must be 1 to 256"},
-        {{.resource_id = "a", .key = long_key, .cost = 1}, 0, false, "item[0].key: must be 0 to"},
-        {{.resource_id = "a", .key = "\xff", .cost = 1}, 0, false, "item[0].key: must be 0 to 256"},
-        {{.resource_id = "a", .cost = NAN}, 0, false, "item[0].cost: must be"},
-        {{.resource_id = "a", .cost = -1}, 0, false, "item[0].cost: must be"},
-        {{.resource_id = "a", .cost = 1.1e15}, 0, false, "item[0].cost: must be"},
-        {{.resource_id = "a", .cost = 1, .has_min = true, .min = 2}, 0, false, "item[0].min: must"},
-        {{.resource_id = "a", .cost = 1, .has_min = true, .min = -1}, 0, false, "item[0].min: mu"},
-        {{.resource_id = "a", .cost = 1, .has_min = true, .min = NAN}, 0, false, "item[0].min: mu"},
+        {{.resource_id = "", .cost = 1}, 0, false, "items[0].resource_id: must be 1 to 256 bytes"},
+        {{.resource_id = NULL, .cost = 1},
+         0,
+         false,
+         "items[0].resource_id: must be 1 to 256 bytes"},
+        {{.resource_id = "a\n", .cost = 1}, 0, false, "items[0].resource_id: must be 1 to 256"},
+        {{.resource_id = "a", .key = long_key, .cost = 1}, 0, false, "items[0].key: must be 0 to"},
+        {{.resource_id = "a", .key = "\xff", .cost = 1},
+         0,
+         false,
+         "items[0].key: must be 0 to 256"},
+        {{.resource_id = "a", .cost = NAN}, 0, false, "items[0].cost: must be"},
+        {{.resource_id = "a", .cost = -1}, 0, false, "items[0].cost: must be"},
+        {{.resource_id = "a", .cost = 1.1e15}, 0, false, "items[0].cost: must be"},
+        {{.resource_id = "a", .cost = 1, .has_min = true, .min = 2},
+         0,
+         false,
+         "items[0].min: must"},
+        {{.resource_id = "a", .cost = 1, .has_min = true, .min = -1}, 0, false, "items[0].min: mu"},
+        {{.resource_id = "a", .cost = 1, .has_min = true, .min = NAN},
+         0,
+         false,
+         "items[0].min: mu"},
         {{.resource_id = "a", .cost = 1}, -1, false, "max_wait: must be"},
         {{.resource_id = "a", .cost = 1}, 2e17, false, "max_wait: must be"},
         {{.resource_id = "a", .cost = 0.5}, 0, true, "equal: no whole number"},
@@ -430,7 +442,7 @@ static void a_wrong_message_charges_nothing(void **state) {
                                                    .max_wait = (doorman_time)wrong[i].max_wait,
                                                    .equal = wrong[i].equal}};
         char text[80];
-        snprintf(text, sizeof text, "permit[1].%s", wrong[i].text);
+        snprintf(text, sizeof text, "permits[1].%s", wrong[i].text);
         assert_int_equal(acquire_all(n, permits, 2), DOORMAN_INVALID_ARGUMENT);
         if (strstr(n->error.text, text) != n->error.text) fail_msg("%zu: %s", i, n->error.text);
     }
@@ -468,7 +480,7 @@ static void a_wrong_release_of_a_permit_that_waits_releases_nothing(void **state
         .method = DOORMAN_RELEASE, .holder_id = "c", .holds = releases, .hold_count = 2};
     assert_int_equal(send_request(n, &request), DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(n->error.text,
-                        "entry[1].keep: must have one amount for each item of the hold");
+                        "holds[1].amounts: must have one amount for each item of the hold");
     request = (doorman_request){
         .method = DOORMAN_RENEW, .holder_id = "c", .holds = &hold, .hold_count = 1};
     assert_int_equal(send_request(n, &request), DOORMAN_OK);
@@ -492,26 +504,27 @@ static void bounds_of_a_message_are_refused_by_name(void **state) {
     }
     assert_int_equal(acquire_all(n, permits, 5), DOORMAN_OK);
     assert_int_equal(acquire_all(n, permits, 6), DOORMAN_RESOURCE_EXHAUSTED);
-    assert_string_equal(n->error.text, "permit: at most 5 items in a message, not 6");
+    assert_string_equal(n->error.text, "permits: at most 5 items in a message, not 6");
     permits[1].item_count = 4;
     assert_int_equal(acquire_all(n, permits, 2), DOORMAN_RESOURCE_EXHAUSTED);
-    assert_string_equal(n->error.text, "permit[1].item: at most 3, not 4");
+    assert_string_equal(n->error.text, "permits[1].items: at most 3, not 4");
     permits[1].item_count = 0;
     assert_int_equal(acquire_all(n, permits, 2), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(n->error.text, "permit[1].item: must be a list of items");
+    assert_string_equal(n->error.text, "permits[1].items: must be a list of items");
     permits[1].item_count = 1;
     permits[0].detail = permits[1].detail = true;
     assert_int_equal(acquire_all(n, permits, 2), DOORMAN_OK);
     permits[2].detail = true;
     assert_int_equal(acquire_all(n, permits, 3), DOORMAN_RESOURCE_EXHAUSTED);
-    assert_string_equal(n->error.text, "permit: at most 2 permits with detail in a message, not 3");
+    assert_string_equal(n->error.text,
+                        "permits: at most 2 permits with detail in a message, not 3");
     doorman_request request = {
         .method = DOORMAN_REPORT, .holder_id = "c", .entries = entries, .entry_count = 6};
     assert_int_equal(send_request(n, &request), DOORMAN_RESOURCE_EXHAUSTED);
-    assert_string_equal(n->error.text, "entry: at most 5, not 6");
+    assert_string_equal(n->error.text, "entries: at most 5, not 6");
     request.method = DOORMAN_INSPECT, request.entry_count = 3;
     assert_int_equal(send_request(n, &request), DOORMAN_RESOURCE_EXHAUSTED);
-    assert_string_equal(n->error.text, "entry: at most 2, not 3");
+    assert_string_equal(n->error.text, "entries: at most 2, not 3");
     assert_true(acquire(n, "login", NULL, 5).granted); /* nothing was charged */
     node_stop(n);
 }
@@ -525,7 +538,7 @@ static void only_administration_needs_no_client_id(void **state) {
         doorman_request request = {.method = methods[i]};
         doorman_status expected = i < 2 ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
         assert_int_equal(send_request(n, &request), expected);
-        if (i < 2) assert_string_equal(n->error.text, "client_id: " DOORMAN__ID_RULE);
+        if (i < 2) assert_string_equal(n->error.text, "holder_id: " DOORMAN__ID_RULE);
         request.holder_id = "";
         assert_int_equal(send_request(n, &request), DOORMAN_INVALID_ARGUMENT);
         request.holder_id = "c", request.is_server = true;
@@ -576,9 +589,9 @@ static void inspections_change_nothing(void **state) {
 static void inspections_and_resets_of_unknown_limits_are_refused(void **state) {
     UNUSED;
     static const char *const errors[] = {
-        "entry[0].limit: the template of this resource has no limit with this name",
-        "entry[0].resource_id: the list of limits of its template is empty",
-        "entry[0].resource_id: no template with limits matches this resource"};
+        "entries[0].limit: the template of this resource has no limit with this name",
+        "entries[0].resource_id: the list of limits of its template is empty",
+        "entries[0].resource_id: no template with limits matches this resource"};
     static const char *const resources[] = {"login", "open", "other"};
     node *n = node_start(limits, NULL);
     for (int resets = 0; resets < 2; resets++) {
@@ -682,15 +695,21 @@ static void wrong_entries_are_refused_with_their_path(void **state) {
         doorman_permit_entry entry;
         const char *text;
     } wrong[] = {
-        {DOORMAN_REPORT, {.resource_id = ""}, "entry[0].resource_id: must be 1 to 256"},
-        {DOORMAN_RESET, {.resource_id = "a", .key = "\xc0"}, "entry[0].key: must be 0 to 256"},
-        {DOORMAN_REPORT, {.resource_id = "a", .cost = INFINITY}, "entry[0].cost: must be a finite"},
-        {DOORMAN_REPORT, {.resource_id = "a", .cost = -1.1e15}, "entry[0].cost: must be a finite"},
-        {DOORMAN_RESET, {.resource_id = "a", .sets_ban = true, .ban = -1}, "entry[0].ban: must be"},
+        {DOORMAN_REPORT, {.resource_id = ""}, "entries[0].resource_id: must be 1 to 256"},
+        {DOORMAN_RESET, {.resource_id = "a", .key = "\xc0"}, "entries[0].key: must be 0 to 256"},
+        {DOORMAN_REPORT,
+         {.resource_id = "a", .cost = INFINITY},
+         "entries[0].cost: must be a finite"},
+        {DOORMAN_REPORT,
+         {.resource_id = "a", .cost = -1.1e15},
+         "entries[0].cost: must be a finite"},
+        {DOORMAN_RESET,
+         {.resource_id = "a", .sets_ban = true, .ban = -1},
+         "entries[0].ban: must be"},
         {DOORMAN_RESET,
          {.resource_id = "a", .sets_ban = true, .limit = "all"},
-         "entry[0].limit: must be absent"},
-        {DOORMAN_REPORT, {.resource_id = "a", .sets_ban = true}, "entry[0].ban: only in a reset"},
+         "entries[0].limit: must be absent"},
+        {DOORMAN_REPORT, {.resource_id = "a", .sets_ban = true}, "entries[0].ban: only in a reset"},
     };
     for (size_t i = 0; i < COUNT(wrong); i++) {
         assert_int_equal(send_entry(n, wrong[i].method, wrong[i].entry), DOORMAN_INVALID_ARGUMENT);

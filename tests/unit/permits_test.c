@@ -39,7 +39,7 @@ static const char example[] =
     "     \"size\": 5, \"ban\": {\"refusals\": 20, \"window\": 60, \"duration\": 3600}},\n"
     "    {\"name\": \"all\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": "
     "1000000,\n"
-    "     \"window\": \"day\", \"warn_at\": 0.8}]},\n"
+    "     \"window\": \"day\", \"warn_at\": 0.8, \"on_restart\": \"full\"}]},\n"
     "  {\"identifier_glob\": \"api-*\", \"capacity\": 5000, \"limits\": [\n"
     "    {\"name\": \"burst\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 10, \"size\": 50, "
     "\"max_debt\": 2,\n"
@@ -70,6 +70,7 @@ static void limits_are_read_with_all_their_fields(void **state) {
     assert_int_equal(user->ban.duration, 3600 * SECOND);
     assert_int_equal(user->max_keys, 1000000);
     assert_int_equal(all[0].limits[1].figures.calendar, DOORMAN_DAY);
+    assert_true(all[0].limits[1].full_at_start && !all[1].limits[0].full_at_start);
     assert_false(all[1].without_capacity);
     const doorman_permit_limit *burst = &all[1].limits[0];
     assert_int_equal(burst->figures.max_wait, 2 * SECOND);
@@ -292,24 +293,29 @@ static void a_template_has_at_most_16_limits_with_different_names(void **state) 
     doorman_config *config = NULL;
     doorman_error error;
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "resources[0].limits: must be a list of at most 16");
+    assert_string_equal(error.text, "templates[0].limits: must be a list of at most 16");
     template_.limit_count = 16;
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_OK);
     doorman_config_destroy(config);
     limits[3].name = "1";
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "resources[0].limits[3].name: equals that of limits[1]");
+    assert_string_equal(error.text, "templates[0].limits[3].name: equals that of limits[1]");
     limits[3].name = "3";
     limits[3].kind = DOORMAN_FIXED_WINDOW;
     limits[3].figures = (doorman_figures){.limit = (double)NAN, .window = SECOND};
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
+    assert_string_equal(
+        error.text, "templates[0].limits[3].figures.limit: must be a finite number from 0 to 1e15");
+    limits[3].figures.limit = 1;
+    limits[3].empty_at_start = limits[3].full_at_start = true;
+    assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
     assert_string_equal(error.text,
-                        "resources[0].limits[3].limit: must be a finite number from 0 to 1e15");
+                        "templates[0].limits[3].full_at_start: must be false with empty_at_start");
     template_.has_limits = false;
     template_.limits = NULL;
     template_.limit_count = 0;
     assert_int_equal(doorman_config_create(&config, &options, &error), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "resources[0].limits: a template needs capacity or limits");
+    assert_string_equal(error.text, "templates[0].limits: a template needs capacity or limits");
 }
 
 /* Each warning has a position in the text. */
@@ -397,20 +403,20 @@ static void a_limit_per_key_above_one_that_all_keys_share_causes_a_warning(void 
     UNUSED;
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [\n"
-        "{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"day\",\n"
+        "{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"minute\",\n"
         " \"overrides\": [{\"keys\": [\"x\"], \"limit\": 10},\n"
-        "  {\"keys\": [\"y\"], \"limit\": 8}, {\"keys\": [\"z\"], \"window\": \"hour\"}]},\n"
-        "{\"name\": \"b\", \"kind\": \"FIXED_WINDOW\", \"limit\": 8, \"window\": \"hour\"},\n"
+        "  {\"keys\": [\"y\"], \"limit\": 8}, {\"keys\": [\"z\"], \"window\": 30}]},\n"
+        "{\"name\": \"b\", \"kind\": \"FIXED_WINDOW\", \"limit\": 8, \"window\": 30},\n"
         "{\"name\": \"c\", \"per\": \"resource\", \"kind\": \"FIXED_WINDOW\", \"limit\": 7,\n"
-        " \"window\": \"hour\"},\n"
+        " \"window\": 30},\n"
         "{\"name\": \"d\", \"per\": \"resource\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 1,\n"
-        " \"window\": 86400},\n"
+        " \"window\": 60},\n"
         "{\"name\": \"e\", \"per\": \"resource\", \"keys\": [\"k\"], \"kind\": \"FIXED_WINDOW\",\n"
-        " \"limit\": 1, \"window\": \"day\"},\n"
+        " \"limit\": 1, \"window\": \"minute\"},\n"
         "{\"name\": \"f\", \"per\": \"resource\", \"shadow\": true, \"kind\": \"FIXED_WINDOW\",\n"
-        " \"limit\": 1, \"window\": \"day\"},\n"
+        " \"limit\": 1, \"window\": \"minute\"},\n"
         "{\"name\": \"g\", \"per\": \"template\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9,\n"
-        " \"window\": \"day\"}]}]}";
+        " \"window\": \"minute\"}]}]}";
     static const char *const warnings[] = {
         "resources[0].limits[0].overrides[0].limit: is above that of limits[6], which all keys "
         "share",
@@ -1391,14 +1397,15 @@ static void wrong_requests_are_named_by_path(void **state) {
         doorman_permit_item item;
         const char *error;
     } wrong[] = {
-        {{.resource_id = NULL, .cost = 1}, "item[0].resource_id: "},
-        {{.resource_id = "r", .key = long_key, .cost = 1}, "item[0].key: must be 0 to 256 bytes"},
-        {{.resource_id = "r", .key = "\xff", .cost = 1}, "item[0].key: must be 0 to 256 bytes"},
-        {{.resource_id = "r", .cost = -1}, "item[0].cost: "},
-        {{.resource_id = "r", .cost = (double)NAN}, "item[0].cost: "},
-        {{.resource_id = "r", .cost = 1.1e15}, "item[0].cost: "},
-        {{.resource_id = "r", .cost = 1, .has_min = true, .min = 2}, "item[0].min: must be from 0"},
-        {{.resource_id = "r", .cost = 1, .min = 1}, "item[0].min: needs has_min"},
+        {{.resource_id = NULL, .cost = 1}, "items[0].resource_id: "},
+        {{.resource_id = "r", .key = long_key, .cost = 1}, "items[0].key: must be 0 to 256 bytes"},
+        {{.resource_id = "r", .key = "\xff", .cost = 1}, "items[0].key: must be 0 to 256 bytes"},
+        {{.resource_id = "r", .cost = -1}, "items[0].cost: "},
+        {{.resource_id = "r", .cost = (double)NAN}, "items[0].cost: "},
+        {{.resource_id = "r", .cost = 1.1e15}, "items[0].cost: "},
+        {{.resource_id = "r", .cost = 1, .has_min = true, .min = 2},
+         "items[0].min: must be from 0"},
+        {{.resource_id = "r", .cost = 1, .min = 1}, "items[0].min: needs has_min"},
     };
     doorman_error error;
     for (size_t i = 0; i < COUNT(wrong); i++) {
@@ -3365,6 +3372,7 @@ static void a_map_decides_as_a_limiter_for_each_key(void **state) {
             doorman_limiter_map_release(map, &key, sizeof key, held[key]);
         }
         for (int i = 0; i < 4; i++) (void)doorman_limiter_map_sweep(map, 1000, now + 100 * SECOND);
+        assert_int_equal(doorman_limiter_map_sweep(map, SIZE_MAX, now), 0);
         assert_int_equal(doorman_limiter_map_sweep(map, 0, now), 0); /* idle keys are forgotten */
         doorman_limiter_map_destroy(map);
     }

@@ -229,6 +229,27 @@ static void a_warning_counts_the_counters_that_a_change_drops(void **state) {
     doorman_config_destroy(last);
 }
 
+/* A template that was renamed by mistake looks like one that was removed. */
+static void templates_that_are_gone_are_a_warning(void **state) {
+    struct world *w = (struct world *)*state;
+    static const size_t counters[] = {20, 3};
+    doorman_config *last = config_of(A "," LIMITS(BUCKET("w") "," BUCKET("v")), "");
+    doorman_config *now = config_of(A, "");
+    w->settings.config = "file";
+    w->service.config = now;
+    server_report_config(&w->service, last, counters);
+    assert_int_equal(logged(w,
+                            "level=warning msg=\"templates were removed or renamed: only another "
+                            "template that matches limits their resources now, and their "
+                            "counters are dropped\" templates=l counters=23\n"),
+                     1);
+    w->service.config = last;
+    server_report_config(&w->service, now, NULL);
+    assert_int_equal(logged(w, "removed or renamed"), 0);
+    doorman_config_destroy(now);
+    doorman_config_destroy(last);
+}
+
 #define LIFE(seconds)                                                                              \
     LIMITS("{\"name\":\"s\",\"kind\":\"CONCURRENCY\",\"limit\":1,\"time_to_live\":" seconds "}")
 #define LEASES(length, more)                                                                       \
@@ -514,6 +535,7 @@ int main(void) {
         TEST(a_refused_message_is_logged_with_its_method_and_field),
         TEST(a_message_without_a_method_is_logged_with_its_error),
         TEST(a_warning_counts_the_counters_that_a_change_drops),
+        TEST(templates_that_are_gone_are_a_warning),
         TEST(the_log_warns_of_a_shortened_time),
         TEST(each_method_has_a_line_of_its_own_once_a_minute),
         TEST(debug_logs_every_message),

@@ -1165,6 +1165,219 @@ static void after_a_cut_no_holder_grows_until_the_sum_fits(void **state) {
     world_stop(w);
 }
 
+/* ---- why a lease is less than its holder wants (S14) ---- */
+
+/* Sends a request, and fails unless the lease has this amount and this reason. The list of leases
+ * must have the same reason. */
+static void assert_reason(world *w, holder *h, double capacity, int reason) {
+    doorman_capacity_response item_response = request(w, h);
+    assert_int_equal(item_response.outcome, DOORMAN_GRANTED);
+    assert_about(item_response.gets.capacity, capacity);
+    if ((int)item_response.gets.reason != reason) {
+        fail_msg("%s has %g and the reason \"%s\"", h->id, capacity,
+                 doorman_lease_reason_name(item_response.gets.reason));
+    }
+    doorman_cursor cursor = {0};
+    doorman_server_lease lease;
+    bool found = false;
+    while (!found && doorman_server_next_lease(w->server, "db", &cursor, &lease, w->now)) {
+        found = strcmp(lease.holder_id, h->id) == 0;
+    }
+    assert_true(found);
+    assert_int_equal(lease.reason, reason);
+}
+
+/* S14: SHARE and RESERVED. The share of b is 50, but a may still use all until it confirms. */
+static void a_lease_says_whether_the_share_is_used_up_or_still_committed(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 90};
+    assert_reason(w, &a, 100, 0);
+    assert_reason(w, &b, 0, DOORMAN_LEASE_RESERVED);
+    w->now += 6 * SECOND;
+    assert_reason(w, &a, 50, DOORMAN_LEASE_SHARE);
+    assert_reason(w, &b, 0, DOORMAN_LEASE_RESERVED); /* a has not confirmed */
+    assert_reason(w, &a, 50, DOORMAN_LEASE_SHARE);   /* this confirms */
+    w->now += 6 * SECOND;
+    assert_reason(w, &b, 50, DOORMAN_LEASE_SHARE);
+    w->now += 6 * SECOND;
+    b.wants = 50.04; /* 0.999 of the wants are all of them */
+    assert_reason(w, &b, 50, 0);
+    w->now += 6 * SECOND;
+    b.wants = 30;
+    assert_reason(w, &b, 30, 0);
+    world_stop(w);
+}
+
+/* S14: a holder that has the whole capacity has its share. */
+static void a_holder_that_wants_more_than_the_capacity_has_its_share(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 120};
+    assert_reason(w, &a, 100, DOORMAN_LEASE_SHARE);
+    reload(w, config_of(0, NULL));
+    w->now += 6 * SECOND;
+    release(w, &a, a.has.id);
+    a.has.id = 0;
+    w->now += 200 * SECOND;
+    assert_reason(w, &a, 0, DOORMAN_LEASE_SHARE);
+    world_stop(w);
+}
+
+/* S14: CUT. From the cut until all holders have confirmed, leases of before do not fit. */
+static void a_lease_says_that_the_capacity_was_cut_until_the_leases_fit(void **state) {
+    (void)state;
+    const doorman_algorithm quick = {.has_learning_mode_duration = true};
+    world *w = world_start(100, &quick);
+    holder a = {.id = "a", .wants = 60}, b = {.id = "b", .wants = 40}, c = {.id = "c", .wants = 90};
+    assert_reason(w, &a, 60, 0);
+    assert_reason(w, &b, 40, 0);
+    reload(w, config_of(30, &quick));
+    w->now += 6 * SECOND;
+    assert_reason(w, &c, 0, DOORMAN_LEASE_CUT);
+    assert_reason(w, &a, 10, DOORMAN_LEASE_CUT);
+    assert_reason(w, &b, 10, DOORMAN_LEASE_CUT);
+    assert_reason(w, &a, 10, DOORMAN_LEASE_CUT); /* this confirms: the same lease again (R11) */
+    assert_reason(w, &b, 10, DOORMAN_LEASE_CUT);
+    w->now += 6 * SECOND;
+    assert_reason(w, &a, 10, DOORMAN_LEASE_SHARE);
+    assert_reason(w, &c, 10, DOORMAN_LEASE_SHARE);
+    holder small = {.id = "d", .wants = 0};
+    assert_reason(w, &small, 0, 0);
+    world_stop(w);
+}
+
+/* S14, H11: reports of overload cut the capacity as a new configuration does. */
+static void a_lease_says_that_reports_of_overload_cut_the_capacity(void **state) {
+    (void)state;
+    doorman_template all = {.identifier_glob = "*",
+                            .capacity = 100,
+                            .has_algorithm = true,
+                            .algorithm = {.has_learning_mode_duration = true},
+                            .overload = {.target = SECOND / 10, .capacity_min = 1}};
+    const doorman_config_options options = {.templates = &all, .template_count = 1};
+    doorman_config *config = NULL;
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    world *w = world_start(100, NULL);
+    reload(w, config);
+    holder a = {.id = "a", .wants = 50}, b = {.id = "b", .wants = 50};
+    assert_reason(w, &a, 50, 0);
+    assert_reason(w, &b, 50, 0);
+    const doorman_capacity_request report = {
+        .resource_id = "db",
+        .overload = {.interval = 16 * SECOND, .arrived = 1600, .finished = 800, .refused = 800}};
+    const doorman_request overloaded = {
+        .method = DOORMAN_REPORT_OVERLOAD, .holder_id = "s", .items = &report, .item_count = 1};
+    doorman_response response;
+    for (int i = 0; i < 2; i++) { /* one interval without a report, and one with it */
+        w->now += 16 * SECOND;
+        assert_int_equal(doorman_server_handle(w->server, &overloaded, &response, NULL, w->now),
+                         DOORMAN_OK);
+    }
+    double capacity = read_resource(w).capacity;
+    assert_true(capacity < 60);
+    assert_reason(w, &a, capacity / 2, DOORMAN_LEASE_CUT);
+    assert_reason(w, &b, capacity / 2, DOORMAN_LEASE_CUT);
+    w->now += 6 * SECOND;
+    assert_int_equal(request(w, &a).gets.reason, DOORMAN_LEASE_CUT); /* b has not confirmed */
+    assert_int_equal(request(w, &b).gets.reason, DOORMAN_LEASE_SHARE);
+    assert_true(read_resource(w).capacity < 100); /* still lowered */
+    world_stop(w);
+}
+
+/* S14: LEARNING. A refusal has its outcome, and no reason. */
+static void a_lease_says_that_the_server_learns(void **state) {
+    (void)state;
+    world *w = world_start(100, &learns);
+    const doorman_lease old = {.id = 5, .node = "root", .capacity = 60, .expires_in = SECOND};
+    holder a = {.id = "a", .wants = 90, .has = old}, b = {.id = "b", .wants = 90, .has = old};
+    holder c = {.id = "c", .wants = 90}, d = {.id = "d", .wants = 60, .has = old};
+    d.has.capacity = 0;
+    assert_reason(w, &a, 60, DOORMAN_LEASE_LEARNING);
+    assert_reason(w, &b, 40, DOORMAN_LEASE_LEARNING);
+    assert_reason(w, &d, 0, DOORMAN_LEASE_LEARNING);
+    assert_int_equal(request(w, &c).gets.reason, 0);
+    w->now += 6 * SECOND;
+    a.wants = 20;
+    assert_reason(w, &a, 20, 0); /* it claims 60 and is granted 60, and wants less */
+    w->now += 57 * SECOND;
+    a.wants = 90;
+    assert_reason(w, &a, 90, 0); /* the server has learned */
+    world_stop(w);
+}
+
+/* S14: with STATIC each holder may have the same amount. The sum can exceed that amount, but this
+ * is no cut. */
+static void an_amount_that_is_not_divided_is_the_share_of_each(void **state) {
+    (void)state;
+    const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE};
+    world *w = world_start(10, &each);
+    holder a = {.id = "a", .wants = 15}, b = {.id = "b", .wants = 15}, c = {.id = "c", .wants = 7};
+    for (int i = 0; i < 2; i++) {
+        assert_reason(w, &a, 10, DOORMAN_LEASE_SHARE);
+        assert_reason(w, &b, 10, DOORMAN_LEASE_SHARE);
+        assert_reason(w, &c, 7, 0);
+        w->now += 6 * SECOND;
+    }
+    reload(w, config_of(20, &each));
+    b.wants = 40;
+    assert_reason(w, &b, 20, DOORMAN_LEASE_SHARE);
+    world_stop(w);
+}
+
+/* S14, R11: within the minimum interval a holder gets its last lease with the same reason again. If
+ * that lease had none, because the holder wanted less, there is one now. */
+static void a_repeated_lease_has_its_reason_again(void **state) {
+    (void)state;
+    world *w = world_start(100, NULL);
+    holder a = {.id = "a", .wants = 10}, b = {.id = "b", .wants = 60}, c = {.id = "c", .wants = 90};
+    assert_reason(w, &a, 10, 0);
+    assert_reason(w, &b, 60, 0);
+    uint64_t last = a.has.id;
+    w->now += SECOND;
+    assert_reason(w, &c, 30, DOORMAN_LEASE_RESERVED);
+    a.wants = 30;
+    assert_reason(w, &a, 10, DOORMAN_LEASE_RESERVED);
+    assert_true(a.has.id == last);
+    a.wants = 10;
+    assert_reason(w, &a, 10, 0);
+    release(w, &b, b.has.id); /* its units are free now, but c asks too soon */
+    assert_reason(w, &c, 30, DOORMAN_LEASE_RESERVED);
+    w->now += 6 * SECOND;
+    assert_reason(w, &c, 90, 0);
+    world_stop(w);
+}
+
+/* S14, A5: three holders take turns with two units. Each lease of 0 has a reason, and no lease of
+ * 1 has one. */
+static void a_holder_that_waits_for_its_turn_is_told_why(void **state) {
+    (void)state;
+    const doorman_template all = {.identifier_glob = "*",
+                                  .capacity = 2,
+                                  .whole = true,
+                                  .has_algorithm = true,
+                                  .algorithm = {.has_learning_mode_duration = true}};
+    const doorman_config_options options = {.templates = &all, .template_count = 1};
+    doorman_config *config = NULL;
+    assert_int_equal(doorman_config_create(&config, &options, NULL), DOORMAN_OK);
+    world *w = world_start(2, NULL);
+    reload(w, config);
+    holder holders[] = {
+        {.id = "a", .wants = 1}, {.id = "b", .wants = 0.5}, {.id = "c", .wants = 1}};
+    size_t counts[2] = {0, 0}; /* leases of 0 with SHARE, with RESERVED */
+    for (int i = 0; i < 300; i++) {
+        holder *h = &holders[i % 3];
+        const doorman_lease lease = request(w, h).gets;
+        assert_int_equal(lease.reason == 0, lease.capacity >= 1);
+        if (i == 2) assert_int_equal(lease.reason, DOORMAN_LEASE_RESERVED);
+        if (lease.reason) counts[lease.reason == DOORMAN_LEASE_RESERVED]++;
+        if (lease.reason) assert_int_not_equal(lease.reason, DOORMAN_LEASE_CUT);
+        w->now += 2 * SECOND;
+    }
+    assert_true(counts[0] > 0 && counts[1] > 0);
+    world_stop(w);
+}
+
 /* G5, R8: leases may have been granted without a lease entry, so the resource must learn first. */
 static void a_resource_that_gains_a_template_learns_first(void **state) {
     (void)state;
@@ -1329,31 +1542,31 @@ static void an_invalid_message_changes_nothing(void **state) {
         doorman_demand demand;
         const char *text;
     } wrong[] = {
-        {{.resource_id = ""}, {1, 1, 1}, "resource[1].resource_id: "},
-        {{.resource_id = "a\x01"}, {1, 1, 1}, "resource[1].resource_id: "},
-        {{.resource_id = "\xff"}, {1, 1, 1}, "resource[1].resource_id: "},
-        {{.resource_id = "good"}, {1, 1, 1}, "resource[1].resource_id: the same"},
-        {{.resource_id = "x"}, {-1, 1, 1}, "resource[1].wants: "},
-        {{.resource_id = "x"}, {not_a_number, 1, 1}, "resource[1].wants: "},
-        {{.resource_id = "x"}, {infinite, 1, 1}, "resource[1].wants: "},
-        {{.resource_id = "x"}, {1.1e15, 1, 1}, "resource[1].wants: "},
-        {{.resource_id = "x"}, {1, 1, 16}, "resource[1].priority: "},
-        {{.resource_id = "x"}, {1, 1, -1}, "resource[1].priority: "},
-        {{.resource_id = "x"}, {1, 2, 1}, "resource[1].num_clients: "},
-        {{.resource_id = "x"}, {1, 0.5, 1}, "resource[1].num_clients: "},
-        {{.resource_id = "x", .outstanding = -1}, {1, 1, 1}, "resource[1].outstanding: "},
+        {{.resource_id = ""}, {1, 1, 1}, "items[1].resource_id: "},
+        {{.resource_id = "a\x01"}, {1, 1, 1}, "items[1].resource_id: "},
+        {{.resource_id = "\xff"}, {1, 1, 1}, "items[1].resource_id: "},
+        {{.resource_id = "good"}, {1, 1, 1}, "items[1].resource_id: the same"},
+        {{.resource_id = "x"}, {-1, 1, 1}, "items[1].wants[0].wants: "},
+        {{.resource_id = "x"}, {not_a_number, 1, 1}, "items[1].wants[0].wants: "},
+        {{.resource_id = "x"}, {infinite, 1, 1}, "items[1].wants[0].wants: "},
+        {{.resource_id = "x"}, {1.1e15, 1, 1}, "items[1].wants[0].wants: "},
+        {{.resource_id = "x"}, {1, 1, 16}, "items[1].wants[0].priority: "},
+        {{.resource_id = "x"}, {1, 1, -1}, "items[1].wants[0].priority: "},
+        {{.resource_id = "x"}, {1, 2, 1}, "items[1].wants[0].subclients: "},
+        {{.resource_id = "x"}, {1, 0.5, 1}, "items[1].wants[0].subclients: "},
+        {{.resource_id = "x", .outstanding = -1}, {1, 1, 1}, "items[1].outstanding: "},
         {{.resource_id = "x", .has = {.id = 1, .node = "", .capacity = 1}},
          {1, 1, 1},
-         "resource[1].has.node: "},
+         "items[1].has.node: "},
         {{.resource_id = "x", .has = {.id = 1, .node = "n", .capacity = not_a_number}},
          {1, 1, 1},
-         "resource[1].has.capacity: "},
+         "items[1].has.capacity: "},
         {{.resource_id = "x", .has = {.id = 1, .node = "n", .expires_in = -1}},
          {1, 1, 1},
-         "resource[1].has.expires_in: "},
+         "items[1].has.expires_in: "},
         {{.resource_id = "x", .has = {.id = (UINT64_C(1) << 53) + 1, .node = "n"}},
          {1, 1, 1},
-         "resource[1].has.id: "},
+         "items[1].has.id: "},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         const doorman_demand right = {10, 1, 1};
@@ -1376,7 +1589,7 @@ static void an_invalid_message_changes_nothing(void **state) {
     holder no_id = {.id = "", .wants = 1};
     doorman_capacity_response item_response;
     assert_int_equal(request_resource(w, "db", &no_id, &item_response), DOORMAN_INVALID_ARGUMENT);
-    assert_string_equal(w->error.text, "client_id: " DOORMAN__ID_RULE);
+    assert_string_equal(w->error.text, "holder_id: " DOORMAN__ID_RULE);
     world_stop(w);
 }
 
@@ -1400,36 +1613,38 @@ static void an_invalid_request_changes_nothing(void **state) {
         const char *text;
     } wrong[] = {
         {{.method = DOORMAN_METHOD_COUNT}, DOORMAN_NOT_FOUND, "no such method"},
-        {{gets, false, "a", NULL, 0, &none, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false, 0},
+        {{gets, false, "a", NULL, 0, &none, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false, 0,
+          false},
          DOORMAN_INVALID_ARGUMENT,
-         "resource[0].wants: "},
-        {{gets, false, "a", NULL, 0, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false, 0},
+         "items[0].wants: "},
+        {{gets, false, "a", NULL, 0, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false, 0,
+          false},
          DOORMAN_INVALID_ARGUMENT,
-         "resource[0].wants: "},
+         "items[0].wants: "},
         {{gets, true, "a", nameless, 1, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false,
-          0},
+          0, false},
          DOORMAN_INVALID_ARGUMENT,
-         "path[0]: must be the server_id"},
+         "path[0]: must be the holder_id"},
         {{gets, true, "child", nameless, 1, &bad, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0,
-          false, 0},
+          false, 0, false},
          DOORMAN_INVALID_ARGUMENT,
-         "resource[0].wants[0].wants: "},
+         "items[0].wants[0].wants: "},
         {{gets, true, "a", deep, DOORMAN__PATH_MAX + 1, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0,
-          NULL, 0, false, 0},
+          NULL, 0, false, 0, false},
          DOORMAN_INVALID_ARGUMENT,
          "path: more than 16 nodes"},
         {{gets, true, "a", nameless, 2, &both, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false,
-          0},
+          0, false},
          DOORMAN_INVALID_ARGUMENT,
          "path[1]: "},
         {{releases, false, "a", NULL, 0, &nothing, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0,
-          false, 0},
+          false, 0, false},
          DOORMAN_INVALID_ARGUMENT,
-         "resource[0].id: "},
+         "items[0].has.id: "},
         {{releases, false, "a", NULL, 0, &large, 1, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, false,
-          0},
+          0, false},
          DOORMAN_INVALID_ARGUMENT,
-         "resource[0].id: "},
+         "items[0].has.id: "},
     };
     world *w = world_start(100, NULL);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -2202,6 +2417,14 @@ int main(void) {
         cmocka_unit_test(an_unknown_claim_is_reported_and_ignored),
         cmocka_unit_test(static_amounts_are_per_client),
         cmocka_unit_test(after_a_cut_no_holder_grows_until_the_sum_fits),
+        cmocka_unit_test(a_lease_says_whether_the_share_is_used_up_or_still_committed),
+        cmocka_unit_test(a_holder_that_wants_more_than_the_capacity_has_its_share),
+        cmocka_unit_test(a_lease_says_that_the_capacity_was_cut_until_the_leases_fit),
+        cmocka_unit_test(a_lease_says_that_reports_of_overload_cut_the_capacity),
+        cmocka_unit_test(a_lease_says_that_the_server_learns),
+        cmocka_unit_test(an_amount_that_is_not_divided_is_the_share_of_each),
+        cmocka_unit_test(a_repeated_lease_has_its_reason_again),
+        cmocka_unit_test(a_holder_that_waits_for_its_turn_is_told_why),
         cmocka_unit_test(a_resource_that_gains_a_template_learns_first),
         cmocka_unit_test(long_leases_of_a_removed_template_are_learned_when_it_returns),
         cmocka_unit_test(a_holder_that_renews_on_time_gets_a_new_lease),

@@ -295,6 +295,50 @@ static void a_first_request_through_a_node_gets_its_share_within_seconds(void **
     forest_stop(f);
 }
 
+static int reason_of(const forest *f, const forest_client *m) {
+    doorman_resource_info info;
+    doorman_client_read(m->resource, &info, f->now);
+    return (int)info.reason;
+}
+
+/* S14: the reason of a node's own lease comes from its parent, and the node finds the reasons for
+ * its clients itself. First a client of the root holds everything, and the node gets a lease of 0.
+ * The node has nothing to divide, so its client has its share of nothing. */
+static void a_node_reads_the_reason_of_its_own_lease_and_gives_its_own_reasons(void **state) {
+    (void)state;
+    doorman_server_resource resource;
+    forest *f = forest_start_one(100, fair);
+    int leaf = add_node(f, 0);
+    add_client(f, 0, 100, 1);
+    handle_due(f);
+    set_stalled(f, 0, true);
+    add_client(f, leaf, 100, 1);
+    add_client(f, leaf, 10, 1);
+    run_for(f, 5, 100);
+    assert_true(resource_of(f, leaf, &resource));
+    assert_true(resource.leased);
+    assert_exact(resource.capacity, 0);
+    assert_int_equal(resource.reason, DOORMAN_LEASE_RESERVED);
+    assert_int_equal(reason_of(f, &f->clients[1]), DOORMAN_LEASE_SHARE);
+    set_stalled(f, 0, false);
+    run_for(f, 60, 100);
+    assert_true(resource_of(f, leaf, &resource));
+    assert_about(resource.capacity, 55);
+    assert_int_equal(resource.reason, DOORMAN_LEASE_SHARE);
+    assert_int_equal(reason_of(f, &f->clients[0]), DOORMAN_LEASE_SHARE);
+    assert_int_equal(reason_of(f, &f->clients[1]), DOORMAN_LEASE_SHARE);
+    assert_int_equal(reason_of(f, &f->clients[2]), 0);
+    set_wants(f, 0, 0);
+    set_wants(f, 1, 20);
+    run_for(f, 60, 100);
+    assert_true(resource_of(f, leaf, &resource));
+    assert_about(resource.capacity, 30);
+    assert_int_equal(resource.reason, 0);
+    assert_true(resource_of(f, 0, &resource));
+    assert_int_equal(resource.reason, 0); /* a root has no lease of its own */
+    forest_stop(f);
+}
+
 /* Starts a client with a gauge whose wants follow use. */
 static forest_client *add_gauge(forest *f, int at) {
     forest_client *m = add_client(f, at, 0, 1);
@@ -1376,16 +1420,21 @@ static void demand_groups_are_separate_demands(void **state) {
 static void a_learning_child_gets_its_last_lease_and_when_learning_ends(void **state) {
     (void)state;
     forest *f = forest_start_one(100, fair);
-    const doorman_demand wants[] = {{80, 4, 1}}, less[] = {{10, 1, 1}};
+    const doorman_demand wants[] = {{80, 4, 1}}, more[] = {{90, 4, 1}}, less[] = {{10, 1, 1}};
     parent_exchange x = {.item = {.learning = true}};
     assert_int_equal(send(f, &x, wants, 1), DOORMAN_OK);
     assert_true(x.response.items[0].has_learn_for);
     assert_int_equal(x.response.items[0].learn_for, 0);
     assert_exact(x.response.items[0].gets.capacity, 80);
-    f->now += 20 * SECOND;
+    f->now += 10 * SECOND;
+    assert_int_equal(send(f, &x, more, 1), DOORMAN_OK);
+    assert_exact(x.response.items[0].gets.capacity, 80);
+    assert_int_equal(x.response.items[0].gets.reason, DOORMAN_LEASE_LEARNING); /* S14 */
+    f->now += 10 * SECOND;
     assert_int_equal(send(f, &x, less, 1), DOORMAN_OK);
     assert_exact(x.response.items[0].gets.capacity, 80);
-    assert_int_equal(x.response.items[0].learn_for, 63 * SECOND - 20 * SECOND);
+    assert_int_equal(x.response.items[0].gets.reason, 0); /* it wants less */
+    assert_int_equal(x.response.items[0].learn_for, 63 * SECOND - 10 * SECOND);
     add_client(f, 0, 100, 1); /* the child's capacity is not given to others */
     handle_due(f);
     assert_exact(leased(f, &f->clients[0]), 20);
@@ -1404,12 +1453,12 @@ static void an_error_names_the_invalid_group(void **state) {
         doorman_demand wants;
         const char *text;
     } cases[] = {
-        {{-1, 1, 1}, "resource[0].wants[1].wants: "},
-        {{NAN, 1, 1}, "resource[0].wants[1].wants: "},
-        {{1, -1, 1}, "resource[0].wants[1].num_clients: "},
-        {{1, 1.5, 1}, "resource[0].wants[1].num_clients: "},
-        {{1, 2e9, 1}, "resource[0].wants[1].num_clients: "},
-        {{1, 1, 16}, "resource[0].wants[1].priority: "},
+        {{-1, 1, 1}, "items[0].wants[1].wants: "},
+        {{NAN, 1, 1}, "items[0].wants[1].wants: "},
+        {{1, -1, 1}, "items[0].wants[1].subclients: "},
+        {{1, 1.5, 1}, "items[0].wants[1].subclients: "},
+        {{1, 2e9, 1}, "items[0].wants[1].subclients: "},
+        {{1, 1, 16}, "items[0].wants[1].priority: "},
     };
     forest *f = forest_start_one(100, fair);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -1420,7 +1469,7 @@ static void an_error_names_the_invalid_group(void **state) {
     }
     parent_exchange x = {.item = {.outstanding = -1}};
     assert_int_equal(send(f, &x, NULL, 0), DOORMAN_INVALID_ARGUMENT);
-    assert_non_null(strstr(x.error.text, "resource[0].outstanding: "));
+    assert_non_null(strstr(x.error.text, "items[0].outstanding: "));
     x.item.outstanding = 0;
     assert_int_equal(send(f, &x, NULL, DOORMAN__GROUPS_MAX + 1), DOORMAN_INVALID_ARGUMENT);
     doorman_server_resource resource;
@@ -2320,6 +2369,7 @@ static void a_node_without_memory_keeps_the_last_texts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_first_request_through_a_node_gets_its_share_within_seconds),
+        cmocka_unit_test(a_node_reads_the_reason_of_its_own_lease_and_gives_its_own_reasons),
         cmocka_unit_test(the_first_unit_of_an_idle_client_comes_through_a_tree_within_seconds),
         cmocka_unit_test(unmet_demand_is_sent_to_the_parent_early),
         cmocka_unit_test(a_share_moves_from_leaf_to_leaf),

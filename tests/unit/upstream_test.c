@@ -1056,6 +1056,10 @@ static void a_late_response_to_a_request_without_a_lease_is_accepted(void **stat
 
 static void wrong_resource(doorman_capacity_response *a) { a->resource_id = "elsewhere"; }
 static void no_resource(doorman_capacity_response *a) { a->resource_id = NULL; }
+static void wrong_reason(doorman_capacity_response *a) {
+    a->gets.reason = (doorman_lease_reason)(DOORMAN_LEASE_LEARNING + 1);
+}
+static void low_reason(doorman_capacity_response *a) { a->gets.reason = (doorman_lease_reason)1; }
 static void wrong_outcome(doorman_capacity_response *a) {
     a->outcome = (doorman_outcome)(DOORMAN_FULL + 1);
 }
@@ -1097,6 +1101,8 @@ static void an_invalid_response_changes_nothing(void **state) {
     (void)state;
     static void (*const wrongs[])(doorman_capacity_response *) = {wrong_resource,
                                                                   no_resource,
+                                                                  wrong_reason,
+                                                                  low_reason,
                                                                   wrong_outcome,
                                                                   id_zero,
                                                                   id_large,
@@ -1567,6 +1573,15 @@ static void every_method_has_its_wire_name(void **state) {
     assert_string_equal(doorman_method_name(DOORMAN_RELEASE_CAPACITY, false), "release_capacity");
     assert_string_equal(doorman_method_name(DOORMAN_METHOD_COUNT, true), "?");
     assert_string_equal(doorman_method_name((doorman_method)-1, false), "?");
+    assert_string_equal(doorman_lease_reason_name((doorman_lease_reason)0), "");
+    assert_string_equal(doorman_lease_reason_name(DOORMAN_LEASE_SHARE), "SHARE");
+    assert_string_equal(doorman_lease_reason_name(DOORMAN_LEASE_CUT), "CUT");
+    assert_string_equal(doorman_lease_reason_name(DOORMAN_LEASE_RESERVED), "RESERVED");
+    assert_string_equal(doorman_lease_reason_name(DOORMAN_LEASE_LEARNING), "LEARNING");
+    const int unknown[] = {-1, 1, DOORMAN_LEASE_SHARE - 1, DOORMAN_LEASE_LEARNING + 1};
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        assert_string_equal(doorman_lease_reason_name((doorman_lease_reason)unknown[i]), "?");
+    }
 }
 
 int main(void) {
