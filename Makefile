@@ -216,7 +216,7 @@ $(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/grap
     $(addprefix server/,server.h flags.h load.h reports.h tls.h warnings.h)
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
-# header for them once.
+# headers for them once.
 LINKED = doorman_server fuzz/calls fuzz/http fuzz/permits fuzz/response \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
     status_test tls_test tree_test) \
@@ -244,9 +244,9 @@ build/asan/examples/job_pool: examples/demo.h
 $(TEST_SHELL) $(TEST_EXAMPLES): build/asan/%: %.c $(HEADERS) | test_deps
 	$(build)
 
-# Measures which lines and branches of the header and of the server the tests reach: the unit tests,
-# the simulator, and the system tests except abuse_test. A server that a test kills writes no data.
-# The measurement ignores the branches of assertions, because they never fail. It also ignores
+# Measures which lines and branches of the headers and of the server the tests reach: the unit
+# tests, the simulator, and the system tests except abuse_test. A server that a test kills writes no
+# data. The measurement ignores the branches of assertions, because they never fail. It also ignores
 # server.h, which only has functions for parts that are left out. index.html in the folders header
 # and server of build/coverage shows every line.
 COVERED = $(filter-out system/abuse_test,$(PROGRAMS))
@@ -265,7 +265,7 @@ define report
     --html-details build/coverage/$(1)/index.html
 endef
 
-coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## coverage of header and server
+coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## coverage of headers and server
 	@sh .ci/deps --need 'sh .ci/deps gcovr' gcovr
 	@find build/coverage -name '*.gcda' -delete
 	@sh tests/run.sh $(COVERAGE_TESTS)
@@ -319,7 +319,7 @@ build/bench: $(wildcard tests/bench/*.[ch]) $(HEADERS) | build_deps
 	@$(C) -O2 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
 
 # The simulator runs the scenarios, with figures and pictures. FAULTS=1 runs random faults instead.
-# MUTANTS=1 checks that it finds known faults, which are inserted into copies of the header.
+# MUTANTS=1 checks that it finds known faults, which are inserted into copies of the headers.
 # THROTTLE=1 compares the throttle with other policies. This takes seconds.
 SIM_SEEDS = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
 # A run of `sim leased` takes five times as long as the others.
@@ -405,15 +405,16 @@ lint = @if command -v $(1) >/dev/null; then echo "$(1): $(2)"; $(3); \
 lint: $(addprefix lint_,tidy_header tidy_server tidy_examples cppcheck_header cppcheck columns \
     format scripts spelling mutants) ## run clang-tidy, cppcheck and others, if they are installed
 
-# The compiler flags for clang-tidy come after --. The examples include the header, so the slow
-# part, the analyzer, is off for them and checks the header only once. .clang-tidy and .codespellrc
+# The compiler flags for clang-tidy come after --. It checks a header only where the header is the
+# source itself, not where another file includes it. The examples include a header, so the slow
+# part, the analyzer, is off for them and checks each header only once. .clang-tidy and .codespellrc
 # say which findings are ignored, and why. Exceptions for cppcheck are comments in the code.
 # Standard error is dropped, because clang-tidy only writes there how many findings it suppressed.
 # Each source has a process of its own, because clang-tidy 14 forgets va_start in a second source.
 TIDY = -- -x c -std=c11 -D_DEFAULT_SOURCE -I. $(CPPFLAGS)
 lint_tidy_header:
-	$(call lint,clang-tidy,headers,clang-tidy --quiet $(lastword $(HEADERS)) $(TIDY) \
-	    -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG 2>/dev/null)
+	$(call lint,clang-tidy,headers,for header in $(HEADERS); do clang-tidy --quiet $$header \
+	    $(TIDY) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG 2>/dev/null || exit; done)
 lint_tidy_server: $(HTTP_FILES)
 	$(call lint,clang-tidy,the server,for source in $(SERVER_SOURCES); do \
 	    clang-tidy --quiet $$source $(TIDY) $(SERVER_MACROS) 2>/dev/null || exit; done)

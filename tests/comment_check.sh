@@ -55,8 +55,8 @@ awk '
                 }
             }
         }
-        if (header && text ~ / THE API, by group/) in_list = 1
-        if (header && text ~ / There are three ways/) in_list = 0
+        if (header && text ~ / THE API[,.]/) in_list = 1
+        if (header && text ~ / (There are three ways|ERRORS,)/) in_list = 0
         count = split(text, words, /[^A-Za-z0-9_*]+/)
         for (i = 1; i <= count; i++) {
             word = words[i]

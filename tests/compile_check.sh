@@ -80,8 +80,8 @@ size_is_documented() { # a compiler, a text of the row of README.md, the flags
 }
 
 # In C++ the implementation is one error, and it says what to do.
-is_one_error() { # a compiler of C++
-    printf '#define DOORMAN_IMPLEMENTATION\n#include "doorman.h"\n' >"$own/program.cpp"
+is_one_error() { # a compiler of C++, a header
+    printf '#define DOORMAN_IMPLEMENTATION\n#include "%s"\n' "$2" >"$own/program.cpp"
     compile_cxx "$1" c++11 -c "$own/program.cpp" -o /dev/null 2>"$own/log" && return 1
     [ "$(grep -c ' error: ' "$own/log")" = 1 ] && grep 'define it in a .c file' "$own/log"
 }
@@ -269,7 +269,7 @@ programs() { # a compiler of C and one of C++
     if [ "$all" ]; then check=source_c; fi
     echo "works_in_c '$1'"
     echo "works_in_cxx '$1' '$2'"
-    echo "is_one_error '$2'"
+    for header in doorman.h doorman_throttle.h; do echo "is_one_error '$2' $header"; done
     echo "size_is_documented '$1' none ''"
     echo "size_is_documented '$1' gc-sections \
         '-ffunction-sections -fdata-sections -Wl,--gc-sections'"

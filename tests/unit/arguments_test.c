@@ -1,5 +1,5 @@
 /* Arguments that must not be NULL, for every public function. The last test compares the functions
- * that this file calls with those that doorman.h declares. The errors of all calls name arguments
+ * that this file calls with those that the headers declare. The errors of all calls name arguments
  * and fields as their caller knows them (C10). */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
-/* Tests doorman_throttle.h: which requests a throttle takes and in which order, and
- * the retry budget. The clock is a variable. A slow model repeats random histories. doorman.h
- * defines the rules. */
+/* Tests doorman_throttle.h: which requests a throttle takes and in which order, and the retry
+ * budget. The clock is a variable. A slow model repeats random histories. The header defines the
+ * rules. */
 #include "unit.h"
 
 #include <math.h>
