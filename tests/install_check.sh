@@ -46,6 +46,17 @@ core_in_cxx() {
         "$folder/work/use"
 }
 
+# The header of the throttle finds doorman.h in its own folder.
+# shellcheck disable=SC2046
+throttle_in_c() {
+    printf '%s\n' '#define DOORMAN_STATIC' '#define DOORMAN_IMPLEMENTATION' \
+        '#include <doorman_throttle.h>' 'int main(void) {' 'doorman_retry_budget budget;' \
+        'doorman_retry_budget_init(&budget);' 'return !doorman_retry_budget_retry(&budget);' '}' \
+        >"$folder/work/throttle.c" &&
+        compile_c throttle.c $(pkg-config --cflags --libs doorman) -o throttle &&
+        "$folder/work/throttle"
+}
+
 # shellcheck disable=SC2046
 all_in_c() {
     compile_c rate_client.c $(pkg-config --cflags --libs --static doorman) -o rate_client
@@ -99,6 +110,7 @@ export PKG_CONFIG_PATH="$prefix/share/pkgconfig"
 check_with pkg-config 'the version is that of the header' version_is_right
 check_with pkg-config 'a program in C without libraries' core_in_c
 check_with pkg-config 'a program in C++ without libraries' core_in_cxx
+check_with pkg-config 'a program in C with a throttle' throttle_in_c
 check_with pkg-config 'a program in C with nng' all_in_c
 check_with pkg-config 'a program in C++ with nng' all_in_cxx
 check 'a package is uninstalled' make uninstall DESTDIR="$folder/package" PREFIX=/usr
