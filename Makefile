@@ -397,7 +397,7 @@ lint = @if command -v $(1) >/dev/null; then echo "$(1): $(2)"; $(3); \
 
 # The first one takes as long as all others together.
 lint: $(addprefix lint_,tidy_header tidy_server tidy_examples cppcheck_header cppcheck columns \
-    format scripts spelling mutants) ## run clang-tidy, cppcheck and others, if they are installed
+    order format scripts spelling mutants) ## clang-tidy, cppcheck and others, if installed
 
 # The compiler flags for clang-tidy come after --. The examples include the header, so the slow
 # part, the analyzer, is off for them and checks the header only once. .clang-tidy and .codespellrc
@@ -428,6 +428,8 @@ lint_cppcheck: $(HTTP_FILES)
 lint_columns:
 	@awk 'length > 100 { print FILENAME ":" FNR ": more than 100 columns"; bad = 1 } \
 	    END { exit bad }' $(C_SOURCES) $(SCRIPTS) server/page.css server/page.js Makefile
+lint_order:
+	@sh tests/order_check.sh doorman.h
 lint_format:
 	$(call lint,clang-format,C sources,clang-format --dry-run -Werror $(C_SOURCES))
 lint_scripts:

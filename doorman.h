@@ -297,7 +297,7 @@
  *
  * CONTENTS. Search for a tag to find its section. The comment that opens a section states its
  * rules. The rules have numbers (T7, R4, ...), and tests quote these numbers. A section uses only
- * the sections before it.
+ * the sections before it. `make lint` checks this.
  *
  *     (the API)         from here to "the API ends here"
  *     >>basics          status, memory, random numbers, ids, hash table, timers, exact sums
@@ -310,12 +310,15 @@
  *     >>election        which process of a node is master
  *     >>limiters        how an application takes units of a resource, or of a limit without a
  *                       server
- *     >>permits         decisions on single requests, for very many keys; limiters by key
- *     >>holds           units that stay taken until they are released, and queues for them. A part
- *                       of >>permits
- *     >>throttle        which requests a loaded server takes, and in which order; a retry budget
  *     >>client          the resources of an application, their fallbacks, and wants that follow use
- *     >>leased          the leases of the permits of a server
+ *     >>counters        permits: what they store for very many keys, and the kinds of limits
+ *     >>leased          permits: units that a limit takes from a lease
+ *     >>charges         permits: what the counters offer, and how they are charged
+ *     >>holds           permits: units that stay taken until they are released, and their queues
+ *     >>permits         permits: decisions on new and on waiting requests
+ *     >>hold_requests   permits: what clients do with their holds
+ *     >>permit_node     permits: those of a server, and the messages on them; limiters by key
+ *     >>throttle        which requests a loaded server takes, and in which order; a retry budget
  *     >>permit_client   what asks servers for permits, on behalf of many callers
  *     >>json            the wire protocol
  *     >>nng             a client with its own thread, and the transport of clients and nodes
@@ -1716,8 +1719,8 @@ DOORMAN_API doorman_status doorman_limiter_release(doorman_limiter *limiter,
  *
  * All items of a permit are granted, or none. A refused permit takes nothing from any counter.
  *
- * These rules concern the users of permits. The sections >>permits and >>permit_client have the
- * other rules.
+ * These rules concern the users of permits. The sections from >>counters to >>permit_client have
+ * the other rules.
  *
  * P12 A window of SLIDING_WINDOW or TIERS has 16 slices. The units of the last 16 slices count. So
  *    the window covers 15/16 to 1 of its length, and never refuses what an exact window allows. The
@@ -3532,6 +3535,9 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef DOORMAN_NNG
+#include <sys/random.h>
+#endif
 
 #if defined DOORMAN_MALLOC || defined DOORMAN_REALLOC || defined DOORMAN_FREE
 #if !defined DOORMAN_MALLOC || !defined DOORMAN_REALLOC || !defined DOORMAN_FREE
@@ -3549,8 +3555,9 @@ DOORMAN_API void doorman_transport_send(doorman_transport *transport);
  * table, timers and the exact sum. This section does not know about leases.
  *
  * C1 A function that depends on time has a parameter `now`. No section before >>nng reads a clock,
- *    does I/O, starts a thread or has global state. Random numbers come only from a seed. So the
- *    same calls with the same seeds give the same results on every machine.
+ *    does I/O, starts a thread or has global state. Random numbers come only from a seed. With
+ *    DOORMAN_NNG a seed of 0 is replaced by random bits of the system. Otherwise the same calls
+ *    with the same seeds give the same results on every machine.
  * C2 Only one thread at a time may use a server. Only one thread at a time may use a client and its
  *    resources. The caller provides the lock. Any number of threads may use a limiter at once.
  * C3 An option that is zero has its default value. Each create function has a destroy function.
@@ -4180,7 +4187,17 @@ static double doorman__total_left(doorman__total total, double capacity) {
 }
 
 #ifdef DOORMAN_NNG
-static bool doorman__random_bits(void *out, size_t bytes); /* see >>nng */
+/* Fills an array with random bits of the system. Returns false if the system has no random bits. */
+static bool doorman__random_bits(void *out, size_t bytes) {
+    unsigned char *at = (unsigned char *)out;
+    while (bytes > 0) {
+        size_t part = bytes < 256 ? bytes : 256; /* the maximum of getentropy */
+        if (getentropy(at, part) != 0) return false;
+        at += part;
+        bytes -= part;
+    }
+    return true;
+}
 #endif
 
 /* ---- >>configuration ------------------------------------------------------------------------ */
@@ -9659,31 +9676,26 @@ struct doorman_server {
     doorman_config *own_config; /* of the permits: refuses all. Only for a node with a parent whose
                                    options have no configuration; else NULL */
     doorman_time epoch, epoch_at; /* the time since 1970 at `epoch_at` */
-    bool asks_itself;             /* a request of the permits is answered: see >>leased */
+    bool asks_itself;             /* a request of the permits is answered: see >>permit_node */
     doorman__arena arena;         /* the last response to a message on permits */
 };
 
-/* What the server does with permits: see "permits: messages" in the section >>permits. */
-static doorman_status doorman__permits_check_message(doorman_permits *permits,
-                                                     const doorman_request *request,
-                                                     doorman_error *error);
-static doorman_status doorman__permits_check_limits(const doorman_permits *permits,
-                                                    const doorman_request *request,
-                                                    doorman_error *error);
-static doorman_status doorman__permits_answer(doorman_permits *permits,
-                                              const doorman_request *request,
-                                              doorman_response *response, doorman__arena *arena,
-                                              doorman_error *error, doorman_time epoch,
-                                              doorman_time now);
-static void doorman__permits_clear(doorman_permits *permits);
-static void doorman__permits_restart(doorman_permits *permits, doorman_time epoch,
-                                     doorman_time now);
-static void doorman__permits_move_to(doorman_permits *permits, doorman_time epoch,
-                                     doorman_time now);
-static void doorman__permits_learn(doorman_permits *permits, doorman_time predecessor_gone_at);
-static doorman_status doorman__leased_init(doorman_permits *permits, const uint64_t seed[2]);
-static doorman_time doorman__leased_due(const doorman_permits *permits);
-static void doorman__leased_work(doorman_server *server);
+/* What a server does with the permits of its node. This table is the only declaration for a later
+ * section: the section >>permit_node defines it. */
+typedef struct doorman__permit_node {
+    doorman_status (*create)(doorman_server *server, const doorman_server_options *options,
+                             doorman_error *error);
+    void (*destroy)(doorman_server *server);
+    doorman_status (*configure)(doorman_server *server, const doorman_config *config);
+    void (*start)(doorman_server *server); /* the server becomes master; cannot fail */
+    void (*stop)(doorman_server *server);  /* the server is not master any more */
+    doorman_status (*answer)(doorman_server *server, const doorman_request *request,
+                             doorman_response *response, doorman__arena *arena,
+                             doorman_error *error);
+    doorman_time (*due)(const doorman_server *server);
+    void (*work)(doorman_server *server);
+} doorman__permit_node;
+static const doorman__permit_node doorman__permits_of_node;
 
 static bool doorman__request_is_of_permits(const doorman_request *request) {
     return !request->is_server && strcmp(request->holder_id, DOORMAN__PERMITS_HOLDER) == 0;
@@ -9842,7 +9854,7 @@ static void doorman__server_resign(doorman_server *server) {
                                       DOORMAN__WITHIN(doorman__server_resource_entry, due, due));
     }
     assert(server->resources.count == 0 && server->usages.count == 0);
-    if (server->permits) doorman__permits_clear(server->permits);
+    doorman__permits_of_node.stop(server);
     server->is_master = false;
     server->master[0] = 0;
     server->learns_until = 0;
@@ -9969,30 +9981,6 @@ static doorman_status doorman__server_init_upstream(doorman_server *server,
                                   error);
 }
 
-/* Creates the permits. They live as long as the server, so that a victory needs no memory and
- * cannot fail. A node with a parent that has no configuration refuses all permits. */
-static doorman_status doorman__server_init_permits(doorman_server *server,
-                                                   const doorman_server_options *options,
-                                                   doorman_error *error) {
-    doorman_permits_options permits = {.item_max = 0};
-    const doorman_config_options refuses = {.reject_unmatched = true};
-    doorman_status status = DOORMAN_OK;
-    if (options->permits) permits = *options->permits;
-    permits.config = options->config;
-    memcpy(permits.seed, options->seed, sizeof permits.seed);
-    permits.drift = server->options.drift;
-    permits.node = server->node;
-    permits.learns_until = 0; /* see doorman__permits_restart */
-    if (!permits.config) status = doorman_config_create(&server->own_config, &refuses, error);
-    if (!permits.config) permits.config = server->own_config;
-    if (status != DOORMAN_OK) return status;
-    doorman_error below = {""};
-    status = doorman_permits_create(&server->permits, &permits, &below, 0, server->now);
-    if (status == DOORMAN_OK) status = doorman__leased_init(server->permits, options->seed);
-    if (status == DOORMAN_OK) return status;
-    return doorman__fail(error, status, "permits.%s", below.text);
-}
-
 doorman_status doorman_server_create(doorman_server **out, const doorman_server_options *options,
                                      doorman_error *error, doorman_time now) {
     if (!out) return doorman__missing(error, "out");
@@ -10011,7 +9999,7 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     doorman__server_set_options(server, &own);
     server->upstream.calls = &doorman__server_calls;
     doorman__server_now(server, now);
-    status = doorman__server_init_permits(server, &own, error);
+    status = doorman__permits_of_node.create(server, &own, error);
     if (status == DOORMAN_OK && options->parent_count) {
         status = doorman__server_init_upstream(server, &own, error);
     } else if (status == DOORMAN_OK) {
@@ -10038,8 +10026,7 @@ void doorman_server_destroy(doorman_server *server) {
     DOORMAN_FREE(server->places);
     DOORMAN_FREE(server->items);
     DOORMAN_FREE(server->terms);
-    doorman_permits_destroy(server->permits);
-    doorman_config_destroy(server->own_config);
+    doorman__permits_of_node.destroy(server);
     doorman__arena_uninit(&server->arena);
     DOORMAN_FREE(server);
 }
@@ -10231,8 +10218,7 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     if (doorman_config_fits(config, !root, NULL) != DOORMAN_OK) return DOORMAN_INVALID_ARGUMENT;
     size_t bytes = (config->template_count + 1) * sizeof(doorman_time);
     doorman_time *learned_at = (doorman_time *)doorman__zalloc(bytes);
-    if (learned_at) doorman__permits_move_to(server->permits, doorman__server_epoch(server), now);
-    if (!learned_at || doorman_permits_configure(server->permits, config) != DOORMAN_OK) {
+    if (!learned_at || doorman__permits_of_node.configure(server, config) != DOORMAN_OK) {
         DOORMAN_FREE(learned_at);
         return DOORMAN_OUT_OF_MEMORY;
     }
@@ -10274,8 +10260,7 @@ doorman_status doorman_server_set_master(doorman_server *server,
             server->learned_at[i] = doorman__server_learned_at(
                 server, &server->config->templates[i], server->predecessor_gone_at);
         }
-        doorman__permits_restart(server->permits, doorman__server_epoch(server), now);
-        doorman__permits_learn(server->permits, server->predecessor_gone_at);
+        doorman__permits_of_node.start(server);
     }
     server->is_master = is_master;
     return DOORMAN_OK;
@@ -11634,16 +11619,8 @@ static doorman_status doorman__server_handle_permits(doorman_server *server,
                                                      doorman_response *response,
                                                      doorman__arena *arena, doorman_error *error) {
     doorman_response decided = doorman__server_start_response(server, request);
-    doorman_status status = doorman__permits_check_message(server->permits, request, error);
-    if (status == DOORMAN_OK && server->is_master) {
-        status = doorman__permits_check_limits(server->permits, request, error);
-    }
-    if (status == DOORMAN_OK && server->is_master) {
-        doorman__arena_clear(arena);
-        status = doorman__permits_answer(server->permits, request, &decided, arena, error,
-                                         doorman__server_epoch(server), server->now);
-    }
-    doorman__leased_work(server);
+    doorman_status status =
+        doorman__permits_of_node.answer(server, request, &decided, arena, error);
     if (status == DOORMAN_OK) *response = decided;
     return status;
 }
@@ -11748,10 +11725,9 @@ static void doorman__server_update(doorman_server *server) {
 static doorman_time doorman__server_due(const doorman_upstream *upstream) {
     const doorman_server *server = DOORMAN__WITHIN_CONST(doorman_server, upstream, upstream);
     doorman_time due = doorman__later(doorman__timers_due(&server->dues), server->update_at);
-    if (server->is_master) due = doorman__earlier(due, server->master_until);
     if (server->is_master) {
-        due = doorman__earlier(due, doorman_permits_due(server->permits));
-        due = doorman__earlier(due, doorman__leased_due(server->permits));
+        due = doorman__earlier(due, server->master_until);
+        due = doorman__earlier(due, doorman__permits_of_node.due(server));
     }
     if (doorman__server_is_root(server)) return due;
     return doorman__earlier(due, doorman__upstream_due(upstream));
@@ -11784,10 +11760,7 @@ static void doorman__server_work(doorman_upstream *upstream, doorman_time now) {
     doorman__server_check_mastership(server);
     doorman__server_update(server);
     doorman__server_note_ends(server);
-    if (server->is_master && doorman_permits_due(server->permits) <= server->now) {
-        doorman_permits_update(server->permits, doorman__server_epoch(server), server->now);
-    }
-    doorman__leased_work(server);
+    doorman__permits_of_node.work(server);
 }
 
 static bool doorman__server_request(doorman_upstream *upstream, doorman_request *out,
@@ -13498,10 +13471,1507 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
     return decision;
 }
 
-/* ---- >>permits ------------------------------------------------------------------------------ */
+/* ---- >>client ------------------------------------------------------------------------------- */
 /*
- * This section decides on permits. The objects of this section are pure: they read no clock, do no
- * I/O and start no thread. It also has the map of limiters by key.
+ * A client manages the resources of an application: what each resource wants, what it may use now,
+ * and what it does without a lease. The client tells its upstream what to ask for, and the upstream
+ * makes the requests. An agent (>>nng) is a client with a thread.
+ *
+ * A resource is in one of these states. Only doorman__resource_move changes the state:
+ *
+ *   state     meaning                 capacity in force          leaves it when
+ *   UNLEASED  open, without a lease   that of the fallback       a lease arrives      -> LEASED
+ *                                                                the last close comes -> CLOSING
+ *   LEASED    open, and the lease     that of the lease          the lease ends       -> UNLEASED
+ *             has not ended                                      the last close comes -> CLOSING
+ *   CLOSING   after the last close    0: no caller may use it    it is opened again   -> UNLEASED
+ *                                                                                        or LEASED
+ *                                                                the lease is released or has
+ *                                                                ended; the resource is freed
+ *
+ *   fallback      capacity without a lease
+ *   SAFE          the safe capacity that a server sent last; that of the options if none was sent
+ *   PESSIMISTIC   0
+ *   OPTIMISTIC    what the resource wants
+ *
+ * doorman__resource_publish sets three values in the limiter: the capacity in force, the time until
+ * which it is in force, and the capacity after that time. So the limiter follows the end of a lease
+ * without another call.
+ *
+ * In a request, a client claims the capacity of its lease, and reports its units in use as
+ * outstanding (R3). If the client wants less than it has, it first gives the difference back, and
+ * then sends the request. If leases are whole units, the client rounds its wants up, as the server
+ * does (A5).
+ *
+ * K4 Without a lease the fallback is in force. on_change is called when the capacity or the reason
+ *    for the capacity has changed.
+ * K5 A resource that is opened twice is still one resource, with one limiter and the options of the
+ *    first opening. A later opening reports the first option that differs. An opening with another
+ *    kind of limiter (rate or gauge) fails. The last close releases the lease. In an agent, the
+ *    release waits 0.1 s. If the resource is opened again in this time, it keeps its lease, and no
+ *    message is sent. doorman_agent_stop releases at once.
+ * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
+ *    an initial value, and stay between a minimum and a maximum. An idle resource wants the
+ *    minimum. The minimum of a rate is 1 by default, so that its first call need not wait. The
+ *    minimum of a gauge is 0 by default, so that idle clients take no unit from others. A resource
+ *    with the minimum 0 wants at least 1 as soon as it is used, so its first call needs a request
+ *    to the server. Until then it has a lease of 0, so the server knows it all the same.
+ * K7 A server cannot block or crash the application, whatever the server sends. The same is true if
+ *    the server sends nothing.
+ * L4 Use is measured in a moving window, in which newer amounts count more. Use consists of the
+ *    units that were allowed, the units that were refused, and the units that callers wait for (see
+ *    "demand"). With a steady demand, the wants settle within 10 % of the demand. Wants grow until
+ *    the demand is met, or until the server has no more capacity. A gauge is idle when it had no
+ *    use for half a refresh interval, or for a window if that is shorter. So what an idle gauge
+ *    leaves reaches another holder within two refresh intervals. After a refusal that no later call
+ *    has followed with success, a gauge is idle only after a window.
+ *
+ * How soon a lease follows demand. A limiter that refuses units sets a flag of the client. The
+ * client checks this flag every 0.2 s. If the flag is set, the client waits until 0.1 s have passed
+ * since the refusal. This time shows the rate of a demand, so a gauge does not need it. Then the
+ * client asks at once if the last response granted all wants. Example: a resource is idle, and its
+ * capacity is free at the server. After the first refusal, the resource gets its whole share within
+ * 250 ms and one round trip. A call that waits for a gauge of an agent does not wait for the check
+ * of the flag either: the agent asks at once.
+ *
+ * An idle resource asks only for its minimum, even if its safe capacity is larger. The reason is
+ * this: if no safe capacity is configured, the safe capacity is the capacity divided by the number
+ * of clients. If each idle resource asked for its safe capacity, the idle clients would hold the
+ * whole capacity. Another client would have to wait until each idle client asks again. This takes
+ * up to a refresh interval, instead of 250 ms.
+ *
+ * While callers wait, no refusals show how much capacity is missing. The resource then asks for at
+ * least its safe capacity, as long as the server grants all wants. So a resource has less than its
+ * safe capacity only for a short time, unless other clients want the capacity.
+ */
+
+/* ---- client: demand */
+/*
+ * This part estimates how much a resource should want. The estimator is a pure structure. Its input
+ * is what the limiters have counted, and what the responses of the server show. The estimator reads
+ * no clock and no limiter. The estimator takes a sample every tenth of the window.
+ *
+ * Refused units count as demand. If they did not count, a resource that has too little would never
+ * grow. But a caller that repeats its try in a loop is refused a million times for one unit. So
+ * refused units count only up to a bound while the server has no more capacity. A server has no
+ * more capacity if it grants less than was wanted. The bound is seven times the larger of two
+ * numbers: the units that were allowed, and the units that the capacity allows. So a resource with
+ * endless demand asks for eight times what it has.
+ *
+ * Example: a lease of 50 units a second allows 50 units a second, and 10,000 units a second are
+ * refused. The bound is 7 * 50 = 350. So the demand is 50 + 350 = 400 units a second.
+ *
+ * A caller that waits for its units is not refused. Therefore the estimator also looks at workers.
+ * A worker waits for a unit, is busy with the unit, and waits for the next unit. The number of
+ * workers is unknown. The estimator assumes the largest number of workers that have waited at the
+ * same time. On average `waiting` workers wait, and the others are busy. If no worker had to wait,
+ * all workers together would use workers / (workers - waiting) times as much. The additional units
+ * are the demand of the waiting workers. This demand counts up to the bound.
+ *
+ * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
+ * On average one worker is busy, and one waits. Without the wait the workers would use 2 / (2 - 1)
+ * = 2 times as much, which is 100 units a second.
+ *
+ * If all workers wait, the estimator cannot know how much they would use. In this case the demand
+ * of the waiting workers is equal to the bound. For a gauge, the bound on refused units always
+ * applies, because a caller that tries again does not need a second unit.
+ *
+ * A rate saves units for a request of n units (L1). The largest n raises the wants to a rate that
+ * saves n units within a fifth of a window. A request for n units of a gauge must fit into the
+ * capacity of the gauge. So the largest n raises the wants to n. For a rate and for a gauge, n
+ * counts whether the request was allowed or refused. The estimator remembers n for ten windows. So
+ * a caller that tries less often than once a window finds a lease that fits its request.
+ *
+ * When units were in use for a request of n units of a gauge, the request is use like any other.
+ * Then n is remembered only until the gauge is idle.
+ *
+ * A request for n units of a gauge may be larger than what the server can give. The estimator
+ * assumes this after n has not fitted into the lease for two windows, although more was wanted. For
+ * the next ten windows, requests of that size do not count as demand. If they counted, the resource
+ * would take capacity from other clients without using it. Requests that are IMPOSSIBLE do not
+ * count as demand either.
+ *
+ * Some bounds above are multiples of what a resource has, or of its minimum. With the minimum 0 and
+ * a lease of 0 they would be 0, and a resource would never ask for its first unit. So these bounds
+ * use 1 in place of a minimum of 0, and so do the wants of a resource that is not idle.
+ *
+ * While the server may have more, the estimator also looks at the counts between two samples. A
+ * look can raise the wants to the rate of the requests that came after the first refusal. The wants
+ * then stay raised for two samples. The first refused request is not counted, because it only
+ * starts the measured time. If it were counted, one refused caller would count as ten units a
+ * second, because a look comes 0.1 s after the refusal.
+ */
+
+#define DOORMAN__SAMPLES 11
+
+/* The time from the first refusal to a look at the counts. After a shorter time, the counts would
+ * not show a rate. */
+#define DOORMAN__LOOK_MIN (DOORMAN_SECOND / 10)
+
+/* What the limiter of a resource has counted up to the time `at`. The limiter is a rate or a
+ * gauge. */
+typedef struct doorman__reading {
+    doorman_time at;
+    /* the time of the first refusal since the last reading; NEVER: no refusal */
+    doorman_time unmet_since;
+    /* counts in 1/4096 of a unit; they wrap around */
+    uint64_t allowed, refused, gauge_allowed, gauge_refused;
+    /* rate: the largest request since the last sample; 0: none was above one unit */
+    double largest;
+    double gauge_largest;
+    double waited;        /* rate: the integral of `waiting` over time, in units * seconds */
+    double waiting;       /* rate: the units that callers wait for now */
+    double waiting_peak;  /* rate: the largest `waiting` since the last sample */
+    double peak;          /* gauge: the most units in use since the last sample */
+    double gauge_waiting; /* gauge: the units that callers wait for now */
+    double gauge_in_use;  /* gauge: the units in use now */
+} doorman__reading;
+
+/* What the responses of the server show. */
+typedef struct doorman__supply {
+    double amount;  /* the capacity in force or the safe capacity: the larger of the two */
+    bool exhausted; /* the server granted less than what was wanted */
+    /* a gauge that was not used for this long is idle; 0: it is idle after a window */
+    doorman_time idle_after;
+} doorman__supply;
+
+/* The demand in the interval between two samples. If the resource is a rate, `rate` is its
+ * demand in units a second. If it is a gauge, `peak` is its demand in units at the same time. */
+typedef struct doorman__use {
+    double seconds, rate, peak;
+    bool unmet, gauge_unmet;
+    bool bounded; /* the unmet demand is at its bound, so its true size is unknown */
+} doorman__use;
+
+typedef struct doorman__sample {
+    doorman__reading reading;
+    doorman__use use; /* the demand since the previous sample */
+} doorman__sample;
+
+/* Counts the units that callers wait for, and how long callers wait. Precondition of the functions:
+ * `now` never decreases from one call to the next. */
+typedef struct doorman__waiting {
+    uint64_t units;          /* the units that callers wait for now, in 1/4096 */
+    uint64_t units_peak;     /* the largest value of `units` since the last sample */
+    double area;             /* the integral of `units` up to changed_at, in units * seconds */
+    doorman_time changed_at; /* when `area` and `units` were last set */
+    uint64_t call_count;     /* the number of waits that have ended */
+    doorman_time waited;     /* the total time of the waits that have ended */
+} doorman__waiting;
+
+static double doorman__waiting_units(const doorman__waiting *waiting) {
+    return (double)waiting->units / DOORMAN__UNIT;
+}
+
+static double doorman__waiting_area(const doorman__waiting *waiting, doorman_time now) {
+    double seconds = (double)(now - waiting->changed_at) / (double)DOORMAN_SECOND;
+    return waiting->area + doorman__waiting_units(waiting) * seconds;
+}
+
+/* Sets how many units callers wait for. */
+static void doorman__waiting_set(doorman__waiting *waiting, uint64_t units, doorman_time now) {
+    assert(waiting->units <= waiting->units_peak);
+    waiting->area = doorman__waiting_area(waiting, now);
+    waiting->changed_at = now;
+    waiting->units = units;
+    if (units > waiting->units_peak) waiting->units_peak = units;
+}
+
+static void doorman__waiting_read(const doorman__waiting *waiting, doorman_counts *out) {
+    out->waits = waiting->call_count;
+    out->waited = waiting->waited;
+}
+
+typedef struct doorman__estimator {
+    bool is_gauge;
+    double minimum, maximum;
+    double initial; /* the minimum of the wants until initial_until */
+    doorman_time window, initial_until;
+    doorman__sample samples[DOORMAN__SAMPLES]; /* a ring; the newest sample is at newest_sample */
+    size_t newest_sample, sample_count;
+    /* the reading of the last look; the next look counts what came after it */
+    doorman__reading looked;
+    double raised; /* the wants are at least this until raised_until */
+    doorman_time raised_until;
+    /* the largest request of the rate and of the gauge, until the times below */
+    double largest, gauge_largest;
+    doorman_time largest_until, gauge_largest_until;
+    /* since when gauge_largest has not fitted into the lease; NEVER: it fits */
+    doorman_time short_since;
+    double ceiling; /* the capacity that the server granted when more was wanted */
+    /* before this time, requests above `ceiling` do not count as demand */
+    doorman_time ceiling_until;
+    bool gauge_served; /* so many units as gauge_largest were in use at the same time */
+    /* gauge: when a reading last showed use, and the last reading that was looked at for this */
+    doorman_time used_at, noted_at;
+    doorman_time refused_until; /* gauge: refused units count as use before this time */
+    uint64_t gauge_allowed, gauge_refused;
+    double wants; /* the result of the estimate */
+    bool unmet;   /* the last reading shows demand that was not met */
+} doorman__estimator;
+
+/* Starts an estimate with its first reading. */
+static void doorman__estimator_init(doorman__estimator *estimator, const doorman__reading *first) {
+    estimator->initial_until = doorman__after(first->at, estimator->window);
+    estimator->newest_sample = 0;
+    estimator->sample_count = 1;
+    estimator->samples[0] = (doorman__sample){.reading = *first};
+    estimator->looked = *first;
+    estimator->raised_until = 0;
+    estimator->largest_until = estimator->gauge_largest_until = estimator->ceiling_until = 0;
+    estimator->short_since = DOORMAN_NEVER;
+    estimator->largest = estimator->gauge_largest = 0;
+    estimator->gauge_served = false;
+    estimator->used_at = estimator->noted_at = first->at;
+    estimator->refused_until = 0;
+    estimator->gauge_allowed = first->gauge_allowed;
+    estimator->gauge_refused = first->gauge_refused;
+    estimator->wants = estimator->initial;
+    estimator->unmet = false;
+}
+
+static const doorman__sample *doorman__estimator_sample_of(const doorman__estimator *estimator,
+                                                           size_t age) {
+    size_t at = estimator->newest_sample + DOORMAN__SAMPLES - age;
+    return &estimator->samples[at % DOORMAN__SAMPLES];
+}
+
+static doorman_time doorman__estimator_due(const doorman__estimator *estimator) {
+    doorman_time newest = estimator->samples[estimator->newest_sample].reading.at;
+    return doorman__after(newest, estimator->window / 10);
+}
+
+/* Returns the least that a resource wants while it is used. Bounds that are multiples of the
+ * minimum use this amount. */
+static double doorman__estimator_base(const doorman__estimator *estimator) {
+    double least = estimator->minimum > 0 ? estimator->minimum : 1;
+    return doorman__min(least, estimator->maximum);
+}
+
+/* Returns how long a gauge has no use until it is idle. */
+static doorman_time doorman__estimator_idle_after(const doorman__estimator *estimator,
+                                                  const doorman__supply *supply) {
+    doorman_time after = estimator->window;
+    return supply->idle_after ? doorman__earlier(after, supply->idle_after) : after;
+}
+
+/* L4: returns whether the resource is a gauge that is idle. */
+static bool doorman__estimator_gauge_is_idle(const doorman__estimator *estimator,
+                                             const doorman__reading *reading,
+                                             const doorman__supply *supply) {
+    doorman_time after = doorman__estimator_idle_after(estimator, supply);
+    doorman_time at =
+        doorman__later(doorman__after(estimator->used_at, after), estimator->refused_until);
+    return estimator->is_gauge && reading->at >= at;
+}
+
+/* Notes whether a gauge was used since the last reading. */
+static void doorman__estimator_note_use(doorman__estimator *estimator,
+                                        const doorman__reading *reading) {
+    bool refused = reading->gauge_refused != estimator->gauge_refused;
+    bool used = reading->gauge_in_use > 0 || reading->gauge_allowed != estimator->gauge_allowed;
+    if (used || reading->gauge_waiting > 0) estimator->used_at = reading->at;
+    if (used) estimator->refused_until = 0;
+    if (refused) estimator->refused_until = doorman__after(reading->at, estimator->window);
+    estimator->noted_at = reading->at;
+    estimator->gauge_allowed = reading->gauge_allowed;
+    estimator->gauge_refused = reading->gauge_refused;
+}
+
+static double doorman__counted_units(uint64_t before, uint64_t after) {
+    return (double)(after - before) / DOORMAN__UNIT;
+}
+
+/* Returns the demand for a gauge: the units in use, and the refused units up to the bound. */
+static double doorman__gauge_demand(const doorman__reading *reading, double refused, double least,
+                                    const doorman__supply *supply) {
+    double most = 7 * doorman__max(reading->peak, least);
+    if (!supply->exhausted) most = doorman__max(most, reading->gauge_largest);
+    return reading->peak + doorman__min(refused, most);
+}
+
+/* Returns the demand between two readings. `workers` is the largest number of units that callers
+ * have waited for at the same time. If `futile` is true, refused and waiting units do not count. */
+static doorman__use doorman__use_between(const doorman__reading *old, const doorman__reading *new_,
+                                         double workers, double minimum,
+                                         const doorman__supply *supply, bool futile) {
+    doorman__use use = {.seconds = (double)(new_->at - old->at) / (double)DOORMAN_SECOND};
+    double least = doorman__max(minimum, supply->amount);
+    double allowed = doorman__counted_units(old->allowed, new_->allowed);
+    double refused = futile ? 0 : doorman__counted_units(old->refused, new_->refused);
+    double gauge_refused =
+        futile ? 0 : doorman__counted_units(old->gauge_refused, new_->gauge_refused);
+    double most = 7 * doorman__max(allowed, least * use.seconds), queued = 0;
+    double waiting = (new_->waited - old->waited) / use.seconds, busy = workers - waiting;
+    bool waits = waiting > 0 && !futile;
+    if (waits) queued = busy * most > allowed * waiting ? allowed * waiting / busy : most;
+    double unmet = refused + queued, known = doorman__max(allowed, minimum * use.seconds);
+    use.unmet = unmet > 0;
+    use.gauge_unmet = gauge_refused > 0 || (new_->gauge_waiting > 0 && !futile);
+    /* the size of this request is known */
+    if (!supply->exhausted) known = doorman__max(known, new_->largest);
+    use.bounded = unmet >= 7 * known;
+    use.rate = (allowed + (supply->exhausted ? doorman__min(unmet, most) : unmet)) / use.seconds;
+    use.peak = doorman__gauge_demand(new_, gauge_refused, least, supply);
+    return use;
+}
+
+/* Returns the mean rate over the window. The newest interval counts fully, and the oldest interval
+ * counts a tenth. An interval does not count if its unmet demand has an unknown size. */
+static double doorman__estimator_mean(const doorman__estimator *estimator) {
+    double rate = 0, weights = 0;
+    for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
+        const doorman__use *use = &doorman__estimator_sample_of(estimator, age)->use;
+        double weight = use->seconds * (double)(DOORMAN__SAMPLES - 1 - age);
+        if (use->bounded) continue;
+        rate += weight * use->rate;
+        weights += weight;
+    }
+    return weights > 0 ? rate / weights : 0;
+}
+
+/* Returns a lower bound of the wants, so that wants rise sooner than they fall. The bound is the
+ * smallest rate of the last three intervals. If demand was not met in the newest interval, the
+ * bound is at least the rate of that interval. */
+static double doorman__estimator_recent(const doorman__estimator *estimator) {
+    double recent = 0, lately = DBL_MAX;
+    for (size_t age = 0; age < 3 && age + 1 < estimator->sample_count; age++) {
+        const doorman__use *use = &doorman__estimator_sample_of(estimator, age)->use;
+        if (age == 0 && use->unmet) recent = use->rate;
+        lately = doorman__min(lately, use->rate);
+        if (age == 2) recent = doorman__max(recent, lately);
+    }
+    return recent;
+}
+
+/* Returns the rate that saves the units of the largest recent request in a fifth of a window. */
+static double doorman__estimator_least(const doorman__estimator *estimator,
+                                       const doorman__reading *reading) {
+    double n = doorman__max(reading->largest, estimator->largest);
+    return n / ((double)estimator->window / (double)(5 * DOORMAN_SECOND));
+}
+
+/* The largest request is remembered for WINDOWS_REMEMBERED windows. If the largest request of a
+ * gauge does not fit into the lease for WINDOWS_SHORT windows, the estimator assumes that the
+ * server has no more capacity. */
+#define DOORMAN__WINDOWS_REMEMBERED 10
+#define DOORMAN__WINDOWS_SHORT 2
+
+/* Remembers the largest request of the rate. The rate may be saving units for this request (L1). */
+static void doorman__estimator_remember(doorman__estimator *estimator,
+                                        const doorman__reading *reading) {
+    if (reading->largest < estimator->largest && reading->at < estimator->largest_until) return;
+    estimator->largest = reading->largest;
+    estimator->largest_until =
+        doorman__after(reading->at, DOORMAN__WINDOWS_REMEMBERED * estimator->window);
+}
+
+/* Remembers the largest request of the gauge, unless this request can never fit. A request can
+ * never fit if it is more than the maximum of the wants, or more than the server can give. Returns
+ * true if the reading has such a request. If so, the refused units of the reading do not count as
+ * demand. */
+static bool doorman__estimator_is_futile(doorman__estimator *estimator,
+                                         const doorman__reading *reading,
+                                         const doorman__supply *supply) {
+    doorman_time at = reading->at, window = estimator->window;
+    doorman_time until = doorman__after(at, DOORMAN__WINDOWS_REMEMBERED * window);
+    if (reading->gauge_largest >= estimator->gauge_largest ||
+        at >= estimator->gauge_largest_until) {
+        estimator->gauge_largest = reading->gauge_largest;
+        estimator->gauge_largest_until = until;
+        estimator->gauge_served = false;
+    }
+    if (reading->peak >= estimator->gauge_largest) estimator->gauge_served = true;
+    bool is_short = supply->exhausted && estimator->gauge_largest > supply->amount;
+    if (!is_short) estimator->short_since = DOORMAN_NEVER;
+    if (is_short) estimator->short_since = doorman__earlier(estimator->short_since, at);
+    if (is_short && at - estimator->short_since >= DOORMAN__WINDOWS_SHORT * window) {
+        estimator->ceiling = supply->amount;
+        estimator->ceiling_until = until;
+    }
+    double most = estimator->maximum;
+    if (at < estimator->ceiling_until) most = doorman__min(most, estimator->ceiling);
+    if (estimator->gauge_largest > most) estimator->gauge_largest = 0;
+    return reading->gauge_largest > most;
+}
+
+static void doorman__estimator_conclude(doorman__estimator *estimator,
+                                        const doorman__reading *reading,
+                                        const doorman__supply *supply, bool futile) {
+    double mean = doorman__estimator_mean(estimator), peak = 0;
+    bool initial = reading->at < estimator->initial_until;
+    double minimum = initial ? estimator->initial : estimator->minimum;
+    double raised = reading->at < estimator->raised_until ? estimator->raised : 0;
+    double least = doorman__estimator_least(estimator, reading);
+    for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
+        peak = doorman__max(peak, doorman__estimator_sample_of(estimator, age)->use.peak);
+    }
+    if (doorman__estimator_gauge_is_idle(estimator, reading, supply)) {
+        peak = raised = 0;
+        if (estimator->gauge_served) estimator->gauge_largest = 0;
+    }
+    if (!futile) peak = doorman__max(peak + reading->gauge_waiting, estimator->gauge_largest);
+    double base = doorman__estimator_base(estimator);
+    if (supply->exhausted) {
+        double most = doorman__max(mean, doorman__max(base, supply->amount));
+        raised = doorman__min(raised, 8 * most);
+        least = doorman__min(least, 8 * most);
+    }
+    /* Adds 5 %, so that noise does not cut a steady rate. */
+    double wants = 1.05 * doorman__max(mean, doorman__estimator_recent(estimator));
+    wants = doorman__max(doorman__max(wants, peak), doorman__max(raised, least));
+    if (wants > 0) wants = doorman__max(wants, base);
+    estimator->wants = doorman__max(minimum, doorman__min(estimator->maximum, wants));
+    assert(estimator->wants >= estimator->minimum && estimator->wants <= DOORMAN_AMOUNT_MAX);
+}
+
+/* Adds a sample. Precondition: the reading is later than the last sample. */
+static void doorman__estimator_sample(doorman__estimator *estimator,
+                                      const doorman__reading *reading,
+                                      const doorman__supply *supply) {
+    const doorman__sample *last = doorman__estimator_sample_of(estimator, 0);
+    assert(reading->at > last->reading.at);
+    double workers = reading->waiting_peak;
+    for (size_t age = 0; age < estimator->sample_count; age++) {
+        const doorman__sample *sample = doorman__estimator_sample_of(estimator, age);
+        workers = doorman__max(workers, sample->reading.waiting_peak);
+    }
+    doorman__estimator_remember(estimator, reading);
+    doorman__estimator_note_use(estimator, reading);
+    bool futile = doorman__estimator_is_futile(estimator, reading, supply);
+    double base = doorman__estimator_base(estimator);
+    doorman__sample sample = {.reading = *reading};
+    sample.use = doorman__use_between(&last->reading, reading, workers, base, supply, futile);
+    estimator->newest_sample = (estimator->newest_sample + 1) % DOORMAN__SAMPLES;
+    if (estimator->sample_count < DOORMAN__SAMPLES) estimator->sample_count++;
+    estimator->samples[estimator->newest_sample] = sample;
+    estimator->unmet = sample.use.unmet || sample.use.gauge_unmet;
+    bool look_is_near = reading->at < doorman__after(reading->unmet_since, DOORMAN__LOOK_MIN) &&
+                        reading->unmet_since != DOORMAN_NEVER;
+    if (!look_is_near || supply->exhausted) estimator->looked = *reading;
+    doorman__estimator_conclude(estimator, reading, supply, futile);
+}
+
+/* Looks at a reading between two samples, after a refusal or while a caller waits. */
+static void doorman__estimator_look(doorman__estimator *estimator, const doorman__reading *reading,
+                                    const doorman__supply *supply) {
+    const doorman__reading *last = &estimator->looked;
+    doorman__estimator_remember(estimator, reading);
+    doorman__estimator_note_use(estimator, reading);
+    bool futile = doorman__estimator_is_futile(estimator, reading, supply);
+    doorman_time since = doorman__earlier(reading->unmet_since, reading->at - DOORMAN__LOOK_MIN);
+    doorman_time before = doorman__earlier(last->at, since);
+    double seconds = (double)(reading->at - since) / (double)DOORMAN_SECOND;
+    double all_seconds = (double)(reading->at - before) / (double)DOORMAN_SECOND;
+    double least = doorman__max(doorman__estimator_base(estimator), supply->amount);
+    double refused = doorman__counted_units(last->refused, reading->refused);
+    double allowed = doorman__counted_units(last->allowed, reading->allowed) / all_seconds;
+    double first = doorman__max(doorman__max(1, last->largest), reading->largest);
+    double more = doorman__max(0, refused - first) / seconds;
+    double waiting = (reading->waited - last->waited) / seconds;
+    bool all_wait = reading->waiting > 0 && waiting >= 0.875 * reading->waiting;
+    if (all_wait) more = doorman__max(more, 7 * doorman__max(allowed, least));
+    double gauge_refused = doorman__counted_units(last->gauge_refused, reading->gauge_refused);
+    double raised = 1.05 * (allowed + more);
+    double units = doorman__gauge_demand(reading, gauge_refused, least, supply);
+    raised = doorman__max(raised, units + reading->gauge_waiting);
+    if (refused > 0) raised = doorman__max(raised, doorman__estimator_base(estimator));
+    if (futile) raised = 1.05 * allowed;
+    if (reading->at < estimator->raised_until) raised = doorman__max(raised, estimator->raised);
+    estimator->raised = raised;
+    estimator->raised_until = doorman__after(reading->at, estimator->window / 5);
+    estimator->unmet = refused > 0 || gauge_refused > 0 || all_wait || reading->gauge_waiting > 0;
+    estimator->unmet = estimator->unmet && !futile;
+    estimator->looked = *reading;
+    doorman__estimator_conclude(estimator, reading, supply, futile);
+}
+
+/* Returns when to check whether a gauge has become idle. The time between two checks is a quarter
+ * of the time after which it is idle, because a check notices use only afterwards. */
+static doorman_time doorman__estimator_check_at(const doorman__estimator *estimator,
+                                                const doorman__supply *supply) {
+    if (!estimator->is_gauge || estimator->wants <= estimator->minimum) return DOORMAN_NEVER;
+    doorman_time pause = doorman__estimator_idle_after(estimator, supply) / 4;
+    return doorman__after(estimator->noted_at, doorman__later(pause, DOORMAN_SECOND / 100));
+}
+
+/* Checks between two samples whether a gauge has become idle. */
+static void doorman__estimator_check(doorman__estimator *estimator, const doorman__reading *reading,
+                                     const doorman__supply *supply) {
+    doorman__estimator_note_use(estimator, reading);
+    if (!doorman__estimator_gauge_is_idle(estimator, reading, supply)) return;
+    doorman__estimator_conclude(estimator, reading, supply, false);
+}
+
+/* ---- client: resources */
+
+struct doorman_client {
+    doorman_upstream upstream;
+    doorman__table resources;   /* the resources, by id */
+    doorman__timers wakes;      /* the times at which resources have work for the client */
+    doorman_time look_at;       /* when to check for refusals; see K1 */
+    size_t follow_use_count;    /* the number of resources whose wants follow use */
+    uint64_t hash_key[2];       /* the key of the hash function of `resources` (C8) */
+    uint8_t unmet;              /* a limiter has refused units since the last check; atomic */
+    doorman_time release_delay; /* how long a release waits for the next opening (K5) */
+    bool kill_switch;           /* the kill switch is on */
+    bool notifying;             /* an on_change is running; atomic */
+    char client_id[DOORMAN_ID_BYTES_MAX + 1];
+};
+
+typedef enum doorman__client_resource_state {
+    DOORMAN__UNLEASED,
+    DOORMAN__LEASED,
+    DOORMAN__CLOSING
+} doorman__client_resource_state;
+
+struct doorman_client_resource {
+    doorman__held_lease held;
+    doorman__link link;
+    doorman__timer wake;
+    doorman_client *client;
+    doorman__client_resource_state state;
+    size_t opened; /* the number of openings that have not been closed */
+    bool wants_follow_use;
+    double wants;
+    doorman__estimator estimator;     /* estimates the wants, while they follow use */
+    doorman_resource_options options; /* the options of the first opening, with all defaults */
+    bool options_differ;              /* a later opening had other options */
+    doorman_resource_info published;  /* what the limiter and the application learned last */
+    doorman_resource_kind kind;       /* the kind of the limiter */
+    union {
+        doorman__rate rate;
+        doorman__gauge gauge;
+    };
+    doorman__waiting waiting; /* what waits for the limiter; only >>nng and >>leased set it */
+    struct doorman_resource *handle; /* the agent's handle; NULL: there is no agent */
+    doorman__tally tally;            /* what the next request reports (H11) */
+    uint32_t subclients;             /* the weight of a resource of permits: see >>leased; 0: 1 */
+    char resource_id[];
+};
+
+static doorman__usage *doorman__resource_usage(doorman_client_resource *resource) {
+    return resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
+}
+
+/* Returns the units in use. The result is 0 for a rate, because the units of a rate are used at
+ * once. */
+static double doorman__resource_in_use(const doorman_client_resource *resource) {
+    return resource->kind == DOORMAN_GAUGE ? doorman__gauge_in_flight(&resource->gauge) : 0;
+}
+
+static double doorman__resource_known_safe_capacity(const doorman_client_resource *resource) {
+    const doorman__held_lease *held = &resource->held;
+    return held->has_safe_capacity ? held->safe_capacity : resource->options.safe_capacity;
+}
+
+/* Returns the capacity that is in force without a lease. */
+static double doorman__resource_fallback(const doorman_client_resource *resource) {
+    if (resource->options.fallback == DOORMAN_PESSIMISTIC) return 0;
+    if (resource->options.fallback == DOORMAN_OPTIMISTIC) return resource->wants;
+    return doorman__resource_known_safe_capacity(resource);
+}
+
+static doorman_counts doorman__resource_counts(const doorman_client_resource *resource) {
+    doorman_counts counts;
+    doorman__usage_read(
+        resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage, &counts);
+    doorman__waiting_read(&resource->waiting, &counts);
+    return counts;
+}
+
+void doorman_client_read(const doorman_client_resource *resource, doorman_resource_info *out,
+                         doorman_time now) {
+    if (!out) return;
+    memset(out, 0, sizeof *out);
+    if (!resource) return;
+    const doorman__held_lease *held = &resource->held;
+    now = doorman__later(now, resource->client->upstream.now);
+    bool leased = doorman__held_live(held, now);
+    double fallback = doorman__resource_fallback(resource);
+    *out = (doorman_resource_info){.resource_id = resource->resource_id,
+                                   .kind = resource->kind,
+                                   .leased = leased,
+                                   .capacity = leased ? held->capacity : fallback,
+                                   .wants = resource->wants,
+                                   .in_use = doorman__resource_in_use(resource),
+                                   .expires_at = leased ? held->end : 0,
+                                   .has_outcome = held->has_outcome,
+                                   .outcome = held->outcome,
+                                   .learning = held->granter_learns,
+                                   .reason = leased ? held->reason : (doorman_lease_reason)0,
+                                   .has_safe_capacity = held->has_safe_capacity,
+                                   .safe_capacity = held->safe_capacity,
+                                   .whole = held->whole,
+                                   .overload_target = held->overload_target,
+                                   .gauge_is_divided =
+                                       resource->kind == DOORMAN_GAUGE && leased && !held->whole,
+                                   .fallback = resource->options.fallback,
+                                   .counts = doorman__resource_counts(resource),
+                                   .refresh_failures = resource->client->upstream.failure_count,
+                                   .options_differ = resource->options_differ};
+}
+
+static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource);
+
+/* Sets when the client next has work for the resource. Must be called after a change of one of
+ * these: the state, the end of the lease, the newest sample, the refused units, or
+ * whether the wants follow use. */
+static void doorman__resource_set_wake(doorman_client_resource *resource) {
+    doorman_time at =
+        resource->wants_follow_use ? doorman__resource_update_wants_due(resource) : DOORMAN_NEVER;
+    if (resource->published.leased) at = doorman__earlier(at, resource->held.end);
+    doorman__timer_set(&resource->client->wakes, &resource->wake, at);
+}
+
+/* Moves a resource to another state: see the table above. No other function writes the state. */
+static void doorman__resource_move(doorman_client_resource *resource,
+                                   doorman__client_resource_state state) {
+    assert(state != resource->state);
+    assert((state == DOORMAN__CLOSING) == (resource->opened == 0));
+    assert(state != DOORMAN__LEASED || resource->held.lease_id);
+    resource->state = state;
+}
+
+/* Tells the limiter the largest possible capacity, and when the capacity may change next. See
+ * doorman__usage. */
+static void doorman__resource_announce(doorman_client_resource *resource) {
+    const doorman__held_lease *held = &resource->held;
+    const doorman_upstream *upstream = &resource->client->upstream;
+    double most = resource->wants_follow_use ? resource->estimator.maximum : resource->wants;
+    most = doorman__max(most, resource->published.capacity);
+    doorman_time at = held->request_at;
+    if (resource->wants_follow_use && held->met) at = 0; /* the client asks soon after a refusal */
+    if (upstream->state == DOORMAN__BACKING_OFF) at = doorman__later(at, upstream->retry_at);
+    if (upstream->state == DOORMAN__REQUESTED && upstream->failures) {
+        at = doorman__after(upstream->sent_at, upstream->timeout);
+    }
+    if (at == DOORMAN_NEVER) at = 0;
+    doorman__usage *usage = doorman__resource_usage(resource);
+    doorman__usage_set_ceiling(usage, most);
+    const doorman__estimator *estimator = &resource->estimator;
+    bool follows = resource->wants_follow_use;
+    doorman_time growth_time = follows ? estimator->window / 5 : 0;
+    __atomic_store_n(&usage->growth_time, growth_time, __ATOMIC_RELAXED);
+    double asked = doorman__max(estimator->ceiling, resource->published.capacity);
+    __atomic_store(&usage->ceiling_asked, &asked, __ATOMIC_RELAXED);
+    doorman_time until = follows ? estimator->ceiling_until : 0;
+    __atomic_store_n(&usage->ceiling_until, until, __ATOMIC_RELAXED);
+    bool may_grow = !resource->published.leased || (resource->wants_follow_use && held->met);
+    doorman__usage_announce(usage, may_grow ? resource->wants : 0, at);
+}
+
+static double doorman__counted(const doorman__shared *parts) {
+    return (double)__atomic_load_n(parts, __ATOMIC_RELAXED) / DOORMAN__UNIT;
+}
+
+/* Sets the capacity of the limiter to `amount` before the time `until`, and to `after` from that
+ * time on. */
+static void doorman__resource_limit(doorman_client_resource *resource, double amount,
+                                    doorman_time until, double after, doorman_time now) {
+    if (resource->kind == DOORMAN_GAUGE) {
+        doorman__gauge_set(&resource->gauge, amount, until, after);
+    } else {
+        double largest = doorman__counted(&resource->rate.usage.largest);
+        if (resource->wants_follow_use)
+            largest = doorman__max(largest, resource->estimator.largest);
+        doorman__rate_set(&resource->rate, amount, until, after, largest, now);
+    }
+}
+
+static void doorman__resource_notify(doorman_client_resource *resource) {
+    if (!resource->options.on_change || resource->state == DOORMAN__CLOSING) return;
+    doorman_resource_info info = resource->published;
+    __atomic_store_n(&resource->client->notifying, true, __ATOMIC_RELAXED);
+    resource->options.on_change(resource->options.context, &info);
+    __atomic_store_n(&resource->client->notifying, false, __ATOMIC_RELAXED);
+}
+
+/* Passes the capacity in force to the limiter, and then to the application. Once gauge_is_divided
+ * is true, it stays true. */
+static void doorman__resource_publish(doorman_client_resource *resource, doorman_time now) {
+    doorman_resource_info info, before = resource->published;
+    doorman_client_read(resource, &info, now);
+    double fallback = doorman__resource_fallback(resource);
+    doorman__resource_limit(resource, info.leased ? info.capacity : 0, info.expires_at, fallback,
+                            now);
+    info.gauge_is_divided = info.gauge_is_divided || before.gauge_is_divided;
+    resource->published = info;
+    doorman__client_resource_state state = info.leased ? DOORMAN__LEASED : DOORMAN__UNLEASED;
+    if (!resource->opened) state = DOORMAN__CLOSING;
+    if (state != resource->state) doorman__resource_move(resource, state);
+    doorman__resource_set_wake(resource);
+    doorman__resource_announce(resource);
+    bool same = info.leased == before.leased && info.outcome == before.outcome &&
+                info.learning == before.learning && info.reason == before.reason &&
+                info.gauge_is_divided == before.gauge_is_divided &&
+                doorman__equal(info.capacity, before.capacity);
+    if (!same) doorman__resource_notify(resource);
+}
+
+#ifdef DOORMAN_NNG
+/* Makes the limiter refuse everything, even in shadow mode or with the kill switch on.
+ * Precondition: the client is not used any more, and this resource is only used for attempts. */
+static void doorman__resource_disable(doorman_client_resource *resource) {
+    doorman__usage *usage = doorman__resource_usage(resource);
+    if (resource->kind == DOORMAN_GAUGE) {
+        doorman__gauge_set(&resource->gauge, 0, DOORMAN_NEVER, 0);
+    } else {
+        doorman__quota none = doorman__rate_quota(&resource->rate, 0);
+        doorman__allowance_set(&resource->rate.allowance, none, DOORMAN_NEVER, none);
+    }
+    usage->bypass = 0;
+    usage->refresh_at = DOORMAN_NEVER; /* no retry can succeed */
+}
+#endif
+
+/* ---- client: attempts */
+
+static inline doorman_decision doorman__resource_try(doorman_client_resource *resource, double n,
+                                                     doorman_result *out, doorman_time now) {
+    if (resource->kind == DOORMAN_GAUGE) {
+        return out ? doorman__gauge_decide(&resource->gauge, n, out, now)
+                   : doorman__gauge_try(&resource->gauge, n, now);
+    }
+    return out ? doorman__rate_decide(&resource->rate, n, out, now)
+               : doorman__rate_try(&resource->rate, n, now);
+}
+
+doorman_decision doorman_client_try(doorman_client_resource *resource, double n,
+                                    doorman_result *out, doorman_time now) {
+    if (!resource) return doorman__impossible(out);
+    return doorman__resource_try(resource, n, out, now);
+}
+
+doorman_status doorman_client_release(doorman_client_resource *resource, double n) {
+    if (!resource) return DOORMAN_INVALID_ARGUMENT;
+    bool done = resource->kind == DOORMAN_GAUGE && doorman__gauge_release(&resource->gauge, n);
+    return done ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT;
+}
+
+/* ---- client: wants that follow use */
+
+/* Returns the refused units. Units that only shadow mode or the kill switch allowed count as
+ * refused. */
+static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
+    return __atomic_load_n(&usage->refused, __ATOMIC_RELAXED) +
+           __atomic_load_n(&usage->excess, __ATOMIC_RELAXED);
+}
+
+/* Returns the time of the first refusal since the last reading. NEVER means that there was no
+ * refusal. */
+static doorman_time doorman__resource_unmet_since(const doorman_client_resource *resource) {
+    const doorman__usage *usage =
+        resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
+    doorman_time since = __atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED);
+    return since ? since : DOORMAN_NEVER;
+}
+
+static void doorman__reading_of_rate(doorman__reading *reading, const doorman__rate *rate,
+                                     const doorman__waiting *waiting) {
+    reading->allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED);
+    reading->refused = doorman__usage_unmet(&rate->usage);
+    reading->largest = doorman__counted(&rate->usage.largest);
+    reading->waited = doorman__waiting_area(waiting, reading->at);
+    reading->waiting = doorman__waiting_units(waiting);
+    reading->waiting_peak = (double)waiting->units_peak / DOORMAN__UNIT;
+}
+
+static void doorman__reading_of_gauge(doorman__reading *reading, const doorman__gauge *gauge,
+                                      const doorman__waiting *waiting) {
+    reading->gauge_allowed = __atomic_load_n(&gauge->usage.allowed, __ATOMIC_RELAXED);
+    reading->gauge_refused = doorman__usage_unmet(&gauge->usage);
+    reading->gauge_in_use = doorman__gauge_in_flight(gauge);
+    reading->gauge_largest = doorman__counted(&gauge->usage.largest);
+    reading->peak = doorman__counted(&gauge->peak);
+    reading->gauge_waiting = doorman__waiting_units(waiting);
+}
+
+static doorman__reading doorman__resource_reading(const doorman_client_resource *resource,
+                                                  doorman_time now) {
+    doorman__reading reading = {.at = now, .unmet_since = doorman__resource_unmet_since(resource)};
+    if (resource->kind == DOORMAN_GAUGE) {
+        doorman__reading_of_gauge(&reading, &resource->gauge, &resource->waiting);
+    } else {
+        doorman__reading_of_rate(&reading, &resource->rate, &resource->waiting);
+    }
+    return reading;
+}
+
+/* Forgets the first refusal, so that the next refusal counts as the first one. */
+static void doorman__resource_looked(doorman_client_resource *resource) {
+    doorman__usage *usage = doorman__resource_usage(resource);
+    __atomic_store_n(&usage->unmet_since, 0, __ATOMIC_RELAXED);
+}
+
+/* Moves the largest values since the last sample to the reading, and resets them. */
+static void doorman__resource_sampled(doorman_client_resource *resource,
+                                      doorman__reading *reading) {
+    doorman__usage *usage = doorman__resource_usage(resource);
+    uint64_t largest = __atomic_exchange_n(&usage->largest, 0, __ATOMIC_RELAXED);
+    resource->waiting.units_peak = resource->waiting.units;
+    if (resource->kind == DOORMAN_GAUGE) {
+        doorman__gauge *gauge = &resource->gauge;
+        uint64_t in_use = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
+        uint64_t peak = __atomic_exchange_n(&gauge->peak, in_use, __ATOMIC_RELAXED);
+        reading->peak = (double)peak / DOORMAN__UNIT;
+        reading->gauge_largest = (double)largest / DOORMAN__UNIT;
+    } else {
+        reading->largest = (double)largest / DOORMAN__UNIT;
+    }
+}
+
+static doorman__supply doorman__resource_supply(const doorman_client_resource *resource,
+                                                doorman_time now) {
+    const doorman__held_lease *held = &resource->held;
+    double safe = doorman__resource_known_safe_capacity(resource);
+    return (doorman__supply){.amount = doorman__max(resource->published.capacity, safe),
+                             .exhausted = doorman__held_live(held, now) && !held->met,
+                             .idle_after = held->refresh_interval / 2};
+}
+
+static void doorman__resource_apply_wants(doorman_client_resource *resource, double wants,
+                                          doorman_time now) {
+    assert(doorman__amount_valid(wants) && wants <= resource->options.wants_maximum);
+    resource->wants = wants;
+    doorman__held_wants(&resource->client->upstream, &resource->held, wants, now);
+    if (resource->options.fallback == DOORMAN_OPTIMISTIC) {
+        doorman__resource_publish(resource, now);
+    }
+    doorman__resource_announce(resource);
+}
+
+/* K1: after unmet demand, asks at once if the wants have grown by a tenth since the last request.
+ * If the largest request of the application does not fit yet, the client asks after any growth of
+ * the wants. */
+static void doorman__resource_grow(doorman_client_resource *resource, doorman_time now) {
+    doorman__held_lease *held = &resource->held;
+    const doorman__estimator *estimator = &resource->estimator;
+    bool fits = estimator->gauge_largest <= resource->published.capacity;
+    double worth = fits ? 1.1 : 1 + 1e-9;
+    if (!estimator->unmet || resource->wants <= held->requested_wants * worth) return;
+    doorman__held_grow(&resource->client->upstream, held, now);
+}
+
+/* Returns when to look at the counts after a refusal. A gauge has no rate that must be measured. */
+static doorman_time doorman__resource_look_at(const doorman_client_resource *resource) {
+    doorman_time since = doorman__resource_unmet_since(resource);
+    return resource->kind == DOORMAN_GAUGE ? since : doorman__after(since, DOORMAN__LOOK_MIN);
+}
+
+/* Returns when to update the wants next. If the server has no more capacity, refusals are only
+ * processed with the next sample. */
+static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource) {
+    doorman__supply supply = doorman__resource_supply(resource, resource->client->upstream.now);
+    const doorman__estimator *estimator = &resource->estimator;
+    doorman_time due = doorman__earlier(doorman__estimator_due(estimator),
+                                        doorman__estimator_check_at(estimator, &supply));
+    if (supply.exhausted) return due;
+    return doorman__earlier(due, doorman__resource_look_at(resource));
+}
+
+/* L4: asks at once if a gauge that has become idle wants less than before. */
+static void doorman__resource_leave(doorman_client_resource *resource,
+                                    const doorman__reading *reading, const doorman__supply *supply,
+                                    doorman_time now) {
+    doorman__held_lease *held = &resource->held;
+    if (resource->wants >= held->requested_wants) return;
+    if (!doorman__estimator_gauge_is_idle(&resource->estimator, reading, supply)) return;
+    doorman__held_expedite(&resource->client->upstream, held, 0, now);
+}
+
+static void doorman__resource_update_wants(doorman_client_resource *resource, doorman_time now) {
+    doorman__estimator *estimator = &resource->estimator;
+    doorman__supply supply = doorman__resource_supply(resource, now);
+    doorman_time due = doorman__estimator_due(estimator), look = DOORMAN_NEVER;
+    if (!supply.exhausted) look = doorman__resource_look_at(resource);
+    if (now < doorman__resource_update_wants_due(resource)) return;
+    doorman__reading reading = doorman__resource_reading(resource, now);
+    if (now >= look) {
+        doorman__resource_looked(resource);
+        doorman__estimator_look(estimator, &reading, &supply);
+    }
+    if (now >= due) {
+        if (supply.exhausted) doorman__resource_looked(resource);
+        doorman__resource_sampled(resource, &reading);
+        doorman__estimator_sample(estimator, &reading, &supply);
+    }
+    if (now < due && now < look) doorman__estimator_check(estimator, &reading, &supply);
+    doorman__resource_apply_wants(resource, estimator->wants, now);
+    doorman__resource_leave(resource, &reading, &supply, now);
+    doorman__resource_grow(resource, now);
+}
+
+/* ---- client: its held leases */
+
+static doorman_client_resource *doorman__resource_of(doorman__held_lease *held) {
+    return DOORMAN__WITHIN(doorman_client_resource, held, held);
+}
+
+/* R3: reports about one held lease. The function first reduces the capacity of the limiter by the
+ * units that are given back. After that, it reads the units in use for the report. */
+static void doorman__resource_report(doorman_client_resource *resource, doorman_time now) {
+    doorman_upstream *upstream = &resource->client->upstream;
+    double wants = resource->wants;
+    if (resource->held.whole) wants = doorman__whole_ceil(wants);
+    if (doorman__held_give_back(upstream, &resource->held, wants, now)) {
+        doorman__resource_publish(resource, now);
+    }
+    const doorman_demand demand = {
+        .wants = wants, .subclients = resource->subclients, .priority = resource->options.priority};
+    const doorman__report report = {.demands = &demand,
+                                    .demand_count = 1,
+                                    .wants = wants,
+                                    .outstanding = doorman__resource_in_use(resource),
+                                    .tally = &resource->tally};
+    doorman__upstream_put(upstream, &resource->held, &report, now);
+}
+
+/* Processes a response of the server. The wants may have changed since the request was made. */
+static void doorman__resource_process_response(doorman_client_resource *resource,
+                                               doorman_time now) {
+    doorman__held_wants(&resource->client->upstream, &resource->held, resource->wants, now);
+    doorman__resource_publish(resource, now);
+    if (resource->wants_follow_use && resource->held.met) doorman__resource_grow(resource, now);
+}
+
+static void doorman__resource_free(doorman_client_resource *resource) {
+    doorman__table_remove(&resource->client->resources, &resource->link);
+    doorman__timer_clear(&resource->client->wakes, &resource->wake);
+    if (resource->wants_follow_use) resource->client->follow_use_count--;
+    DOORMAN_FREE(resource->handle);
+    DOORMAN_FREE(resource);
+}
+
+/* Frees each resource that is closed and whose lease has been released or has ended. */
+static void doorman__client_free_closed(doorman_client *client) {
+    for (doorman__held_lease *held = NULL;
+         (held = doorman__upstream_next_closed(&client->upstream));) {
+        doorman__resource_free(doorman__resource_of(held));
+    }
+}
+
+/* ---- client: the calls of the application */
+
+#define DOORMAN__REQUEST_TIMEOUT_MIN (DOORMAN_SECOND / 1000)
+
+/* Checks a client's options. Returns the first wrong field, and sets *rule to the rule that the
+ * field breaks. Returns NULL if no field is wrong. */
+static const char *doorman__client_check(const doorman_client_options *options, const char **rule) {
+    *rule = DOORMAN__ID_RULE;
+    if (!doorman__id_valid(options->client_id)) return "client_id";
+    doorman_time timeout = options->request_timeout;
+    bool is_short = timeout != 0 && timeout < DOORMAN__REQUEST_TIMEOUT_MIN;
+    *rule = "must be from 1 ms to 1e8 seconds";
+    if (!doorman__duration_valid(timeout) || is_short) return "request_timeout";
+    *rule = "must be NULL, except for an agent";
+    if (options->tls) return "tls";
+    *rule = "must not be 0, but random bits that are new for each client";
+    return options->seed ? NULL : "seed";
+}
+
+static const doorman__upstream_calls doorman__client_calls; /* below */
+
+static doorman_status doorman__client_start(doorman_client *client,
+                                            const doorman_client_options *options,
+                                            doorman_error *error, doorman_time now) {
+    memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
+    client->look_at = DOORMAN_NEVER;
+    client->upstream.calls = &doorman__client_calls;
+    client->upstream.now = doorman__later(now, 0);
+    client->upstream.random = options->seed;
+    uint64_t keys = ~options->seed; /* so the keys are not the numbers of the jitter */
+    for (int i = 0; i < 2; i++) client->hash_key[i] = doorman__random(&keys);
+    client->upstream.timeout =
+        options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
+    return doorman__upstream_init(&client->upstream, client->client_id, options->addresses,
+                                  options->address_count, error);
+}
+
+doorman_status doorman_client_create(doorman_client **out, const doorman_client_options *options,
+                                     doorman_error *error, doorman_time now) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
+    doorman_client_options own = *options;
+    const char *rule = NULL;
+#ifdef DOORMAN_NNG
+    if (!own.seed && !doorman__random_bits(&own.seed, sizeof own.seed)) {
+        return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system has no random bits");
+    }
+#endif
+    const char *field = doorman__client_check(&own, &rule);
+    if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+    doorman_client *client = (doorman_client *)doorman__zalloc(sizeof *client);
+    if (!client) return doorman__no_memory(error);
+    doorman_status status = doorman__client_start(client, &own, error, now);
+    if (status != DOORMAN_OK) {
+        doorman_client_destroy(client);
+        return status;
+    }
+    *out = client;
+    return DOORMAN_OK;
+}
+
+void doorman_client_destroy(doorman_client *client) {
+    if (!client) return;
+    while (client->upstream.first) {
+        doorman_client_resource *resource = doorman__resource_of(client->upstream.first);
+        doorman__upstream_remove(&client->upstream, &resource->held);
+        doorman__resource_free(resource);
+    }
+    doorman__upstream_uninit(&client->upstream);
+    doorman__table_uninit(&client->resources);
+    doorman__timers_uninit(&client->wakes);
+    DOORMAN_FREE(client);
+}
+
+doorman_upstream *doorman_client_upstream(doorman_client *client) {
+    if (!client) return NULL;
+    return &client->upstream;
+}
+
+/* How often the client checks for refusals. A refusal is processed after the longer of two times:
+ * this time and LOOK_MIN. Both times are less than the 250 ms that this section promises. */
+#define DOORMAN__LOOK_INTERVAL (DOORMAN_SECOND / 5)
+
+/* Checks for refusals since the last check. A resource whose limiter has refused units becomes due
+ * sooner. */
+static void doorman__client_look(doorman_client *client, doorman_time now) {
+    client->look_at = DOORMAN_NEVER;
+    if (client->follow_use_count) client->look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
+    if (!__atomic_load_n(&client->unmet, __ATOMIC_RELAXED) ||
+        !__atomic_exchange_n(&client->unmet, 0, __ATOMIC_ACQUIRE)) {
+        return;
+    }
+    for (doorman__held_lease *held = client->upstream.first; held; held = held->next) {
+        doorman_client_resource *resource = doorman__resource_of(held);
+        bool unmet = doorman__resource_unmet_since(resource) != DOORMAN_NEVER;
+        if (resource->wants_follow_use && unmet) doorman__resource_set_wake(resource);
+    }
+}
+
+/* Updates at most `most` resources. Returns true if more resources are due. */
+static bool doorman__client_update_some(doorman_client *client, size_t most, doorman_time now) {
+    now = doorman__upstream_now(&client->upstream, now);
+    doorman__client_look(client, now);
+    for (; most > 0 && doorman__timers_due(&client->wakes) <= now; most--) {
+        doorman__timer *first = doorman__timers_first(&client->wakes);
+        doorman_client_resource *resource = DOORMAN__WITHIN(doorman_client_resource, wake, first);
+        if (resource->wants_follow_use) doorman__resource_update_wants(resource, now);
+        if (resource->published.leased && !doorman__held_live(&resource->held, now)) {
+            doorman__resource_publish(resource, now);
+        }
+        doorman__resource_set_wake(resource);
+    }
+    return doorman__timers_due(&client->wakes) <= now;
+}
+
+/* ---- client: what a caller's loop calls */
+
+/* Returns when the client is due next. A client without resources does not check for refusals. So
+ * it is only due if a request is in flight, and a stopping agent can see that all resources are
+ * released. */
+static doorman_time doorman__client_due(const doorman_upstream *upstream) {
+    const doorman_client *client = DOORMAN__WITHIN_CONST(doorman_client, upstream, upstream);
+    doorman_time due = doorman__upstream_due(upstream);
+    if (!upstream->first) return due;
+    due = doorman__earlier(due, doorman__timers_due(&client->wakes));
+    return doorman__earlier(due, client->look_at);
+}
+
+static void doorman__client_work(doorman_upstream *upstream, doorman_time now) {
+    doorman_client *client = DOORMAN__WITHIN(doorman_client, upstream, upstream);
+    (void)doorman__client_update_some(client, SIZE_MAX, now);
+}
+
+static bool doorman__client_request(doorman_upstream *upstream, doorman_request *out,
+                                    doorman_time now) {
+    doorman_client *client = DOORMAN__WITHIN(doorman_client, upstream, upstream);
+    bool made = false;
+    now = doorman__upstream_now(upstream, now);
+    if (doorman__upstream_begin(upstream, now)) {
+        for (doorman__held_lease *held = NULL; (held = doorman__upstream_next(upstream, now));) {
+            doorman__resource_report(doorman__resource_of(held), now);
+        }
+        made = doorman__upstream_end(upstream, out, now);
+    }
+    doorman__client_free_closed(client);
+    return made;
+}
+
+static doorman_status doorman__client_response(doorman_upstream *upstream, uint64_t sequence,
+                                               const doorman_response *response, doorman_time now) {
+    doorman_client *client = DOORMAN__WITHIN(doorman_client, upstream, upstream);
+    doorman__held_lease *held = NULL;
+    now = doorman__upstream_now(upstream, now);
+    doorman_status status = doorman__upstream_accept(upstream, sequence, response, now);
+    if (status == DOORMAN_STALE) return status;
+    while (doorman__upstream_next_item(upstream, response, &held)) {
+        doorman__resource_process_response(doorman__resource_of(held), now);
+    }
+    doorman__client_free_closed(client);
+    return status;
+}
+
+static void doorman__client_failed(doorman_upstream *upstream, uint64_t sequence,
+                                   doorman_time now) {
+    doorman_client *client = DOORMAN__WITHIN(doorman_client, upstream, upstream);
+    doorman__upstream_fail(upstream, sequence, now);
+    doorman__client_free_closed(client);
+}
+
+static const doorman__upstream_calls doorman__client_calls = {
+    doorman__client_due, doorman__client_work, doorman__client_request, doorman__client_response,
+    doorman__client_failed};
+
+#ifdef DOORMAN_NNG
+/* Returns whether a release is under way, or a lease can be released. A lease cannot be released
+ * while units are in use.
+ *   cost   O(resources) */
+static bool doorman__client_has_to_release(const doorman_client *client, doorman_time now) {
+    doorman__held_lease *held = client->upstream.first;
+    for (; held; held = held->next) {
+        if (held->state == DOORMAN__HELD_RELEASING) return true;
+        bool in_use = doorman__resource_in_use(doorman__resource_of(held)) > 0;
+        if (doorman__held_live(held, now) && !in_use) return true;
+    }
+    return false;
+}
+#endif
+
+static void doorman__resource_set_kill_switch(doorman_client_resource *resource, bool on) {
+    doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__KILL_SWITCH, on);
+}
+
+/* ---- client: the options of a resource */
+
+/* Returns what an idle resource wants (K6). */
+static double doorman__resource_wants_minimum(const doorman_resource_options *options) {
+    bool given = options->has_wants_minimum || options->wants_minimum > 0;
+    return given ? options->wants_minimum : options->kind == DOORMAN_GAUGE ? 0 : 1;
+}
+
+/* Checks the wants. This function and the next two return the first wrong field, and set *rule to
+ * the rule that the field breaks. They return NULL if no field is wrong. */
+static const char *doorman__resource_check_wants(const doorman_resource_options *options,
+                                                 const char **rule) {
+    double least = doorman__resource_wants_minimum(options);
+    double most = options->wants_maximum > 0 ? options->wants_maximum : DOORMAN_AMOUNT_MAX;
+    *rule = DOORMAN__AMOUNT_RULE;
+    if (!doorman__amount_valid(options->wants)) return "wants";
+    if (!doorman__amount_valid(options->wants_minimum)) return "wants_minimum";
+    if (!doorman__amount_valid(options->wants_maximum)) return "wants_maximum";
+    if (!doorman__amount_valid(options->wants_initial)) return "wants_initial";
+    *rule = "must be from 0.01 to 1e8 seconds";
+    if (!doorman__duration_valid(options->window)) return "window";
+    if (options->window && options->window < DOORMAN_SECOND / 100) return "window";
+    if (options->wants > 0) {
+        *rule = "must be at most wants_maximum";
+        if (options->wants > most) return "wants";
+        *rule = "must be 0 if wants is set, because then they do not follow use";
+        if (options->has_wants_minimum || options->wants_minimum > 0) return "wants_minimum";
+        if (options->wants_initial > 0) return "wants_initial";
+        return options->window ? "window" : NULL;
+    }
+    *rule = "must be at least wants_minimum (default: 1 for a rate, 0 for a gauge)";
+    if (most < least) return "wants_maximum";
+    if (options->wants_initial > 0 && options->wants_initial < least) return "wants_initial";
+    *rule = "must be at most wants_maximum";
+    return options->wants_initial > most ? "wants_initial" : NULL;
+}
+
+#define DOORMAN__BURST_MIN (DOORMAN_SECOND / 1000000)
+
+/* Checks the kind of limiter, and the fields that only a rate has. */
+static const char *doorman__resource_check_limiter(const doorman_resource_options *options,
+                                                   const char **rule) {
+    *rule = "must be RATE or GAUGE";
+    if ((unsigned)options->kind > DOORMAN_GAUGE) return "kind";
+    bool is_short = options->burst != 0 && options->burst < DOORMAN__BURST_MIN;
+    *rule = "must be from 1 us to 1e8 seconds";
+    if (!doorman__duration_valid(options->burst) || is_short) return "burst";
+    *rule = DOORMAN__AMOUNT_RULE;
+    if (!doorman__amount_valid(options->burst_units)) return "burst_units";
+    *rule = "must be 0: a gauge has no burst";
+    if (options->kind == DOORMAN_GAUGE && options->burst) return "burst";
+    if (options->kind == DOORMAN_GAUGE && options->burst_units > 0) return "burst_units";
+    *rule = "must be 0 if burst is set: a rate has one or the other";
+    return options->burst && options->burst_units > 0 ? "burst_units" : NULL;
+}
+
+static const char *doorman__resource_check_fallback(const doorman_resource_options *options,
+                                                    const char **rule) {
+    *rule = "must be SAFE, PESSIMISTIC or OPTIMISTIC";
+    if ((unsigned)options->fallback > DOORMAN_OPTIMISTIC) return "fallback";
+    *rule = "needs has_safe_capacity";
+    if (!options->has_safe_capacity && !doorman__equal(options->safe_capacity, 0)) {
+        return "safe_capacity";
+    }
+    *rule = "must be -1 (unlimited), or a finite number from 0 to 1e15";
+    if (!doorman__safe_capacity_valid(options->safe_capacity)) return "safe_capacity";
+    *rule = "must not be set unless the fallback is SAFE";
+    bool useless = options->has_safe_capacity && options->fallback != DOORMAN_SAFE;
+    return useless ? "has_safe_capacity" : NULL;
+}
+
+static doorman_status doorman__resource_check(const doorman_resource_options *options,
+                                              doorman_error *error) {
+    const char *field = NULL, *rule = NULL;
+    if (!doorman__id_valid(options->resource_id)) {
+        field = "resource_id", rule = DOORMAN__ID_RULE;
+    } else if (!options->has_priority && options->priority) {
+        field = "priority", rule = "needs has_priority";
+    } else if (options->priority < 0 || options->priority > DOORMAN_PRIORITY_MAX) {
+        field = "priority", rule = "must be from 0 to 15";
+    }
+    if (!field) field = doorman__resource_check_wants(options, &rule);
+    if (!field) field = doorman__resource_check_limiter(options, &rule);
+    if (!field) field = doorman__resource_check_fallback(options, &rule);
+    if (!field) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+}
+
+/* Replaces zeros by the defaults, so that the options of two openings can be compared. */
+static doorman_resource_options doorman__resource_resolve(const doorman_resource_options *given) {
+    doorman_resource_options all = *given;
+    all.resource_id = NULL; /* valid only during the call */
+    if (!given->has_priority) all.priority = 1;
+    all.wants_minimum = doorman__resource_wants_minimum(given);
+    if (given->wants_maximum <= 0) all.wants_maximum = DOORMAN_AMOUNT_MAX;
+    if (given->wants_initial <= 0) all.wants_initial = all.wants_minimum;
+    if (!given->window) all.window = 10 * DOORMAN_SECOND;
+    if (!given->burst) all.burst = DOORMAN_SECOND / 10;
+    return all;
+}
+
+/* Returns the first field in which two resolved options differ. Returns NULL if they are equal. */
+static const char *doorman__resource_difference(const doorman_resource_options *a,
+                                                const doorman_resource_options *b) {
+    if (a->priority != b->priority) return "priority";
+    if (!doorman__equal(a->wants, b->wants)) return "wants";
+    if (!doorman__equal(a->wants_minimum, b->wants_minimum)) return "wants_minimum";
+    if (!doorman__equal(a->wants_maximum, b->wants_maximum)) return "wants_maximum";
+    if (!doorman__equal(a->wants_initial, b->wants_initial)) return "wants_initial";
+    if (a->window != b->window) return "window";
+    if (a->burst != b->burst) return "burst";
+    if (!doorman__equal(a->burst_units, b->burst_units)) return "burst_units";
+    if (a->fallback != b->fallback) return "fallback";
+    if (!doorman__equal(a->safe_capacity, b->safe_capacity)) return "safe_capacity";
+    if (a->shadow != b->shadow) return "shadow";
+    if (a->on_change != b->on_change) return "on_change";
+    return a->context != b->context ? "context" : NULL;
+}
+
+/* K5: compares the options of a later opening with the options of the first opening. */
+static void doorman__resource_compare(doorman_client_resource *resource,
+                                      const doorman_resource_options *given, doorman_error *error) {
+    doorman_resource_options all = doorman__resource_resolve(given);
+    const char *field = doorman__resource_difference(&resource->options, &all);
+    if (error) error->text[0] = 0;
+    if (!field) return;
+    resource->options_differ = true;
+    doorman__fail(error, DOORMAN_OK, "%s: not as in the first opening, which stays in force",
+                  field);
+}
+
+/* Sets whether the wants follow use. */
+static void doorman__resource_set_follow_use(doorman_client_resource *resource,
+                                             bool wants_follow_use, doorman_time now) {
+    doorman_client *client = resource->client;
+    if (wants_follow_use != resource->wants_follow_use)
+        client->follow_use_count += wants_follow_use ? 1 : SIZE_MAX;
+    resource->wants_follow_use = wants_follow_use;
+    doorman_time look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
+    if (!client->follow_use_count) client->look_at = DOORMAN_NEVER;
+    if (wants_follow_use) client->look_at = doorman__earlier(client->look_at, look_at);
+}
+
+/* Starts a new limiter. The limiter allows nothing before doorman__resource_publish is called. */
+static void doorman__resource_set_kind(doorman_client_resource *resource,
+                                       doorman_resource_kind kind, doorman_time now) {
+    resource->kind = kind;
+    if (kind == DOORMAN_GAUGE) {
+        doorman__gauge_init(&resource->gauge, 0);
+    } else {
+        doorman__rate_init(&resource->rate, 0, 0, 0, now);
+    }
+    doorman__resource_usage(resource)->client_unmet = &resource->client->unmet;
+}
+
+static void doorman__resource_start_estimator(doorman_client_resource *resource, doorman_time now) {
+    const doorman_resource_options *options = &resource->options;
+    doorman__reading first = doorman__resource_reading(resource, now);
+    doorman__resource_looked(resource);
+    doorman__resource_sampled(resource, &first);
+    first.unmet_since = DOORMAN_NEVER;
+    resource->estimator = (doorman__estimator){.is_gauge = resource->kind == DOORMAN_GAUGE,
+                                               .minimum = options->wants_minimum,
+                                               .maximum = options->wants_maximum,
+                                               .initial = options->wants_initial,
+                                               .window = options->window};
+    doorman__estimator_init(&resource->estimator, &first);
+}
+
+/* Sets the options of the first opening. */
+static void doorman__resource_set_options(doorman_client_resource *resource,
+                                          const doorman_resource_options *options,
+                                          doorman_time now) {
+    doorman_resource_options all = doorman__resource_resolve(options);
+    resource->options = all;
+    resource->options_differ = false;
+    doorman__resource_set_follow_use(resource, all.wants <= 0, now);
+    resource->wants = resource->wants_follow_use ? all.wants_initial : all.wants;
+    if (resource->kind != all.kind) doorman__resource_set_kind(resource, all.kind, now);
+    if (resource->kind == DOORMAN_RATE) {
+        resource->rate.burst = all.burst;
+        resource->rate.burst_units = all.burst_units;
+    }
+    doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__SHADOW, all.shadow);
+    doorman__resource_set_kill_switch(resource, resource->client->kill_switch);
+    doorman__resource_start_estimator(resource, now);
+    resource->published = (doorman_resource_info){.resource_id = resource->resource_id};
+}
+
+/* ---- client: opening and closing */
+
+static doorman_client_resource *doorman__client_find(doorman_client *client,
+                                                     const char *resource_id) {
+    uint64_t hash = doorman__hash(client->hash_key, resource_id);
+    doorman__link *link = doorman__table_first(&client->resources, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        doorman_client_resource *resource = DOORMAN__WITHIN(doorman_client_resource, link, link);
+        if (strcmp(resource->resource_id, resource_id) == 0) return resource;
+    }
+    return NULL;
+}
+
+/* Adds a resource. Returns NULL if there is no memory. */
+static doorman_client_resource *doorman__client_add(doorman_client *client,
+                                                    const doorman_resource_options *options,
+                                                    doorman_time now) {
+    size_t bytes = strlen(options->resource_id) + 1, count = client->upstream.held_count + 1;
+    if (!doorman__upstream_reserve(&client->upstream)) return NULL;
+    if (!doorman__timers_reserve(&client->wakes, count)) return NULL;
+    doorman_client_resource *resource =
+        (doorman_client_resource *)doorman__zalloc(sizeof *resource + bytes);
+    if (!resource) return NULL;
+    memcpy(resource->resource_id, options->resource_id, bytes);
+    resource->client = client;
+    resource->held.resource_id = resource->resource_id;
+    doorman__resource_set_kind(resource, options->kind, now);
+    doorman__upstream_add(&client->upstream, &resource->held, now);
+    doorman__table_add(&client->resources, &resource->link,
+                       doorman__hash(client->hash_key, options->resource_id));
+    return resource;
+}
+
+/* Decides when a lease is renewed that was closed a short time ago: as if it had not been closed,
+ * unless the new options ask for something else. Otherwise each opening would send a message. */
+static void doorman__resource_keep_renewal(doorman_client_resource *resource, int old_priority,
+                                           doorman_time now) {
+    doorman__held_lease *held = &resource->held;
+    doorman_upstream *upstream = &resource->client->upstream;
+    if (!doorman__held_live(held, now) || resource->options.priority != old_priority) return;
+    doorman__held_request_at(upstream, held, held->renew_at);
+    doorman__held_wants(upstream, held, resource->wants, now);
+}
+
+/* Opens a new resource, or a closed resource that is not released yet. A closed resource gets the
+ * new options, and keeps its units in use. The resource also keeps its lease, unless the lease is
+ * being released. */
+static void doorman__resource_reopen(doorman_client_resource *resource,
+                                     const doorman_resource_options *options, doorman_time now) {
+    doorman__held_lease *held = &resource->held;
+    int old_priority = resource->options.priority;
+    bool keeps = held->state == DOORMAN__HELD_CLOSING && resource->client->release_delay > 0;
+    held->cut = false;
+    if (doorman__held_ending(held)) doorman__held_reopen(&resource->client->upstream, held, now);
+    doorman__resource_set_options(resource, options, now);
+    if (keeps) doorman__resource_keep_renewal(resource, old_priority, now);
+    doorman__resource_publish(resource, now);
+}
+
+/* K5: one resource has one limiter. Refuses another kind of limiter while the resource is open or
+ * has units in use. */
+static doorman_status doorman__resource_check_kind(const doorman_client_resource *resource,
+                                                   const doorman_resource_options *options,
+                                                   doorman_error *error) {
+    if (!resource || resource->kind == options->kind) return DOORMAN_OK;
+    const char *kind = resource->kind == DOORMAN_GAUGE ? "GAUGE" : "RATE";
+    if (resource->opened) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "kind: '%s' is open as a %s",
+                             resource->resource_id, kind);
+    }
+    if (!(doorman__resource_in_use(resource) > 0)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                         "kind: '%s' was closed as a %s, and has units in use",
+                         resource->resource_id, kind);
+}
+
+doorman_status doorman_client_open(doorman_client_resource **out, doorman_client *client,
+                                   const doorman_resource_options *options, doorman_error *error,
+                                   doorman_time now) {
+    if (!out) return doorman__missing(error, "out");
+    if (!client) return doorman__missing(error, "client");
+    if (!options) return doorman__missing(error, "options");
+    now = doorman__upstream_now(&client->upstream, now);
+    doorman_status status = doorman__resource_check(options, error);
+    if (status != DOORMAN_OK) return status;
+    doorman_client_resource *resource = doorman__client_find(client, options->resource_id);
+    status = doorman__resource_check_kind(resource, options, error);
+    if (status != DOORMAN_OK) return status;
+    if (!resource) resource = doorman__client_add(client, options, now);
+    if (!resource) return doorman__no_memory(error);
+    *out = resource;
+    if (error) error->text[0] = 0;
+    if (resource->opened++ > 0) {
+        doorman__resource_compare(resource, options, error);
+    } else {
+        doorman__resource_reopen(resource, options, now);
+    }
+    return DOORMAN_OK;
+}
+
+void doorman_client_close(doorman_client_resource *resource, doorman_time now) {
+    if (!resource) return;
+    doorman_client *client = resource->client;
+    now = doorman__upstream_now(&client->upstream, now);
+    assert(resource->opened);
+    if (--resource->opened) return;
+    doorman__resource_move(resource, DOORMAN__CLOSING);
+    doorman__held_close(&client->upstream, &resource->held,
+                        doorman__after(now, client->release_delay), now);
+    doorman__client_free_closed(client);
+}
+
+doorman_status doorman_client_set_wants(doorman_client_resource *resource, double wants,
+                                        doorman_time now) {
+    if (!resource) return DOORMAN_INVALID_ARGUMENT;
+    now = doorman__upstream_now(&resource->client->upstream, now);
+    bool valid = doorman__amount_valid(wants) && wants <= resource->options.wants_maximum;
+    if (!valid) return DOORMAN_INVALID_ARGUMENT;
+    doorman__resource_set_follow_use(resource, false, now);
+    doorman__resource_set_wake(resource);
+    doorman__resource_apply_wants(resource, wants, now);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_client_report_overload(doorman_client_resource *resource,
+                                              const doorman_overload_report *report,
+                                              doorman_time now) {
+    if (!resource || !report) return DOORMAN_INVALID_ARGUMENT;
+    const char *rule = NULL;
+    now = doorman__upstream_now(&resource->client->upstream, now);
+    if (doorman__overload_report_wrong(report, &rule)) return DOORMAN_INVALID_ARGUMENT;
+    bool used = report->interval && resource->held.overload_target;
+    if (used) doorman__tally_add(&resource->tally, report, now);
+    return DOORMAN_OK;
+}
+
+/* ---- >>counters ----------------------------------------------------------------------------- */
+/*
+ * This section has what the permits store, and the arithmetic of each kind of limit. It is pure, as
+ * all sections on permits are: they read no clock, do no I/O and start no thread.
  *
  * A limit has the parameters, and a counter has the state. A counter belongs to a slot. A slot is
  * the table of the counters of one limit. The key of a counter in its slot is its resource and its
@@ -13512,13 +14982,6 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *     resource "api/search" --> place --> slot of "burst"  --> counter of ("api/search", "acme")
  *                                     --> slot of "trials" --> counter of ("api/search", "")
  *
- * A decision has four steps. Only the last step writes to counters.
- *     prepare    finds the counters of all limits of all items. What several items want of one
- *                counter is added up
- *     evaluate   asks each counter what it can offer
- *     decide     refuses, or divides what is offered among the items
- *     commit     creates the missing counters, and then charges all counters
- *
  * Counters count in 1/4096 of a unit, as those of >>limiters. What the items of a permit get of one
  * counter is added up, and the sum is rounded up once. CONCURRENCY rounds each item up by itself,
  * because the items of a hold are released one by one. So a counter never counts less than what was
@@ -13527,35 +14990,6 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * report is rounded up, and a refund is rounded down. A bucket saves a real number of units. Only a
  * full bucket is rounded up.
  *
- * P1 All limits of all items are evaluated before anything is charged. A refusal charges nothing.
- *    What several items want of one counter is added up.
- * P2 A counter offers:
- *      TOKEN_BUCKET     what is saved, or minus what is owed, plus what max_debt lends. It offers
- *                       nothing if the debt takes longer to pay than the allowed wait. The allowed
- *                       wait is the smaller of max_wait of the limit and of the permit
- *      windows          the limit minus what is used
- *      TIERS            the room of the current tier, and the limits of the tiers that can be
- *                       entered in turn
- *      CONCURRENCY      the limit minus what is held
- *    A permit fits if each counter offers the sum of the minimums, and if its max_cost allows this
- *    sum. Above its minimum, an item gets whole units, or all of its cost if that fits. No counter
- *    grants more than max_cost to one permit. The items get their units in their order, and never
- *    out of debt: a debt makes the next callers wait, and only what a caller cannot do without is
- *    worth that. So with size 10 and a debt of 5, a cost of 15 gets 15, and a cost of 15 with a
- *    minimum of 1 gets 10. With `equal` all items get the same whole number.
- * P3 The wait of a grant is the debt of the bucket before this permit. Of several buckets, the
- *    longest wait counts. An item that only looks does not wait.
- * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
- *    retry_after. MAX_COST, MAX_KEYS and UNMATCHED have no retry_after, and are named before all
- *    others. After retry_after the named limit has room. If several limits refuse, a tier of
- *    another limit may have ended by then. If a ban begins with the refusal, the ban counts like a
- *    refusal of its limit that ends with the ban. A refusal without retry_after counts for no ban:
- *    it names another limit, so the caller does not know of the limit that would ban the key.
- * P5 valid_for is at most retry_after and 1 s. It is 1 s without retry_after. It is 0 for a permit
- *    of several items, and where a refusal counts for a ban.
- * P6 Details list each limit of each item.
- * P9 Permits without holds are not idempotent. A request whose response is lost may have charged
- *    units. So a repeated request may be refused too early, but is never granted too often.
  * P14 A counter that equals a fresh one is removed. Each decision visits 4 counters, and each
  *    update visits 10,000. A table grows and shrinks by one or two buckets at a time (linear
  *    hashing, Litwin 1980), so no call pauses to rebuild it.
@@ -13563,13 +14997,6 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  *    that they had. So max_keys counts them there. A counter is adapted when it is used or visited
  *    next. So a counter that was full or over under the previous figures may be fresh, or may have
  *    its state again.
- * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
- *    gained since then, and a window that contains this time is used up. The permits of a server
- *    begin without counters and bans at each victory. A server that learns decides on permits that
- *    hold no units.
- * P18 Every decision raises events, and is counted by limit and reason. A template whose list of
- *    limits is empty grants everything, and counts it. An item whose resource matches no template
- *    with limits is counted too, and has an event: also if it is granted.
  * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
  *    beyond a bound is refused as a whole, by name. Where a new counter may take the place of
  *    another, 8 counters are sampled. The one that has used the smallest fraction of its limit is
@@ -14859,37 +16286,6 @@ static bool doorman__limit_is_leased_rate(const doorman_permit_limit *limit) {
     return limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
 }
 
-/* What the permits do with leases: see >>leased. */
-static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
-                                                   const char *resource_id,
-                                                   const doorman_permit_limit *limit);
-static const doorman_figures *doorman__leased_figures(const doorman_permits *permits,
-                                                      doorman__permit_lease *lease,
-                                                      const doorman_permit_limit *limit);
-static uint64_t doorman__leased_most(const doorman_permits *permits,
-                                     const doorman_permit_limit *limit,
-                                     const doorman__counter *counter);
-static void doorman__leased_note_held(const doorman_permits *permits, doorman__permit_lease *lease,
-                                      const doorman__place *place, uint64_t held);
-static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
-                                         doorman_time life);
-static bool doorman__leased_is_full(const doorman_permits *permits,
-                                    const doorman_permit_limit *limit);
-static bool doorman__leased_live(const doorman_permits *permits, doorman__permit_lease *lease,
-                                 const doorman_permit_limit *limit);
-static doorman__meter doorman__leased_meter(const doorman_permits *permits,
-                                            doorman__permit_lease *lease,
-                                            const doorman_permit_limit *limit, double units,
-                                            uint64_t *room);
-static doorman_time doorman__leased_retry_after(const doorman_permits *permits,
-                                                const doorman__permit_lease *lease, double units);
-static void doorman__leased_charge(doorman_permits *permits, doorman__permit_lease *lease,
-                                   double units);
-static void doorman__leased_refuse(doorman_permits *permits, doorman__permit_lease *lease,
-                                   const doorman__place *place, const doorman_permit_limit *limit,
-                                   double units);
-static void doorman__leased_clear(doorman_permits *permits);
-
 /* ---- holds: what is stored (see >>holds) */
 
 /* A client with holds or waiting permits, or a connection with waiting permits. The name is behind
@@ -15727,6 +17123,379 @@ static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *
     }
     return false;
 }
+
+/* ---- >>leased ------------------------------------------------------------------------------- */
+/*
+ * A leased limit of permits takes its amount from a lease (P17). The permits of a server are a
+ * holder like any other. They have a client with the id "(permits)", which asks the server in the
+ * same process. So what >>client and >>leases promise is also true for permits: leases and permits
+ * together never exceed the capacity. At a node with a parent, this holder is a part of what the
+ * node asks its parent for.
+ *
+ *     permit --> limit --> doorman__permit_lease --> doorman_client_resource --> doorman__rate
+ *                                                    "(permits)" asks doorman__server_handle_in
+ *
+ * A lease is open as long as it is in the table. It is opened by the first refusal, and closed when
+ * no permit has used it for a minute. Several limits may use one lease, but not in one template.
+ *
+ * Evaluating a permit only looks at the rate. So a permit that another limit refuses takes nothing
+ * of the lease, and shows no demand for it. A grant takes units of the rate. A refusal by the lease
+ * is counted by the rate, so the wants grow (L4).
+ *
+ * The client has work at most every 0.2 s. The server does this work in its loop, and after each
+ * message on permits. So a busy limit does not wait for the loop.
+ *
+ * Loss of mastership. When a server stops being master, it forgets its leases, and decides on no
+ * permits any more. A crash has the same effect. A new master begins without a lease of the
+ * permits. While it learns a resource, no holder gets more than it had, so nobody gets the part of
+ * the lost lease. Learning ends when all leases of the predecessor have ended (R8), also that of
+ * its permits. So the capacity is not exceeded. A rate has no units that outlast its lease. A hold
+ * does not outlast its lease either.
+ *
+ * Holds. A leased CONCURRENCY has an ordinary counter, with its queue. Its limit is what the gauge
+ * of the lease allows now. One lease belongs to one counter. So the units in use of the gauge are
+ * the units of the counter. They are copied to the gauge at each grant, and before the client makes
+ * a request. Between two copies the gauge may have too many units in use, but never too few. So a
+ * claim includes all that is held (R3).
+ *     A hold ends at most at the end of the lease under which it was granted or renewed last. That
+ * lease has committed at least what is held. If a new lease commits less than what is held, the
+ * older allowance covers the rest until its end, so no hold is prolonged then. The units come back
+ * by releases, or at the ends.
+ *     When a lease has changed, all queues of leased limits are ready, and are served next.
+ *
+ * A doorman_client would never see a server that is not master, because the leases are cleared
+ * then. It sees no failure either: a request fails only without memory, and is repeated (K2).
+ */
+
+#define DOORMAN__LEASE_IDLE                                                                        \
+    (60 * DOORMAN_SECOND)         /* after this time without use a lease is closed */
+#define DOORMAN__LEASE_REQUESTS 8 /* the most requests of one call of doorman__leased_work */
+
+struct doorman__permit_lease {
+    doorman__chain node;
+    doorman_client_resource *resource;
+    doorman_time used_at;    /* the last grant or refusal */
+    uint32_t place;          /* the index of the place whose permits have used it last */
+    doorman_figures figures; /* of the last doorman__leased_meter or doorman__leased_figures */
+};
+
+static doorman_status doorman__leased_init(doorman_permits *permits, const uint64_t seed[2]) {
+    static const char *const addresses[] = {"in this process"};
+    const doorman_client_options options = {.client_id = DOORMAN__PERMITS_HOLDER,
+                                            .addresses = addresses,
+                                            .address_count = 1,
+                                            .seed = doorman__hash(seed, "leases") | 1};
+    return doorman_client_create(&permits->leases.client, &options, NULL, permits->at.now);
+}
+
+static uint32_t doorman__leased_hash(const doorman_permits *permits, const char *resource_id) {
+    return (uint32_t)doorman__hash(permits->options.seed, resource_id);
+}
+
+static doorman_resource_kind doorman__leased_kind(const doorman_permit_limit *limit) {
+    return limit->kind == DOORMAN_CONCURRENCY ? DOORMAN_GAUGE : DOORMAN_RATE;
+}
+
+/* Finds the lease of a resource. A lease of the other kind is from an earlier configuration. It is
+ * closed when it was not used for a minute, and cannot be used before. */
+static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
+                                                   const char *resource_id,
+                                                   const doorman_permit_limit *limit) {
+    const uint32_t hash = doorman__leased_hash(permits, resource_id);
+    doorman__chain *node = doorman__chains_first(&permits->leases.table, hash);
+    for (; node; node = node->next) {
+        doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
+        if (node->hash != hash || strcmp(lease->resource->resource_id, resource_id) != 0) continue;
+        return lease->resource->kind == doorman__leased_kind(limit) ? lease : NULL;
+    }
+    return NULL;
+}
+
+/* Returns whether no more leases may be opened (P19). */
+static bool doorman__leased_is_full(const doorman_permits *permits,
+                                    const doorman_permit_limit *limit) {
+    const size_t bytes = sizeof(doorman__permit_lease) + sizeof(doorman_client_resource);
+    return permits->leases.table.count >= limit->max_keys ||
+           !doorman__permits_has_memory(permits, bytes + DOORMAN_ID_BYTES_MAX);
+}
+
+static size_t doorman__leased_bytes(const doorman__permit_lease *lease) {
+    return sizeof *lease + sizeof *lease->resource + strlen(lease->resource->resource_id) + 1;
+}
+
+/* Opens a lease. Returns NULL if there is no server, no room, or no memory. Then the next refusal
+ * tries again. */
+static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
+                                                   const char *resource_id,
+                                                   const doorman_permit_limit *limit) {
+    doorman__permit_leases *leases = &permits->leases;
+    const doorman_resource_options options = {.resource_id = resource_id,
+                                              .kind = doorman__leased_kind(limit),
+                                              .has_priority = limit->has_priority,
+                                              .priority = limit->priority,
+                                              .wants_initial = 1, /* for what was refused */
+                                              .fallback = DOORMAN_PESSIMISTIC};
+    if (!leases->client || doorman__leased_is_full(permits, limit)) return NULL;
+    doorman__permit_lease *lease = (doorman__permit_lease *)doorman__zalloc(sizeof *lease);
+    if (!lease) return NULL;
+    doorman_status status =
+        doorman_client_open(&lease->resource, leases->client, &options, NULL, permits->at.now);
+    bool added =
+        status == DOORMAN_OK && doorman__chains_add(&leases->table, &lease->node,
+                                                    doorman__leased_hash(permits, resource_id));
+    if (!added) {
+        if (status == DOORMAN_OK) doorman_client_close(lease->resource, permits->at.now);
+        DOORMAN_FREE(lease);
+        return NULL;
+    }
+    lease->resource->subclients = limit->subclients;
+    permits->node_bytes += doorman__leased_bytes(lease);
+    return lease;
+}
+
+/* Closes a lease. The client releases it with its next request. */
+static void doorman__leased_close(doorman_permits *permits, doorman__permit_lease *lease) {
+    permits->node_bytes -= doorman__leased_bytes(lease);
+    doorman__chains_remove(&permits->leases.table, &lease->node);
+    doorman_client_close(lease->resource, permits->at.now);
+    DOORMAN_FREE(lease);
+}
+
+/* Forgets all leases without releasing them. */
+static void doorman__leased_clear(doorman_permits *permits) {
+    doorman_client *client = permits->leases.client;
+    doorman__chains_free_all(&permits->leases.table);
+    permits->leases.sweep_at = 0;
+    if (!client) return;
+    while (client->upstream.first) {
+        doorman_client_resource *resource = doorman__resource_of(client->upstream.first);
+        doorman__upstream_remove(&client->upstream, &resource->held);
+        doorman__resource_free(resource);
+    }
+    doorman__upstream_forget(&client->upstream);
+}
+
+/* Returns whether a lease is in force. A changed configuration may have changed how the permits
+ * hold it. */
+static bool doorman__leased_live(const doorman_permits *permits, doorman__permit_lease *lease,
+                                 const doorman_permit_limit *limit) {
+    if (!lease) return false;
+    lease->resource->options.priority = limit->has_priority ? limit->priority : 1;
+    lease->resource->subclients = limit->subclients;
+    return doorman__held_live(&lease->resource->held, permits->at.now);
+}
+
+/* Returns the figures of a leased limit of CONCURRENCY, with what the lease has now. */
+static const doorman_figures *doorman__leased_figures(const doorman_permits *permits,
+                                                      doorman__permit_lease *lease,
+                                                      const doorman_permit_limit *limit) {
+    doorman__quota quota;
+    (void)doorman__allowance_read(&lease->resource->gauge.allowance, &quota, permits->at.now);
+    lease->figures = limit->figures;
+    lease->figures.limit = doorman__unlimited(quota.amount) ? DOORMAN_AMOUNT_MAX : quota.amount;
+    return &lease->figures;
+}
+
+/* Returns the lease of a leased limit of CONCURRENCY. Each of its counters has a lease of its own:
+ * the configuration is refused otherwise.
+ *   place   of the counter */
+static doorman__permit_lease *doorman__leased_of_place(const doorman_permits *permits,
+                                                       const doorman_permit_limit *limit,
+                                                       const doorman__place *place) {
+    const char *id = limit->lease_of ? limit->lease_of : doorman__place_id(place);
+    return doorman__leased_find(permits, id, limit);
+}
+
+/* Returns the index of the limit of a place that uses a lease of a gauge, or slot_count. */
+static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
+                                             const doorman__permit_lease *lease,
+                                             const doorman__place *place) {
+    size_t i = 0;
+    for (; place && i < place->slot_count; i++) {
+        const doorman_permit_limit *limit = &place->template_->limits[i];
+        bool holds = limit->leased && limit->kind == DOORMAN_CONCURRENCY;
+        if (holds && doorman__leased_of_place(permits, limit, place) == lease) break;
+    }
+    return i;
+}
+
+/* Returns how many parts may be held at a counter of a leased limit. */
+static uint64_t doorman__leased_most(const doorman_permits *permits,
+                                     const doorman_permit_limit *limit,
+                                     const doorman__counter *counter) {
+    const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    doorman__permit_lease *lease = doorman__leased_of_place(permits, limit, place);
+    if (!doorman__leased_live(permits, lease, limit)) return 0;
+    return doorman__parts_floor(doorman__leased_figures(permits, lease, limit)->limit);
+}
+
+/* Tells the gauge how many parts are held. */
+static void doorman__leased_set_held(doorman__permit_lease *lease, uint64_t held) {
+    doorman__gauge *gauge = &lease->resource->gauge;
+    __atomic_store_n(&gauge->in_flight, held, __ATOMIC_SEQ_CST);
+    doorman__gauge_note_peak(gauge, held);
+}
+
+/* Notes a grant of CONCURRENCY. */
+static void doorman__leased_note_held(const doorman_permits *permits, doorman__permit_lease *lease,
+                                      const doorman__place *place, uint64_t held) {
+    lease->used_at = permits->at.now;
+    lease->place = place->node.tag;
+    doorman__leased_set_held(lease, held);
+    /* any change of this count shows that the gauge is in use (L4) */
+    __atomic_fetch_add(&lease->resource->gauge.usage.allowed, 1, __ATOMIC_RELAXED);
+}
+
+/* Returns how long a hold may last from now on under one lease. A lease that has committed less
+ * than what is held has shrunk. What is held too much ends with an older lease (K' in R3), and is
+ * not prolonged. */
+static doorman_time doorman__leased_rest(const doorman_permits *permits,
+                                         const doorman__permit_lease *lease, uint64_t held) {
+    if (!lease || !doorman__held_live(&lease->resource->held, permits->at.now)) return 0;
+    const doorman__held_lease *lease_held = &lease->resource->held;
+    if (doorman__parts_units(held) > lease_held->committed) return 0;
+    double rest = (double)(lease_held->end - permits->at.now);
+    return (doorman_time)doorman__max(0, rest / (1 + permits->options.drift) - 3);
+}
+
+/* P17: bounds the time to live of a hold by the ends of its leases. A hold whose lease is not
+ * prolonged lasts as long as before. */
+static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
+                                         doorman_time life) {
+    doorman_time most = life;
+    for (size_t i = 0; i < hold->takes.count; i++) {
+        doorman__counter *counter = doorman__takes_at(&hold->takes, i)->counter;
+        if (!(counter->flags & DOORMAN__LEASED_UNITS)) continue;
+        const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+        for (size_t j = 0; place && j < place->slot_count; j++) {
+            const doorman_permit_limit *limit = &place->template_->limits[j];
+            if (!limit->leased || limit->kind != DOORMAN_CONCURRENCY) continue;
+            const doorman__identity of_key = doorman__identity_of(permits, place, "");
+            if (doorman__slot_find(place->slots[j].slot, &of_key) != counter) continue;
+            const doorman__permit_lease *lease = doorman__leased_of_place(permits, limit, place);
+            const uint64_t held = doorman__counter_state(counter)[0];
+            most = doorman__earlier(most, doorman__leased_rest(permits, lease, held));
+        }
+    }
+    if (most == life || !hold->end.place) return most;
+    /* the holder may use what it has until its own end, which is no later than this */
+    double rest = (double)(hold->end.at - permits->at.now) / (1 + permits->options.drift) - 3;
+    return doorman__later(most, doorman__earlier(life, (doorman_time)doorman__max(0, rest)));
+}
+
+/* Returns a bucket that is like the rate now. Its state is in `room`.
+ *   units   if they are more than the burst, the bucket has what is saved for so many units (L1) */
+static doorman__meter doorman__leased_meter(const doorman_permits *permits,
+                                            doorman__permit_lease *lease,
+                                            const doorman_permit_limit *limit, double units,
+                                            uint64_t *room) {
+    const doorman_time now = permits->at.now;
+    const doorman__rate *rate = &lease->resource->rate;
+    const doorman__rate_view view = doorman__rate_look(rate, units, now);
+    doorman_figures *figures = &lease->figures;
+    double saved = 0;
+    *figures = (doorman_figures){.rate = view.quota.amount};
+    if (doorman__unlimited(view.quota.amount)) {
+        saved = figures->rate = figures->size = DOORMAN_AMOUNT_MAX;
+    } else if (view.quota.amount > 0) {
+        const doorman__bucket bucket = doorman__quota_bucket(&view.quota, view.price);
+        const int64_t level = doorman__bucket_level(&bucket, rate->paid_until, doorman__ticks(now));
+        /* the factor makes up for rounding, so that a saved unit is a whole unit */
+        saved = (double)(level > 0 ? level : 0) / view.quota.unit_time * (1 + 1e-12);
+        figures->size = (double)bucket.saved_most / view.quota.unit_time * (1 + 1e-12);
+        figures->size = doorman__min(figures->size, DOORMAN_AMOUNT_MAX);
+    }
+    doorman__level_write(room, doorman__min(saved, figures->size), now);
+    return (doorman__meter){limit, figures, room};
+}
+
+/* Returns how long it takes until the lease has saved so many units, or may have grown. */
+static doorman_time doorman__leased_retry_after(const doorman_permits *permits,
+                                                const doorman__permit_lease *lease, double units) {
+    doorman_time retry = doorman__rate_retry_after(&lease->resource->rate, units, permits->at.now);
+    return retry == DOORMAN_NEVER ? DOORMAN_SECOND : retry;
+}
+
+/* Takes units that doorman__leased_meter has found. */
+static void doorman__leased_charge(doorman_permits *permits, doorman__permit_lease *lease,
+                                   double units) {
+    assert(units > 0);
+    lease->used_at = permits->at.now;
+    doorman__rate_charge(&lease->resource->rate, units, permits->at.now);
+}
+
+/* Counts refused units, so that the wants grow. Opens the lease if there is none. */
+static void doorman__leased_refuse(doorman_permits *permits, doorman__permit_lease *lease,
+                                   const doorman__place *place, const doorman_permit_limit *limit,
+                                   double units) {
+    const doorman_time now = permits->at.now;
+    const char *resource_id = limit->lease_of ? limit->lease_of : doorman__place_id(place);
+    if (!lease) lease = doorman__leased_open(permits, resource_id, limit);
+    if (!lease) return;
+    lease->used_at = now;
+    lease->place = place->node.tag;
+    uint64_t parts = doorman__units(doorman__min(units, DOORMAN_AMOUNT_MAX));
+    doorman__usage *usage = doorman__resource_usage(lease->resource);
+    if (parts) (void)doorman__count(usage, parts, DOORMAN_REFUSED, now);
+}
+
+/* Closes the leases that were not used for a minute. */
+static void doorman__leased_sweep(doorman_permits *permits) {
+    doorman__permit_leases *leases = &permits->leases;
+    const doorman_time now = permits->at.now;
+    for (size_t i = 0; i < leases->table.bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(&leases->table, i);
+        for (doorman__chain *next = NULL; node; node = next) {
+            next = node->next;
+            doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
+            bool idle = now - lease->used_at >= DOORMAN__LEASE_IDLE &&
+                        !(doorman__resource_in_use(lease->resource) > 0);
+            if (idle) doorman__leased_close(permits, lease);
+        }
+    }
+    leases->sweep_at = doorman__after(now, DOORMAN_SECOND);
+}
+
+/* ---- >>charges ------------------------------------------------------------------------------ */
+/*
+ * This section asks all counters that concern a permit, and charges them. The section >>permits
+ * makes decisions out of it.
+ *
+ * A decision has four steps. Only the last step writes to counters.
+ *     prepare    finds the counters of all limits of all items. What several items want of one
+ *                counter is added up
+ *     evaluate   asks each counter what it can offer
+ *     decide     refuses, or divides what is offered among the items
+ *     commit     creates the missing counters, and then charges all counters
+ *
+ * P1 All limits of all items are evaluated before anything is charged. A refusal charges nothing.
+ *    What several items want of one counter is added up.
+ * P2 A counter offers:
+ *      TOKEN_BUCKET     what is saved, or minus what is owed, plus what max_debt lends. It offers
+ *                       nothing if the debt takes longer to pay than the allowed wait. The allowed
+ *                       wait is the smaller of max_wait of the limit and of the permit
+ *      windows          the limit minus what is used
+ *      TIERS            the room of the current tier, and the limits of the tiers that can be
+ *                       entered in turn
+ *      CONCURRENCY      the limit minus what is held
+ *    A permit fits if each counter offers the sum of the minimums, and if its max_cost allows this
+ *    sum. Above its minimum, an item gets whole units, or all of its cost if that fits. No counter
+ *    grants more than max_cost to one permit. The items get their units in their order, and never
+ *    out of debt: a debt makes the next callers wait, and only what a caller cannot do without is
+ *    worth that. So with size 10 and a debt of 5, a cost of 15 gets 15, and a cost of 15 with a
+ *    minimum of 1 gets 10. With `equal` all items get the same whole number.
+ * P3 The wait of a grant is the debt of the bucket before this permit. Of several buckets, the
+ *    longest wait counts. An item that only looks does not wait.
+ * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
+ *    retry_after. MAX_COST, MAX_KEYS and UNMATCHED have no retry_after, and are named before all
+ *    others. After retry_after the named limit has room. If several limits refuse, a tier of
+ *    another limit may have ended by then. If a ban begins with the refusal, the ban counts like a
+ *    refusal of its limit that ends with the ban. A refusal without retry_after counts for no ban:
+ *    it names another limit, so the caller does not know of the limit that would ban the key.
+ * P5 valid_for is at most retry_after and 1 s. It is 1 s without retry_after. It is 0 for a permit
+ *    of several items, and where a refusal counts for a ban.
+ * P6 Details list each limit of each item.
+ */
 
 /* ---- permits: one decision, prepare */
 
@@ -17585,6 +19354,21 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
     out->node = permits->options.node;
 }
 
+/* ---- >>permits ------------------------------------------------------------------------------ */
+/*
+ * This section decides on permits: new ones, those that wait in a queue, and repeated ones.
+ *
+ * P9 Permits without holds are not idempotent. A request whose response is lost may have charged
+ *    units. So a repeated request may be refused too early, but is never granted too often.
+ * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
+ *    gained since then, and a window that contains this time is used up. The permits of a server
+ *    begin without counters and bans at each victory. A server that learns decides on permits that
+ *    hold no units.
+ * P18 Every decision raises events, and is counted by limit and reason. A template whose list of
+ *    limits is empty grants everything, and counts it. An item whose resource matches no template
+ *    with limits is counted too, and has an event: also if it is granted.
+ */
+
 /* ---- holds: waiting (P7) */
 
 /* Returns the first counter that lacks room, if only units of CONCURRENCY are missing. Otherwise
@@ -18396,6 +20180,11 @@ doorman_status doorman_permits_ban(doorman_permits *permits, const char *resourc
                            DOORMAN_REASON_BANNED, (double)duration / 1e9);
     return DOORMAN_OK;
 }
+
+/* ---- >>hold_requests ------------------------------------------------------------------------ */
+/*
+ * What clients do with their holds. The section >>holds has the rules.
+ */
 
 /* ---- holds: what clients ask */
 
@@ -19294,6 +21083,12 @@ static void doorman__holds_uninit(doorman__holds *holds) {
     DOORMAN_FREE(holds->parts);
 }
 
+/* ---- >>permit_node -------------------------------------------------------------------------- */
+/*
+ * The object that has all permits of a node, the messages on permits, and their leases. The table
+ * at the end of this section is all that the section >>server knows of permits.
+ */
+
 /* ---- permits: the whole object */
 
 const char *doorman_reason_name(doorman_reason reason) {
@@ -19551,11 +21346,6 @@ static void doorman__permits_restart(doorman_permits *permits, doorman_time epoc
     permits->updated_at = now;
     permits->holds.learns_until = permits->options.learns_until;
     permits->holds.next_learned = permits->options.learns_until;
-}
-
-static void doorman__permits_move_to(doorman_permits *permits, doorman_time epoch,
-                                     doorman_time now) {
-    doorman__moment_move(&permits->at, epoch, now);
 }
 
 /* P16: lets the permits learn the holds of a predecessor that had this configuration, or an earlier
@@ -20171,6 +21961,177 @@ static doorman_status doorman__permits_answer(doorman_permits *permits,
     response->result_count = count;
     return status;
 }
+
+/* ---- permits: the leases of the permits of a server */
+
+/* Tells the gauge of a lease what is held, and how much permits wait for. If the limit is not
+ * leased any more, the gauge keeps what it was told: its holds end no later than the lease. */
+static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_lease *lease) {
+    const doorman__place *place = doorman__permits_place_of(permits, lease->place);
+    doorman__counter *counter = NULL;
+    size_t at = doorman__leased_limit_of_place(permits, lease, place);
+    if (place && place->counter_count && at == place->slot_count) return;
+    if (place && at < place->slot_count) {
+        const doorman__identity of_key = doorman__identity_of(permits, place, "");
+        counter = doorman__slot_find(place->slots[at].slot, &of_key);
+    }
+    doorman__leased_set_held(lease, counter ? doorman__counter_state(counter)[0] : 0);
+    const doorman__hold_queue *queue = counter ? doorman__counter_queue(counter) : NULL;
+    uint64_t waiting = 0;
+    for (size_t i = 0; queue && i < queue->turns.count; i++) {
+        waiting += doorman__turn_wait(queue->turns.heap[i].timer)->need;
+    }
+    doorman__waiting_set(&lease->resource->waiting, waiting, permits->at.now);
+    if (waiting) lease->used_at = permits->at.now;
+}
+
+/* Tells all gauges what is held, before the client claims it (R3). */
+static void doorman__leased_sync(doorman_permits *permits) {
+    const doorman__chains *table = &permits->leases.table;
+    for (size_t i = 0; permits->leases.has_gauges && i < table->bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(table, i);
+        for (; node; node = node->next) {
+            doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
+            if (lease->resource->kind == DOORMAN_GAUGE) doorman__leased_sync_one(permits, lease);
+        }
+    }
+}
+
+/* Lets the queues be served after a lease has changed. */
+static void doorman__leased_wake(doorman_permits *permits) {
+    doorman__hold *hold = permits->leases.has_gauges ? permits->holds.waiting.first : NULL;
+    for (; hold; hold = hold->later) {
+        const doorman__counter *counter = hold->wait->queue->counter;
+        if (!counter || !(counter->flags & DOORMAN__LEASED_UNITS)) continue;
+        doorman__hold_queue_wake(permits, hold->wait->queue);
+    }
+}
+
+static doorman_time doorman__leased_due(const doorman_permits *permits) {
+    const doorman__permit_leases *leases = &permits->leases;
+    doorman_time due =
+        leases->client ? doorman_upstream_due(&leases->client->upstream) : DOORMAN_NEVER;
+    return leases->table.count ? doorman__earlier(due, leases->sweep_at) : due;
+}
+
+/* Answers a request of the permits. */
+static void doorman__leased_exchange(doorman_server *server, const doorman_request *request) {
+    doorman_upstream *upstream = &server->permits->leases.client->upstream;
+    doorman_response response;
+    server->asks_itself = true;
+    doorman_status status =
+        doorman__server_handle_in(server, request, &response, NULL, NULL, server->now);
+    server->asks_itself = false;
+    if (status == DOORMAN_OK) {
+        (void)doorman_upstream_response(upstream, request->sequence, &response, server->now);
+    } else {
+        doorman_upstream_failed(upstream, request->sequence, server->now);
+    }
+}
+
+/* Does the work that is due for the leases of the permits. */
+static void doorman__leased_work(doorman_server *server) {
+    doorman_permits *permits = server->permits;
+    if (!server->is_master || doorman__leased_due(permits) > server->now) return;
+    doorman__moment_move(&permits->at, doorman__server_epoch(server), server->now);
+    doorman__leased_sync(permits);
+    if (permits->leases.sweep_at <= server->now) doorman__leased_sweep(permits);
+    doorman_upstream *upstream = &permits->leases.client->upstream;
+    for (int i = 0; i < DOORMAN__LEASE_REQUESTS; i++) {
+        doorman_request request;
+        if (!doorman_upstream_request(upstream, &request, server->now)) return;
+        doorman__leased_exchange(server, &request);
+        doorman__leased_wake(permits);
+    }
+}
+
+/* ---- permits: what a server does with them */
+
+/* Creates the permits. They live as long as the server, so that a victory needs no memory and
+ * cannot fail. A node with a parent that has no configuration refuses all permits. */
+static doorman_status doorman__permit_node_create(doorman_server *server,
+                                                  const doorman_server_options *options,
+                                                  doorman_error *error) {
+    doorman_permits_options permits = {.item_max = 0};
+    const doorman_config_options refuses = {.reject_unmatched = true};
+    doorman_status status = DOORMAN_OK;
+    if (options->permits) permits = *options->permits;
+    permits.config = options->config;
+    memcpy(permits.seed, options->seed, sizeof permits.seed);
+    permits.drift = server->options.drift;
+    permits.node = server->node;
+    permits.learns_until = 0; /* see doorman__permits_restart */
+    if (!permits.config) status = doorman_config_create(&server->own_config, &refuses, error);
+    if (!permits.config) permits.config = server->own_config;
+    if (status != DOORMAN_OK) return status;
+    doorman_error below = {""};
+    status = doorman_permits_create(&server->permits, &permits, &below, 0, server->now);
+    if (status == DOORMAN_OK) status = doorman__leased_init(server->permits, options->seed);
+    if (status == DOORMAN_OK) return status;
+    return doorman__fail(error, status, "permits.%s", below.text);
+}
+
+static void doorman__permit_node_destroy(doorman_server *server) {
+    doorman_permits_destroy(server->permits);
+    doorman_config_destroy(server->own_config);
+}
+
+static doorman_status doorman__permit_node_configure(doorman_server *server,
+                                                     const doorman_config *config) {
+    doorman__moment_move(&server->permits->at, doorman__server_epoch(server), server->now);
+    return doorman_permits_configure(server->permits, config);
+}
+
+static void doorman__permit_node_start(doorman_server *server) {
+    doorman__permits_restart(server->permits, doorman__server_epoch(server), server->now);
+    doorman__permits_learn(server->permits, server->predecessor_gone_at);
+}
+
+static void doorman__permit_node_stop(doorman_server *server) {
+    if (server->permits) doorman__permits_clear(server->permits);
+}
+
+/* Checks a message, and answers it if the server is master. */
+static doorman_status doorman__permit_node_answer(doorman_server *server,
+                                                  const doorman_request *request,
+                                                  doorman_response *response, doorman__arena *arena,
+                                                  doorman_error *error) {
+    doorman_permits *permits = server->permits;
+    doorman_status status = doorman__permits_check_message(permits, request, error);
+    if (status == DOORMAN_OK && server->is_master) {
+        status = doorman__permits_check_limits(permits, request, error);
+    }
+    if (status == DOORMAN_OK && server->is_master) {
+        doorman__arena_clear(arena);
+        status = doorman__permits_answer(permits, request, response, arena, error,
+                                         doorman__server_epoch(server), server->now);
+    }
+    doorman__leased_work(server);
+    return status;
+}
+
+static doorman_time doorman__permit_node_due(const doorman_server *server) {
+    return doorman__earlier(doorman_permits_due(server->permits),
+                            doorman__leased_due(server->permits));
+}
+
+static void doorman__permit_node_work(doorman_server *server) {
+    if (server->is_master && doorman_permits_due(server->permits) <= server->now) {
+        doorman_permits_update(server->permits, doorman__server_epoch(server), server->now);
+    }
+    doorman__leased_work(server);
+}
+
+static const doorman__permit_node doorman__permits_of_node = {
+    .create = doorman__permit_node_create,
+    .destroy = doorman__permit_node_destroy,
+    .configure = doorman__permit_node_configure,
+    .start = doorman__permit_node_start,
+    .stop = doorman__permit_node_stop,
+    .answer = doorman__permit_node_answer,
+    .due = doorman__permit_node_due,
+    .work = doorman__permit_node_work,
+};
 
 /* ---- permits: limiters by key */
 
@@ -21121,1916 +23082,6 @@ bool doorman_retry_budget_retry(doorman_retry_budget *budget) {
     if (budget->tenths < 10) return false;
     budget->tenths -= 10;
     return true;
-}
-
-/* ---- >>client ------------------------------------------------------------------------------- */
-/*
- * A client manages the resources of an application: what each resource wants, what it may use now,
- * and what it does without a lease. The client tells its upstream what to ask for, and the upstream
- * makes the requests. An agent (>>nng) is a client with a thread.
- *
- * A resource is in one of these states. Only doorman__resource_move changes the state:
- *
- *   state     meaning                 capacity in force          leaves it when
- *   UNLEASED  open, without a lease   that of the fallback       a lease arrives      -> LEASED
- *                                                                the last close comes -> CLOSING
- *   LEASED    open, and the lease     that of the lease          the lease ends       -> UNLEASED
- *             has not ended                                      the last close comes -> CLOSING
- *   CLOSING   after the last close    0: no caller may use it    it is opened again   -> UNLEASED
- *                                                                                        or LEASED
- *                                                                the lease is released or has
- *                                                                ended; the resource is freed
- *
- *   fallback      capacity without a lease
- *   SAFE          the safe capacity that a server sent last; that of the options if none was sent
- *   PESSIMISTIC   0
- *   OPTIMISTIC    what the resource wants
- *
- * doorman__resource_publish sets three values in the limiter: the capacity in force, the time until
- * which it is in force, and the capacity after that time. So the limiter follows the end of a lease
- * without another call.
- *
- * In a request, a client claims the capacity of its lease, and reports its units in use as
- * outstanding (R3). If the client wants less than it has, it first gives the difference back, and
- * then sends the request. If leases are whole units, the client rounds its wants up, as the server
- * does (A5).
- *
- * K4 Without a lease the fallback is in force. on_change is called when the capacity or the reason
- *    for the capacity has changed.
- * K5 A resource that is opened twice is still one resource, with one limiter and the options of the
- *    first opening. A later opening reports the first option that differs. An opening with another
- *    kind of limiter (rate or gauge) fails. The last close releases the lease. In an agent, the
- *    release waits 0.1 s. If the resource is opened again in this time, it keeps its lease, and no
- *    message is sent. doorman_agent_stop releases at once.
- * K6 Either the application sets the wants, or the wants follow use. Wants that follow use begin at
- *    an initial value, and stay between a minimum and a maximum. An idle resource wants the
- *    minimum. The minimum of a rate is 1 by default, so that its first call need not wait. The
- *    minimum of a gauge is 0 by default, so that idle clients take no unit from others. A resource
- *    with the minimum 0 wants at least 1 as soon as it is used, so its first call needs a request
- *    to the server. Until then it has a lease of 0, so the server knows it all the same.
- * K7 A server cannot block or crash the application, whatever the server sends. The same is true if
- *    the server sends nothing.
- * L4 Use is measured in a moving window, in which newer amounts count more. Use consists of the
- *    units that were allowed, the units that were refused, and the units that callers wait for (see
- *    "demand"). With a steady demand, the wants settle within 10 % of the demand. Wants grow until
- *    the demand is met, or until the server has no more capacity. A gauge is idle when it had no
- *    use for half a refresh interval, or for a window if that is shorter. So what an idle gauge
- *    leaves reaches another holder within two refresh intervals. After a refusal that no later call
- *    has followed with success, a gauge is idle only after a window.
- *
- * How soon a lease follows demand. A limiter that refuses units sets a flag of the client. The
- * client checks this flag every 0.2 s. If the flag is set, the client waits until 0.1 s have passed
- * since the refusal. This time shows the rate of a demand, so a gauge does not need it. Then the
- * client asks at once if the last response granted all wants. Example: a resource is idle, and its
- * capacity is free at the server. After the first refusal, the resource gets its whole share within
- * 250 ms and one round trip. A call that waits for a gauge of an agent does not wait for the check
- * of the flag either: the agent asks at once.
- *
- * An idle resource asks only for its minimum, even if its safe capacity is larger. The reason is
- * this: if no safe capacity is configured, the safe capacity is the capacity divided by the number
- * of clients. If each idle resource asked for its safe capacity, the idle clients would hold the
- * whole capacity. Another client would have to wait until each idle client asks again. This takes
- * up to a refresh interval, instead of 250 ms.
- *
- * While callers wait, no refusals show how much capacity is missing. The resource then asks for at
- * least its safe capacity, as long as the server grants all wants. So a resource has less than its
- * safe capacity only for a short time, unless other clients want the capacity.
- */
-
-/* ---- client: demand */
-/*
- * This part estimates how much a resource should want. The estimator is a pure structure. Its input
- * is what the limiters have counted, and what the responses of the server show. The estimator reads
- * no clock and no limiter. The estimator takes a sample every tenth of the window.
- *
- * Refused units count as demand. If they did not count, a resource that has too little would never
- * grow. But a caller that repeats its try in a loop is refused a million times for one unit. So
- * refused units count only up to a bound while the server has no more capacity. A server has no
- * more capacity if it grants less than was wanted. The bound is seven times the larger of two
- * numbers: the units that were allowed, and the units that the capacity allows. So a resource with
- * endless demand asks for eight times what it has.
- *
- * Example: a lease of 50 units a second allows 50 units a second, and 10,000 units a second are
- * refused. The bound is 7 * 50 = 350. So the demand is 50 + 350 = 400 units a second.
- *
- * A caller that waits for its units is not refused. Therefore the estimator also looks at workers.
- * A worker waits for a unit, is busy with the unit, and waits for the next unit. The number of
- * workers is unknown. The estimator assumes the largest number of workers that have waited at the
- * same time. On average `waiting` workers wait, and the others are busy. If no worker had to wait,
- * all workers together would use workers / (workers - waiting) times as much. The additional units
- * are the demand of the waiting workers. This demand counts up to the bound.
- *
- * Example with 50 units a second: there are two workers, and a unit keeps a worker busy for 20 ms.
- * On average one worker is busy, and one waits. Without the wait the workers would use 2 / (2 - 1)
- * = 2 times as much, which is 100 units a second.
- *
- * If all workers wait, the estimator cannot know how much they would use. In this case the demand
- * of the waiting workers is equal to the bound. For a gauge, the bound on refused units always
- * applies, because a caller that tries again does not need a second unit.
- *
- * A rate saves units for a request of n units (L1). The largest n raises the wants to a rate that
- * saves n units within a fifth of a window. A request for n units of a gauge must fit into the
- * capacity of the gauge. So the largest n raises the wants to n. For a rate and for a gauge, n
- * counts whether the request was allowed or refused. The estimator remembers n for ten windows. So
- * a caller that tries less often than once a window finds a lease that fits its request.
- *
- * When units were in use for a request of n units of a gauge, the request is use like any other.
- * Then n is remembered only until the gauge is idle.
- *
- * A request for n units of a gauge may be larger than what the server can give. The estimator
- * assumes this after n has not fitted into the lease for two windows, although more was wanted. For
- * the next ten windows, requests of that size do not count as demand. If they counted, the resource
- * would take capacity from other clients without using it. Requests that are IMPOSSIBLE do not
- * count as demand either.
- *
- * Some bounds above are multiples of what a resource has, or of its minimum. With the minimum 0 and
- * a lease of 0 they would be 0, and a resource would never ask for its first unit. So these bounds
- * use 1 in place of a minimum of 0, and so do the wants of a resource that is not idle.
- *
- * While the server may have more, the estimator also looks at the counts between two samples. A
- * look can raise the wants to the rate of the requests that came after the first refusal. The wants
- * then stay raised for two samples. The first refused request is not counted, because it only
- * starts the measured time. If it were counted, one refused caller would count as ten units a
- * second, because a look comes 0.1 s after the refusal.
- */
-
-#define DOORMAN__SAMPLES 11
-
-/* The time from the first refusal to a look at the counts. After a shorter time, the counts would
- * not show a rate. */
-#define DOORMAN__LOOK_MIN (DOORMAN_SECOND / 10)
-
-/* What the limiter of a resource has counted up to the time `at`. The limiter is a rate or a
- * gauge. */
-typedef struct doorman__reading {
-    doorman_time at;
-    /* the time of the first refusal since the last reading; NEVER: no refusal */
-    doorman_time unmet_since;
-    /* counts in 1/4096 of a unit; they wrap around */
-    uint64_t allowed, refused, gauge_allowed, gauge_refused;
-    /* rate: the largest request since the last sample; 0: none was above one unit */
-    double largest;
-    double gauge_largest;
-    double waited;        /* rate: the integral of `waiting` over time, in units * seconds */
-    double waiting;       /* rate: the units that callers wait for now */
-    double waiting_peak;  /* rate: the largest `waiting` since the last sample */
-    double peak;          /* gauge: the most units in use since the last sample */
-    double gauge_waiting; /* gauge: the units that callers wait for now */
-    double gauge_in_use;  /* gauge: the units in use now */
-} doorman__reading;
-
-/* What the responses of the server show. */
-typedef struct doorman__supply {
-    double amount;  /* the capacity in force or the safe capacity: the larger of the two */
-    bool exhausted; /* the server granted less than what was wanted */
-    /* a gauge that was not used for this long is idle; 0: it is idle after a window */
-    doorman_time idle_after;
-} doorman__supply;
-
-/* The demand in the interval between two samples. If the resource is a rate, `rate` is its
- * demand in units a second. If it is a gauge, `peak` is its demand in units at the same time. */
-typedef struct doorman__use {
-    double seconds, rate, peak;
-    bool unmet, gauge_unmet;
-    bool bounded; /* the unmet demand is at its bound, so its true size is unknown */
-} doorman__use;
-
-typedef struct doorman__sample {
-    doorman__reading reading;
-    doorman__use use; /* the demand since the previous sample */
-} doorman__sample;
-
-/* Counts the units that callers wait for, and how long callers wait. Precondition of the functions:
- * `now` never decreases from one call to the next. */
-typedef struct doorman__waiting {
-    uint64_t units;          /* the units that callers wait for now, in 1/4096 */
-    uint64_t units_peak;     /* the largest value of `units` since the last sample */
-    double area;             /* the integral of `units` up to changed_at, in units * seconds */
-    doorman_time changed_at; /* when `area` and `units` were last set */
-    uint64_t call_count;     /* the number of waits that have ended */
-    doorman_time waited;     /* the total time of the waits that have ended */
-} doorman__waiting;
-
-static double doorman__waiting_units(const doorman__waiting *waiting) {
-    return (double)waiting->units / DOORMAN__UNIT;
-}
-
-static double doorman__waiting_area(const doorman__waiting *waiting, doorman_time now) {
-    double seconds = (double)(now - waiting->changed_at) / (double)DOORMAN_SECOND;
-    return waiting->area + doorman__waiting_units(waiting) * seconds;
-}
-
-/* Sets how many units callers wait for. */
-static void doorman__waiting_set(doorman__waiting *waiting, uint64_t units, doorman_time now) {
-    assert(waiting->units <= waiting->units_peak);
-    waiting->area = doorman__waiting_area(waiting, now);
-    waiting->changed_at = now;
-    waiting->units = units;
-    if (units > waiting->units_peak) waiting->units_peak = units;
-}
-
-static void doorman__waiting_read(const doorman__waiting *waiting, doorman_counts *out) {
-    out->waits = waiting->call_count;
-    out->waited = waiting->waited;
-}
-
-typedef struct doorman__estimator {
-    bool is_gauge;
-    double minimum, maximum;
-    double initial; /* the minimum of the wants until initial_until */
-    doorman_time window, initial_until;
-    doorman__sample samples[DOORMAN__SAMPLES]; /* a ring; the newest sample is at newest_sample */
-    size_t newest_sample, sample_count;
-    /* the reading of the last look; the next look counts what came after it */
-    doorman__reading looked;
-    double raised; /* the wants are at least this until raised_until */
-    doorman_time raised_until;
-    /* the largest request of the rate and of the gauge, until the times below */
-    double largest, gauge_largest;
-    doorman_time largest_until, gauge_largest_until;
-    /* since when gauge_largest has not fitted into the lease; NEVER: it fits */
-    doorman_time short_since;
-    double ceiling; /* the capacity that the server granted when more was wanted */
-    /* before this time, requests above `ceiling` do not count as demand */
-    doorman_time ceiling_until;
-    bool gauge_served; /* so many units as gauge_largest were in use at the same time */
-    /* gauge: when a reading last showed use, and the last reading that was looked at for this */
-    doorman_time used_at, noted_at;
-    doorman_time refused_until; /* gauge: refused units count as use before this time */
-    uint64_t gauge_allowed, gauge_refused;
-    double wants; /* the result of the estimate */
-    bool unmet;   /* the last reading shows demand that was not met */
-} doorman__estimator;
-
-/* Starts an estimate with its first reading. */
-static void doorman__estimator_init(doorman__estimator *estimator, const doorman__reading *first) {
-    estimator->initial_until = doorman__after(first->at, estimator->window);
-    estimator->newest_sample = 0;
-    estimator->sample_count = 1;
-    estimator->samples[0] = (doorman__sample){.reading = *first};
-    estimator->looked = *first;
-    estimator->raised_until = 0;
-    estimator->largest_until = estimator->gauge_largest_until = estimator->ceiling_until = 0;
-    estimator->short_since = DOORMAN_NEVER;
-    estimator->largest = estimator->gauge_largest = 0;
-    estimator->gauge_served = false;
-    estimator->used_at = estimator->noted_at = first->at;
-    estimator->refused_until = 0;
-    estimator->gauge_allowed = first->gauge_allowed;
-    estimator->gauge_refused = first->gauge_refused;
-    estimator->wants = estimator->initial;
-    estimator->unmet = false;
-}
-
-static const doorman__sample *doorman__estimator_sample_of(const doorman__estimator *estimator,
-                                                           size_t age) {
-    size_t at = estimator->newest_sample + DOORMAN__SAMPLES - age;
-    return &estimator->samples[at % DOORMAN__SAMPLES];
-}
-
-static doorman_time doorman__estimator_due(const doorman__estimator *estimator) {
-    doorman_time newest = estimator->samples[estimator->newest_sample].reading.at;
-    return doorman__after(newest, estimator->window / 10);
-}
-
-/* Returns the least that a resource wants while it is used. Bounds that are multiples of the
- * minimum use this amount. */
-static double doorman__estimator_base(const doorman__estimator *estimator) {
-    double least = estimator->minimum > 0 ? estimator->minimum : 1;
-    return doorman__min(least, estimator->maximum);
-}
-
-/* Returns how long a gauge has no use until it is idle. */
-static doorman_time doorman__estimator_idle_after(const doorman__estimator *estimator,
-                                                  const doorman__supply *supply) {
-    doorman_time after = estimator->window;
-    return supply->idle_after ? doorman__earlier(after, supply->idle_after) : after;
-}
-
-/* L4: returns whether the resource is a gauge that is idle. */
-static bool doorman__estimator_gauge_is_idle(const doorman__estimator *estimator,
-                                             const doorman__reading *reading,
-                                             const doorman__supply *supply) {
-    doorman_time after = doorman__estimator_idle_after(estimator, supply);
-    doorman_time at =
-        doorman__later(doorman__after(estimator->used_at, after), estimator->refused_until);
-    return estimator->is_gauge && reading->at >= at;
-}
-
-/* Notes whether a gauge was used since the last reading. */
-static void doorman__estimator_note_use(doorman__estimator *estimator,
-                                        const doorman__reading *reading) {
-    bool refused = reading->gauge_refused != estimator->gauge_refused;
-    bool used = reading->gauge_in_use > 0 || reading->gauge_allowed != estimator->gauge_allowed;
-    if (used || reading->gauge_waiting > 0) estimator->used_at = reading->at;
-    if (used) estimator->refused_until = 0;
-    if (refused) estimator->refused_until = doorman__after(reading->at, estimator->window);
-    estimator->noted_at = reading->at;
-    estimator->gauge_allowed = reading->gauge_allowed;
-    estimator->gauge_refused = reading->gauge_refused;
-}
-
-static double doorman__counted_units(uint64_t before, uint64_t after) {
-    return (double)(after - before) / DOORMAN__UNIT;
-}
-
-/* Returns the demand for a gauge: the units in use, and the refused units up to the bound. */
-static double doorman__gauge_demand(const doorman__reading *reading, double refused, double least,
-                                    const doorman__supply *supply) {
-    double most = 7 * doorman__max(reading->peak, least);
-    if (!supply->exhausted) most = doorman__max(most, reading->gauge_largest);
-    return reading->peak + doorman__min(refused, most);
-}
-
-/* Returns the demand between two readings. `workers` is the largest number of units that callers
- * have waited for at the same time. If `futile` is true, refused and waiting units do not count. */
-static doorman__use doorman__use_between(const doorman__reading *old, const doorman__reading *new_,
-                                         double workers, double minimum,
-                                         const doorman__supply *supply, bool futile) {
-    doorman__use use = {.seconds = (double)(new_->at - old->at) / (double)DOORMAN_SECOND};
-    double least = doorman__max(minimum, supply->amount);
-    double allowed = doorman__counted_units(old->allowed, new_->allowed);
-    double refused = futile ? 0 : doorman__counted_units(old->refused, new_->refused);
-    double gauge_refused =
-        futile ? 0 : doorman__counted_units(old->gauge_refused, new_->gauge_refused);
-    double most = 7 * doorman__max(allowed, least * use.seconds), queued = 0;
-    double waiting = (new_->waited - old->waited) / use.seconds, busy = workers - waiting;
-    bool waits = waiting > 0 && !futile;
-    if (waits) queued = busy * most > allowed * waiting ? allowed * waiting / busy : most;
-    double unmet = refused + queued, known = doorman__max(allowed, minimum * use.seconds);
-    use.unmet = unmet > 0;
-    use.gauge_unmet = gauge_refused > 0 || (new_->gauge_waiting > 0 && !futile);
-    /* the size of this request is known */
-    if (!supply->exhausted) known = doorman__max(known, new_->largest);
-    use.bounded = unmet >= 7 * known;
-    use.rate = (allowed + (supply->exhausted ? doorman__min(unmet, most) : unmet)) / use.seconds;
-    use.peak = doorman__gauge_demand(new_, gauge_refused, least, supply);
-    return use;
-}
-
-/* Returns the mean rate over the window. The newest interval counts fully, and the oldest interval
- * counts a tenth. An interval does not count if its unmet demand has an unknown size. */
-static double doorman__estimator_mean(const doorman__estimator *estimator) {
-    double rate = 0, weights = 0;
-    for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
-        const doorman__use *use = &doorman__estimator_sample_of(estimator, age)->use;
-        double weight = use->seconds * (double)(DOORMAN__SAMPLES - 1 - age);
-        if (use->bounded) continue;
-        rate += weight * use->rate;
-        weights += weight;
-    }
-    return weights > 0 ? rate / weights : 0;
-}
-
-/* Returns a lower bound of the wants, so that wants rise sooner than they fall. The bound is the
- * smallest rate of the last three intervals. If demand was not met in the newest interval, the
- * bound is at least the rate of that interval. */
-static double doorman__estimator_recent(const doorman__estimator *estimator) {
-    double recent = 0, lately = DBL_MAX;
-    for (size_t age = 0; age < 3 && age + 1 < estimator->sample_count; age++) {
-        const doorman__use *use = &doorman__estimator_sample_of(estimator, age)->use;
-        if (age == 0 && use->unmet) recent = use->rate;
-        lately = doorman__min(lately, use->rate);
-        if (age == 2) recent = doorman__max(recent, lately);
-    }
-    return recent;
-}
-
-/* Returns the rate that saves the units of the largest recent request in a fifth of a window. */
-static double doorman__estimator_least(const doorman__estimator *estimator,
-                                       const doorman__reading *reading) {
-    double n = doorman__max(reading->largest, estimator->largest);
-    return n / ((double)estimator->window / (double)(5 * DOORMAN_SECOND));
-}
-
-/* The largest request is remembered for WINDOWS_REMEMBERED windows. If the largest request of a
- * gauge does not fit into the lease for WINDOWS_SHORT windows, the estimator assumes that the
- * server has no more capacity. */
-#define DOORMAN__WINDOWS_REMEMBERED 10
-#define DOORMAN__WINDOWS_SHORT 2
-
-/* Remembers the largest request of the rate. The rate may be saving units for this request (L1). */
-static void doorman__estimator_remember(doorman__estimator *estimator,
-                                        const doorman__reading *reading) {
-    if (reading->largest < estimator->largest && reading->at < estimator->largest_until) return;
-    estimator->largest = reading->largest;
-    estimator->largest_until =
-        doorman__after(reading->at, DOORMAN__WINDOWS_REMEMBERED * estimator->window);
-}
-
-/* Remembers the largest request of the gauge, unless this request can never fit. A request can
- * never fit if it is more than the maximum of the wants, or more than the server can give. Returns
- * true if the reading has such a request. If so, the refused units of the reading do not count as
- * demand. */
-static bool doorman__estimator_is_futile(doorman__estimator *estimator,
-                                         const doorman__reading *reading,
-                                         const doorman__supply *supply) {
-    doorman_time at = reading->at, window = estimator->window;
-    doorman_time until = doorman__after(at, DOORMAN__WINDOWS_REMEMBERED * window);
-    if (reading->gauge_largest >= estimator->gauge_largest ||
-        at >= estimator->gauge_largest_until) {
-        estimator->gauge_largest = reading->gauge_largest;
-        estimator->gauge_largest_until = until;
-        estimator->gauge_served = false;
-    }
-    if (reading->peak >= estimator->gauge_largest) estimator->gauge_served = true;
-    bool is_short = supply->exhausted && estimator->gauge_largest > supply->amount;
-    if (!is_short) estimator->short_since = DOORMAN_NEVER;
-    if (is_short) estimator->short_since = doorman__earlier(estimator->short_since, at);
-    if (is_short && at - estimator->short_since >= DOORMAN__WINDOWS_SHORT * window) {
-        estimator->ceiling = supply->amount;
-        estimator->ceiling_until = until;
-    }
-    double most = estimator->maximum;
-    if (at < estimator->ceiling_until) most = doorman__min(most, estimator->ceiling);
-    if (estimator->gauge_largest > most) estimator->gauge_largest = 0;
-    return reading->gauge_largest > most;
-}
-
-static void doorman__estimator_conclude(doorman__estimator *estimator,
-                                        const doorman__reading *reading,
-                                        const doorman__supply *supply, bool futile) {
-    double mean = doorman__estimator_mean(estimator), peak = 0;
-    bool initial = reading->at < estimator->initial_until;
-    double minimum = initial ? estimator->initial : estimator->minimum;
-    double raised = reading->at < estimator->raised_until ? estimator->raised : 0;
-    double least = doorman__estimator_least(estimator, reading);
-    for (size_t age = 0; age + 1 < estimator->sample_count; age++) {
-        peak = doorman__max(peak, doorman__estimator_sample_of(estimator, age)->use.peak);
-    }
-    if (doorman__estimator_gauge_is_idle(estimator, reading, supply)) {
-        peak = raised = 0;
-        if (estimator->gauge_served) estimator->gauge_largest = 0;
-    }
-    if (!futile) peak = doorman__max(peak + reading->gauge_waiting, estimator->gauge_largest);
-    double base = doorman__estimator_base(estimator);
-    if (supply->exhausted) {
-        double most = doorman__max(mean, doorman__max(base, supply->amount));
-        raised = doorman__min(raised, 8 * most);
-        least = doorman__min(least, 8 * most);
-    }
-    /* Adds 5 %, so that noise does not cut a steady rate. */
-    double wants = 1.05 * doorman__max(mean, doorman__estimator_recent(estimator));
-    wants = doorman__max(doorman__max(wants, peak), doorman__max(raised, least));
-    if (wants > 0) wants = doorman__max(wants, base);
-    estimator->wants = doorman__max(minimum, doorman__min(estimator->maximum, wants));
-    assert(estimator->wants >= estimator->minimum && estimator->wants <= DOORMAN_AMOUNT_MAX);
-}
-
-/* Adds a sample. Precondition: the reading is later than the last sample. */
-static void doorman__estimator_sample(doorman__estimator *estimator,
-                                      const doorman__reading *reading,
-                                      const doorman__supply *supply) {
-    const doorman__sample *last = doorman__estimator_sample_of(estimator, 0);
-    assert(reading->at > last->reading.at);
-    double workers = reading->waiting_peak;
-    for (size_t age = 0; age < estimator->sample_count; age++) {
-        const doorman__sample *sample = doorman__estimator_sample_of(estimator, age);
-        workers = doorman__max(workers, sample->reading.waiting_peak);
-    }
-    doorman__estimator_remember(estimator, reading);
-    doorman__estimator_note_use(estimator, reading);
-    bool futile = doorman__estimator_is_futile(estimator, reading, supply);
-    double base = doorman__estimator_base(estimator);
-    doorman__sample sample = {.reading = *reading};
-    sample.use = doorman__use_between(&last->reading, reading, workers, base, supply, futile);
-    estimator->newest_sample = (estimator->newest_sample + 1) % DOORMAN__SAMPLES;
-    if (estimator->sample_count < DOORMAN__SAMPLES) estimator->sample_count++;
-    estimator->samples[estimator->newest_sample] = sample;
-    estimator->unmet = sample.use.unmet || sample.use.gauge_unmet;
-    bool look_is_near = reading->at < doorman__after(reading->unmet_since, DOORMAN__LOOK_MIN) &&
-                        reading->unmet_since != DOORMAN_NEVER;
-    if (!look_is_near || supply->exhausted) estimator->looked = *reading;
-    doorman__estimator_conclude(estimator, reading, supply, futile);
-}
-
-/* Looks at a reading between two samples, after a refusal or while a caller waits. */
-static void doorman__estimator_look(doorman__estimator *estimator, const doorman__reading *reading,
-                                    const doorman__supply *supply) {
-    const doorman__reading *last = &estimator->looked;
-    doorman__estimator_remember(estimator, reading);
-    doorman__estimator_note_use(estimator, reading);
-    bool futile = doorman__estimator_is_futile(estimator, reading, supply);
-    doorman_time since = doorman__earlier(reading->unmet_since, reading->at - DOORMAN__LOOK_MIN);
-    doorman_time before = doorman__earlier(last->at, since);
-    double seconds = (double)(reading->at - since) / (double)DOORMAN_SECOND;
-    double all_seconds = (double)(reading->at - before) / (double)DOORMAN_SECOND;
-    double least = doorman__max(doorman__estimator_base(estimator), supply->amount);
-    double refused = doorman__counted_units(last->refused, reading->refused);
-    double allowed = doorman__counted_units(last->allowed, reading->allowed) / all_seconds;
-    double first = doorman__max(doorman__max(1, last->largest), reading->largest);
-    double more = doorman__max(0, refused - first) / seconds;
-    double waiting = (reading->waited - last->waited) / seconds;
-    bool all_wait = reading->waiting > 0 && waiting >= 0.875 * reading->waiting;
-    if (all_wait) more = doorman__max(more, 7 * doorman__max(allowed, least));
-    double gauge_refused = doorman__counted_units(last->gauge_refused, reading->gauge_refused);
-    double raised = 1.05 * (allowed + more);
-    double units = doorman__gauge_demand(reading, gauge_refused, least, supply);
-    raised = doorman__max(raised, units + reading->gauge_waiting);
-    if (refused > 0) raised = doorman__max(raised, doorman__estimator_base(estimator));
-    if (futile) raised = 1.05 * allowed;
-    if (reading->at < estimator->raised_until) raised = doorman__max(raised, estimator->raised);
-    estimator->raised = raised;
-    estimator->raised_until = doorman__after(reading->at, estimator->window / 5);
-    estimator->unmet = refused > 0 || gauge_refused > 0 || all_wait || reading->gauge_waiting > 0;
-    estimator->unmet = estimator->unmet && !futile;
-    estimator->looked = *reading;
-    doorman__estimator_conclude(estimator, reading, supply, futile);
-}
-
-/* Returns when to check whether a gauge has become idle. The time between two checks is a quarter
- * of the time after which it is idle, because a check notices use only afterwards. */
-static doorman_time doorman__estimator_check_at(const doorman__estimator *estimator,
-                                                const doorman__supply *supply) {
-    if (!estimator->is_gauge || estimator->wants <= estimator->minimum) return DOORMAN_NEVER;
-    doorman_time pause = doorman__estimator_idle_after(estimator, supply) / 4;
-    return doorman__after(estimator->noted_at, doorman__later(pause, DOORMAN_SECOND / 100));
-}
-
-/* Checks between two samples whether a gauge has become idle. */
-static void doorman__estimator_check(doorman__estimator *estimator, const doorman__reading *reading,
-                                     const doorman__supply *supply) {
-    doorman__estimator_note_use(estimator, reading);
-    if (!doorman__estimator_gauge_is_idle(estimator, reading, supply)) return;
-    doorman__estimator_conclude(estimator, reading, supply, false);
-}
-
-/* ---- client: resources */
-
-struct doorman_client {
-    doorman_upstream upstream;
-    doorman__table resources;   /* the resources, by id */
-    doorman__timers wakes;      /* the times at which resources have work for the client */
-    doorman_time look_at;       /* when to check for refusals; see K1 */
-    size_t follow_use_count;    /* the number of resources whose wants follow use */
-    uint64_t hash_key[2];       /* the key of the hash function of `resources` (C8) */
-    uint8_t unmet;              /* a limiter has refused units since the last check; atomic */
-    doorman_time release_delay; /* how long a release waits for the next opening (K5) */
-    bool kill_switch;           /* the kill switch is on */
-    bool notifying;             /* an on_change is running; atomic */
-    char client_id[DOORMAN_ID_BYTES_MAX + 1];
-};
-
-typedef enum doorman__client_resource_state {
-    DOORMAN__UNLEASED,
-    DOORMAN__LEASED,
-    DOORMAN__CLOSING
-} doorman__client_resource_state;
-
-struct doorman_client_resource {
-    doorman__held_lease held;
-    doorman__link link;
-    doorman__timer wake;
-    doorman_client *client;
-    doorman__client_resource_state state;
-    size_t opened; /* the number of openings that have not been closed */
-    bool wants_follow_use;
-    double wants;
-    doorman__estimator estimator;     /* estimates the wants, while they follow use */
-    doorman_resource_options options; /* the options of the first opening, with all defaults */
-    bool options_differ;              /* a later opening had other options */
-    doorman_resource_info published;  /* what the limiter and the application learned last */
-    doorman_resource_kind kind;       /* the kind of the limiter */
-    union {
-        doorman__rate rate;
-        doorman__gauge gauge;
-    };
-    doorman__waiting waiting; /* what waits for the limiter; only >>nng and >>leased set it */
-    struct doorman_resource *handle; /* the agent's handle; NULL: there is no agent */
-    doorman__tally tally;            /* what the next request reports (H11) */
-    uint32_t subclients;             /* the weight of a resource of permits: see >>leased; 0: 1 */
-    char resource_id[];
-};
-
-static doorman__usage *doorman__resource_usage(doorman_client_resource *resource) {
-    return resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
-}
-
-/* Returns the units in use. The result is 0 for a rate, because the units of a rate are used at
- * once. */
-static double doorman__resource_in_use(const doorman_client_resource *resource) {
-    return resource->kind == DOORMAN_GAUGE ? doorman__gauge_in_flight(&resource->gauge) : 0;
-}
-
-static double doorman__resource_known_safe_capacity(const doorman_client_resource *resource) {
-    const doorman__held_lease *held = &resource->held;
-    return held->has_safe_capacity ? held->safe_capacity : resource->options.safe_capacity;
-}
-
-/* Returns the capacity that is in force without a lease. */
-static double doorman__resource_fallback(const doorman_client_resource *resource) {
-    if (resource->options.fallback == DOORMAN_PESSIMISTIC) return 0;
-    if (resource->options.fallback == DOORMAN_OPTIMISTIC) return resource->wants;
-    return doorman__resource_known_safe_capacity(resource);
-}
-
-static doorman_counts doorman__resource_counts(const doorman_client_resource *resource) {
-    doorman_counts counts;
-    doorman__usage_read(
-        resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage, &counts);
-    doorman__waiting_read(&resource->waiting, &counts);
-    return counts;
-}
-
-void doorman_client_read(const doorman_client_resource *resource, doorman_resource_info *out,
-                         doorman_time now) {
-    if (!out) return;
-    memset(out, 0, sizeof *out);
-    if (!resource) return;
-    const doorman__held_lease *held = &resource->held;
-    now = doorman__later(now, resource->client->upstream.now);
-    bool leased = doorman__held_live(held, now);
-    double fallback = doorman__resource_fallback(resource);
-    *out = (doorman_resource_info){.resource_id = resource->resource_id,
-                                   .kind = resource->kind,
-                                   .leased = leased,
-                                   .capacity = leased ? held->capacity : fallback,
-                                   .wants = resource->wants,
-                                   .in_use = doorman__resource_in_use(resource),
-                                   .expires_at = leased ? held->end : 0,
-                                   .has_outcome = held->has_outcome,
-                                   .outcome = held->outcome,
-                                   .learning = held->granter_learns,
-                                   .reason = leased ? held->reason : (doorman_lease_reason)0,
-                                   .has_safe_capacity = held->has_safe_capacity,
-                                   .safe_capacity = held->safe_capacity,
-                                   .whole = held->whole,
-                                   .overload_target = held->overload_target,
-                                   .gauge_is_divided =
-                                       resource->kind == DOORMAN_GAUGE && leased && !held->whole,
-                                   .fallback = resource->options.fallback,
-                                   .counts = doorman__resource_counts(resource),
-                                   .refresh_failures = resource->client->upstream.failure_count,
-                                   .options_differ = resource->options_differ};
-}
-
-static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource);
-
-/* Sets when the client next has work for the resource. Must be called after a change of one of
- * these: the state, the end of the lease, the newest sample, the refused units, or
- * whether the wants follow use. */
-static void doorman__resource_set_wake(doorman_client_resource *resource) {
-    doorman_time at =
-        resource->wants_follow_use ? doorman__resource_update_wants_due(resource) : DOORMAN_NEVER;
-    if (resource->published.leased) at = doorman__earlier(at, resource->held.end);
-    doorman__timer_set(&resource->client->wakes, &resource->wake, at);
-}
-
-/* Moves a resource to another state: see the table above. No other function writes the state. */
-static void doorman__resource_move(doorman_client_resource *resource,
-                                   doorman__client_resource_state state) {
-    assert(state != resource->state);
-    assert((state == DOORMAN__CLOSING) == (resource->opened == 0));
-    assert(state != DOORMAN__LEASED || resource->held.lease_id);
-    resource->state = state;
-}
-
-/* Tells the limiter the largest possible capacity, and when the capacity may change next. See
- * doorman__usage. */
-static void doorman__resource_announce(doorman_client_resource *resource) {
-    const doorman__held_lease *held = &resource->held;
-    const doorman_upstream *upstream = &resource->client->upstream;
-    double most = resource->wants_follow_use ? resource->estimator.maximum : resource->wants;
-    most = doorman__max(most, resource->published.capacity);
-    doorman_time at = held->request_at;
-    if (resource->wants_follow_use && held->met) at = 0; /* the client asks soon after a refusal */
-    if (upstream->state == DOORMAN__BACKING_OFF) at = doorman__later(at, upstream->retry_at);
-    if (upstream->state == DOORMAN__REQUESTED && upstream->failures) {
-        at = doorman__after(upstream->sent_at, upstream->timeout);
-    }
-    if (at == DOORMAN_NEVER) at = 0;
-    doorman__usage *usage = doorman__resource_usage(resource);
-    doorman__usage_set_ceiling(usage, most);
-    const doorman__estimator *estimator = &resource->estimator;
-    bool follows = resource->wants_follow_use;
-    doorman_time growth_time = follows ? estimator->window / 5 : 0;
-    __atomic_store_n(&usage->growth_time, growth_time, __ATOMIC_RELAXED);
-    double asked = doorman__max(estimator->ceiling, resource->published.capacity);
-    __atomic_store(&usage->ceiling_asked, &asked, __ATOMIC_RELAXED);
-    doorman_time until = follows ? estimator->ceiling_until : 0;
-    __atomic_store_n(&usage->ceiling_until, until, __ATOMIC_RELAXED);
-    bool may_grow = !resource->published.leased || (resource->wants_follow_use && held->met);
-    doorman__usage_announce(usage, may_grow ? resource->wants : 0, at);
-}
-
-static double doorman__counted(const doorman__shared *parts) {
-    return (double)__atomic_load_n(parts, __ATOMIC_RELAXED) / DOORMAN__UNIT;
-}
-
-/* Sets the capacity of the limiter to `amount` before the time `until`, and to `after` from that
- * time on. */
-static void doorman__resource_limit(doorman_client_resource *resource, double amount,
-                                    doorman_time until, double after, doorman_time now) {
-    if (resource->kind == DOORMAN_GAUGE) {
-        doorman__gauge_set(&resource->gauge, amount, until, after);
-    } else {
-        double largest = doorman__counted(&resource->rate.usage.largest);
-        if (resource->wants_follow_use)
-            largest = doorman__max(largest, resource->estimator.largest);
-        doorman__rate_set(&resource->rate, amount, until, after, largest, now);
-    }
-}
-
-static void doorman__resource_notify(doorman_client_resource *resource) {
-    if (!resource->options.on_change || resource->state == DOORMAN__CLOSING) return;
-    doorman_resource_info info = resource->published;
-    __atomic_store_n(&resource->client->notifying, true, __ATOMIC_RELAXED);
-    resource->options.on_change(resource->options.context, &info);
-    __atomic_store_n(&resource->client->notifying, false, __ATOMIC_RELAXED);
-}
-
-/* Passes the capacity in force to the limiter, and then to the application. Once gauge_is_divided
- * is true, it stays true. */
-static void doorman__resource_publish(doorman_client_resource *resource, doorman_time now) {
-    doorman_resource_info info, before = resource->published;
-    doorman_client_read(resource, &info, now);
-    double fallback = doorman__resource_fallback(resource);
-    doorman__resource_limit(resource, info.leased ? info.capacity : 0, info.expires_at, fallback,
-                            now);
-    info.gauge_is_divided = info.gauge_is_divided || before.gauge_is_divided;
-    resource->published = info;
-    doorman__client_resource_state state = info.leased ? DOORMAN__LEASED : DOORMAN__UNLEASED;
-    if (!resource->opened) state = DOORMAN__CLOSING;
-    if (state != resource->state) doorman__resource_move(resource, state);
-    doorman__resource_set_wake(resource);
-    doorman__resource_announce(resource);
-    bool same = info.leased == before.leased && info.outcome == before.outcome &&
-                info.learning == before.learning && info.reason == before.reason &&
-                info.gauge_is_divided == before.gauge_is_divided &&
-                doorman__equal(info.capacity, before.capacity);
-    if (!same) doorman__resource_notify(resource);
-}
-
-#ifdef DOORMAN_NNG
-/* Makes the limiter refuse everything, even in shadow mode or with the kill switch on.
- * Precondition: the client is not used any more, and this resource is only used for attempts. */
-static void doorman__resource_disable(doorman_client_resource *resource) {
-    doorman__usage *usage = doorman__resource_usage(resource);
-    if (resource->kind == DOORMAN_GAUGE) {
-        doorman__gauge_set(&resource->gauge, 0, DOORMAN_NEVER, 0);
-    } else {
-        doorman__quota none = doorman__rate_quota(&resource->rate, 0);
-        doorman__allowance_set(&resource->rate.allowance, none, DOORMAN_NEVER, none);
-    }
-    usage->bypass = 0;
-    usage->refresh_at = DOORMAN_NEVER; /* no retry can succeed */
-}
-#endif
-
-/* ---- client: attempts */
-
-static inline doorman_decision doorman__resource_try(doorman_client_resource *resource, double n,
-                                                     doorman_result *out, doorman_time now) {
-    if (resource->kind == DOORMAN_GAUGE) {
-        return out ? doorman__gauge_decide(&resource->gauge, n, out, now)
-                   : doorman__gauge_try(&resource->gauge, n, now);
-    }
-    return out ? doorman__rate_decide(&resource->rate, n, out, now)
-               : doorman__rate_try(&resource->rate, n, now);
-}
-
-doorman_decision doorman_client_try(doorman_client_resource *resource, double n,
-                                    doorman_result *out, doorman_time now) {
-    if (!resource) return doorman__impossible(out);
-    return doorman__resource_try(resource, n, out, now);
-}
-
-doorman_status doorman_client_release(doorman_client_resource *resource, double n) {
-    if (!resource) return DOORMAN_INVALID_ARGUMENT;
-    bool done = resource->kind == DOORMAN_GAUGE && doorman__gauge_release(&resource->gauge, n);
-    return done ? DOORMAN_OK : DOORMAN_INVALID_ARGUMENT;
-}
-
-/* ---- client: wants that follow use */
-
-/* Returns the refused units. Units that only shadow mode or the kill switch allowed count as
- * refused. */
-static uint64_t doorman__usage_unmet(const doorman__usage *usage) {
-    return __atomic_load_n(&usage->refused, __ATOMIC_RELAXED) +
-           __atomic_load_n(&usage->excess, __ATOMIC_RELAXED);
-}
-
-/* Returns the time of the first refusal since the last reading. NEVER means that there was no
- * refusal. */
-static doorman_time doorman__resource_unmet_since(const doorman_client_resource *resource) {
-    const doorman__usage *usage =
-        resource->kind == DOORMAN_GAUGE ? &resource->gauge.usage : &resource->rate.usage;
-    doorman_time since = __atomic_load_n(&usage->unmet_since, __ATOMIC_RELAXED);
-    return since ? since : DOORMAN_NEVER;
-}
-
-static void doorman__reading_of_rate(doorman__reading *reading, const doorman__rate *rate,
-                                     const doorman__waiting *waiting) {
-    reading->allowed = __atomic_load_n(&rate->usage.allowed, __ATOMIC_RELAXED);
-    reading->refused = doorman__usage_unmet(&rate->usage);
-    reading->largest = doorman__counted(&rate->usage.largest);
-    reading->waited = doorman__waiting_area(waiting, reading->at);
-    reading->waiting = doorman__waiting_units(waiting);
-    reading->waiting_peak = (double)waiting->units_peak / DOORMAN__UNIT;
-}
-
-static void doorman__reading_of_gauge(doorman__reading *reading, const doorman__gauge *gauge,
-                                      const doorman__waiting *waiting) {
-    reading->gauge_allowed = __atomic_load_n(&gauge->usage.allowed, __ATOMIC_RELAXED);
-    reading->gauge_refused = doorman__usage_unmet(&gauge->usage);
-    reading->gauge_in_use = doorman__gauge_in_flight(gauge);
-    reading->gauge_largest = doorman__counted(&gauge->usage.largest);
-    reading->peak = doorman__counted(&gauge->peak);
-    reading->gauge_waiting = doorman__waiting_units(waiting);
-}
-
-static doorman__reading doorman__resource_reading(const doorman_client_resource *resource,
-                                                  doorman_time now) {
-    doorman__reading reading = {.at = now, .unmet_since = doorman__resource_unmet_since(resource)};
-    if (resource->kind == DOORMAN_GAUGE) {
-        doorman__reading_of_gauge(&reading, &resource->gauge, &resource->waiting);
-    } else {
-        doorman__reading_of_rate(&reading, &resource->rate, &resource->waiting);
-    }
-    return reading;
-}
-
-/* Forgets the first refusal, so that the next refusal counts as the first one. */
-static void doorman__resource_looked(doorman_client_resource *resource) {
-    doorman__usage *usage = doorman__resource_usage(resource);
-    __atomic_store_n(&usage->unmet_since, 0, __ATOMIC_RELAXED);
-}
-
-/* Moves the largest values since the last sample to the reading, and resets them. */
-static void doorman__resource_sampled(doorman_client_resource *resource,
-                                      doorman__reading *reading) {
-    doorman__usage *usage = doorman__resource_usage(resource);
-    uint64_t largest = __atomic_exchange_n(&usage->largest, 0, __ATOMIC_RELAXED);
-    resource->waiting.units_peak = resource->waiting.units;
-    if (resource->kind == DOORMAN_GAUGE) {
-        doorman__gauge *gauge = &resource->gauge;
-        uint64_t in_use = __atomic_load_n(&gauge->in_flight, __ATOMIC_RELAXED);
-        uint64_t peak = __atomic_exchange_n(&gauge->peak, in_use, __ATOMIC_RELAXED);
-        reading->peak = (double)peak / DOORMAN__UNIT;
-        reading->gauge_largest = (double)largest / DOORMAN__UNIT;
-    } else {
-        reading->largest = (double)largest / DOORMAN__UNIT;
-    }
-}
-
-static doorman__supply doorman__resource_supply(const doorman_client_resource *resource,
-                                                doorman_time now) {
-    const doorman__held_lease *held = &resource->held;
-    double safe = doorman__resource_known_safe_capacity(resource);
-    return (doorman__supply){.amount = doorman__max(resource->published.capacity, safe),
-                             .exhausted = doorman__held_live(held, now) && !held->met,
-                             .idle_after = held->refresh_interval / 2};
-}
-
-static void doorman__resource_apply_wants(doorman_client_resource *resource, double wants,
-                                          doorman_time now) {
-    assert(doorman__amount_valid(wants) && wants <= resource->options.wants_maximum);
-    resource->wants = wants;
-    doorman__held_wants(&resource->client->upstream, &resource->held, wants, now);
-    if (resource->options.fallback == DOORMAN_OPTIMISTIC) {
-        doorman__resource_publish(resource, now);
-    }
-    doorman__resource_announce(resource);
-}
-
-/* K1: after unmet demand, asks at once if the wants have grown by a tenth since the last request.
- * If the largest request of the application does not fit yet, the client asks after any growth of
- * the wants. */
-static void doorman__resource_grow(doorman_client_resource *resource, doorman_time now) {
-    doorman__held_lease *held = &resource->held;
-    const doorman__estimator *estimator = &resource->estimator;
-    bool fits = estimator->gauge_largest <= resource->published.capacity;
-    double worth = fits ? 1.1 : 1 + 1e-9;
-    if (!estimator->unmet || resource->wants <= held->requested_wants * worth) return;
-    doorman__held_grow(&resource->client->upstream, held, now);
-}
-
-/* Returns when to look at the counts after a refusal. A gauge has no rate that must be measured. */
-static doorman_time doorman__resource_look_at(const doorman_client_resource *resource) {
-    doorman_time since = doorman__resource_unmet_since(resource);
-    return resource->kind == DOORMAN_GAUGE ? since : doorman__after(since, DOORMAN__LOOK_MIN);
-}
-
-/* Returns when to update the wants next. If the server has no more capacity, refusals are only
- * processed with the next sample. */
-static doorman_time doorman__resource_update_wants_due(const doorman_client_resource *resource) {
-    doorman__supply supply = doorman__resource_supply(resource, resource->client->upstream.now);
-    const doorman__estimator *estimator = &resource->estimator;
-    doorman_time due = doorman__earlier(doorman__estimator_due(estimator),
-                                        doorman__estimator_check_at(estimator, &supply));
-    if (supply.exhausted) return due;
-    return doorman__earlier(due, doorman__resource_look_at(resource));
-}
-
-/* L4: asks at once if a gauge that has become idle wants less than before. */
-static void doorman__resource_leave(doorman_client_resource *resource,
-                                    const doorman__reading *reading, const doorman__supply *supply,
-                                    doorman_time now) {
-    doorman__held_lease *held = &resource->held;
-    if (resource->wants >= held->requested_wants) return;
-    if (!doorman__estimator_gauge_is_idle(&resource->estimator, reading, supply)) return;
-    doorman__held_expedite(&resource->client->upstream, held, 0, now);
-}
-
-static void doorman__resource_update_wants(doorman_client_resource *resource, doorman_time now) {
-    doorman__estimator *estimator = &resource->estimator;
-    doorman__supply supply = doorman__resource_supply(resource, now);
-    doorman_time due = doorman__estimator_due(estimator), look = DOORMAN_NEVER;
-    if (!supply.exhausted) look = doorman__resource_look_at(resource);
-    if (now < doorman__resource_update_wants_due(resource)) return;
-    doorman__reading reading = doorman__resource_reading(resource, now);
-    if (now >= look) {
-        doorman__resource_looked(resource);
-        doorman__estimator_look(estimator, &reading, &supply);
-    }
-    if (now >= due) {
-        if (supply.exhausted) doorman__resource_looked(resource);
-        doorman__resource_sampled(resource, &reading);
-        doorman__estimator_sample(estimator, &reading, &supply);
-    }
-    if (now < due && now < look) doorman__estimator_check(estimator, &reading, &supply);
-    doorman__resource_apply_wants(resource, estimator->wants, now);
-    doorman__resource_leave(resource, &reading, &supply, now);
-    doorman__resource_grow(resource, now);
-}
-
-/* ---- client: its held leases */
-
-static doorman_client_resource *doorman__resource_of(doorman__held_lease *held) {
-    return DOORMAN__WITHIN(doorman_client_resource, held, held);
-}
-
-/* R3: reports about one held lease. The function first reduces the capacity of the limiter by the
- * units that are given back. After that, it reads the units in use for the report. */
-static void doorman__resource_report(doorman_client_resource *resource, doorman_time now) {
-    doorman_upstream *upstream = &resource->client->upstream;
-    double wants = resource->wants;
-    if (resource->held.whole) wants = doorman__whole_ceil(wants);
-    if (doorman__held_give_back(upstream, &resource->held, wants, now)) {
-        doorman__resource_publish(resource, now);
-    }
-    const doorman_demand demand = {
-        .wants = wants, .subclients = resource->subclients, .priority = resource->options.priority};
-    const doorman__report report = {.demands = &demand,
-                                    .demand_count = 1,
-                                    .wants = wants,
-                                    .outstanding = doorman__resource_in_use(resource),
-                                    .tally = &resource->tally};
-    doorman__upstream_put(upstream, &resource->held, &report, now);
-}
-
-/* Processes a response of the server. The wants may have changed since the request was made. */
-static void doorman__resource_process_response(doorman_client_resource *resource,
-                                               doorman_time now) {
-    doorman__held_wants(&resource->client->upstream, &resource->held, resource->wants, now);
-    doorman__resource_publish(resource, now);
-    if (resource->wants_follow_use && resource->held.met) doorman__resource_grow(resource, now);
-}
-
-static void doorman__resource_free(doorman_client_resource *resource) {
-    doorman__table_remove(&resource->client->resources, &resource->link);
-    doorman__timer_clear(&resource->client->wakes, &resource->wake);
-    if (resource->wants_follow_use) resource->client->follow_use_count--;
-    DOORMAN_FREE(resource->handle);
-    DOORMAN_FREE(resource);
-}
-
-/* Frees each resource that is closed and whose lease has been released or has ended. */
-static void doorman__client_free_closed(doorman_client *client) {
-    for (doorman__held_lease *held = NULL;
-         (held = doorman__upstream_next_closed(&client->upstream));) {
-        doorman__resource_free(doorman__resource_of(held));
-    }
-}
-
-/* ---- client: the calls of the application */
-
-#define DOORMAN__REQUEST_TIMEOUT_MIN (DOORMAN_SECOND / 1000)
-
-/* Checks a client's options. Returns the first wrong field, and sets *rule to the rule that the
- * field breaks. Returns NULL if no field is wrong. */
-static const char *doorman__client_check(const doorman_client_options *options, const char **rule) {
-    *rule = DOORMAN__ID_RULE;
-    if (!doorman__id_valid(options->client_id)) return "client_id";
-    doorman_time timeout = options->request_timeout;
-    bool is_short = timeout != 0 && timeout < DOORMAN__REQUEST_TIMEOUT_MIN;
-    *rule = "must be from 1 ms to 1e8 seconds";
-    if (!doorman__duration_valid(timeout) || is_short) return "request_timeout";
-    *rule = "must be NULL, except for an agent";
-    if (options->tls) return "tls";
-    *rule = "must not be 0, but random bits that are new for each client";
-    return options->seed ? NULL : "seed";
-}
-
-static const doorman__upstream_calls doorman__client_calls; /* below */
-
-static doorman_status doorman__client_start(doorman_client *client,
-                                            const doorman_client_options *options,
-                                            doorman_error *error, doorman_time now) {
-    memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
-    client->look_at = DOORMAN_NEVER;
-    client->upstream.calls = &doorman__client_calls;
-    client->upstream.now = doorman__later(now, 0);
-    client->upstream.random = options->seed;
-    uint64_t keys = ~options->seed; /* so the keys are not the numbers of the jitter */
-    for (int i = 0; i < 2; i++) client->hash_key[i] = doorman__random(&keys);
-    client->upstream.timeout =
-        options->request_timeout ? options->request_timeout : 5 * DOORMAN_SECOND;
-    return doorman__upstream_init(&client->upstream, client->client_id, options->addresses,
-                                  options->address_count, error);
-}
-
-doorman_status doorman_client_create(doorman_client **out, const doorman_client_options *options,
-                                     doorman_error *error, doorman_time now) {
-    if (!out) return doorman__missing(error, "out");
-    if (!options) return doorman__missing(error, "options");
-    doorman_client_options own = *options;
-    const char *rule = NULL;
-#ifdef DOORMAN_NNG
-    if (!own.seed && !doorman__random_bits(&own.seed, sizeof own.seed)) {
-        return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system has no random bits");
-    }
-#endif
-    const char *field = doorman__client_check(&own, &rule);
-    if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
-    doorman_client *client = (doorman_client *)doorman__zalloc(sizeof *client);
-    if (!client) return doorman__no_memory(error);
-    doorman_status status = doorman__client_start(client, &own, error, now);
-    if (status != DOORMAN_OK) {
-        doorman_client_destroy(client);
-        return status;
-    }
-    *out = client;
-    return DOORMAN_OK;
-}
-
-void doorman_client_destroy(doorman_client *client) {
-    if (!client) return;
-    while (client->upstream.first) {
-        doorman_client_resource *resource = doorman__resource_of(client->upstream.first);
-        doorman__upstream_remove(&client->upstream, &resource->held);
-        doorman__resource_free(resource);
-    }
-    doorman__upstream_uninit(&client->upstream);
-    doorman__table_uninit(&client->resources);
-    doorman__timers_uninit(&client->wakes);
-    DOORMAN_FREE(client);
-}
-
-doorman_upstream *doorman_client_upstream(doorman_client *client) {
-    if (!client) return NULL;
-    return &client->upstream;
-}
-
-/* How often the client checks for refusals. A refusal is processed after the longer of two times:
- * this time and LOOK_MIN. Both times are less than the 250 ms that this section promises. */
-#define DOORMAN__LOOK_INTERVAL (DOORMAN_SECOND / 5)
-
-/* Checks for refusals since the last check. A resource whose limiter has refused units becomes due
- * sooner. */
-static void doorman__client_look(doorman_client *client, doorman_time now) {
-    client->look_at = DOORMAN_NEVER;
-    if (client->follow_use_count) client->look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
-    if (!__atomic_load_n(&client->unmet, __ATOMIC_RELAXED) ||
-        !__atomic_exchange_n(&client->unmet, 0, __ATOMIC_ACQUIRE)) {
-        return;
-    }
-    for (doorman__held_lease *held = client->upstream.first; held; held = held->next) {
-        doorman_client_resource *resource = doorman__resource_of(held);
-        bool unmet = doorman__resource_unmet_since(resource) != DOORMAN_NEVER;
-        if (resource->wants_follow_use && unmet) doorman__resource_set_wake(resource);
-    }
-}
-
-/* Updates at most `most` resources. Returns true if more resources are due. */
-static bool doorman__client_update_some(doorman_client *client, size_t most, doorman_time now) {
-    now = doorman__upstream_now(&client->upstream, now);
-    doorman__client_look(client, now);
-    for (; most > 0 && doorman__timers_due(&client->wakes) <= now; most--) {
-        doorman__timer *first = doorman__timers_first(&client->wakes);
-        doorman_client_resource *resource = DOORMAN__WITHIN(doorman_client_resource, wake, first);
-        if (resource->wants_follow_use) doorman__resource_update_wants(resource, now);
-        if (resource->published.leased && !doorman__held_live(&resource->held, now)) {
-            doorman__resource_publish(resource, now);
-        }
-        doorman__resource_set_wake(resource);
-    }
-    return doorman__timers_due(&client->wakes) <= now;
-}
-
-/* ---- client: what a caller's loop calls */
-
-/* Returns when the client is due next. A client without resources does not check for refusals. So
- * it is only due if a request is in flight, and a stopping agent can see that all resources are
- * released. */
-static doorman_time doorman__client_due(const doorman_upstream *upstream) {
-    const doorman_client *client = DOORMAN__WITHIN_CONST(doorman_client, upstream, upstream);
-    doorman_time due = doorman__upstream_due(upstream);
-    if (!upstream->first) return due;
-    due = doorman__earlier(due, doorman__timers_due(&client->wakes));
-    return doorman__earlier(due, client->look_at);
-}
-
-static void doorman__client_work(doorman_upstream *upstream, doorman_time now) {
-    doorman_client *client = DOORMAN__WITHIN(doorman_client, upstream, upstream);
-    (void)doorman__client_update_some(client, SIZE_MAX, now);
-}
-
-static bool doorman__client_request(doorman_upstream *upstream, doorman_request *out,
-                                    doorman_time now) {
-    doorman_client *client = DOORMAN__WITHIN(doorman_client, upstream, upstream);
-    bool made = false;
-    now = doorman__upstream_now(upstream, now);
-    if (doorman__upstream_begin(upstream, now)) {
-        for (doorman__held_lease *held = NULL; (held = doorman__upstream_next(upstream, now));) {
-            doorman__resource_report(doorman__resource_of(held), now);
-        }
-        made = doorman__upstream_end(upstream, out, now);
-    }
-    doorman__client_free_closed(client);
-    return made;
-}
-
-static doorman_status doorman__client_response(doorman_upstream *upstream, uint64_t sequence,
-                                               const doorman_response *response, doorman_time now) {
-    doorman_client *client = DOORMAN__WITHIN(doorman_client, upstream, upstream);
-    doorman__held_lease *held = NULL;
-    now = doorman__upstream_now(upstream, now);
-    doorman_status status = doorman__upstream_accept(upstream, sequence, response, now);
-    if (status == DOORMAN_STALE) return status;
-    while (doorman__upstream_next_item(upstream, response, &held)) {
-        doorman__resource_process_response(doorman__resource_of(held), now);
-    }
-    doorman__client_free_closed(client);
-    return status;
-}
-
-static void doorman__client_failed(doorman_upstream *upstream, uint64_t sequence,
-                                   doorman_time now) {
-    doorman_client *client = DOORMAN__WITHIN(doorman_client, upstream, upstream);
-    doorman__upstream_fail(upstream, sequence, now);
-    doorman__client_free_closed(client);
-}
-
-static const doorman__upstream_calls doorman__client_calls = {
-    doorman__client_due, doorman__client_work, doorman__client_request, doorman__client_response,
-    doorman__client_failed};
-
-#ifdef DOORMAN_NNG
-/* Returns whether a release is under way, or a lease can be released. A lease cannot be released
- * while units are in use.
- *   cost   O(resources) */
-static bool doorman__client_has_to_release(const doorman_client *client, doorman_time now) {
-    doorman__held_lease *held = client->upstream.first;
-    for (; held; held = held->next) {
-        if (held->state == DOORMAN__HELD_RELEASING) return true;
-        bool in_use = doorman__resource_in_use(doorman__resource_of(held)) > 0;
-        if (doorman__held_live(held, now) && !in_use) return true;
-    }
-    return false;
-}
-#endif
-
-static void doorman__resource_set_kill_switch(doorman_client_resource *resource, bool on) {
-    doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__KILL_SWITCH, on);
-}
-
-/* ---- client: the options of a resource */
-
-/* Returns what an idle resource wants (K6). */
-static double doorman__resource_wants_minimum(const doorman_resource_options *options) {
-    bool given = options->has_wants_minimum || options->wants_minimum > 0;
-    return given ? options->wants_minimum : options->kind == DOORMAN_GAUGE ? 0 : 1;
-}
-
-/* Checks the wants. This function and the next two return the first wrong field, and set *rule to
- * the rule that the field breaks. They return NULL if no field is wrong. */
-static const char *doorman__resource_check_wants(const doorman_resource_options *options,
-                                                 const char **rule) {
-    double least = doorman__resource_wants_minimum(options);
-    double most = options->wants_maximum > 0 ? options->wants_maximum : DOORMAN_AMOUNT_MAX;
-    *rule = DOORMAN__AMOUNT_RULE;
-    if (!doorman__amount_valid(options->wants)) return "wants";
-    if (!doorman__amount_valid(options->wants_minimum)) return "wants_minimum";
-    if (!doorman__amount_valid(options->wants_maximum)) return "wants_maximum";
-    if (!doorman__amount_valid(options->wants_initial)) return "wants_initial";
-    *rule = "must be from 0.01 to 1e8 seconds";
-    if (!doorman__duration_valid(options->window)) return "window";
-    if (options->window && options->window < DOORMAN_SECOND / 100) return "window";
-    if (options->wants > 0) {
-        *rule = "must be at most wants_maximum";
-        if (options->wants > most) return "wants";
-        *rule = "must be 0 if wants is set, because then they do not follow use";
-        if (options->has_wants_minimum || options->wants_minimum > 0) return "wants_minimum";
-        if (options->wants_initial > 0) return "wants_initial";
-        return options->window ? "window" : NULL;
-    }
-    *rule = "must be at least wants_minimum (default: 1 for a rate, 0 for a gauge)";
-    if (most < least) return "wants_maximum";
-    if (options->wants_initial > 0 && options->wants_initial < least) return "wants_initial";
-    *rule = "must be at most wants_maximum";
-    return options->wants_initial > most ? "wants_initial" : NULL;
-}
-
-#define DOORMAN__BURST_MIN (DOORMAN_SECOND / 1000000)
-
-/* Checks the kind of limiter, and the fields that only a rate has. */
-static const char *doorman__resource_check_limiter(const doorman_resource_options *options,
-                                                   const char **rule) {
-    *rule = "must be RATE or GAUGE";
-    if ((unsigned)options->kind > DOORMAN_GAUGE) return "kind";
-    bool is_short = options->burst != 0 && options->burst < DOORMAN__BURST_MIN;
-    *rule = "must be from 1 us to 1e8 seconds";
-    if (!doorman__duration_valid(options->burst) || is_short) return "burst";
-    *rule = DOORMAN__AMOUNT_RULE;
-    if (!doorman__amount_valid(options->burst_units)) return "burst_units";
-    *rule = "must be 0: a gauge has no burst";
-    if (options->kind == DOORMAN_GAUGE && options->burst) return "burst";
-    if (options->kind == DOORMAN_GAUGE && options->burst_units > 0) return "burst_units";
-    *rule = "must be 0 if burst is set: a rate has one or the other";
-    return options->burst && options->burst_units > 0 ? "burst_units" : NULL;
-}
-
-static const char *doorman__resource_check_fallback(const doorman_resource_options *options,
-                                                    const char **rule) {
-    *rule = "must be SAFE, PESSIMISTIC or OPTIMISTIC";
-    if ((unsigned)options->fallback > DOORMAN_OPTIMISTIC) return "fallback";
-    *rule = "needs has_safe_capacity";
-    if (!options->has_safe_capacity && !doorman__equal(options->safe_capacity, 0)) {
-        return "safe_capacity";
-    }
-    *rule = "must be -1 (unlimited), or a finite number from 0 to 1e15";
-    if (!doorman__safe_capacity_valid(options->safe_capacity)) return "safe_capacity";
-    *rule = "must not be set unless the fallback is SAFE";
-    bool useless = options->has_safe_capacity && options->fallback != DOORMAN_SAFE;
-    return useless ? "has_safe_capacity" : NULL;
-}
-
-static doorman_status doorman__resource_check(const doorman_resource_options *options,
-                                              doorman_error *error) {
-    const char *field = NULL, *rule = NULL;
-    if (!doorman__id_valid(options->resource_id)) {
-        field = "resource_id", rule = DOORMAN__ID_RULE;
-    } else if (!options->has_priority && options->priority) {
-        field = "priority", rule = "needs has_priority";
-    } else if (options->priority < 0 || options->priority > DOORMAN_PRIORITY_MAX) {
-        field = "priority", rule = "must be from 0 to 15";
-    }
-    if (!field) field = doorman__resource_check_wants(options, &rule);
-    if (!field) field = doorman__resource_check_limiter(options, &rule);
-    if (!field) field = doorman__resource_check_fallback(options, &rule);
-    if (!field) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
-}
-
-/* Replaces zeros by the defaults, so that the options of two openings can be compared. */
-static doorman_resource_options doorman__resource_resolve(const doorman_resource_options *given) {
-    doorman_resource_options all = *given;
-    all.resource_id = NULL; /* valid only during the call */
-    if (!given->has_priority) all.priority = 1;
-    all.wants_minimum = doorman__resource_wants_minimum(given);
-    if (given->wants_maximum <= 0) all.wants_maximum = DOORMAN_AMOUNT_MAX;
-    if (given->wants_initial <= 0) all.wants_initial = all.wants_minimum;
-    if (!given->window) all.window = 10 * DOORMAN_SECOND;
-    if (!given->burst) all.burst = DOORMAN_SECOND / 10;
-    return all;
-}
-
-/* Returns the first field in which two resolved options differ. Returns NULL if they are equal. */
-static const char *doorman__resource_difference(const doorman_resource_options *a,
-                                                const doorman_resource_options *b) {
-    if (a->priority != b->priority) return "priority";
-    if (!doorman__equal(a->wants, b->wants)) return "wants";
-    if (!doorman__equal(a->wants_minimum, b->wants_minimum)) return "wants_minimum";
-    if (!doorman__equal(a->wants_maximum, b->wants_maximum)) return "wants_maximum";
-    if (!doorman__equal(a->wants_initial, b->wants_initial)) return "wants_initial";
-    if (a->window != b->window) return "window";
-    if (a->burst != b->burst) return "burst";
-    if (!doorman__equal(a->burst_units, b->burst_units)) return "burst_units";
-    if (a->fallback != b->fallback) return "fallback";
-    if (!doorman__equal(a->safe_capacity, b->safe_capacity)) return "safe_capacity";
-    if (a->shadow != b->shadow) return "shadow";
-    if (a->on_change != b->on_change) return "on_change";
-    return a->context != b->context ? "context" : NULL;
-}
-
-/* K5: compares the options of a later opening with the options of the first opening. */
-static void doorman__resource_compare(doorman_client_resource *resource,
-                                      const doorman_resource_options *given, doorman_error *error) {
-    doorman_resource_options all = doorman__resource_resolve(given);
-    const char *field = doorman__resource_difference(&resource->options, &all);
-    if (error) error->text[0] = 0;
-    if (!field) return;
-    resource->options_differ = true;
-    doorman__fail(error, DOORMAN_OK, "%s: not as in the first opening, which stays in force",
-                  field);
-}
-
-/* Sets whether the wants follow use. */
-static void doorman__resource_set_follow_use(doorman_client_resource *resource,
-                                             bool wants_follow_use, doorman_time now) {
-    doorman_client *client = resource->client;
-    if (wants_follow_use != resource->wants_follow_use)
-        client->follow_use_count += wants_follow_use ? 1 : SIZE_MAX;
-    resource->wants_follow_use = wants_follow_use;
-    doorman_time look_at = doorman__after(now, DOORMAN__LOOK_INTERVAL);
-    if (!client->follow_use_count) client->look_at = DOORMAN_NEVER;
-    if (wants_follow_use) client->look_at = doorman__earlier(client->look_at, look_at);
-}
-
-/* Starts a new limiter. The limiter allows nothing before doorman__resource_publish is called. */
-static void doorman__resource_set_kind(doorman_client_resource *resource,
-                                       doorman_resource_kind kind, doorman_time now) {
-    resource->kind = kind;
-    if (kind == DOORMAN_GAUGE) {
-        doorman__gauge_init(&resource->gauge, 0);
-    } else {
-        doorman__rate_init(&resource->rate, 0, 0, 0, now);
-    }
-    doorman__resource_usage(resource)->client_unmet = &resource->client->unmet;
-}
-
-static void doorman__resource_start_estimator(doorman_client_resource *resource, doorman_time now) {
-    const doorman_resource_options *options = &resource->options;
-    doorman__reading first = doorman__resource_reading(resource, now);
-    doorman__resource_looked(resource);
-    doorman__resource_sampled(resource, &first);
-    first.unmet_since = DOORMAN_NEVER;
-    resource->estimator = (doorman__estimator){.is_gauge = resource->kind == DOORMAN_GAUGE,
-                                               .minimum = options->wants_minimum,
-                                               .maximum = options->wants_maximum,
-                                               .initial = options->wants_initial,
-                                               .window = options->window};
-    doorman__estimator_init(&resource->estimator, &first);
-}
-
-/* Sets the options of the first opening. */
-static void doorman__resource_set_options(doorman_client_resource *resource,
-                                          const doorman_resource_options *options,
-                                          doorman_time now) {
-    doorman_resource_options all = doorman__resource_resolve(options);
-    resource->options = all;
-    resource->options_differ = false;
-    doorman__resource_set_follow_use(resource, all.wants <= 0, now);
-    resource->wants = resource->wants_follow_use ? all.wants_initial : all.wants;
-    if (resource->kind != all.kind) doorman__resource_set_kind(resource, all.kind, now);
-    if (resource->kind == DOORMAN_RATE) {
-        resource->rate.burst = all.burst;
-        resource->rate.burst_units = all.burst_units;
-    }
-    doorman__usage_bypass(doorman__resource_usage(resource), DOORMAN__SHADOW, all.shadow);
-    doorman__resource_set_kill_switch(resource, resource->client->kill_switch);
-    doorman__resource_start_estimator(resource, now);
-    resource->published = (doorman_resource_info){.resource_id = resource->resource_id};
-}
-
-/* ---- client: opening and closing */
-
-static doorman_client_resource *doorman__client_find(doorman_client *client,
-                                                     const char *resource_id) {
-    uint64_t hash = doorman__hash(client->hash_key, resource_id);
-    doorman__link *link = doorman__table_first(&client->resources, hash);
-    for (; link; link = doorman__table_same(link->next, hash)) {
-        doorman_client_resource *resource = DOORMAN__WITHIN(doorman_client_resource, link, link);
-        if (strcmp(resource->resource_id, resource_id) == 0) return resource;
-    }
-    return NULL;
-}
-
-/* Adds a resource. Returns NULL if there is no memory. */
-static doorman_client_resource *doorman__client_add(doorman_client *client,
-                                                    const doorman_resource_options *options,
-                                                    doorman_time now) {
-    size_t bytes = strlen(options->resource_id) + 1, count = client->upstream.held_count + 1;
-    if (!doorman__upstream_reserve(&client->upstream)) return NULL;
-    if (!doorman__timers_reserve(&client->wakes, count)) return NULL;
-    doorman_client_resource *resource =
-        (doorman_client_resource *)doorman__zalloc(sizeof *resource + bytes);
-    if (!resource) return NULL;
-    memcpy(resource->resource_id, options->resource_id, bytes);
-    resource->client = client;
-    resource->held.resource_id = resource->resource_id;
-    doorman__resource_set_kind(resource, options->kind, now);
-    doorman__upstream_add(&client->upstream, &resource->held, now);
-    doorman__table_add(&client->resources, &resource->link,
-                       doorman__hash(client->hash_key, options->resource_id));
-    return resource;
-}
-
-/* Decides when a lease is renewed that was closed a short time ago: as if it had not been closed,
- * unless the new options ask for something else. Otherwise each opening would send a message. */
-static void doorman__resource_keep_renewal(doorman_client_resource *resource, int old_priority,
-                                           doorman_time now) {
-    doorman__held_lease *held = &resource->held;
-    doorman_upstream *upstream = &resource->client->upstream;
-    if (!doorman__held_live(held, now) || resource->options.priority != old_priority) return;
-    doorman__held_request_at(upstream, held, held->renew_at);
-    doorman__held_wants(upstream, held, resource->wants, now);
-}
-
-/* Opens a new resource, or a closed resource that is not released yet. A closed resource gets the
- * new options, and keeps its units in use. The resource also keeps its lease, unless the lease is
- * being released. */
-static void doorman__resource_reopen(doorman_client_resource *resource,
-                                     const doorman_resource_options *options, doorman_time now) {
-    doorman__held_lease *held = &resource->held;
-    int old_priority = resource->options.priority;
-    bool keeps = held->state == DOORMAN__HELD_CLOSING && resource->client->release_delay > 0;
-    held->cut = false;
-    if (doorman__held_ending(held)) doorman__held_reopen(&resource->client->upstream, held, now);
-    doorman__resource_set_options(resource, options, now);
-    if (keeps) doorman__resource_keep_renewal(resource, old_priority, now);
-    doorman__resource_publish(resource, now);
-}
-
-/* K5: one resource has one limiter. Refuses another kind of limiter while the resource is open or
- * has units in use. */
-static doorman_status doorman__resource_check_kind(const doorman_client_resource *resource,
-                                                   const doorman_resource_options *options,
-                                                   doorman_error *error) {
-    if (!resource || resource->kind == options->kind) return DOORMAN_OK;
-    const char *kind = resource->kind == DOORMAN_GAUGE ? "GAUGE" : "RATE";
-    if (resource->opened) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "kind: '%s' is open as a %s",
-                             resource->resource_id, kind);
-    }
-    if (!(doorman__resource_in_use(resource) > 0)) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                         "kind: '%s' was closed as a %s, and has units in use",
-                         resource->resource_id, kind);
-}
-
-doorman_status doorman_client_open(doorman_client_resource **out, doorman_client *client,
-                                   const doorman_resource_options *options, doorman_error *error,
-                                   doorman_time now) {
-    if (!out) return doorman__missing(error, "out");
-    if (!client) return doorman__missing(error, "client");
-    if (!options) return doorman__missing(error, "options");
-    now = doorman__upstream_now(&client->upstream, now);
-    doorman_status status = doorman__resource_check(options, error);
-    if (status != DOORMAN_OK) return status;
-    doorman_client_resource *resource = doorman__client_find(client, options->resource_id);
-    status = doorman__resource_check_kind(resource, options, error);
-    if (status != DOORMAN_OK) return status;
-    if (!resource) resource = doorman__client_add(client, options, now);
-    if (!resource) return doorman__no_memory(error);
-    *out = resource;
-    if (error) error->text[0] = 0;
-    if (resource->opened++ > 0) {
-        doorman__resource_compare(resource, options, error);
-    } else {
-        doorman__resource_reopen(resource, options, now);
-    }
-    return DOORMAN_OK;
-}
-
-void doorman_client_close(doorman_client_resource *resource, doorman_time now) {
-    if (!resource) return;
-    doorman_client *client = resource->client;
-    now = doorman__upstream_now(&client->upstream, now);
-    assert(resource->opened);
-    if (--resource->opened) return;
-    doorman__resource_move(resource, DOORMAN__CLOSING);
-    doorman__held_close(&client->upstream, &resource->held,
-                        doorman__after(now, client->release_delay), now);
-    doorman__client_free_closed(client);
-}
-
-doorman_status doorman_client_set_wants(doorman_client_resource *resource, double wants,
-                                        doorman_time now) {
-    if (!resource) return DOORMAN_INVALID_ARGUMENT;
-    now = doorman__upstream_now(&resource->client->upstream, now);
-    bool valid = doorman__amount_valid(wants) && wants <= resource->options.wants_maximum;
-    if (!valid) return DOORMAN_INVALID_ARGUMENT;
-    doorman__resource_set_follow_use(resource, false, now);
-    doorman__resource_set_wake(resource);
-    doorman__resource_apply_wants(resource, wants, now);
-    return DOORMAN_OK;
-}
-
-doorman_status doorman_client_report_overload(doorman_client_resource *resource,
-                                              const doorman_overload_report *report,
-                                              doorman_time now) {
-    if (!resource || !report) return DOORMAN_INVALID_ARGUMENT;
-    const char *rule = NULL;
-    now = doorman__upstream_now(&resource->client->upstream, now);
-    if (doorman__overload_report_wrong(report, &rule)) return DOORMAN_INVALID_ARGUMENT;
-    bool used = report->interval && resource->held.overload_target;
-    if (used) doorman__tally_add(&resource->tally, report, now);
-    return DOORMAN_OK;
-}
-
-/* ---- >>leased ------------------------------------------------------------------------------- */
-/*
- * A leased limit of permits takes its amount from a lease (P17). The permits of a server are a
- * holder like any other. They have a client with the id "(permits)", which asks the server in the
- * same process. So what >>client and >>leases promise is also true for permits: leases and permits
- * together never exceed the capacity. At a node with a parent, this holder is a part of what the
- * node asks its parent for.
- *
- *     permit --> limit --> doorman__permit_lease --> doorman_client_resource --> doorman__rate
- *                                                    "(permits)" asks doorman__server_handle_in
- *
- * A lease is open as long as it is in the table. It is opened by the first refusal, and closed when
- * no permit has used it for a minute. Several limits may use one lease, but not in one template.
- *
- * Evaluating a permit only looks at the rate. So a permit that another limit refuses takes nothing
- * of the lease, and shows no demand for it. A grant takes units of the rate. A refusal by the lease
- * is counted by the rate, so the wants grow (L4).
- *
- * The client has work at most every 0.2 s. The server does this work in its loop, and after each
- * message on permits. So a busy limit does not wait for the loop.
- *
- * Loss of mastership. When a server stops being master, it forgets its leases, and decides on no
- * permits any more. A crash has the same effect. A new master begins without a lease of the
- * permits. While it learns a resource, no holder gets more than it had, so nobody gets the part of
- * the lost lease. Learning ends when all leases of the predecessor have ended (R8), also that of
- * its permits. So the capacity is not exceeded. A rate has no units that outlast its lease. A hold
- * does not outlast its lease either.
- *
- * Holds. A leased CONCURRENCY has an ordinary counter, with its queue. Its limit is what the gauge
- * of the lease allows now. One lease belongs to one counter. So the units in use of the gauge are
- * the units of the counter. They are copied to the gauge at each grant, and before the client makes
- * a request. Between two copies the gauge may have too many units in use, but never too few. So a
- * claim includes all that is held (R3).
- *     A hold ends at most at the end of the lease under which it was granted or renewed last. That
- * lease has committed at least what is held. If a new lease commits less than what is held, the
- * older allowance covers the rest until its end, so no hold is prolonged then. The units come back
- * by releases, or at the ends.
- *     When a lease has changed, all queues of leased limits are ready, and are served next.
- *
- * A doorman_client would never see a server that is not master, because the leases are cleared
- * then. It sees no failure either: a request fails only without memory, and is repeated (K2).
- */
-
-#define DOORMAN__LEASE_IDLE                                                                        \
-    (60 * DOORMAN_SECOND)         /* after this time without use a lease is closed */
-#define DOORMAN__LEASE_REQUESTS 8 /* the most requests of one call of doorman__leased_work */
-
-struct doorman__permit_lease {
-    doorman__chain node;
-    doorman_client_resource *resource;
-    doorman_time used_at;    /* the last grant or refusal */
-    uint32_t place;          /* the index of the place whose permits have used it last */
-    doorman_figures figures; /* of the last doorman__leased_meter or doorman__leased_figures */
-};
-
-static doorman_status doorman__leased_init(doorman_permits *permits, const uint64_t seed[2]) {
-    static const char *const addresses[] = {"in this process"};
-    const doorman_client_options options = {.client_id = DOORMAN__PERMITS_HOLDER,
-                                            .addresses = addresses,
-                                            .address_count = 1,
-                                            .seed = doorman__hash(seed, "leases") | 1};
-    return doorman_client_create(&permits->leases.client, &options, NULL, permits->at.now);
-}
-
-static uint32_t doorman__leased_hash(const doorman_permits *permits, const char *resource_id) {
-    return (uint32_t)doorman__hash(permits->options.seed, resource_id);
-}
-
-static doorman_resource_kind doorman__leased_kind(const doorman_permit_limit *limit) {
-    return limit->kind == DOORMAN_CONCURRENCY ? DOORMAN_GAUGE : DOORMAN_RATE;
-}
-
-/* Finds the lease of a resource. A lease of the other kind is from an earlier configuration. It is
- * closed when it was not used for a minute, and cannot be used before. */
-static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
-                                                   const char *resource_id,
-                                                   const doorman_permit_limit *limit) {
-    const uint32_t hash = doorman__leased_hash(permits, resource_id);
-    doorman__chain *node = doorman__chains_first(&permits->leases.table, hash);
-    for (; node; node = node->next) {
-        doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
-        if (node->hash != hash || strcmp(lease->resource->resource_id, resource_id) != 0) continue;
-        return lease->resource->kind == doorman__leased_kind(limit) ? lease : NULL;
-    }
-    return NULL;
-}
-
-/* Returns whether no more leases may be opened (P19). */
-static bool doorman__leased_is_full(const doorman_permits *permits,
-                                    const doorman_permit_limit *limit) {
-    const size_t bytes = sizeof(doorman__permit_lease) + sizeof(doorman_client_resource);
-    return permits->leases.table.count >= limit->max_keys ||
-           !doorman__permits_has_memory(permits, bytes + DOORMAN_ID_BYTES_MAX);
-}
-
-static size_t doorman__leased_bytes(const doorman__permit_lease *lease) {
-    return sizeof *lease + sizeof *lease->resource + strlen(lease->resource->resource_id) + 1;
-}
-
-/* Opens a lease. Returns NULL if there is no server, no room, or no memory. Then the next refusal
- * tries again. */
-static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
-                                                   const char *resource_id,
-                                                   const doorman_permit_limit *limit) {
-    doorman__permit_leases *leases = &permits->leases;
-    const doorman_resource_options options = {.resource_id = resource_id,
-                                              .kind = doorman__leased_kind(limit),
-                                              .has_priority = limit->has_priority,
-                                              .priority = limit->priority,
-                                              .wants_initial = 1, /* for what was refused */
-                                              .fallback = DOORMAN_PESSIMISTIC};
-    if (!leases->client || doorman__leased_is_full(permits, limit)) return NULL;
-    doorman__permit_lease *lease = (doorman__permit_lease *)doorman__zalloc(sizeof *lease);
-    if (!lease) return NULL;
-    doorman_status status =
-        doorman_client_open(&lease->resource, leases->client, &options, NULL, permits->at.now);
-    bool added =
-        status == DOORMAN_OK && doorman__chains_add(&leases->table, &lease->node,
-                                                    doorman__leased_hash(permits, resource_id));
-    if (!added) {
-        if (status == DOORMAN_OK) doorman_client_close(lease->resource, permits->at.now);
-        DOORMAN_FREE(lease);
-        return NULL;
-    }
-    lease->resource->subclients = limit->subclients;
-    permits->node_bytes += doorman__leased_bytes(lease);
-    return lease;
-}
-
-/* Closes a lease. The client releases it with its next request. */
-static void doorman__leased_close(doorman_permits *permits, doorman__permit_lease *lease) {
-    permits->node_bytes -= doorman__leased_bytes(lease);
-    doorman__chains_remove(&permits->leases.table, &lease->node);
-    doorman_client_close(lease->resource, permits->at.now);
-    DOORMAN_FREE(lease);
-}
-
-/* Forgets all leases without releasing them. */
-static void doorman__leased_clear(doorman_permits *permits) {
-    doorman_client *client = permits->leases.client;
-    doorman__chains_free_all(&permits->leases.table);
-    permits->leases.sweep_at = 0;
-    if (!client) return;
-    while (client->upstream.first) {
-        doorman_client_resource *resource = doorman__resource_of(client->upstream.first);
-        doorman__upstream_remove(&client->upstream, &resource->held);
-        doorman__resource_free(resource);
-    }
-    doorman__upstream_forget(&client->upstream);
-}
-
-/* Returns whether a lease is in force. A changed configuration may have changed how the permits
- * hold it. */
-static bool doorman__leased_live(const doorman_permits *permits, doorman__permit_lease *lease,
-                                 const doorman_permit_limit *limit) {
-    if (!lease) return false;
-    lease->resource->options.priority = limit->has_priority ? limit->priority : 1;
-    lease->resource->subclients = limit->subclients;
-    return doorman__held_live(&lease->resource->held, permits->at.now);
-}
-
-/* Returns the figures of a leased limit of CONCURRENCY, with what the lease has now. */
-static const doorman_figures *doorman__leased_figures(const doorman_permits *permits,
-                                                      doorman__permit_lease *lease,
-                                                      const doorman_permit_limit *limit) {
-    doorman__quota quota;
-    (void)doorman__allowance_read(&lease->resource->gauge.allowance, &quota, permits->at.now);
-    lease->figures = limit->figures;
-    lease->figures.limit = doorman__unlimited(quota.amount) ? DOORMAN_AMOUNT_MAX : quota.amount;
-    return &lease->figures;
-}
-
-/* Returns the lease of a leased limit of CONCURRENCY. Each of its counters has a lease of its own:
- * the configuration is refused otherwise.
- *   place   of the counter */
-static doorman__permit_lease *doorman__leased_of_place(const doorman_permits *permits,
-                                                       const doorman_permit_limit *limit,
-                                                       const doorman__place *place) {
-    const char *id = limit->lease_of ? limit->lease_of : doorman__place_id(place);
-    return doorman__leased_find(permits, id, limit);
-}
-
-/* Returns the index of the limit of a place that uses a lease of a gauge, or slot_count. */
-static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
-                                             const doorman__permit_lease *lease,
-                                             const doorman__place *place) {
-    size_t i = 0;
-    for (; place && i < place->slot_count; i++) {
-        const doorman_permit_limit *limit = &place->template_->limits[i];
-        bool holds = limit->leased && limit->kind == DOORMAN_CONCURRENCY;
-        if (holds && doorman__leased_of_place(permits, limit, place) == lease) break;
-    }
-    return i;
-}
-
-/* Returns how many parts may be held at a counter of a leased limit. */
-static uint64_t doorman__leased_most(const doorman_permits *permits,
-                                     const doorman_permit_limit *limit,
-                                     const doorman__counter *counter) {
-    const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
-    doorman__permit_lease *lease = doorman__leased_of_place(permits, limit, place);
-    if (!doorman__leased_live(permits, lease, limit)) return 0;
-    return doorman__parts_floor(doorman__leased_figures(permits, lease, limit)->limit);
-}
-
-/* Tells the gauge how many parts are held. */
-static void doorman__leased_set_held(doorman__permit_lease *lease, uint64_t held) {
-    doorman__gauge *gauge = &lease->resource->gauge;
-    __atomic_store_n(&gauge->in_flight, held, __ATOMIC_SEQ_CST);
-    doorman__gauge_note_peak(gauge, held);
-}
-
-/* Notes a grant of CONCURRENCY. */
-static void doorman__leased_note_held(const doorman_permits *permits, doorman__permit_lease *lease,
-                                      const doorman__place *place, uint64_t held) {
-    lease->used_at = permits->at.now;
-    lease->place = place->node.tag;
-    doorman__leased_set_held(lease, held);
-    /* any change of this count shows that the gauge is in use (L4) */
-    __atomic_fetch_add(&lease->resource->gauge.usage.allowed, 1, __ATOMIC_RELAXED);
-}
-
-/* Returns how long a hold may last from now on under one lease. A lease that has committed less
- * than what is held has shrunk. What is held too much ends with an older lease (K' in R3), and is
- * not prolonged. */
-static doorman_time doorman__leased_rest(const doorman_permits *permits,
-                                         const doorman__permit_lease *lease, uint64_t held) {
-    if (!lease || !doorman__held_live(&lease->resource->held, permits->at.now)) return 0;
-    const doorman__held_lease *lease_held = &lease->resource->held;
-    if (doorman__parts_units(held) > lease_held->committed) return 0;
-    double rest = (double)(lease_held->end - permits->at.now);
-    return (doorman_time)doorman__max(0, rest / (1 + permits->options.drift) - 3);
-}
-
-/* P17: bounds the time to live of a hold by the ends of its leases. A hold whose lease is not
- * prolonged lasts as long as before. */
-static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
-                                         doorman_time life) {
-    doorman_time most = life;
-    for (size_t i = 0; i < hold->takes.count; i++) {
-        doorman__counter *counter = doorman__takes_at(&hold->takes, i)->counter;
-        if (!(counter->flags & DOORMAN__LEASED_UNITS)) continue;
-        const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
-        for (size_t j = 0; place && j < place->slot_count; j++) {
-            const doorman_permit_limit *limit = &place->template_->limits[j];
-            if (!limit->leased || limit->kind != DOORMAN_CONCURRENCY) continue;
-            const doorman__identity of_key = doorman__identity_of(permits, place, "");
-            if (doorman__slot_find(place->slots[j].slot, &of_key) != counter) continue;
-            const doorman__permit_lease *lease = doorman__leased_of_place(permits, limit, place);
-            const uint64_t held = doorman__counter_state(counter)[0];
-            most = doorman__earlier(most, doorman__leased_rest(permits, lease, held));
-        }
-    }
-    if (most == life || !hold->end.place) return most;
-    /* the holder may use what it has until its own end, which is no later than this */
-    double rest = (double)(hold->end.at - permits->at.now) / (1 + permits->options.drift) - 3;
-    return doorman__later(most, doorman__earlier(life, (doorman_time)doorman__max(0, rest)));
-}
-
-/* Tells the gauge of a lease what is held, and how much permits wait for. If the limit is not
- * leased any more, the gauge keeps what it was told: its holds end no later than the lease. */
-static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_lease *lease) {
-    const doorman__place *place = doorman__permits_place_of(permits, lease->place);
-    doorman__counter *counter = NULL;
-    size_t at = doorman__leased_limit_of_place(permits, lease, place);
-    if (place && place->counter_count && at == place->slot_count) return;
-    if (place && at < place->slot_count) {
-        const doorman__identity of_key = doorman__identity_of(permits, place, "");
-        counter = doorman__slot_find(place->slots[at].slot, &of_key);
-    }
-    doorman__leased_set_held(lease, counter ? doorman__counter_state(counter)[0] : 0);
-    const doorman__hold_queue *queue = counter ? doorman__counter_queue(counter) : NULL;
-    uint64_t waiting = 0;
-    for (size_t i = 0; queue && i < queue->turns.count; i++) {
-        waiting += doorman__turn_wait(queue->turns.heap[i].timer)->need;
-    }
-    doorman__waiting_set(&lease->resource->waiting, waiting, permits->at.now);
-    if (waiting) lease->used_at = permits->at.now;
-}
-
-/* Tells all gauges what is held, before the client claims it (R3). */
-static void doorman__leased_sync(doorman_permits *permits) {
-    const doorman__chains *table = &permits->leases.table;
-    for (size_t i = 0; permits->leases.has_gauges && i < table->bucket_count; i++) {
-        doorman__chain *node = *doorman__chains_at(table, i);
-        for (; node; node = node->next) {
-            doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
-            if (lease->resource->kind == DOORMAN_GAUGE) doorman__leased_sync_one(permits, lease);
-        }
-    }
-}
-
-/* Lets the queues be served after a lease has changed. */
-static void doorman__leased_wake(doorman_permits *permits) {
-    doorman__hold *hold = permits->leases.has_gauges ? permits->holds.waiting.first : NULL;
-    for (; hold; hold = hold->later) {
-        const doorman__counter *counter = hold->wait->queue->counter;
-        if (!counter || !(counter->flags & DOORMAN__LEASED_UNITS)) continue;
-        doorman__hold_queue_wake(permits, hold->wait->queue);
-    }
-}
-
-/* Returns a bucket that is like the rate now. Its state is in `room`.
- *   units   if they are more than the burst, the bucket has what is saved for so many units (L1) */
-static doorman__meter doorman__leased_meter(const doorman_permits *permits,
-                                            doorman__permit_lease *lease,
-                                            const doorman_permit_limit *limit, double units,
-                                            uint64_t *room) {
-    const doorman_time now = permits->at.now;
-    const doorman__rate *rate = &lease->resource->rate;
-    const doorman__rate_view view = doorman__rate_look(rate, units, now);
-    doorman_figures *figures = &lease->figures;
-    double saved = 0;
-    *figures = (doorman_figures){.rate = view.quota.amount};
-    if (doorman__unlimited(view.quota.amount)) {
-        saved = figures->rate = figures->size = DOORMAN_AMOUNT_MAX;
-    } else if (view.quota.amount > 0) {
-        const doorman__bucket bucket = doorman__quota_bucket(&view.quota, view.price);
-        const int64_t level = doorman__bucket_level(&bucket, rate->paid_until, doorman__ticks(now));
-        /* the factor makes up for rounding, so that a saved unit is a whole unit */
-        saved = (double)(level > 0 ? level : 0) / view.quota.unit_time * (1 + 1e-12);
-        figures->size = (double)bucket.saved_most / view.quota.unit_time * (1 + 1e-12);
-        figures->size = doorman__min(figures->size, DOORMAN_AMOUNT_MAX);
-    }
-    doorman__level_write(room, doorman__min(saved, figures->size), now);
-    return (doorman__meter){limit, figures, room};
-}
-
-/* Returns how long it takes until the lease has saved so many units, or may have grown. */
-static doorman_time doorman__leased_retry_after(const doorman_permits *permits,
-                                                const doorman__permit_lease *lease, double units) {
-    doorman_time retry = doorman__rate_retry_after(&lease->resource->rate, units, permits->at.now);
-    return retry == DOORMAN_NEVER ? DOORMAN_SECOND : retry;
-}
-
-/* Takes units that doorman__leased_meter has found. */
-static void doorman__leased_charge(doorman_permits *permits, doorman__permit_lease *lease,
-                                   double units) {
-    assert(units > 0);
-    lease->used_at = permits->at.now;
-    doorman__rate_charge(&lease->resource->rate, units, permits->at.now);
-}
-
-/* Counts refused units, so that the wants grow. Opens the lease if there is none. */
-static void doorman__leased_refuse(doorman_permits *permits, doorman__permit_lease *lease,
-                                   const doorman__place *place, const doorman_permit_limit *limit,
-                                   double units) {
-    const doorman_time now = permits->at.now;
-    const char *resource_id = limit->lease_of ? limit->lease_of : doorman__place_id(place);
-    if (!lease) lease = doorman__leased_open(permits, resource_id, limit);
-    if (!lease) return;
-    lease->used_at = now;
-    lease->place = place->node.tag;
-    uint64_t parts = doorman__units(doorman__min(units, DOORMAN_AMOUNT_MAX));
-    doorman__usage *usage = doorman__resource_usage(lease->resource);
-    if (parts) (void)doorman__count(usage, parts, DOORMAN_REFUSED, now);
-}
-
-/* Closes the leases that were not used for a minute. */
-static void doorman__leased_sweep(doorman_permits *permits) {
-    doorman__permit_leases *leases = &permits->leases;
-    const doorman_time now = permits->at.now;
-    for (size_t i = 0; i < leases->table.bucket_count; i++) {
-        doorman__chain *node = *doorman__chains_at(&leases->table, i);
-        for (doorman__chain *next = NULL; node; node = next) {
-            next = node->next;
-            doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
-            bool idle = now - lease->used_at >= DOORMAN__LEASE_IDLE &&
-                        !(doorman__resource_in_use(lease->resource) > 0);
-            if (idle) doorman__leased_close(permits, lease);
-        }
-    }
-    leases->sweep_at = doorman__after(now, DOORMAN_SECOND);
-}
-
-static doorman_time doorman__leased_due(const doorman_permits *permits) {
-    const doorman__permit_leases *leases = &permits->leases;
-    doorman_time due =
-        leases->client ? doorman_upstream_due(&leases->client->upstream) : DOORMAN_NEVER;
-    return leases->table.count ? doorman__earlier(due, leases->sweep_at) : due;
-}
-
-/* Answers a request of the permits. */
-static void doorman__leased_exchange(doorman_server *server, const doorman_request *request) {
-    doorman_upstream *upstream = &server->permits->leases.client->upstream;
-    doorman_response response;
-    server->asks_itself = true;
-    doorman_status status =
-        doorman__server_handle_in(server, request, &response, NULL, NULL, server->now);
-    server->asks_itself = false;
-    if (status == DOORMAN_OK) {
-        (void)doorman_upstream_response(upstream, request->sequence, &response, server->now);
-    } else {
-        doorman_upstream_failed(upstream, request->sequence, server->now);
-    }
-}
-
-/* Does the work that is due for the leases of the permits. */
-static void doorman__leased_work(doorman_server *server) {
-    doorman_permits *permits = server->permits;
-    if (!server->is_master || doorman__leased_due(permits) > server->now) return;
-    doorman__moment_move(&permits->at, doorman__server_epoch(server), server->now);
-    doorman__leased_sync(permits);
-    if (permits->leases.sweep_at <= server->now) doorman__leased_sweep(permits);
-    doorman_upstream *upstream = &permits->leases.client->upstream;
-    for (int i = 0; i < DOORMAN__LEASE_REQUESTS; i++) {
-        doorman_request request;
-        if (!doorman_upstream_request(upstream, &request, server->now)) return;
-        doorman__leased_exchange(server, &request);
-        doorman__leased_wake(permits);
-    }
 }
 
 /* ---- >>permit_client ------------------------------------------------------------------------ */
@@ -28967,7 +29018,6 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
 #include <nng/supplemental/tls/tls.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29078,18 +29128,6 @@ doorman_time doorman_clock(void) {
 #else
     return doorman__clock_read(CLOCK_MONOTONIC);
 #endif
-}
-
-/* Fills an array with random bits of the system. Returns false if the system has no random bits. */
-static bool doorman__random_bits(void *out, size_t bytes) {
-    unsigned char *at = (unsigned char *)out;
-    while (bytes > 0) {
-        size_t part = bytes < 256 ? bytes : 256; /* the maximum of getentropy */
-        if (getentropy(at, part) != 0) return false;
-        at += part;
-        bytes -= part;
-    }
-    return true;
 }
 
 /* ---- nng: processes that fork */
