@@ -311,6 +311,7 @@
  *     >>limiters        how an application takes units of a resource, or of a limit without a
  *                       server
  *     >>client          the resources of an application, their fallbacks, and wants that follow use
+ *     >>limits          permits: the limits of a configuration
  *     >>counters        permits: what they store for very many keys, and the kinds of limits
  *     >>leased          permits: units that a limit takes from a lease
  *     >>charges         permits: what the counters offer, and how they are charged
@@ -4490,6 +4491,35 @@ static void doorman__config_report_add(const doorman__config_report *report, siz
     report->add(report->context, index, object, text);
 }
 
+/* What the sections on leases do with permits. This table is the only declaration for a later
+ * section: the sections >>limits and >>permit_node have the functions. */
+typedef struct doorman__permits_table {
+    /* >>limits: the limits in a configuration */
+    void (*check_limits)(const doorman_template *template_, size_t index,
+                         const doorman__config_report *report);
+    void (*check_templates)(const doorman_config_options *options, bool valid,
+                            const doorman__config_report *report);
+    void (*warn_limits)(const doorman_template *template_, size_t index,
+                        const doorman__config_report *report);
+    bool (*copy_limits)(doorman_config *config, const doorman_config_options *options);
+    void (*free_limits)(doorman_config *config);
+    size_t (*first_leased)(const doorman_template *template_); /* or limit_count (P17) */
+
+    /* >>permit_node: the permits of a server */
+    doorman_status (*create)(doorman_server *server, const doorman_server_options *options,
+                             doorman_error *error);
+    void (*destroy)(doorman_server *server);
+    doorman_status (*configure)(doorman_server *server, const doorman_config *config);
+    void (*start)(doorman_server *server); /* the server becomes master; cannot fail */
+    void (*stop)(doorman_server *server);  /* the server is not master any more */
+    doorman_status (*answer)(doorman_server *server, const doorman_request *request,
+                             doorman_response *response, doorman__arena *arena,
+                             doorman_error *error);
+    doorman_time (*due)(const doorman_server *server);
+    void (*work)(doorman_server *server);
+} doorman__permits_table;
+static const doorman__permits_table doorman__permits;
+
 /* Checks that no earlier template has the same glob as the template with this index. */
 static void doorman__template_check_glob(const doorman_config_options *options, size_t index,
                                          const doorman__config_report *report) {
@@ -4508,622 +4538,6 @@ static void doorman__template_check_glob(const doorman_config_options *options, 
     }
 }
 
-/* ---- configuration: limits of permits */
-
-#define DOORMAN__KEYS_MAX 10000 /* globs of one list, and overrides of one limit */
-#define DOORMAN__COUNTERS_MAX 10000000
-#define DOORMAN__MAX_KEYS 1000000 /* the default */
-#define DOORMAN__MAX_LEASES 10000 /* the default of a leased limit, because a lease needs 3 KB */
-#define DOORMAN__QUEUE_MAX 1000000
-#define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
-
-/* Returns the first rule that the figures of a token bucket break. `most` is the longest time that
- * a number of units may be worth. */
-static const char *doorman__bucket_figures_wrong(const doorman_figures *all, size_t *next) {
-    const bool rate_valid = all->rate > 0 && all->rate <= DOORMAN_AMOUNT_MAX;
-    const bool size_valid = doorman__amount_valid(all->size);
-    const bool debt_valid = doorman__duration_valid(all->max_debt);
-    const double seconds = (double)all->max_debt / 1e9;
-    const doorman__rule rules[] = {
-        {!rate_valid, "rate: must be more than 0 and at most 1e15"},
-        {!size_valid, "size: " DOORMAN__AMOUNT_RULE},
-        {!debt_valid, "max_debt: " DOORMAN__DURATION_OR_ZERO_RULE},
-        {!doorman__duration_valid(all->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
-        {size_valid && debt_valid && !(all->size > 0) && !all->max_debt,
-         "size: must be more than 0 where max_debt is 0"},
-        {size_valid && rate_valid && all->size > all->rate * 1e8,
-         "size: must be worth at most 1e8 seconds of the rate"},
-        {rate_valid && debt_valid && size_valid &&
-             all->size + all->rate * seconds > DOORMAN_AMOUNT_MAX,
-         "max_debt: must be worth at most 1e15 units, together with size"},
-        {all->has_max_wait && all->max_wait > all->max_debt,
-         "max_wait: must be at most max_debt, because no debt is longer"},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
-}
-
-static const char *doorman__window_figures_wrong(doorman_limit_kind kind,
-                                                 const doorman_figures *all, size_t *next) {
-    const bool fixed = kind == DOORMAN_FIXED_WINDOW;
-    const bool calendar_valid = (unsigned)all->calendar < DOORMAN_CALENDAR_COUNT;
-    const bool window_valid = all->window > 0 && doorman__duration_valid(all->window);
-    const doorman__rule rules[] = {
-        {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
-        {!calendar_valid, "calendar: is not a unit of the calendar"},
-        {calendar_valid && all->calendar && !fixed,
-         DOORMAN__NAMES(
-             "calendar: only a FIXED_WINDOW follows it",
-             "window: only a FIXED_WINDOW follows the calendar; must be a number of seconds")},
-        {calendar_valid && all->calendar && fixed && all->window,
-         "window: must be 0 with a calendar"},
-        {calendar_valid && !all->calendar && !window_valid, "window: " DOORMAN__DURATION_RULE},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
-}
-
-static const char *doorman__tiers_figures_wrong(const doorman_figures *all, size_t *next) {
-    const bool bounded = all->tier_count <= DOORMAN_TIERS_MAX;
-    double sum = 0;
-    for (size_t i = 0; bounded && all->tiers && i < all->tier_count; i++) {
-        sum += all->tiers[i].limit;
-    }
-    const doorman__rule rules[] = {
-        {!bounded, "tiers: must be a list of at most 8"},
-        {all->tier_count && !all->tiers, "tiers: must not be NULL"},
-        {sum > DOORMAN_AMOUNT_MAX, "tiers: the sum of their limits must be at most 1e15"},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
-}
-
-static const char *doorman__tier_wrong(const doorman_tier *tier, size_t *next) {
-    const bool window_valid = tier->window > 0 && doorman__duration_valid(tier->window);
-    const doorman__rule rules[] = {
-        {!doorman__amount_valid(tier->limit), "limit: " DOORMAN__AMOUNT_RULE},
-        {!window_valid, "window: " DOORMAN__DURATION_RULE},
-        {!doorman__duration_valid(tier->active), "active: " DOORMAN__DURATION_OR_ZERO_RULE},
-        {!doorman__duration_valid(tier->cooldown), "cooldown: " DOORMAN__DURATION_OR_ZERO_RULE},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
-}
-
-static const char *doorman__concurrency_figures_wrong(const doorman_figures *all, size_t *next) {
-    const bool life_valid = all->time_to_live > 0 && doorman__duration_valid(all->time_to_live);
-    const doorman__rule rules[] = {
-        {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
-        {!life_valid, "time_to_live: " DOORMAN__DURATION_RULE},
-        {all->queue > DOORMAN__QUEUE_MAX, "queue: must be from 0 to 1,000,000"},
-        {!doorman__duration_valid(all->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
-}
-
-/* Goes through the figures that the kind does not use. */
-static const char *doorman__figures_unused(doorman_limit_kind kind, const doorman_figures *all,
-                                           size_t *next) {
-    const bool bucket = kind == DOORMAN_TOKEN_BUCKET, tiers = kind == DOORMAN_TIERS;
-    const bool window = kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW;
-    const bool holds = kind == DOORMAN_CONCURRENCY;
-    const doorman__rule rules[] = {
-        {!bucket && !doorman__equal(all->rate, 0), "rate: only a TOKEN_BUCKET has one"},
-        {!bucket && (all->has_size || !doorman__equal(all->size, 0)),
-         "size: only a TOKEN_BUCKET has one"},
-        {!bucket && (all->has_max_debt || all->max_debt), "max_debt: only a TOKEN_BUCKET has one"},
-        {!bucket && !holds && (all->has_max_wait || all->max_wait),
-         "max_wait: only a TOKEN_BUCKET and CONCURRENCY have one"},
-        {!holds && all->time_to_live, "time_to_live: only CONCURRENCY has one"},
-        {!holds && (all->has_queue || all->queue), "queue: only CONCURRENCY has one"},
-        {!window && !holds && (all->has_limit || !doorman__equal(all->limit, 0)),
-         "limit: only a FIXED_WINDOW, a SLIDING_WINDOW and CONCURRENCY have one"},
-        {!window && (all->window || all->calendar),
-         "window: only a FIXED_WINDOW and a SLIDING_WINDOW have one"},
-        {!tiers && (all->has_tiers || all->tier_count), "tiers: only TIERS has them"},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
-}
-
-/* Goes through the fields of an override that have a value, but whose has_ field is false. */
-static const char *doorman__override_hides(const doorman_figures *given, size_t *next) {
-    const doorman__rule rules[] = {
-        {!given->has_size && !doorman__equal(given->size, 0), "size: needs has_size"},
-        {!given->has_max_debt && given->max_debt, "max_debt: needs has_max_debt"},
-        {!given->has_max_wait && given->max_wait, "max_wait: needs has_max_wait"},
-        {!given->has_limit && !doorman__equal(given->limit, 0), "limit: needs has_limit"},
-        {!given->has_queue && given->queue, "queue: needs has_queue"},
-        {!given->has_tiers && given->tier_count, "tiers: needs has_tiers"},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
-}
-
-/* Returns the figures of a limit with the defaults filled in. */
-static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
-                                                const doorman_figures *given) {
-    doorman_figures all = *given;
-    if (kind == DOORMAN_TOKEN_BUCKET) {
-        if (!all.has_max_wait) all.max_wait = all.max_debt;
-        all.has_size = all.has_max_debt = all.has_max_wait = true;
-    }
-    const bool holds = kind == DOORMAN_CONCURRENCY;
-    if (holds && !all.time_to_live) all.time_to_live = DOORMAN__TIME_TO_LIVE;
-    if (holds) all.has_max_wait = true;
-    all.has_queue = holds;
-    all.has_limit = holds || kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW;
-    all.has_tiers = kind == DOORMAN_TIERS;
-    return all;
-}
-
-/* Returns the figures for the keys of an override. If the override changes max_debt, and no
- * max_wait is given, max_wait is the new max_debt. */
-static doorman_figures doorman__override_resolve(const doorman_permit_limit *limit,
-                                                 const doorman_figures *given) {
-    doorman_figures all = limit->figures;
-    if (given->rate > 0 || given->rate < 0) all.rate = given->rate;
-    if (given->has_size) all.size = given->size;
-    if (given->has_max_debt) all.max_debt = given->max_debt;
-    if (given->has_max_wait) all.max_wait = given->max_wait;
-    if (given->has_max_wait) all.has_max_wait = true;
-    if (given->has_limit) all.limit = given->limit;
-    if (given->time_to_live) all.time_to_live = given->time_to_live;
-    if (given->has_queue) all.queue = given->queue;
-    if (given->window || given->calendar) {
-        all.window = given->window;
-        all.calendar = given->calendar;
-    }
-    if (given->has_tiers) {
-        all.tiers = given->tiers;
-        all.tier_count = given->tier_count;
-    }
-    const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
-    if (bucket && !given->has_max_wait && all.max_wait > all.max_debt) all.max_wait = all.max_debt;
-    return doorman__figures_resolve(limit->kind, &all);
-}
-
-/* Returns whether permits may have limits of this kind. */
-static bool doorman__permit_kind_valid(doorman_limit_kind kind) {
-    return kind == DOORMAN_TOKEN_BUCKET || kind == DOORMAN_FIXED_WINDOW ||
-           kind == DOORMAN_SLIDING_WINDOW || kind == DOORMAN_CONCURRENCY || kind == DOORMAN_TIERS;
-}
-
-/* Goes through the rules that the ban of a limit breaks. */
-static const char *doorman__ban_wrong(const doorman_ban *ban, size_t *next) {
-    const bool none = !ban->refusals && !ban->window && !ban->duration;
-    const bool window_valid = ban->window > 0 && doorman__duration_valid(ban->window);
-    const bool duration_valid = ban->duration > 0 && doorman__duration_valid(ban->duration);
-    const doorman__rule rules[] = {
-        {!none && !(ban->refusals >= 1 && ban->refusals <= 1000000000),
-         "refusals: must be an integer from 1 to 1e9"},
-        {!none && !window_valid, "window: " DOORMAN__DURATION_RULE},
-        {!none && !duration_valid, "duration: " DOORMAN__DURATION_RULE},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
-}
-
-/* Goes through the rules that a limit breaks. Does not check its lists and figures. */
-static const char *doorman__permit_limit_wrong(const doorman_permit_limit *limit, size_t *next) {
-    const bool counts_units =
-        limit->kind == DOORMAN_TOKEN_BUCKET || limit->kind == DOORMAN_FIXED_WINDOW;
-    const bool holds = limit->kind == DOORMAN_CONCURRENCY;
-    const doorman__rule rules[] = {
-        {!doorman__id_valid(limit->name), "name: " DOORMAN__ID_RULE},
-        {(unsigned)limit->per > DOORMAN_PER_TEMPLATE, "per: must be key, resource or template"},
-        {!doorman__permit_kind_valid(limit->kind),
-         "kind: must be TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, CONCURRENCY or TIERS"},
-        {!(limit->warn_at >= 0 && limit->warn_at <= 1), "warn_at: must be from 0 to 1"},
-        {limit->ban.refusals && limit->per != DOORMAN_PER_KEY, "ban: needs a limit per key"},
-        {limit->ban.refusals && holds, "ban: CONCURRENCY has none"},
-        {!limit->has_max_cost && !doorman__equal(limit->max_cost, 0),
-         "max_cost: needs has_max_cost"},
-        {limit->has_max_cost && !doorman__amount_valid(limit->max_cost),
-         "max_cost: " DOORMAN__AMOUNT_RULE},
-        {limit->max_keys > DOORMAN__COUNTERS_MAX, "max_keys: must be from 1 to 10,000,000"},
-        {limit->key_count > DOORMAN__KEYS_MAX, "keys: must be a list of at most 10,000"},
-        {limit->key_count && !limit->keys, "keys: must not be NULL"},
-        {limit->override_count > DOORMAN__KEYS_MAX, "overrides: must be a list of at most 10,000"},
-        {limit->override_count && !limit->overrides, "overrides: must not be NULL"},
-        {limit->override_count && limit->per != DOORMAN_PER_KEY,
-         "overrides: needs a limit per key, because other limits share a counter between keys"},
-        {limit->refunds && !counts_units,
-         "refunds: only a TOKEN_BUCKET and a FIXED_WINDOW can take units back"},
-        {limit->empty_at_start && limit->kind == DOORMAN_TIERS,
-         DOORMAN__NAMES("empty_at_start: must be false for TIERS",
-                        "on_restart: must be full for TIERS")},
-        {limit->empty_at_start && holds,
-         DOORMAN__NAMES("empty_at_start: must be false for CONCURRENCY",
-                        "on_restart: must be learn or full for CONCURRENCY")},
-        {limit->full_at_start && limit->empty_at_start,
-         DOORMAN__NAMES("full_at_start: must be false with empty_at_start",
-                        "on_restart: must be full or empty")},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
-}
-
-/* Goes through the rules that the fields for leases break (P17). Does not check which resource the
- * lease is of. */
-static const char *doorman__lease_fields_wrong(const doorman_permit_limit *limit, size_t *next) {
-    const doorman_figures *all = &limit->figures;
-    const bool leased = limit->leased, bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
-    const bool holds = limit->kind == DOORMAN_CONCURRENCY;
-    const doorman__rule rules[] = {
-        {!leased && limit->lease_of, "lease_of: only a leased limit has one"},
-        {!leased && (limit->has_priority || limit->priority),
-         "priority: only a leased limit has one"},
-        {!leased && limit->subclients, "subclients: only a leased limit has them"},
-        {leased && !bucket && !holds, "kind: only a TOKEN_BUCKET or CONCURRENCY can be leased"},
-        {leased && holds && (all->has_limit || !doorman__equal(all->limit, 0)),
-         "figures.limit: must be 0 if it is leased"},
-        {leased && limit->full_at_start,
-         DOORMAN__NAMES("full_at_start: a leased limit begins without a lease",
-                        "on_restart: a leased limit begins without a lease")},
-        {leased && limit->per != DOORMAN_PER_RESOURCE, "per: must be resource for a leased limit"},
-        {leased && bucket && !doorman__equal(all->rate, 0),
-         "figures.rate: must be 0 if it is leased"},
-        {leased && bucket && (all->has_size || all->size > 0 || all->size < 0),
-         "figures.size: a leased rate has none, because it saves what a lease saves"},
-        {leased && bucket && (all->has_max_debt || all->max_debt),
-         "figures.max_debt: a leased rate has no debt"},
-        {leased && bucket && (all->has_max_wait || all->max_wait),
-         "figures.max_wait: a leased rate has no debt, so no caller waits"},
-        {leased && bucket && limit->warn_at > 0, "warn_at: a leased rate has none"},
-        {leased && limit->refunds, "refunds: a lease takes no units back"},
-        {leased && limit->empty_at_start,
-         DOORMAN__NAMES("empty_at_start: a leased limit begins without a lease",
-                        "on_restart: a leased limit begins without a lease")},
-        {leased && limit->lease_of && !doorman__id_valid(limit->lease_of),
-         "lease_of: " DOORMAN__ID_RULE},
-        {leased && !limit->has_priority && limit->priority, "priority: needs has_priority"},
-        {leased && (limit->priority < 0 || limit->priority > DOORMAN_PRIORITY_MAX),
-         "priority: must be an integer from 0 to 15"},
-        {leased && limit->subclients > DOORMAN_SUBCLIENTS_MAX,
-         "subclients: must be an integer from 1 to 1e9"},
-    };
-    return DOORMAN__RULE_NEXT(rules, next);
-}
-
-/* Where a part of a configuration is checked. `object` is the path of the part below the template,
- * with the names of C, for example "limits[2].overrides[0].figures.". */
-typedef struct doorman__check {
-    const doorman__config_report *report;
-    size_t index; /* of the template */
-    size_t count; /* how many problems were reported */
-    char object[112];
-} doorman__check;
-
-static void doorman__check_add(doorman__check *check, const char *text) {
-    check->count++;
-    doorman__config_report_add(check->report, check->index, check->object, text);
-}
-
-/* Returns a check of the item of a list below this part. The caller adds its count to `check`. */
-static doorman__check doorman__check_item(const doorman__check *check, const char *list,
-                                          size_t item, const char *end) {
-    doorman__check below = {.report = check->report, .index = check->index};
-    snprintf(below.object, sizeof below.object, "%.60s%s[%zu]%s", check->object, list, item, end);
-    return below;
-}
-
-/* Returns a check of a struct below this part. The caller adds its count to `check`. */
-static doorman__check doorman__check_part(const doorman__check *check, const char *part) {
-    doorman__check below = {.report = check->report, .index = check->index};
-    snprintf(below.object, sizeof below.object, "%.60s%.20s.", check->object, part);
-    return below;
-}
-
-/* Checks a list of globs of keys. */
-static void doorman__keys_check(doorman__check *check, const char *const *keys, size_t count) {
-    for (size_t i = 0; keys && i < count && i < DOORMAN__KEYS_MAX; i++) {
-        const char *glob = keys[i];
-        bool valid = glob && doorman__id_valid(glob + (glob[0] == '!'));
-        if (valid) continue;
-        char text[128];
-        snprintf(text, sizeof text, "keys[%zu]: " DOORMAN__ID_RULE, i);
-        doorman__check_add(check, text);
-    }
-}
-
-/* Checks resolved figures. `check` is that of what has the figures. */
-static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
-                                   const doorman_figures *all) {
-    const char *text = NULL;
-    doorman__check part = doorman__check_part(check, "figures");
-    for (size_t next = 0;;) {
-        if (kind == DOORMAN_TOKEN_BUCKET) {
-            text = doorman__bucket_figures_wrong(all, &next);
-        } else if (kind == DOORMAN_TIERS) {
-            text = doorman__tiers_figures_wrong(all, &next);
-        } else if (kind == DOORMAN_CONCURRENCY) {
-            text = doorman__concurrency_figures_wrong(all, &next);
-        } else {
-            text = doorman__window_figures_wrong(kind, all, &next);
-        }
-        if (!text) break;
-        doorman__check_add(&part, text);
-    }
-    bool bounded = kind == DOORMAN_TIERS && all->tiers && all->tier_count <= DOORMAN_TIERS_MAX;
-    for (size_t i = 0; bounded && i < all->tier_count; i++) {
-        doorman__check tier = doorman__check_item(&part, "tiers", i, ".");
-        for (size_t next = 0; (text = doorman__tier_wrong(&all->tiers[i], &next)) != NULL;) {
-            doorman__check_add(&tier, text);
-        }
-        check->count += tier.count;
-    }
-    check->count += part.count;
-}
-
-/* Checks the overrides of a limit whose own fields are valid. The first 100 errors are enough. */
-static void doorman__overrides_check(doorman__check *check, const doorman_permit_limit *limit) {
-    const char *text = NULL;
-    for (size_t i = 0; i < limit->override_count && check->count < 100; i++) {
-        const doorman_override *override_ = &limit->overrides[i];
-        doorman__check item = doorman__check_item(check, "overrides", i, ".");
-        bool bounded = override_->key_count >= 1 && override_->key_count <= DOORMAN__KEYS_MAX;
-        if (!bounded || !override_->keys) {
-            doorman__check_add(&item, "keys: must be a list of 1 to 10,000 globs");
-        }
-        doorman__keys_check(&item, override_->keys, override_->key_count);
-        const doorman_figures *given = &override_->figures;
-        doorman__check part = doorman__check_part(&item, "figures");
-        for (size_t next = 0;
-             (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
-            doorman__check_add(&part, text);
-        }
-        for (size_t next = 0; (text = doorman__override_hides(given, &next)) != NULL;) {
-            doorman__check_add(&part, text);
-        }
-        item.count += part.count;
-        const doorman_figures all = doorman__override_resolve(limit, given);
-        if (item.count == 0) doorman__figures_check(&item, limit->kind, &all);
-        check->count += item.count;
-    }
-}
-
-/* Checks one limit. Other limits of the template do not matter. */
-static void doorman__permit_limit_check(doorman__check *check, const doorman_permit_limit *limit) {
-    const char *text = NULL;
-    for (size_t next = 0; (text = doorman__permit_limit_wrong(limit, &next)) != NULL;) {
-        doorman__check_add(check, text);
-    }
-    for (size_t next = 0; (text = doorman__lease_fields_wrong(limit, &next)) != NULL;) {
-        doorman__check_add(check, text);
-    }
-    doorman__keys_check(check, limit->keys, limit->key_count);
-    doorman__check ban = doorman__check_part(check, "ban");
-    for (size_t next = 0; (text = doorman__ban_wrong(&limit->ban, &next)) != NULL;) {
-        doorman__check_add(&ban, text);
-    }
-    check->count += ban.count;
-    if (!doorman__permit_kind_valid(limit->kind)) return;
-    const doorman_figures *given = &limit->figures;
-    doorman__check part = doorman__check_part(check, "figures");
-    for (size_t next = 0; (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
-        doorman__check_add(&part, text);
-    }
-    if (limit->kind == DOORMAN_TOKEN_BUCKET && !given->has_max_wait && given->max_wait) {
-        doorman__check_add(&part, "max_wait: needs has_max_wait");
-    }
-    check->count += part.count;
-    const doorman_figures all = doorman__figures_resolve(limit->kind, given);
-    bool leased_rate = limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
-    if (!leased_rate) doorman__figures_check(check, limit->kind, &all);
-    if (check->count == 0) doorman__overrides_check(check, limit);
-}
-
-/* Reports that an earlier limit of the template has the same name. */
-static void doorman__limit_name_check(doorman__check *check, const doorman_template *template_,
-                                      size_t place) {
-    const char *name = template_->limits[place].name;
-    for (size_t i = 0; name && i < place; i++) {
-        const char *earlier = template_->limits[i].name;
-        if (!earlier || strcmp(earlier, name) != 0) continue;
-        char text[64];
-        snprintf(text, sizeof text, "name: equals that of limits[%zu]", i);
-        doorman__check_add(check, text);
-        return;
-    }
-}
-
-/* Reports all errors of the limits of one template. */
-static void doorman__limits_check(const doorman_template *template_, size_t index,
-                                  const doorman__config_report *report) {
-    const size_t count = template_->limit_count;
-    const doorman__rule rules[] = {
-        {template_->without_capacity && !template_->has_limits,
-         "limits: a template needs capacity or limits"},
-        {template_->without_capacity && !doorman__equal(template_->capacity, 0),
-         "capacity: must be 0 with without_capacity"},
-        {!template_->has_limits && (count || template_->limits), "limits: needs has_limits"},
-        {count > DOORMAN_LIMITS_MAX, "limits: must be a list of at most 16"},
-        {count && !template_->limits, "limits: must not be NULL"},
-    };
-    const char *text = NULL;
-    for (size_t next = 0; (text = DOORMAN__RULE_NEXT(rules, &next)) != NULL;) {
-        doorman__config_report_add(report, index, "", text);
-    }
-    doorman__check all = {.report = report, .index = index};
-    for (size_t i = 0; template_->limits && i < count && count <= DOORMAN_LIMITS_MAX; i++) {
-        doorman__check check = doorman__check_item(&all, "limits", i, ".");
-        doorman__permit_limit_check(&check, &template_->limits[i]);
-        doorman__limit_name_check(&check, template_, i);
-    }
-}
-
-/* Returns the index of the template that a resource takes (G1), or template_count. */
-static size_t doorman__options_find(const doorman_config_options *options,
-                                    const char *resource_id) {
-    size_t found = options->template_count;
-    for (size_t i = options->template_count; i-- > 0;) {
-        const char *glob = options->templates[i].identifier_glob;
-        if (doorman__glob_match(glob, resource_id)) found = i;
-    }
-    for (size_t i = 0; i < options->template_count; i++) {
-        if (strcmp(options->templates[i].identifier_glob, resource_id) == 0) return i;
-    }
-    return found;
-}
-
-/* Returns the first rule that two limits with one lease break: they are one holder, so they must
- * agree. */
-static const char *doorman__lease_conflict(const doorman_permit_limit *a,
-                                           const doorman_permit_limit *b) {
-    const int priorities[] = {a->has_priority ? a->priority : 1, b->has_priority ? b->priority : 1};
-    if (a->kind != b->kind) return "kind: another limit leases the same resource as another kind";
-    if (priorities[0] != priorities[1]) {
-        return "priority: another limit leases the same resource with another priority";
-    }
-    bool same = (a->subclients ? a->subclients : 1) == (b->subclients ? b->subclients : 1);
-    return same ? NULL : "subclients: another limit leases the same resource with others";
-}
-
-/* Returns the first rule that a leased limit and an earlier leased limit break together. The
- * function finds all pairs that can have one lease: two limits that name the same resource, two
- * limits of one template that name none, and a limit that names a resource of the template of the
- * other.
- *   own, other   the indices of their templates */
-static const char *doorman__lease_pair_wrong(const doorman_config_options *options, size_t own,
-                                             const doorman_permit_limit *limit, size_t other,
-                                             const doorman_permit_limit *earlier) {
-    const char *a = limit->lease_of, *b = earlier->lease_of;
-    bool same = a && b && strcmp(a, b) == 0;
-    if (!a && !b) same = own == other;
-    if (a && !b) same = doorman__options_find(options, a) == other;
-    if (!a && b) same = doorman__options_find(options, b) == own;
-    if (!same) return NULL;
-    if (own != other && limit->kind == DOORMAN_CONCURRENCY && earlier->kind == limit->kind) {
-        return "lease_of: another limit has the same lease; only rates can share one";
-    }
-    if (own != other) return doorman__lease_conflict(limit, earlier);
-    return "lease_of: an earlier limit of this template has the same lease";
-}
-
-/* Goes through the earlier leased limits. Returns the first rule that a leased limit breaks with
- * one of them, or NULL. */
-static const char *doorman__lease_pairs_wrong(const doorman_config_options *options, size_t own,
-                                              size_t index) {
-    const doorman_permit_limit *limit = &options->templates[own].limits[index];
-    for (size_t i = 0; i <= own; i++) {
-        const doorman_template *template_ = &options->templates[i];
-        size_t count = i < own ? template_->limit_count : index;
-        for (size_t j = 0; j < count; j++) {
-            if (!template_->limits[j].leased) continue;
-            const char *text =
-                doorman__lease_pair_wrong(options, own, limit, i, &template_->limits[j]);
-            if (text) return text;
-        }
-    }
-    return NULL;
-}
-
-/* Reports a lease of a resource that has no capacity. If no template has a capacity, the
- * configuration is for a node with a parent, which gets its leases from the parent. A capacity
- * comes from no limit, so leases cannot form a cycle. */
-static void doorman__lease_check(doorman__check *check, const doorman_config_options *options,
-                                 size_t index) {
-    const doorman_template *own = &options->templates[check->index];
-    const doorman_permit_limit *limit = &own->limits[index];
-    size_t found = check->index, first = 0;
-    while (first < options->template_count && options->templates[first].without_capacity) first++;
-    if (limit->lease_of) found = doorman__options_find(options, limit->lease_of);
-    bool has_capacity = first < options->template_count;
-    if (has_capacity && found == options->template_count) {
-        doorman__check_add(check, "lease_of: no template matches this resource");
-    } else if (has_capacity && options->templates[found].without_capacity) {
-        doorman__check_add(
-            check, limit->lease_of ? "lease_of: the template of this resource has no capacity"
-                                   : "lease_of: is needed, because the template has no capacity");
-    }
-    bool many = own->identifier_glob[strcspn(own->identifier_glob, "*?[\\")] != 0;
-    if (limit->kind == DOORMAN_CONCURRENCY && limit->lease_of && many) {
-        doorman__check_add(check, "lease_of: needs a template for one resource, because its units "
-                                  "cannot be shared by several");
-    }
-    const char *text = doorman__lease_pairs_wrong(options, check->index, index);
-    if (text) doorman__check_add(check, text);
-}
-
-/* Reports the errors of the leased limits of all templates (P17). Precondition: all templates are
- * valid. */
-static void doorman__leases_of_check(const doorman_config_options *options,
-                                     const doorman__config_report *report) {
-    for (size_t i = 0; i < options->template_count; i++) {
-        const doorman__check all = {.report = report, .index = i};
-        for (size_t j = 0; j < options->templates[i].limit_count; j++) {
-            doorman__check check = doorman__check_item(&all, "limits", j, ".");
-            if (options->templates[i].limits[j].leased) doorman__lease_check(&check, options, j);
-        }
-    }
-}
-
-/* Reports the globs of resources in shadow that are not valid. */
-static void doorman__shadow_check(const doorman_config_options *options,
-                                  const doorman__config_report *report) {
-    const char *rule = NULL;
-    if (options->shadow_count && !options->shadow) rule = "shadow: must not be NULL";
-    if (options->shadow_count > DOORMAN__KEYS_MAX)
-        rule = "shadow: must be a list of at most 10,000";
-    if (rule) doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "", rule);
-    for (size_t i = 0; !rule && i < options->shadow_count; i++) {
-        if (doorman__id_valid(options->shadow[i])) continue;
-        char text[128];
-        snprintf(text, sizeof text, "shadow[%zu]: " DOORMAN__ID_RULE, i);
-        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "", text);
-    }
-}
-
-/* Returns the largest amount that figures could ever grant. */
-static double doorman__figures_most(doorman_limit_kind kind, const doorman_figures *all) {
-    if (kind == DOORMAN_TOKEN_BUCKET) return all->size + all->rate * ((double)all->max_debt / 1e9);
-    if (kind != DOORMAN_TIERS) return all->limit;
-    double sum = 0;
-    for (size_t i = 0; i < all->tier_count; i++) {
-        if (all->tiers[i].active > 0) sum += all->tiers[i].limit;
-    }
-    return sum;
-}
-
-/* Warns of tiers that cannot do what they say. */
-static void doorman__tiers_warn(const doorman__check *check, const doorman_figures *figures) {
-    for (size_t i = 0; i < figures->tier_count; i++) {
-        const doorman_tier *tier = &figures->tiers[i];
-        doorman__check item = doorman__check_item(check, "figures.tiers", i, ".");
-        if (!tier->active) {
-            doorman__check_add(&item, "active: is 0, so the tier is never entered");
-        } else if (i + 1 == figures->tier_count && !(tier->limit > 0)) {
-            doorman__check_add(&item, "limit: is 0, so the last tier is never entered");
-        } else if (tier->window > tier->active) {
-            doorman__check_add(&item, "window: is longer than active, so the tier ends first");
-        } else if (tier->active % tier->window != 0) {
-            doorman__check_add(&item, "window: does not divide active, so the last window is cut");
-        }
-    }
-}
-
-/* Returns whether figures of a limit per key are above those of a limit that all keys share.
- * Windows are only compared with windows of the same kind and length. */
-static bool doorman__figures_above(const doorman_figures *all, doorman_limit_kind kind,
-                                   const doorman_permit_limit *shared) {
-    const doorman_figures *most = &shared->figures;
-    if (kind != shared->kind || kind == DOORMAN_TIERS) return false;
-    if (kind == DOORMAN_TOKEN_BUCKET) return all->rate > most->rate;
-    bool same_window = all->window == most->window && all->calendar == most->calendar;
-    return same_window && all->limit > most->limit;
-}
-
-/* Warns of the figures of a limit per key that are above those of a limit that all keys share. The
- * shared limit refuses first, so such figures act rarely or never. */
-static void doorman__shared_warn(doorman__check *check, const doorman_template *template_,
-                                 const doorman_permit_limit *limit, const doorman_figures *all) {
-    for (size_t i = 0; limit->per == DOORMAN_PER_KEY && i < template_->limit_count; i++) {
-        const doorman_permit_limit *shared = &template_->limits[i];
-        if (shared->per == DOORMAN_PER_KEY || shared->key_count || shared->shadow) continue;
-        if (shared->leased) continue;
-        if (!doorman__figures_above(all, limit->kind, shared)) continue;
-        char text[96];
-        snprintf(text, sizeof text,
-                 "figures.%s: is above that of limits[%zu], which all keys share",
-                 limit->kind == DOORMAN_TOKEN_BUCKET ? "rate" : "limit", i);
-        doorman__check_add(check, text);
-        return;
-    }
-}
-
 /* Returns whether a glob has a `[` without a `]`. Precondition: the glob is valid UTF-8. */
 static bool doorman__glob_is_open(const char *glob) {
     while (*glob) {
@@ -5138,144 +4552,9 @@ static bool doorman__glob_is_open(const char *glob) {
 #define DOORMAN__GLOB_OPEN                                                                         \
     "a [ has no ], so it is an ordinary character; write \\[ if this is intended"
 
-/* Warns of the globs of a list of keys that have a `[` without a `]`. */
-static void doorman__keys_warn(doorman__check *check, const char *const *keys, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        if (!doorman__glob_is_open(keys[i])) continue;
-        char text[128];
-        snprintf(text, sizeof text, "keys[%zu]: " DOORMAN__GLOB_OPEN, i);
-        doorman__check_add(check, text);
-    }
-}
-
-/* Returns the largest cost that a permit can ever have at a counter with these figures. */
-static double doorman__limit_most(const doorman_permit_limit *limit, const doorman_figures *all) {
-    double most = doorman__figures_most(limit->kind, all);
-    return limit->has_max_cost ? doorman__min(most, limit->max_cost) : most;
-}
-
-/* Returns the field that decides what doorman__limit_most returns. */
-static const char *doorman__limit_most_field(const doorman_permit_limit *limit,
-                                             const doorman_figures *all) {
-    const double most = doorman__figures_most(limit->kind, all);
-    if (limit->has_max_cost && limit->max_cost < most) return "max_cost";
-    if (limit->kind == DOORMAN_TOKEN_BUCKET) return "figures.size";
-    return limit->kind == DOORMAN_TIERS ? "figures.tiers" : "figures.limit";
-}
-
-/* Warns of figures that refuse each permit of cost 1, which is the default cost, for ever. A limit
- * in shadow refuses nothing. A limit of 0 for some keys is the way to refuse these keys, so for
- * some keys only a limit between 0 and 1 causes a warning.
- *   some_keys   true: the figures concern only some keys */
-static void doorman__most_warn(doorman__check *check, const doorman_permit_limit *limit,
-                               const doorman_figures *all, bool some_keys) {
-    const double most = doorman__limit_most(limit, all);
-    char text[128];
-    if (limit->shadow || limit->leased || most >= 1 || (some_keys && !(most > 0))) return;
-    snprintf(text, sizeof text, "%s: %s", doorman__limit_most_field(limit, all),
-             most > 0 ? "grants less than 1, so a permit of cost 1 is always refused"
-                      : "grants nothing, so every permit that costs something is refused");
-    doorman__check_add(check, text);
-}
-
-/* Warns of a queue in which no permit may wait, and of a wait without a queue. */
-static void doorman__queue_warn(const doorman__check *check, const doorman_permit_limit *limit) {
-    if (limit->kind != DOORMAN_CONCURRENCY) return;
-    doorman__check item = *check;
-    if (limit->figures.queue && !limit->figures.max_wait) {
-        doorman__check_add(&item, "figures.queue: has no effect while max_wait is 0");
-    } else if (limit->figures.max_wait && !limit->figures.queue) {
-        doorman__check_add(&item, "figures.max_wait: has no effect while queue is 0");
-    }
-}
-
 #define DOORMAN__LONG (3600 * DOORMAN_SECOND) /* longer leases and windows cause warnings (G9) */
 
-/* Returns how long a bucket needs to gain some units; 0: it is leased, so nobody knows. */
-static doorman_time doorman__rate_time(const doorman_figures *all, double units) {
-    if (!(all->rate > 0)) return 0;
-    return (doorman_time)doorman__min(units / all->rate * 1e9, (double)DOORMAN_DURATION_MAX);
-}
-
-/* Returns how long it can take until a counter that has used everything is fresh again. */
-static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorman_figures *all) {
-    static const int hours[DOORMAN_CALENDAR_COUNT] = {
-        [DOORMAN_HOUR] = 1, [DOORMAN_DAY] = 24, [DOORMAN_WEEK] = 168, [DOORMAN_MONTH] = 31 * 24};
-    doorman_time longest = 0;
-    if (kind == DOORMAN_CONCURRENCY) return 0;
-    if (kind == DOORMAN_TOKEN_BUCKET) {
-        return doorman__rate_time(all, all->size) + all->max_debt;
-    }
-    for (size_t i = 0; kind == DOORMAN_TIERS && i < all->tier_count; i++) {
-        const doorman_tier *tier = &all->tiers[i];
-        if (!tier->active) continue;
-        longest = doorman__later(longest, tier->window);
-        longest = doorman__later(longest, tier->active + tier->cooldown);
-    }
-    if (kind == DOORMAN_TIERS) return longest;
-    return all->calendar ? hours[all->calendar] * DOORMAN__LONG : all->window;
-}
-
-/* Returns for how long a limit refuses everything that begins empty. */
-static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_figures *all) {
-    if (kind == DOORMAN_TOKEN_BUCKET) return doorman__rate_time(all, 1);
-    return doorman__figures_period(kind, all);
-}
-
-/* Returns whether a restart changes much of what a limit grants: a long window that is empty then
- * refuses everything (P16), and a quota of an hour or more is granted once more. A limit with
- * full_at_start says that this is intended. */
-static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
-    const doorman_time period = doorman__figures_period(limit->kind, all);
-    if (limit->shadow || limit->full_at_start) return false;
-    if (limit->empty_at_start) return doorman__empty_time(limit->kind, all) > DOORMAN__LONG;
-    return period >= DOORMAN__LONG && doorman__limit_most(limit, all) > 0;
-}
-
-/* Warns of holds that last so long that the limit learns for a long time after a restart (P16). */
-static void doorman__life_warn(const doorman__check *check, const doorman_permit_limit *limit) {
-    const double life = (double)limit->figures.time_to_live / 1e9;
-    doorman__check item = *check;
-    bool learns = limit->kind == DOORMAN_CONCURRENCY && !limit->full_at_start && !limit->leased;
-    if (!learns || limit->shadow || limit->figures.time_to_live <= DOORMAN__LONG) return;
-    char text[192];
-    snprintf(text, sizeof text,
-             "figures.time_to_live: %.10g s is long: after each restart the limit learns, and "
-             "grants nothing, for %.10g s",
-             life, life * (1 + DOORMAN__DRIFT));
-    doorman__check_add(&item, text);
-}
-
-#define DOORMAN__QUOTA_TEXT                                                                        \
-    "a quota of %.10g s is kept only in memory, so it begins again after each restart and each "   \
-    "change of master. A shorter window beside it bounds how much more is granted. "
-
-/* Warns of what a restart does to a limit. */
-static void doorman__restart_warn(doorman__check *check, const doorman_permit_limit *limit,
-                                  const doorman_figures *all) {
-    static const char *const fields[] = {[DOORMAN_TOKEN_BUCKET] = "rate",
-                                         [DOORMAN_FIXED_WINDOW] = "window",
-                                         [DOORMAN_SLIDING_WINDOW] = "window",
-                                         [DOORMAN_TIERS] = "tiers"};
-    if (!doorman__restart_harms(limit, all)) return;
-    double period = (double)doorman__figures_period(limit->kind, all) / 1e9;
-    if (limit->empty_at_start) period = (double)doorman__empty_time(limit->kind, all) / 1e9;
-    char text[512]; /* the text for both kinds of caller */
-    if (limit->empty_at_start) {
-        snprintf(text, sizeof text,
-                 DOORMAN__NAMES(
-                     "empty_at_start: refuses every permit for up to %.10g s after each restart",
-                     "on_restart: empty refuses every permit for up to %.10g s after each restart"),
-                 period, period);
-    } else {
-        snprintf(text, sizeof text,
-                 DOORMAN__NAMES("%s: " DOORMAN__QUOTA_TEXT "Set full_at_start if this is intended",
-                                "%s: " DOORMAN__QUOTA_TEXT
-                                "Write on_restart: full if this is intended"),
-                 fields[limit->kind], period, fields[limit->kind], period);
-    }
-    doorman__check_add(check, text);
-}
+#define DOORMAN__COVERS_MAX 1000 /* templates, and keys of a limit, compared with earlier ones */
 
 /* Returns whether a glob matches all that another one matches. May return false for globs with
  * brackets and escapes. If `wide` has only literal characters and `*`, its literal characters can
@@ -5284,66 +4563,6 @@ static bool doorman__glob_covers(const char *wide, const char *narrow) {
     if (strcmp(wide, narrow) == 0) return true;
     return !wide[strcspn(wide, "?[\\")] && !narrow[strcspn(narrow, "[\\")] &&
            doorman__glob_match(wide, narrow);
-}
-
-#define DOORMAN__COVERS_MAX 1000 /* keys of one limit that are compared with earlier keys */
-
-static bool doorman__keys_exclude(const doorman_override *override_) {
-    for (size_t i = 0; i < override_->key_count; i++) {
-        if (override_->keys[i][0] == '!') return true;
-    }
-    return false;
-}
-
-/* Returns whether a key of an override is never used, because `earlier` has it, and sets *place to
- * the key that hides it. The first override that has a key counts. Within one override, only the
- * same key twice is a mistake.
- *   own     the override; may be `earlier`
- *   index   of the key */
-static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
-                                   const doorman_override *earlier, size_t *place) {
-    const char *key = own->keys[index];
-    const size_t count = own == earlier ? index : earlier->key_count;
-    if (own != earlier && (key[0] == '!' || doorman__keys_exclude(earlier))) return false;
-    for (*place = 0; *place < count; ++*place) {
-        const char *other = earlier->keys[*place];
-        if (own == earlier ? !strcmp(other, key) : doorman__glob_covers(other, key)) return true;
-    }
-    return false;
-}
-
-/* Warns of the keys of an override that are never used.
- *   compared   in/out: how many keys of this limit were compared; later keys are not checked */
-static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permit_limit *limit,
-                                      size_t index, size_t *compared) {
-    const doorman_override *own = &limit->overrides[index];
-    for (size_t i = 0; i < own->key_count && *compared < DOORMAN__COVERS_MAX; i++, ++*compared) {
-        size_t j = 0, place = 0;
-        while (j <= index && !doorman__key_is_hidden(own, i, &limit->overrides[j], &place)) j++;
-        if (j > index) continue;
-        char text[160];
-        snprintf(text, sizeof text,
-                 "keys[%zu]: is never used, because overrides[%zu].keys[%zu] comes first and "
-                 "matches it",
-                 i, j, place);
-        doorman__check_add(check, text);
-    }
-}
-
-/* Warns of the keys of an override, and of its figures that differ from those of its limit. */
-static void doorman__override_warn(doorman__check *check, const doorman_template *template_,
-                                   const doorman_permit_limit *limit, size_t index) {
-    const doorman_figures *given = &limit->overrides[index].figures, *own = &limit->figures;
-    const doorman_figures all = doorman__override_resolve(limit, given);
-    doorman__check item = doorman__check_item(check, "overrides", index, ".");
-    bool same = doorman__equal(all.rate, own->rate) && doorman__equal(all.limit, own->limit);
-    doorman__keys_warn(&item, limit->overrides[index].keys, limit->overrides[index].key_count);
-    if (!same) doorman__shared_warn(&item, template_, limit, &all);
-    if (doorman__limit_most(limit, &all) < doorman__limit_most(limit, own)) {
-        doorman__most_warn(&item, limit, &all, true);
-    }
-    if (!doorman__restart_harms(limit, own)) doorman__restart_warn(&item, limit, &all);
-    if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(&item, given);
 }
 
 /* Warns of fields that only leases use, in a template that has none. The template "*" lends its
@@ -5360,31 +4579,6 @@ static void doorman__without_capacity_warn(const doorman_template *template_, si
     bool lends = last && strcmp(template_->identifier_glob, "*") == 0;
     if (template_->has_algorithm && !lends) {
         doorman__config_report_add(report, index, "", "algorithm: has no effect without capacity");
-    }
-}
-
-/* Warns of limits that cannot act. Precondition: the limits are valid. */
-static void doorman__limits_warn(const doorman_template *template_, size_t index,
-                                 const doorman__config_report *report) {
-    const doorman__check all = {.report = report, .index = index};
-    for (size_t i = 0; i < template_->limit_count; i++) {
-        const doorman_permit_limit *limit = &template_->limits[i];
-        doorman__check check = doorman__check_item(&all, "limits", i, ".");
-        doorman__keys_warn(&check, limit->keys, limit->key_count);
-        doorman__tiers_warn(&check, &limit->figures);
-        doorman__most_warn(&check, limit, &limit->figures, limit->key_count > 0);
-        doorman__queue_warn(&check, limit);
-        doorman__life_warn(&check, limit);
-        doorman__shared_warn(&check, template_, limit, &limit->figures);
-        doorman__restart_warn(&check, limit, &limit->figures);
-        size_t compared = 0;
-        for (size_t j = 0; j < limit->override_count; j++) {
-            doorman__check item = doorman__check_item(&check, "overrides", j, ".");
-            doorman__hidden_keys_warn(&item, limit, j, &compared);
-        }
-        for (size_t j = 0; j < limit->override_count; j++) {
-            doorman__override_warn(&check, template_, limit, j);
-        }
     }
 }
 
@@ -5422,7 +4616,7 @@ static void doorman__template_check(const doorman_config_options *options, size_
     for (size_t next = 0; (text = doorman__algorithm_unused(algorithm, &next)) != NULL;) {
         doorman__config_report_add(report, index, "algorithm.", text);
     }
-    doorman__limits_check(template_, index, report);
+    doorman__permits.check_limits(template_, index, report);
     doorman__template_check_overload(options, index, report);
     doorman__template_check_glob(options, index, report);
 }
@@ -5471,8 +4665,7 @@ static doorman_status doorman__config_check(const doorman_config_options *option
     for (size_t i = 0; i < options->template_count; i++) {
         doorman__template_check(options, i, &report);
     }
-    doorman__shadow_check(options, &report);
-    if (!first.count) doorman__leases_of_check(options, &report);
+    doorman__permits.check_templates(options, !first.count, &report);
     doorman__error_end(error, first.count);
     return first.count ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
 }
@@ -5586,13 +4779,15 @@ static void doorman__config_warn(const doorman_config_options *options,
         }
         doorman__hidden_template_warn(options, i, report);
         doorman__safe_capacity_warn(template_, i, report);
-        doorman__limits_warn(template_, i, report);
+        doorman__permits.warn_limits(template_, i, report);
         bool last = i + 1 == options->template_count;
         doorman__without_capacity_warn(template_, i, last, report);
     }
 }
 
 /* ---- configuration: making one, and finding a template in it */
+
+typedef struct doorman__config_limits doorman__config_limits; /* of permits: see >>limits */
 
 /* One hash table finds a template by its whole glob. The other table finds it by the literal start
  * of its glob. The literal start is the part before the first of the characters * ? [ \. There may
@@ -5602,13 +4797,10 @@ static void doorman__config_warn(const doorman_config_options *options,
 struct doorman_config {
     doorman_template *templates;
     size_t template_count;
-    char *strings; /* all globs, descriptions, units, names and keys, each ended by a NUL */
-    doorman_permit_limit *limits; /* of all templates; so are the next two arrays */
-    doorman_override *overrides;
-    doorman_tier *tiers;
-    const char **keys; /* of all limits and overrides, and the globs in shadow */
+    char *strings; /* all globs, descriptions and units, each ended by a NUL */
+    doorman__config_limits *limits;
     size_t shadow_count;
-    const char **shadow; /* a part of `keys` */
+    const char **shadow; /* in `limits` */
     bool reject_unmatched;
     bool wire_names;      /* it was read from JSON (C10) */
     doorman__link *links; /* two links for each template: one for its glob, and one for its literal
@@ -5643,91 +4835,17 @@ static void doorman__config_index(doorman_config *config) {
     }
 }
 
-/* How much room the copies of a configuration need. */
-typedef struct doorman__config_size {
-    size_t limits, overrides, tiers, keys, string_bytes;
-} doorman__config_size;
-
-static void doorman__config_count_keys(doorman__config_size *size, const char *const *keys,
-                                       size_t count) {
-    size->keys += count;
-    for (size_t i = 0; i < count; i++) size->string_bytes += strlen(keys[i]) + 1;
-}
-
-static void doorman__config_count_limit(doorman__config_size *size,
-                                        const doorman_permit_limit *limit) {
-    size->limits++;
-    size->string_bytes += strlen(limit->name) + 1;
-    if (limit->lease_of) size->string_bytes += strlen(limit->lease_of) + 1;
-    doorman__config_count_keys(size, limit->keys, limit->key_count);
-    size->tiers += limit->figures.tier_count;
-    size->overrides += limit->override_count;
-    for (size_t i = 0; i < limit->override_count; i++) {
-        const doorman_override *override_ = &limit->overrides[i];
-        doorman__config_count_keys(size, override_->keys, override_->key_count);
-        size->tiers += override_->figures.tier_count;
-    }
-}
-
-/* Returns how much room the copies of a configuration need. */
-static doorman__config_size doorman__config_measure(const doorman_config_options *options) {
-    doorman__config_size size = {0, 0, 0, 0, 0};
+/* Returns how many bytes the strings of the templates need. */
+static size_t doorman__config_measure(const doorman_config_options *options) {
+    size_t bytes = 0;
     for (size_t i = 0; i < options->template_count; i++) {
         const doorman_template *template_ = &options->templates[i];
         const char *description = template_->description;
-        size.string_bytes += strlen(template_->identifier_glob) + 1;
-        size.string_bytes += strlen(description ? description : "") + 1;
-        size.string_bytes += strlen(template_->unit ? template_->unit : "") + 1;
-        for (size_t j = 0; j < template_->limit_count; j++) {
-            doorman__config_count_limit(&size, &template_->limits[j]);
-        }
+        bytes += strlen(template_->identifier_glob) + 1;
+        bytes += strlen(description ? description : "") + 1;
+        bytes += strlen(template_->unit ? template_->unit : "") + 1;
     }
-    doorman__config_count_keys(&size, options->shadow, options->shadow_count);
-    return size;
-}
-
-/* The next free place in each array of a configuration that is copied. */
-typedef struct doorman__config_places {
-    char *string;
-    doorman_permit_limit *limit;
-    doorman_override *override_;
-    doorman_tier *tier;
-    const char **key;
-} doorman__config_places;
-
-static const char **doorman__config_copy_keys(doorman__config_places *at, const char *const *keys,
-                                              size_t count) {
-    const char **copy = at->key;
-    for (size_t i = 0; i < count; i++) *at->key++ = doorman__config_string(&at->string, keys[i]);
-    return copy;
-}
-
-static void doorman__config_copy_tiers(doorman__config_places *at, doorman_figures *figures) {
-    const doorman_tier *given = figures->tiers;
-    figures->tiers = at->tier;
-    for (size_t i = 0; i < figures->tier_count; i++) *at->tier++ = given[i];
-}
-
-/* Copies a limit, and fills in the defaults. An override gets all figures. It shares the tiers of
- * its limit if it has none of its own. */
-static void doorman__config_copy_limit(doorman__config_places *at,
-                                       const doorman_permit_limit *given) {
-    doorman_permit_limit *copy = at->limit++;
-    *copy = *given;
-    copy->name = doorman__config_string(&at->string, given->name);
-    if (given->lease_of) copy->lease_of = doorman__config_string(&at->string, given->lease_of);
-    copy->keys = doorman__config_copy_keys(at, given->keys, given->key_count);
-    doorman__config_copy_tiers(at, &copy->figures);
-    copy->overrides = at->override_;
-    for (size_t i = 0; i < given->override_count; i++) {
-        doorman_override *override_ = at->override_++;
-        *override_ = given->overrides[i];
-        override_->keys = doorman__config_copy_keys(at, override_->keys, override_->key_count);
-        doorman__config_copy_tiers(at, &override_->figures);
-        override_->figures = doorman__override_resolve(copy, &override_->figures);
-    }
-    copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
-    if (!copy->max_keys) copy->max_keys = copy->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
+    return bytes;
 }
 
 /* Returns the algorithm for templates that have no algorithm of their own (G3). */
@@ -5742,25 +4860,18 @@ static doorman_algorithm doorman__config_common_algorithm(const doorman_config_o
 /* Copies all templates and their strings, and fills in the defaults. */
 static void doorman__config_copy(doorman_config *config, const doorman_config_options *options) {
     const doorman_algorithm common = doorman__config_common_algorithm(options);
-    doorman__config_places at = {config->strings, config->limits, config->overrides, config->tiers,
-                                 config->keys};
+    char *string = config->strings;
     for (size_t i = 0; i < config->template_count; i++) {
         doorman_template *copy = &config->templates[i];
         *copy = options->templates[i];
-        copy->identifier_glob = doorman__config_string(&at.string, copy->identifier_glob);
-        copy->description = doorman__config_string(&at.string, copy->description);
-        copy->unit = doorman__config_string(&at.string, copy->unit);
+        copy->identifier_glob = doorman__config_string(&string, copy->identifier_glob);
+        copy->description = doorman__config_string(&string, copy->description);
+        copy->unit = doorman__config_string(&string, copy->unit);
         copy->algorithm =
             doorman__algorithm_resolve(copy->has_algorithm ? &copy->algorithm : &common);
         copy->has_algorithm = true;
-        const doorman_permit_limit *given = copy->limits;
-        copy->limits = at.limit;
-        for (size_t j = 0; j < copy->limit_count; j++) doorman__config_copy_limit(&at, &given[j]);
-        if (!copy->has_limits) copy->limits = NULL;
     }
-    config->shadow_count = options->shadow_count;
-    config->shadow = doorman__config_copy_keys(&at, options->shadow, options->shadow_count);
-    assert(at.string == config->strings + doorman__config_measure(options).string_bytes);
+    assert(string == config->strings + doorman__config_measure(options));
 }
 
 /* Makes a configuration. Precondition: the options are valid. Returns NULL if memory runs out. */
@@ -5773,24 +4884,15 @@ static doorman_config *doorman__config_make(const doorman_config_options *option
     /* No array is empty, because the result of an allocation of 0 bytes may be NULL. */
     config->templates =
         (doorman_template *)doorman__zalloc((count + 1) * sizeof *config->templates);
-    const doorman__config_size size = doorman__config_measure(options);
-    config->strings = (char *)doorman__zalloc(size.string_bytes + 1);
+    config->strings = (char *)doorman__zalloc(doorman__config_measure(options) + 1);
     config->links = (doorman__link *)doorman__zalloc((2 * count + 1) * sizeof *config->links);
-    config->limits =
-        (doorman_permit_limit *)doorman__zalloc((size.limits + 1) * sizeof *config->limits);
-    config->overrides =
-        (doorman_override *)doorman__zalloc((size.overrides + 1) * sizeof *config->overrides);
-    config->tiers = (doorman_tier *)doorman__zalloc((size.tiers + 1) * sizeof *config->tiers);
-    config->keys = (const char **)doorman__zalloc((size.keys + 1) * sizeof *config->keys);
-    bool has_room = config->templates && config->strings && config->links && config->limits &&
-                    config->overrides && config->tiers && config->keys;
-    if (!has_room) {
-        doorman_config_destroy(config);
-        return NULL;
+    if (config->templates && config->strings && config->links) {
+        doorman__config_copy(config, options);
+        doorman__config_index(config);
+        if (doorman__permits.copy_limits(config, options)) return config;
     }
-    doorman__config_copy(config, options);
-    doorman__config_index(config);
-    return config;
+    doorman_config_destroy(config);
+    return NULL;
 }
 
 doorman_status doorman_config_create(doorman_config **out, const doorman_config_options *options,
@@ -5813,11 +4915,8 @@ void doorman_config_destroy(doorman_config *config) {
     if (!config) return;
     DOORMAN_FREE(config->templates);
     DOORMAN_FREE(config->strings);
-    DOORMAN_FREE(config->limits);
-    DOORMAN_FREE(config->overrides);
-    DOORMAN_FREE(config->tiers);
-    DOORMAN_FREE((void *)config->keys);
     DOORMAN_FREE(config->links);
+    doorman__permits.free_limits(config);
     doorman__table_uninit(&config->globs);
     doorman__table_uninit(&config->starts);
     DOORMAN_FREE(config);
@@ -5883,13 +4982,6 @@ void doorman_config_read(const doorman_config *config, doorman_config_options *o
                                     .shadow_count = config->shadow_count};
 }
 
-/* Returns the first leased limit of a template, or limit_count (P17). */
-static size_t doorman__template_first_leased(const doorman_template *template_) {
-    size_t i = 0;
-    while (i < template_->limit_count && !template_->limits[i].leased) i++;
-    return i;
-}
-
 doorman_status doorman_config_fits(const doorman_config *config, bool has_parent,
                                    doorman_error *error) {
     if (!config) return doorman__missing(error, "config");
@@ -5906,7 +4998,7 @@ doorman_status doorman_config_fits(const doorman_config *config, bool has_parent
                                                 : "without_capacity: must be true");
     }
     for (size_t i = 0; i < count && !has_parent && first == count; i++) {
-        size_t leased = doorman__template_first_leased(&config->templates[i]);
+        size_t leased = doorman__permits.first_leased(&config->templates[i]);
         if (leased == config->templates[i].limit_count) continue;
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                              "%s[%zu].limits[%zu]: cannot be leased, because the node has no "
@@ -9680,23 +8772,6 @@ struct doorman_server {
     doorman__arena arena;         /* the last response to a message on permits */
 };
 
-/* What a server does with the permits of its node. This table is the only declaration for a later
- * section: the section >>permit_node defines it. */
-typedef struct doorman__permit_node {
-    doorman_status (*create)(doorman_server *server, const doorman_server_options *options,
-                             doorman_error *error);
-    void (*destroy)(doorman_server *server);
-    doorman_status (*configure)(doorman_server *server, const doorman_config *config);
-    void (*start)(doorman_server *server); /* the server becomes master; cannot fail */
-    void (*stop)(doorman_server *server);  /* the server is not master any more */
-    doorman_status (*answer)(doorman_server *server, const doorman_request *request,
-                             doorman_response *response, doorman__arena *arena,
-                             doorman_error *error);
-    doorman_time (*due)(const doorman_server *server);
-    void (*work)(doorman_server *server);
-} doorman__permit_node;
-static const doorman__permit_node doorman__permits_of_node;
-
 static bool doorman__request_is_of_permits(const doorman_request *request) {
     return !request->is_server && strcmp(request->holder_id, DOORMAN__PERMITS_HOLDER) == 0;
 }
@@ -9854,7 +8929,7 @@ static void doorman__server_resign(doorman_server *server) {
                                       DOORMAN__WITHIN(doorman__server_resource_entry, due, due));
     }
     assert(server->resources.count == 0 && server->usages.count == 0);
-    doorman__permits_of_node.stop(server);
+    doorman__permits.stop(server);
     server->is_master = false;
     server->master[0] = 0;
     server->learns_until = 0;
@@ -9999,7 +9074,7 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     doorman__server_set_options(server, &own);
     server->upstream.calls = &doorman__server_calls;
     doorman__server_now(server, now);
-    status = doorman__permits_of_node.create(server, &own, error);
+    status = doorman__permits.create(server, &own, error);
     if (status == DOORMAN_OK && options->parent_count) {
         status = doorman__server_init_upstream(server, &own, error);
     } else if (status == DOORMAN_OK) {
@@ -10026,7 +9101,7 @@ void doorman_server_destroy(doorman_server *server) {
     DOORMAN_FREE(server->places);
     DOORMAN_FREE(server->items);
     DOORMAN_FREE(server->terms);
-    doorman__permits_of_node.destroy(server);
+    doorman__permits.destroy(server);
     doorman__arena_uninit(&server->arena);
     DOORMAN_FREE(server);
 }
@@ -10218,7 +9293,7 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     if (doorman_config_fits(config, !root, NULL) != DOORMAN_OK) return DOORMAN_INVALID_ARGUMENT;
     size_t bytes = (config->template_count + 1) * sizeof(doorman_time);
     doorman_time *learned_at = (doorman_time *)doorman__zalloc(bytes);
-    if (!learned_at || doorman__permits_of_node.configure(server, config) != DOORMAN_OK) {
+    if (!learned_at || doorman__permits.configure(server, config) != DOORMAN_OK) {
         DOORMAN_FREE(learned_at);
         return DOORMAN_OUT_OF_MEMORY;
     }
@@ -10260,7 +9335,7 @@ doorman_status doorman_server_set_master(doorman_server *server,
             server->learned_at[i] = doorman__server_learned_at(
                 server, &server->config->templates[i], server->predecessor_gone_at);
         }
-        doorman__permits_of_node.start(server);
+        doorman__permits.start(server);
     }
     server->is_master = is_master;
     return DOORMAN_OK;
@@ -11619,8 +10694,7 @@ static doorman_status doorman__server_handle_permits(doorman_server *server,
                                                      doorman_response *response,
                                                      doorman__arena *arena, doorman_error *error) {
     doorman_response decided = doorman__server_start_response(server, request);
-    doorman_status status =
-        doorman__permits_of_node.answer(server, request, &decided, arena, error);
+    doorman_status status = doorman__permits.answer(server, request, &decided, arena, error);
     if (status == DOORMAN_OK) *response = decided;
     return status;
 }
@@ -11727,7 +10801,7 @@ static doorman_time doorman__server_due(const doorman_upstream *upstream) {
     doorman_time due = doorman__later(doorman__timers_due(&server->dues), server->update_at);
     if (server->is_master) {
         due = doorman__earlier(due, server->master_until);
-        due = doorman__earlier(due, doorman__permits_of_node.due(server));
+        due = doorman__earlier(due, doorman__permits.due(server));
     }
     if (doorman__server_is_root(server)) return due;
     return doorman__earlier(due, doorman__upstream_due(upstream));
@@ -11760,7 +10834,7 @@ static void doorman__server_work(doorman_upstream *upstream, doorman_time now) {
     doorman__server_check_mastership(server);
     doorman__server_update(server);
     doorman__server_note_ends(server);
-    doorman__permits_of_node.work(server);
+    doorman__permits.work(server);
 }
 
 static bool doorman__server_request(doorman_upstream *upstream, doorman_request *out,
@@ -14968,6 +14042,1013 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
     return DOORMAN_OK;
 }
 
+/* ---- >>limits ------------------------------------------------------------------------------- */
+/*
+ * This section checks and copies the limits of a configuration, for the section >>configuration.
+ * That section has the rules: G4, G8 and G9.
+ */
+
+/* ---- limits: what is valid */
+
+#define DOORMAN__KEYS_MAX 10000 /* globs of one list, and overrides of one limit */
+#define DOORMAN__COUNTERS_MAX 10000000
+#define DOORMAN__MAX_KEYS 1000000 /* the default */
+#define DOORMAN__MAX_LEASES 10000 /* the default of a leased limit, because a lease needs 3 KB */
+#define DOORMAN__QUEUE_MAX 1000000
+#define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
+
+/* Returns the first rule that the figures of a token bucket break. `most` is the longest time that
+ * a number of units may be worth. */
+static const char *doorman__bucket_figures_wrong(const doorman_figures *all, size_t *next) {
+    const bool rate_valid = all->rate > 0 && all->rate <= DOORMAN_AMOUNT_MAX;
+    const bool size_valid = doorman__amount_valid(all->size);
+    const bool debt_valid = doorman__duration_valid(all->max_debt);
+    const double seconds = (double)all->max_debt / 1e9;
+    const doorman__rule rules[] = {
+        {!rate_valid, "rate: must be more than 0 and at most 1e15"},
+        {!size_valid, "size: " DOORMAN__AMOUNT_RULE},
+        {!debt_valid, "max_debt: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {!doorman__duration_valid(all->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {size_valid && debt_valid && !(all->size > 0) && !all->max_debt,
+         "size: must be more than 0 where max_debt is 0"},
+        {size_valid && rate_valid && all->size > all->rate * 1e8,
+         "size: must be worth at most 1e8 seconds of the rate"},
+        {rate_valid && debt_valid && size_valid &&
+             all->size + all->rate * seconds > DOORMAN_AMOUNT_MAX,
+         "max_debt: must be worth at most 1e15 units, together with size"},
+        {all->has_max_wait && all->max_wait > all->max_debt,
+         "max_wait: must be at most max_debt, because no debt is longer"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+static const char *doorman__window_figures_wrong(doorman_limit_kind kind,
+                                                 const doorman_figures *all, size_t *next) {
+    const bool fixed = kind == DOORMAN_FIXED_WINDOW;
+    const bool calendar_valid = (unsigned)all->calendar < DOORMAN_CALENDAR_COUNT;
+    const bool window_valid = all->window > 0 && doorman__duration_valid(all->window);
+    const doorman__rule rules[] = {
+        {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
+        {!calendar_valid, "calendar: is not a unit of the calendar"},
+        {calendar_valid && all->calendar && !fixed,
+         DOORMAN__NAMES(
+             "calendar: only a FIXED_WINDOW follows it",
+             "window: only a FIXED_WINDOW follows the calendar; must be a number of seconds")},
+        {calendar_valid && all->calendar && fixed && all->window,
+         "window: must be 0 with a calendar"},
+        {calendar_valid && !all->calendar && !window_valid, "window: " DOORMAN__DURATION_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+static const char *doorman__tiers_figures_wrong(const doorman_figures *all, size_t *next) {
+    const bool bounded = all->tier_count <= DOORMAN_TIERS_MAX;
+    double sum = 0;
+    for (size_t i = 0; bounded && all->tiers && i < all->tier_count; i++) {
+        sum += all->tiers[i].limit;
+    }
+    const doorman__rule rules[] = {
+        {!bounded, "tiers: must be a list of at most 8"},
+        {all->tier_count && !all->tiers, "tiers: must not be NULL"},
+        {sum > DOORMAN_AMOUNT_MAX, "tiers: the sum of their limits must be at most 1e15"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+static const char *doorman__tier_wrong(const doorman_tier *tier, size_t *next) {
+    const bool window_valid = tier->window > 0 && doorman__duration_valid(tier->window);
+    const doorman__rule rules[] = {
+        {!doorman__amount_valid(tier->limit), "limit: " DOORMAN__AMOUNT_RULE},
+        {!window_valid, "window: " DOORMAN__DURATION_RULE},
+        {!doorman__duration_valid(tier->active), "active: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {!doorman__duration_valid(tier->cooldown), "cooldown: " DOORMAN__DURATION_OR_ZERO_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+static const char *doorman__concurrency_figures_wrong(const doorman_figures *all, size_t *next) {
+    const bool life_valid = all->time_to_live > 0 && doorman__duration_valid(all->time_to_live);
+    const doorman__rule rules[] = {
+        {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
+        {!life_valid, "time_to_live: " DOORMAN__DURATION_RULE},
+        {all->queue > DOORMAN__QUEUE_MAX, "queue: must be from 0 to 1,000,000"},
+        {!doorman__duration_valid(all->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Goes through the figures that the kind does not use. */
+static const char *doorman__figures_unused(doorman_limit_kind kind, const doorman_figures *all,
+                                           size_t *next) {
+    const bool bucket = kind == DOORMAN_TOKEN_BUCKET, tiers = kind == DOORMAN_TIERS;
+    const bool window = kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW;
+    const bool holds = kind == DOORMAN_CONCURRENCY;
+    const doorman__rule rules[] = {
+        {!bucket && !doorman__equal(all->rate, 0), "rate: only a TOKEN_BUCKET has one"},
+        {!bucket && (all->has_size || !doorman__equal(all->size, 0)),
+         "size: only a TOKEN_BUCKET has one"},
+        {!bucket && (all->has_max_debt || all->max_debt), "max_debt: only a TOKEN_BUCKET has one"},
+        {!bucket && !holds && (all->has_max_wait || all->max_wait),
+         "max_wait: only a TOKEN_BUCKET and CONCURRENCY have one"},
+        {!holds && all->time_to_live, "time_to_live: only CONCURRENCY has one"},
+        {!holds && (all->has_queue || all->queue), "queue: only CONCURRENCY has one"},
+        {!window && !holds && (all->has_limit || !doorman__equal(all->limit, 0)),
+         "limit: only a FIXED_WINDOW, a SLIDING_WINDOW and CONCURRENCY have one"},
+        {!window && (all->window || all->calendar),
+         "window: only a FIXED_WINDOW and a SLIDING_WINDOW have one"},
+        {!tiers && (all->has_tiers || all->tier_count), "tiers: only TIERS has them"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Goes through the fields of an override that have a value, but whose has_ field is false. */
+static const char *doorman__override_hides(const doorman_figures *given, size_t *next) {
+    const doorman__rule rules[] = {
+        {!given->has_size && !doorman__equal(given->size, 0), "size: needs has_size"},
+        {!given->has_max_debt && given->max_debt, "max_debt: needs has_max_debt"},
+        {!given->has_max_wait && given->max_wait, "max_wait: needs has_max_wait"},
+        {!given->has_limit && !doorman__equal(given->limit, 0), "limit: needs has_limit"},
+        {!given->has_queue && given->queue, "queue: needs has_queue"},
+        {!given->has_tiers && given->tier_count, "tiers: needs has_tiers"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Returns the figures of a limit with the defaults filled in. */
+static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
+                                                const doorman_figures *given) {
+    doorman_figures all = *given;
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        if (!all.has_max_wait) all.max_wait = all.max_debt;
+        all.has_size = all.has_max_debt = all.has_max_wait = true;
+    }
+    const bool holds = kind == DOORMAN_CONCURRENCY;
+    if (holds && !all.time_to_live) all.time_to_live = DOORMAN__TIME_TO_LIVE;
+    if (holds) all.has_max_wait = true;
+    all.has_queue = holds;
+    all.has_limit = holds || kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW;
+    all.has_tiers = kind == DOORMAN_TIERS;
+    return all;
+}
+
+/* Returns the figures for the keys of an override. If the override changes max_debt, and no
+ * max_wait is given, max_wait is the new max_debt. */
+static doorman_figures doorman__override_resolve(const doorman_permit_limit *limit,
+                                                 const doorman_figures *given) {
+    doorman_figures all = limit->figures;
+    if (given->rate > 0 || given->rate < 0) all.rate = given->rate;
+    if (given->has_size) all.size = given->size;
+    if (given->has_max_debt) all.max_debt = given->max_debt;
+    if (given->has_max_wait) all.max_wait = given->max_wait;
+    if (given->has_max_wait) all.has_max_wait = true;
+    if (given->has_limit) all.limit = given->limit;
+    if (given->time_to_live) all.time_to_live = given->time_to_live;
+    if (given->has_queue) all.queue = given->queue;
+    if (given->window || given->calendar) {
+        all.window = given->window;
+        all.calendar = given->calendar;
+    }
+    if (given->has_tiers) {
+        all.tiers = given->tiers;
+        all.tier_count = given->tier_count;
+    }
+    const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+    if (bucket && !given->has_max_wait && all.max_wait > all.max_debt) all.max_wait = all.max_debt;
+    return doorman__figures_resolve(limit->kind, &all);
+}
+
+/* Returns whether permits may have limits of this kind. */
+static bool doorman__permit_kind_valid(doorman_limit_kind kind) {
+    return kind == DOORMAN_TOKEN_BUCKET || kind == DOORMAN_FIXED_WINDOW ||
+           kind == DOORMAN_SLIDING_WINDOW || kind == DOORMAN_CONCURRENCY || kind == DOORMAN_TIERS;
+}
+
+/* Goes through the rules that the ban of a limit breaks. */
+static const char *doorman__ban_wrong(const doorman_ban *ban, size_t *next) {
+    const bool none = !ban->refusals && !ban->window && !ban->duration;
+    const bool window_valid = ban->window > 0 && doorman__duration_valid(ban->window);
+    const bool duration_valid = ban->duration > 0 && doorman__duration_valid(ban->duration);
+    const doorman__rule rules[] = {
+        {!none && !(ban->refusals >= 1 && ban->refusals <= 1000000000),
+         "refusals: must be an integer from 1 to 1e9"},
+        {!none && !window_valid, "window: " DOORMAN__DURATION_RULE},
+        {!none && !duration_valid, "duration: " DOORMAN__DURATION_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Goes through the rules that a limit breaks. Does not check its lists and figures. */
+static const char *doorman__permit_limit_wrong(const doorman_permit_limit *limit, size_t *next) {
+    const bool counts_units =
+        limit->kind == DOORMAN_TOKEN_BUCKET || limit->kind == DOORMAN_FIXED_WINDOW;
+    const bool holds = limit->kind == DOORMAN_CONCURRENCY;
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(limit->name), "name: " DOORMAN__ID_RULE},
+        {(unsigned)limit->per > DOORMAN_PER_TEMPLATE, "per: must be key, resource or template"},
+        {!doorman__permit_kind_valid(limit->kind),
+         "kind: must be TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, CONCURRENCY or TIERS"},
+        {!(limit->warn_at >= 0 && limit->warn_at <= 1), "warn_at: must be from 0 to 1"},
+        {limit->ban.refusals && limit->per != DOORMAN_PER_KEY, "ban: needs a limit per key"},
+        {limit->ban.refusals && holds, "ban: CONCURRENCY has none"},
+        {!limit->has_max_cost && !doorman__equal(limit->max_cost, 0),
+         "max_cost: needs has_max_cost"},
+        {limit->has_max_cost && !doorman__amount_valid(limit->max_cost),
+         "max_cost: " DOORMAN__AMOUNT_RULE},
+        {limit->max_keys > DOORMAN__COUNTERS_MAX, "max_keys: must be from 1 to 10,000,000"},
+        {limit->key_count > DOORMAN__KEYS_MAX, "keys: must be a list of at most 10,000"},
+        {limit->key_count && !limit->keys, "keys: must not be NULL"},
+        {limit->override_count > DOORMAN__KEYS_MAX, "overrides: must be a list of at most 10,000"},
+        {limit->override_count && !limit->overrides, "overrides: must not be NULL"},
+        {limit->override_count && limit->per != DOORMAN_PER_KEY,
+         "overrides: needs a limit per key, because other limits share a counter between keys"},
+        {limit->refunds && !counts_units,
+         "refunds: only a TOKEN_BUCKET and a FIXED_WINDOW can take units back"},
+        {limit->empty_at_start && limit->kind == DOORMAN_TIERS,
+         DOORMAN__NAMES("empty_at_start: must be false for TIERS",
+                        "on_restart: must be full for TIERS")},
+        {limit->empty_at_start && holds,
+         DOORMAN__NAMES("empty_at_start: must be false for CONCURRENCY",
+                        "on_restart: must be learn or full for CONCURRENCY")},
+        {limit->full_at_start && limit->empty_at_start,
+         DOORMAN__NAMES("full_at_start: must be false with empty_at_start",
+                        "on_restart: must be full or empty")},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Goes through the rules that the fields for leases break (P17). Does not check which resource the
+ * lease is of. */
+static const char *doorman__lease_fields_wrong(const doorman_permit_limit *limit, size_t *next) {
+    const doorman_figures *all = &limit->figures;
+    const bool leased = limit->leased, bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+    const bool holds = limit->kind == DOORMAN_CONCURRENCY;
+    const doorman__rule rules[] = {
+        {!leased && limit->lease_of, "lease_of: only a leased limit has one"},
+        {!leased && (limit->has_priority || limit->priority),
+         "priority: only a leased limit has one"},
+        {!leased && limit->subclients, "subclients: only a leased limit has them"},
+        {leased && !bucket && !holds, "kind: only a TOKEN_BUCKET or CONCURRENCY can be leased"},
+        {leased && holds && (all->has_limit || !doorman__equal(all->limit, 0)),
+         "figures.limit: must be 0 if it is leased"},
+        {leased && limit->full_at_start,
+         DOORMAN__NAMES("full_at_start: a leased limit begins without a lease",
+                        "on_restart: a leased limit begins without a lease")},
+        {leased && limit->per != DOORMAN_PER_RESOURCE, "per: must be resource for a leased limit"},
+        {leased && bucket && !doorman__equal(all->rate, 0),
+         "figures.rate: must be 0 if it is leased"},
+        {leased && bucket && (all->has_size || all->size > 0 || all->size < 0),
+         "figures.size: a leased rate has none, because it saves what a lease saves"},
+        {leased && bucket && (all->has_max_debt || all->max_debt),
+         "figures.max_debt: a leased rate has no debt"},
+        {leased && bucket && (all->has_max_wait || all->max_wait),
+         "figures.max_wait: a leased rate has no debt, so no caller waits"},
+        {leased && bucket && limit->warn_at > 0, "warn_at: a leased rate has none"},
+        {leased && limit->refunds, "refunds: a lease takes no units back"},
+        {leased && limit->empty_at_start,
+         DOORMAN__NAMES("empty_at_start: a leased limit begins without a lease",
+                        "on_restart: a leased limit begins without a lease")},
+        {leased && limit->lease_of && !doorman__id_valid(limit->lease_of),
+         "lease_of: " DOORMAN__ID_RULE},
+        {leased && !limit->has_priority && limit->priority, "priority: needs has_priority"},
+        {leased && (limit->priority < 0 || limit->priority > DOORMAN_PRIORITY_MAX),
+         "priority: must be an integer from 0 to 15"},
+        {leased && limit->subclients > DOORMAN_SUBCLIENTS_MAX,
+         "subclients: must be an integer from 1 to 1e9"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Where a part of a configuration is checked. `object` is the path of the part below the template,
+ * with the names of C, for example "limits[2].overrides[0].figures.". */
+typedef struct doorman__check {
+    const doorman__config_report *report;
+    size_t index; /* of the template */
+    size_t count; /* how many problems were reported */
+    char object[112];
+} doorman__check;
+
+static void doorman__check_add(doorman__check *check, const char *text) {
+    check->count++;
+    doorman__config_report_add(check->report, check->index, check->object, text);
+}
+
+/* Returns a check of the item of a list below this part. The caller adds its count to `check`. */
+static doorman__check doorman__check_item(const doorman__check *check, const char *list,
+                                          size_t item, const char *end) {
+    doorman__check below = {.report = check->report, .index = check->index};
+    snprintf(below.object, sizeof below.object, "%.60s%s[%zu]%s", check->object, list, item, end);
+    return below;
+}
+
+/* Returns a check of a struct below this part. The caller adds its count to `check`. */
+static doorman__check doorman__check_part(const doorman__check *check, const char *part) {
+    doorman__check below = {.report = check->report, .index = check->index};
+    snprintf(below.object, sizeof below.object, "%.60s%.20s.", check->object, part);
+    return below;
+}
+
+/* Checks a list of globs of keys. */
+static void doorman__keys_check(doorman__check *check, const char *const *keys, size_t count) {
+    for (size_t i = 0; keys && i < count && i < DOORMAN__KEYS_MAX; i++) {
+        const char *glob = keys[i];
+        bool valid = glob && doorman__id_valid(glob + (glob[0] == '!'));
+        if (valid) continue;
+        char text[128];
+        snprintf(text, sizeof text, "keys[%zu]: " DOORMAN__ID_RULE, i);
+        doorman__check_add(check, text);
+    }
+}
+
+/* Checks resolved figures. `check` is that of what has the figures. */
+static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
+                                   const doorman_figures *all) {
+    const char *text = NULL;
+    doorman__check part = doorman__check_part(check, "figures");
+    for (size_t next = 0;;) {
+        if (kind == DOORMAN_TOKEN_BUCKET) {
+            text = doorman__bucket_figures_wrong(all, &next);
+        } else if (kind == DOORMAN_TIERS) {
+            text = doorman__tiers_figures_wrong(all, &next);
+        } else if (kind == DOORMAN_CONCURRENCY) {
+            text = doorman__concurrency_figures_wrong(all, &next);
+        } else {
+            text = doorman__window_figures_wrong(kind, all, &next);
+        }
+        if (!text) break;
+        doorman__check_add(&part, text);
+    }
+    bool bounded = kind == DOORMAN_TIERS && all->tiers && all->tier_count <= DOORMAN_TIERS_MAX;
+    for (size_t i = 0; bounded && i < all->tier_count; i++) {
+        doorman__check tier = doorman__check_item(&part, "tiers", i, ".");
+        for (size_t next = 0; (text = doorman__tier_wrong(&all->tiers[i], &next)) != NULL;) {
+            doorman__check_add(&tier, text);
+        }
+        check->count += tier.count;
+    }
+    check->count += part.count;
+}
+
+/* Checks the overrides of a limit whose own fields are valid. The first 100 errors are enough. */
+static void doorman__overrides_check(doorman__check *check, const doorman_permit_limit *limit) {
+    const char *text = NULL;
+    for (size_t i = 0; i < limit->override_count && check->count < 100; i++) {
+        const doorman_override *override_ = &limit->overrides[i];
+        doorman__check item = doorman__check_item(check, "overrides", i, ".");
+        bool bounded = override_->key_count >= 1 && override_->key_count <= DOORMAN__KEYS_MAX;
+        if (!bounded || !override_->keys) {
+            doorman__check_add(&item, "keys: must be a list of 1 to 10,000 globs");
+        }
+        doorman__keys_check(&item, override_->keys, override_->key_count);
+        const doorman_figures *given = &override_->figures;
+        doorman__check part = doorman__check_part(&item, "figures");
+        for (size_t next = 0;
+             (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
+            doorman__check_add(&part, text);
+        }
+        for (size_t next = 0; (text = doorman__override_hides(given, &next)) != NULL;) {
+            doorman__check_add(&part, text);
+        }
+        item.count += part.count;
+        const doorman_figures all = doorman__override_resolve(limit, given);
+        if (item.count == 0) doorman__figures_check(&item, limit->kind, &all);
+        check->count += item.count;
+    }
+}
+
+/* Checks one limit. Other limits of the template do not matter. */
+static void doorman__permit_limit_check(doorman__check *check, const doorman_permit_limit *limit) {
+    const char *text = NULL;
+    for (size_t next = 0; (text = doorman__permit_limit_wrong(limit, &next)) != NULL;) {
+        doorman__check_add(check, text);
+    }
+    for (size_t next = 0; (text = doorman__lease_fields_wrong(limit, &next)) != NULL;) {
+        doorman__check_add(check, text);
+    }
+    doorman__keys_check(check, limit->keys, limit->key_count);
+    doorman__check ban = doorman__check_part(check, "ban");
+    for (size_t next = 0; (text = doorman__ban_wrong(&limit->ban, &next)) != NULL;) {
+        doorman__check_add(&ban, text);
+    }
+    check->count += ban.count;
+    if (!doorman__permit_kind_valid(limit->kind)) return;
+    const doorman_figures *given = &limit->figures;
+    doorman__check part = doorman__check_part(check, "figures");
+    for (size_t next = 0; (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
+        doorman__check_add(&part, text);
+    }
+    if (limit->kind == DOORMAN_TOKEN_BUCKET && !given->has_max_wait && given->max_wait) {
+        doorman__check_add(&part, "max_wait: needs has_max_wait");
+    }
+    check->count += part.count;
+    const doorman_figures all = doorman__figures_resolve(limit->kind, given);
+    bool leased_rate = limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
+    if (!leased_rate) doorman__figures_check(check, limit->kind, &all);
+    if (check->count == 0) doorman__overrides_check(check, limit);
+}
+
+/* Reports that an earlier limit of the template has the same name. */
+static void doorman__limit_name_check(doorman__check *check, const doorman_template *template_,
+                                      size_t place) {
+    const char *name = template_->limits[place].name;
+    for (size_t i = 0; name && i < place; i++) {
+        const char *earlier = template_->limits[i].name;
+        if (!earlier || strcmp(earlier, name) != 0) continue;
+        char text[64];
+        snprintf(text, sizeof text, "name: equals that of limits[%zu]", i);
+        doorman__check_add(check, text);
+        return;
+    }
+}
+
+/* Reports all errors of the limits of one template. */
+static void doorman__limits_check(const doorman_template *template_, size_t index,
+                                  const doorman__config_report *report) {
+    const size_t count = template_->limit_count;
+    const doorman__rule rules[] = {
+        {template_->without_capacity && !template_->has_limits,
+         "limits: a template needs capacity or limits"},
+        {template_->without_capacity && !doorman__equal(template_->capacity, 0),
+         "capacity: must be 0 with without_capacity"},
+        {!template_->has_limits && (count || template_->limits), "limits: needs has_limits"},
+        {count > DOORMAN_LIMITS_MAX, "limits: must be a list of at most 16"},
+        {count && !template_->limits, "limits: must not be NULL"},
+    };
+    const char *text = NULL;
+    for (size_t next = 0; (text = DOORMAN__RULE_NEXT(rules, &next)) != NULL;) {
+        doorman__config_report_add(report, index, "", text);
+    }
+    doorman__check all = {.report = report, .index = index};
+    for (size_t i = 0; template_->limits && i < count && count <= DOORMAN_LIMITS_MAX; i++) {
+        doorman__check check = doorman__check_item(&all, "limits", i, ".");
+        doorman__permit_limit_check(&check, &template_->limits[i]);
+        doorman__limit_name_check(&check, template_, i);
+    }
+}
+
+/* Returns the index of the template that a resource takes (G1), or template_count. */
+static size_t doorman__options_find(const doorman_config_options *options,
+                                    const char *resource_id) {
+    size_t found = options->template_count;
+    for (size_t i = options->template_count; i-- > 0;) {
+        const char *glob = options->templates[i].identifier_glob;
+        if (doorman__glob_match(glob, resource_id)) found = i;
+    }
+    for (size_t i = 0; i < options->template_count; i++) {
+        if (strcmp(options->templates[i].identifier_glob, resource_id) == 0) return i;
+    }
+    return found;
+}
+
+/* Returns the first rule that two limits with one lease break: they are one holder, so they must
+ * agree. */
+static const char *doorman__lease_conflict(const doorman_permit_limit *a,
+                                           const doorman_permit_limit *b) {
+    const int priorities[] = {a->has_priority ? a->priority : 1, b->has_priority ? b->priority : 1};
+    if (a->kind != b->kind) return "kind: another limit leases the same resource as another kind";
+    if (priorities[0] != priorities[1]) {
+        return "priority: another limit leases the same resource with another priority";
+    }
+    bool same = (a->subclients ? a->subclients : 1) == (b->subclients ? b->subclients : 1);
+    return same ? NULL : "subclients: another limit leases the same resource with others";
+}
+
+/* Returns the first rule that a leased limit and an earlier leased limit break together. The
+ * function finds all pairs that can have one lease: two limits that name the same resource, two
+ * limits of one template that name none, and a limit that names a resource of the template of the
+ * other.
+ *   own, other   the indices of their templates */
+static const char *doorman__lease_pair_wrong(const doorman_config_options *options, size_t own,
+                                             const doorman_permit_limit *limit, size_t other,
+                                             const doorman_permit_limit *earlier) {
+    const char *a = limit->lease_of, *b = earlier->lease_of;
+    bool same = a && b && strcmp(a, b) == 0;
+    if (!a && !b) same = own == other;
+    if (a && !b) same = doorman__options_find(options, a) == other;
+    if (!a && b) same = doorman__options_find(options, b) == own;
+    if (!same) return NULL;
+    if (own != other && limit->kind == DOORMAN_CONCURRENCY && earlier->kind == limit->kind) {
+        return "lease_of: another limit has the same lease; only rates can share one";
+    }
+    if (own != other) return doorman__lease_conflict(limit, earlier);
+    return "lease_of: an earlier limit of this template has the same lease";
+}
+
+/* Goes through the earlier leased limits. Returns the first rule that a leased limit breaks with
+ * one of them, or NULL. */
+static const char *doorman__lease_pairs_wrong(const doorman_config_options *options, size_t own,
+                                              size_t index) {
+    const doorman_permit_limit *limit = &options->templates[own].limits[index];
+    for (size_t i = 0; i <= own; i++) {
+        const doorman_template *template_ = &options->templates[i];
+        size_t count = i < own ? template_->limit_count : index;
+        for (size_t j = 0; j < count; j++) {
+            if (!template_->limits[j].leased) continue;
+            const char *text =
+                doorman__lease_pair_wrong(options, own, limit, i, &template_->limits[j]);
+            if (text) return text;
+        }
+    }
+    return NULL;
+}
+
+/* Reports a lease of a resource that has no capacity. If no template has a capacity, the
+ * configuration is for a node with a parent, which gets its leases from the parent. A capacity
+ * comes from no limit, so leases cannot form a cycle. */
+static void doorman__lease_check(doorman__check *check, const doorman_config_options *options,
+                                 size_t index) {
+    const doorman_template *own = &options->templates[check->index];
+    const doorman_permit_limit *limit = &own->limits[index];
+    size_t found = check->index, first = 0;
+    while (first < options->template_count && options->templates[first].without_capacity) first++;
+    if (limit->lease_of) found = doorman__options_find(options, limit->lease_of);
+    bool has_capacity = first < options->template_count;
+    if (has_capacity && found == options->template_count) {
+        doorman__check_add(check, "lease_of: no template matches this resource");
+    } else if (has_capacity && options->templates[found].without_capacity) {
+        doorman__check_add(
+            check, limit->lease_of ? "lease_of: the template of this resource has no capacity"
+                                   : "lease_of: is needed, because the template has no capacity");
+    }
+    bool many = own->identifier_glob[strcspn(own->identifier_glob, "*?[\\")] != 0;
+    if (limit->kind == DOORMAN_CONCURRENCY && limit->lease_of && many) {
+        doorman__check_add(check, "lease_of: needs a template for one resource, because its units "
+                                  "cannot be shared by several");
+    }
+    const char *text = doorman__lease_pairs_wrong(options, check->index, index);
+    if (text) doorman__check_add(check, text);
+}
+
+/* Reports the errors of the leased limits of all templates (P17). Precondition: all templates are
+ * valid. */
+static void doorman__leases_of_check(const doorman_config_options *options,
+                                     const doorman__config_report *report) {
+    for (size_t i = 0; i < options->template_count; i++) {
+        const doorman__check all = {.report = report, .index = i};
+        for (size_t j = 0; j < options->templates[i].limit_count; j++) {
+            doorman__check check = doorman__check_item(&all, "limits", j, ".");
+            if (options->templates[i].limits[j].leased) doorman__lease_check(&check, options, j);
+        }
+    }
+}
+
+/* Reports the globs of resources in shadow that are not valid. */
+static void doorman__shadow_check(const doorman_config_options *options,
+                                  const doorman__config_report *report) {
+    const char *rule = NULL;
+    if (options->shadow_count && !options->shadow) rule = "shadow: must not be NULL";
+    if (options->shadow_count > DOORMAN__KEYS_MAX)
+        rule = "shadow: must be a list of at most 10,000";
+    if (rule) doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "", rule);
+    for (size_t i = 0; !rule && i < options->shadow_count; i++) {
+        if (doorman__id_valid(options->shadow[i])) continue;
+        char text[128];
+        snprintf(text, sizeof text, "shadow[%zu]: " DOORMAN__ID_RULE, i);
+        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "", text);
+    }
+}
+
+/* Reports the errors of limits that concern several templates, and of the list of resources in
+ * shadow.
+ *   valid   no template has an error */
+static void doorman__limits_check_templates(const doorman_config_options *options, bool valid,
+                                            const doorman__config_report *report) {
+    doorman__shadow_check(options, report);
+    if (valid) doorman__leases_of_check(options, report);
+}
+
+/* ---- limits: what is valid but causes a warning (G9) */
+
+/* Returns the largest amount that figures could ever grant. */
+static double doorman__figures_most(doorman_limit_kind kind, const doorman_figures *all) {
+    if (kind == DOORMAN_TOKEN_BUCKET) return all->size + all->rate * ((double)all->max_debt / 1e9);
+    if (kind != DOORMAN_TIERS) return all->limit;
+    double sum = 0;
+    for (size_t i = 0; i < all->tier_count; i++) {
+        if (all->tiers[i].active > 0) sum += all->tiers[i].limit;
+    }
+    return sum;
+}
+
+/* Warns of tiers that cannot do what they say. */
+static void doorman__tiers_warn(const doorman__check *check, const doorman_figures *figures) {
+    for (size_t i = 0; i < figures->tier_count; i++) {
+        const doorman_tier *tier = &figures->tiers[i];
+        doorman__check item = doorman__check_item(check, "figures.tiers", i, ".");
+        if (!tier->active) {
+            doorman__check_add(&item, "active: is 0, so the tier is never entered");
+        } else if (i + 1 == figures->tier_count && !(tier->limit > 0)) {
+            doorman__check_add(&item, "limit: is 0, so the last tier is never entered");
+        } else if (tier->window > tier->active) {
+            doorman__check_add(&item, "window: is longer than active, so the tier ends first");
+        } else if (tier->active % tier->window != 0) {
+            doorman__check_add(&item, "window: does not divide active, so the last window is cut");
+        }
+    }
+}
+
+/* Returns whether figures of a limit per key are above those of a limit that all keys share.
+ * Windows are only compared with windows of the same kind and length. */
+static bool doorman__figures_above(const doorman_figures *all, doorman_limit_kind kind,
+                                   const doorman_permit_limit *shared) {
+    const doorman_figures *most = &shared->figures;
+    if (kind != shared->kind || kind == DOORMAN_TIERS) return false;
+    if (kind == DOORMAN_TOKEN_BUCKET) return all->rate > most->rate;
+    bool same_window = all->window == most->window && all->calendar == most->calendar;
+    return same_window && all->limit > most->limit;
+}
+
+/* Warns of the figures of a limit per key that are above those of a limit that all keys share. The
+ * shared limit refuses first, so such figures act rarely or never. */
+static void doorman__shared_warn(doorman__check *check, const doorman_template *template_,
+                                 const doorman_permit_limit *limit, const doorman_figures *all) {
+    for (size_t i = 0; limit->per == DOORMAN_PER_KEY && i < template_->limit_count; i++) {
+        const doorman_permit_limit *shared = &template_->limits[i];
+        if (shared->per == DOORMAN_PER_KEY || shared->key_count || shared->shadow) continue;
+        if (shared->leased) continue;
+        if (!doorman__figures_above(all, limit->kind, shared)) continue;
+        char text[96];
+        snprintf(text, sizeof text,
+                 "figures.%s: is above that of limits[%zu], which all keys share",
+                 limit->kind == DOORMAN_TOKEN_BUCKET ? "rate" : "limit", i);
+        doorman__check_add(check, text);
+        return;
+    }
+}
+
+/* Warns of the globs of a list of keys that have a `[` without a `]`. */
+static void doorman__keys_warn(doorman__check *check, const char *const *keys, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (!doorman__glob_is_open(keys[i])) continue;
+        char text[128];
+        snprintf(text, sizeof text, "keys[%zu]: " DOORMAN__GLOB_OPEN, i);
+        doorman__check_add(check, text);
+    }
+}
+
+/* Returns the largest cost that a permit can ever have at a counter with these figures. */
+static double doorman__limit_most(const doorman_permit_limit *limit, const doorman_figures *all) {
+    double most = doorman__figures_most(limit->kind, all);
+    return limit->has_max_cost ? doorman__min(most, limit->max_cost) : most;
+}
+
+/* Returns the field that decides what doorman__limit_most returns. */
+static const char *doorman__limit_most_field(const doorman_permit_limit *limit,
+                                             const doorman_figures *all) {
+    const double most = doorman__figures_most(limit->kind, all);
+    if (limit->has_max_cost && limit->max_cost < most) return "max_cost";
+    if (limit->kind == DOORMAN_TOKEN_BUCKET) return "figures.size";
+    return limit->kind == DOORMAN_TIERS ? "figures.tiers" : "figures.limit";
+}
+
+/* Warns of figures that refuse each permit of cost 1, which is the default cost, for ever. A limit
+ * in shadow refuses nothing. A limit of 0 for some keys is the way to refuse these keys, so for
+ * some keys only a limit between 0 and 1 causes a warning.
+ *   some_keys   true: the figures concern only some keys */
+static void doorman__most_warn(doorman__check *check, const doorman_permit_limit *limit,
+                               const doorman_figures *all, bool some_keys) {
+    const double most = doorman__limit_most(limit, all);
+    char text[128];
+    if (limit->shadow || limit->leased || most >= 1 || (some_keys && !(most > 0))) return;
+    snprintf(text, sizeof text, "%s: %s", doorman__limit_most_field(limit, all),
+             most > 0 ? "grants less than 1, so a permit of cost 1 is always refused"
+                      : "grants nothing, so every permit that costs something is refused");
+    doorman__check_add(check, text);
+}
+
+/* Warns of a queue in which no permit may wait, and of a wait without a queue. */
+static void doorman__queue_warn(const doorman__check *check, const doorman_permit_limit *limit) {
+    if (limit->kind != DOORMAN_CONCURRENCY) return;
+    doorman__check item = *check;
+    if (limit->figures.queue && !limit->figures.max_wait) {
+        doorman__check_add(&item, "figures.queue: has no effect while max_wait is 0");
+    } else if (limit->figures.max_wait && !limit->figures.queue) {
+        doorman__check_add(&item, "figures.max_wait: has no effect while queue is 0");
+    }
+}
+
+/* Returns how long a bucket needs to gain some units; 0: it is leased, so nobody knows. */
+static doorman_time doorman__rate_time(const doorman_figures *all, double units) {
+    if (!(all->rate > 0)) return 0;
+    return (doorman_time)doorman__min(units / all->rate * 1e9, (double)DOORMAN_DURATION_MAX);
+}
+
+/* Returns how long it can take until a counter that has used everything is fresh again. */
+static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorman_figures *all) {
+    static const int hours[DOORMAN_CALENDAR_COUNT] = {
+        [DOORMAN_HOUR] = 1, [DOORMAN_DAY] = 24, [DOORMAN_WEEK] = 168, [DOORMAN_MONTH] = 31 * 24};
+    doorman_time longest = 0;
+    if (kind == DOORMAN_CONCURRENCY) return 0;
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        return doorman__rate_time(all, all->size) + all->max_debt;
+    }
+    for (size_t i = 0; kind == DOORMAN_TIERS && i < all->tier_count; i++) {
+        const doorman_tier *tier = &all->tiers[i];
+        if (!tier->active) continue;
+        longest = doorman__later(longest, tier->window);
+        longest = doorman__later(longest, tier->active + tier->cooldown);
+    }
+    if (kind == DOORMAN_TIERS) return longest;
+    return all->calendar ? hours[all->calendar] * DOORMAN__LONG : all->window;
+}
+
+/* Returns for how long a limit refuses everything that begins empty. */
+static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_figures *all) {
+    if (kind == DOORMAN_TOKEN_BUCKET) return doorman__rate_time(all, 1);
+    return doorman__figures_period(kind, all);
+}
+
+/* Returns whether a restart changes much of what a limit grants: a long window that is empty then
+ * refuses everything (P16), and a quota of an hour or more is granted once more. A limit with
+ * full_at_start says that this is intended. */
+static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
+    const doorman_time period = doorman__figures_period(limit->kind, all);
+    if (limit->shadow || limit->full_at_start) return false;
+    if (limit->empty_at_start) return doorman__empty_time(limit->kind, all) > DOORMAN__LONG;
+    return period >= DOORMAN__LONG && doorman__limit_most(limit, all) > 0;
+}
+
+/* Warns of holds that last so long that the limit learns for a long time after a restart (P16). */
+static void doorman__life_warn(const doorman__check *check, const doorman_permit_limit *limit) {
+    const double life = (double)limit->figures.time_to_live / 1e9;
+    doorman__check item = *check;
+    bool learns = limit->kind == DOORMAN_CONCURRENCY && !limit->full_at_start && !limit->leased;
+    if (!learns || limit->shadow || limit->figures.time_to_live <= DOORMAN__LONG) return;
+    char text[192];
+    snprintf(text, sizeof text,
+             "figures.time_to_live: %.10g s is long: after each restart the limit learns, and "
+             "grants nothing, for %.10g s",
+             life, life * (1 + DOORMAN__DRIFT));
+    doorman__check_add(&item, text);
+}
+
+#define DOORMAN__QUOTA_TEXT                                                                        \
+    "a quota of %.10g s is kept only in memory, so it begins again after each restart and each "   \
+    "change of master. A shorter window beside it bounds how much more is granted. "
+
+/* Warns of what a restart does to a limit. */
+static void doorman__restart_warn(doorman__check *check, const doorman_permit_limit *limit,
+                                  const doorman_figures *all) {
+    static const char *const fields[] = {[DOORMAN_TOKEN_BUCKET] = "rate",
+                                         [DOORMAN_FIXED_WINDOW] = "window",
+                                         [DOORMAN_SLIDING_WINDOW] = "window",
+                                         [DOORMAN_TIERS] = "tiers"};
+    if (!doorman__restart_harms(limit, all)) return;
+    double period = (double)doorman__figures_period(limit->kind, all) / 1e9;
+    if (limit->empty_at_start) period = (double)doorman__empty_time(limit->kind, all) / 1e9;
+    char text[512]; /* the text for both kinds of caller */
+    if (limit->empty_at_start) {
+        snprintf(text, sizeof text,
+                 DOORMAN__NAMES(
+                     "empty_at_start: refuses every permit for up to %.10g s after each restart",
+                     "on_restart: empty refuses every permit for up to %.10g s after each restart"),
+                 period, period);
+    } else {
+        snprintf(text, sizeof text,
+                 DOORMAN__NAMES("%s: " DOORMAN__QUOTA_TEXT "Set full_at_start if this is intended",
+                                "%s: " DOORMAN__QUOTA_TEXT
+                                "Write on_restart: full if this is intended"),
+                 fields[limit->kind], period, fields[limit->kind], period);
+    }
+    doorman__check_add(check, text);
+}
+
+static bool doorman__keys_exclude(const doorman_override *override_) {
+    for (size_t i = 0; i < override_->key_count; i++) {
+        if (override_->keys[i][0] == '!') return true;
+    }
+    return false;
+}
+
+/* Returns whether a key of an override is never used, because `earlier` has it, and sets *place to
+ * the key that hides it. The first override that has a key counts. Within one override, only the
+ * same key twice is a mistake.
+ *   own     the override; may be `earlier`
+ *   index   of the key */
+static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
+                                   const doorman_override *earlier, size_t *place) {
+    const char *key = own->keys[index];
+    const size_t count = own == earlier ? index : earlier->key_count;
+    if (own != earlier && (key[0] == '!' || doorman__keys_exclude(earlier))) return false;
+    for (*place = 0; *place < count; ++*place) {
+        const char *other = earlier->keys[*place];
+        if (own == earlier ? !strcmp(other, key) : doorman__glob_covers(other, key)) return true;
+    }
+    return false;
+}
+
+/* Warns of the keys of an override that are never used.
+ *   compared   in/out: how many keys of this limit were compared; later keys are not checked */
+static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permit_limit *limit,
+                                      size_t index, size_t *compared) {
+    const doorman_override *own = &limit->overrides[index];
+    for (size_t i = 0; i < own->key_count && *compared < DOORMAN__COVERS_MAX; i++, ++*compared) {
+        size_t j = 0, place = 0;
+        while (j <= index && !doorman__key_is_hidden(own, i, &limit->overrides[j], &place)) j++;
+        if (j > index) continue;
+        char text[160];
+        snprintf(text, sizeof text,
+                 "keys[%zu]: is never used, because overrides[%zu].keys[%zu] comes first and "
+                 "matches it",
+                 i, j, place);
+        doorman__check_add(check, text);
+    }
+}
+
+/* Warns of the keys of an override, and of its figures that differ from those of its limit. */
+static void doorman__override_warn(doorman__check *check, const doorman_template *template_,
+                                   const doorman_permit_limit *limit, size_t index) {
+    const doorman_figures *given = &limit->overrides[index].figures, *own = &limit->figures;
+    const doorman_figures all = doorman__override_resolve(limit, given);
+    doorman__check item = doorman__check_item(check, "overrides", index, ".");
+    bool same = doorman__equal(all.rate, own->rate) && doorman__equal(all.limit, own->limit);
+    doorman__keys_warn(&item, limit->overrides[index].keys, limit->overrides[index].key_count);
+    if (!same) doorman__shared_warn(&item, template_, limit, &all);
+    if (doorman__limit_most(limit, &all) < doorman__limit_most(limit, own)) {
+        doorman__most_warn(&item, limit, &all, true);
+    }
+    if (!doorman__restart_harms(limit, own)) doorman__restart_warn(&item, limit, &all);
+    if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(&item, given);
+}
+
+/* Warns of limits that cannot act. Precondition: the limits are valid. */
+static void doorman__limits_warn(const doorman_template *template_, size_t index,
+                                 const doorman__config_report *report) {
+    const doorman__check all = {.report = report, .index = index};
+    for (size_t i = 0; i < template_->limit_count; i++) {
+        const doorman_permit_limit *limit = &template_->limits[i];
+        doorman__check check = doorman__check_item(&all, "limits", i, ".");
+        doorman__keys_warn(&check, limit->keys, limit->key_count);
+        doorman__tiers_warn(&check, &limit->figures);
+        doorman__most_warn(&check, limit, &limit->figures, limit->key_count > 0);
+        doorman__queue_warn(&check, limit);
+        doorman__life_warn(&check, limit);
+        doorman__shared_warn(&check, template_, limit, &limit->figures);
+        doorman__restart_warn(&check, limit, &limit->figures);
+        size_t compared = 0;
+        for (size_t j = 0; j < limit->override_count; j++) {
+            doorman__check item = doorman__check_item(&check, "overrides", j, ".");
+            doorman__hidden_keys_warn(&item, limit, j, &compared);
+        }
+        for (size_t j = 0; j < limit->override_count; j++) {
+            doorman__override_warn(&check, template_, limit, j);
+        }
+    }
+}
+
+/* ---- limits: copies */
+
+/* The limits of all templates of a configuration. */
+struct doorman__config_limits {
+    char *strings; /* all names and keys, each ended by a NUL */
+    doorman_permit_limit *limits;
+    doorman_override *overrides;
+    doorman_tier *tiers;
+    const char **keys; /* of all limits and overrides, and the globs in shadow */
+};
+
+/* How much room the copies of a configuration need. */
+typedef struct doorman__config_size {
+    size_t limits, overrides, tiers, keys, string_bytes;
+} doorman__config_size;
+
+static void doorman__config_count_keys(doorman__config_size *size, const char *const *keys,
+                                       size_t count) {
+    size->keys += count;
+    for (size_t i = 0; i < count; i++) size->string_bytes += strlen(keys[i]) + 1;
+}
+
+static void doorman__config_count_limit(doorman__config_size *size,
+                                        const doorman_permit_limit *limit) {
+    size->limits++;
+    size->string_bytes += strlen(limit->name) + 1;
+    if (limit->lease_of) size->string_bytes += strlen(limit->lease_of) + 1;
+    doorman__config_count_keys(size, limit->keys, limit->key_count);
+    size->tiers += limit->figures.tier_count;
+    size->overrides += limit->override_count;
+    for (size_t i = 0; i < limit->override_count; i++) {
+        const doorman_override *override_ = &limit->overrides[i];
+        doorman__config_count_keys(size, override_->keys, override_->key_count);
+        size->tiers += override_->figures.tier_count;
+    }
+}
+
+/* Returns how much room the copies of all limits need. */
+static doorman__config_size doorman__limits_measure(const doorman_config_options *options) {
+    doorman__config_size size = {0, 0, 0, 0, 0};
+    for (size_t i = 0; i < options->template_count; i++) {
+        const doorman_template *template_ = &options->templates[i];
+        for (size_t j = 0; j < template_->limit_count; j++) {
+            doorman__config_count_limit(&size, &template_->limits[j]);
+        }
+    }
+    doorman__config_count_keys(&size, options->shadow, options->shadow_count);
+    return size;
+}
+
+/* The next free place in each array of a configuration that is copied. */
+typedef struct doorman__config_places {
+    char *string;
+    doorman_permit_limit *limit;
+    doorman_override *override_;
+    doorman_tier *tier;
+    const char **key;
+} doorman__config_places;
+
+static const char **doorman__config_copy_keys(doorman__config_places *at, const char *const *keys,
+                                              size_t count) {
+    const char **copy = at->key;
+    for (size_t i = 0; i < count; i++) *at->key++ = doorman__config_string(&at->string, keys[i]);
+    return copy;
+}
+
+static void doorman__config_copy_tiers(doorman__config_places *at, doorman_figures *figures) {
+    const doorman_tier *given = figures->tiers;
+    figures->tiers = at->tier;
+    for (size_t i = 0; i < figures->tier_count; i++) *at->tier++ = given[i];
+}
+
+/* Copies a limit, and fills in the defaults. An override gets all figures. It shares the tiers of
+ * its limit if it has none of its own. */
+static void doorman__config_copy_limit(doorman__config_places *at,
+                                       const doorman_permit_limit *given) {
+    doorman_permit_limit *copy = at->limit++;
+    *copy = *given;
+    copy->name = doorman__config_string(&at->string, given->name);
+    if (given->lease_of) copy->lease_of = doorman__config_string(&at->string, given->lease_of);
+    copy->keys = doorman__config_copy_keys(at, given->keys, given->key_count);
+    doorman__config_copy_tiers(at, &copy->figures);
+    copy->overrides = at->override_;
+    for (size_t i = 0; i < given->override_count; i++) {
+        doorman_override *override_ = at->override_++;
+        *override_ = given->overrides[i];
+        override_->keys = doorman__config_copy_keys(at, override_->keys, override_->key_count);
+        doorman__config_copy_tiers(at, &override_->figures);
+        override_->figures = doorman__override_resolve(copy, &override_->figures);
+    }
+    copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
+    if (!copy->max_keys) copy->max_keys = copy->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
+}
+
+static void doorman__limits_free(doorman_config *config) {
+    doorman__config_limits *limits = config->limits;
+    if (!limits) return;
+    DOORMAN_FREE(limits->strings);
+    DOORMAN_FREE(limits->limits);
+    DOORMAN_FREE(limits->overrides);
+    DOORMAN_FREE(limits->tiers);
+    DOORMAN_FREE((void *)limits->keys);
+    DOORMAN_FREE(limits);
+}
+
+/* Makes the arrays of the limits. Returns false if memory runs out. No array is empty, because the
+ * result of an allocation of 0 bytes may be NULL. */
+static bool doorman__limits_reserve(doorman__config_limits *limits,
+                                    const doorman__config_size *size) {
+    limits->strings = (char *)doorman__zalloc(size->string_bytes + 1);
+    limits->limits =
+        (doorman_permit_limit *)doorman__zalloc((size->limits + 1) * sizeof *limits->limits);
+    limits->overrides =
+        (doorman_override *)doorman__zalloc((size->overrides + 1) * sizeof *limits->overrides);
+    limits->tiers = (doorman_tier *)doorman__zalloc((size->tiers + 1) * sizeof *limits->tiers);
+    limits->keys = (const char **)doorman__zalloc((size->keys + 1) * sizeof *limits->keys);
+    return limits->strings && limits->limits && limits->overrides && limits->tiers && limits->keys;
+}
+
+/* Copies the limits of all templates, and fills in the defaults. Returns false if memory runs out;
+ * doorman__limits_free frees what was copied. */
+static bool doorman__limits_copy(doorman_config *config, const doorman_config_options *options) {
+    const doorman__config_size size = doorman__limits_measure(options);
+    doorman__config_limits *limits = (doorman__config_limits *)doorman__zalloc(sizeof *limits);
+    config->limits = limits;
+    if (!limits || !doorman__limits_reserve(limits, &size)) return false;
+    doorman__config_places at = {limits->strings, limits->limits, limits->overrides, limits->tiers,
+                                 limits->keys};
+    for (size_t i = 0; i < config->template_count; i++) {
+        doorman_template *copy = &config->templates[i];
+        const doorman_permit_limit *given = copy->limits;
+        copy->limits = at.limit;
+        for (size_t j = 0; j < copy->limit_count; j++) doorman__config_copy_limit(&at, &given[j]);
+        if (!copy->has_limits) copy->limits = NULL;
+    }
+    config->shadow_count = options->shadow_count;
+    config->shadow = doorman__config_copy_keys(&at, options->shadow, options->shadow_count);
+    assert(at.string == limits->strings + size.string_bytes);
+    return true;
+}
+
+/* Returns the index of a limit among those of all templates. */
+static size_t doorman__limit_index(const doorman_config *config,
+                                   const doorman_permit_limit *limit) {
+    return (size_t)(limit - config->limits->limits);
+}
+
+/* Returns the first leased limit of a template, or limit_count (P17). */
+static size_t doorman__template_first_leased(const doorman_template *template_) {
+    size_t i = 0;
+    while (i < template_->limit_count && !template_->limits[i].leased) i++;
+    return i;
+}
+
 /* ---- >>counters ----------------------------------------------------------------------------- */
 /*
  * This section has what the permits store, and the arithmetic of each kind of limit. It is pure, as
@@ -16266,6 +16347,12 @@ struct doorman_permits {
 /* The limit of a slot of a template whose list of limits is empty. Such a slot only counts. */
 static const doorman_permit_limit doorman__open_limit = {.name = ""};
 
+/* Returns the slot of a limit of the configuration. */
+static doorman__slot *doorman__permits_own_slot(const doorman_permits *permits,
+                                                const doorman_permit_limit *limit) {
+    return permits->own_slots[doorman__limit_index(permits->config, limit)];
+}
+
 static doorman__slot *doorman__permits_bans(const doorman_permits *permits) {
     return permits->slots[0];
 }
@@ -16391,7 +16478,7 @@ static bool doorman__permits_learns(const doorman_permits *permits,
                                     const doorman_permit_limit *limit) {
     if (permits->at.now >= permits->holds.learns_until) return false;
     if (limit->full_at_start || limit->leased) return false;
-    return permits->at.now < permits->own_slots[limit - permits->config->limits]->learns_until;
+    return permits->at.now < doorman__permits_own_slot(permits, limit)->learns_until;
 }
 
 /* Returns the two words that count refusals for a ban: the count, and when it began. */
@@ -16543,7 +16630,7 @@ static bool doorman__slot_is(const doorman__slot *slot, const doorman_permit_lim
 static doorman__place_slot doorman__place_slot_for(const doorman_permits *permits,
                                                    const doorman__place *place,
                                                    const doorman_permit_limit *limit) {
-    doorman__slot *own = permits->own_slots[limit - permits->config->limits];
+    doorman__slot *own = doorman__permits_own_slot(permits, limit);
     for (size_t i = 0; i < place->slot_count; i++) {
         const doorman__place_slot *last = &place->slots[i];
         bool same = limit->per == DOORMAN_PER_TEMPLATE ? last->slot == own
@@ -17777,7 +17864,7 @@ static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) 
         charge->limit = limit;
         charge->slot = place->slots[i].slot;
         charge->since = place->slots[i].since;
-        charge->own = permits->own_slots[limit - permits->config->limits];
+        charge->own = doorman__permits_own_slot(permits, limit);
         charge->identity = doorman__limit_identity(permits, limit, place, &want->identity);
         charge->shadow = limit->shadow || place->shadow;
         if (limit->leased) doorman__charge_find_lease(permits, charge);
@@ -18391,7 +18478,7 @@ static void doorman__want_count_ban(doorman_permits *permits, const doorman__wan
     permits->banned++;
     for (size_t i = 0; template_ && i < template_->limit_count; i++) {
         const doorman_permit_limit *limit = &template_->limits[i];
-        doorman__slot *own = permits->own_slots[limit - permits->config->limits];
+        doorman__slot *own = doorman__permits_own_slot(permits, limit);
         if (!limit->ban.refusals) continue;
         own->totals.refused[DOORMAN_REASON_BANNED]++;
         doorman__permits_count_key(permits, own, DOORMAN_TOP_REFUSED, want);
@@ -20857,7 +20944,7 @@ static doorman__counter *doorman__recount_part(doorman_permits *permits,
                                                const doorman__recount *recount,
                                                const doorman_permit_limit *limit,
                                                const doorman__hold_part *part) {
-    doorman__slot *slot = recount->own[limit - recount->config->limits];
+    doorman__slot *slot = recount->own[doorman__limit_index(recount->config, limit)];
     const doorman__identity of_key = doorman__identity_of(permits, part->place, part->key);
     const doorman__identity identity =
         doorman__limit_identity(permits, limit, part->place, &of_key);
@@ -20912,7 +20999,7 @@ static bool doorman__recount_wait(doorman_permits *permits, const doorman__recou
         for (size_t j = 0; j < count && !queue->slot; j++) {
             if (!(part->cost > 0) || !doorman__recount_concerns(&limits[j], part)) continue;
             doorman__counter *counter = doorman__recount_part(permits, recount, &limits[j], part);
-            doorman__slot *slot = recount->own[&limits[j] - recount->config->limits];
+            doorman__slot *slot = recount->own[doorman__limit_index(recount->config, &limits[j])];
             queue = counter ? doorman__hold_queue_get(permits, slot, counter) : NULL;
             if (!queue) return false;
         }
@@ -21128,7 +21215,7 @@ static doorman__slot *doorman__permits_old_slot(const doorman_permits *permits,
     const doorman_template *old = &config->templates[place];
     if (!limit) return permits->open_slots[place];
     for (size_t i = 0; i < old->limit_count; i++) {
-        doorman__slot *slot = permits->own_slots[&old->limits[i] - config->limits];
+        doorman__slot *slot = doorman__permits_own_slot(permits, &old->limits[i]);
         if (doorman__slot_is(slot, limit)) return slot;
     }
     return NULL;
@@ -21164,7 +21251,7 @@ static bool doorman__permits_make_template_slots(doorman_permits *permits,
         const doorman_permit_limit *limit = template_->limit_count ? &template_->limits[i] : NULL;
         doorman__slot *slot = doorman__permits_old_slot(permits, template_, index, limit);
         if (!slot) slot = doorman__permits_add_slot(permits, template_, limit);
-        *(limit ? &own[limit - config->limits] : &open[index]) = slot;
+        *(limit ? &own[doorman__limit_index(config, limit)] : &open[index]) = slot;
         if (!slot) return false;
     }
     return true;
@@ -21258,7 +21345,7 @@ static void doorman__holds_note_life(doorman_permits *permits, const doorman_con
             permits->holds.configured = permits->holds.configured || holds;
             permits->leases.has_gauges = permits->leases.has_gauges || (holds && limit->leased);
             if (!holds || limit->leased) continue;
-            doorman__slot *slot = permits->own_slots[limit - config->limits];
+            doorman__slot *slot = permits->own_slots[doorman__limit_index(config, limit)];
             doorman_time longest = doorman__limit_longest(permits, template_, limit);
             slot->longest = doorman__later(slot->longest, longest);
             permits->holds.longest = doorman__later(permits->holds.longest, longest);
@@ -21283,7 +21370,7 @@ doorman_status doorman_permits_configure(doorman_permits *permits, const doorman
     size_t limits = 0, count = doorman__config_slots(config, &limits);
     for (size_t i = 0; i < permits->slot_count; i++) permits->slots[i]->limit = NULL;
     for (size_t i = 0; i < count; i++) {
-        own[i]->limit = i < limits ? &config->limits[i] : &doorman__open_limit;
+        own[i]->limit = i < limits ? &config->limits->limits[i] : &doorman__open_limit;
     }
     DOORMAN_FREE(permits->own_slots);
     permits->own_slots = own;
@@ -22122,7 +22209,13 @@ static void doorman__permit_node_work(doorman_server *server) {
     doorman__leased_work(server);
 }
 
-static const doorman__permit_node doorman__permits_of_node = {
+static const doorman__permits_table doorman__permits = {
+    .check_limits = doorman__limits_check,
+    .check_templates = doorman__limits_check_templates,
+    .warn_limits = doorman__limits_warn,
+    .copy_limits = doorman__limits_copy,
+    .free_limits = doorman__limits_free,
+    .first_leased = doorman__template_first_leased,
     .create = doorman__permit_node_create,
     .destroy = doorman__permit_node_destroy,
     .configure = doorman__permit_node_configure,
