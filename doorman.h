@@ -323,6 +323,7 @@
  *     >>permit_client   what asks servers for permits, on behalf of many callers
  *     >>json            the wire protocol
  *     >>nng             a client with its own thread, and the transport of clients and nodes
+ *     >>permit_agent    permits: a permit client with its own thread
  *
  * MIT licence, at the end of the file.
  */
@@ -4491,10 +4492,8 @@ static void doorman__config_report_add(const doorman__config_report *report, siz
     report->add(report->context, index, object, text);
 }
 
-/* What the sections on leases do with permits. This table is the only declaration for a later
- * section: the sections >>limits and >>permit_node have the functions. */
-typedef struct doorman__permits_table {
-    /* >>limits: the limits in a configuration */
+/* What this section does with the limits of permits. The section >>limits has the functions. */
+typedef struct doorman__config_permits {
     void (*check_limits)(const doorman_template *template_, size_t index,
                          const doorman__config_report *report);
     void (*check_templates)(const doorman_config_options *options, bool valid,
@@ -4504,21 +4503,8 @@ typedef struct doorman__permits_table {
     bool (*copy_limits)(doorman_config *config, const doorman_config_options *options);
     void (*free_limits)(doorman_config *config);
     size_t (*first_leased)(const doorman_template *template_); /* or limit_count (P17) */
-
-    /* >>permit_node: the permits of a server */
-    doorman_status (*create)(doorman_server *server, const doorman_server_options *options,
-                             doorman_error *error);
-    void (*destroy)(doorman_server *server);
-    doorman_status (*configure)(doorman_server *server, const doorman_config *config);
-    void (*start)(doorman_server *server); /* the server becomes master; cannot fail */
-    void (*stop)(doorman_server *server);  /* the server is not master any more */
-    doorman_status (*answer)(doorman_server *server, const doorman_request *request,
-                             doorman_response *response, doorman__arena *arena,
-                             doorman_error *error);
-    doorman_time (*due)(const doorman_server *server);
-    void (*work)(doorman_server *server);
-} doorman__permits_table;
-static const doorman__permits_table doorman__permits;
+} doorman__config_permits;
+static const doorman__config_permits doorman__permits_in_config;
 
 /* Checks that no earlier template has the same glob as the template with this index. */
 static void doorman__template_check_glob(const doorman_config_options *options, size_t index,
@@ -4616,7 +4602,7 @@ static void doorman__template_check(const doorman_config_options *options, size_
     for (size_t next = 0; (text = doorman__algorithm_unused(algorithm, &next)) != NULL;) {
         doorman__config_report_add(report, index, "algorithm.", text);
     }
-    doorman__permits.check_limits(template_, index, report);
+    doorman__permits_in_config.check_limits(template_, index, report);
     doorman__template_check_overload(options, index, report);
     doorman__template_check_glob(options, index, report);
 }
@@ -4665,7 +4651,7 @@ static doorman_status doorman__config_check(const doorman_config_options *option
     for (size_t i = 0; i < options->template_count; i++) {
         doorman__template_check(options, i, &report);
     }
-    doorman__permits.check_templates(options, !first.count, &report);
+    doorman__permits_in_config.check_templates(options, !first.count, &report);
     doorman__error_end(error, first.count);
     return first.count ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
 }
@@ -4779,7 +4765,7 @@ static void doorman__config_warn(const doorman_config_options *options,
         }
         doorman__hidden_template_warn(options, i, report);
         doorman__safe_capacity_warn(template_, i, report);
-        doorman__permits.warn_limits(template_, i, report);
+        doorman__permits_in_config.warn_limits(template_, i, report);
         bool last = i + 1 == options->template_count;
         doorman__without_capacity_warn(template_, i, last, report);
     }
@@ -4889,7 +4875,7 @@ static doorman_config *doorman__config_make(const doorman_config_options *option
     if (config->templates && config->strings && config->links) {
         doorman__config_copy(config, options);
         doorman__config_index(config);
-        if (doorman__permits.copy_limits(config, options)) return config;
+        if (doorman__permits_in_config.copy_limits(config, options)) return config;
     }
     doorman_config_destroy(config);
     return NULL;
@@ -4916,7 +4902,7 @@ void doorman_config_destroy(doorman_config *config) {
     DOORMAN_FREE(config->templates);
     DOORMAN_FREE(config->strings);
     DOORMAN_FREE(config->links);
-    doorman__permits.free_limits(config);
+    doorman__permits_in_config.free_limits(config);
     doorman__table_uninit(&config->globs);
     doorman__table_uninit(&config->starts);
     DOORMAN_FREE(config);
@@ -4998,7 +4984,7 @@ doorman_status doorman_config_fits(const doorman_config *config, bool has_parent
                                                 : "without_capacity: must be true");
     }
     for (size_t i = 0; i < count && !has_parent && first == count; i++) {
-        size_t leased = doorman__permits.first_leased(&config->templates[i]);
+        size_t leased = doorman__permits_in_config.first_leased(&config->templates[i]);
         if (leased == config->templates[i].limit_count) continue;
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
                              "%s[%zu].limits[%zu]: cannot be leased, because the node has no "
@@ -8772,6 +8758,22 @@ struct doorman_server {
     doorman__arena arena;         /* the last response to a message on permits */
 };
 
+/* What a server does with the permits of its node. The section >>permit_node has the functions. */
+typedef struct doorman__server_permits {
+    doorman_status (*create)(doorman_server *server, const doorman_server_options *options,
+                             doorman_error *error);
+    void (*destroy)(doorman_server *server);
+    doorman_status (*configure)(doorman_server *server, const doorman_config *config);
+    void (*start)(doorman_server *server); /* the server becomes master; cannot fail */
+    void (*stop)(doorman_server *server);  /* the server is not master any more */
+    doorman_status (*answer)(doorman_server *server, const doorman_request *request,
+                             doorman_response *response, doorman__arena *arena,
+                             doorman_error *error);
+    doorman_time (*due)(const doorman_server *server);
+    void (*work)(doorman_server *server);
+} doorman__server_permits;
+static const doorman__server_permits doorman__permits_in_server;
+
 static bool doorman__request_is_of_permits(const doorman_request *request) {
     return !request->is_server && strcmp(request->holder_id, DOORMAN__PERMITS_HOLDER) == 0;
 }
@@ -8929,7 +8931,7 @@ static void doorman__server_resign(doorman_server *server) {
                                       DOORMAN__WITHIN(doorman__server_resource_entry, due, due));
     }
     assert(server->resources.count == 0 && server->usages.count == 0);
-    doorman__permits.stop(server);
+    doorman__permits_in_server.stop(server);
     server->is_master = false;
     server->master[0] = 0;
     server->learns_until = 0;
@@ -9074,7 +9076,7 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     doorman__server_set_options(server, &own);
     server->upstream.calls = &doorman__server_calls;
     doorman__server_now(server, now);
-    status = doorman__permits.create(server, &own, error);
+    status = doorman__permits_in_server.create(server, &own, error);
     if (status == DOORMAN_OK && options->parent_count) {
         status = doorman__server_init_upstream(server, &own, error);
     } else if (status == DOORMAN_OK) {
@@ -9101,7 +9103,7 @@ void doorman_server_destroy(doorman_server *server) {
     DOORMAN_FREE(server->places);
     DOORMAN_FREE(server->items);
     DOORMAN_FREE(server->terms);
-    doorman__permits.destroy(server);
+    doorman__permits_in_server.destroy(server);
     doorman__arena_uninit(&server->arena);
     DOORMAN_FREE(server);
 }
@@ -9293,7 +9295,7 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     if (doorman_config_fits(config, !root, NULL) != DOORMAN_OK) return DOORMAN_INVALID_ARGUMENT;
     size_t bytes = (config->template_count + 1) * sizeof(doorman_time);
     doorman_time *learned_at = (doorman_time *)doorman__zalloc(bytes);
-    if (!learned_at || doorman__permits.configure(server, config) != DOORMAN_OK) {
+    if (!learned_at || doorman__permits_in_server.configure(server, config) != DOORMAN_OK) {
         DOORMAN_FREE(learned_at);
         return DOORMAN_OUT_OF_MEMORY;
     }
@@ -9335,7 +9337,7 @@ doorman_status doorman_server_set_master(doorman_server *server,
             server->learned_at[i] = doorman__server_learned_at(
                 server, &server->config->templates[i], server->predecessor_gone_at);
         }
-        doorman__permits.start(server);
+        doorman__permits_in_server.start(server);
     }
     server->is_master = is_master;
     return DOORMAN_OK;
@@ -10694,7 +10696,8 @@ static doorman_status doorman__server_handle_permits(doorman_server *server,
                                                      doorman_response *response,
                                                      doorman__arena *arena, doorman_error *error) {
     doorman_response decided = doorman__server_start_response(server, request);
-    doorman_status status = doorman__permits.answer(server, request, &decided, arena, error);
+    doorman_status status =
+        doorman__permits_in_server.answer(server, request, &decided, arena, error);
     if (status == DOORMAN_OK) *response = decided;
     return status;
 }
@@ -10801,7 +10804,7 @@ static doorman_time doorman__server_due(const doorman_upstream *upstream) {
     doorman_time due = doorman__later(doorman__timers_due(&server->dues), server->update_at);
     if (server->is_master) {
         due = doorman__earlier(due, server->master_until);
-        due = doorman__earlier(due, doorman__permits.due(server));
+        due = doorman__earlier(due, doorman__permits_in_server.due(server));
     }
     if (doorman__server_is_root(server)) return due;
     return doorman__earlier(due, doorman__upstream_due(upstream));
@@ -10834,7 +10837,7 @@ static void doorman__server_work(doorman_upstream *upstream, doorman_time now) {
     doorman__server_check_mastership(server);
     doorman__server_update(server);
     doorman__server_note_ends(server);
-    doorman__permits.work(server);
+    doorman__permits_in_server.work(server);
 }
 
 static bool doorman__server_request(doorman_upstream *upstream, doorman_request *out,
@@ -15048,6 +15051,15 @@ static size_t doorman__template_first_leased(const doorman_template *template_) 
     while (i < template_->limit_count && !template_->limits[i].leased) i++;
     return i;
 }
+
+static const doorman__config_permits doorman__permits_in_config = {
+    .check_limits = doorman__limits_check,
+    .check_templates = doorman__limits_check_templates,
+    .warn_limits = doorman__limits_warn,
+    .copy_limits = doorman__limits_copy,
+    .free_limits = doorman__limits_free,
+    .first_leased = doorman__template_first_leased,
+};
 
 /* ---- >>counters ----------------------------------------------------------------------------- */
 /*
@@ -21172,8 +21184,8 @@ static void doorman__holds_uninit(doorman__holds *holds) {
 
 /* ---- >>permit_node -------------------------------------------------------------------------- */
 /*
- * The object that has all permits of a node, the messages on permits, and their leases. The table
- * at the end of this section is all that the section >>server knows of permits.
+ * The object that has all permits of a node, the messages on permits, and their leases. The section
+ * >>server reaches it through the table doorman__permits_in_server.
  */
 
 /* ---- permits: the whole object */
@@ -22209,13 +22221,7 @@ static void doorman__permit_node_work(doorman_server *server) {
     doorman__leased_work(server);
 }
 
-static const doorman__permits_table doorman__permits = {
-    .check_limits = doorman__limits_check,
-    .check_templates = doorman__limits_check_templates,
-    .warn_limits = doorman__limits_warn,
-    .copy_limits = doorman__limits_copy,
-    .free_limits = doorman__limits_free,
-    .first_leased = doorman__template_first_leased,
+static const doorman__server_permits doorman__permits_in_server = {
     .create = doorman__permit_node_create,
     .destroy = doorman__permit_node_destroy,
     .configure = doorman__permit_node_configure,
@@ -29155,30 +29161,7 @@ typedef struct doorman__pause {
     bool ends;  /* the other part has had a response since then */
 } doorman__pause;
 
-/* The permits of an agent: see "permits of an agent". The mutex guards the other fields. Only the
- * thread uses the transport. */
-typedef struct doorman__agent_permits {
-    pthread_mutex_t mutex;
-    pthread_cond_t wake; /* wakes the thread */
-    pthread_t thread;
-    bool has_thread;
-    bool closed;               /* new calls return at once */
-    bool wakeup;               /* the thread must run again before it sleeps */
-    doorman_time sleeps_until; /* when the thread wakes up; 0: it is awake */
-    doorman_time stop_by;      /* when the thread ends at the latest; NEVER: it is not stopping */
-    doorman__pause pause;
-    doorman_permit_client *client;
-    doorman_transport *transport;
-    doorman_transport *lanes[DOORMAN_PERMIT_LANES_MAX]; /* of the client's lanes */
-    size_t lane_count;
-    bool lanes_failed; /* memory has run out for a lane, so no more lanes are added */
-    void (*on_hold_changed)(void *context, const doorman_held *held);
-    void *context;
-    doorman_error last_error;
-    doorman_time last_error_at;       /* 0: no message has failed */
-    size_t callers;                   /* threads that wait for a permit; atomic */
-    struct doorman__acquirer *unused; /* the structs of threads that waited before; atomic */
-} doorman__agent_permits;
+typedef struct doorman__agent_permits doorman__agent_permits;
 
 struct doorman_agent {
     pthread_t thread;
@@ -29206,7 +29189,7 @@ struct doorman_agent {
     doorman_error last_error;
     doorman_time last_error_at; /* 0: no request has failed */
     doorman__pause pause;       /* of the leases */
-    doorman__agent_permits permits;
+    doorman__agent_permits *permits;
 };
 
 static doorman_time doorman__clock_read(clockid_t clock) {
@@ -30061,16 +30044,17 @@ doorman_status doorman_transport_create(doorman_transport **out,
 
 /* nng_aio_stop aborts the operation of the aio, and waits until the callback has returned. If the
  * callback tries to send again after the stop, nng does not take the message. The socket is closed
- * after that: nng's thread for timeouts uses the socket of an operation that times out, even if the
- * socket is closed at the same time (seen with nng 1.5.2). */
+ * when the aio is freed: nng's thread for timeouts uses the socket of an operation that times out,
+ * even if the operation ends otherwise at the same time, and nng 1.5.2 only waits for this thread
+ * in nng_aio_free. */
 void doorman_transport_destroy(doorman_transport *transport) {
     if (!transport) return;
     if (transport->aio) nng_aio_stop(transport->aio);
-    doorman__socket_close(transport->socket);
     if (doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING) {
         nng_msg_free(nng_aio_get_msg(transport->aio));
     }
     nng_aio_free(transport->aio);
+    doorman__socket_close(transport->socket);
     if (doorman__transport_get(transport) == DOORMAN__TRANSPORT_PARSED) {
         (void)doorman__read_end(&transport->incoming.reader);
     }
@@ -30399,7 +30383,19 @@ static void doorman__pause_check(doorman__pause *pause, doorman_upstream *upstre
 
 /* ---- nng: the thread */
 
-static void doorman__permits_on_wakeup(void *context);
+/* What an agent does with its permits. The section >>permit_agent has the functions. */
+typedef struct doorman__agent_permit_calls {
+    doorman_status (*create)(doorman_agent *agent, const doorman_client_options *options,
+                             doorman_error *error);
+    void (*free)(doorman_agent *agent);
+    void (*note_result)(doorman_agent *agent, const doorman_transport_result *result);
+    void (*close)(doorman_agent *agent, doorman_time stop_by);
+    bool (*is_own_thread)(doorman_agent *agent);
+    void (*join)(doorman_agent *agent);
+    void (*read)(doorman_agent *agent, doorman_agent_info *out);
+    void (*set_kill_switch)(doorman_agent *agent, bool on);
+} doorman__agent_permit_calls;
+static const doorman__agent_permit_calls doorman__permits_in_agent;
 
 /* The transport calls this function in a thread of nng or in the agent's thread. */
 static void doorman__agent_on_wakeup(void *context) {
@@ -30444,9 +30440,7 @@ static void doorman__agent_process_result(doorman_agent *agent, doorman_time now
     doorman_transport_result result;
     uint64_t before = agent->client->upstream.failure_count;
     doorman__transport_process_result(agent->transport, &result, now);
-    if (doorman__pause_end(&agent->permits.pause, &result)) {
-        doorman__permits_on_wakeup(&agent->permits);
-    }
+    doorman__permits_in_agent.note_result(agent, &result);
     doorman__agent_process_connection(agent, now);
     if (!result.has_ended || agent->client->upstream.failure_count == before) return;
     if (!result.error.text[0]) doorman__fail(&result.error, DOORMAN_OK, "it knows no master");
@@ -30535,629 +30529,6 @@ static void *doorman__agent_main(void *context) {
         if (!ends) doorman__agent_sleep(agent, until);
     }
     return NULL;
-}
-
-/* ---- nng: permits of an agent */
-/*
- * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
- * response with leases does not delay a permit, and many permits do not delay a lease. The thread
- * starts with the first permit, so an agent without permits does not have it. It repeats these
- * steps:
- *
- *   1. Parse the response that has come, without the mutex.
- *   2. Pass it to the client, and take the next message and all decisions from the client.
- *   3. Send the message, without the mutex. Then tell the callers their decisions.
- *   4. Sleep until the client is due or something has changed.
- *
- * The message goes first, so that the server works while the callers wake up.
- *
- * A caller that waits sleeps on its own condition variable with its own mutex. With one mutex for
- * all, 64 callers that wake up together would wait for each other. A caller also watches its
- * timeout, in case the thread is late. A caller is counted in `callers` until it no longer uses the
- * agent, and doorman_agent_stop waits until none is left.
- */
-
-/* Who gets the decision of a call. */
-typedef struct doorman__receiver {
-    void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired);
-    void *context;
-    doorman__call *call; /* NULL: the thread has taken the call from the client. The mutex of the
-                            permits guards this field */
-    bool is_allocated;   /* freed after on_decided */
-} doorman__receiver;
-
-/* A thread that waits for a decision. Its agent uses the struct again for other threads, and frees
- * it when the agent stops. So a late signal to the condition variable does no harm. */
-typedef struct doorman__acquirer {
-    struct doorman__acquirer *next; /* in the list of those that nobody uses */
-    doorman__receiver receiver;
-    doorman__agent_permits *permits;
-    doorman_acquired *out;
-    doorman_time end;
-    struct timespec until; /* see doorman__acquirer_wait */
-    pthread_cond_t wake;
-    pthread_mutex_t mutex; /* guards the other fields */
-    bool decided;
-    doorman_status status;
-} doorman__acquirer;
-
-static void doorman__permits_on_wakeup(void *context) {
-    doorman__agent_permits *permits = (doorman__agent_permits *)context;
-    pthread_mutex_lock(&permits->mutex);
-    permits->wakeup = true;
-    pthread_cond_signal(&permits->wake);
-    pthread_mutex_unlock(&permits->mutex);
-}
-
-/* Returns whether a permit waits for a lane, and no lane is free. */
-static bool doorman__permits_needs_lane(const doorman__agent_permits *permits) {
-    const doorman_permit_client *client = permits->client;
-    size_t idle = 0;
-    for (size_t i = 0; i < client->lane_count; i++) {
-        idle += client->lanes[i]->upstream.state != DOORMAN__REQUESTED;
-    }
-    return !permits->lanes_failed && permits->lane_count < DOORMAN_PERMIT_LANES_MAX &&
-           client->queues[DOORMAN__CALL_WAIT].count > idle;
-}
-
-/* Returns when the client or a lane is due. */
-static doorman_time doorman__permits_due(const doorman__agent_permits *permits) {
-    const doorman_permit_client *client = permits->client;
-    doorman_time due = doorman_upstream_due(&client->upstream);
-    if (doorman__permits_needs_lane(permits)) return 0;
-    for (size_t i = 0; i < client->lane_count; i++) {
-        due = doorman__earlier(due, doorman_upstream_due(&client->lanes[i]->upstream));
-    }
-    return due;
-}
-
-/* Adds a lane with a transport of its own. If memory runs out, permits wait for the lanes that are
- * there. */
-static void doorman__permits_add_lane(doorman__agent_permits *permits) {
-    char *const *pem = permits->transport->pem;
-    const doorman_tls tls = {.authority = pem[0], .certificate = pem[1], .key = pem[2]};
-    doorman_transport_options options = {
-        .on_wakeup = doorman__permits_on_wakeup, .context = permits, .tls = pem[0] ? &tls : NULL};
-    doorman_transport **lane = &permits->lanes[permits->lane_count];
-    doorman_status status = doorman_permit_client_add_lane(permits->client, &options.upstream);
-    if (status == DOORMAN_OK) status = doorman_transport_create(lane, &options);
-    permits->lanes_failed = status != DOORMAN_OK;
-    if (status == DOORMAN_OK) (*lane)->fails_early = true;
-    if (status == DOORMAN_OK) permits->lane_count++;
-}
-
-/* Unlocks the mutex. Wakes the thread if the client is due before the thread would wake up. The
- * mutex is unlocked first, so that the thread need not wait for it. */
-static void doorman__permits_unlock(doorman__agent_permits *permits) {
-    bool expedites = doorman__permits_due(permits) < permits->sleeps_until;
-    if (expedites) permits->wakeup = true;
-    if (expedites) permits->sleeps_until = 0;
-    pthread_mutex_unlock(&permits->mutex);
-    if (expedites) pthread_cond_signal(&permits->wake);
-}
-
-/* Takes all decided calls from the client. Their receivers can no longer give up the calls. */
-static doorman__calls doorman__permits_take(doorman__agent_permits *permits, doorman_time now) {
-    doorman_permit_client *client = permits->client;
-    doorman__permit_client_work(client, now);
-    doorman__calls calls = client->decided;
-    memset(&client->decided, 0, sizeof client->decided);
-    client->call_count -= calls.count;
-    for (doorman__call *call = calls.first; call; call = call->next) {
-        ((doorman__receiver *)call->context)->call = NULL;
-        doorman__call_forget(call); /* the thread frees the call later */
-        call->hold = NULL;
-        call->peer = NULL;
-    }
-    return calls;
-}
-
-/* Tells the receivers of calls their decisions. The mutex is not locked. */
-static void doorman__permits_tell(const doorman__calls *calls) {
-    for (doorman__call *call = calls->first, *next = NULL; call; call = next) {
-        doorman__receiver *receiver = (doorman__receiver *)call->context;
-        bool is_allocated = receiver->is_allocated, done = call->status == DOORMAN_OK;
-        next = call->next;
-        receiver->on_decided(receiver->context, call->status, done ? &call->acquired : NULL);
-        if (is_allocated) DOORMAN_FREE(receiver);
-        DOORMAN_FREE(call);
-    }
-}
-
-/* Returns whether the thread still has reports to send, and a server that takes them. */
-static bool doorman__permits_has_to_wait(const doorman__agent_permits *permits, doorman_time now) {
-    const doorman_permit_client *client = permits->client;
-    const doorman_upstream *upstream = &client->upstream;
-    bool sends = upstream->state == DOORMAN__REQUESTED &&
-                 (upstream->method == DOORMAN_REPORT || upstream->method == DOORMAN_RELEASE);
-    return now < permits->stop_by && upstream->failures == 0 &&
-           (sends || client->queues[DOORMAN__CALL_REPORT].first ||
-            client->queues[DOORMAN__CALL_RELEASE].first);
-}
-
-static void doorman__permits_sleep(doorman__agent_permits *permits, doorman_time now) {
-    doorman_time due = doorman__permits_due(permits);
-    due = doorman__earlier(due, permits->stop_by);
-    /* A message has timed out, but nng has not ended it yet. */
-    if (due <= now) due = now + DOORMAN_SECOND / 1000;
-    permits->sleeps_until = due;
-    doorman__condition_wait(&permits->wake, &permits->mutex, due, now);
-    permits->sleeps_until = 0;
-}
-
-/* Tells the application of holds that are gone or smaller. The mutex is locked, except while the
- * application is told. */
-static void doorman__permits_tell_holds(doorman__agent_permits *permits, doorman_time now) {
-    doorman_held held;
-    while (permits->client->first_change) {
-        if (!doorman_permit_client_next_change(permits->client, &held, now)) break;
-        if (!permits->on_hold_changed) continue;
-        pthread_mutex_unlock(&permits->mutex);
-        permits->on_hold_changed(permits->context, &held);
-        pthread_mutex_lock(&permits->mutex);
-    }
-}
-
-/* Lets the lanes process their responses. */
-static void doorman__permits_parse(doorman__agent_permits *permits) {
-    (void)doorman__transport_parse(permits->transport);
-    for (size_t i = 0; i < permits->lane_count; i++) {
-        (void)doorman__transport_parse(permits->lanes[i]);
-    }
-}
-
-/* Makes the message of a lane that is due. Keeps the error text if the last one has failed. Returns
- * whether there is a message. */
-static bool doorman__permits_update_lane(doorman__agent_permits *permits,
-                                         doorman_transport *transport, doorman_time now) {
-    doorman_transport_result result;
-    bool made = doorman_transport_update(transport, &result, now);
-    doorman_agent *agent = DOORMAN__WITHIN(doorman_agent, permits, permits);
-    if (doorman__pause_end(&agent->pause, &result)) doorman__agent_notify(agent);
-    if (result.error.text[0] && !result.is_probe) {
-        doorman__error_keep(&permits->last_error, result.address, &result.error);
-        permits->last_error_at = now;
-    }
-    return made;
-}
-
-/* Makes the messages that are due. Returns whether there are some.
- *   made   out: for each lane */
-static bool doorman__permits_update(doorman__agent_permits *permits,
-                                    bool made[DOORMAN_PERMIT_LANES_MAX + 1], doorman_time now) {
-    while (doorman__permits_needs_lane(permits)) doorman__permits_add_lane(permits);
-    bool some = made[DOORMAN_PERMIT_LANES_MAX] =
-        doorman__permits_update_lane(permits, permits->transport, now);
-    for (size_t i = 0; i < permits->lane_count; i++) {
-        made[i] = doorman__permits_update_lane(permits, permits->lanes[i], now);
-        some = some || made[i];
-    }
-    return some;
-}
-
-static void doorman__permits_send(doorman__agent_permits *permits,
-                                  const bool made[DOORMAN_PERMIT_LANES_MAX + 1]) {
-    if (made[DOORMAN_PERMIT_LANES_MAX]) doorman_transport_send(permits->transport);
-    for (size_t i = 0; i < permits->lane_count; i++) {
-        if (made[i]) doorman_transport_send(permits->lanes[i]);
-    }
-}
-
-static void *doorman__permits_main(void *context) {
-    doorman__agent_permits *permits = (doorman__agent_permits *)context;
-    bool made[DOORMAN_PERMIT_LANES_MAX + 1] = {false};
-    pthread_mutex_lock(&permits->mutex);
-    for (;;) {
-        pthread_mutex_unlock(&permits->mutex);
-        doorman__permits_parse(permits);
-        pthread_mutex_lock(&permits->mutex);
-        doorman_time now = doorman_clock();
-        permits->wakeup = false;
-        if (permits->closed) doorman__permit_client_end_all(permits->client, DOORMAN_UNAVAILABLE);
-        doorman__pause_check(&permits->pause, &permits->client->upstream);
-        bool some = doorman__permits_update(permits, made, now);
-        doorman__calls calls = doorman__permits_take(permits, now);
-        doorman__pause_note(&permits->pause, &permits->client->upstream);
-        pthread_mutex_unlock(&permits->mutex);
-        if (some) doorman__permits_send(permits, made);
-        doorman__permits_tell(&calls);
-        pthread_mutex_lock(&permits->mutex);
-        doorman__permits_tell_holds(permits, now);
-        if (some || calls.first || permits->wakeup) continue;
-        now = doorman_clock();
-        bool stops = permits->stop_by != DOORMAN_NEVER;
-        if (stops && !doorman__permits_has_to_wait(permits, now)) break;
-        doorman__permits_sleep(permits, now);
-    }
-    pthread_mutex_unlock(&permits->mutex);
-    return NULL;
-}
-
-/* Returns whether the caller is an on_decided. Precondition: the mutex is locked, because the first
- * call of another thread may start the thread. */
-static bool doorman__permits_is_own_thread(const doorman__agent_permits *permits) {
-    return permits->has_thread && pthread_equal(pthread_self(), permits->thread);
-}
-
-static doorman_status doorman__agent_call_fail(doorman_error *error, doorman_status status) {
-    const char *text = "the agent is that of the parent process";
-    if (status == DOORMAN_DEADLOCK) text = doorman__status_text(status);
-    return doorman__fail(error, status, "%s", text);
-}
-
-/* Begins a call that uses the permits. If the result is OK, the mutex is locked, and the thread
- * runs. */
-static doorman_status doorman__permits_begin(doorman_agent *agent, doorman_error *error) {
-    doorman__agent_permits *permits = &agent->permits;
-    doorman_status status = doorman__agent_check_call(agent);
-    if (status != DOORMAN_OK) return doorman__agent_call_fail(error, status);
-    pthread_mutex_lock(&permits->mutex);
-    if (permits->closed) {
-        status = doorman__fail(error, DOORMAN_UNAVAILABLE, "the agent is shut down");
-    } else if (!permits->has_thread) {
-        permits->has_thread =
-            doorman__thread_start(&permits->thread, doorman__permits_main, permits);
-        if (!permits->has_thread) {
-            status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
-        }
-    }
-    if (status != DOORMAN_OK) pthread_mutex_unlock(&permits->mutex);
-    return status;
-}
-
-/* ---- nng: a thread that waits for a permit */
-
-/* The thread of the permits calls this function. The mutex is unlocked first, so that the thread
- * that wakes up need not wait for it. */
-static void doorman__acquirer_on_decided(void *context, doorman_status status,
-                                         const doorman_acquired *acquired) {
-    doorman__acquirer *acquirer = (doorman__acquirer *)context;
-    pthread_mutex_lock(&acquirer->mutex);
-    if (acquired) *acquirer->out = *acquired;
-    acquirer->status = status;
-    acquirer->decided = true;
-    pthread_mutex_unlock(&acquirer->mutex);
-    pthread_cond_signal(&acquirer->wake);
-}
-
-/* Ends the call of this thread now, unless the thread of the permits has taken the call. The mutex
- * of the acquirer is not locked.
- *   gives_up   the result is not wanted */
-static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_up) {
-    doorman__agent_permits *permits = acquirer->permits;
-    doorman_permit_client *client = permits->client;
-    pthread_mutex_lock(&permits->mutex);
-    doorman__call *call = acquirer->receiver.call;
-    if (call) {
-        if (!gives_up && call->state != DOORMAN__CALL_DECIDED)
-            doorman__permit_client_work(client, doorman__later(doorman_clock(), acquirer->end));
-        assert(call->attended); /* by this thread, which frees it */
-        if (gives_up && call->hold) {
-            const doorman_hold_request release = {.id = call->hold->number};
-            (void)doorman_permit_client_release(client, &release, NULL, doorman_clock());
-        }
-        if (call->state != DOORMAN__CALL_DECIDED) doorman__call_settle(client, call);
-        *acquirer->out = call->acquired;
-        acquirer->decided = true;
-        acquirer->receiver.call = NULL;
-        doorman__call_free(client, call);
-    }
-    pthread_mutex_unlock(&permits->mutex);
-}
-
-/* Waits for the decision, which the thread of the permits is about to tell. A thread that is
- * cancelled here would leave the mutex locked, and that thread would wait for it for ever. So the
- * cancellation waits until the call has returned. */
-static void doorman__acquirer_join(doorman__acquirer *acquirer) {
-    int before;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    pthread_mutex_lock(&acquirer->mutex);
-    while (!acquirer->decided) pthread_cond_wait(&acquirer->wake, &acquirer->mutex);
-    pthread_mutex_unlock(&acquirer->mutex);
-    pthread_setcancelstate(before, NULL);
-}
-
-static doorman__acquirer *doorman__acquirer_create(doorman_agent *agent) {
-    doorman__acquirer *acquirer = (doorman__acquirer *)doorman__zalloc(sizeof *acquirer);
-    bool done = acquirer && pthread_mutex_init(&acquirer->mutex, NULL) == 0;
-    if (done && pthread_cond_init(&acquirer->wake, &agent->monotonic) == 0) {
-        acquirer->permits = &agent->permits;
-        acquirer->receiver.on_decided = doorman__acquirer_on_decided;
-        acquirer->receiver.context = acquirer;
-        return acquirer;
-    }
-    if (done) pthread_mutex_destroy(&acquirer->mutex);
-    DOORMAN_FREE(acquirer);
-    return NULL;
-}
-
-/* Takes an acquirer that nobody uses, or makes one. Precondition: the mutex of the permits is
- * locked. So only one thread at a time takes from the list, while others add to it. */
-static doorman__acquirer *doorman__acquirer_begin(doorman_agent *agent, doorman_acquired *out) {
-    doorman__agent_permits *permits = &agent->permits;
-    doorman__acquirer *acquirer = __atomic_load_n(&permits->unused, __ATOMIC_ACQUIRE);
-    while (acquirer && !__atomic_compare_exchange_n(&permits->unused, &acquirer, acquirer->next,
-                                                    true, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
-    }
-    if (!acquirer) acquirer = doorman__acquirer_create(agent);
-    if (!acquirer) return NULL;
-    __atomic_add_fetch(&permits->callers, 1, __ATOMIC_RELAXED);
-    acquirer->decided = false;
-    acquirer->status = DOORMAN_OK;
-    acquirer->out = out;
-    return acquirer;
-}
-
-/* After this call the agent may be gone. */
-static void doorman__acquirer_finish(doorman__acquirer *acquirer) {
-    doorman__agent_permits *permits = acquirer->permits;
-    acquirer->next = __atomic_load_n(&permits->unused, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(&permits->unused, &acquirer->next, acquirer, true,
-                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
-    }
-    __atomic_sub_fetch(&permits->callers, 1, __ATOMIC_RELEASE);
-}
-
-/* Runs if the thread is cancelled. The mutex of the acquirer is locked. */
-static void doorman__acquirer_cancel(void *context) {
-    doorman__acquirer *acquirer = (doorman__acquirer *)context;
-    pthread_mutex_unlock(&acquirer->mutex);
-    doorman__acquirer_end_call(acquirer, true);
-    doorman__acquirer_join(acquirer);
-    doorman__agent_permits *permits = acquirer->permits;
-    const doorman_hold_request release = {.id = acquirer->out->hold};
-    bool granted = acquirer->status == DOORMAN_OK && release.id;
-    if (granted) pthread_mutex_lock(&permits->mutex);
-    if (granted) {
-        (void)doorman_permit_client_release(permits->client, &release, NULL, doorman_clock());
-        doorman__permits_unlock(permits);
-    }
-    doorman__acquirer_finish(acquirer);
-}
-
-/* Waits for the decision until the timeout. If the thread is cancelled, a cleanup handler ends the
- * call. `until` is not in the frame of a function that is called here. AddressSanitizer would still
- * guard such a frame when the cleanup handler runs. */
-static void doorman__acquirer_wait(doorman__acquirer *acquirer) {
-    doorman_time now;
-    pthread_mutex_lock(&acquirer->mutex);
-    pthread_cleanup_push(doorman__acquirer_cancel, acquirer);
-    while (!acquirer->decided && (now = doorman_clock()) < acquirer->end) {
-        doorman_time nap = doorman__earlier(acquirer->end - now, DOORMAN__NAP_MAX);
-        acquirer->until = doorman__monotonic_end(nap);
-        (void)pthread_cond_timedwait(&acquirer->wake, &acquirer->mutex, &acquirer->until);
-    }
-    pthread_cleanup_pop(0);
-    bool decided = acquirer->decided;
-    pthread_mutex_unlock(&acquirer->mutex);
-    if (decided) return;
-    doorman__acquirer_end_call(acquirer, false);
-    doorman__acquirer_join(acquirer);
-}
-
-/* What a thread asks: exactly one of them. */
-typedef struct doorman__agent_ask {
-    const doorman_permit_request *permit;
-    const doorman_hold_request *transfer, *seizure;
-} doorman__agent_ask;
-
-/* Adds the call. A call that is decided already ends here. */
-static doorman_status doorman__acquirer_add(doorman__acquirer *acquirer,
-                                            const doorman__agent_ask *ask, doorman_time timeout,
-                                            doorman_error *error) {
-    doorman_permit_client *client = acquirer->permits->client;
-    doorman__receiver *receiver = &acquirer->receiver;
-    doorman_time now = doorman_clock();
-    doorman__call *call = NULL;
-    doorman_status status;
-    if (ask->permit) {
-        status =
-            doorman__permit_client_add(client, ask->permit, timeout, receiver, &call, error, now);
-    } else if (ask->transfer) {
-        status = doorman__permit_client_transfer(client, ask->transfer, timeout, receiver, &call,
-                                                 error, now);
-    } else {
-        status = doorman__permit_client_seize(client, ask->seizure, timeout, receiver, &call, error,
-                                              now);
-    }
-    if (status != DOORMAN_OK) return status;
-    acquirer->end = call->deadline;
-    acquirer->receiver.call = call;
-    if (call->state != DOORMAN__CALL_DECIDED) return DOORMAN_OK;
-    *acquirer->out = call->acquired;
-    acquirer->decided = true;
-    doorman__call_free(client, call);
-    return DOORMAN_OK;
-}
-
-static doorman_status doorman__agent_ask_and_wait(doorman_agent *agent,
-                                                  const doorman__agent_ask *ask,
-                                                  doorman_time timeout, doorman_acquired *out,
-                                                  doorman_error *error) {
-    doorman__agent_permits *permits = &agent->permits;
-    doorman_status status = doorman__permits_begin(agent, error);
-    if (status != DOORMAN_OK) return status;
-    doorman__acquirer *acquirer = NULL;
-    if (doorman__permits_is_own_thread(permits)) {
-        status = doorman__agent_call_fail(error, DOORMAN_DEADLOCK);
-    } else if (!(acquirer = doorman__acquirer_begin(agent, out))) {
-        status = doorman__no_memory(error);
-    } else {
-        status = doorman__acquirer_add(acquirer, ask, timeout, error);
-    }
-    bool waits = status == DOORMAN_OK && !acquirer->decided;
-    doorman__permits_unlock(permits);
-    if (waits) {
-        doorman__acquirer_wait(acquirer);
-        status = acquirer->status;
-    }
-    if (acquirer) doorman__acquirer_finish(acquirer);
-    return status;
-}
-
-doorman_status doorman_agent_acquire(doorman_agent *agent, const doorman_permit_request *request,
-                                     doorman_time timeout, doorman_acquired *out,
-                                     doorman_error *error) {
-    if (!agent) return doorman__missing(error, "agent");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    const doorman__agent_ask ask = {.permit = request};
-    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
-}
-
-doorman_status doorman_agent_transfer(doorman_agent *agent, const doorman_hold_request *request,
-                                      doorman_time timeout, doorman_acquired *out,
-                                      doorman_error *error) {
-    if (!agent) return doorman__missing(error, "agent");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    const doorman__agent_ask ask = {.transfer = request};
-    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
-}
-
-doorman_status doorman_agent_seize(doorman_agent *agent, const doorman_hold_request *request,
-                                   doorman_time timeout, doorman_acquired *out,
-                                   doorman_error *error) {
-    if (!agent) return doorman__missing(error, "agent");
-    if (!request) return doorman__missing(error, "request");
-    if (!out) return doorman__missing(error, "out");
-    const doorman__agent_ask ask = {.seizure = request};
-    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
-}
-
-doorman_status doorman_agent_release_part(doorman_agent *agent, const doorman_hold_request *request,
-                                          doorman_error *error) {
-    if (!agent) return doorman__missing(error, "agent");
-    if (!request) return doorman__missing(error, "request");
-    doorman__agent_permits *permits = &agent->permits;
-    doorman_status status = doorman__agent_check_call(agent);
-    if (status != DOORMAN_OK) return doorman__agent_call_fail(error, status);
-    pthread_mutex_lock(&permits->mutex);
-    status = doorman_permit_client_release(permits->client, request, error, doorman_clock());
-    doorman__permits_unlock(permits);
-    return status;
-}
-
-doorman_status doorman_agent_release(doorman_agent *agent, uint64_t hold) {
-    const doorman_hold_request request = {.id = hold};
-    if (!agent) return DOORMAN_INVALID_ARGUMENT;
-    return hold ? doorman_agent_release_part(agent, &request, NULL) : DOORMAN_OK;
-}
-
-doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t *out) {
-    if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
-    doorman__agent_permits *permits = &agent->permits;
-    doorman_status status = doorman__agent_check_call(agent);
-    if (status != DOORMAN_OK) return status;
-    pthread_mutex_lock(&permits->mutex);
-    status = doorman_permit_client_new_hold(permits->client, out);
-    pthread_mutex_unlock(&permits->mutex);
-    return status;
-}
-
-doorman_status doorman_agent_read_hold(doorman_agent *agent, uint64_t hold, doorman_held *out) {
-    if (out) memset(out, 0, sizeof *out);
-    if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
-    doorman__agent_permits *permits = &agent->permits;
-    doorman_status status = doorman__agent_check_call(agent);
-    if (status != DOORMAN_OK) return status;
-    pthread_mutex_lock(&permits->mutex);
-    doorman_permit_client_read_hold(permits->client, hold, out);
-    pthread_mutex_unlock(&permits->mutex);
-    return DOORMAN_OK;
-}
-
-doorman_status doorman_agent_acquire_async(
-    doorman_agent *agent, const doorman_permit_request *request, doorman_time timeout,
-    void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired),
-    void *context, doorman_error *error) {
-    if (!agent) return doorman__missing(error, "agent");
-    if (!request) return doorman__missing(error, "request");
-    if (!on_decided) return doorman__missing(error, "on_decided");
-    doorman__call *call = NULL;
-    doorman_status status = doorman__permits_begin(agent, error);
-    if (status != DOORMAN_OK) return status;
-    doorman__receiver *receiver = (doorman__receiver *)doorman__zalloc(sizeof *receiver);
-    if (receiver) {
-        receiver->on_decided = on_decided;
-        receiver->context = context;
-        receiver->is_allocated = true;
-        status = doorman__permit_client_add(agent->permits.client, request, timeout, receiver,
-                                            &call, error, doorman_clock());
-    } else {
-        status = doorman__no_memory(error);
-    }
-    if (status != DOORMAN_OK) DOORMAN_FREE(receiver);
-    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the call owns the receiver */
-    doorman__permits_unlock(&agent->permits);
-    return status;
-}
-
-doorman_status doorman_agent_report(doorman_agent *agent, const char *resource_id, const char *key,
-                                    double cost, doorman_error *error) {
-    if (!agent) return doorman__missing(error, "agent");
-    if (!resource_id) return doorman__missing(error, "resource_id");
-    doorman_status status = doorman__permits_begin(agent, error);
-    if (status != DOORMAN_OK) return status;
-    status = doorman_permit_client_report(agent->permits.client, resource_id, key, cost, error,
-                                          doorman_clock());
-    doorman__permits_unlock(&agent->permits);
-    return status;
-}
-
-/* ---- nng: permits when an agent starts and stops */
-
-static doorman_status doorman__permits_create(doorman_agent *agent,
-                                              const doorman_client_options *options,
-                                              doorman_error *error) {
-    doorman__agent_permits *permits = &agent->permits;
-    doorman_client_options own = *options;
-    own.client_id = agent->client->client_id;
-    own.tls = NULL; /* only the transport uses it */
-    doorman_status status =
-        doorman_permit_client_create(&permits->client, &own, error, doorman_clock());
-    if (status != DOORMAN_OK) return status;
-    const doorman_transport_options transport = {
-        .upstream = doorman_permit_client_upstream(permits->client),
-        .on_wakeup = doorman__permits_on_wakeup,
-        .context = permits,
-        .tls = options->tls};
-    status = doorman_transport_create(&permits->transport, &transport);
-    if (status != DOORMAN_OK) return doorman__no_memory(error);
-    permits->transport->fails_early = true;
-    permits->on_hold_changed = options->permits.on_hold_changed;
-    permits->context = options->permits.context;
-    return DOORMAN_OK;
-}
-
-/* Ends all calls, and allows no new calls.
- *   stop_by   when the thread ends at the latest; 0: it does not end yet */
-static void doorman__permits_close(doorman__agent_permits *permits, doorman_time stop_by) {
-    pthread_mutex_lock(&permits->mutex);
-    permits->closed = true;
-    if (stop_by) permits->stop_by = stop_by;
-    permits->wakeup = true;
-    pthread_cond_signal(&permits->wake);
-    pthread_mutex_unlock(&permits->mutex);
-}
-
-/* Waits for the thread, and for the callers, which have been told that the agent stops. */
-static void doorman__permits_join(doorman__agent_permits *permits) {
-    const struct timespec pause = {.tv_nsec = (long)DOORMAN__SLICE_PAUSE};
-    if (permits->has_thread) pthread_join(permits->thread, NULL);
-    while (__atomic_load_n(&permits->callers, __ATOMIC_ACQUIRE) > 0) (void)nanosleep(&pause, NULL);
-}
-
-static void doorman__permits_free(doorman__agent_permits *permits) {
-    for (doorman__acquirer *acquirer = permits->unused, *next; acquirer; acquirer = next) {
-        next = acquirer->next;
-        pthread_cond_destroy(&acquirer->wake);
-        pthread_mutex_destroy(&acquirer->mutex);
-        DOORMAN_FREE(acquirer);
-    }
-    doorman_transport_destroy(permits->transport);
-    for (size_t i = 0; i < permits->lane_count; i++) doorman_transport_destroy(permits->lanes[i]);
-    doorman_permit_client_destroy(permits->client);
 }
 
 /* Writes "HOST:PID:RANDOM". Characters of the host name that an id cannot have become "-". The host
@@ -31277,11 +30648,9 @@ static doorman_status doorman__agent_use_nng(doorman_error *error) {
 /* Precondition: the agent's thread has ended, or never ran. Threads of nng may use the agent until
  * the transport is destroyed. */
 static void doorman__agent_free(doorman_agent *agent) {
-    doorman__permits_free(&agent->permits);
+    doorman__permits_in_agent.free(agent);
     doorman_transport_destroy(agent->transport);
     doorman_client_destroy(agent->client);
-    pthread_cond_destroy(&agent->permits.wake);
-    pthread_mutex_destroy(&agent->permits.mutex);
     pthread_cond_destroy(&agent->left);
     pthread_cond_destroy(&agent->passed);
     pthread_cond_destroy(&agent->wake);
@@ -31295,7 +30664,7 @@ static void doorman__agent_free(doorman_agent *agent) {
  * nothing, because none of them owns memory yet. */
 static bool doorman__agent_init(doorman_agent *agent) {
     pthread_mutexattr_t checks;
-    agent->stop_by = agent->permits.stop_by = DOORMAN_NEVER;
+    agent->stop_by = DOORMAN_NEVER;
     bool done = pthread_mutexattr_init(&checks) == 0 &&
                 pthread_mutexattr_settype(&checks, PTHREAD_MUTEX_ERRORCHECK) == 0 &&
                 pthread_mutex_init(&agent->mutex, &checks) == 0;
@@ -31304,9 +30673,7 @@ static bool doorman__agent_init(doorman_agent *agent) {
            pthread_mutex_init(&agent->wake_mutex, NULL) == 0 &&
            pthread_cond_init(&agent->wake, &agent->monotonic) == 0 &&
            pthread_cond_init(&agent->passed, &agent->monotonic) == 0 &&
-           pthread_cond_init(&agent->left, &agent->monotonic) == 0 &&
-           pthread_mutex_init(&agent->permits.mutex, NULL) == 0 &&
-           pthread_cond_init(&agent->permits.wake, &agent->monotonic) == 0;
+           pthread_cond_init(&agent->left, &agent->monotonic) == 0;
 }
 
 doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_options *options,
@@ -31323,7 +30690,7 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
     status = doorman__agent_create_client(agent, options, error);
     if (status == DOORMAN_OK) status = doorman__agent_check(options, error);
     if (status == DOORMAN_OK) status = doorman__agent_create_transport(agent, options->tls, error);
-    if (status == DOORMAN_OK) status = doorman__permits_create(agent, options, error);
+    if (status == DOORMAN_OK) status = doorman__permits_in_agent.create(agent, options, error);
     if (status == DOORMAN_OK &&
         !doorman__thread_start(&agent->thread, doorman__agent_main, agent)) {
         status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
@@ -31363,7 +30730,7 @@ doorman_status doorman_agent_shutdown(doorman_agent *agent) {
     if (status != DOORMAN_OK) return status;
     doorman__agent_cancel_waits(agent);
     pthread_mutex_unlock(&agent->mutex);
-    doorman__permits_close(&agent->permits, 0);
+    doorman__permits_in_agent.close(agent, 0);
     return DOORMAN_OK;
 }
 
@@ -31372,14 +30739,11 @@ doorman_status doorman_agent_stop(doorman_agent *agent) {
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
     doorman_time now = doorman_clock();
-    pthread_mutex_lock(&agent->permits.mutex);
-    bool own_thread = doorman__permits_is_own_thread(&agent->permits);
-    pthread_mutex_unlock(&agent->permits.mutex);
-    if (own_thread) {
+    if (doorman__permits_in_agent.is_own_thread(agent)) {
         pthread_mutex_unlock(&agent->mutex);
         return DOORMAN_DEADLOCK;
     }
-    doorman__permits_close(&agent->permits, doorman__after(now, DOORMAN_SECOND));
+    doorman__permits_in_agent.close(agent, doorman__after(now, DOORMAN_SECOND));
     agent->stop_by = doorman__after(now, DOORMAN_SECOND);
     doorman__agent_cancel_waits(agent);
     doorman__agent_close_all(agent, now);
@@ -31387,7 +30751,7 @@ doorman_status doorman_agent_stop(doorman_agent *agent) {
     while (agent->first) pthread_cond_wait(&agent->left, &agent->mutex);
     pthread_mutex_unlock(&agent->mutex);
     pthread_join(agent->thread, NULL);
-    doorman__permits_join(&agent->permits);
+    doorman__permits_in_agent.join(agent);
     doorman__process_remove(agent);
     doorman__agent_free(agent);
     return DOORMAN_OK;
@@ -31409,13 +30773,7 @@ doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info 
     out->last_error_at = agent->last_error_at;
     out->next_refresh = doorman__upstream_due(upstream);
     pthread_mutex_unlock(&agent->mutex);
-    pthread_mutex_lock(&agent->permits.mutex);
-    if (agent->permits.last_error_at > out->last_error_at) {
-        out->last_error = agent->permits.last_error;
-        out->last_error_at = agent->permits.last_error_at;
-    }
-    doorman_permit_client_read(agent->permits.client, &out->permits);
-    pthread_mutex_unlock(&agent->permits.mutex);
+    doorman__permits_in_agent.read(agent, out);
     return DOORMAN_OK;
 }
 
@@ -31553,11 +30911,730 @@ doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
         doorman__resource_set_kill_switch(doorman__resource_of(held), on);
     doorman__waiters_wake(agent);
     pthread_mutex_unlock(&agent->mutex);
-    pthread_mutex_lock(&agent->permits.mutex);
-    doorman_permit_client_kill_switch(agent->permits.client, on);
-    doorman__permits_unlock(&agent->permits);
+    doorman__permits_in_agent.set_kill_switch(agent, on);
     return DOORMAN_OK;
 }
+
+/* ---- >>permit_agent ------------------------------------------------------------------------- */
+/*
+ * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
+ * response with leases does not delay a permit, and many permits do not delay a lease. The thread
+ * starts with the first permit, so an agent without permits does not have it. It repeats these
+ * steps:
+ *
+ *   1. Parse the response that has come, without the mutex.
+ *   2. Pass it to the client, and take the next message and all decisions from the client.
+ *   3. Send the message, without the mutex. Then tell the callers their decisions.
+ *   4. Sleep until the client is due or something has changed.
+ *
+ * The message goes first, so that the server works while the callers wake up.
+ *
+ * A caller that waits sleeps on its own condition variable with its own mutex. With one mutex for
+ * all, 64 callers that wake up together would wait for each other. A caller also watches its
+ * timeout, in case the thread is late. A caller is counted in `callers` until it no longer uses the
+ * agent, and doorman_agent_stop waits until none is left.
+ */
+
+/* The permits of an agent. The mutex guards the other fields. Only the thread uses the transport.
+ * `agent` stays the same. */
+struct doorman__agent_permits {
+    doorman_agent *agent;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake; /* wakes the thread */
+    pthread_t thread;
+    bool has_thread;
+    bool closed;               /* new calls return at once */
+    bool wakeup;               /* the thread must run again before it sleeps */
+    doorman_time sleeps_until; /* when the thread wakes up; 0: it is awake */
+    doorman_time stop_by;      /* when the thread ends at the latest; NEVER: it is not stopping */
+    doorman__pause pause;
+    doorman_permit_client *client;
+    doorman_transport *transport;
+    doorman_transport *lanes[DOORMAN_PERMIT_LANES_MAX]; /* of the client's lanes */
+    size_t lane_count;
+    bool lanes_failed; /* memory has run out for a lane, so no more lanes are added */
+    void (*on_hold_changed)(void *context, const doorman_held *held);
+    void *context;
+    doorman_error last_error;
+    doorman_time last_error_at;       /* 0: no message has failed */
+    size_t callers;                   /* threads that wait for a permit; atomic */
+    struct doorman__acquirer *unused; /* the structs of threads that waited before; atomic */
+};
+
+/* Who gets the decision of a call. */
+typedef struct doorman__receiver {
+    void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired);
+    void *context;
+    doorman__call *call; /* NULL: the thread has taken the call from the client. The mutex of the
+                            permits guards this field */
+    bool is_allocated;   /* freed after on_decided */
+} doorman__receiver;
+
+/* A thread that waits for a decision. Its agent uses the struct again for other threads, and frees
+ * it when the agent stops. So a late signal to the condition variable does no harm. */
+typedef struct doorman__acquirer {
+    struct doorman__acquirer *next; /* in the list of those that nobody uses */
+    doorman__receiver receiver;
+    doorman__agent_permits *permits;
+    doorman_acquired *out;
+    doorman_time end;
+    struct timespec until; /* see doorman__acquirer_wait */
+    pthread_cond_t wake;
+    pthread_mutex_t mutex; /* guards the other fields */
+    bool decided;
+    doorman_status status;
+} doorman__acquirer;
+
+static void doorman__agent_permits_on_wakeup(void *context) {
+    doorman__agent_permits *permits = (doorman__agent_permits *)context;
+    pthread_mutex_lock(&permits->mutex);
+    permits->wakeup = true;
+    pthread_cond_signal(&permits->wake);
+    pthread_mutex_unlock(&permits->mutex);
+}
+
+/* Returns whether a permit waits for a lane, and no lane is free. */
+static bool doorman__agent_permits_needs_lane(const doorman__agent_permits *permits) {
+    const doorman_permit_client *client = permits->client;
+    size_t idle = 0;
+    for (size_t i = 0; i < client->lane_count; i++) {
+        idle += client->lanes[i]->upstream.state != DOORMAN__REQUESTED;
+    }
+    return !permits->lanes_failed && permits->lane_count < DOORMAN_PERMIT_LANES_MAX &&
+           client->queues[DOORMAN__CALL_WAIT].count > idle;
+}
+
+/* Returns when the client or a lane is due. */
+static doorman_time doorman__agent_permits_due(const doorman__agent_permits *permits) {
+    const doorman_permit_client *client = permits->client;
+    doorman_time due = doorman_upstream_due(&client->upstream);
+    if (doorman__agent_permits_needs_lane(permits)) return 0;
+    for (size_t i = 0; i < client->lane_count; i++) {
+        due = doorman__earlier(due, doorman_upstream_due(&client->lanes[i]->upstream));
+    }
+    return due;
+}
+
+/* Adds a lane with a transport of its own. If memory runs out, permits wait for the lanes that are
+ * there. */
+static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
+    char *const *pem = permits->transport->pem;
+    const doorman_tls tls = {.authority = pem[0], .certificate = pem[1], .key = pem[2]};
+    doorman_transport_options options = {.on_wakeup = doorman__agent_permits_on_wakeup,
+                                         .context = permits,
+                                         .tls = pem[0] ? &tls : NULL};
+    doorman_transport **lane = &permits->lanes[permits->lane_count];
+    doorman_status status = doorman_permit_client_add_lane(permits->client, &options.upstream);
+    if (status == DOORMAN_OK) status = doorman_transport_create(lane, &options);
+    permits->lanes_failed = status != DOORMAN_OK;
+    if (status == DOORMAN_OK) (*lane)->fails_early = true;
+    if (status == DOORMAN_OK) permits->lane_count++;
+}
+
+/* Unlocks the mutex. Wakes the thread if the client is due before the thread would wake up. The
+ * mutex is unlocked first, so that the thread need not wait for it. */
+static void doorman__agent_permits_unlock(doorman__agent_permits *permits) {
+    bool expedites = doorman__agent_permits_due(permits) < permits->sleeps_until;
+    if (expedites) permits->wakeup = true;
+    if (expedites) permits->sleeps_until = 0;
+    pthread_mutex_unlock(&permits->mutex);
+    if (expedites) pthread_cond_signal(&permits->wake);
+}
+
+/* Takes all decided calls from the client. Their receivers can no longer give up the calls. */
+static doorman__calls doorman__agent_permits_take(doorman__agent_permits *permits,
+                                                  doorman_time now) {
+    doorman_permit_client *client = permits->client;
+    doorman__permit_client_work(client, now);
+    doorman__calls calls = client->decided;
+    memset(&client->decided, 0, sizeof client->decided);
+    client->call_count -= calls.count;
+    for (doorman__call *call = calls.first; call; call = call->next) {
+        ((doorman__receiver *)call->context)->call = NULL;
+        doorman__call_forget(call); /* the thread frees the call later */
+        call->hold = NULL;
+        call->peer = NULL;
+    }
+    return calls;
+}
+
+/* Tells the receivers of calls their decisions. The mutex is not locked. */
+static void doorman__agent_permits_tell(const doorman__calls *calls) {
+    for (doorman__call *call = calls->first, *next = NULL; call; call = next) {
+        doorman__receiver *receiver = (doorman__receiver *)call->context;
+        bool is_allocated = receiver->is_allocated, done = call->status == DOORMAN_OK;
+        next = call->next;
+        receiver->on_decided(receiver->context, call->status, done ? &call->acquired : NULL);
+        if (is_allocated) DOORMAN_FREE(receiver);
+        DOORMAN_FREE(call);
+    }
+}
+
+/* Returns whether the thread still has reports to send, and a server that takes them. */
+static bool doorman__agent_permits_has_to_wait(const doorman__agent_permits *permits,
+                                               doorman_time now) {
+    const doorman_permit_client *client = permits->client;
+    const doorman_upstream *upstream = &client->upstream;
+    bool sends = upstream->state == DOORMAN__REQUESTED &&
+                 (upstream->method == DOORMAN_REPORT || upstream->method == DOORMAN_RELEASE);
+    return now < permits->stop_by && upstream->failures == 0 &&
+           (sends || client->queues[DOORMAN__CALL_REPORT].first ||
+            client->queues[DOORMAN__CALL_RELEASE].first);
+}
+
+static void doorman__agent_permits_sleep(doorman__agent_permits *permits, doorman_time now) {
+    doorman_time due = doorman__agent_permits_due(permits);
+    due = doorman__earlier(due, permits->stop_by);
+    /* A message has timed out, but nng has not ended it yet. */
+    if (due <= now) due = now + DOORMAN_SECOND / 1000;
+    permits->sleeps_until = due;
+    doorman__condition_wait(&permits->wake, &permits->mutex, due, now);
+    permits->sleeps_until = 0;
+}
+
+/* Tells the application of holds that are gone or smaller. The mutex is locked, except while the
+ * application is told. */
+static void doorman__agent_permits_tell_holds(doorman__agent_permits *permits, doorman_time now) {
+    doorman_held held;
+    while (permits->client->first_change) {
+        if (!doorman_permit_client_next_change(permits->client, &held, now)) break;
+        if (!permits->on_hold_changed) continue;
+        pthread_mutex_unlock(&permits->mutex);
+        permits->on_hold_changed(permits->context, &held);
+        pthread_mutex_lock(&permits->mutex);
+    }
+}
+
+/* Lets the lanes process their responses. */
+static void doorman__agent_permits_parse(doorman__agent_permits *permits) {
+    (void)doorman__transport_parse(permits->transport);
+    for (size_t i = 0; i < permits->lane_count; i++) {
+        (void)doorman__transport_parse(permits->lanes[i]);
+    }
+}
+
+/* Makes the message of a lane that is due. Keeps the error text if the last one has failed. Returns
+ * whether there is a message. */
+static bool doorman__agent_permits_update_lane(doorman__agent_permits *permits,
+                                               doorman_transport *transport, doorman_time now) {
+    doorman_transport_result result;
+    bool made = doorman_transport_update(transport, &result, now);
+    doorman_agent *agent = permits->agent;
+    if (doorman__pause_end(&agent->pause, &result)) doorman__agent_notify(agent);
+    if (result.error.text[0] && !result.is_probe) {
+        doorman__error_keep(&permits->last_error, result.address, &result.error);
+        permits->last_error_at = now;
+    }
+    return made;
+}
+
+/* Makes the messages that are due. Returns whether there are some.
+ *   made   out: for each lane */
+static bool doorman__agent_permits_update(doorman__agent_permits *permits,
+                                          bool made[DOORMAN_PERMIT_LANES_MAX + 1],
+                                          doorman_time now) {
+    while (doorman__agent_permits_needs_lane(permits)) doorman__agent_permits_add_lane(permits);
+    bool some = made[DOORMAN_PERMIT_LANES_MAX] =
+        doorman__agent_permits_update_lane(permits, permits->transport, now);
+    for (size_t i = 0; i < permits->lane_count; i++) {
+        made[i] = doorman__agent_permits_update_lane(permits, permits->lanes[i], now);
+        some = some || made[i];
+    }
+    return some;
+}
+
+static void doorman__agent_permits_send(doorman__agent_permits *permits,
+                                        const bool made[DOORMAN_PERMIT_LANES_MAX + 1]) {
+    if (made[DOORMAN_PERMIT_LANES_MAX]) doorman_transport_send(permits->transport);
+    for (size_t i = 0; i < permits->lane_count; i++) {
+        if (made[i]) doorman_transport_send(permits->lanes[i]);
+    }
+}
+
+static void *doorman__agent_permits_main(void *context) {
+    doorman__agent_permits *permits = (doorman__agent_permits *)context;
+    bool made[DOORMAN_PERMIT_LANES_MAX + 1] = {false};
+    pthread_mutex_lock(&permits->mutex);
+    for (;;) {
+        pthread_mutex_unlock(&permits->mutex);
+        doorman__agent_permits_parse(permits);
+        pthread_mutex_lock(&permits->mutex);
+        doorman_time now = doorman_clock();
+        permits->wakeup = false;
+        if (permits->closed) doorman__permit_client_end_all(permits->client, DOORMAN_UNAVAILABLE);
+        doorman__pause_check(&permits->pause, &permits->client->upstream);
+        bool some = doorman__agent_permits_update(permits, made, now);
+        doorman__calls calls = doorman__agent_permits_take(permits, now);
+        doorman__pause_note(&permits->pause, &permits->client->upstream);
+        pthread_mutex_unlock(&permits->mutex);
+        if (some) doorman__agent_permits_send(permits, made);
+        doorman__agent_permits_tell(&calls);
+        pthread_mutex_lock(&permits->mutex);
+        doorman__agent_permits_tell_holds(permits, now);
+        if (some || calls.first || permits->wakeup) continue;
+        now = doorman_clock();
+        bool stops = permits->stop_by != DOORMAN_NEVER;
+        if (stops && !doorman__agent_permits_has_to_wait(permits, now)) break;
+        doorman__agent_permits_sleep(permits, now);
+    }
+    pthread_mutex_unlock(&permits->mutex);
+    return NULL;
+}
+
+/* Returns whether the caller is an on_decided. Precondition: the mutex is locked, because the first
+ * call of another thread may start the thread. */
+static bool doorman__agent_permits_is_own_thread(const doorman__agent_permits *permits) {
+    return permits->has_thread && pthread_equal(pthread_self(), permits->thread);
+}
+
+static doorman_status doorman__agent_call_fail(doorman_error *error, doorman_status status) {
+    const char *text = "the agent is that of the parent process";
+    if (status == DOORMAN_DEADLOCK) text = doorman__status_text(status);
+    return doorman__fail(error, status, "%s", text);
+}
+
+/* Begins a call that uses the permits. If the result is OK, the mutex is locked, and the thread
+ * runs. */
+static doorman_status doorman__agent_permits_begin(doorman_agent *agent, doorman_error *error) {
+    doorman__agent_permits *permits = agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return doorman__agent_call_fail(error, status);
+    pthread_mutex_lock(&permits->mutex);
+    if (permits->closed) {
+        status = doorman__fail(error, DOORMAN_UNAVAILABLE, "the agent is shut down");
+    } else if (!permits->has_thread) {
+        permits->has_thread =
+            doorman__thread_start(&permits->thread, doorman__agent_permits_main, permits);
+        if (!permits->has_thread) {
+            status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
+        }
+    }
+    if (status != DOORMAN_OK) pthread_mutex_unlock(&permits->mutex);
+    return status;
+}
+
+/* ---- permit agent: a thread that waits for a permit */
+
+/* The thread of the permits calls this function. The mutex is unlocked first, so that the thread
+ * that wakes up need not wait for it. */
+static void doorman__acquirer_on_decided(void *context, doorman_status status,
+                                         const doorman_acquired *acquired) {
+    doorman__acquirer *acquirer = (doorman__acquirer *)context;
+    pthread_mutex_lock(&acquirer->mutex);
+    if (acquired) *acquirer->out = *acquired;
+    acquirer->status = status;
+    acquirer->decided = true;
+    pthread_mutex_unlock(&acquirer->mutex);
+    pthread_cond_signal(&acquirer->wake);
+}
+
+/* Ends the call of this thread now, unless the thread of the permits has taken the call. The mutex
+ * of the acquirer is not locked.
+ *   gives_up   the result is not wanted */
+static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_up) {
+    doorman__agent_permits *permits = acquirer->permits;
+    doorman_permit_client *client = permits->client;
+    pthread_mutex_lock(&permits->mutex);
+    doorman__call *call = acquirer->receiver.call;
+    if (call) {
+        if (!gives_up && call->state != DOORMAN__CALL_DECIDED)
+            doorman__permit_client_work(client, doorman__later(doorman_clock(), acquirer->end));
+        assert(call->attended); /* by this thread, which frees it */
+        if (gives_up && call->hold) {
+            const doorman_hold_request release = {.id = call->hold->number};
+            (void)doorman_permit_client_release(client, &release, NULL, doorman_clock());
+        }
+        if (call->state != DOORMAN__CALL_DECIDED) doorman__call_settle(client, call);
+        *acquirer->out = call->acquired;
+        acquirer->decided = true;
+        acquirer->receiver.call = NULL;
+        doorman__call_free(client, call);
+    }
+    pthread_mutex_unlock(&permits->mutex);
+}
+
+/* Waits for the decision, which the thread of the permits is about to tell. A thread that is
+ * cancelled here would leave the mutex locked, and that thread would wait for it for ever. So the
+ * cancellation waits until the call has returned. */
+static void doorman__acquirer_join(doorman__acquirer *acquirer) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    pthread_mutex_lock(&acquirer->mutex);
+    while (!acquirer->decided) pthread_cond_wait(&acquirer->wake, &acquirer->mutex);
+    pthread_mutex_unlock(&acquirer->mutex);
+    pthread_setcancelstate(before, NULL);
+}
+
+static doorman__acquirer *doorman__acquirer_create(doorman_agent *agent) {
+    doorman__acquirer *acquirer = (doorman__acquirer *)doorman__zalloc(sizeof *acquirer);
+    bool done = acquirer && pthread_mutex_init(&acquirer->mutex, NULL) == 0;
+    if (done && pthread_cond_init(&acquirer->wake, &agent->monotonic) == 0) {
+        acquirer->permits = agent->permits;
+        acquirer->receiver.on_decided = doorman__acquirer_on_decided;
+        acquirer->receiver.context = acquirer;
+        return acquirer;
+    }
+    if (done) pthread_mutex_destroy(&acquirer->mutex);
+    DOORMAN_FREE(acquirer);
+    return NULL;
+}
+
+/* Takes an acquirer that nobody uses, or makes one. Precondition: the mutex of the permits is
+ * locked. So only one thread at a time takes from the list, while others add to it. */
+static doorman__acquirer *doorman__acquirer_begin(doorman_agent *agent, doorman_acquired *out) {
+    doorman__agent_permits *permits = agent->permits;
+    doorman__acquirer *acquirer = __atomic_load_n(&permits->unused, __ATOMIC_ACQUIRE);
+    while (acquirer && !__atomic_compare_exchange_n(&permits->unused, &acquirer, acquirer->next,
+                                                    true, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
+    }
+    if (!acquirer) acquirer = doorman__acquirer_create(agent);
+    if (!acquirer) return NULL;
+    __atomic_add_fetch(&permits->callers, 1, __ATOMIC_RELAXED);
+    acquirer->decided = false;
+    acquirer->status = DOORMAN_OK;
+    acquirer->out = out;
+    return acquirer;
+}
+
+/* After this call the agent may be gone. */
+static void doorman__acquirer_finish(doorman__acquirer *acquirer) {
+    doorman__agent_permits *permits = acquirer->permits;
+    acquirer->next = __atomic_load_n(&permits->unused, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(&permits->unused, &acquirer->next, acquirer, true,
+                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    }
+    __atomic_sub_fetch(&permits->callers, 1, __ATOMIC_RELEASE);
+}
+
+/* Runs if the thread is cancelled. The mutex of the acquirer is locked. */
+static void doorman__acquirer_cancel(void *context) {
+    doorman__acquirer *acquirer = (doorman__acquirer *)context;
+    pthread_mutex_unlock(&acquirer->mutex);
+    doorman__acquirer_end_call(acquirer, true);
+    doorman__acquirer_join(acquirer);
+    doorman__agent_permits *permits = acquirer->permits;
+    const doorman_hold_request release = {.id = acquirer->out->hold};
+    bool granted = acquirer->status == DOORMAN_OK && release.id;
+    if (granted) pthread_mutex_lock(&permits->mutex);
+    if (granted) {
+        (void)doorman_permit_client_release(permits->client, &release, NULL, doorman_clock());
+        doorman__agent_permits_unlock(permits);
+    }
+    doorman__acquirer_finish(acquirer);
+}
+
+/* Waits for the decision until the timeout. If the thread is cancelled, a cleanup handler ends the
+ * call. `until` is not in the frame of a function that is called here. AddressSanitizer would still
+ * guard such a frame when the cleanup handler runs. */
+static void doorman__acquirer_wait(doorman__acquirer *acquirer) {
+    doorman_time now;
+    pthread_mutex_lock(&acquirer->mutex);
+    pthread_cleanup_push(doorman__acquirer_cancel, acquirer);
+    while (!acquirer->decided && (now = doorman_clock()) < acquirer->end) {
+        doorman_time nap = doorman__earlier(acquirer->end - now, DOORMAN__NAP_MAX);
+        acquirer->until = doorman__monotonic_end(nap);
+        (void)pthread_cond_timedwait(&acquirer->wake, &acquirer->mutex, &acquirer->until);
+    }
+    pthread_cleanup_pop(0);
+    bool decided = acquirer->decided;
+    pthread_mutex_unlock(&acquirer->mutex);
+    if (decided) return;
+    doorman__acquirer_end_call(acquirer, false);
+    doorman__acquirer_join(acquirer);
+}
+
+/* What a thread asks: exactly one of them. */
+typedef struct doorman__agent_ask {
+    const doorman_permit_request *permit;
+    const doorman_hold_request *transfer, *seizure;
+} doorman__agent_ask;
+
+/* Adds the call. A call that is decided already ends here. */
+static doorman_status doorman__acquirer_add(doorman__acquirer *acquirer,
+                                            const doorman__agent_ask *ask, doorman_time timeout,
+                                            doorman_error *error) {
+    doorman_permit_client *client = acquirer->permits->client;
+    doorman__receiver *receiver = &acquirer->receiver;
+    doorman_time now = doorman_clock();
+    doorman__call *call = NULL;
+    doorman_status status;
+    if (ask->permit) {
+        status =
+            doorman__permit_client_add(client, ask->permit, timeout, receiver, &call, error, now);
+    } else if (ask->transfer) {
+        status = doorman__permit_client_transfer(client, ask->transfer, timeout, receiver, &call,
+                                                 error, now);
+    } else {
+        status = doorman__permit_client_seize(client, ask->seizure, timeout, receiver, &call, error,
+                                              now);
+    }
+    if (status != DOORMAN_OK) return status;
+    acquirer->end = call->deadline;
+    acquirer->receiver.call = call;
+    if (call->state != DOORMAN__CALL_DECIDED) return DOORMAN_OK;
+    *acquirer->out = call->acquired;
+    acquirer->decided = true;
+    doorman__call_free(client, call);
+    return DOORMAN_OK;
+}
+
+static doorman_status doorman__agent_ask_and_wait(doorman_agent *agent,
+                                                  const doorman__agent_ask *ask,
+                                                  doorman_time timeout, doorman_acquired *out,
+                                                  doorman_error *error) {
+    doorman__agent_permits *permits = agent->permits;
+    doorman_status status = doorman__agent_permits_begin(agent, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__acquirer *acquirer = NULL;
+    if (doorman__agent_permits_is_own_thread(permits)) {
+        status = doorman__agent_call_fail(error, DOORMAN_DEADLOCK);
+    } else if (!(acquirer = doorman__acquirer_begin(agent, out))) {
+        status = doorman__no_memory(error);
+    } else {
+        status = doorman__acquirer_add(acquirer, ask, timeout, error);
+    }
+    bool waits = status == DOORMAN_OK && !acquirer->decided;
+    doorman__agent_permits_unlock(permits);
+    if (waits) {
+        doorman__acquirer_wait(acquirer);
+        status = acquirer->status;
+    }
+    if (acquirer) doorman__acquirer_finish(acquirer);
+    return status;
+}
+
+doorman_status doorman_agent_acquire(doorman_agent *agent, const doorman_permit_request *request,
+                                     doorman_time timeout, doorman_acquired *out,
+                                     doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
+    const doorman__agent_ask ask = {.permit = request};
+    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
+}
+
+doorman_status doorman_agent_transfer(doorman_agent *agent, const doorman_hold_request *request,
+                                      doorman_time timeout, doorman_acquired *out,
+                                      doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
+    const doorman__agent_ask ask = {.transfer = request};
+    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
+}
+
+doorman_status doorman_agent_seize(doorman_agent *agent, const doorman_hold_request *request,
+                                   doorman_time timeout, doorman_acquired *out,
+                                   doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
+    const doorman__agent_ask ask = {.seizure = request};
+    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
+}
+
+doorman_status doorman_agent_release_part(doorman_agent *agent, const doorman_hold_request *request,
+                                          doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    doorman__agent_permits *permits = agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return doorman__agent_call_fail(error, status);
+    pthread_mutex_lock(&permits->mutex);
+    status = doorman_permit_client_release(permits->client, request, error, doorman_clock());
+    doorman__agent_permits_unlock(permits);
+    return status;
+}
+
+doorman_status doorman_agent_release(doorman_agent *agent, uint64_t hold) {
+    const doorman_hold_request request = {.id = hold};
+    if (!agent) return DOORMAN_INVALID_ARGUMENT;
+    return hold ? doorman_agent_release_part(agent, &request, NULL) : DOORMAN_OK;
+}
+
+doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t *out) {
+    if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
+    doorman__agent_permits *permits = agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return status;
+    pthread_mutex_lock(&permits->mutex);
+    status = doorman_permit_client_new_hold(permits->client, out);
+    pthread_mutex_unlock(&permits->mutex);
+    return status;
+}
+
+doorman_status doorman_agent_read_hold(doorman_agent *agent, uint64_t hold, doorman_held *out) {
+    if (out) memset(out, 0, sizeof *out);
+    if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
+    doorman__agent_permits *permits = agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return status;
+    pthread_mutex_lock(&permits->mutex);
+    doorman_permit_client_read_hold(permits->client, hold, out);
+    pthread_mutex_unlock(&permits->mutex);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_agent_acquire_async(
+    doorman_agent *agent, const doorman_permit_request *request, doorman_time timeout,
+    void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired),
+    void *context, doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    if (!on_decided) return doorman__missing(error, "on_decided");
+    doorman__call *call = NULL;
+    doorman_status status = doorman__agent_permits_begin(agent, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__receiver *receiver = (doorman__receiver *)doorman__zalloc(sizeof *receiver);
+    if (receiver) {
+        receiver->on_decided = on_decided;
+        receiver->context = context;
+        receiver->is_allocated = true;
+        status = doorman__permit_client_add(agent->permits->client, request, timeout, receiver,
+                                            &call, error, doorman_clock());
+    } else {
+        status = doorman__no_memory(error);
+    }
+    if (status != DOORMAN_OK) DOORMAN_FREE(receiver);
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the call owns the receiver */
+    doorman__agent_permits_unlock(agent->permits);
+    return status;
+}
+
+doorman_status doorman_agent_report(doorman_agent *agent, const char *resource_id, const char *key,
+                                    double cost, doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!resource_id) return doorman__missing(error, "resource_id");
+    doorman_status status = doorman__agent_permits_begin(agent, error);
+    if (status != DOORMAN_OK) return status;
+    status = doorman_permit_client_report(agent->permits->client, resource_id, key, cost, error,
+                                          doorman_clock());
+    doorman__agent_permits_unlock(agent->permits);
+    return status;
+}
+
+/* ---- permit agent: when the agent starts and stops */
+
+static doorman__agent_permits *doorman__agent_permits_make(doorman_agent *agent) {
+    doorman__agent_permits *permits = (doorman__agent_permits *)doorman__zalloc(sizeof *permits);
+    bool done = permits && pthread_mutex_init(&permits->mutex, NULL) == 0 &&
+                pthread_cond_init(&permits->wake, &agent->monotonic) == 0;
+    if (done) {
+        permits->agent = agent;
+        permits->stop_by = DOORMAN_NEVER;
+        return permits;
+    }
+    DOORMAN_FREE(permits);
+    return NULL;
+}
+
+static doorman_status doorman__agent_permits_create(doorman_agent *agent,
+                                                    const doorman_client_options *options,
+                                                    doorman_error *error) {
+    doorman__agent_permits *permits = doorman__agent_permits_make(agent);
+    if (!permits) return doorman__no_memory(error);
+    agent->permits = permits;
+    doorman_client_options own = *options;
+    own.client_id = agent->client->client_id;
+    own.tls = NULL; /* only the transport uses it */
+    doorman_status status =
+        doorman_permit_client_create(&permits->client, &own, error, doorman_clock());
+    if (status != DOORMAN_OK) return status;
+    const doorman_transport_options transport = {
+        .upstream = doorman_permit_client_upstream(permits->client),
+        .on_wakeup = doorman__agent_permits_on_wakeup,
+        .context = permits,
+        .tls = options->tls};
+    status = doorman_transport_create(&permits->transport, &transport);
+    if (status != DOORMAN_OK) return doorman__no_memory(error);
+    permits->transport->fails_early = true;
+    permits->on_hold_changed = options->permits.on_hold_changed;
+    permits->context = options->permits.context;
+    return DOORMAN_OK;
+}
+
+/* Ends all calls, and allows no new calls.
+ *   stop_by   when the thread ends at the latest; 0: it does not end yet */
+static void doorman__agent_permits_close(doorman_agent *agent, doorman_time stop_by) {
+    doorman__agent_permits *permits = agent->permits;
+    pthread_mutex_lock(&permits->mutex);
+    permits->closed = true;
+    if (stop_by) permits->stop_by = stop_by;
+    permits->wakeup = true;
+    pthread_cond_signal(&permits->wake);
+    pthread_mutex_unlock(&permits->mutex);
+}
+
+/* Waits for the thread, and for the callers, which have been told that the agent stops. */
+static void doorman__agent_permits_join(doorman_agent *agent) {
+    doorman__agent_permits *permits = agent->permits;
+    const struct timespec pause = {.tv_nsec = (long)DOORMAN__SLICE_PAUSE};
+    if (permits->has_thread) pthread_join(permits->thread, NULL);
+    while (__atomic_load_n(&permits->callers, __ATOMIC_ACQUIRE) > 0) (void)nanosleep(&pause, NULL);
+}
+
+static void doorman__agent_permits_free(doorman_agent *agent) {
+    doorman__agent_permits *permits = agent->permits;
+    if (!permits) return;
+    for (doorman__acquirer *acquirer = permits->unused, *next; acquirer; acquirer = next) {
+        next = acquirer->next;
+        pthread_cond_destroy(&acquirer->wake);
+        pthread_mutex_destroy(&acquirer->mutex);
+        DOORMAN_FREE(acquirer);
+    }
+    doorman_transport_destroy(permits->transport);
+    for (size_t i = 0; i < permits->lane_count; i++) doorman_transport_destroy(permits->lanes[i]);
+    doorman_permit_client_destroy(permits->client);
+    pthread_cond_destroy(&permits->wake);
+    pthread_mutex_destroy(&permits->mutex);
+    DOORMAN_FREE(permits);
+}
+
+/* Called with each result of a request for leases. */
+static void doorman__agent_permits_note_result(doorman_agent *agent,
+                                               const doorman_transport_result *result) {
+    doorman__agent_permits *permits = agent->permits;
+    if (doorman__pause_end(&permits->pause, result)) doorman__agent_permits_on_wakeup(permits);
+}
+
+/* Returns whether the calling thread is that of the permits. */
+static bool doorman__agent_permits_is_called(doorman_agent *agent) {
+    doorman__agent_permits *permits = agent->permits;
+    pthread_mutex_lock(&permits->mutex);
+    bool own_thread = doorman__agent_permits_is_own_thread(permits);
+    pthread_mutex_unlock(&permits->mutex);
+    return own_thread;
+}
+
+/* Adds what is known of the permits. Of two last errors, the later one stays. */
+static void doorman__agent_permits_read(doorman_agent *agent, doorman_agent_info *out) {
+    doorman__agent_permits *permits = agent->permits;
+    pthread_mutex_lock(&permits->mutex);
+    if (permits->last_error_at > out->last_error_at) {
+        out->last_error = permits->last_error;
+        out->last_error_at = permits->last_error_at;
+    }
+    doorman_permit_client_read(permits->client, &out->permits);
+    pthread_mutex_unlock(&permits->mutex);
+}
+
+static void doorman__agent_permits_set_kill_switch(doorman_agent *agent, bool on) {
+    doorman__agent_permits *permits = agent->permits;
+    pthread_mutex_lock(&permits->mutex);
+    doorman_permit_client_kill_switch(permits->client, on);
+    doorman__agent_permits_unlock(permits);
+}
+
+static const doorman__agent_permit_calls doorman__permits_in_agent = {
+    .create = doorman__agent_permits_create,
+    .free = doorman__agent_permits_free,
+    .note_result = doorman__agent_permits_note_result,
+    .close = doorman__agent_permits_close,
+    .is_own_thread = doorman__agent_permits_is_called,
+    .join = doorman__agent_permits_join,
+    .read = doorman__agent_permits_read,
+    .set_kill_switch = doorman__agent_permits_set_kill_switch,
+};
 #endif /* DOORMAN_NNG */
 
 #endif /* DOORMAN__IMPLEMENTED */
