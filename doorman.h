@@ -311,6 +311,8 @@
  *     >>limiters        how an application takes units of a resource, or of a limit without a
  *                       server
  *     >>client          the resources of an application, their fallbacks, and wants that follow use
+ *     >>json            the wire protocol
+ *     >>nng             a client with its own thread, and the transport of clients and nodes
  *     >>limits          permits: the limits of a configuration
  *     >>counters        permits: what they store for very many keys, and the kinds of limits
  *     >>leased          permits: units that a limit takes from a lease
@@ -321,8 +323,7 @@
  *     >>permit_node     permits: those of a server, and the messages on them; limiters by key
  *     >>throttle        which requests a loaded server takes, and in which order; a retry budget
  *     >>permit_client   what asks servers for permits, on behalf of many callers
- *     >>json            the wire protocol
- *     >>nng             a client with its own thread, and the transport of clients and nodes
+ *     >>permit_json     permits: the part of the wire protocol
  *     >>permit_agent    permits: a permit client with its own thread
  *
  * MIT licence, at the end of the file.
@@ -4496,8 +4497,10 @@ static void doorman__config_report_add(const doorman__config_report *report, siz
 typedef struct doorman__config_permits {
     void (*check_limits)(const doorman_template *template_, size_t index,
                          const doorman__config_report *report);
-    void (*check_templates)(const doorman_config_options *options, bool valid,
-                            const doorman__config_report *report);
+    void (*check_shadow)(const doorman_config_options *options,
+                         const doorman__config_report *report);
+    void (*check_leased)(const doorman_config_options *options,
+                         const doorman__config_report *report);
     void (*warn_limits)(const doorman_template *template_, size_t index,
                         const doorman__config_report *report);
     bool (*copy_limits)(doorman_config *config, const doorman_config_options *options);
@@ -4651,7 +4654,8 @@ static doorman_status doorman__config_check(const doorman_config_options *option
     for (size_t i = 0; i < options->template_count; i++) {
         doorman__template_check(options, i, &report);
     }
-    doorman__permits_in_config.check_templates(options, !first.count, &report);
+    doorman__permits_in_config.check_shadow(options, &report);
+    if (!first.count) doorman__permits_in_config.check_leased(options, &report);
     doorman__error_end(error, first.count);
     return first.count ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
 }
@@ -14045,6 +14049,4063 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
     return DOORMAN_OK;
 }
 
+#ifdef DOORMAN_JSON
+#include <cjson/cJSON.h>
+
+/* ---- >>json --------------------------------------------------------------------------------- */
+/*
+ * This section reads configurations, and reads and writes the wire protocol. Each message is one
+ * JSON object. A request has one key, the method. Its response has the same key, or `error`.
+ * Unknown fields in a message are ignored. Unknown fields in a configuration are refused, because
+ * they are probably typing errors. If a message has an error, the whole message is refused. Errors
+ * are a missing field, a field of the wrong type, a value out of range, and a key that an object
+ * has twice.
+ *
+ * The reading of a message stops at its first error. The reading of a configuration continues
+ * behind the error of a field, so that one call finds all errors. A syntax error ends both. An
+ * error of a message has the number of the byte, or the path of the field. An error of a
+ * configuration has the path of the field, and its line and column. cJSON keeps no positions. But
+ * the tree of cJSON has its values in the order of the text. So the n-th value of the tree is the
+ * n-th value of the text, and a second syntax check that stops there finds its position.
+ *
+ * examples/protocol.md is the reference of the protocol. It has the fields of each message, their
+ * defaults, an example of each message, the errors, and the duties of a client. A parent may have a
+ * newer version than its child. So a child ignores parameters that it does not know, and algorithms
+ * of a kind that it does not know.
+ *
+ * G7 An algorithm has named parameters: minimum_interval, minimum_refresh_interval, decay_factor,
+ *    reserve and handover. The design document has two more parameters: lease_duration_secs and
+ *    refresh_interval. They set the same values as the fields lease_length and refresh_interval.
+ *    The value of a parameter is a number or a string.
+ * V5 A request or a response has at most 4 MiB, 32 levels and 200,000 values. A number has at most
+ *    63 bytes. cJSON accepts texts that are not valid: infinities, NUL in strings, and bytes after
+ *    the end. So this section checks each text against RFC 8259, and passes only valid text to
+ *    cJSON. This section has its own writer, because cJSON does not write numbers exact to the last
+ *    bit.
+ *
+ * Numbers in messages read back as the same double, so a lease has up to 17 digits. Fewer digits
+ * would need a direction of rounding for each field: a lease down, what a holder reports as
+ * outstanding up, and `has` exactly as the lease. A sum of leases that is exact in one process (C9)
+ * would differ from the sum in another. So only texts for people and monitoring have fewer digits:
+ * the status page, the status and the metrics of doorman_server (see server/text.c).
+ */
+
+#define DOORMAN__JSON_DEPTH_MAX 32
+#define DOORMAN__JSON_VALUES_MAX 200000
+#define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* the maximum of cJSON */
+#define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: each integer up to this one is a double */
+
+/* The state of a syntax check. Each function of the check moves `at` behind the text that it
+ * accepts. A function that finds an error leaves `at` at the error, sets `rule` to what it
+ * expected, and returns false. */
+typedef struct doorman__scan {
+    const char *at, *end, *rule;
+    const char *key;     /* where the last key begins */
+    bool has_rounded_id; /* a number in the text is rounded to 2^53 */
+    unsigned depth, values, values_max;
+} doorman__scan;
+
+static bool doorman__scan_fail(doorman__scan *scan, const char *rule) {
+    scan->rule = rule;
+    return false;
+}
+
+/* Returns the next character, or NUL at the end. Callers do not have to distinguish a NUL character
+ * in the text from the end. Both are errors at each place where a caller expects a character. */
+static char doorman__scan_peek(const doorman__scan *scan) {
+    return scan->at < scan->end ? *scan->at : '\0';
+}
+
+static bool doorman__scan_take(doorman__scan *scan, char expected) {
+    if (doorman__scan_peek(scan) != expected) return false;
+    scan->at++;
+    return true;
+}
+
+static void doorman__scan_space(doorman__scan *scan) {
+    if (doorman__scan_peek(scan) > ' ') return; /* the common case in texts that programs write */
+    while (doorman__scan_take(scan, ' ') || doorman__scan_take(scan, '\n') ||
+           doorman__scan_take(scan, '\r') || doorman__scan_take(scan, '\t')) {
+    }
+}
+
+static size_t doorman__scan_digits(doorman__scan *scan) {
+    const char *at = scan->at, *first = at;
+    while (at < scan->end && *at >= '0' && *at <= '9') at++;
+    scan->at = at;
+    return (size_t)(at - first);
+}
+
+/* Returns true for numbers near 2^53 that cJSON may round to 2^53, for example 2^53 + 1. Numbers
+ * with an exponent are not recognised. */
+static bool doorman__rounds_to_id_max(const char *number, size_t bytes) {
+    bool near = bytes >= 16 && memcmp(number, "900719925474099", 15) == 0;
+    return near && (bytes > 16 || number[15] == '3');
+}
+
+static bool doorman__scan_number(doorman__scan *scan) {
+    const char *start = scan->at;
+    (void)doorman__scan_take(scan, '-');
+    bool sound = doorman__scan_take(scan, '0') || doorman__scan_digits(scan) > 0;
+    if (sound && doorman__scan_take(scan, '.')) sound = doorman__scan_digits(scan) > 0;
+    if (sound && (doorman__scan_take(scan, 'e') || doorman__scan_take(scan, 'E'))) {
+        if (!doorman__scan_take(scan, '-')) (void)doorman__scan_take(scan, '+');
+        sound = doorman__scan_digits(scan) > 0;
+    }
+    if (!sound) return doorman__scan_fail(scan, "not JSON: expected a value");
+    if (doorman__rounds_to_id_max(start, (size_t)(scan->at - start))) scan->has_rounded_id = true;
+    if (scan->at - start <= DOORMAN__JSON_NUMBER_BYTES_MAX) return true;
+    return doorman__scan_fail(scan, "a number longer than 63 bytes");
+}
+
+/* Reads the four hexadecimal digits of an escape. Returns -1 if they are not hexadecimal. */
+static int doorman__scan_hex(doorman__scan *scan) {
+    static const char digits[] = "0123456789abcdefABCDEF";
+    int code = 0;
+    for (int i = 0; i < 4; i++, scan->at++) {
+        const char *digit = strchr(digits, doorman__scan_peek(scan));
+        if (!digit || !*digit) return -1;
+        code = code * 16 + (int)(digit - digits) - (digit - digits < 16 ? 0 : 6);
+    }
+    return code;
+}
+
+/* Checks the part of an escape that is behind the backslash. A character above U+FFFF is written as
+ * two surrogates, first a high one and then a low one. U+0000 would end the string in C. */
+static bool doorman__scan_escape(doorman__scan *scan) {
+    static const char not_escape[] = "not JSON: expected an escape";
+    char kind = doorman__scan_peek(scan);
+    if (!kind || !strchr("\"\\/bfnrtu", kind)) return doorman__scan_fail(scan, not_escape);
+    scan->at++;
+    if (kind != 'u') return true;
+    int code = doorman__scan_hex(scan), low = -1;
+    if (code < 0) return doorman__scan_fail(scan, not_escape);
+    if (code == 0) return doorman__scan_fail(scan, "the control character U+0000 is not allowed");
+    if (code < 0xd800 || code >= 0xe000) return true;
+    bool pair = code < 0xdc00 && doorman__scan_take(scan, '\\') && doorman__scan_take(scan, 'u');
+    if (pair) low = doorman__scan_hex(scan);
+    if (low >= 0xdc00 && low < 0xe000) return true;
+    return doorman__scan_fail(scan, "a surrogate without its pair is not a valid character");
+}
+
+/* Returns true for printable ASCII characters that need no escape in a string. Most text consists
+ * of these characters, so special loops process them faster. */
+static bool doorman__json_plain(char character) {
+    return character >= ' ' && character < 0x7f && character != '"' && character != '\\';
+}
+
+static void doorman__scan_plain(doorman__scan *scan) {
+    const char *at = scan->at, *end = scan->end;
+    while (at < end && doorman__json_plain(*at)) at++;
+    scan->at = at;
+}
+
+static bool doorman__scan_string(doorman__scan *scan) {
+    if (!doorman__scan_take(scan, '"')) {
+        return doorman__scan_fail(scan, "not JSON: expected a key in double quotes");
+    }
+    while (!doorman__scan_take(scan, '"')) {
+        uint32_t code = 0;
+        doorman__scan_plain(scan);
+        unsigned char next = (unsigned char)doorman__scan_peek(scan);
+        if (next == '"') continue;
+        if (next < 0x20) {
+            return doorman__scan_fail(scan, "not JSON: expected a double quote at the end of the "
+                                            "string, or an escape for a control character");
+        }
+        if (next < 0x80) scan->at++;
+        if (next >= 0x80 && !doorman__utf8_next(&scan->at, scan->end, &code)) {
+            return doorman__scan_fail(scan, "not JSON: expected UTF-8");
+        }
+        if (next == '\\' && !doorman__scan_escape(scan)) return false;
+    }
+    return true;
+}
+
+static bool doorman__scan_word(doorman__scan *scan, const char *word) {
+    for (; *word; word++) {
+        if (!doorman__scan_take(scan, *word))
+            return doorman__scan_fail(scan, "not JSON: expected a value");
+    }
+    return true;
+}
+
+static bool doorman__scan_value(doorman__scan *scan);
+
+static bool doorman__scan_key(doorman__scan *scan) {
+    doorman__scan_space(scan);
+    scan->key = scan->at;
+    if (!doorman__scan_string(scan)) return false;
+    doorman__scan_space(scan);
+    return doorman__scan_take(scan, ':') || doorman__scan_fail(scan, "not JSON: expected a colon");
+}
+
+/* Checks an object or a list. The text begins with the opening bracket. */
+static bool doorman__scan_container(doorman__scan *scan) {
+    bool object = *scan->at++ == '{';
+    char close = object ? '}' : ']';
+    if (++scan->depth > DOORMAN__JSON_DEPTH_MAX) {
+        return doorman__scan_fail(scan, "nested deeper than 32 levels");
+    }
+    doorman__scan_space(scan);
+    bool more = !doorman__scan_take(scan, close);
+    while (more) {
+        if (object && !doorman__scan_key(scan)) return false;
+        if (!doorman__scan_value(scan)) return false;
+        more = doorman__scan_take(scan, ',');
+        if (!more && !doorman__scan_take(scan, close)) {
+            return doorman__scan_fail(scan, object ? "not JSON: expected a comma or }"
+                                                   : "not JSON: expected a comma or ]");
+        }
+    }
+    scan->depth--;
+    return true;
+}
+
+/* Checks a value and the white space around the value. The recursion is at most
+ * DOORMAN__JSON_DEPTH_MAX levels deep. */
+static bool doorman__scan_value(doorman__scan *scan) {
+    bool sound = false;
+    if (++scan->values > scan->values_max) {
+        return doorman__scan_fail(scan, "more than 200,000 values");
+    }
+    doorman__scan_space(scan);
+    switch (doorman__scan_peek(scan)) {
+    case '{':
+    case '[': sound = doorman__scan_container(scan); break;
+    case '"': sound = doorman__scan_string(scan); break;
+    case 't': sound = doorman__scan_word(scan, "true"); break;
+    case 'f': sound = doorman__scan_word(scan, "false"); break;
+    case 'n': sound = doorman__scan_word(scan, "null"); break;
+    default: sound = doorman__scan_number(scan); break;
+    }
+    if (sound) doorman__scan_space(scan);
+    return sound;
+}
+
+/* Checks a text and parses it into a tree. The caller deletes the tree. cJSON fails for a valid
+ * text in two cases: there is no memory, or the decimal separator of the locale is longer than one
+ * byte.
+ *   scan         written in full. After a syntax error it has the position and the rule. If the
+ *                whole text is too large, the position is NULL
+ *   frame_bytes  as in doorman_json_exchange */
+static doorman_status doorman__json_parse(cJSON **out, doorman__scan *scan, const char *text,
+                                          size_t bytes, size_t frame_bytes) {
+    *scan = (doorman__scan){.rule = "larger than 4 MiB"};
+    assert(frame_bytes <= DOORMAN_MESSAGE_BYTES_MAX);
+    if (bytes > DOORMAN_MESSAGE_BYTES_MAX + frame_bytes) return DOORMAN_RESOURCE_EXHAUSTED;
+    *scan = (doorman__scan){.at = text,
+                            .end = text + bytes,
+                            .rule = "not JSON: expected the end of the text",
+                            .values_max = DOORMAN__JSON_VALUES_MAX};
+    if (!doorman__scan_value(scan) || scan->at < scan->end) {
+        bool full = scan->depth > DOORMAN__JSON_DEPTH_MAX || scan->values > scan->values_max;
+        return full ? DOORMAN_RESOURCE_EXHAUSTED : DOORMAN_INVALID_ARGUMENT;
+    }
+    *out = cJSON_ParseWithLength(text, bytes);
+    return *out ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+}
+
+/* The errors of a configuration, or the warnings about it. */
+typedef struct doorman__problems {
+    const char *text; /* of the configuration */
+    size_t bytes;
+    doorman_config_problem *items;
+    size_t room, count; /* count: how many there are; may be more than room */
+} doorman__problems;
+
+/* The state of reading a text. The reader of a message keeps the first failure. A caller may
+ * continue to read after a failure, because an absent or wrong field leaves its target unchanged.
+ * So a caller checks for failure only at the end. The reader of a configuration keeps all wrong
+ * fields. */
+typedef struct doorman__reader {
+    doorman_status status;
+    doorman_error *error;        /* for a message; may be NULL */
+    doorman__problems *problems; /* for a configuration; NULL for a message */
+    cJSON *tree;
+    bool has_rounded_id; /* a number in the text is rounded to 2^53, so it is not a lease id */
+    size_t frame_bytes;  /* as in doorman_json_exchange */
+    /* one block of memory for the structs that are made from the text; aligned to 8 bytes */
+    void *room;
+    void *more_room; /* a list of more blocks. A block begins with a pointer to the next one */
+} doorman__reader;
+
+/* A value of a text, and its path. Each doorman__field is on the stack. It points to the
+ * doorman__field of the object or list that contains the value. The path is written as text only if
+ * there is an error. */
+typedef struct doorman__field {
+    doorman__reader *reader;
+    /* the object or list that contains the value; NULL: the value is the whole text */
+    const struct doorman__field *parent;
+    /* the key of the value; NULL: the value is an item of a list */
+    const char *key;
+    int key_bytes;
+    size_t index;
+    const cJSON *value; /* NULL: the object does not have this key */
+} doorman__field;
+
+/* Frees the tree and the memory of the reader, and returns the result of reading. */
+static doorman_status doorman__read_end(doorman__reader *reader) {
+    if (reader->status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(reader->error);
+    DOORMAN_FREE(reader->room);
+    while (reader->more_room) {
+        void **block = (void **)reader->more_room;
+        reader->more_room = *block;
+        DOORMAN_FREE(block);
+    }
+    cJSON_Delete(reader->tree);
+    return reader->status;
+}
+
+static void doorman__field_path(const doorman__field *field, char *path, size_t path_bytes) {
+    path[0] = '\0';
+    if (!field->parent) return;
+    doorman__field_path(field->parent, path, path_bytes);
+    size_t used = strlen(path);
+    const char *dot = used ? "." : "";
+    if (field->key) {
+        snprintf(path + used, path_bytes - used, "%s%.*s", dot, field->key_bytes, field->key);
+    } else {
+        snprintf(path + used, path_bytes - used, "[%zu]", field->index);
+    }
+}
+
+/* Returns whether failures are no longer kept: in a message after the first one, and in a
+ * configuration if the fields cannot be read. */
+static bool doorman__read_stopped(const doorman__reader *reader) {
+    bool continues = reader->problems && reader->tree && reader->status == DOORMAN_INVALID_ARGUMENT;
+    return reader->status != DOORMAN_OK && !continues;
+}
+
+/* Counts the values of a tree in the order of the text, up to `wanted`. Returns whether `wanted` is
+ * in the tree. */
+static bool doorman__value_number(const cJSON *value, const cJSON *wanted, unsigned *number) {
+    ++*number;
+    if (value == wanted) return true;
+    for (const cJSON *child = value->child; child; child = child->next) {
+        if (doorman__value_number(child, wanted, number)) return true;
+    }
+    return false;
+}
+
+/* Returns where a field begins in the text: at its key, or at the item of a list. A field that is
+ * not in the tree has the position of the object or list that should contain it. */
+static const char *doorman__field_at(const doorman__field *field) {
+    const doorman__problems *problems = field->reader->problems;
+    unsigned number = 0;
+    while (!doorman__value_number(field->reader->tree, field->value, &number)) {
+        field = field->parent;
+        number = 0;
+    }
+    assert(number > 0);
+    doorman__scan scan = {
+        .at = problems->text, .end = problems->text + problems->bytes, .values_max = number - 1};
+    (void)doorman__scan_value(&scan); /* stops in front of the value with this number */
+    doorman__scan_space(&scan);
+    return field->key ? scan.key : scan.at;
+}
+
+/* Adds a problem. Returns its text for the caller to write, or NULL if there is no room.
+ *   at   where the problem is in the text; NULL: the position is not known */
+static doorman_error *doorman__problem_add(doorman__problems *problems, const char *at) {
+    if (problems->count++ >= problems->room) return NULL;
+    doorman_config_problem *problem = &problems->items[problems->count - 1];
+    *problem = (doorman_config_problem){.line = at ? 1 : 0, .column = at ? 1 : 0};
+    for (const char *before = problems->text; at && before < at; before++) {
+        bool starts_character = ((unsigned char)*before & 0xc0) != 0x80;
+        problem->column = *before == '\n' ? 1 : problem->column + starts_character;
+        problem->line += *before == '\n';
+    }
+    return &problem->error;
+}
+
+/* Writes what is wrong with a field, or a warning about it. */
+static void doorman__read_note(const doorman__field *field, const char *rule) {
+    char path[256];
+    doorman__problems *problems = field->reader->problems;
+    doorman_error *error = field->reader->error;
+    if (problems) {
+        bool has_room = problems->count < problems->room;
+        error = doorman__problem_add(problems, has_room ? doorman__field_at(field) : NULL);
+    }
+    doorman__field_path(field, path, sizeof path);
+    (void)doorman__fail(error, DOORMAN_OK, "%s%s%s", path, path[0] ? ": " : "", rule);
+}
+
+static void doorman__read_fail(const doorman__field *field, const char *rule) {
+    if (doorman__read_stopped(field->reader)) return;
+    doorman__read_note(field, rule);
+    field->reader->status = DOORMAN_INVALID_ARGUMENT;
+}
+
+static int doorman__key_order(const void *a, const void *b) {
+    return strcmp((*(const cJSON *const *)a)->string, (*(const cJSON *const *)b)->string);
+}
+
+static doorman__field doorman__member(const doorman__field *object, const cJSON *value) {
+    const char *key = value->string;
+    return (doorman__field){object->reader, object, key, (int)strlen(key), 0, value};
+}
+
+static void doorman__read_twice(const doorman__field *object, const cJSON *value) {
+    doorman__field field = doorman__member(object, value);
+    doorman__read_fail(&field, "appears twice");
+}
+
+/* Refuses the keys that an object has twice. If the object has at most 16 keys, each key is
+ * compared with each earlier key. This is fast, because most keys differ in the first character. If
+ * the object has more keys, they are sorted, and each key is compared with the next one. A valid
+ * message has no object with more than 16 keys. But an attacker can send an object of 100,000 keys,
+ * and comparing all pairs would keep a server busy. */
+static void doorman__read_unique_keys(const doorman__field *object, size_t count) {
+    const cJSON *first = object->value->child;
+    for (const cJSON *b = first; b && count <= 16; b = b->next) {
+        const cJSON *a = first;
+        while (a != b && (*a->string != *b->string || strcmp(a->string, b->string) != 0)) {
+            a = a->next;
+        }
+        if (a != b) doorman__read_twice(object, b);
+    }
+    if (count <= 16) return;
+    const cJSON **keys = (const cJSON **)DOORMAN_MALLOC(count * sizeof *keys);
+    if (!keys) {
+        object->reader->status = DOORMAN_OUT_OF_MEMORY;
+        return;
+    }
+    for (size_t i = 0; i < count; i++, first = first->next) keys[i] = first;
+    qsort(keys, count, sizeof *keys, doorman__key_order);
+    for (size_t i = 1; i < count && !doorman__read_stopped(object->reader); i++) {
+        if (doorman__key_order(&keys[i - 1], &keys[i]) == 0) doorman__read_twice(object, keys[i]);
+    }
+    DOORMAN_FREE(keys);
+}
+
+/* Refuses a key that appears twice in any object, even if the object is not read. */
+static void doorman__read_unique(const doorman__field *field) {
+    bool object = cJSON_IsObject(field->value);
+    size_t count = 0;
+    for (const cJSON *value = field->value->child; value; value = value->next, count++) {
+        if (!value->child) continue;
+        int key_bytes = object ? (int)strlen(value->string) : 0;
+        doorman__field below = {field->reader, field, value->string, key_bytes, count, value};
+        doorman__read_unique(&below);
+    }
+    if (object && !doorman__read_stopped(field->reader)) doorman__read_unique_keys(field, count);
+}
+
+/* Returns why a text that people write is not JSON, if the rule of the syntax does not say the
+ * cause: an editor has saved the file in another encoding, or nothing was written to the file.
+ * UTF-16 begins with a mark, or one of the first two bytes is 0. Otherwise returns NULL. */
+static const char *doorman__syntax_cause(const char *text, size_t bytes) {
+    size_t spaces = 0;
+    while (spaces < bytes && strchr(" \t\r\n", text[spaces]) && text[spaces]) spaces++;
+    if (spaces == bytes) return "not JSON: the text is empty";
+    if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
+        return "not JSON: the text begins with a byte-order mark; save it as UTF-8 without one";
+    }
+    bool marked = bytes >= 2 && (!memcmp(text, "\xff\xfe", 2) || !memcmp(text, "\xfe\xff", 2));
+    if (marked || (bytes >= 2 && !text[0] != !text[1])) {
+        return "not JSON: the text is UTF-16; save it as UTF-8";
+    }
+    return NULL;
+}
+
+/* Writes a syntax error of a configuration. */
+static void doorman__config_syntax(doorman__reader *reader, const doorman__scan *scan) {
+    const doorman__problems *problems = reader->problems;
+    doorman_error *error = doorman__problem_add(reader->problems, scan->at);
+    bool is_syntax = reader->status == DOORMAN_INVALID_ARGUMENT;
+    const char *rule = scan->rule;
+    const char *cause = is_syntax ? doorman__syntax_cause(problems->text, problems->bytes) : NULL;
+    if (cause) {
+        (void)doorman__fail(error, reader->status, "%s", cause);
+    } else if (is_syntax && scan->at == scan->end) {
+        size_t skipped = strncmp(rule, "not JSON: ", 10) == 0 ? 10 : 0;
+        (void)doorman__fail(error, reader->status, "not JSON: the text ends in the middle: %s",
+                            rule + skipped);
+    } else {
+        (void)doorman__fail(error, reader->status, "%s", rule);
+    }
+}
+
+/* Writes a syntax error. */
+static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *scan,
+                                 const char *text) {
+    if (reader->problems) {
+        doorman__config_syntax(reader, scan);
+    } else if (scan->at) {
+        (void)doorman__fail(reader->error, reader->status, "byte %zu: %s",
+                            (size_t)(scan->at - text), scan->rule);
+    } else {
+        (void)doorman__fail(reader->error, reader->status, "%s", scan->rule);
+    }
+}
+
+static doorman__field doorman__read_start(doorman__reader *reader, const char *text, size_t bytes) {
+    doorman__scan scan;
+    reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes, reader->frame_bytes);
+    reader->has_rounded_id = reader->status == DOORMAN_OK && scan.has_rounded_id;
+    bool has_error = reader->status != DOORMAN_OK && reader->status != DOORMAN_OUT_OF_MEMORY;
+    if (has_error) doorman__read_syntax(reader, &scan, text);
+    doorman__field root = {.reader = reader, .value = reader->tree};
+    if (reader->status == DOORMAN_OK) doorman__read_unique(&root);
+    return root;
+}
+
+/* Returns true if a key equals a name of `bytes` bytes. Most keys differ in the first character.
+ * For these keys this loop is faster than a call of strncmp. */
+static bool doorman__key_is(const char *key, const char *name, size_t bytes) {
+    size_t same = 0;
+    while (same < bytes && key[same] == name[same]) same++;
+    return same == bytes && !key[same];
+}
+
+/* Returns the end of a field's name in a list of fields. doorman__read explains these lists. */
+static const char *doorman__name_end(const char *fields) {
+    while (*fields != ':' && *fields != '?') fields++;
+    return fields;
+}
+
+/* Returns true if a key is in a list of fields. doorman__read explains these lists. */
+static bool doorman__key_known(const char *fields, const char *key) {
+    while (*fields) {
+        const char *end = doorman__name_end(fields);
+        if (doorman__key_is(key, fields, (size_t)(end - fields))) return true;
+        fields = end + strcspn(end, " ");
+        fields += *fields == ' ';
+    }
+    return false;
+}
+
+static doorman__field doorman__field_of(const doorman__field *object, const char *key,
+                                        size_t bytes) {
+    const cJSON *value = cJSON_IsObject(object->value) ? object->value->child : NULL;
+    while (value && !doorman__key_is(value->string, key, bytes)) value = value->next;
+    return (doorman__field){object->reader, object, key, (int)bytes, 0, value};
+}
+
+static void doorman__read_object(const doorman__field *object, const char *fields) {
+    bool is_object = cJSON_IsObject(object->value);
+    if (!is_object) doorman__read_fail(object, "must be an object");
+    if (!is_object || *fields != '!') return;
+    for (const cJSON *value = object->value->child; value; value = value->next) {
+        if (doorman__key_known(fields + 1, value->string)) continue;
+        doorman__field field = doorman__member(object, value);
+        doorman__read_fail(&field, "is not known");
+    }
+}
+
+static void doorman__read_string(const doorman__field *field, const char **out) {
+    if (cJSON_IsString(field->value)) {
+        *out = field->value->valuestring;
+    } else if (field->value) {
+        doorman__read_fail(field, "must be a string");
+    }
+}
+
+static bool doorman__read_number(const doorman__field *field, double *out) {
+    bool number = cJSON_IsNumber(field->value);
+    bool finite = number && field->value->valuedouble - field->value->valuedouble == 0;
+    if (finite) *out = field->value->valuedouble;
+    if (field->value && !finite) {
+        doorman__read_fail(field, number ? "must be a finite number" : "must be a number");
+    }
+    return finite;
+}
+
+static void doorman__read_amount(const doorman__field *field, double *out) {
+    if (!doorman__read_number(field, out) || doorman__amount_valid(*out)) return;
+    doorman__read_fail(field, DOORMAN__AMOUNT_RULE);
+}
+
+static void doorman__read_part(const doorman__field *field, double *out) {
+    if (!doorman__read_number(field, out) || (*out >= 0 && *out <= 1)) return;
+    doorman__read_fail(field, "must be from 0 to 1");
+}
+
+static void doorman__read_clients(const doorman__field *field, double *out) {
+    if (!doorman__read_number(field, out)) return;
+    bool valid = *out >= 1 && *out <= DOORMAN_SUBCLIENTS_MAX;
+    if (!valid || *out > (double)(uint64_t)*out) {
+        doorman__read_fail(field, "must be an integer from 1 to 1e9");
+    }
+}
+
+static void doorman__read_bool(const doorman__field *field, bool *out) {
+    *out = cJSON_IsTrue(field->value);
+    if (field->value && !cJSON_IsBool(field->value)) doorman__read_fail(field, "must be a boolean");
+}
+
+static void doorman__read_lease_id(const doorman__field *field, uint64_t *out) {
+    double id = 0;
+    if (!doorman__read_number(field, &id)) return;
+    *out = id >= 1 && id <= DOORMAN__INTEGER_MAX ? (uint64_t)id : 0;
+    bool rounded = field->reader->has_rounded_id && id >= DOORMAN__INTEGER_MAX;
+    if (!*out || (double)*out != id || rounded)
+        doorman__read_fail(field, "must be an integer from 1 to 2^53");
+}
+
+static void doorman__read_priority(const doorman__field *field, int *out) {
+    double priority = 1;
+    (void)doorman__read_number(field, &priority);
+    *out = priority >= 0 && priority <= DOORMAN_PRIORITY_MAX ? (int)priority : -1;
+    if (*out < 0 || *out != priority) doorman__read_fail(field, "must be an integer from 0 to 15");
+}
+
+/* Reads seconds, and rounds them to nanoseconds. So a duration of up to 26 days that this section
+ * wrote is read back exactly. If `positive` is true, 0 is refused, because 0 in the struct means
+ * the default. */
+static void doorman__read_seconds(const doorman__field *field, bool positive, doorman_time *out) {
+    const char *rule = positive ? DOORMAN__DURATION_RULE : "must be from 0 to 1e8 seconds";
+    double seconds = 0;
+    if (!doorman__read_number(field, &seconds)) return;
+    bool valid = seconds >= (positive ? 1e-9 : 0) && seconds <= 1e8;
+    if (valid) *out = (doorman_time)(seconds * 1e9 + 0.5);
+    if (!valid) doorman__read_fail(field, rule);
+}
+
+/* Returns the key of an object that differs from the name of a field only by an `s` at its end, or
+ * NULL. An example is `resources` in place of `resource`. */
+static const char *doorman__near_key(const doorman__field *field) {
+    for (const cJSON *value = field->parent->value->child; value; value = value->next) {
+        size_t bytes = strlen(value->string), wanted = (size_t)field->key_bytes;
+        size_t common = bytes < wanted ? bytes : wanted;
+        const char *longer = bytes < wanted ? field->key : value->string;
+        bool by_one = bytes == wanted + 1 || bytes + 1 == wanted;
+        bool same = by_one && strncmp(value->string, field->key, common) == 0;
+        if (same && longer[common] == 's') return value->string;
+    }
+    return NULL;
+}
+
+static void doorman__read_missing(const doorman__field *field) {
+    char rule[80];
+    const char *near = doorman__near_key(field);
+    snprintf(rule, sizeof rule, "is missing; \"%s\" is not a field", near ? near : "");
+    doorman__read_fail(field, near ? rule : "is missing");
+}
+
+/* Reads the fields of an object. The list has an entry for each field. An entry is a key, a mark
+ * and a letter. The mark is `:` for a required field, and `?` for an optional field. The letter is
+ * the type of the target:
+ *   s  const char **, borrowed from the tree     d  doorman_time *, more than 0
+ *   a  double *, an amount                       t  doorman_time *, at least 0
+ *   r  double *, from 0 to 1                     i  uint64_t *, a lease id
+ *   c  double *, a number of clients             p  int *, a priority; 1 if absent
+ *   b  bool *                                    o  doorman__field *, read by the caller
+ *   n  double *, any number
+ *   N  bool *, whether the field is present, and double *, any number
+ *   T  bool *, whether the field is present, and doorman_time *, at least 0
+ * If the list begins with `!`, a key that is not in the list is refused. */
+static void doorman__read(const doorman__field *object, const char *fields, ...) {
+    va_list targets;
+    va_start(targets, fields);
+    doorman__read_object(object, fields);
+    for (const char *at = fields + (*fields == '!'); *at; at += *at == ' ') {
+        doorman__field field = doorman__field_of(object, at, (size_t)(doorman__name_end(at) - at));
+        at += field.key_bytes;
+        bool is_missing = *at++ == ':' && !field.value && cJSON_IsObject(object->value);
+        if (is_missing) doorman__read_missing(&field);
+        switch (*at++) {
+        case 's': doorman__read_string(&field, va_arg(targets, const char **)); break;
+        case 'N':
+            *va_arg(targets, bool *) = field.value != NULL;
+            (void)doorman__read_number(&field, va_arg(targets, double *));
+            break;
+        case 'n': (void)doorman__read_number(&field, va_arg(targets, double *)); break;
+        case 'a': doorman__read_amount(&field, va_arg(targets, double *)); break;
+        case 'r': doorman__read_part(&field, va_arg(targets, double *)); break;
+        case 'c': doorman__read_clients(&field, va_arg(targets, double *)); break;
+        case 'd': doorman__read_seconds(&field, true, va_arg(targets, doorman_time *)); break;
+        case 'T': *va_arg(targets, bool *) = field.value != NULL; /* fall through */
+        case 't': doorman__read_seconds(&field, false, va_arg(targets, doorman_time *)); break;
+        case 'b': doorman__read_bool(&field, va_arg(targets, bool *)); break;
+        case 'i': doorman__read_lease_id(&field, va_arg(targets, uint64_t *)); break;
+        case 'p': doorman__read_priority(&field, va_arg(targets, int *)); break;
+        default: *va_arg(targets, doorman__field *) = field; break;
+        }
+    }
+    va_end(targets);
+}
+
+static size_t doorman__list_count(const doorman__field *list) {
+    return cJSON_IsArray(list->value) ? (size_t)cJSON_GetArraySize(list->value) : 0;
+}
+
+/* Allocates zeroed memory for the structs that are made from the text. Returns NULL if reading has
+ * stopped. */
+static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
+    if (doorman__read_stopped(reader)) return NULL;
+    reader->room = doorman__zalloc(bytes + 1);
+    if (!reader->room) reader->status = DOORMAN_OUT_OF_MEMORY;
+    return reader->room;
+}
+
+/* Does the same as doorman__read_room, and may be called several times. */
+static void *doorman__read_more_room(doorman__reader *reader, size_t bytes) {
+    if (doorman__read_stopped(reader)) return NULL;
+    void **block = (void **)doorman__zalloc(bytes + 8);
+    if (!block) {
+        reader->status = DOORMAN_OUT_OF_MEMORY;
+        return NULL;
+    }
+    *block = reader->more_room;
+    reader->more_room = block;
+    return (unsigned char *)block + 8;
+}
+
+/* Returns the first item of a list. doorman__next moves to the next item. `value` is NULL behind
+ * the last item. `value` is also NULL if reading has stopped, because there may be no memory for
+ * the items. */
+static doorman__field doorman__read_list(const doorman__field *list) {
+    doorman__field first = {.reader = list->reader, .parent = list};
+    bool is_list = cJSON_IsArray(list->value);
+    if (list->value && !is_list) doorman__read_fail(list, "must be a list");
+    if (is_list && !doorman__read_stopped(list->reader)) first.value = list->value->child;
+    return first;
+}
+
+static void doorman__next(doorman__field *item) {
+    item->index++;
+    item->value = item->value->next;
+}
+
+/* Counts the items of inner lists. Each item of `list` is an object that may have an inner list
+ * with this key. Each inner list may have at most `most` items. Returns the sum of the lengths. */
+static size_t doorman__count_below(const doorman__field *list, const char *key, size_t most) {
+    size_t all = 0;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__field below = doorman__field_of(&item, key, strlen(key));
+        size_t count = doorman__list_count(&below);
+        if (count > most) {
+            char rule[64];
+            snprintf(rule, sizeof rule, "must be a list of at most %zu", most);
+            doorman__read_fail(&below, rule);
+        }
+        all += count;
+    }
+    return all;
+}
+
+/* Returns the index of a field's value among the names. Returns -1 if the field is absent, or if
+ * its value is not among the names. */
+static int doorman__read_name(const doorman__field *field, const char *const *names, int count) {
+    const char *name = NULL;
+    doorman__read_string(field, &name);
+    for (int i = 0; name && i < count; i++) {
+        if (strcmp(name, names[i]) == 0) return i;
+    }
+    return -1;
+}
+
+/* Does the same as doorman__read_name, and refuses a value that is not among the names. */
+static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
+    int chosen = doorman__read_name(field, names, count);
+    if (!cJSON_IsString(field->value) || chosen >= 0) return chosen;
+    char rule[192] = "must be one of";
+    for (int i = 0; i < count; i++) {
+        size_t used = strlen(rule);
+        snprintf(rule + used, sizeof rule - used, "%s %s", i ? "," : "", names[i]);
+    }
+    doorman__read_fail(field, rule);
+    return -1;
+}
+
+/* The parameters of an algorithm (G7): four durations, two numbers and the handover. An algorithm
+ * can also have the first two durations as fields of its own. */
+static const char *const doorman__parameters[] = {
+    "lease_duration_secs", "refresh_interval", "minimum_interval", "minimum_refresh_interval",
+    "decay_factor",        "reserve",          "handover"};
+enum {
+    DOORMAN__MINIMUM_INTERVAL = 2,
+    DOORMAN__DECAY_FACTOR = 4,
+    DOORMAN__RESERVE,
+    DOORMAN__HANDOVER
+};
+
+static const char *const doorman__kind_names[] = {
+#define DOORMAN__KIND_NAME(kind, name) name,
+    DOORMAN_KINDS(DOORMAN__KIND_NAME)};
+
+static const char *const doorman__handovers[] = {
+    [DOORMAN_CONFIRMED] = "confirmed", [DOORMAN_IMMEDIATE] = "immediate"};
+
+static void doorman__read_decay_factor(const doorman__field *field, double *out) {
+    if (!doorman__read_number(field, out) || (*out > 0 && *out <= 1)) return;
+    doorman__read_fail(field, "must be more than 0 and at most 1");
+}
+
+static void doorman__read_setting(const doorman__field *field, int which, doorman_algorithm *out) {
+    doorman_time *times[] = {&out->lease_length, &out->refresh_interval, &out->minimum_interval,
+                             &out->minimum_refresh_interval};
+    if (which < DOORMAN__DECAY_FACTOR) {
+        doorman__read_seconds(field, which != DOORMAN__MINIMUM_INTERVAL, times[which]);
+        if (which == DOORMAN__MINIMUM_INTERVAL) out->has_minimum_interval = true;
+    } else if (which == DOORMAN__HANDOVER) {
+        int handover = doorman__read_choice(field, doorman__handovers, 2);
+        if (handover >= 0) out->handover = (doorman_handover)handover;
+    } else if (which == DOORMAN__DECAY_FACTOR) {
+        doorman__read_decay_factor(field, &out->decay_factor);
+    } else {
+        doorman__read_part(field, &out->reserve);
+    }
+}
+
+/* Reads one parameter. A number may be written as a string, as in configurations of the original
+ * Doorman. */
+static void doorman__read_parameter(const doorman__field *field, bool strict, unsigned *given,
+                                    doorman_algorithm *out) {
+    doorman__field name, value;
+    int count = DOORMAN__HANDOVER + 1;
+    doorman__read(field, strict ? "!name:o value:o" : "name:o value:o", &name, &value);
+    int which = strict ? doorman__read_choice(&name, doorman__parameters, count)
+                       : doorman__read_name(&name, doorman__parameters, count);
+    if (which < 0) return;
+    if (*given & 1u << which) doorman__read_fail(&name, "is set already");
+    *given |= 1u << which;
+    cJSON *number = NULL;
+    if (which != DOORMAN__HANDOVER && cJSON_IsString(value.value)) {
+        const char *text = value.value->valuestring;
+        doorman__scan scan;
+        doorman_status status = doorman__json_parse(&number, &scan, text, strlen(text), 0);
+        if (status == DOORMAN_OUT_OF_MEMORY) field->reader->status = status;
+        if (number) value.value = number;
+    }
+    doorman__read_setting(&value, which, out);
+    cJSON_Delete(number);
+}
+
+/* Reads an algorithm. In a configuration (`strict`) the kind and all parameters must be known. A
+ * parent may have a newer version than this node, so unknown parameters of a parent are ignored. If
+ * a parent sends an unknown kind of algorithm, the function leaves `out` unchanged and returns
+ * false. In a configuration the other fields are read too, so that all errors are found. */
+static bool doorman__read_algorithm(const doorman__field *field, bool strict,
+                                    doorman_algorithm *out) {
+    static const char fields[] =
+        "!kind?o lease_length?d refresh_interval?d learning_mode_duration?T parameters?o";
+    doorman__field kind, list;
+    doorman__read(field, "kind:o", &kind);
+    int chosen = strict ? doorman__read_choice(&kind, doorman__kind_names, DOORMAN_KIND_COUNT)
+                        : doorman__read_name(&kind, doorman__kind_names, DOORMAN_KIND_COUNT);
+    if (chosen < 0 && (!strict || !cJSON_IsObject(field->value))) return false;
+    doorman__read(field, strict ? fields : fields + 1, &kind, &out->lease_length,
+                  &out->refresh_interval, &out->has_learning_mode_duration,
+                  &out->learning_mode_duration, &list);
+    if (chosen >= 0) out->kind = (doorman_kind)chosen;
+    unsigned given = (out->lease_length ? 1u : 0) | (out->refresh_interval ? 2u : 0);
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) doorman__read_parameter(&item, strict, &given, out);
+    return true;
+}
+
+/* ---- json: templates */
+
+typedef struct doorman__writer doorman__writer;
+
+/* What this section does with permits. The section >>permit_json has the functions. */
+typedef struct doorman__json_permits {
+    void (*read_limits)(const doorman__field *list, doorman_template *out);
+    void (*put_limits)(doorman__writer *out, const doorman_template *template_);
+    void (*read_request)(const doorman__field *body, doorman_request *out);
+    void (*put_request)(doorman__writer *out, const doorman_request *request);
+    void (*read_response)(const doorman__field *body, doorman_response *out);
+    void (*put_response)(doorman__writer *out, const doorman_response *response,
+                         const doorman_request *request);
+    doorman_status (*check_reply)(const doorman_permits *permits, const doorman_request *request,
+                                  doorman_error *error);
+    bool (*is_pending)(const doorman_json_exchange *exchange); /* a permit of it waits */
+} doorman__json_permits;
+static const doorman__json_permits doorman__permits_in_json;
+
+/* Reads a list of strings. Returns NULL if there is none, or if there is no memory. */
+static const char **doorman__read_strings(const doorman__field *list, size_t *count) {
+    *count = 0;
+    if (!cJSON_IsArray(list->value)) {
+        (void)doorman__read_list(list);
+        return NULL;
+    }
+    size_t all = doorman__list_count(list);
+    const char **strings =
+        (const char **)doorman__read_more_room(list->reader, all * sizeof *strings);
+    if (!strings) return NULL;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        strings[item.index] = "";
+        doorman__read_string(&item, &strings[item.index]);
+    }
+    *count = all;
+    return strings;
+}
+
+/* Reports that a template has neither capacity nor limits. A similar key is named, if there is
+ * one. */
+static void doorman__read_no_limit(const doorman__field *capacity, const doorman__field *limits) {
+    if (doorman__near_key(capacity)) {
+        doorman__read_missing(capacity);
+    } else if (doorman__near_key(limits)) {
+        doorman__read_missing(limits);
+    } else {
+        doorman__read_fail(capacity, "is missing; a template needs `capacity` or `limits`");
+    }
+}
+
+static void doorman__read_template(const doorman__field *field, doorman_template *out) {
+    doorman__field algorithm, overload;
+    doorman__field limits = doorman__field_of(field, "limits", strlen("limits"));
+    doorman__field capacity = doorman__field_of(field, "capacity", strlen("capacity"));
+    bool is_optional = limits.value || !capacity.value;
+    bool is_missing = cJSON_IsObject(field->value) && !limits.value && !capacity.value;
+    doorman__read(
+        field,
+        is_optional ? "!identifier_glob:s description?s unit?s capacity?a safe_capacity?N whole?b "
+                      "overload?o algorithm?o limits?o"
+                    : "!identifier_glob:s description?s unit?s capacity:a safe_capacity?N whole?b "
+                      "overload?o algorithm?o limits?o",
+        &out->identifier_glob, &out->description, &out->unit, &out->capacity,
+        &out->has_safe_capacity, &out->safe_capacity, &out->whole, &overload, &algorithm, &limits);
+    if (overload.value) {
+        doorman__read(&overload, "!target:t capacity_min?a", &out->overload.target,
+                      &out->overload.capacity_min);
+        if (!out->overload.target) {
+            doorman__field target = doorman__field_of(&overload, "target", strlen("target"));
+            doorman__read_fail(&target, "must be more than 0");
+        }
+    }
+    if (is_missing) doorman__read_no_limit(&capacity, &limits);
+    out->without_capacity = !capacity.value;
+    out->has_algorithm = algorithm.value != NULL;
+    if (out->has_algorithm) (void)doorman__read_algorithm(&algorithm, true, &out->algorithm);
+    if (limits.value) doorman__permits_in_json.read_limits(&limits, out);
+}
+
+/* A value that a path names, and the objects and lists around it. */
+typedef struct doorman__walk {
+    doorman__field steps[8];
+    size_t count;
+} doorman__walk;
+
+/* Finds the value with a path below `start`, for example "limits[2].tiers[0].window". Returns its
+ * field. */
+static const doorman__field *doorman__walk_path(doorman__walk *walk, const doorman__field *start,
+                                                const char *path, size_t bytes) {
+    const doorman__field *at = start;
+    const char *end = path + bytes;
+    walk->count = 0;
+    while (path < end && walk->count < sizeof walk->steps / sizeof *walk->steps) {
+        doorman__field *step = &walk->steps[walk->count++];
+        if (*path == '[') {
+            size_t index = (size_t)strtoul(path + 1, NULL, 10);
+            *step = (doorman__field){.reader = start->reader, .parent = at, .index = index};
+            step->value = cJSON_GetArrayItem(at->value, (int)index);
+            path += strcspn(path, "]") + 1;
+        } else {
+            size_t key_bytes = strcspn(path, ".[:");
+            *step = doorman__field_of(at, path, key_bytes);
+            path += key_bytes;
+        }
+        if (path < end && *path == '.') path++;
+        at = step;
+    }
+    return at;
+}
+
+/* Makes the path of a field in JSON, below a template. In JSON the figures of a limit are fields of
+ * the limit. */
+static void doorman__config_path(const char *object, const char *field, size_t bytes,
+                                 char path[256]) {
+    static const char figures[] = "figures.";
+    const size_t skipped = sizeof figures - 1;
+    snprintf(path, 256, "%.128s%.*s", object, (int)bytes, field);
+    char *at = strstr(path, figures);
+    if (at) memmove(at, at + skipped, strlen(at + skipped) + 1);
+}
+
+/* Adds a problem that the section >>configuration reports. `context` is the doorman__field of the
+ * whole text. */
+static void doorman__config_problem_add(void *context, size_t index, const char *object,
+                                        const char *text) {
+    const doorman__field *root = (const doorman__field *)context;
+    const char *second = strchr(text, '\n'); /* the names of JSON: see DOORMAN__NAMES */
+    if (second) text = second + 1;
+    const size_t key_bytes = strcspn(text, ":");
+    doorman__field list = doorman__field_of(root, "resources", strlen("resources"));
+    doorman__field item = {.reader = root->reader, .parent = &list, .index = index};
+    if (index != DOORMAN__NO_TEMPLATE) item.value = cJSON_GetArrayItem(list.value, (int)index);
+    char path[256];
+    doorman__config_path(object, text, key_bytes, path);
+    doorman__walk walk;
+    const doorman__field *start = index == DOORMAN__NO_TEMPLATE ? root : &item;
+    const doorman__field *field = doorman__walk_path(&walk, start, path, strlen(path));
+    doorman__read_note(field, text + key_bytes + strlen(": "));
+}
+
+/* Reads and checks the templates. A template with an error in its text is not checked further,
+ * because some of its fields are not set. */
+static void doorman__read_templates(const doorman__field *root, const doorman__field *list,
+                                    doorman_template *templates, size_t count) {
+    doorman__reader *reader = root->reader;
+    doorman__field all = *root;
+    const doorman_config_options options = {.templates = templates, .template_count = count};
+    const doorman__config_report report = {doorman__config_problem_add, &all};
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        size_t before = reader->problems->count;
+        doorman__read_template(&item, &templates[item.index]);
+        if (doorman__read_stopped(reader)) return; /* without memory the template is not complete */
+        if (reader->problems->count > before) continue;
+        doorman__template_check(&options, item.index, &report);
+        if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;
+    }
+    if (doorman__read_stopped(reader) || reader->problems->count) return;
+    doorman__permits_in_config.check_leased(&options, &report);
+    if (reader->problems->count) reader->status = DOORMAN_INVALID_ARGUMENT;
+}
+
+/* Reads and checks the globs of resources in shadow. */
+static void doorman__read_shadow(const doorman__field *root, const doorman__field *list,
+                                 doorman_config_options *options) {
+    doorman__field all = *root;
+    const doorman__config_report report = {doorman__config_problem_add, &all};
+    size_t before = root->reader->problems->count;
+    options->shadow = doorman__read_strings(list, &options->shadow_count);
+    if (doorman__read_stopped(root->reader) || root->reader->problems->count > before) return;
+    doorman__permits_in_config.check_shadow(options, &report);
+    if (root->reader->problems->count > before) root->reader->status = DOORMAN_INVALID_ARGUMENT;
+}
+
+static doorman_config_options doorman__read_config(const doorman__field *root) {
+    static const char *const policies[] = {"allow", "reject"};
+    doorman__field list, unmatched, shadow;
+    doorman__read(root, "!resources:o unmatched?o shadow?o", &list, &unmatched, &shadow);
+    size_t count = doorman__list_count(&list);
+    if (count > DOORMAN__TEMPLATE_MAX && !doorman__read_stopped(root->reader)) {
+        char rule[64];
+        snprintf(rule, sizeof rule, "at most %d, not %zu", DOORMAN__TEMPLATE_MAX, count);
+        doorman__read_fail(&list, rule);
+        root->reader->status = DOORMAN_RESOURCE_EXHAUSTED;
+    }
+    doorman_template *templates =
+        (doorman_template *)doorman__read_room(root->reader, count * sizeof *templates);
+    doorman__read_templates(root, &list, templates, count);
+    doorman_config_options options = {.templates = templates,
+                                      .template_count = count,
+                                      .reject_unmatched =
+                                          doorman__read_choice(&unmatched, policies, 2) == 1};
+    doorman__read_shadow(root, &shadow, &options);
+    return options;
+}
+
+doorman_status doorman_json_check_config(doorman_config **out, const char *text, size_t bytes,
+                                         doorman_config_problem *problems, size_t room,
+                                         size_t *count) {
+    bool has_text = text || !bytes || bytes > DOORMAN_MESSAGE_BYTES_MAX; /* too large: not read */
+    if (count) *count = 0;
+    if (!count || (room && !problems) || !has_text) return DOORMAN_INVALID_ARGUMENT;
+    doorman__problems list = {text, bytes, problems, room, 0};
+    doorman__reader reader = {.problems = &list};
+    doorman_config *config = NULL;
+    doorman__field root = doorman__read_start(&reader, text, bytes);
+    const doorman_config_options options = doorman__read_config(&root);
+    if (reader.status == DOORMAN_OK && out) {
+        config = doorman__config_make(&options);
+        if (!config) reader.status = DOORMAN_OUT_OF_MEMORY;
+        if (config) config->wire_names = true;
+    }
+    if (reader.status == DOORMAN_OK) {
+        const doorman__config_report report = {doorman__config_problem_add, &root};
+        doorman__config_warn(&options, &report);
+        if (out) *out = config;
+    } else if (reader.status == DOORMAN_OUT_OF_MEMORY) {
+        list.count = 0;
+        (void)doorman__no_memory(doorman__problem_add(&list, NULL));
+    }
+    assert(reader.status == DOORMAN_OK || (list.count > 0 && !config));
+    *count = list.count;
+    return doorman__read_end(&reader);
+}
+
+doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
+                                   doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (bytes && !text) return doorman__missing(error, "text");
+    doorman_config_problem first = {0, 0, {""}};
+    size_t count = 0;
+    doorman_status status =
+        doorman_json_check_config(out, text, bytes, &first, error ? 1 : 0, &count);
+    if (!error) return status;
+    if (count > 0 && first.line > 0) {
+        (void)doorman__fail(error, status, "line %zu, column %zu: %s", first.line, first.column,
+                            first.error.text);
+    } else if (count > 0) {
+        *error = first.error;
+    }
+    doorman__error_end(error, count);
+    return status;
+}
+
+/* The names of all values of doorman_outcome except the first one, GRANTED. */
+static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
+
+/* A client may send the content of a method without the method, because that is the body of a POST
+ * to /v1/METHOD. If the message has a key that only such content has, returns true, and sets an
+ * error that explains the two forms. */
+static bool doorman__read_content(const doorman__field *root) {
+    bool found = doorman__field_of(root, "client_id", 9).value ||
+                 doorman__field_of(root, "server_id", 9).value ||
+                 doorman__field_of(root, "resource", 8).value ||
+                 doorman__field_of(root, "permit", 6).value ||
+                 doorman__field_of(root, "entry", 5).value;
+    if (found) {
+        doorman__read_fail(root, "must be an object with one key, the method, such as "
+                                 "{\"get_capacity\": {...}}. Only POST /v1/METHOD takes a body "
+                                 "without the method");
+    }
+    return found;
+}
+
+/* Sets an error if the content of a method has a method in it. The client has probably sent a whole
+ * message to /v1/METHOD. Called only if the content lacks a required field, because unknown fields
+ * of a valid message are ignored. */
+static void doorman__read_nested(const doorman__field *body) {
+    for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
+        bool is_server = i == DOORMAN_METHOD_COUNT;
+        doorman_method method = is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i;
+        const char *name = doorman_method_name(method, is_server);
+        doorman__field inner = doorman__field_of(body, name, strlen(name));
+        if (!inner.value) continue;
+        doorman__read_fail(&inner, "is a method inside a method. POST /v1/METHOD takes only the "
+                                   "content of the method. POST /v1 takes the whole message");
+    }
+}
+
+/* Writes the names of all methods, with a comma between two names. */
+static void doorman__method_names(char *out, size_t room) {
+    size_t used = 0;
+    for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
+        bool is_server = i == DOORMAN_METHOD_COUNT;
+        doorman_method method = is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i;
+        int count = snprintf(out + used, room - used, "%s%s", i ? ", " : "",
+                             doorman_method_name(method, is_server));
+        assert(count > 0 && (size_t)count < room - used);
+        used += (size_t)count;
+    }
+}
+
+/* Returns the method of a message, and sets *body to the object of the method. */
+static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
+                                           doorman__field *body) {
+    doorman__reader *reader = root->reader;
+    const cJSON *only = cJSON_IsObject(root->value) ? root->value->child : NULL;
+    *body = *root;
+    *is_server = false;
+    if (doorman__read_content(root)) return DOORMAN_DISCOVERY;
+    if (!only || only->next) {
+        doorman__read_fail(root, "must be an object with one key, the method");
+        return DOORMAN_DISCOVERY;
+    }
+    *body = doorman__field_of(root, only->string, strlen(only->string));
+    *is_server = strcmp(only->string, doorman_method_name(DOORMAN_GET_CAPACITY, true)) == 0;
+    if (*is_server) return DOORMAN_GET_CAPACITY;
+    for (int i = 0; i < DOORMAN_METHOD_COUNT; i++) {
+        const char *name = doorman_method_name((doorman_method)i, false);
+        if (strcmp(only->string, name) == 0) return (doorman_method)i;
+    }
+    char names[160];
+    doorman__method_names(names, sizeof names);
+    reader->status =
+        doorman__fail(reader->error, DOORMAN_NOT_FOUND, "no such method: %.40s; the methods are %s",
+                      only->string, names);
+    return DOORMAN_DISCOVERY;
+}
+
+/* Reads the demands of one resource to *demands, and moves *demands behind these demands. A client
+ * has one demand. A server has one demand for each group in `list`. */
+static void doorman__read_wants(const doorman__field *field, const doorman__field *list,
+                                doorman_demand **demands, doorman_capacity_request *item_request) {
+    doorman_demand *demand = *demands;
+    item_request->wants = demand;
+    if (list) {
+        doorman__field item = doorman__read_list(list);
+        for (; item.value; doorman__next(&item), demand++) {
+            doorman__read(&item, "priority?p num_clients:c wants:a", &demand->priority,
+                          &demand->subclients, &demand->wants);
+        }
+    } else {
+        doorman__read(field, "priority?p wants:a", &demand->priority, &demand->wants);
+        demand++->subclients = 1;
+    }
+    item_request->wants_count = (size_t)(demand - *demands);
+    *demands = demand;
+}
+
+/* Reads a report (H11). In a message of its own its fields are those of the resource. */
+static void doorman__read_overload(const doorman__field *field, doorman_overload_report *out) {
+    doorman__read(field, "interval:t arrived:a finished:a refused:a late?a", &out->interval,
+                  &out->arrived, &out->finished, &out->refused, &out->late);
+}
+
+static void doorman__read_capacity_request(const doorman__field *field,
+                                           const doorman_request *request, doorman_demand **demands,
+                                           doorman_capacity_request *item_request) {
+    doorman_lease *has = &item_request->has;
+    doorman__field lease, groups, overload;
+    if (request->method == DOORMAN_RELEASE_CAPACITY) {
+        doorman__read(field, "resource_id:s id:i", &item_request->resource_id, &has->id);
+        return;
+    }
+    if (request->method == DOORMAN_REPORT_OVERLOAD) {
+        doorman__read(field, "resource_id:s", &item_request->resource_id);
+        doorman__read_overload(field, &item_request->overload);
+        return;
+    }
+    doorman__read(field, "resource_id:s outstanding?a has?o overload?o", &item_request->resource_id,
+                  &item_request->outstanding, &lease, &overload);
+    if (overload.value) doorman__read_overload(&overload, &item_request->overload);
+    if (request->is_server)
+        doorman__read(field, "learning?b wants:o", &item_request->learning, &groups);
+    doorman__read_wants(field, request->is_server ? &groups : NULL, demands, item_request);
+    if (!lease.value) return;
+    doorman__read(&lease, "id:i node:s capacity:a expires_in:t", &has->id, &has->node,
+                  &has->capacity, &has->expires_in);
+}
+
+/* Reads the holder's id. In a release the key says whether the holder is a client or a server. */
+static void doorman__read_holder(const doorman__field *body, doorman_request *out) {
+    if (out->method == DOORMAN_RELEASE_CAPACITY) {
+        doorman__field server = doorman__field_of(body, "server_id", 9);
+        doorman__field client = doorman__field_of(body, "client_id", 9);
+        out->is_server = server.value != NULL;
+        if (server.value && client.value) {
+            doorman__read_fail(&client, "must not be given with server_id");
+        }
+    }
+    if (!doorman__field_of(body, out->is_server ? "server_id" : "client_id", 9).value) {
+        doorman__read_nested(body);
+    }
+    doorman__read(body, out->is_server ? "server_id:s" : "client_id:s", &out->holder_id);
+}
+
+/* Reads the nodes that a server's request came through. The first node is the sender. */
+static doorman__field doorman__read_path(const doorman__field *body, doorman_request *out) {
+    doorman__field path;
+    doorman__read(body, "path:o", &path);
+    out->path_count = doorman__list_count(&path);
+    bool bounded = out->path_count >= 1 && out->path_count <= DOORMAN__PATH_MAX;
+    if (path.value && !bounded) doorman__read_fail(&path, "must be a list of 1 to 16 ids");
+    return path;
+}
+
+static bool doorman__method_has_permits(doorman_method method) {
+    return method >= DOORMAN_ACQUIRE && method <= DOORMAN_SEIZE;
+}
+
+/* Reads a request. The memory block holds the items, the demands, and the path, in this order. */
+static void doorman__read_request(const doorman__field *root, doorman_request *out) {
+    doorman__reader *reader = root->reader;
+    doorman__field body, list, path = {.reader = reader};
+    out->wire_names = true;
+    out->method = doorman__read_method(root, &out->is_server, &body);
+    doorman__read(&body, "");
+    if (out->method == DOORMAN_DISCOVERY) return;
+    if (doorman__method_has_permits(out->method)) {
+        doorman__permits_in_json.read_request(&body, out);
+        return;
+    }
+    bool groups = out->is_server;
+    doorman__read_holder(&body, out);
+    if (groups) {
+        path = doorman__read_path(&body, out);
+        doorman__read(&body, "http_address?s", &out->http_address);
+    }
+    doorman__read(&body, "resource:o", &list);
+    out->item_count = doorman__list_count(&list);
+    size_t demand_count =
+        groups ? doorman__count_below(&list, "wants", DOORMAN__GROUPS_MAX) : out->item_count;
+    doorman_capacity_request *items = (doorman_capacity_request *)doorman__read_room(
+        reader, out->item_count * sizeof *items + demand_count * sizeof(doorman_demand) +
+                    out->path_count * sizeof(char *));
+    if (!items) return;
+    doorman_demand *demands = (doorman_demand *)(void *)(items + out->item_count);
+    const char **nodes = (const char **)(void *)(demands + demand_count);
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_capacity_request(&item, out, &demands, &items[item.index]);
+    }
+    item = doorman__read_list(&path);
+    for (; item.value; doorman__next(&item)) doorman__read_string(&item, &nodes[item.index]);
+    out->items = items;
+    out->path = nodes;
+}
+
+/* Reads the fields that only a response to a server has. The function writes the algorithm to
+ * *algorithm and the terms to *terms. Then it moves *terms behind these terms. The sender leaves
+ * out defaults, so this function sets them. */
+static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
+                                 doorman_terms **terms, doorman_capacity_response *out) {
+    doorman__field settings, list, priority;
+    doorman__read(field, "algorithm?o terms?o learn_for?T description?s unit?s", &settings, &list,
+                  &out->has_learn_for, &out->learn_for, &out->description, &out->unit);
+    if (settings.value) doorman__read(&settings, "whole?b", &out->whole);
+    if (settings.value && doorman__read_algorithm(&settings, false, algorithm)) {
+        *algorithm = doorman__algorithm_resolve(algorithm);
+        out->algorithm = algorithm;
+    }
+    out->terms = *terms;
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_terms *next = (*terms)++;
+        doorman__read(&item, "priority?o level:a slope:r", &priority, &next->level, &next->slope);
+        next->priority = DOORMAN_ANY_PRIORITY;
+        if (priority.value) doorman__read_priority(&priority, &next->priority);
+        out->terms_count++;
+    }
+}
+
+static void doorman__read_capacity_response(const doorman__field *field,
+                                            doorman_capacity_response *out) {
+    doorman_lease *lease = &out->gets;
+    doorman__field gets, refused, reason;
+    int index;
+    doorman__read(field,
+                  "resource_id:s safe_capacity?N learning?b overload_target?t gets?o refused?o",
+                  &out->resource_id, &out->has_safe_capacity, &out->safe_capacity, &out->learning,
+                  &out->overload_target, &gets, &refused);
+    if (refused.value) {
+        doorman__read(&refused, "reason:o refresh_interval:t", &reason, &lease->refresh_interval);
+        index = doorman__read_choice(&reason, doorman__reasons, 3);
+        out->outcome = (doorman_outcome)((int)DOORMAN_TRY_LATER + index);
+        return;
+    }
+    out->outcome = DOORMAN_GRANTED;
+    if (!gets.value) doorman__read_fail(&gets, "is missing");
+    doorman__read(&gets,
+                  "id:i node:s capacity:a keep?a expires_in:t refresh_interval:t whole?b reason?o",
+                  &lease->id, &lease->node, &lease->capacity, &lease->committed, &lease->expires_in,
+                  &lease->refresh_interval, &out->whole, &reason);
+    /* a newer server may know more reasons; a reason that this version does not know is none */
+    index = doorman__read_name(&reason, doorman__lease_reasons, DOORMAN__LEASE_REASON_COUNT);
+    if (index >= 0) lease->reason = (doorman_lease_reason)((int)DOORMAN_LEASE_SHARE + index);
+    lease->committed = doorman__max(lease->committed, lease->capacity);
+}
+
+/* Reads the items of a response. The memory block begins with the items. If the response is for a
+ * server, the items are followed by one algorithm for each item, and by all terms. */
+static void doorman__read_capacity_responses(const doorman__field *list, doorman_response *out) {
+    bool policy = out->is_server;
+    size_t count = doorman__list_count(list);
+    size_t terms_count = policy ? doorman__count_below(list, "terms", DOORMAN_TERMS_MAX) : 0;
+    doorman_capacity_response *items = (doorman_capacity_response *)doorman__read_room(
+        list->reader, count * (sizeof *items + (policy ? sizeof(doorman_algorithm) : 0)) +
+                          terms_count * sizeof(doorman_terms));
+    if (!items) return;
+    doorman_algorithm *algorithms = (doorman_algorithm *)(void *)(items + count);
+    doorman_terms *terms = (doorman_terms *)(void *)(algorithms + count);
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_capacity_response *item_response = &items[item.index];
+        if (out->method == DOORMAN_REPORT_OVERLOAD) {
+            doorman__read(&item, "resource_id:s overload_target?t", &item_response->resource_id,
+                          &item_response->overload_target);
+            continue;
+        }
+        doorman__read_capacity_response(&item, item_response);
+        if (policy) doorman__read_policy(&item, &algorithms[item.index], &terms, item_response);
+    }
+    out->items = items;
+    out->item_count = count;
+}
+
+static void doorman__read_response(const doorman__field *root, doorman_response *out) {
+    const char *code = "", *message = "";
+    doorman__reader *reader = root->reader;
+    doorman__field error = doorman__field_of(root, "error", 5), body, mastership, list;
+    if (error.value) {
+        doorman__read(&error, "code:s message:s", &code, &message);
+        if (reader->status != DOORMAN_OK) return;
+        reader->status =
+            doorman__fail(reader->error, DOORMAN_INVALID_ARGUMENT, "%s: %s", code, message);
+        return;
+    }
+    out->method = doorman__read_method(root, &out->is_server, &body);
+    doorman__read(&body, "mastership?o response?o", &mastership, &list);
+    if (mastership.value) doorman__read(&mastership, "master_address?s", &out->master_address);
+    out->is_master = !mastership.value;
+    if (out->method == DOORMAN_DISCOVERY) doorman__read(&body, "is_master:b", &out->is_master);
+    if (out->is_master && doorman__method_has_permits(out->method)) {
+        doorman__permits_in_json.read_response(&body, out);
+    }
+    bool has_items = out->method == DOORMAN_GET_CAPACITY || out->method == DOORMAN_REPORT_OVERLOAD;
+    if (!has_items || !out->is_master) return;
+    if (out->is_server) {
+        doorman__read(&body, "http_address?s shared_id?b", &out->http_address, &out->shared_id);
+    }
+    if (!list.value) doorman__read_fail(&list, "is missing");
+    doorman__read_capacity_responses(&list, out);
+}
+
+/* The state of writing a text. If memory runs out, the buffer stays as it is, and the rest of the
+ * text is dropped. So a caller checks for failure only at the end. */
+struct doorman__writer {
+    doorman_buffer *buffer;
+    bool failed;
+};
+
+void doorman_buffer_uninit(doorman_buffer *buffer) {
+    if (!buffer) return;
+    DOORMAN_FREE(buffer->text);
+    *buffer = (doorman_buffer){0};
+}
+
+static bool doorman__buffer_reserve(doorman_buffer *buffer, size_t bytes) {
+    void *text = buffer->text;
+    bool room = doorman__reserve(&text, &buffer->capacity, bytes + 1, 1);
+    buffer->text = (char *)text;
+    return room;
+}
+
+/* Returns a place for `bytes` bytes, or NULL if there is no memory. The caller writes the bytes,
+ * and adds their number to the count. */
+static char *doorman__put_room(doorman__writer *out, size_t bytes) {
+    doorman_buffer *buffer = out->buffer;
+    out->failed = out->failed || !doorman__buffer_reserve(buffer, buffer->bytes + bytes);
+    return out->failed ? NULL : buffer->text + buffer->bytes;
+}
+
+static void doorman__put_bytes(doorman__writer *out, const char *text, size_t bytes) {
+    char *to = doorman__put_room(out, bytes);
+    if (!to) return;
+    memcpy(to, text, bytes);
+    out->buffer->bytes += bytes;
+    assert(out->buffer->bytes < out->buffer->capacity);
+}
+
+/* Writes units * 10^-places, without zeros at the end of the fraction. The function makes the
+ * digits from the last one to the first one. The divisor is a constant, so compilers use a
+ * multiplication instead of a division. */
+static void doorman__put_decimal(doorman__writer *out, uint64_t units, int places) {
+    char text[32], *end = text + sizeof text, *first = end;
+    bool whole = true;
+    for (; places > 0; places--, units /= 10) {
+        whole = whole && units % 10 == 0;
+        if (!whole) *--first = (char)('0' + units % 10);
+    }
+    if (!whole) *--first = '.';
+    do {
+        *--first = (char)('0' + units % 10);
+        units /= 10;
+    } while (units);
+    doorman__put_bytes(out, first, (size_t)(end - first));
+}
+
+/* Writes a time as seconds. Most times are whole seconds, which need no fraction. */
+static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
+    bool whole = time % DOORMAN_SECOND == 0;
+    doorman__put_decimal(out, (uint64_t)(whole ? time / DOORMAN_SECOND : time), whole ? 0 : 9);
+}
+
+/* Writes the decimal point of `size` and the digits behind the point. Precondition: `size` is at
+ * least 1/64 and less than 2^53. So it has at most 58 bits behind the point. The method is that of
+ * Steele and White (1990). The loop writes digits until no other double is as near to the written
+ * number as `size`. The loop ends when the written number differs from `size` by less than `near`.
+ * The written number may also be the one with the last digit incremented. Two doubles of this size
+ * differ by at least size / 2^53. `near` is half of this difference, so the function may write one
+ * digit more than needed. The increment never changes a 9 to a 10, because the loop would have
+ * ended one digit earlier. */
+static void doorman__put_fraction(doorman__writer *out, double size) {
+    const uint64_t one = UINT64_C(1) << 60;
+    uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
+    uint64_t near = (uint64_t)(size * 64); /* size / 2^54, in the units of `rest` */
+    char text[24] = ".";
+    size_t count = 1;
+    do {
+        rest *= 10;
+        near *= 10;
+        text[count++] = (char)('0' + (rest >> 60));
+        rest &= one - 1;
+    } while (rest >= near && one - rest >= near);
+    if (rest > one / 2) text[count - 1]++;
+    doorman__put_bytes(out, text, count);
+}
+
+/* Writes a number with the fewest digits that give the same double when they are read. The function
+ * first tries 15 digits, and then 16 and 17. It tries no smaller count, because printf omits zeros
+ * at the end. A number below DBL_MIN is less exact, so for such a number the function first tries 1
+ * digit. The decimal separator is `.` in every locale. */
+static void doorman__put_shortest(doorman__writer *out, double size) {
+    char text[40];
+    int count = size < DBL_MIN ? 1 : 15;
+    do {
+        snprintf(text, sizeof text, "%.*g", count, size);
+    } while (strtod(text, NULL) != size && ++count <= 17);
+    size_t digits = strspn(text, "0123456789");
+    size_t point = strcspn(text + digits, "0123456789e");
+    doorman__put_bytes(out, text, digits);
+    doorman__put_bytes(out, ".", point ? 1 : 0);
+    doorman__put_bytes(out, text + digits + point, strlen(text + digits + point));
+}
+
+/* Writes an amount. Reading the text gives the same double. Most amounts are integers or have a few
+ * decimals.
+ *   shortest   false: the function is faster, but may write one digit more than needed */
+static void doorman__put_amount(doorman__writer *out, double amount, bool shortest) {
+    double size = amount < 0 ? -amount : amount;
+    uint64_t whole = size < DOORMAN__INTEGER_MAX ? (uint64_t)size : 0;
+    uint64_t millionths = size < 1e9 ? (uint64_t)(size * 1e6 + 0.5) : 0;
+    if (amount < 0) doorman__put_bytes(out, "-", 1);
+    if ((double)whole == size) {
+        doorman__put_decimal(out, whole, 0);
+    } else if ((double)millionths / 1e6 == size) {
+        doorman__put_decimal(out, millionths, 6);
+    } else if (!shortest && size >= 1.0 / 64 && size < DOORMAN__INTEGER_MAX) {
+        doorman__put_decimal(out, whole, 0);
+        doorman__put_fraction(out, size);
+    } else {
+        doorman__put_shortest(out, size);
+    }
+}
+
+/* Writes the rest of a string, from its first character that needs an escape. Only error messages
+ * can have control characters. An error message can also have an incomplete character at its end,
+ * because long messages are cut. */
+static void doorman__put_escaped(doorman__writer *out, const char *text, const char *end) {
+    const char *plain = text;
+    while (text < end) {
+        char escape[16];
+        const char *at = text;
+        uint32_t code = 0;
+        bool valid = doorman__utf8_next(&text, end, &code);
+        bool sign = code == '"' || code == '\\';
+        if (valid && !sign && code >= 0x20 && (code < 0x7f || code >= 0xa0)) continue;
+        if (!valid) text++, code = 0xfffd;
+        snprintf(escape, sizeof escape, sign ? "\\%c" : "\\u%04x", (unsigned)code);
+        doorman__put_bytes(out, plain, (size_t)(at - plain));
+        doorman__put_bytes(out, escape, strlen(escape));
+        plain = text;
+    }
+    doorman__put_bytes(out, plain, (size_t)(end - plain));
+}
+
+/* Writes a string in quotes. */
+static void doorman__put_string(doorman__writer *out, const char *text) {
+    const char *end = text;
+    while (doorman__json_plain(*end)) end++;
+    doorman__put_bytes(out, "\"", 1);
+    doorman__put_bytes(out, text, (size_t)(end - text));
+    if (*end) doorman__put_escaped(out, end, end + strlen(end));
+    doorman__put_bytes(out, "\"", 1);
+}
+
+static void doorman__put_comma(doorman__writer *out) {
+    const doorman_buffer *buffer = out->buffer;
+    bool first = buffer->bytes && strchr("[{", buffer->text[buffer->bytes - 1]);
+    if (!first) doorman__put_bytes(out, ",", 1);
+}
+
+/* Writes the text of a format up to its next %, or up to its end. Returns the first character that
+ * is not written. */
+static const char *doorman__put_plain(doorman__writer *out, const char *format) {
+    char *first = doorman__put_room(out, strlen(format)), *to = first;
+    for (; *format && *format != '%'; format++) {
+        if (to) *to++ = *format == '\'' ? '"' : *format;
+    }
+    out->buffer->bytes += (size_t)(to - first);
+    return format;
+}
+
+/* Writes text by a format. Most characters are written unchanged. The exceptions are:
+ *   '    the character "
+ *   %s   a string in quotes
+ *   %n   an amount
+ *   %x   an amount, with as few digits as possible
+ *   %t   a doorman_time, in seconds
+ *   %i   a uint64_t
+ *   %b   a bool
+ *   %,   a comma, but nothing directly behind an opening bracket */
+static void doorman__put(doorman__writer *out, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    for (; *(format = doorman__put_plain(out, format)); format += 2) {
+        switch (format[1]) {
+        case 's': doorman__put_string(out, va_arg(values, const char *)); break;
+        case 'n': doorman__put_amount(out, va_arg(values, double), false); break;
+        case 'x': doorman__put_amount(out, va_arg(values, double), true); break;
+        case 't': doorman__put_seconds(out, va_arg(values, doorman_time)); break;
+        case 'i': doorman__put_decimal(out, va_arg(values, uint64_t), 0); break;
+        case 'b': doorman__put(out, va_arg(values, int) ? "true" : "false"); break;
+        default: doorman__put_comma(out); break;
+        }
+    }
+    va_end(values);
+}
+
+/* Ends a text. If memory ran out, the text is empty, because half a message is useless. */
+static doorman_status doorman__put_end(doorman__writer *out) {
+    doorman_buffer *buffer = out->buffer;
+    if (out->failed) buffer->bytes = 0;
+    if (buffer->text) buffer->text[buffer->bytes] = '\0';
+    return out->failed ? DOORMAN_OUT_OF_MEMORY : DOORMAN_OK;
+}
+
+static doorman__writer doorman__put_start(doorman_buffer *buffer) {
+    buffer->bytes = 0;
+    return (doorman__writer){buffer, false};
+}
+
+static void doorman__put_capacity_response(doorman__writer *out,
+                                           const doorman_capacity_response *item_response,
+                                           bool is_server, int64_t epoch) {
+    const doorman_lease *gets = &item_response->gets;
+    doorman__put(out, "{'resource_id':%s", item_response->resource_id);
+    if (item_response->has_safe_capacity)
+        doorman__put(out, ",'safe_capacity':%n", item_response->safe_capacity);
+    if (item_response->learning) doorman__put(out, ",'learning':%b", true);
+    if (item_response->overload_target) {
+        doorman__put(out, ",'overload_target':%t", item_response->overload_target);
+    }
+    if (item_response->outcome != DOORMAN_GRANTED) {
+        doorman__put(out, ",'refused':{'reason':%s,'refresh_interval':%t}",
+                     doorman__reasons[item_response->outcome - DOORMAN_TRY_LATER],
+                     gets->refresh_interval);
+        return;
+    }
+    doorman__put(out,
+                 ",'gets':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t,'refresh_interval':%t",
+                 gets->id, gets->node, gets->capacity, gets->expires_in, gets->refresh_interval);
+    if (gets->committed > gets->capacity) doorman__put(out, ",'keep':%n", gets->committed);
+    int64_t end = epoch + gets->expires_in / DOORMAN_SECOND;
+    if (epoch) doorman__put(out, ",'expiry_time':%n", (double)end);
+    if (item_response->whole && !is_server) doorman__put(out, ",'whole':%b", true);
+    if (gets->reason) doorman__put(out, ",'reason':%s", doorman_lease_reason_name(gets->reason));
+    doorman__put(out, "}");
+}
+
+/* Writes an algorithm, without the parameters that have their default value. */
+static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm *given,
+                                   bool whole) {
+    const doorman_algorithm none = {.reserve = 0}, usual = doorman__algorithm_resolve(&none);
+    const doorman_algorithm all = doorman__algorithm_resolve(given);
+    doorman__put(out, ",'algorithm':{'kind':%s,'lease_length':%t,'refresh_interval':%t",
+                 doorman__kind_names[all.kind], all.lease_length, all.refresh_interval);
+    if (whole) doorman__put(out, ",'whole':%b", true);
+    if (all.has_learning_mode_duration) {
+        doorman__put(out, ",'learning_mode_duration':%t", all.learning_mode_duration);
+    }
+    doorman__put(out, ",'parameters':[");
+    if (all.minimum_interval != usual.minimum_interval) {
+        doorman__put(out, "%,{'name':'minimum_interval','value':%t}", all.minimum_interval);
+    }
+    if (all.minimum_refresh_interval != usual.minimum_refresh_interval) {
+        doorman__put(out, "%,{'name':'minimum_refresh_interval','value':%t}",
+                     all.minimum_refresh_interval);
+    }
+    if (all.decay_factor != usual.decay_factor) {
+        doorman__put(out, "%,{'name':'decay_factor','value':%x}", all.decay_factor);
+    }
+    if (all.reserve > 0) doorman__put(out, "%,{'name':'reserve','value':%x}", all.reserve);
+    if (all.handover != usual.handover) {
+        doorman__put(out, "%,{'name':'handover','value':%s}", doorman__handovers[all.handover]);
+    }
+    doorman__put(out, "]}");
+}
+
+/* Writes one template. Without has_algorithm the template takes the algorithm of `*` (G3). */
+static void doorman__put_template(doorman__writer *out, const doorman_template *template_) {
+    const char *description = template_->description ? template_->description : "";
+    const char *unit = template_->unit ? template_->unit : "";
+    doorman__put(out, "%,\n{'identifier_glob':%s", template_->identifier_glob);
+    if (*description) doorman__put(out, ",'description':%s", description);
+    if (*unit) doorman__put(out, ",'unit':%s", unit);
+    if (!template_->without_capacity) doorman__put(out, ",'capacity':%x", template_->capacity);
+    if (template_->has_safe_capacity) {
+        doorman__put(out, ",'safe_capacity':%x", template_->safe_capacity);
+    }
+    if (template_->whole) doorman__put(out, ",'whole':%b", true);
+    if (template_->overload.target) {
+        doorman__put(out, ",'overload':{'target':%t", template_->overload.target);
+        if (template_->overload.capacity_min > 0) {
+            doorman__put(out, ",'capacity_min':%x", template_->overload.capacity_min);
+        }
+        doorman__put(out, "}");
+    }
+    if (template_->has_algorithm) doorman__put_algorithm(out, &template_->algorithm, false);
+    if (template_->has_limits) doorman__permits_in_json.put_limits(out, template_);
+    doorman__put(out, "}");
+}
+
+doorman_status doorman_json_write_config(const doorman_config_options *options,
+                                         doorman_buffer *text) {
+    if (!options || !text) return DOORMAN_INVALID_ARGUMENT;
+    doorman__writer out = doorman__put_start(text);
+    doorman__put(&out, "{");
+    if (options->reject_unmatched) doorman__put(&out, "'unmatched':%s,", "reject");
+    if (options->shadow_count) doorman__put(&out, "'shadow':[");
+    for (size_t i = 0; i < options->shadow_count; i++)
+        doorman__put(&out, "%,%s", options->shadow[i]);
+    doorman__put(&out, options->shadow_count ? "],'resources':[" : "'resources':[");
+    for (size_t i = 0; i < options->template_count; i++) {
+        doorman__put_template(&out, &options->templates[i]);
+    }
+    doorman__put(&out, "]}");
+    return doorman__put_end(&out);
+}
+
+/* Writes the fields that only a response to a server has: the algorithm, the terms, learn_for, and
+ * the texts for people (T9). */
+static void doorman__put_policy(doorman__writer *out,
+                                const doorman_capacity_response *item_response) {
+    if (item_response->algorithm)
+        doorman__put_algorithm(out, item_response->algorithm, item_response->whole);
+    if (item_response->terms_count) doorman__put(out, ",'terms':[");
+    for (size_t i = 0; i < item_response->terms_count; i++) {
+        const doorman_terms *terms = &item_response->terms[i];
+        doorman__put(out, "%,{");
+        if (terms->priority != DOORMAN_ANY_PRIORITY) {
+            doorman__put(out, "'priority':%i", (uint64_t)terms->priority);
+        }
+        doorman__put(out, "%,'level':%n,'slope':%n}", terms->level, terms->slope);
+    }
+    if (item_response->terms_count) doorman__put(out, "]");
+    if (item_response->has_learn_for)
+        doorman__put(out, ",'learn_for':%t", item_response->learn_for);
+    const char *description = item_response->description, *unit = item_response->unit;
+    if (description && *description) doorman__put(out, ",'description':%s", description);
+    if (unit && *unit) doorman__put(out, ",'unit':%s", unit);
+}
+
+static void doorman__put_response(doorman__writer *out, const doorman_response *response,
+                                  int64_t epoch) {
+    bool discovery = response->method == DOORMAN_DISCOVERY;
+    doorman__put(out, "{%s:{", doorman_method_name(response->method, response->is_server));
+    const char *master = response->master_address, *http = response->http_address;
+    if (discovery) doorman__put(out, "'is_master':%b,", response->is_master);
+    if (discovery || !response->is_master) {
+        doorman__put(out, "'mastership':{");
+        if (master) doorman__put(out, "%,'master_address':%s", master);
+        if (http) doorman__put(out, "%,'http_address':%s", http);
+        doorman__put(out, "}");
+    } else if (response->method == DOORMAN_GET_CAPACITY) {
+        if (response->is_server && http) doorman__put(out, "'http_address':%s,", http);
+        if (response->is_server && response->shared_id) doorman__put(out, "'shared_id':true,");
+        doorman__put(out, "'response':[");
+        for (size_t i = 0; i < response->item_count; i++) {
+            doorman__put(out, "%,");
+            doorman__put_capacity_response(out, &response->items[i], response->is_server, epoch);
+            if (response->is_server) doorman__put_policy(out, &response->items[i]);
+            doorman__put(out, "}");
+        }
+        doorman__put(out, "]");
+    } else if (response->method == DOORMAN_REPORT_OVERLOAD) {
+        doorman__put(out, "'response':[");
+        for (size_t i = 0; i < response->item_count; i++) {
+            doorman__put(out, "%,{'resource_id':%s", response->items[i].resource_id);
+            doorman_time target = response->items[i].overload_target;
+            if (target) doorman__put(out, ",'overload_target':%t", target);
+            doorman__put(out, "}");
+        }
+        doorman__put(out, "]");
+    }
+    doorman__put(out, "}}");
+}
+
+static const char *doorman__status_text(doorman_status status) {
+#define DOORMAN__STATUS_TEXT(code, name, text) text,
+    static const char *const texts[] = {DOORMAN_STATUSES(DOORMAN__STATUS_TEXT)};
+    return (unsigned)status < DOORMAN_STATUS_COUNT ? texts[status] : "not a status";
+}
+
+/* Writes a reply that reports an error. If the message is empty, the reply has the text of the
+ * status. */
+static void doorman__put_error(doorman__writer *out, doorman_status status, const char *message) {
+    bool on_wire = status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_NOT_FOUND ||
+                   status == DOORMAN_RESOURCE_EXHAUSTED || status == DOORMAN_UNAVAILABLE;
+    doorman__put(out, "{'error':{'code':%s,'message':%s}}",
+                 on_wire ? doorman_status_name(status) : "INTERNAL",
+                 message[0] ? message : doorman__status_text(status));
+}
+
+/* Writes the demand of a client, or the demand groups of a server. */
+static void doorman__put_wants(doorman__writer *out, const doorman_capacity_request *item_request,
+                               bool is_server) {
+    if (!is_server) {
+        doorman__put(out, ",'priority':%i,'wants':%n", (uint64_t)item_request->wants->priority,
+                     item_request->wants->wants);
+        return;
+    }
+    if (item_request->learning) doorman__put(out, ",'learning':%b", true);
+    doorman__put(out, ",'wants':[");
+    for (size_t i = 0; i < item_request->wants_count; i++) {
+        const doorman_demand *group = &item_request->wants[i];
+        double clients = doorman__max(1, group->subclients);
+        doorman__put(out, "%,{'priority':%i,'num_clients':%i,'wants':%n}",
+                     (uint64_t)group->priority, (uint64_t)clients, group->wants);
+    }
+    doorman__put(out, "]");
+}
+
+static void doorman__put_overload(doorman__writer *out, const doorman_overload_report *report) {
+    doorman__put(out, "'interval':%t,'arrived':%n,'finished':%n,'refused':%n", report->interval,
+                 report->arrived, report->finished, report->refused);
+    if (report->late > 0) doorman__put(out, ",'late':%n", report->late);
+}
+
+static void doorman__put_capacity_request(doorman__writer *out,
+                                          const doorman_capacity_request *item_request,
+                                          bool is_server) {
+    doorman__put(out, "{'resource_id':%s", item_request->resource_id);
+    doorman__put_wants(out, item_request, is_server);
+    if (item_request->outstanding > 0)
+        doorman__put(out, ",'outstanding':%n", item_request->outstanding);
+    if (item_request->has.id) {
+        doorman__put(out, ",'has':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t}",
+                     item_request->has.id, item_request->has.node, item_request->has.capacity,
+                     item_request->has.expires_in);
+    }
+    if (item_request->overload.interval) {
+        doorman__put(out, ",'overload':{");
+        doorman__put_overload(out, &item_request->overload);
+        doorman__put(out, "}");
+    }
+    doorman__put(out, "}");
+}
+
+/* Writes the holder's id. If the holder is a server, also writes the path of the request. */
+static void doorman__put_holder(doorman__writer *out, const doorman_request *request) {
+    doorman__put(out, request->is_server ? "'server_id':%s" : "'client_id':%s", request->holder_id);
+    if (!request->is_server || request->method != DOORMAN_GET_CAPACITY) return;
+    doorman__put(out, ",'path':[");
+    for (size_t i = 0; i < request->path_count; i++) doorman__put(out, "%,%s", request->path[i]);
+    doorman__put(out, "]");
+    if (request->http_address) doorman__put(out, ",'http_address':%s", request->http_address);
+}
+
+doorman_status doorman_json_request(const doorman_request *request, doorman_buffer *text) {
+    if (!request || !text) return DOORMAN_INVALID_ARGUMENT;
+    doorman__writer out = doorman__put_start(text);
+    bool items = request->method != DOORMAN_DISCOVERY;
+    if (doorman__method_has_permits(request->method)) {
+        doorman__permits_in_json.put_request(&out, request);
+        return doorman__put_end(&out);
+    }
+    doorman__put(&out, "{%s:{", doorman_method_name(request->method, request->is_server));
+    if (items) doorman__put_holder(&out, request);
+    if (items) doorman__put(&out, ",'resource':[");
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_capacity_request *item_request = &request->items[i];
+        doorman__put(&out, "%,");
+        if (request->method == DOORMAN_GET_CAPACITY) {
+            doorman__put_capacity_request(&out, item_request, request->is_server);
+        } else if (request->method == DOORMAN_REPORT_OVERLOAD) {
+            doorman__put(&out, "{'resource_id':%s,", item_request->resource_id);
+            doorman__put_overload(&out, &item_request->overload);
+            doorman__put(&out, "}");
+        } else {
+            doorman__put(&out, "{'resource_id':%s,'id':%i}", item_request->resource_id,
+                         item_request->has.id);
+        }
+    }
+    doorman__put(&out, items ? "]}}" : "}}");
+    return doorman__put_end(&out);
+}
+
+/* Allocates the memory for a reply before the server decides. If there is no memory, or if the
+ * reply could be too large, the message is refused and changes nothing (C4). An id takes up to
+ * twice its bytes, because each byte may need an escape. The rest of an item, with the node's name,
+ * takes at most 880 bytes. In a reply to a server, the algorithm of an item takes at most 520
+ * bytes, and each of 16 terms takes at most 80 bytes. The texts for people take up to twice their
+ * bytes, and 32 bytes for their names. So the reply to a request of DOORMAN__ITEMS_MAX items
+ * fits. */
+static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
+                                             doorman_error *error) {
+    const size_t frame = 1024;
+    size_t bytes = frame, largest = 0, rest = 880;
+    if (request->is_server) rest += 520 + 16 * 80 + 2 * DOORMAN__TEXTS_BYTES_MAX + 32;
+    for (size_t i = 0; i < request->item_count; i++) {
+        size_t id_bytes = strlen(request->items[i].resource_id);
+        size_t item =
+            rest + 2 * (id_bytes < DOORMAN_ID_BYTES_MAX ? id_bytes : DOORMAN_ID_BYTES_MAX);
+        if (item > largest) largest = item;
+        bytes += item;
+    }
+    if (request->permit_count > 0) largest = 256;
+    if (request->entry_count > 0) largest = 64;
+    bytes += (request->permit_count + request->entry_count) * largest;
+    if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
+                             "%s%s: the response could be larger than 4 MiB; send at most %zu %s "
+                             "in one message",
+                             doorman_method_name(request->method, request->is_server),
+                             request->permit_count  ? ".permit"
+                             : request->entry_count ? ".entry"
+                                                    : ".resource",
+                             (DOORMAN_MESSAGE_BYTES_MAX - frame) / largest,
+                             request->item_count ? "resources" : "elements");
+    }
+    return doorman__buffer_reserve(reply, bytes) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+}
+
+/* ---- JSON: an exchange */
+/*
+ * An exchange is one message and its reply. An exchange has three steps: read, decide and write.
+ * Only the step `decide` needs the caller's lock, and this step is short. In a message of 100
+ * resources, each with `has`, each resource takes 1.3 us on one core of a virtual machine:
+ *
+ *     checking the text   0.14 us
+ *     parsing by cJSON    0.52     with an arena; 0.70 with malloc
+ *     finding equal keys  0.03
+ *     reading the tree    0.17
+ *     deciding            0.19
+ *     writing             0.28
+ *
+ * The table shows the states, and the next state after each step. Each step may be called in each
+ * state. A step that has no effect ("-") returns what the last step returned. After _uninit the
+ * state is EMPTY.
+ *
+ *     state     meaning                        _read          _decide           _write
+ *     EMPTY     there is no message            READ, FAILED   FAILED            FAILED, WRITTEN
+ *     READ      the message is valid           READ, FAILED   DECIDED, FAILED   FAILED, WRITTEN
+ *     DECIDED   the server has decided         READ, FAILED   -                 WRITTEN
+ *     FAILED    the reply will be an error     READ, FAILED   -                 WRITTEN
+ *     WRITTEN   the reply is complete          READ, FAILED   -                 -
+ *
+ * In EMPTY, _decide and _write fail with INVALID_ARGUMENT, because there is no message. In READ,
+ * _write fails with UNAVAILABLE, because the server has not decided.
+ *
+ * In DECIDED, permits of the response may be pending. _settle puts a decision into the response.
+ * _undo leads back to READ. The two calls have no effect if no permit is pending. _write needs a
+ * response without pending permits. */
+
+static void doorman__exchange_move(doorman_json_exchange *exchange, doorman__exchange_state next,
+                                   doorman_status status) {
+    doorman__exchange_state last = exchange->state;
+    switch (next) {
+    case DOORMAN__EXCHANGE_EMPTY: assert(status == DOORMAN_OK); break;
+    case DOORMAN__EXCHANGE_READ: /* from any state, or back from DECIDED */
+        assert(status == DOORMAN_OK && exchange->tree);
+        break;
+    case DOORMAN__EXCHANGE_DECIDED:
+        assert(last == DOORMAN__EXCHANGE_READ && status == DOORMAN_OK);
+        break;
+    case DOORMAN__EXCHANGE_FAILED: assert(status != DOORMAN_OK); break;
+    case DOORMAN__EXCHANGE_WRITTEN:
+        assert(last == DOORMAN__EXCHANGE_DECIDED || last == DOORMAN__EXCHANGE_FAILED);
+        assert(!exchange->tree && !exchange->room);
+        break;
+    }
+    (void)last;
+    exchange->state = next;
+    exchange->status = status;
+}
+
+static doorman_status doorman__exchange_fail(doorman_json_exchange *exchange, doorman_status status,
+                                             const char *message) {
+    doorman__fail(&exchange->error, status, "%s", message);
+    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_FAILED, status);
+    return status;
+}
+
+/* Frees the message that was read, and the structs that were made from it. */
+static void doorman__exchange_forget(doorman_json_exchange *exchange) {
+    DOORMAN_FREE(exchange->room);
+    cJSON_Delete(exchange->tree);
+    exchange->room = NULL;
+    exchange->tree = NULL;
+}
+
+void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
+    if (!exchange) return;
+    doorman__exchange_forget(exchange);
+    doorman_buffer_uninit(&exchange->reply);
+    doorman__arena_uninit(&exchange->arena);
+    DOORMAN_FREE(exchange->kept);
+    *exchange = (doorman_json_exchange){.kept = NULL};
+    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_EMPTY, DOORMAN_OK);
+}
+
+/* Allocates memory for the server's response. The memory begins with the items. If the response is
+ * for a server, the items are followed by the algorithms of all items, by all terms, and by the
+ * texts for people. */
+static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange) {
+    const doorman_request *request = &exchange->request;
+    size_t each = sizeof(doorman_capacity_response);
+    if (request->is_server) {
+        each += sizeof(doorman_algorithm) + DOORMAN_TERMS_MAX * sizeof(doorman_terms) +
+                DOORMAN__TEXTS_BYTES_MAX;
+    }
+    doorman_status status = doorman__reply_reserve(&exchange->reply, request, &exchange->error);
+    if (status != DOORMAN_OK) return status;
+    bool room =
+        doorman__reserve(&exchange->kept, &exchange->kept_bytes, request->item_count * each, 1);
+    return room ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+}
+
+static doorman_status doorman__exchange_check_administration(doorman_json_exchange *exchange) {
+    const doorman_request *request = &exchange->request;
+    bool resets = request->method == DOORMAN_RESET;
+    bool administers = resets || request->method == DOORMAN_INSPECT;
+    if (!administers || !exchange->forbids_administration) return DOORMAN_OK;
+    const char *name = doorman_method_name(request->method, false);
+    return doorman__fail(&exchange->error, DOORMAN_NOT_FOUND,
+                         "%s: send it over HTTP, as POST /v1/%s with a token of the role %s", name,
+                         name, resets ? "admin" : "read");
+}
+
+doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const char *text,
+                                          size_t bytes) {
+    if (!exchange) return DOORMAN_INVALID_ARGUMENT;
+    if (!text && bytes <= DOORMAN_MESSAGE_BYTES_MAX) text = "", bytes = 0;
+    doorman__exchange_forget(exchange);
+    doorman__reader reader = {.error = &exchange->error, .frame_bytes = exchange->frame_bytes};
+    exchange->request = (doorman_request){.sequence = 0};
+    exchange->error.text[0] = '\0';
+    doorman__field root = doorman__read_start(&reader, text, bytes);
+    doorman__read_request(&root, &exchange->request);
+    exchange->tree = reader.tree;
+    exchange->room = reader.room;
+    doorman_status status = reader.status;
+    if (status == DOORMAN_OK) status = doorman__exchange_reserve(exchange);
+    if (status == DOORMAN_OK) status = doorman__exchange_check_administration(exchange);
+    if (status != DOORMAN_OK) doorman__exchange_forget(exchange);
+    doorman__exchange_move(
+        exchange, status == DOORMAN_OK ? DOORMAN__EXCHANGE_READ : DOORMAN__EXCHANGE_FAILED, status);
+    return status;
+}
+
+/* Copies the data that one item of a response to a server points to. */
+static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_t index) {
+    size_t count = exchange->response.item_count;
+    doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept,
+                              *item_response = &items[index];
+    doorman_algorithm *algorithms = (doorman_algorithm *)(void *)(items + count);
+    doorman_terms *terms = (doorman_terms *)(void *)(algorithms + count);
+    char *texts = (char *)(terms + count * DOORMAN_TERMS_MAX) + index * DOORMAN__TEXTS_BYTES_MAX;
+    terms += index * DOORMAN_TERMS_MAX;
+    if (item_response->algorithm) {
+        algorithms[index] = *item_response->algorithm;
+        item_response->algorithm = &algorithms[index];
+    }
+    assert(item_response->terms_count <= DOORMAN_TERMS_MAX);
+    if (item_response->terms_count)
+        memcpy(terms, item_response->terms, item_response->terms_count * sizeof *terms);
+    item_response->terms = terms;
+    (void)doorman__texts_copy(texts, &item_response->description, &item_response->unit);
+}
+
+/* Copies the response. The response of the server is only valid until the next call on the server.
+ * Another thread may make that call before the reply is written. */
+static void doorman__exchange_keep(doorman_json_exchange *exchange) {
+    doorman_response *response = &exchange->response;
+    doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept;
+    assert(response->item_count <= exchange->request.item_count);
+    assert(response->item_count * sizeof *items <= exchange->kept_bytes);
+    if (response->master_address) {
+        memcpy(exchange->master, response->master_address, strlen(response->master_address) + 1);
+        response->master_address = exchange->master;
+    }
+    for (size_t i = 0; i < response->item_count; i++) {
+        items[i] = response->items[i];
+        items[i].resource_id = exchange->request.items[i].resource_id;
+        const char *node = items[i].gets.node; /* all leases have the same node */
+        if (node && strcmp(exchange->node, node) != 0) {
+            memcpy(exchange->node, node, strlen(node) + 1);
+        }
+        items[i].gets.node = exchange->node;
+        if (response->is_server) doorman__exchange_keep_policy(exchange, i);
+    }
+    response->items = items;
+}
+
+/* Adds the method to the server's error text, because the paths in that text begin below the
+ * method. */
+doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doorman_server *server,
+                                            doorman_time now) {
+    if (!exchange || !server) return DOORMAN_INVALID_ARGUMENT;
+    const doorman_request *request = &exchange->request;
+    doorman_error below;
+    below.text[0] = '\0'; /* the rest need not be cleared */
+    if (exchange->state == DOORMAN__EXCHANGE_EMPTY) {
+        return doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
+    }
+    if (exchange->state != DOORMAN__EXCHANGE_READ) return exchange->status;
+    doorman_status status = DOORMAN_OK;
+    if (doorman__method_has_permits(request->method)) {
+        status = doorman__permits_in_json.check_reply(server->permits, request, &below);
+    }
+    if (status == DOORMAN_OK) {
+        status = doorman__server_handle_in(server, request, &exchange->response, &exchange->arena,
+                                           &below, now);
+    }
+    if (status == DOORMAN_OK) {
+        doorman__exchange_keep(exchange);
+        doorman__exchange_move(exchange, DOORMAN__EXCHANGE_DECIDED, status);
+        return status;
+    }
+    if (status != DOORMAN_OUT_OF_MEMORY) {
+        doorman__fail(&exchange->error, status, "%s.%s",
+                      doorman_method_name(request->method, request->is_server), below.text);
+    } else if (doorman__method_has_permits(request->method)) {
+        doorman__fail(&exchange->error, status,
+                      "out of memory; units may have been charged"); /* P9 */
+    }
+    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_FAILED, status);
+    return status;
+}
+
+doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange, int64_t epoch) {
+    if (!exchange) return DOORMAN_INVALID_ARGUMENT;
+    assert(!doorman__permits_in_json.is_pending(exchange));
+    if (exchange->state == DOORMAN__EXCHANGE_WRITTEN) return exchange->status;
+    if (exchange->state == DOORMAN__EXCHANGE_EMPTY) {
+        doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
+    } else if (exchange->state == DOORMAN__EXCHANGE_READ) {
+        doorman__exchange_fail(exchange, DOORMAN_UNAVAILABLE, "the server is stopping");
+    }
+    doorman__writer out = doorman__put_start(&exchange->reply);
+    const doorman_response *response = &exchange->response;
+    bool permits = response->is_master && doorman__method_has_permits(response->method);
+    if (exchange->state == DOORMAN__EXCHANGE_DECIDED && permits) {
+        doorman__permits_in_json.put_response(&out, response, &exchange->request);
+    } else if (exchange->state == DOORMAN__EXCHANGE_DECIDED) {
+        doorman__put_response(&out, &exchange->response, epoch);
+    } else {
+        doorman__put_error(&out, exchange->status, exchange->error.text);
+    }
+    doorman_status status = doorman__put_end(&out);
+    if (status == DOORMAN_OK) status = exchange->status;
+    doorman__exchange_forget(exchange);
+    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_WRITTEN, status);
+    return status;
+}
+
+doorman_status doorman_json_serve(doorman_server *server, const char *text, size_t bytes,
+                                  doorman_buffer *reply, int64_t epoch, doorman_time now) {
+    if (!server || !reply) return DOORMAN_INVALID_ARGUMENT;
+    doorman_json_exchange exchange = {.reply = *reply};
+    (void)doorman_json_exchange_read(&exchange, text, bytes);
+    (void)doorman_json_exchange_decide(&exchange, server, now);
+    doorman_status status = doorman_json_exchange_write(&exchange, epoch);
+    *reply = exchange.reply;
+    exchange.reply = (doorman_buffer){.text = NULL};
+    doorman_json_exchange_uninit(&exchange);
+    return status;
+}
+
+/* A response that is processed in two steps. The first step reads the response. It takes longer
+ * than the second step, and needs no lock. The second step gives the response to the upstream. */
+typedef struct doorman__incoming {
+    doorman__reader reader;
+    doorman_response response;
+} doorman__incoming;
+
+static void doorman__incoming_read(doorman__incoming *incoming, const char *text, size_t bytes,
+                                   doorman_error *error) {
+    *incoming = (doorman__incoming){.reader = {.error = error}};
+    doorman__reader *reader = &incoming->reader;
+    doorman__field root = doorman__read_start(reader, text, bytes);
+    doorman__read_response(&root, &incoming->response);
+    if (reader->status == DOORMAN_NOT_FOUND) reader->status = DOORMAN_INVALID_ARGUMENT;
+}
+
+/* Gives the response to the upstream, and frees the response. */
+static doorman_status doorman__incoming_give(doorman__incoming *incoming,
+                                             doorman_upstream *upstream, uint64_t sequence,
+                                             doorman_time now) {
+    doorman__reader *reader = &incoming->reader;
+    const doorman_response *response = &incoming->response;
+    if (reader->status == DOORMAN_OK) {
+        reader->status = doorman_upstream_response(upstream, sequence, response, now);
+        if (reader->status == DOORMAN_INVALID_ARGUMENT) {
+            doorman__fail(reader->error, reader->status, "%s: does not match the request",
+                          doorman_method_name(response->method, response->is_server));
+        }
+    } else if (reader->status != DOORMAN_OUT_OF_MEMORY) {
+        doorman_upstream_failed(upstream, sequence, now);
+    }
+    return doorman__read_end(reader);
+}
+
+doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequence,
+                                     const char *text, size_t bytes, doorman_error *error,
+                                     doorman_time now) {
+    if (!upstream) return doorman__missing(error, "upstream");
+    if (bytes && !text) return doorman__missing(error, "text");
+    doorman__incoming incoming;
+    doorman__incoming_read(&incoming, text, bytes, error);
+    return doorman__incoming_give(&incoming, upstream, sequence, now);
+}
+#endif /* DOORMAN_JSON */
+
+#ifdef DOORMAN_NNG
+/* ---- >>nng ---------------------------------------------------------------------------------- */
+/*
+ * An agent is a client with a mutex, a transport, a thread, and a list of the calls that wait for
+ * units. The transport is one REQ socket of nng. The list is in order of arrival. The thread
+ * repeats these steps:
+ *
+ *   1. Process the response that has come.
+ *   2. Update the client.
+ *   3. Wake the first waiter of each resource.
+ *   4. Send the request that is due.
+ *   5. Sleep until the client is due or something has changed.
+ *
+ * A node with a parent has a transport too. The node's program calls the transport from a thread.
+ *
+ * The mutex (K7). The thread unlocks the mutex while it closes or dials a connection, sends a
+ * request or parses a response. So no caller waits for the network. When the thread waits for the
+ * mutex, each call that locks it lets the thread pass once. Otherwise many threads that open and
+ * close resources could keep the thread from renewing a lease in time. The thread sleeps on a mutex
+ * of its own, so that it needs no turn to wake up. The thread updates 100
+ * resources at a time. On a busy machine, the mutex was locked for up to 1.1 ms to make a request
+ * of 1,000 resources, and again to process its response. Therefore a client asks for at most 500
+ * resources in a request. The callback of nng only stores which event has occurred. After a request
+ * has failed, the next request uses a new connection, because a server that does not respond may
+ * have lost the old connection.
+ *
+ * Waiting (L1, L2). Among the waiters of a resource, only the first waiter tries to take units. The
+ * first waiter sleeps until the limiter could allow its units, or until the lease may have changed.
+ * When the first waiter leaves, it wakes the next waiter. Each resource has an atomic sum of the
+ * units that calls wait for. So a caller needs no mutex to check whether the queue is empty. The
+ * sum also tells the client how much demand there is. When a waiter times out, its units are
+ * counted as refused once.
+ *
+ * Pacing. While a thread oversleeps, the limiter saves units. Without pacing, this thread and the
+ * waiters behind it would use these units in a burst. Pacing makes a pause between two waiters. If
+ * no units are saved, the pause is the time that the units of the second waiter take at the rate.
+ * If units are saved, the pause is shorter. The reduction grows with the square of the saved units.
+ * If an eighth of the burst or more is saved, the pause is 0, because a pause would waste capacity.
+ * Pacing also applies to calls that come soon after a waiter.
+ *
+ * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters get
+ * their units 3 % faster than the rate. After 10 ms, they get them 2.8 times as fast. After 12.5
+ * ms, there is no pause. The other 7/8 of the burst can still save units while threads oversleep.
+ *
+ * Condition variables use a clock that stops while the machine is suspended. doorman_clock does not
+ * stop. Therefore a thread sleeps for at most a second at a time.
+ *
+ * on_change is called with the mutex locked. If on_change calls the agent, the thread that has
+ * locked the mutex locks it again. The mutex reports this as an error, and the call returns
+ * DEADLOCK. A wait that does not need the mutex checks `notifying` instead, and returns DEADLOCK
+ * too.
+ *
+ * Fork. A child process has a copy of its parent's memory, but it has only the thread that called
+ * fork. So an agent in the child would use leases that the parent still uses. If the parent has
+ * used nng, a call of nng would also end the child.
+ *
+ * An attempt makes no system call, so it cannot compare process ids. Therefore a handler
+ * (pthread_atfork) runs in the child before fork returns. The handler marks each agent as
+ * inherited, and makes all limiters of the agent refuse everything. The handler finds the agents in
+ * the list of doorman__process. doorman__process is the only global variable of this file that is
+ * not constant.
+ *
+ * Another handler runs before the fork. This handler locks the list and each agent, so that the
+ * child gets a consistent copy. The child unlocks and uses the mutex of the list, but not the
+ * mutexes of the agents. The handler in the child takes O(resources) time.
+ */
+
+#include <nng/nng.h>
+#include <nng/protocol/reqrep0/req.h>
+#include <nng/supplemental/tls/tls.h>
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The system header that is included first determines which names the system declares. glibc
+ * defines __USE_MISC if _DEFAULT_SOURCE was defined before this header. */
+#if !defined CLOCK_MONOTONIC || (defined __GLIBC__ && !defined __USE_MISC)
+#error "doorman.h: with -std=c11, put #define _DEFAULT_SOURCE before the first #include"
+#endif
+
+/* The queue of the calls that wait for a resource. Any thread may read the fields without the
+ * mutex, so the fields are atomic. */
+typedef struct DOORMAN__ALIGNED doorman__queue {
+    uint64_t units;     /* the sum of the units that the calls wait for, in 1/4096 */
+    doorman_time paced; /* only for a rate: when the next pause starts (see "Pacing") */
+} doorman__queue;
+
+/* A resource of an agent, as the application sees it. The mutex of the agent guards the client's
+ * part of the resource. */
+struct DOORMAN__ALIGNED doorman_resource {
+    doorman_agent *agent;
+    doorman_client_resource *own;
+    doorman__queue queue;
+};
+
+/* A call that waits for units. The struct is on the stack of the caller's thread. */
+typedef struct doorman__waiter {
+    struct doorman__waiter *previous, *next;
+    doorman_agent *agent;
+    doorman_client_resource *resource; /* NULL: the resource is closed, or the agent is shut down */
+    doorman__queue *queue;             /* the queue of the resource */
+    double n;
+    bool first; /* this waiter is the first one in its queue */
+    doorman_time since;
+    pthread_cond_t wake; /* wakes the thread of this call */
+} doorman__waiter;
+
+/* An agent asks servers for leases and for permits, over connections of their own. When a master
+ * answers one of them, the pause of the other one ends. Both fields are atomic, so that neither
+ * part needs the mutex of the other one. */
+typedef struct doorman__pause {
+    bool lasts; /* this part backs off */
+    bool ends;  /* the other part has had a response since then */
+} doorman__pause;
+
+typedef struct doorman__agent_permits doorman__agent_permits;
+
+struct doorman_agent {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_condattr_t monotonic;
+    pthread_mutex_t wake_mutex; /* guards `wakeup`; locked last */
+    pthread_cond_t wake;        /* wakes the agent's thread */
+    bool wakeup;                /* the thread must run again before it sleeps */
+    bool thread_waits;          /* the agent's thread waits for `mutex`; atomic */
+    pthread_cond_t passed;      /* signals that the thread has locked `mutex` */
+    size_t passing_count;       /* calls that let the thread pass */
+    pthread_cond_t left;        /* signals that the last waiter has left */
+    doorman_agent *next;        /* the next agent in the list of the process */
+    bool locked_by_fork;        /* the handler of fork has locked the mutex */
+    bool inherited;             /* a parent of this process has started the agent */
+    bool closed;                /* new waits return at once; atomic */
+    doorman_client *client;
+    doorman__waiter *first, *last; /* all waiters, in order of arrival */
+    /* when the thread ends at the latest; DOORMAN_NEVER: the agent is not stopping */
+    doorman_time stop_by;
+    doorman_time sleeps_until;    /* when the thread wakes up; 0: it is awake */
+    doorman_transport *transport; /* only the agent's thread uses it */
+    /* last_error says why the request in progress has no connection */
+    bool cannot_connect;
+    doorman_error last_error;
+    doorman_time last_error_at; /* 0: no request has failed */
+    doorman__pause pause;       /* of the leases */
+    doorman__agent_permits *permits;
+};
+
+static doorman_time doorman__clock_read(clockid_t clock) {
+    struct timespec time = {0};
+    (void)clock_gettime(clock, &time);
+    return (doorman_time)time.tv_sec * DOORMAN_SECOND + (doorman_time)time.tv_nsec;
+}
+
+doorman_time doorman_clock(void) {
+#ifdef CLOCK_BOOTTIME
+    return doorman__clock_read(CLOCK_BOOTTIME);
+#else
+    return doorman__clock_read(CLOCK_MONOTONIC);
+#endif
+}
+
+/* ---- nng: processes that fork */
+
+static struct doorman__process {
+    pthread_mutex_t mutex; /* guards the other fields */
+    doorman_agent *agents; /* the agents that run in this process, linked by `next` */
+    bool has_handlers;     /* the handlers of fork are registered */
+    bool lost_nng;         /* a parent of this process had used nng before the fork */
+} doorman__process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+/* The application may call fork in an on_change. In this case the thread has already locked the
+ * mutex of the agent. So the lock of this mutex fails here, and the handlers after the fork do not
+ * unlock it. */
+static void doorman__fork_prepare(void) {
+    pthread_mutex_lock(&doorman__process.mutex);
+    for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
+        agent->locked_by_fork = pthread_mutex_lock(&agent->mutex) == 0;
+    }
+}
+
+static void doorman__fork_parent(void) {
+    for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
+        if (agent->locked_by_fork) pthread_mutex_unlock(&agent->mutex);
+    }
+    pthread_mutex_unlock(&doorman__process.mutex);
+}
+
+static void doorman__fork_child(void) {
+    for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
+        agent->inherited = true;
+        doorman__held_lease *held = agent->client->upstream.first;
+        for (; held; held = held->next) {
+            doorman__resource_disable(doorman__resource_of(held));
+        }
+    }
+    doorman__process.agents = NULL;
+    doorman__process.lost_nng = true;
+    pthread_mutex_unlock(&doorman__process.mutex);
+}
+
+/* Each function that begins to use nng calls this function first. Returns UNAVAILABLE if this
+ * process must not call nng. */
+static doorman_status doorman__process_use_nng(void) {
+    struct doorman__process *process = &doorman__process;
+    pthread_mutex_lock(&process->mutex);
+    if (!process->has_handlers) {
+        process->has_handlers =
+            pthread_atfork(doorman__fork_prepare, doorman__fork_parent, doorman__fork_child) == 0;
+    }
+    doorman_status status = process->has_handlers ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+    if (process->lost_nng) status = DOORMAN_UNAVAILABLE;
+    pthread_mutex_unlock(&process->mutex);
+    return status;
+}
+
+static void doorman__process_add(doorman_agent *agent) {
+    pthread_mutex_lock(&doorman__process.mutex);
+    agent->next = doorman__process.agents;
+    doorman__process.agents = agent;
+    pthread_mutex_unlock(&doorman__process.mutex);
+}
+
+static void doorman__process_remove(doorman_agent *agent) {
+    pthread_mutex_lock(&doorman__process.mutex);
+    doorman_agent **at = &doorman__process.agents;
+    while (*at != agent) at = &(*at)->next;
+    *at = agent->next;
+    pthread_mutex_unlock(&doorman__process.mutex);
+}
+
+/* ---- nng: what every call of an agent begins with */
+
+/* Locks the mutex for the agent's thread. */
+static void doorman__agent_lock_first(doorman_agent *agent) {
+    __atomic_store_n(&agent->thread_waits, true, __ATOMIC_RELAXED);
+    pthread_mutex_lock(&agent->mutex);
+    __atomic_store_n(&agent->thread_waits, false, __ATOMIC_RELAXED);
+    if (agent->passing_count > 0) pthread_cond_broadcast(&agent->passed);
+}
+
+/* Lets the agent's thread lock the mutex before this call. A call does this at most once, so that
+ * the thread does not stop it for long. The mutex is locked before and after. pthread_cond_wait
+ * would cancel a thread, but most calls of an agent are not points of cancellation. */
+static void doorman__agent_let_pass(doorman_agent *agent) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    agent->passing_count++;
+    pthread_cond_wait(&agent->passed, &agent->mutex);
+    agent->passing_count--;
+    pthread_setcancelstate(before, NULL);
+}
+
+/* Locks the mutex. If the result is not OK, the mutex is not locked. Reading `inherited` needs no
+ * mutex, because `inherited` is only written before fork returns. */
+static doorman_status doorman__agent_lock(doorman_agent *agent) {
+    if (agent->inherited) return DOORMAN_UNAVAILABLE;
+    if (pthread_mutex_lock(&agent->mutex) != 0) return DOORMAN_DEADLOCK;
+    if (__atomic_load_n(&agent->thread_waits, __ATOMIC_RELAXED)) doorman__agent_let_pass(agent);
+    return DOORMAN_OK;
+}
+
+/* Makes the checks of doorman__agent_lock for calls that may not need the mutex. */
+static doorman_status doorman__agent_check_call(doorman_agent *agent) {
+    if (agent->inherited) return DOORMAN_UNAVAILABLE;
+    if (!__atomic_load_n(&agent->client->notifying, __ATOMIC_RELAXED)) return DOORMAN_OK;
+    doorman_status status = doorman__agent_lock(agent);
+    if (status == DOORMAN_OK) pthread_mutex_unlock(&agent->mutex);
+    return status;
+}
+
+/* Starts a thread with all signals blocked, so that the thread does not receive the application's
+ * signals. Returns false if the system has no thread. */
+static bool doorman__thread_start(pthread_t *out, void *(*run)(void *), void *argument) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool done = pthread_create(out, NULL, run, argument) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return done;
+}
+
+/* Makes the attributes of condition variables that wait on CLOCK_MONOTONIC. */
+static bool doorman__monotonic_init(pthread_condattr_t *out) {
+    return pthread_condattr_init(out) == 0 && pthread_condattr_setclock(out, CLOCK_MONOTONIC) == 0;
+}
+
+/* Returns when a wait of this duration ends, for condition variables on CLOCK_MONOTONIC. */
+static struct timespec doorman__monotonic_end(doorman_time duration) {
+    doorman_time end = doorman__clock_read(CLOCK_MONOTONIC) + duration;
+    return (struct timespec){.tv_sec = (time_t)(end / DOORMAN_SECOND),
+                             .tv_nsec = (long)(end % DOORMAN_SECOND)};
+}
+
+/* The longest time that a thread sleeps without a look at the clock. A test that must notice a lost
+ * wake-up defines a longer time. */
+#ifndef DOORMAN__NAP_MAX
+#define DOORMAN__NAP_MAX DOORMAN_SECOND
+#endif
+
+/* Sleeps until a point in time, or for a shorter time. So the caller must check the clock again,
+ * and each condition for which it waits. */
+static void doorman__condition_wait(pthread_cond_t *condition, pthread_mutex_t *mutex,
+                                    doorman_time until, doorman_time now) {
+    doorman_time nap = doorman__earlier(until - now, DOORMAN__NAP_MAX);
+    struct timespec time = doorman__monotonic_end(nap);
+    (void)pthread_cond_timedwait(condition, mutex, &time);
+}
+
+/* Wakes the agent's thread. The mutex of the agent need not be locked. */
+static void doorman__agent_notify(doorman_agent *agent) {
+    pthread_mutex_lock(&agent->wake_mutex);
+    agent->wakeup = true;
+    pthread_cond_signal(&agent->wake);
+    pthread_mutex_unlock(&agent->wake_mutex);
+}
+
+/* Wakes the agent's thread if the client is due before the thread would wake up. */
+static void doorman__agent_expedite(doorman_agent *agent) {
+    if (doorman_upstream_due(&agent->client->upstream) >= agent->sleeps_until) return;
+    agent->sleeps_until = 0;
+    doorman__agent_notify(agent);
+}
+
+/* ---- nng: the queues of waiters */
+
+static bool doorman__queue_is_empty(const doorman__queue *queue) {
+    return __atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) == 0;
+}
+
+/* Adds the units of a waiter to the sum of its queue. This function and the next one have a
+ * precondition: the mutex is locked. */
+static void doorman__queue_add(const doorman__waiter *waiter, doorman_time now) {
+    uint64_t units = doorman__units(waiter->n);
+    assert(units > 0);
+    units = __atomic_add_fetch(&waiter->queue->units, units, __ATOMIC_SEQ_CST);
+    doorman__waiting_set(&waiter->resource->waiting, units, now);
+}
+
+static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time now) {
+    doorman__waiting *waiting = &waiter->resource->waiting;
+    uint64_t units = doorman__units(waiter->n);
+    assert(waiting->units >= units);
+    units = __atomic_sub_fetch(&waiter->queue->units, units, __ATOMIC_SEQ_CST);
+    doorman__waiting_set(waiting, units, now);
+    waiting->call_count++;
+    waiting->waited += now - waiter->since;
+}
+
+/* Appends a waiter. A waiter first adds its units to the sum, and then tries. A release first
+ * returns units, and then reads the sum. So either the waiter sees the returned units, or the
+ * release sees the units of the waiter in the sum. Therefore no wake-up is lost. */
+static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter) {
+    const doorman__waiter *other = agent->last;
+    while (other && other->queue != waiter->queue) other = other->previous;
+    waiter->first = !other;
+    waiter->previous = agent->last;
+    *(agent->last ? &agent->last->next : &agent->first) = waiter;
+    agent->last = waiter;
+    waiter->since = doorman_clock();
+    doorman__queue_add(waiter, waiter->since);
+}
+
+/* Finds the next waiter of this queue, starting at `from`. Marks this waiter as the first one, and
+ * wakes it. */
+static void doorman__waiters_wake_next(doorman__waiter *from, const doorman__queue *queue) {
+    while (from && from->queue != queue) from = from->next;
+    if (!from) return;
+    from->first = true;
+    pthread_cond_signal(&from->wake);
+}
+
+static void doorman__waiters_leave(doorman_agent *agent, doorman__waiter *waiter) {
+    *(waiter->previous ? &waiter->previous->next : &agent->first) = waiter->next;
+    *(waiter->next ? &waiter->next->previous : &agent->last) = waiter->previous;
+    if (!agent->first) pthread_cond_signal(&agent->left);
+    if (!waiter->resource) return;
+    doorman__queue_subtract(waiter, doorman_clock());
+    if (waiter->first) doorman__waiters_wake_next(waiter->next, waiter->queue);
+}
+
+/* Wakes the first waiter of each queue, because the capacity of the resource may have changed. */
+static void doorman__waiters_wake(doorman_agent *agent) {
+    for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
+        if (waiter->first) pthread_cond_signal(&waiter->wake);
+    }
+}
+
+/* Ends the waits for a resource. If the resource is NULL, ends all waits. The calls that waited do
+ * not use the resource again. */
+static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_resource *resource) {
+    for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
+        if (!waiter->resource || (resource && waiter->resource != resource)) continue;
+        doorman__queue_subtract(waiter, doorman_clock());
+        waiter->resource = NULL;
+        waiter->queue = NULL;
+        pthread_cond_signal(&waiter->wake);
+    }
+}
+
+/* Threads usually wake up at most this much too late. Pacing makes the next pause shorter by the
+ * delay, up to this much. */
+#define DOORMAN__WAKE_MAX (DOORMAN_SECOND / 10000)
+
+/* Returns the time at which pacing lets a waiter pass: the time of the previous waiter, plus the
+ * pause (see "Pacing" above). Precondition: the waiter's attempt is allowed. */
+static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_view *view) {
+    assert(view->attempt.decision == DOORMAN_ALLOWED && view->price >= 0 && view->quota.most > 0);
+    double saved = 8 * (double)view->attempt.left / (double)view->quota.most;
+    double late = doorman__min(doorman__max(saved, 0), 1);
+    return paced + (doorman_time)((double)view->price / 256 * (1 - late * late));
+}
+
+/* Returns the time at which pacing lets this waiter pass. Returns 0 if pacing does not apply.
+ * Pacing always applies to the first waiter of the queue. Pacing applies to a call outside the
+ * queue only if less than half a burst has passed since the last waiter got its units. */
+static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
+                                         const doorman__rate_view *view, doorman_time now) {
+    doorman_time paced = __atomic_load_n(&waiter->queue->paced, __ATOMIC_RELAXED);
+    bool recent = now - paced < view->quota.most / 512;
+    if (!(view->quota.amount > 0) || !(waiter->first || recent)) return 0;
+    return doorman__pace_due(paced, view);
+}
+
+/* Tells the client that a call waits, in the same way as for a refusal. */
+static void doorman__waiter_signal(const doorman__waiter *waiter, doorman__usage *usage,
+                                   doorman_time now) {
+    doorman__usage_note_size(usage, doorman__units(waiter->n));
+    doorman__usage_signal(usage, now);
+}
+
+/* Tries to take the units of a waiter. The function first evaluates the attempt without making it,
+ * because a failed attempt would count the demand of the waiter twice.
+ *   delay     out: on UNAVAILABLE, how long to wait until the next try
+ *   last      the waiter cannot wait any longer, so pacing does not apply
+ *   returns   OK | UNAVAILABLE | RESOURCE_EXHAUSTED: the units are IMPOSSIBLE */
+static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, doorman_time *delay,
+                                               bool last, doorman_time now) {
+    doorman__rate *rate = &waiter->resource->rate;
+    doorman__rate_view view = doorman__rate_look(rate, waiter->n, now);
+    bool bypass = doorman__bypass(&rate->usage);
+    bool fits = view.quota.amount <= 0 || view.price >= 0;
+    if (!fits && !bypass && !doorman__rate_possible(rate, waiter->n)) {
+        return DOORMAN_RESOURCE_EXHAUSTED;
+    }
+    doorman_time due = 0;
+    *delay = bypass ? 0 : doorman__rate_view_delay(&view);
+    if (*delay > 0) doorman__waiter_signal(waiter, &rate->usage, now);
+    if (*delay == 0 && !last && !bypass) due = doorman__waiter_pace(waiter, &view, now);
+    if (*delay == 0 && due > now) *delay = due - now;
+    if (*delay > 0) return DOORMAN_UNAVAILABLE;
+    if (doorman__rate_try(rate, waiter->n, now) != DOORMAN_ALLOWED) return DOORMAN_UNAVAILABLE;
+    if (due == 0) return DOORMAN_OK;
+    due = doorman__later(due, now - DOORMAN__WAKE_MAX);
+    __atomic_store_n(&waiter->queue->paced, due, __ATOMIC_RELAXED);
+    return DOORMAN_OK;
+}
+
+/* Does the same as doorman__waiter_try_rate, for a gauge. */
+static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, doorman_time *delay,
+                                                doorman_time now) {
+    doorman__gauge *gauge = &waiter->resource->gauge;
+    doorman__quota quota;
+    doorman__attempt attempt = doorman__gauge_look(gauge, waiter->n, &quota, now);
+    bool bypass = doorman__bypass(&gauge->usage);
+    *delay = DOORMAN_NEVER; /* the waiter sleeps until units are released or the lease changes */
+    if (!bypass && !doorman__gauge_possible(gauge, doorman__units(waiter->n))) {
+        return DOORMAN_RESOURCE_EXHAUSTED;
+    }
+    if (!bypass && attempt.decision != DOORMAN_ALLOWED) {
+        doorman__waiter_signal(waiter, &gauge->usage, now);
+        return DOORMAN_UNAVAILABLE;
+    }
+    bool allowed = doorman__gauge_try(gauge, waiter->n, now) == DOORMAN_ALLOWED;
+    return allowed ? DOORMAN_OK : DOORMAN_UNAVAILABLE;
+}
+
+static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman_time *delay,
+                                          bool last, doorman_time now) {
+    return waiter->resource->kind == DOORMAN_GAUGE
+               ? doorman__waiter_try_gauge(waiter, delay, now)
+               : doorman__waiter_try_rate(waiter, delay, last, now);
+}
+
+/* Counts the units of a wait that has failed. If the wait has timed out, its units count as
+ * REFUSED. If the units can never be available, they count as IMPOSSIBLE. A waiter calls this
+ * function before it leaves the queue, because the resource may be closed after that. */
+static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
+    if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
+    doorman__usage *usage = doorman__resource_usage(waiter->resource);
+    doorman_decision decision = status == DOORMAN_TIMED_OUT ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
+    (void)doorman__count(usage, doorman__units(waiter->n), decision, doorman_clock());
+}
+
+/* Blocks until this waiter has its units, or until the time is `end`. */
+static doorman_status doorman__waiter_block(doorman_agent *agent, doorman__waiter *waiter,
+                                            doorman_time end) {
+    doorman_status status = DOORMAN_UNAVAILABLE;
+    while (waiter->resource) {
+        doorman_time now = doorman_clock(), delay = DOORMAN_NEVER;
+        if (waiter->first) status = doorman__waiter_try(waiter, &delay, now >= end, now);
+        if (status == DOORMAN_UNAVAILABLE && now >= end) status = DOORMAN_TIMED_OUT;
+        if (status != DOORMAN_UNAVAILABLE) break;
+        doorman_time until = doorman__earlier(end, doorman__after(now, delay));
+        doorman__condition_wait(&waiter->wake, &agent->mutex, until, now);
+    }
+    doorman__waiter_count(waiter, status);
+    return status;
+}
+
+/* L4: a call begins to wait. If it waits for units of a gauge, and the server may have more, the
+ * agent asks at once. */
+static void doorman__waiter_hurry(doorman_agent *agent, const doorman__waiter *waiter) {
+    const doorman_client_resource *resource = waiter->resource;
+    if (!resource || resource->kind != DOORMAN_GAUGE) return;
+    if (!resource->wants_follow_use || !resource->held.met) return;
+    agent->client->look_at = 0;
+    doorman__agent_notify(agent);
+}
+
+static void doorman__waiter_cleanup(void *context) {
+    doorman__waiter *waiter = (doorman__waiter *)context;
+    doorman__waiters_leave(waiter->agent, waiter);
+    pthread_mutex_unlock(&waiter->agent->mutex);
+    pthread_cond_destroy(&waiter->wake);
+}
+
+/* Waits in the queue. If the thread is cancelled, pthread_cond_timedwait locks the mutex again and
+ * then runs the cleanup handler. The handler removes the waiter, which is on the stack of the
+ * thread, and unlocks the mutex. */
+static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__waiter *waiter,
+                                              doorman_time end) {
+    doorman_status status;
+    if (pthread_cond_init(&waiter->wake, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
+    waiter->agent = agent;
+    status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) {
+        pthread_cond_destroy(&waiter->wake);
+        return status;
+    }
+    doorman__waiters_join(agent, waiter);
+    if (agent->closed) doorman__waiters_cancel(agent, NULL);
+    doorman__waiter_hurry(agent, waiter);
+    pthread_cleanup_push(doorman__waiter_cleanup, waiter);
+    status = doorman__waiter_block(agent, waiter, end);
+    pthread_cleanup_pop(1);
+    return status;
+}
+
+/* Takes units, or waits for units. In the usual case, no other call waits and there are enough
+ * units. In this case the function locks no mutex. */
+static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
+                                          doorman_time timeout) {
+    doorman_time now = doorman_clock(), delay = 0;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return status;
+    if (__atomic_load_n(&agent->closed, __ATOMIC_RELAXED)) return DOORMAN_UNAVAILABLE;
+    if (!doorman__amount_valid(waiter->n)) return DOORMAN_INVALID_ARGUMENT;
+    if (waiter->n <= 0) return DOORMAN_OK;
+    status = DOORMAN_UNAVAILABLE;
+    if (doorman__queue_is_empty(waiter->queue))
+        status = doorman__waiter_try(waiter, &delay, timeout <= 0, now);
+    if (status == DOORMAN_UNAVAILABLE && timeout > 0) {
+        return doorman__waiter_enqueue(agent, waiter, doorman__after(now, timeout));
+    }
+    if (status == DOORMAN_UNAVAILABLE) status = DOORMAN_TIMED_OUT;
+    doorman__waiter_count(waiter, status);
+    return status;
+}
+
+doorman_status doorman_resource_wait(doorman_resource *resource, double n, doorman_time timeout) {
+    if (!resource) return DOORMAN_INVALID_ARGUMENT;
+    doorman__waiter waiter = {.resource = resource->own, .queue = &resource->queue, .n = n};
+    return doorman__agent_wait(resource->agent, &waiter, timeout);
+}
+
+/* If an on_change calls this function, the thread has already locked the mutex. In this case
+ * `locked` is false, and the function leaves the mutex locked. */
+doorman_status doorman_resource_release(doorman_resource *resource, double n) {
+    if (!resource) return DOORMAN_INVALID_ARGUMENT;
+    doorman_agent *agent = resource->agent;
+    if (agent->inherited) return DOORMAN_UNAVAILABLE;
+    doorman_status status = doorman_client_release(resource->own, n);
+    if (status != DOORMAN_OK || doorman__queue_is_empty(&resource->queue)) return status;
+    bool locked = doorman__agent_lock(agent) == DOORMAN_OK;
+    doorman__waiters_wake_next(agent->first, &resource->queue);
+    if (locked) pthread_mutex_unlock(&agent->mutex);
+    return DOORMAN_OK;
+}
+
+/* ---- nng: sockets that close */
+
+/* A socket of nng, and what nng's threads use until the socket is closed. */
+typedef struct doorman__socket {
+    nng_socket nng;
+    /* The id of nng's dialer, and in the lower half the id of its connection. 0: there is none.
+     * Atomic. They are one word, so that a connection of the last dialer cannot count as one of the
+     * present dialer. */
+    uint64_t ids;
+
+    /* How the socket closes. The mutex protects `closed` and `abandoned`. Only
+     * doorman__socket_close and its thread use these fields. */
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    bool closed;
+    bool abandoned; /* nobody waits; the thread that closes the socket frees the struct */
+} doorman__socket;
+
+/* How long a caller waits until a socket is closed. It usually takes less than 1 ms. */
+#define DOORMAN__CLOSE_MAX (DOORMAN_SECOND / 2)
+
+/* Makes the mutex and the condition variable of a close. */
+static bool doorman__socket_init_close(doorman__socket *own) {
+    pthread_condattr_t monotonic;
+    bool done = pthread_mutex_init(&own->mutex, NULL) == 0 && doorman__monotonic_init(&monotonic);
+    if (!done) return false;
+    done = pthread_cond_init(&own->wake, &monotonic) == 0;
+    pthread_condattr_destroy(&monotonic);
+    return done;
+}
+
+static void doorman__socket_free(doorman__socket *own) {
+    pthread_cond_destroy(&own->wake);
+    pthread_mutex_destroy(&own->mutex);
+    DOORMAN_FREE(own);
+}
+
+static void *doorman__socket_main(void *argument) {
+    doorman__socket *own = (doorman__socket *)argument;
+    nng_close(own->nng);
+    pthread_mutex_lock(&own->mutex);
+    bool abandoned = own->abandoned;
+    own->closed = true;
+    pthread_cond_signal(&own->wake);
+    pthread_mutex_unlock(&own->mutex);
+    if (abandoned) doorman__socket_free(own);
+    return NULL;
+}
+
+/* Returns whether the thread has closed the socket. Otherwise the thread frees the struct when it
+ * has closed the socket. */
+static bool doorman__socket_wait(doorman__socket *own) {
+    struct timespec until = doorman__monotonic_end(DOORMAN__CLOSE_MAX);
+    int error = 0;
+    pthread_mutex_lock(&own->mutex);
+    while (!own->closed && error == 0) {
+        error = pthread_cond_timedwait(&own->wake, &own->mutex, &until);
+    }
+    bool closed = own->closed;
+    own->abandoned = !closed;
+    pthread_mutex_unlock(&own->mutex);
+    return closed;
+}
+
+/* Closes a socket and frees the struct. nng_close waits until all connections of the socket have
+ * ended. With nng 1.5.2 it can wait for ever, because nng can lose a connection that ends while nng
+ * starts to read from it (nanomsg/nng #1813). So a thread of its own calls nng_close. If the socket
+ * is not closed in time, the process keeps the thread and the memory of the socket.
+ *   own   NULL: the function has no effect */
+static void doorman__socket_close(doorman__socket *own) {
+    pthread_t thread;
+    if (!own) return;
+    bool is_open = nng_socket_id(own->nng) > 0;
+    if (!is_open || !doorman__socket_init_close(own)) {
+        if (is_open) nng_close(own->nng);
+        DOORMAN_FREE(own);
+        return;
+    }
+    if (!doorman__thread_start(&thread, doorman__socket_main, own)) {
+        nng_close(own->nng);
+    } else if (!doorman__socket_wait(own)) {
+        pthread_detach(thread); /* the thread frees the struct */
+        return;
+    } else {
+        pthread_join(thread, NULL);
+    }
+    doorman__socket_free(own);
+}
+
+/* ---- nng: the transport */
+
+/* A request has an owner: the caller's thread, or nng. Only the owner uses the other fields of the
+ * struct. Only doorman__transport_move changes the state. The state determines the owner.
+ *
+ *   state      meaning                          owner   leaves it
+ *   IDLE       there is no request              caller  _update fetches a request      -> PREPARED
+ *   PREPARED   the request must be sent         caller  _send                          -> SENDING
+ *                                                       _send fails                    -> ENDED
+ *   SENDING    nng waits for a connection       nng     nng has sent the request       -> RECEIVING
+ *                                                       the request fails or times out -> ENDED
+ *   RECEIVING  nng waits for the response       nng     a response or an error comes   -> ENDED
+ *   ENDED      there is a response or an error  caller  the response is parsed         -> PARSED
+ *                                                       _update passes the error on    -> IDLE
+ *   PARSED     the response is parsed           caller  _update passes the response on -> IDLE
+ */
+typedef enum doorman__transport_state {
+    DOORMAN__TRANSPORT_IDLE,
+    DOORMAN__TRANSPORT_PREPARED,
+    DOORMAN__TRANSPORT_SENDING,
+    DOORMAN__TRANSPORT_RECEIVING,
+    DOORMAN__TRANSPORT_ENDED,
+    DOORMAN__TRANSPORT_PARSED,
+    DOORMAN__TRANSPORT_STATE_COUNT
+} doorman__transport_state;
+
+struct doorman_transport {
+    doorman_transport_options options;
+    doorman__transport_state state; /* atomic */
+    /* The texts of authority, certificate and key; NULL: not given. Only the caller's thread uses
+     * them, also while nng owns the other fields. */
+    char *pem[3];
+    bool has_new_tls; /* the connection does not use these texts yet; used by the caller's thread */
+
+    /* The connection. */
+    doorman__socket *socket;
+    nng_aio *aio;
+    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address of the last request */
+    bool has_dialer;                        /* the dialer connects to this address */
+    bool fails_early;      /* a request fails when an attempt to connect has failed */
+    uint64_t old_failures; /* the number of the dialer's failures before it last connected */
+    const struct doorman__dial_failure *failure; /* why nng could not connect since the request was
+                                                    sent; NULL: no attempt has failed; atomic */
+
+    /* The request. */
+    doorman_buffer text;
+    uint64_t sequence;
+    doorman_time deadline; /* when the request times out */
+    doorman_time send_by;  /* when the request fails if there is no connection */
+    doorman_time look_in;  /* how long to wait before the next check for failures to connect */
+
+    /* The probes. */
+    bool probing;          /* the request in progress is a probe */
+    bool failed;           /* the last request or probe failed */
+    doorman_time ended_at; /* when the last request or probe has ended; 0: there was none */
+    size_t probe_index;    /* the index of the address of the next probe */
+
+    /* How the request ended. */
+    int nng_error;  /* why the request failed; 0: the request did not fail */
+    nng_msg *reply; /* NULL: the request failed */
+    doorman__incoming incoming;
+    doorman_error error; /* why the request failed, or what is wrong with the response */
+};
+
+/* Runs after a thread has read the state. A test defines it, and lets nng change the state then. */
+#ifndef DOORMAN__AFTER_STATE_READ
+#define DOORMAN__AFTER_STATE_READ() ((void)0)
+#endif
+
+/* Returns the state. While nng owns the request, the state may change at any time. So a function
+ * reads it once, and decides on what it has read. */
+static doorman__transport_state doorman__transport_get(const doorman_transport *transport) {
+    doorman__transport_state state = __atomic_load_n(&transport->state, __ATOMIC_ACQUIRE);
+    DOORMAN__AFTER_STATE_READ();
+    return state;
+}
+
+static void doorman__transport_move(doorman_transport *transport, doorman__transport_state state) {
+    static const bool legal[DOORMAN__TRANSPORT_STATE_COUNT][DOORMAN__TRANSPORT_STATE_COUNT] = {
+        [DOORMAN__TRANSPORT_IDLE] = {[DOORMAN__TRANSPORT_PREPARED] = true},
+        [DOORMAN__TRANSPORT_PREPARED] =
+            {[DOORMAN__TRANSPORT_SENDING] = true, [DOORMAN__TRANSPORT_ENDED] = true},
+        [DOORMAN__TRANSPORT_SENDING] =
+            {[DOORMAN__TRANSPORT_RECEIVING] = true, [DOORMAN__TRANSPORT_ENDED] = true},
+        [DOORMAN__TRANSPORT_RECEIVING] = {[DOORMAN__TRANSPORT_ENDED] = true},
+        [DOORMAN__TRANSPORT_ENDED] =
+            {[DOORMAN__TRANSPORT_PARSED] = true, [DOORMAN__TRANSPORT_IDLE] = true},
+        [DOORMAN__TRANSPORT_PARSED] = {[DOORMAN__TRANSPORT_IDLE] = true}};
+    assert(legal[doorman__transport_get(transport)][state]);
+    (void)legal;
+    __atomic_store_n(&transport->state, state, __ATOMIC_RELEASE);
+}
+
+/* ---- nng: why there is no connection */
+
+/* The counters of failures in nng's statistics of a dialer, and the meaning of each counter. */
+static const struct doorman__dial_failure {
+    const char *counter;
+    int nng_error; /* 0: only `text` says what failed */
+    const char *text;
+} doorman__dial_failures[] = {
+    {"refused", NNG_ECONNREFUSED, NULL},
+    {"disconnect", NNG_ECONNRESET, NULL},
+    {"timeout", NNG_ETIMEDOUT, NULL},
+    {"proto", NNG_EPROTO, NULL},
+    {"auth", 0,
+     "the TLS handshake failed: a certificate is missing, has expired, names another host, or is "
+     "not signed by the CA of the other side"},
+    {"oom", NNG_ENOMEM, NULL},
+    {"other", 0,
+     "the host is unreachable, its name is unknown, or another protocol is spoken there"},
+};
+
+static uint64_t doorman__stat_value(nng_stat *parent, const char *name) {
+    for (nng_stat *at = nng_stat_child(parent); at; at = nng_stat_next(at)) {
+        if (strcmp(nng_stat_name(at), name) == 0) return nng_stat_value(at);
+    }
+    return 0;
+}
+
+static const char *doorman__dial_failure_text(const struct doorman__dial_failure *failure) {
+    return failure->text ? failure->text : nng_strerror(failure->nng_error);
+}
+
+/* Returns the most frequent failure of a dialer, from its statistics. Returns NULL if there was no
+ * failure.
+ *   all   out: the number of failures */
+static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *dialer, uint64_t *all) {
+    const struct doorman__dial_failure *found = NULL;
+    uint64_t most = 0;
+    for (size_t i = 0; i < sizeof doorman__dial_failures / sizeof *doorman__dial_failures; i++) {
+        uint64_t count = doorman__stat_value(dialer, doorman__dial_failures[i].counter);
+        *all += count;
+        if (count > most) found = &doorman__dial_failures[i];
+        if (count > most) most = count;
+    }
+    return found;
+}
+
+/* Finds why a dialer cannot connect. nng retries without reporting failures, but nng's statistics
+ * count the failures by cause.
+ *   count     out: the number of failures
+ *   returns   NULL: there was no failure
+ *   cost      O(sockets and connections of nng in this process) */
+static const struct doorman__dial_failure *doorman__dialer_failure(uint32_t dialer,
+                                                                   uint64_t *count) {
+    const struct doorman__dial_failure *found = NULL;
+    nng_stat *all = NULL;
+    *count = 0;
+    if (nng_stats_get(&all) != 0) return NULL;
+    for (nng_stat *at = nng_stat_child(all); at && !found; at = nng_stat_next(at)) {
+        bool is_dialer = strncmp(nng_stat_name(at), "dialer", strlen("dialer")) == 0;
+        if (!is_dialer || doorman__stat_value(at, "id") != dialer) continue;
+        found = doorman__stat_failure(at, count);
+    }
+    nng_stats_free(all);
+    return found;
+}
+
+/* ---- nng: the transport's requests */
+
+static uint32_t doorman__transport_dialer(const doorman_transport *transport) {
+    return (uint32_t)(__atomic_load_n(&transport->socket->ids, __ATOMIC_RELAXED) >> 32);
+}
+
+static bool doorman__transport_connected(const doorman_transport *transport) {
+    return (uint32_t)__atomic_load_n(&transport->socket->ids, __ATOMIC_RELAXED) != 0;
+}
+
+/* Sets the dialer. It has no connection yet. */
+static void doorman__transport_set_dialer(doorman_transport *transport, uint32_t dialer) {
+    __atomic_store_n(&transport->socket->ids, (uint64_t)dialer << 32, __ATOMIC_RELAXED);
+}
+
+/* Returns why the request in progress has no connection yet. Returns NULL if no request waits for a
+ * connection, or if no attempt to connect has failed. */
+static const struct doorman__dial_failure *
+doorman__transport_failure(const doorman_transport *transport) {
+    bool sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
+    if (!sending || doorman__transport_connected(transport)) return NULL;
+    return __atomic_load_n(&transport->failure, __ATOMIC_RELAXED);
+}
+
+/* Sets the error text of a request that has failed. If nng was still sending the request, nng had
+ * no connection. */
+static void doorman__transport_explain(doorman_transport *transport, bool was_sending) {
+    int code = transport->nng_error;
+    uint64_t count;
+    const struct doorman__dial_failure *failure = NULL;
+    bool connects = transport->has_dialer && was_sending && code == NNG_ETIMEDOUT &&
+                    !doorman__transport_connected(transport);
+    if (connects) failure = doorman__dialer_failure(doorman__transport_dialer(transport), &count);
+    doorman__fail(&transport->error, DOORMAN_UNAVAILABLE, "%s%s",
+                  connects ? "cannot connect: " : "",
+                  failure ? doorman__dial_failure_text(failure) : nng_strerror(code));
+}
+
+/* Ends a request, with a reply or an error of nng. */
+static void doorman__transport_finish(doorman_transport *transport, int nng_error, nng_msg *reply) {
+    assert(!nng_error == !!reply);
+    bool was_sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
+    transport->nng_error = nng_error;
+    transport->reply = reply;
+    transport->error.text[0] = 0;
+    if (!reply) doorman__transport_explain(transport, was_sending);
+    doorman__transport_move(transport, DOORMAN__TRANSPORT_ENDED);
+    transport->options.on_wakeup(transport->options.context);
+}
+
+static nng_duration doorman__transport_time_left(doorman_time deadline) {
+    doorman_time left = doorman__later(deadline - doorman_clock(), 0);
+    return (nng_duration)doorman__earlier(left / (DOORMAN_SECOND / 1000) + 1, INT32_MAX);
+}
+
+/* nng does not report that an attempt to connect has failed, so the transport has to look at nng's
+ * statistics. A look at the statistics is expensive in a process with many connections. Therefore
+ * the time between two looks doubles, from LOOK_FIRST up to LOOK_LAST. When a failure is known,
+ * there are no more looks. */
+#define DOORMAN__LOOK_FIRST (DOORMAN_SECOND / 100)
+#define DOORMAN__LOOK_LAST (16 * DOORMAN__LOOK_FIRST)
+
+/* Lets nng send the request when there is a connection. */
+static void doorman__transport_submit(doorman_transport *transport) {
+    doorman_time until = doorman__after(doorman_clock(), transport->look_in);
+    if (__atomic_load_n(&transport->failure, __ATOMIC_RELAXED)) until = DOORMAN_NEVER;
+    until = doorman__earlier(until, transport->send_by);
+    nng_aio_set_timeout(transport->aio, doorman__transport_time_left(until));
+    nng_send_aio(transport->socket->nng, transport->aio);
+}
+
+/* Checks whether an attempt to connect has failed since the last connection. */
+static void doorman__transport_look(doorman_transport *transport) {
+    uint64_t count;
+    transport->look_in = doorman__earlier(2 * transport->look_in, DOORMAN__LOOK_LAST);
+    const struct doorman__dial_failure *failure =
+        doorman__dialer_failure(doorman__transport_dialer(transport), &count);
+    if (!failure || count <= transport->old_failures) return;
+    __atomic_store_n(&transport->failure, failure, __ATOMIC_RELAXED);
+    transport->options.on_wakeup(transport->options.context);
+}
+
+/* A thread of nng calls this function when nng has sent the request, has a response, or has failed.
+ * The thread also calls this function when it is time to check for failures to connect. */
+static void doorman__transport_on_aio(void *context) {
+    doorman_transport *transport = (doorman_transport *)context;
+    int nng_error = nng_aio_result(transport->aio);
+    bool sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
+    if (sending && nng_error == NNG_ETIMEDOUT && doorman_clock() < transport->send_by) {
+        doorman__transport_look(transport);
+        bool failed = __atomic_load_n(&transport->failure, __ATOMIC_RELAXED) != NULL;
+        if (!failed || !transport->fails_early) {
+            doorman__transport_submit(transport);
+            return;
+        }
+    }
+    if (sending && nng_error == 0) {
+        if (transport->look_in > DOORMAN__LOOK_FIRST) {
+            (void)doorman__dialer_failure(doorman__transport_dialer(transport),
+                                          &transport->old_failures);
+        }
+        doorman__transport_move(transport, DOORMAN__TRANSPORT_RECEIVING);
+        nng_aio_set_timeout(transport->aio, doorman__transport_time_left(transport->deadline));
+        nng_recv_aio(transport->socket->nng, transport->aio);
+        return;
+    }
+    if (sending)
+        nng_msg_free(nng_aio_get_msg(transport->aio)); /* nng does not own the message yet */
+    doorman__transport_finish(transport, nng_error,
+                              nng_error == 0 ? nng_aio_get_msg(transport->aio) : NULL);
+}
+
+static void doorman__tls_uninit(char *pem[3]) {
+    for (int i = 0; i < 3; i++) {
+        DOORMAN_FREE(pem[i]);
+        pem[i] = NULL;
+    }
+}
+
+/* Copies the texts, because each new connection needs them. The caller's texts are valid only
+ * during the call.
+ *   pem       out: NULL for each text that is not given
+ *   returns   false: memory has run out, and nothing is copied */
+static bool doorman__tls_copy(char *pem[3], const doorman_tls *tls) {
+    const char *texts[3] = {tls->authority, tls->certificate, tls->key};
+    bool done = true;
+    for (int i = 0; i < 3; i++) {
+        pem[i] = texts[i] ? doorman__copy(texts[i]) : NULL;
+        done = done && !pem[i] == !texts[i];
+    }
+    if (!done) doorman__tls_uninit(pem);
+    return done;
+}
+
+/* Returns whether the texts are there: an authority, and no certificate without its key. */
+static bool doorman__tls_given(const doorman_tls *tls) {
+    return tls->authority && !tls->certificate == !tls->key;
+}
+
+doorman_status doorman_transport_create(doorman_transport **out,
+                                        const doorman_transport_options *options) {
+    bool valid = out && options && options->upstream && options->on_wakeup &&
+                 (!options->tls || doorman__tls_given(options->tls));
+    if (!valid) return DOORMAN_INVALID_ARGUMENT;
+    doorman_status status = doorman__process_use_nng();
+    if (status != DOORMAN_OK) return status;
+    doorman_transport *transport = (doorman_transport *)doorman__zalloc(sizeof *transport);
+    if (transport)
+        transport->socket = (doorman__socket *)doorman__zalloc(sizeof *transport->socket);
+    if (!transport || !transport->socket ||
+        nng_aio_alloc(&transport->aio, doorman__transport_on_aio, transport) != 0 ||
+        (options->tls && !doorman__tls_copy(transport->pem, options->tls))) {
+        doorman_transport_destroy(transport);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    transport->options = *options;
+    *out = transport;
+    return DOORMAN_OK;
+}
+
+/* nng_aio_stop aborts the operation of the aio, and waits until the callback has returned. If the
+ * callback tries to send again after the stop, nng does not take the message. The socket is closed
+ * when the aio is freed: nng's thread for timeouts uses the socket of an operation that times out,
+ * even if the operation ends otherwise at the same time, and nng 1.5.2 only waits for this thread
+ * in nng_aio_free. */
+void doorman_transport_destroy(doorman_transport *transport) {
+    if (!transport) return;
+    if (transport->aio) nng_aio_stop(transport->aio);
+    if (doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING) {
+        nng_msg_free(nng_aio_get_msg(transport->aio));
+    }
+    nng_aio_free(transport->aio);
+    doorman__socket_close(transport->socket);
+    if (doorman__transport_get(transport) == DOORMAN__TRANSPORT_PARSED) {
+        (void)doorman__read_end(&transport->incoming.reader);
+    }
+    if (transport->reply) nng_msg_free(transport->reply);
+    doorman_buffer_uninit(&transport->text);
+    doorman__tls_uninit(transport->pem);
+    DOORMAN_FREE(transport);
+}
+
+doorman_status doorman_transport_set_tls(doorman_transport *transport, const doorman_tls *tls) {
+    if (!transport || !tls || !doorman__tls_given(tls)) return DOORMAN_INVALID_ARGUMENT;
+    char *pem[3];
+    if (!doorman__tls_copy(pem, tls)) return DOORMAN_OUT_OF_MEMORY;
+    doorman__tls_uninit(transport->pem);
+    memcpy(transport->pem, pem, sizeof pem);
+    transport->has_new_tls = true;
+    return DOORMAN_OK;
+}
+
+/* Makes the TLS configuration of a connection. nng checks the peer's certificate, and needs the
+ * host name for this check. */
+static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_config **out) {
+    char host[DOORMAN_ID_BYTES_MAX + 1];
+    const char *from = strstr(transport->address, "://");
+    from = from ? from + 3 : transport->address;
+    snprintf(host, sizeof host, "%.*s", (int)strcspn(from, ":/"), from);
+    int error = nng_tls_config_alloc(out, NNG_TLS_MODE_CLIENT);
+    if (error == 0) error = nng_tls_config_server_name(*out, host);
+    if (error == 0) error = nng_tls_config_ca_chain(*out, transport->pem[0], NULL);
+    if (error == 0 && transport->pem[1]) {
+        error = nng_tls_config_own_cert(*out, transport->pem[1], transport->pem[2], NULL);
+    }
+    return error;
+}
+
+/* A thread of nng calls this function when a connection is made or lost. A dialer that is being
+ * closed may still make a connection. The function refuses it, or does not count it. */
+static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
+    doorman__socket *own = (doorman__socket *)context;
+    uint32_t id = (uint32_t)nng_pipe_id(pipe), dialer = nng_pipe_dialer(pipe).id;
+    uint64_t ids = __atomic_load_n(&own->ids, __ATOMIC_RELAXED), next = 0;
+    if (event == NNG_PIPE_EV_ADD_PRE) {
+        if (dialer != ids >> 32) nng_pipe_close(pipe);
+        return;
+    }
+    do {
+        bool is_added = event == NNG_PIPE_EV_ADD_POST;
+        if (is_added ? dialer != ids >> 32 : id != (uint32_t)ids) return;
+        next = (ids & ~(uint64_t)UINT32_MAX) | (is_added ? id : 0);
+    } while (!__atomic_compare_exchange_n(&own->ids, &ids, next, false, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+}
+
+static int doorman__transport_dial(doorman_transport *transport) {
+    nng_dialer dialer = NNG_DIALER_INITIALIZER;
+    nng_tls_config *tls = NULL;
+    int error = nng_dialer_create(&dialer, transport->socket->nng, transport->address);
+    if (error == 0 && transport->pem[0] && doorman__tls(transport->address)) {
+        transport->has_new_tls = false;
+        error = doorman__transport_create_tls(transport, &tls);
+        if (error == 0) error = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
+    }
+    doorman__transport_set_dialer(transport, dialer.id);
+    if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
+    if (tls) nng_tls_config_free(tls); /* the dialer has its own reference */
+    return error;
+}
+
+/* Opens the socket. The transport keeps it until it is destroyed, because to close it can take long
+ * (see doorman__socket_close). nng must not resend a request. If it did, a server could grant a
+ * request that the upstream has given up.
+ *   returns   nng's error, or 0 */
+static int doorman__transport_open(doorman_transport *transport) {
+    /* a message also has nng's request id */
+    size_t bytes_max = DOORMAN_MESSAGE_BYTES_MAX + sizeof(uint32_t);
+    nng_socket socket = NNG_SOCKET_INITIALIZER;
+    int error = nng_req0_open(&socket);
+    if (error != 0) return error;
+    error = nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+    if (error == 0) error = nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000);
+    if (error == 0) error = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max);
+    for (int i = NNG_PIPE_EV_ADD_PRE; error == 0 && i <= NNG_PIPE_EV_REM_POST; i++) {
+        error =
+            nng_pipe_notify(socket, (nng_pipe_ev)i, doorman__transport_on_pipe, transport->socket);
+    }
+    if (error != 0) nng_close(socket);
+    if (error == 0) transport->socket->nng = socket;
+    return error;
+}
+
+/* Connects to the address, and disconnects from the last one. The server need not run yet, because
+ * nng retries every 0.1 s to 1 s.
+ *   returns   nng's error, or 0 */
+static int doorman__transport_connect(doorman_transport *transport) {
+    bool is_open = nng_socket_id(transport->socket->nng) > 0;
+    int error = is_open ? 0 : doorman__transport_open(transport);
+    if (error != 0) return error;
+    nng_dialer old = NNG_DIALER_INITIALIZER;
+    old.id = doorman__transport_dialer(transport);
+    (void)nng_dialer_close(old); /* its connection too; has no effect if there is no dialer yet */
+    transport->old_failures = 0;
+    error = doorman__transport_dial(transport);
+    transport->has_dialer = error == 0;
+    return error;
+}
+
+/* Makes the next request open a new connection. */
+static void doorman__transport_disconnect(doorman_transport *transport) {
+    transport->has_dialer = false;
+    doorman__transport_set_dialer(transport, doorman__transport_dialer(transport));
+}
+
+/* Sets the address of the next request. Another address or new certificates need a new
+ * connection. */
+static void doorman__transport_set_address(doorman_transport *transport, const char *address) {
+    bool renews_tls = transport->has_new_tls && doorman__tls(address);
+    if (renews_tls || strcmp(transport->address, address) != 0) {
+        doorman__transport_disconnect(transport);
+    }
+    memcpy(transport->address, address, strlen(address) + 1);
+}
+
+/* When the next probe is due after a result. It is due sooner if the server may be gone: the last
+ * request has failed, or nng has lost the connection. */
+#define DOORMAN__PROBE_AFTER (60 * DOORMAN_SECOND)
+#define DOORMAN__PROBE_SOON (5 * DOORMAN_SECOND)
+
+/* While the upstream backs off, its next request comes soon, so no probe is due. */
+static bool doorman__transport_probe_is_due(const doorman_transport *transport, doorman_time now) {
+    bool usual = transport->options.probes && transport->options.upstream->state == DOORMAN__READY;
+    bool gone = transport->failed || !doorman__transport_connected(transport);
+    doorman_time pause = gone ? DOORMAN__PROBE_SOON : DOORMAN__PROBE_AFTER;
+    if (!transport->ended_at) return usual;
+    return usual && now >= doorman__after(transport->ended_at, pause);
+}
+
+/* Makes a probe if one is due. */
+static bool doorman__transport_prepare_probe(doorman_transport *transport, doorman_time now) {
+    const doorman_upstream *upstream = transport->options.upstream;
+    const doorman_request request = {.method = DOORMAN_DISCOVERY};
+    if (!doorman__transport_probe_is_due(transport, now)) return false;
+    if (doorman_json_request(&request, &transport->text) != DOORMAN_OK) return false;
+    doorman__transport_set_address(transport, upstream->addresses[transport->probe_index]);
+    transport->probing = true;
+    transport->sequence = 0;
+    transport->deadline = doorman__after(now, upstream->timeout);
+    doorman__transport_move(transport, DOORMAN__TRANSPORT_PREPARED);
+    return true;
+}
+
+/* Does the work of the upstream's owner. After that, fetches the next request, unless a request is
+ * in progress. Returns true if a request must be sent. */
+static bool doorman__transport_prepare(doorman_transport *transport, doorman_time now) {
+    doorman_upstream *upstream = transport->options.upstream;
+    doorman_request request;
+    if (doorman__transport_get(transport) != DOORMAN__TRANSPORT_IDLE) {
+        upstream->calls->work(upstream, now);
+        return false;
+    }
+    if (!doorman_upstream_request(upstream, &request, now)) {
+        return doorman__transport_prepare_probe(transport, now);
+    }
+    const char *http = transport->options.http_address;
+    if (upstream->is_server && http && *http) request.http_address = http;
+    if (doorman_json_request(&request, &transport->text) != DOORMAN_OK) {
+        doorman_upstream_failed(upstream, request.sequence, now);
+        return false;
+    }
+    doorman__transport_set_address(transport, request.address);
+    transport->sequence = request.sequence;
+    transport->deadline = doorman__upstream_due(upstream);
+    doorman__transport_move(transport, DOORMAN__TRANSPORT_PREPARED);
+    return true;
+}
+
+/* nng sends a request when there is a connection. If the upstream has another address to try, the
+ * transport waits for a connection at most this long. For a probe too. If the upstream has only one
+ * address, the transport waits until the request times out. */
+#define DOORMAN__CONNECT_MAX (2 * DOORMAN_SECOND)
+
+/* Sets how long nng may wait for a connection, and when to look for failures. */
+static void doorman__transport_start_looks(doorman_transport *transport) {
+    transport->send_by = transport->deadline;
+    if (transport->probing || transport->options.upstream->address_count > 1) {
+        doorman_time soon = doorman_clock() + DOORMAN__CONNECT_MAX;
+        transport->send_by = doorman__earlier(transport->deadline, soon);
+    }
+    transport->look_in = DOORMAN__LOOK_FIRST;
+    __atomic_store_n(&transport->failure, NULL, __ATOMIC_RELAXED);
+}
+
+void doorman_transport_send(doorman_transport *transport) {
+    if (!transport) return;
+    nng_msg *message = NULL;
+    doorman__transport_start_looks(transport);
+    int error = transport->has_dialer ? 0 : doorman__transport_connect(transport);
+    if (error == 0) error = nng_msg_alloc(&message, transport->text.bytes);
+    if (error != 0) {
+        doorman__transport_finish(transport, error, NULL);
+        return;
+    }
+    memcpy(nng_msg_body(message), transport->text.text, transport->text.bytes);
+    nng_aio_set_msg(transport->aio, message);
+    doorman__transport_move(transport, DOORMAN__TRANSPORT_SENDING);
+    doorman__transport_submit(transport);
+}
+
+/* Parses a response if one has come. Parsing needs no lock.
+ *   returns   the state on which the caller decides. A response that comes later is not parsed, and
+ *             the state is not ENDED */
+static doorman__transport_state doorman__transport_parse(doorman_transport *transport) {
+    doorman__transport_state state = doorman__transport_get(transport);
+    if (state != DOORMAN__TRANSPORT_ENDED || !transport->reply) return state;
+    doorman__incoming_read(&transport->incoming, (const char *)nng_msg_body(transport->reply),
+                           nng_msg_len(transport->reply), &transport->error);
+    doorman__transport_move(transport, DOORMAN__TRANSPORT_PARSED);
+    return DOORMAN__TRANSPORT_PARSED;
+}
+
+/* Notes in a result whether the server that has answered is the master. */
+static void doorman__transport_note_master(doorman_transport_result *out,
+                                           const doorman_response *response) {
+    const char *address = response->master_address;
+    out->is_master = response->is_master;
+    if (!response->is_master && doorman__id_valid(address)) {
+        memcpy(out->redirect, address, strlen(address) + 1);
+    }
+}
+
+/* Takes the response of a request. Gives it to the upstream, unless it is the response to a
+ * probe. */
+static doorman_status doorman__transport_take_response(doorman_transport *transport,
+                                                       doorman_transport_result *out,
+                                                       doorman_time now) {
+    doorman__incoming *incoming = &transport->incoming;
+    const char *http = incoming->response.http_address;
+    doorman_status status;
+    doorman__transport_note_master(out, &incoming->response);
+    if (transport->probing) {
+        status = doorman__read_end(&incoming->reader);
+    } else {
+        if (doorman__id_valid(http)) memcpy(out->http_address, http, strlen(http) + 1);
+        out->shared_id = incoming->response.shared_id;
+        status =
+            doorman__incoming_give(incoming, transport->options.upstream, transport->sequence, now);
+    }
+    nng_msg_free(transport->reply);
+    transport->reply = NULL;
+    return status;
+}
+
+/* Notes how a request or probe has ended. After a failed probe, the next one goes to the next
+ * address. */
+static void doorman__transport_note_end(doorman_transport *transport, bool failed,
+                                        doorman_time now) {
+    size_t count = transport->options.upstream->address_count;
+    if (transport->probing && failed) {
+        transport->probe_index = (transport->probe_index + 1) % count;
+    }
+    transport->probing = false;
+    transport->failed = failed;
+    transport->ended_at = doorman__later(now, 1);
+}
+
+/* Passes a response or a failure to the upstream. After a failure the next request opens a new
+ * connection. */
+static void doorman__transport_process_result(doorman_transport *transport,
+                                              doorman_transport_result *out, doorman_time now) {
+    doorman_upstream *upstream = transport->options.upstream;
+    memset(out, 0, sizeof *out);
+    doorman__transport_state state = doorman__transport_parse(transport);
+    bool parsed = state == DOORMAN__TRANSPORT_PARSED;
+    if (!parsed && state != DOORMAN__TRANSPORT_ENDED) return;
+    out->has_ended = true;
+    out->status = DOORMAN_UNAVAILABLE;
+    memcpy(out->address, transport->address, sizeof out->address);
+    out->is_probe = transport->probing;
+    if (parsed) out->status = doorman__transport_take_response(transport, out, now);
+    if (out->status != DOORMAN_OK) {
+        out->error = transport->error;
+        if (!out->is_probe) doorman_upstream_failed(upstream, transport->sequence, now);
+        doorman__transport_disconnect(transport);
+    }
+    doorman__transport_note_end(transport, out->status != DOORMAN_OK, now);
+    if (out->status != DOORMAN_OK) {
+        bool waits = upstream->state != DOORMAN__READY;
+        out->is_master = false;
+        out->redirect[0] = 0;
+        out->retry_at = waits ? doorman__upstream_due(upstream)
+                              : doorman__after(transport->ended_at, DOORMAN__PROBE_SOON);
+    }
+    doorman__transport_move(transport, DOORMAN__TRANSPORT_IDLE);
+}
+
+bool doorman_transport_update(doorman_transport *transport, doorman_transport_result *out,
+                              doorman_time now) {
+    doorman_transport_result result;
+    if (!out) out = &result;
+    if (!transport) {
+        memset(out, 0, sizeof *out);
+        return false;
+    }
+    doorman__transport_process_result(transport, out, now);
+    return doorman__transport_prepare(transport, now);
+}
+
+/* ---- nng: pauses */
+
+/* Notes whether a part backs off. */
+static void doorman__pause_note(doorman__pause *pause, const doorman_upstream *upstream) {
+    bool lasts = upstream->state == DOORMAN__BACKING_OFF;
+    __atomic_store_n(&pause->lasts, lasts, __ATOMIC_SEQ_CST);
+}
+
+/* Called with each result of the other part. Returns whether the thread of this part must run. */
+static bool doorman__pause_end(doorman__pause *pause, const doorman_transport_result *result) {
+    bool answered = result->has_ended && result->status == DOORMAN_OK && result->is_master;
+    if (!answered || !__atomic_load_n(&pause->lasts, __ATOMIC_SEQ_CST)) return false;
+    return !__atomic_exchange_n(&pause->ends, true, __ATOMIC_SEQ_CST);
+}
+
+static void doorman__pause_check(doorman__pause *pause, doorman_upstream *upstream) {
+    if (!__atomic_exchange_n(&pause->ends, false, __ATOMIC_SEQ_CST)) return;
+    doorman__upstream_retry_soon(upstream, doorman_clock());
+}
+
+/* ---- nng: the thread */
+
+/* What an agent does with its permits. The section >>permit_agent has the functions. */
+typedef struct doorman__agent_permit_calls {
+    doorman_status (*create)(doorman_agent *agent, const doorman_client_options *options,
+                             doorman_error *error);
+    void (*free)(doorman_agent *agent);
+    void (*note_result)(doorman_agent *agent, const doorman_transport_result *result);
+    void (*close)(doorman_agent *agent, doorman_time stop_by);
+    bool (*is_own_thread)(doorman_agent *agent);
+    void (*join)(doorman_agent *agent);
+    void (*read)(doorman_agent *agent, doorman_agent_info *out);
+    void (*set_kill_switch)(doorman_agent *agent, bool on);
+} doorman__agent_permit_calls;
+static const doorman__agent_permit_calls doorman__permits_in_agent;
+
+/* The transport calls this function in a thread of nng or in the agent's thread. */
+static void doorman__agent_on_wakeup(void *context) {
+    doorman__agent_notify((doorman_agent *)context);
+}
+
+/* Sends a request if one is due. The mutex is unlocked while the request is sent. */
+static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
+    if (!doorman__transport_prepare(agent->transport, now)) return;
+    pthread_mutex_unlock(&agent->mutex);
+    doorman_transport_send(agent->transport);
+    doorman__agent_lock_first(agent);
+}
+
+/* Keeps the error text of a failure for doorman_agent_read_info. */
+static void doorman__error_keep(doorman_error *last, const char *address,
+                                const doorman_error *error) {
+    int most = (int)(sizeof error->text - (DOORMAN_ID_BYTES_MAX + 1) - 2);
+    doorman__fail(last, DOORMAN_OK, "%s: %.*s", address, most, error->text);
+}
+
+static void doorman__agent_keep_error(doorman_agent *agent, const doorman_error *error,
+                                      doorman_time now) {
+    doorman__error_keep(&agent->last_error, agent->transport->address, error);
+    agent->last_error_at = now;
+}
+
+/* Keeps the error text if the request in progress has no connection. */
+static void doorman__agent_process_connection(doorman_agent *agent, doorman_time now) {
+    const struct doorman__dial_failure *failure = doorman__transport_failure(agent->transport);
+    doorman_error error;
+    bool before = agent->cannot_connect;
+    agent->cannot_connect = failure != NULL;
+    if (!failure || before) return;
+    doorman__fail(&error, DOORMAN_OK, "cannot connect: %s", doorman__dial_failure_text(failure));
+    doorman__agent_keep_error(agent, &error, now);
+}
+
+/* Processes the result of the last request. If the request failed, keeps the error text. A response
+ * from a server that knows no master also counts as a failure. */
+static void doorman__agent_process_result(doorman_agent *agent, doorman_time now) {
+    doorman_transport_result result;
+    uint64_t before = agent->client->upstream.failure_count;
+    doorman__transport_process_result(agent->transport, &result, now);
+    doorman__permits_in_agent.note_result(agent, &result);
+    doorman__agent_process_connection(agent, now);
+    if (!result.has_ended || agent->client->upstream.failure_count == before) return;
+    if (!result.error.text[0]) doorman__fail(&result.error, DOORMAN_OK, "it knows no master");
+    doorman__agent_keep_error(agent, &result.error, now);
+}
+
+/* Updates the client in slices. Each resource is updated at most once. Between two slices the
+ * thread unlocks the mutex and sleeps. Without this sleep, the thread would lock the mutex again
+ * before a waiting thread is awake. */
+#define DOORMAN__SLICE 100
+#define DOORMAN__SLICE_PAUSE (DOORMAN_SECOND / 20000)
+
+static void doorman__agent_update(doorman_agent *agent) {
+    const struct timespec pause = {.tv_nsec = (long)DOORMAN__SLICE_PAUSE};
+    size_t left = agent->client->wakes.count;
+    while (doorman__client_update_some(agent->client, DOORMAN__SLICE, doorman_clock())) {
+        if (left < DOORMAN__SLICE) break;
+        left -= DOORMAN__SLICE;
+        pthread_mutex_unlock(&agent->mutex);
+        (void)nanosleep(&pause, NULL);
+        doorman__agent_lock_first(agent);
+    }
+}
+
+/* Returns whether an agent must wait before it stops. The agent waits while it can release a lease,
+ * and while a server may grant a lease. The agent does not wait for a server that does not respond,
+ * because leases end even if they are not released. The table shows when the agent waits:
+ *
+ *   upstream      connection   the agent waits if
+ *   READY         any          there is a lease to release (the next request releases it)
+ *   REQUESTED     yes          there is a lease to release, or the last request did not fail (this
+ *                              request may then get a response that grants a lease)
+ *   REQUESTED     no           the last request did not fail, and no attempt to connect has failed
+ *   BACKING_OFF   any          never */
+static bool doorman__agent_has_to_wait(const doorman_agent *agent, doorman_time now) {
+    const doorman_upstream *upstream = &agent->client->upstream;
+    bool reachable = upstream->failures == 0; /* also true before the first request */
+    if (upstream->state == DOORMAN__BACKING_OFF) return false;
+    if (upstream->state == DOORMAN__READY)
+        return doorman__client_has_to_release(agent->client, now);
+    if (!doorman__transport_connected(agent->transport)) {
+        return reachable && !doorman__transport_failure(agent->transport);
+    }
+    return reachable || doorman__client_has_to_release(agent->client, now);
+}
+
+/* Does the work of the agent's thread. Returns whether the thread ends: doorman_agent_stop closes
+ * all resources, and after that call the thread ends when doorman__agent_has_to_wait returns false,
+ * or at stop_by. The mutex is locked. */
+static bool doorman__agent_work(doorman_agent *agent) {
+    agent->sleeps_until = 0;
+    doorman__pause_check(&agent->pause, &agent->client->upstream);
+    doorman__agent_process_result(agent, doorman_clock());
+    doorman__agent_update(agent);
+    doorman_time now = doorman_clock(), stop_by = agent->stop_by;
+    doorman__waiters_wake(agent);
+    doorman__agent_send(agent, now);
+    doorman__pause_note(&agent->pause, &agent->client->upstream);
+    agent->sleeps_until = doorman__earlier(doorman_upstream_due(&agent->client->upstream), stop_by);
+    /* the thread always sleeps for some time */
+    agent->sleeps_until = doorman__later(agent->sleeps_until, now + DOORMAN_SECOND / 100);
+    return now >= stop_by || (stop_by != DOORMAN_NEVER && !doorman__agent_has_to_wait(agent, now));
+}
+
+/* Sleeps, unless the thread must run again. The thread does not hold the mutex of the agent. */
+static void doorman__agent_sleep(doorman_agent *agent, doorman_time until) {
+    doorman_time now = doorman_clock();
+    pthread_mutex_lock(&agent->wake_mutex);
+    if (!agent->wakeup && now < until) {
+        doorman__condition_wait(&agent->wake, &agent->wake_mutex, until, now);
+    }
+    agent->wakeup = false;
+    pthread_mutex_unlock(&agent->wake_mutex);
+}
+
+/* The loop of the agent's thread. `wakeup` is cleared before the thread looks for what has
+ * changed. */
+static void *doorman__agent_main(void *context) {
+    doorman_agent *agent = (doorman_agent *)context;
+    for (bool ends = false; !ends;) {
+        (void)doorman__transport_parse(agent->transport);
+        doorman__agent_lock_first(agent);
+        ends = doorman__agent_work(agent);
+        doorman_time until = agent->sleeps_until;
+        pthread_mutex_unlock(&agent->mutex);
+        if (!ends) doorman__agent_sleep(agent, until);
+    }
+    return NULL;
+}
+
+/* Writes "HOST:PID:RANDOM". Characters of the host name that an id cannot have become "-". The host
+ * name and the pid help people to find the process. Two containers may have the same host name and
+ * pid, so 64 random bits make the id unique. The system provides the bits, because a fork or a copy
+ * of a virtual machine would copy the state of a generator in this process. In a set of a million
+ * agents, the probability that two agents have the same bits is 3e-8. */
+static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
+    char host[200] = "";
+    if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);
+    for (char *at = host; *at; at++) {
+        if (*at <= ' ' || *at > '~') *at = '-';
+    }
+    snprintf(id, DOORMAN_ID_BYTES_MAX + 1, "%s:%ld:%016llx", host, (long)getpid(),
+             (unsigned long long)random);
+}
+
+/* How long the release of a lease waits for the resource to be opened again (K5). */
+#define DOORMAN__RELEASE_DELAY (DOORMAN_SECOND / 10)
+
+static doorman_status doorman__agent_create_client(doorman_agent *agent,
+                                                   const doorman_client_options *options,
+                                                   doorman_error *error) {
+    doorman_client_options own = *options;
+    char id[DOORMAN_ID_BYTES_MAX + 1];
+    uint64_t random[2];
+    if (!doorman__random_bits(random, sizeof random)) {
+        return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system has no random bits");
+    }
+    doorman__agent_default_id(id, random[0]);
+    if (!own.client_id) own.client_id = id;
+    if (!own.seed) own.seed = random[1];
+    own.tls = NULL; /* only the transport uses it */
+    doorman_status status = doorman_client_create(&agent->client, &own, error, doorman_clock());
+    if (status == DOORMAN_OK) agent->client->release_delay = DOORMAN__RELEASE_DELAY;
+    return status;
+}
+
+static doorman_status doorman__agent_create_transport(doorman_agent *agent, const doorman_tls *tls,
+                                                      doorman_error *error) {
+    doorman_transport_options options = {.upstream = doorman_client_upstream(agent->client),
+                                         .on_wakeup = doorman__agent_on_wakeup,
+                                         .context = agent,
+                                         .tls = tls};
+    doorman_status status = doorman_transport_create(&agent->transport, &options);
+    return status == DOORMAN_OK ? DOORMAN_OK : doorman__no_memory(error);
+}
+
+/* Checks whether nng supports an address. The check makes no connection. */
+static doorman_status doorman__agent_check_address(nng_socket socket, const char *address,
+                                                   bool has_tls, size_t index,
+                                                   doorman_error *error) {
+    nng_dialer dialer = NNG_DIALER_INITIALIZER;
+    int result = nng_dialer_create(&dialer, socket, address);
+    if (result == NNG_ENOMEM) return doorman__no_memory(error);
+    if (result != 0) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "addresses[%zu]: '%s': %s: must be tcp://HOST:PORT, "
+                             "tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME, ws://HOST:PORT/PATH "
+                             "or wss://HOST:PORT/PATH",
+                             index, address, nng_strerror(result));
+    }
+    nng_dialer_close(dialer);
+    if (has_tls || !doorman__tls(address)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "addresses[%zu]: '%s' needs options.tls",
+                         index, address);
+}
+
+static doorman_status doorman__agent_check_tls(const doorman_tls *tls, doorman_error *error) {
+    const char *field = "authority";
+    if (!tls->authority) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "tls.authority: must not be NULL");
+    }
+    if (!tls->certificate != !tls->key) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "tls.%s: must not be NULL beside %s",
+                             tls->key ? "certificate" : "key", tls->key ? "key" : "certificate");
+    }
+    nng_tls_config *config = NULL;
+    int result = nng_tls_config_alloc(&config, NNG_TLS_MODE_CLIENT);
+    if (result == 0) result = nng_tls_config_ca_chain(config, tls->authority, NULL);
+    if (result == 0 && tls->certificate) {
+        field = "certificate";
+        result = nng_tls_config_own_cert(config, tls->certificate, tls->key, NULL);
+    }
+    if (config) nng_tls_config_free(config);
+    if (result == 0) return DOORMAN_OK;
+    if (result == NNG_ENOMEM) return doorman__no_memory(error);
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "tls.%s: %s", field,
+                         nng_strerror(result));
+}
+
+/* Checks the options that depend on what nng supports. doorman_client_create cannot check them. */
+static doorman_status doorman__agent_check(const doorman_client_options *options,
+                                           doorman_error *error) {
+    doorman__socket *own = (doorman__socket *)doorman__zalloc(sizeof *own);
+    doorman_status status = DOORMAN_OK;
+    if (!own || nng_req0_open(&own->nng) != 0) {
+        DOORMAN_FREE(own);
+        return doorman__no_memory(error);
+    }
+    if (options->tls) status = doorman__agent_check_tls(options->tls, error);
+    for (size_t i = 0; status == DOORMAN_OK && i < options->address_count; i++) {
+        status =
+            doorman__agent_check_address(own->nng, options->addresses[i], options->tls, i, error);
+    }
+    doorman__socket_close(own);
+    return status;
+}
+
+static doorman_status doorman__agent_use_nng(doorman_error *error) {
+    doorman_status status = doorman__process_use_nng();
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    if (status == DOORMAN_OK) return status;
+    return doorman__fail(error, status, "the parent of this process had used nng before the fork");
+}
+
+/* Precondition: the agent's thread has ended, or never ran. Threads of nng may use the agent until
+ * the transport is destroyed. */
+static void doorman__agent_free(doorman_agent *agent) {
+    doorman__permits_in_agent.free(agent);
+    doorman_transport_destroy(agent->transport);
+    doorman_client_destroy(agent->client);
+    pthread_cond_destroy(&agent->left);
+    pthread_cond_destroy(&agent->passed);
+    pthread_cond_destroy(&agent->wake);
+    pthread_mutex_destroy(&agent->wake_mutex);
+    pthread_condattr_destroy(&agent->monotonic);
+    pthread_mutex_destroy(&agent->mutex);
+    DOORMAN_FREE(agent);
+}
+
+/* Makes the mutex and the condition variables. If one of them cannot be made, the function destroys
+ * nothing, because none of them owns memory yet. */
+static bool doorman__agent_init(doorman_agent *agent) {
+    pthread_mutexattr_t checks;
+    agent->stop_by = DOORMAN_NEVER;
+    bool done = pthread_mutexattr_init(&checks) == 0 &&
+                pthread_mutexattr_settype(&checks, PTHREAD_MUTEX_ERRORCHECK) == 0 &&
+                pthread_mutex_init(&agent->mutex, &checks) == 0;
+    pthread_mutexattr_destroy(&checks);
+    return done && doorman__monotonic_init(&agent->monotonic) &&
+           pthread_mutex_init(&agent->wake_mutex, NULL) == 0 &&
+           pthread_cond_init(&agent->wake, &agent->monotonic) == 0 &&
+           pthread_cond_init(&agent->passed, &agent->monotonic) == 0 &&
+           pthread_cond_init(&agent->left, &agent->monotonic) == 0;
+}
+
+doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_options *options,
+                                   doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
+    doorman_status status = doorman__agent_use_nng(error);
+    if (status != DOORMAN_OK) return status;
+    doorman_agent *agent = (doorman_agent *)doorman__zalloc(sizeof *agent);
+    if (!agent || !doorman__agent_init(agent)) {
+        DOORMAN_FREE(agent);
+        return doorman__no_memory(error);
+    }
+    status = doorman__agent_create_client(agent, options, error);
+    if (status == DOORMAN_OK) status = doorman__agent_check(options, error);
+    if (status == DOORMAN_OK) status = doorman__agent_create_transport(agent, options->tls, error);
+    if (status == DOORMAN_OK) status = doorman__permits_in_agent.create(agent, options, error);
+    if (status == DOORMAN_OK &&
+        !doorman__thread_start(&agent->thread, doorman__agent_main, agent)) {
+        status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
+    }
+    if (status == DOORMAN_OK) {
+        doorman__process_add(agent);
+        *out = agent;
+    } else {
+        doorman__agent_free(agent);
+    }
+    return status;
+}
+
+/* Closes all resources that the application has left open. All releases are due at once. */
+static void doorman__agent_close_all(doorman_agent *agent, doorman_time now) {
+    doorman_upstream *upstream = &agent->client->upstream;
+    doorman__held_lease *held = agent->client->upstream.first, *next = NULL;
+    for (; held; held = next) {
+        doorman_client_resource *resource = doorman__resource_of(held);
+        next = held->next;
+        for (size_t times = resource->opened; times; times--) doorman_client_close(resource, now);
+    }
+    for (held = upstream->first; held; held = held->next) {
+        doorman__held_request_at(upstream, held, now);
+    }
+}
+
+/* Ends all waits, and allows no new wait. Precondition: the mutex is locked. */
+static void doorman__agent_cancel_waits(doorman_agent *agent) {
+    __atomic_store_n(&agent->closed, true, __ATOMIC_RELAXED);
+    doorman__waiters_cancel(agent, NULL);
+}
+
+doorman_status doorman_agent_shutdown(doorman_agent *agent) {
+    if (!agent) return DOORMAN_OK;
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
+    doorman__agent_cancel_waits(agent);
+    pthread_mutex_unlock(&agent->mutex);
+    doorman__permits_in_agent.close(agent, 0);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_agent_stop(doorman_agent *agent) {
+    if (!agent) return DOORMAN_OK;
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
+    doorman_time now = doorman_clock();
+    if (doorman__permits_in_agent.is_own_thread(agent)) {
+        pthread_mutex_unlock(&agent->mutex);
+        return DOORMAN_DEADLOCK;
+    }
+    doorman__permits_in_agent.close(agent, doorman__after(now, DOORMAN_SECOND));
+    agent->stop_by = doorman__after(now, DOORMAN_SECOND);
+    doorman__agent_cancel_waits(agent);
+    doorman__agent_close_all(agent, now);
+    doorman__agent_notify(agent);
+    while (agent->first) pthread_cond_wait(&agent->left, &agent->mutex);
+    pthread_mutex_unlock(&agent->mutex);
+    pthread_join(agent->thread, NULL);
+    doorman__permits_in_agent.join(agent);
+    doorman__process_remove(agent);
+    doorman__agent_free(agent);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out) {
+    if (out) memset(out, 0, sizeof *out);
+    if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
+    const doorman_upstream *upstream = &agent->client->upstream;
+    memcpy(out->client_id, agent->client->client_id, sizeof out->client_id);
+    snprintf(out->address, sizeof out->address, "%s", doorman__upstream_address(upstream));
+    bool same = strcmp(out->address, agent->transport->address) == 0;
+    out->connected = same && doorman__transport_connected(agent->transport);
+    bool cannot_connect = agent->cannot_connect && doorman__transport_failure(agent->transport);
+    out->failing = upstream->failures > 0 || cannot_connect;
+    out->last_error = agent->last_error;
+    out->last_error_at = agent->last_error_at;
+    out->next_refresh = doorman__upstream_due(upstream);
+    pthread_mutex_unlock(&agent->mutex);
+    doorman__permits_in_agent.read(agent, out);
+    return DOORMAN_OK;
+}
+
+/* ---- nng: the resources */
+
+/* Locks the mutex for a call that uses the client, and writes the error text. */
+static doorman_status doorman__agent_lock_open(doorman_agent *agent, doorman_error *error) {
+    doorman_status status = doorman__agent_lock(agent);
+    if (status == DOORMAN_DEADLOCK) {
+        return doorman__fail(error, status, "%s", doorman__status_text(status));
+    }
+    if (status != DOORMAN_OK) {
+        return doorman__fail(error, status, "the agent is that of the parent process");
+    }
+    if (!agent->closed) return DOORMAN_OK;
+    pthread_mutex_unlock(&agent->mutex);
+    return doorman__fail(error, DOORMAN_UNAVAILABLE, "the agent is shut down");
+}
+
+/* Precondition: the mutex is locked. */
+static doorman_status doorman__agent_open(doorman_resource **out, doorman_agent *agent,
+                                          const doorman_resource_options *options,
+                                          doorman_error *error) {
+    doorman_client_resource *own = NULL;
+    doorman_resource *handle = (doorman_resource *)doorman__zalloc(sizeof *handle);
+    if (!handle) return doorman__no_memory(error);
+    doorman_status status =
+        doorman_client_open(&own, agent->client, options, error, doorman_clock());
+    if (status == DOORMAN_OK && !own->handle) { /* a resource that was already open has a handle */
+        handle->agent = agent;
+        handle->own = own;
+        own->handle = handle;
+        handle = NULL;
+    }
+    if (status == DOORMAN_OK) *out = own->handle;
+    DOORMAN_FREE(handle);
+    return status;
+}
+
+doorman_status doorman_resource_open(doorman_resource **out, doorman_agent *agent,
+                                     const doorman_resource_options *options,
+                                     doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (!agent) return doorman__missing(error, "agent");
+    if (!options) return doorman__missing(error, "options");
+    doorman_status status = doorman__agent_lock_open(agent, error);
+    if (status != DOORMAN_OK) return status;
+    status = doorman__agent_open(out, agent, options, error);
+    doorman__agent_expedite(agent);
+    pthread_mutex_unlock(&agent->mutex);
+    return status;
+}
+
+doorman_status doorman_resource_close(doorman_resource *resource) {
+    if (!resource) return DOORMAN_OK;
+    doorman_client_resource *own = resource->own;
+    doorman_agent *agent = resource->agent;
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
+    if (own->opened == 1) doorman__waiters_cancel(agent, own);
+    doorman_client_close(own, doorman_clock());
+    doorman__agent_expedite(agent);
+    pthread_mutex_unlock(&agent->mutex);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants) {
+    if (!resource) return DOORMAN_INVALID_ARGUMENT;
+    doorman_agent *agent = resource->agent;
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
+    status = doorman_client_set_wants(resource->own, wants, doorman_clock());
+    doorman__agent_notify(agent); /* the thread also wakes the first waiter */
+    pthread_mutex_unlock(&agent->mutex);
+    return status;
+}
+
+doorman_status doorman_resource_report_overload(doorman_resource *resource,
+                                                const doorman_overload_report *report) {
+    if (!resource || !report) return DOORMAN_INVALID_ARGUMENT;
+    doorman_agent *agent = resource->agent;
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
+    status = doorman_client_report_overload(resource->own, report, doorman_clock());
+    pthread_mutex_unlock(&agent->mutex);
+    return status;
+}
+
+doorman_status doorman_resource_read(const doorman_resource *resource, doorman_resource_info *out) {
+    if (out) memset(out, 0, sizeof *out);
+    if (!resource || !out) return DOORMAN_INVALID_ARGUMENT;
+    doorman_agent *agent = resource->agent;
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
+    doorman_client_read(resource->own, out, doorman_clock());
+    pthread_mutex_unlock(&agent->mutex);
+    return DOORMAN_OK;
+}
+
+doorman_decision doorman_resource_try(doorman_resource *resource, double n, doorman_result *out) {
+    if (!resource) return doorman__impossible(out);
+    return doorman__resource_try(resource->own, n, out, doorman_clock());
+}
+
+static doorman_time doorman__gauge_delay(const doorman__gauge *gauge, double n, doorman_time now) {
+    doorman__quota quota;
+    doorman__attempt attempt = doorman__gauge_look(gauge, n, &quota, now);
+    if (attempt.decision == DOORMAN_ALLOWED || doorman__bypass(&gauge->usage)) return 0;
+    bool possible = doorman__gauge_possible(gauge, doorman__units(n));
+    return possible ? doorman__gauge_retry_after(gauge, n, now) : DOORMAN_NEVER;
+}
+
+doorman_time doorman_resource_delay(const doorman_resource *resource, double n) {
+    if (!resource) return DOORMAN_NEVER;
+    const doorman_client_resource *own = resource->own;
+    doorman_time now = doorman_clock();
+    if (!doorman__amount_valid(n)) return DOORMAN_NEVER;
+    if (n <= 0) return 0;
+    if (own->kind == DOORMAN_GAUGE) return doorman__gauge_delay(&own->gauge, n, now);
+    doorman_time delay = doorman__rate_delay(&own->rate, n, now);
+    if (delay == 0) return 0;
+    bool possible = doorman__rate_possible(&own->rate, n);
+    return possible ? doorman__rate_retry_after(&own->rate, n, now) : DOORMAN_NEVER;
+}
+
+/* Sets the kill switch of all open resources. The client keeps this setting for resources that are
+ * opened later. */
+doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
+    if (!agent) return DOORMAN_INVALID_ARGUMENT;
+    doorman_status status = doorman__agent_lock(agent);
+    if (status != DOORMAN_OK) return status;
+    agent->client->kill_switch = on;
+    doorman__held_lease *held = agent->client->upstream.first;
+    for (; held; held = held->next)
+        doorman__resource_set_kill_switch(doorman__resource_of(held), on);
+    doorman__waiters_wake(agent);
+    pthread_mutex_unlock(&agent->mutex);
+    doorman__permits_in_agent.set_kill_switch(agent, on);
+    return DOORMAN_OK;
+}
+#endif /* DOORMAN_NNG */
+
 /* ---- >>limits ------------------------------------------------------------------------------- */
 /*
  * This section checks and copies the limits of a configuration, for the section >>configuration.
@@ -14610,15 +18671,6 @@ static void doorman__shadow_check(const doorman_config_options *options,
     }
 }
 
-/* Reports the errors of limits that concern several templates, and of the list of resources in
- * shadow.
- *   valid   no template has an error */
-static void doorman__limits_check_templates(const doorman_config_options *options, bool valid,
-                                            const doorman__config_report *report) {
-    doorman__shadow_check(options, report);
-    if (valid) doorman__leases_of_check(options, report);
-}
-
 /* ---- limits: what is valid but causes a warning (G9) */
 
 /* Returns the largest amount that figures could ever grant. */
@@ -15054,7 +19106,8 @@ static size_t doorman__template_first_leased(const doorman_template *template_) 
 
 static const doorman__config_permits doorman__permits_in_config = {
     .check_limits = doorman__limits_check,
-    .check_templates = doorman__limits_check_templates,
+    .check_shadow = doorman__shadow_check,
+    .check_leased = doorman__leases_of_check,
     .warn_limits = doorman__limits_warn,
     .copy_limits = doorman__limits_copy,
     .free_limits = doorman__limits_free,
@@ -25892,856 +29945,12 @@ void doorman_permit_client_read(const doorman_permit_client *client,
 }
 
 #ifdef DOORMAN_JSON
-#include <cjson/cJSON.h>
-
-/* ---- >>json --------------------------------------------------------------------------------- */
+/* ---- >>permit_json -------------------------------------------------------------------------- */
 /*
- * This section reads configurations, and reads and writes the wire protocol. Each message is one
- * JSON object. A request has one key, the method. Its response has the same key, or `error`.
- * Unknown fields in a message are ignored. Unknown fields in a configuration are refused, because
- * they are probably typing errors. If a message has an error, the whole message is refused. Errors
- * are a missing field, a field of the wrong type, a value out of range, and a key that an object
- * has twice.
- *
- * The reading of a message stops at its first error. The reading of a configuration continues
- * behind the error of a field, so that one call finds all errors. A syntax error ends both. An
- * error of a message has the number of the byte, or the path of the field. An error of a
- * configuration has the path of the field, and its line and column. cJSON keeps no positions. But
- * the tree of cJSON has its values in the order of the text. So the n-th value of the tree is the
- * n-th value of the text, and a second syntax check that stops there finds its position.
- *
- * examples/protocol.md is the reference of the protocol. It has the fields of each message, their
- * defaults, an example of each message, the errors, and the duties of a client. A parent may have a
- * newer version than its child. So a child ignores parameters that it does not know, and algorithms
- * of a kind that it does not know.
- *
- * G7 An algorithm has named parameters: minimum_interval, minimum_refresh_interval, decay_factor,
- *    reserve and handover. The design document has two more parameters: lease_duration_secs and
- *    refresh_interval. They set the same values as the fields lease_length and refresh_interval.
- *    The value of a parameter is a number or a string.
- * V5 A request or a response has at most 4 MiB, 32 levels and 200,000 values. A number has at most
- *    63 bytes. cJSON accepts texts that are not valid: infinities, NUL in strings, and bytes after
- *    the end. So this section checks each text against RFC 8259, and passes only valid text to
- *    cJSON. This section has its own writer, because cJSON does not write numbers exact to the last
- *    bit.
- *
- * Numbers in messages read back as the same double, so a lease has up to 17 digits. Fewer digits
- * would need a direction of rounding for each field: a lease down, what a holder reports as
- * outstanding up, and `has` exactly as the lease. A sum of leases that is exact in one process (C9)
- * would differ from the sum in another. So only texts for people and monitoring have fewer digits:
- * the status page, the status and the metrics of doorman_server (see server/text.c).
+ * This section reads and writes limits and messages on permits, for the section >>json.
  */
 
-#define DOORMAN__JSON_DEPTH_MAX 32
-#define DOORMAN__JSON_VALUES_MAX 200000
-#define DOORMAN__JSON_NUMBER_BYTES_MAX 63       /* the maximum of cJSON */
-#define DOORMAN__INTEGER_MAX 9007199254740992.0 /* 2^53: each integer up to this one is a double */
-
-/* The state of a syntax check. Each function of the check moves `at` behind the text that it
- * accepts. A function that finds an error leaves `at` at the error, sets `rule` to what it
- * expected, and returns false. */
-typedef struct doorman__scan {
-    const char *at, *end, *rule;
-    const char *key;     /* where the last key begins */
-    bool has_rounded_id; /* a number in the text is rounded to 2^53 */
-    unsigned depth, values, values_max;
-} doorman__scan;
-
-static bool doorman__scan_fail(doorman__scan *scan, const char *rule) {
-    scan->rule = rule;
-    return false;
-}
-
-/* Returns the next character, or NUL at the end. Callers do not have to distinguish a NUL character
- * in the text from the end. Both are errors at each place where a caller expects a character. */
-static char doorman__scan_peek(const doorman__scan *scan) {
-    return scan->at < scan->end ? *scan->at : '\0';
-}
-
-static bool doorman__scan_take(doorman__scan *scan, char expected) {
-    if (doorman__scan_peek(scan) != expected) return false;
-    scan->at++;
-    return true;
-}
-
-static void doorman__scan_space(doorman__scan *scan) {
-    if (doorman__scan_peek(scan) > ' ') return; /* the common case in texts that programs write */
-    while (doorman__scan_take(scan, ' ') || doorman__scan_take(scan, '\n') ||
-           doorman__scan_take(scan, '\r') || doorman__scan_take(scan, '\t')) {
-    }
-}
-
-static size_t doorman__scan_digits(doorman__scan *scan) {
-    const char *at = scan->at, *first = at;
-    while (at < scan->end && *at >= '0' && *at <= '9') at++;
-    scan->at = at;
-    return (size_t)(at - first);
-}
-
-/* Returns true for numbers near 2^53 that cJSON may round to 2^53, for example 2^53 + 1. Numbers
- * with an exponent are not recognised. */
-static bool doorman__rounds_to_id_max(const char *number, size_t bytes) {
-    bool near = bytes >= 16 && memcmp(number, "900719925474099", 15) == 0;
-    return near && (bytes > 16 || number[15] == '3');
-}
-
-static bool doorman__scan_number(doorman__scan *scan) {
-    const char *start = scan->at;
-    (void)doorman__scan_take(scan, '-');
-    bool sound = doorman__scan_take(scan, '0') || doorman__scan_digits(scan) > 0;
-    if (sound && doorman__scan_take(scan, '.')) sound = doorman__scan_digits(scan) > 0;
-    if (sound && (doorman__scan_take(scan, 'e') || doorman__scan_take(scan, 'E'))) {
-        if (!doorman__scan_take(scan, '-')) (void)doorman__scan_take(scan, '+');
-        sound = doorman__scan_digits(scan) > 0;
-    }
-    if (!sound) return doorman__scan_fail(scan, "not JSON: expected a value");
-    if (doorman__rounds_to_id_max(start, (size_t)(scan->at - start))) scan->has_rounded_id = true;
-    if (scan->at - start <= DOORMAN__JSON_NUMBER_BYTES_MAX) return true;
-    return doorman__scan_fail(scan, "a number longer than 63 bytes");
-}
-
-/* Reads the four hexadecimal digits of an escape. Returns -1 if they are not hexadecimal. */
-static int doorman__scan_hex(doorman__scan *scan) {
-    static const char digits[] = "0123456789abcdefABCDEF";
-    int code = 0;
-    for (int i = 0; i < 4; i++, scan->at++) {
-        const char *digit = strchr(digits, doorman__scan_peek(scan));
-        if (!digit || !*digit) return -1;
-        code = code * 16 + (int)(digit - digits) - (digit - digits < 16 ? 0 : 6);
-    }
-    return code;
-}
-
-/* Checks the part of an escape that is behind the backslash. A character above U+FFFF is written as
- * two surrogates, first a high one and then a low one. U+0000 would end the string in C. */
-static bool doorman__scan_escape(doorman__scan *scan) {
-    static const char not_escape[] = "not JSON: expected an escape";
-    char kind = doorman__scan_peek(scan);
-    if (!kind || !strchr("\"\\/bfnrtu", kind)) return doorman__scan_fail(scan, not_escape);
-    scan->at++;
-    if (kind != 'u') return true;
-    int code = doorman__scan_hex(scan), low = -1;
-    if (code < 0) return doorman__scan_fail(scan, not_escape);
-    if (code == 0) return doorman__scan_fail(scan, "the control character U+0000 is not allowed");
-    if (code < 0xd800 || code >= 0xe000) return true;
-    bool pair = code < 0xdc00 && doorman__scan_take(scan, '\\') && doorman__scan_take(scan, 'u');
-    if (pair) low = doorman__scan_hex(scan);
-    if (low >= 0xdc00 && low < 0xe000) return true;
-    return doorman__scan_fail(scan, "a surrogate without its pair is not a valid character");
-}
-
-/* Returns true for printable ASCII characters that need no escape in a string. Most text consists
- * of these characters, so special loops process them faster. */
-static bool doorman__json_plain(char character) {
-    return character >= ' ' && character < 0x7f && character != '"' && character != '\\';
-}
-
-static void doorman__scan_plain(doorman__scan *scan) {
-    const char *at = scan->at, *end = scan->end;
-    while (at < end && doorman__json_plain(*at)) at++;
-    scan->at = at;
-}
-
-static bool doorman__scan_string(doorman__scan *scan) {
-    if (!doorman__scan_take(scan, '"')) {
-        return doorman__scan_fail(scan, "not JSON: expected a key in double quotes");
-    }
-    while (!doorman__scan_take(scan, '"')) {
-        uint32_t code = 0;
-        doorman__scan_plain(scan);
-        unsigned char next = (unsigned char)doorman__scan_peek(scan);
-        if (next == '"') continue;
-        if (next < 0x20) {
-            return doorman__scan_fail(scan, "not JSON: expected a double quote at the end of the "
-                                            "string, or an escape for a control character");
-        }
-        if (next < 0x80) scan->at++;
-        if (next >= 0x80 && !doorman__utf8_next(&scan->at, scan->end, &code)) {
-            return doorman__scan_fail(scan, "not JSON: expected UTF-8");
-        }
-        if (next == '\\' && !doorman__scan_escape(scan)) return false;
-    }
-    return true;
-}
-
-static bool doorman__scan_word(doorman__scan *scan, const char *word) {
-    for (; *word; word++) {
-        if (!doorman__scan_take(scan, *word))
-            return doorman__scan_fail(scan, "not JSON: expected a value");
-    }
-    return true;
-}
-
-static bool doorman__scan_value(doorman__scan *scan);
-
-static bool doorman__scan_key(doorman__scan *scan) {
-    doorman__scan_space(scan);
-    scan->key = scan->at;
-    if (!doorman__scan_string(scan)) return false;
-    doorman__scan_space(scan);
-    return doorman__scan_take(scan, ':') || doorman__scan_fail(scan, "not JSON: expected a colon");
-}
-
-/* Checks an object or a list. The text begins with the opening bracket. */
-static bool doorman__scan_container(doorman__scan *scan) {
-    bool object = *scan->at++ == '{';
-    char close = object ? '}' : ']';
-    if (++scan->depth > DOORMAN__JSON_DEPTH_MAX) {
-        return doorman__scan_fail(scan, "nested deeper than 32 levels");
-    }
-    doorman__scan_space(scan);
-    bool more = !doorman__scan_take(scan, close);
-    while (more) {
-        if (object && !doorman__scan_key(scan)) return false;
-        if (!doorman__scan_value(scan)) return false;
-        more = doorman__scan_take(scan, ',');
-        if (!more && !doorman__scan_take(scan, close)) {
-            return doorman__scan_fail(scan, object ? "not JSON: expected a comma or }"
-                                                   : "not JSON: expected a comma or ]");
-        }
-    }
-    scan->depth--;
-    return true;
-}
-
-/* Checks a value and the white space around the value. The recursion is at most
- * DOORMAN__JSON_DEPTH_MAX levels deep. */
-static bool doorman__scan_value(doorman__scan *scan) {
-    bool sound = false;
-    if (++scan->values > scan->values_max) {
-        return doorman__scan_fail(scan, "more than 200,000 values");
-    }
-    doorman__scan_space(scan);
-    switch (doorman__scan_peek(scan)) {
-    case '{':
-    case '[': sound = doorman__scan_container(scan); break;
-    case '"': sound = doorman__scan_string(scan); break;
-    case 't': sound = doorman__scan_word(scan, "true"); break;
-    case 'f': sound = doorman__scan_word(scan, "false"); break;
-    case 'n': sound = doorman__scan_word(scan, "null"); break;
-    default: sound = doorman__scan_number(scan); break;
-    }
-    if (sound) doorman__scan_space(scan);
-    return sound;
-}
-
-/* Checks a text and parses it into a tree. The caller deletes the tree. cJSON fails for a valid
- * text in two cases: there is no memory, or the decimal separator of the locale is longer than one
- * byte.
- *   scan         written in full. After a syntax error it has the position and the rule. If the
- *                whole text is too large, the position is NULL
- *   frame_bytes  as in doorman_json_exchange */
-static doorman_status doorman__json_parse(cJSON **out, doorman__scan *scan, const char *text,
-                                          size_t bytes, size_t frame_bytes) {
-    *scan = (doorman__scan){.rule = "larger than 4 MiB"};
-    assert(frame_bytes <= DOORMAN_MESSAGE_BYTES_MAX);
-    if (bytes > DOORMAN_MESSAGE_BYTES_MAX + frame_bytes) return DOORMAN_RESOURCE_EXHAUSTED;
-    *scan = (doorman__scan){.at = text,
-                            .end = text + bytes,
-                            .rule = "not JSON: expected the end of the text",
-                            .values_max = DOORMAN__JSON_VALUES_MAX};
-    if (!doorman__scan_value(scan) || scan->at < scan->end) {
-        bool full = scan->depth > DOORMAN__JSON_DEPTH_MAX || scan->values > scan->values_max;
-        return full ? DOORMAN_RESOURCE_EXHAUSTED : DOORMAN_INVALID_ARGUMENT;
-    }
-    *out = cJSON_ParseWithLength(text, bytes);
-    return *out ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
-}
-
-/* The errors of a configuration, or the warnings about it. */
-typedef struct doorman__problems {
-    const char *text; /* of the configuration */
-    size_t bytes;
-    doorman_config_problem *items;
-    size_t room, count; /* count: how many there are; may be more than room */
-} doorman__problems;
-
-/* The state of reading a text. The reader of a message keeps the first failure. A caller may
- * continue to read after a failure, because an absent or wrong field leaves its target unchanged.
- * So a caller checks for failure only at the end. The reader of a configuration keeps all wrong
- * fields. */
-typedef struct doorman__reader {
-    doorman_status status;
-    doorman_error *error;        /* for a message; may be NULL */
-    doorman__problems *problems; /* for a configuration; NULL for a message */
-    cJSON *tree;
-    bool has_rounded_id; /* a number in the text is rounded to 2^53, so it is not a lease id */
-    size_t frame_bytes;  /* as in doorman_json_exchange */
-    /* one block of memory for the structs that are made from the text; aligned to 8 bytes */
-    void *room;
-    void *more_room; /* a list of more blocks. A block begins with a pointer to the next one */
-} doorman__reader;
-
-/* A value of a text, and its path. Each doorman__field is on the stack. It points to the
- * doorman__field of the object or list that contains the value. The path is written as text only if
- * there is an error. */
-typedef struct doorman__field {
-    doorman__reader *reader;
-    /* the object or list that contains the value; NULL: the value is the whole text */
-    const struct doorman__field *parent;
-    /* the key of the value; NULL: the value is an item of a list */
-    const char *key;
-    int key_bytes;
-    size_t index;
-    const cJSON *value; /* NULL: the object does not have this key */
-} doorman__field;
-
-/* Frees the tree and the memory of the reader, and returns the result of reading. */
-static doorman_status doorman__read_end(doorman__reader *reader) {
-    if (reader->status == DOORMAN_OUT_OF_MEMORY) (void)doorman__no_memory(reader->error);
-    DOORMAN_FREE(reader->room);
-    while (reader->more_room) {
-        void **block = (void **)reader->more_room;
-        reader->more_room = *block;
-        DOORMAN_FREE(block);
-    }
-    cJSON_Delete(reader->tree);
-    return reader->status;
-}
-
-static void doorman__field_path(const doorman__field *field, char *path, size_t path_bytes) {
-    path[0] = '\0';
-    if (!field->parent) return;
-    doorman__field_path(field->parent, path, path_bytes);
-    size_t used = strlen(path);
-    const char *dot = used ? "." : "";
-    if (field->key) {
-        snprintf(path + used, path_bytes - used, "%s%.*s", dot, field->key_bytes, field->key);
-    } else {
-        snprintf(path + used, path_bytes - used, "[%zu]", field->index);
-    }
-}
-
-/* Returns whether failures are no longer kept: in a message after the first one, and in a
- * configuration if the fields cannot be read. */
-static bool doorman__read_stopped(const doorman__reader *reader) {
-    bool continues = reader->problems && reader->tree && reader->status == DOORMAN_INVALID_ARGUMENT;
-    return reader->status != DOORMAN_OK && !continues;
-}
-
-/* Counts the values of a tree in the order of the text, up to `wanted`. Returns whether `wanted` is
- * in the tree. */
-static bool doorman__value_number(const cJSON *value, const cJSON *wanted, unsigned *number) {
-    ++*number;
-    if (value == wanted) return true;
-    for (const cJSON *child = value->child; child; child = child->next) {
-        if (doorman__value_number(child, wanted, number)) return true;
-    }
-    return false;
-}
-
-/* Returns where a field begins in the text: at its key, or at the item of a list. A field that is
- * not in the tree has the position of the object or list that should contain it. */
-static const char *doorman__field_at(const doorman__field *field) {
-    const doorman__problems *problems = field->reader->problems;
-    unsigned number = 0;
-    while (!doorman__value_number(field->reader->tree, field->value, &number)) {
-        field = field->parent;
-        number = 0;
-    }
-    assert(number > 0);
-    doorman__scan scan = {
-        .at = problems->text, .end = problems->text + problems->bytes, .values_max = number - 1};
-    (void)doorman__scan_value(&scan); /* stops in front of the value with this number */
-    doorman__scan_space(&scan);
-    return field->key ? scan.key : scan.at;
-}
-
-/* Adds a problem. Returns its text for the caller to write, or NULL if there is no room.
- *   at   where the problem is in the text; NULL: the position is not known */
-static doorman_error *doorman__problem_add(doorman__problems *problems, const char *at) {
-    if (problems->count++ >= problems->room) return NULL;
-    doorman_config_problem *problem = &problems->items[problems->count - 1];
-    *problem = (doorman_config_problem){.line = at ? 1 : 0, .column = at ? 1 : 0};
-    for (const char *before = problems->text; at && before < at; before++) {
-        bool starts_character = ((unsigned char)*before & 0xc0) != 0x80;
-        problem->column = *before == '\n' ? 1 : problem->column + starts_character;
-        problem->line += *before == '\n';
-    }
-    return &problem->error;
-}
-
-/* Writes what is wrong with a field, or a warning about it. */
-static void doorman__read_note(const doorman__field *field, const char *rule) {
-    char path[256];
-    doorman__problems *problems = field->reader->problems;
-    doorman_error *error = field->reader->error;
-    if (problems) {
-        bool has_room = problems->count < problems->room;
-        error = doorman__problem_add(problems, has_room ? doorman__field_at(field) : NULL);
-    }
-    doorman__field_path(field, path, sizeof path);
-    (void)doorman__fail(error, DOORMAN_OK, "%s%s%s", path, path[0] ? ": " : "", rule);
-}
-
-static void doorman__read_fail(const doorman__field *field, const char *rule) {
-    if (doorman__read_stopped(field->reader)) return;
-    doorman__read_note(field, rule);
-    field->reader->status = DOORMAN_INVALID_ARGUMENT;
-}
-
-static int doorman__key_order(const void *a, const void *b) {
-    return strcmp((*(const cJSON *const *)a)->string, (*(const cJSON *const *)b)->string);
-}
-
-static doorman__field doorman__member(const doorman__field *object, const cJSON *value) {
-    const char *key = value->string;
-    return (doorman__field){object->reader, object, key, (int)strlen(key), 0, value};
-}
-
-static void doorman__read_twice(const doorman__field *object, const cJSON *value) {
-    doorman__field field = doorman__member(object, value);
-    doorman__read_fail(&field, "appears twice");
-}
-
-/* Refuses the keys that an object has twice. If the object has at most 16 keys, each key is
- * compared with each earlier key. This is fast, because most keys differ in the first character. If
- * the object has more keys, they are sorted, and each key is compared with the next one. A valid
- * message has no object with more than 16 keys. But an attacker can send an object of 100,000 keys,
- * and comparing all pairs would keep a server busy. */
-static void doorman__read_unique_keys(const doorman__field *object, size_t count) {
-    const cJSON *first = object->value->child;
-    for (const cJSON *b = first; b && count <= 16; b = b->next) {
-        const cJSON *a = first;
-        while (a != b && (*a->string != *b->string || strcmp(a->string, b->string) != 0)) {
-            a = a->next;
-        }
-        if (a != b) doorman__read_twice(object, b);
-    }
-    if (count <= 16) return;
-    const cJSON **keys = (const cJSON **)DOORMAN_MALLOC(count * sizeof *keys);
-    if (!keys) {
-        object->reader->status = DOORMAN_OUT_OF_MEMORY;
-        return;
-    }
-    for (size_t i = 0; i < count; i++, first = first->next) keys[i] = first;
-    qsort(keys, count, sizeof *keys, doorman__key_order);
-    for (size_t i = 1; i < count && !doorman__read_stopped(object->reader); i++) {
-        if (doorman__key_order(&keys[i - 1], &keys[i]) == 0) doorman__read_twice(object, keys[i]);
-    }
-    DOORMAN_FREE(keys);
-}
-
-/* Refuses a key that appears twice in any object, even if the object is not read. */
-static void doorman__read_unique(const doorman__field *field) {
-    bool object = cJSON_IsObject(field->value);
-    size_t count = 0;
-    for (const cJSON *value = field->value->child; value; value = value->next, count++) {
-        if (!value->child) continue;
-        int key_bytes = object ? (int)strlen(value->string) : 0;
-        doorman__field below = {field->reader, field, value->string, key_bytes, count, value};
-        doorman__read_unique(&below);
-    }
-    if (object && !doorman__read_stopped(field->reader)) doorman__read_unique_keys(field, count);
-}
-
-/* Returns why a text that people write is not JSON, if the rule of the syntax does not say the
- * cause: an editor has saved the file in another encoding, or nothing was written to the file.
- * UTF-16 begins with a mark, or one of the first two bytes is 0. Otherwise returns NULL. */
-static const char *doorman__syntax_cause(const char *text, size_t bytes) {
-    size_t spaces = 0;
-    while (spaces < bytes && strchr(" \t\r\n", text[spaces]) && text[spaces]) spaces++;
-    if (spaces == bytes) return "not JSON: the text is empty";
-    if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
-        return "not JSON: the text begins with a byte-order mark; save it as UTF-8 without one";
-    }
-    bool marked = bytes >= 2 && (!memcmp(text, "\xff\xfe", 2) || !memcmp(text, "\xfe\xff", 2));
-    if (marked || (bytes >= 2 && !text[0] != !text[1])) {
-        return "not JSON: the text is UTF-16; save it as UTF-8";
-    }
-    return NULL;
-}
-
-/* Writes a syntax error of a configuration. */
-static void doorman__config_syntax(doorman__reader *reader, const doorman__scan *scan) {
-    const doorman__problems *problems = reader->problems;
-    doorman_error *error = doorman__problem_add(reader->problems, scan->at);
-    bool is_syntax = reader->status == DOORMAN_INVALID_ARGUMENT;
-    const char *rule = scan->rule;
-    const char *cause = is_syntax ? doorman__syntax_cause(problems->text, problems->bytes) : NULL;
-    if (cause) {
-        (void)doorman__fail(error, reader->status, "%s", cause);
-    } else if (is_syntax && scan->at == scan->end) {
-        size_t skipped = strncmp(rule, "not JSON: ", 10) == 0 ? 10 : 0;
-        (void)doorman__fail(error, reader->status, "not JSON: the text ends in the middle: %s",
-                            rule + skipped);
-    } else {
-        (void)doorman__fail(error, reader->status, "%s", rule);
-    }
-}
-
-/* Writes a syntax error. */
-static void doorman__read_syntax(doorman__reader *reader, const doorman__scan *scan,
-                                 const char *text) {
-    if (reader->problems) {
-        doorman__config_syntax(reader, scan);
-    } else if (scan->at) {
-        (void)doorman__fail(reader->error, reader->status, "byte %zu: %s",
-                            (size_t)(scan->at - text), scan->rule);
-    } else {
-        (void)doorman__fail(reader->error, reader->status, "%s", scan->rule);
-    }
-}
-
-static doorman__field doorman__read_start(doorman__reader *reader, const char *text, size_t bytes) {
-    doorman__scan scan;
-    reader->status = doorman__json_parse(&reader->tree, &scan, text, bytes, reader->frame_bytes);
-    reader->has_rounded_id = reader->status == DOORMAN_OK && scan.has_rounded_id;
-    bool has_error = reader->status != DOORMAN_OK && reader->status != DOORMAN_OUT_OF_MEMORY;
-    if (has_error) doorman__read_syntax(reader, &scan, text);
-    doorman__field root = {.reader = reader, .value = reader->tree};
-    if (reader->status == DOORMAN_OK) doorman__read_unique(&root);
-    return root;
-}
-
-/* Returns true if a key equals a name of `bytes` bytes. Most keys differ in the first character.
- * For these keys this loop is faster than a call of strncmp. */
-static bool doorman__key_is(const char *key, const char *name, size_t bytes) {
-    size_t same = 0;
-    while (same < bytes && key[same] == name[same]) same++;
-    return same == bytes && !key[same];
-}
-
-/* Returns the end of a field's name in a list of fields. doorman__read explains these lists. */
-static const char *doorman__name_end(const char *fields) {
-    while (*fields != ':' && *fields != '?') fields++;
-    return fields;
-}
-
-/* Returns true if a key is in a list of fields. doorman__read explains these lists. */
-static bool doorman__key_known(const char *fields, const char *key) {
-    while (*fields) {
-        const char *end = doorman__name_end(fields);
-        if (doorman__key_is(key, fields, (size_t)(end - fields))) return true;
-        fields = end + strcspn(end, " ");
-        fields += *fields == ' ';
-    }
-    return false;
-}
-
-static doorman__field doorman__field_of(const doorman__field *object, const char *key,
-                                        size_t bytes) {
-    const cJSON *value = cJSON_IsObject(object->value) ? object->value->child : NULL;
-    while (value && !doorman__key_is(value->string, key, bytes)) value = value->next;
-    return (doorman__field){object->reader, object, key, (int)bytes, 0, value};
-}
-
-static void doorman__read_object(const doorman__field *object, const char *fields) {
-    bool is_object = cJSON_IsObject(object->value);
-    if (!is_object) doorman__read_fail(object, "must be an object");
-    if (!is_object || *fields != '!') return;
-    for (const cJSON *value = object->value->child; value; value = value->next) {
-        if (doorman__key_known(fields + 1, value->string)) continue;
-        doorman__field field = doorman__member(object, value);
-        doorman__read_fail(&field, "is not known");
-    }
-}
-
-static void doorman__read_string(const doorman__field *field, const char **out) {
-    if (cJSON_IsString(field->value)) {
-        *out = field->value->valuestring;
-    } else if (field->value) {
-        doorman__read_fail(field, "must be a string");
-    }
-}
-
-static bool doorman__read_number(const doorman__field *field, double *out) {
-    bool number = cJSON_IsNumber(field->value);
-    bool finite = number && field->value->valuedouble - field->value->valuedouble == 0;
-    if (finite) *out = field->value->valuedouble;
-    if (field->value && !finite) {
-        doorman__read_fail(field, number ? "must be a finite number" : "must be a number");
-    }
-    return finite;
-}
-
-static void doorman__read_amount(const doorman__field *field, double *out) {
-    if (!doorman__read_number(field, out) || doorman__amount_valid(*out)) return;
-    doorman__read_fail(field, DOORMAN__AMOUNT_RULE);
-}
-
-static void doorman__read_part(const doorman__field *field, double *out) {
-    if (!doorman__read_number(field, out) || (*out >= 0 && *out <= 1)) return;
-    doorman__read_fail(field, "must be from 0 to 1");
-}
-
-static void doorman__read_clients(const doorman__field *field, double *out) {
-    if (!doorman__read_number(field, out)) return;
-    bool valid = *out >= 1 && *out <= DOORMAN_SUBCLIENTS_MAX;
-    if (!valid || *out > (double)(uint64_t)*out) {
-        doorman__read_fail(field, "must be an integer from 1 to 1e9");
-    }
-}
-
-static void doorman__read_bool(const doorman__field *field, bool *out) {
-    *out = cJSON_IsTrue(field->value);
-    if (field->value && !cJSON_IsBool(field->value)) doorman__read_fail(field, "must be a boolean");
-}
-
-static void doorman__read_lease_id(const doorman__field *field, uint64_t *out) {
-    double id = 0;
-    if (!doorman__read_number(field, &id)) return;
-    *out = id >= 1 && id <= DOORMAN__INTEGER_MAX ? (uint64_t)id : 0;
-    bool rounded = field->reader->has_rounded_id && id >= DOORMAN__INTEGER_MAX;
-    if (!*out || (double)*out != id || rounded)
-        doorman__read_fail(field, "must be an integer from 1 to 2^53");
-}
-
-static void doorman__read_priority(const doorman__field *field, int *out) {
-    double priority = 1;
-    (void)doorman__read_number(field, &priority);
-    *out = priority >= 0 && priority <= DOORMAN_PRIORITY_MAX ? (int)priority : -1;
-    if (*out < 0 || *out != priority) doorman__read_fail(field, "must be an integer from 0 to 15");
-}
-
-/* Reads seconds, and rounds them to nanoseconds. So a duration of up to 26 days that this section
- * wrote is read back exactly. If `positive` is true, 0 is refused, because 0 in the struct means
- * the default. */
-static void doorman__read_seconds(const doorman__field *field, bool positive, doorman_time *out) {
-    const char *rule = positive ? DOORMAN__DURATION_RULE : "must be from 0 to 1e8 seconds";
-    double seconds = 0;
-    if (!doorman__read_number(field, &seconds)) return;
-    bool valid = seconds >= (positive ? 1e-9 : 0) && seconds <= 1e8;
-    if (valid) *out = (doorman_time)(seconds * 1e9 + 0.5);
-    if (!valid) doorman__read_fail(field, rule);
-}
-
-/* Returns the key of an object that differs from the name of a field only by an `s` at its end, or
- * NULL. An example is `resources` in place of `resource`. */
-static const char *doorman__near_key(const doorman__field *field) {
-    for (const cJSON *value = field->parent->value->child; value; value = value->next) {
-        size_t bytes = strlen(value->string), wanted = (size_t)field->key_bytes;
-        size_t common = bytes < wanted ? bytes : wanted;
-        const char *longer = bytes < wanted ? field->key : value->string;
-        bool by_one = bytes == wanted + 1 || bytes + 1 == wanted;
-        bool same = by_one && strncmp(value->string, field->key, common) == 0;
-        if (same && longer[common] == 's') return value->string;
-    }
-    return NULL;
-}
-
-static void doorman__read_missing(const doorman__field *field) {
-    char rule[80];
-    const char *near = doorman__near_key(field);
-    snprintf(rule, sizeof rule, "is missing; \"%s\" is not a field", near ? near : "");
-    doorman__read_fail(field, near ? rule : "is missing");
-}
-
-/* Reads the fields of an object. The list has an entry for each field. An entry is a key, a mark
- * and a letter. The mark is `:` for a required field, and `?` for an optional field. The letter is
- * the type of the target:
- *   s  const char **, borrowed from the tree     d  doorman_time *, more than 0
- *   a  double *, an amount                       t  doorman_time *, at least 0
- *   r  double *, from 0 to 1                     i  uint64_t *, a lease id
- *   c  double *, a number of clients             p  int *, a priority; 1 if absent
- *   b  bool *                                    o  doorman__field *, read by the caller
- *   n  double *, any number
- *   N  bool *, whether the field is present, and double *, any number
- *   T  bool *, whether the field is present, and doorman_time *, at least 0
- * If the list begins with `!`, a key that is not in the list is refused. */
-static void doorman__read(const doorman__field *object, const char *fields, ...) {
-    va_list targets;
-    va_start(targets, fields);
-    doorman__read_object(object, fields);
-    for (const char *at = fields + (*fields == '!'); *at; at += *at == ' ') {
-        doorman__field field = doorman__field_of(object, at, (size_t)(doorman__name_end(at) - at));
-        at += field.key_bytes;
-        bool is_missing = *at++ == ':' && !field.value && cJSON_IsObject(object->value);
-        if (is_missing) doorman__read_missing(&field);
-        switch (*at++) {
-        case 's': doorman__read_string(&field, va_arg(targets, const char **)); break;
-        case 'N':
-            *va_arg(targets, bool *) = field.value != NULL;
-            (void)doorman__read_number(&field, va_arg(targets, double *));
-            break;
-        case 'n': (void)doorman__read_number(&field, va_arg(targets, double *)); break;
-        case 'a': doorman__read_amount(&field, va_arg(targets, double *)); break;
-        case 'r': doorman__read_part(&field, va_arg(targets, double *)); break;
-        case 'c': doorman__read_clients(&field, va_arg(targets, double *)); break;
-        case 'd': doorman__read_seconds(&field, true, va_arg(targets, doorman_time *)); break;
-        case 'T': *va_arg(targets, bool *) = field.value != NULL; /* fall through */
-        case 't': doorman__read_seconds(&field, false, va_arg(targets, doorman_time *)); break;
-        case 'b': doorman__read_bool(&field, va_arg(targets, bool *)); break;
-        case 'i': doorman__read_lease_id(&field, va_arg(targets, uint64_t *)); break;
-        case 'p': doorman__read_priority(&field, va_arg(targets, int *)); break;
-        default: *va_arg(targets, doorman__field *) = field; break;
-        }
-    }
-    va_end(targets);
-}
-
-static size_t doorman__list_count(const doorman__field *list) {
-    return cJSON_IsArray(list->value) ? (size_t)cJSON_GetArraySize(list->value) : 0;
-}
-
-/* Allocates zeroed memory for the structs that are made from the text. Returns NULL if reading has
- * stopped. */
-static void *doorman__read_room(doorman__reader *reader, size_t bytes) {
-    if (doorman__read_stopped(reader)) return NULL;
-    reader->room = doorman__zalloc(bytes + 1);
-    if (!reader->room) reader->status = DOORMAN_OUT_OF_MEMORY;
-    return reader->room;
-}
-
-/* Does the same as doorman__read_room, and may be called several times. */
-static void *doorman__read_more_room(doorman__reader *reader, size_t bytes) {
-    if (doorman__read_stopped(reader)) return NULL;
-    void **block = (void **)doorman__zalloc(bytes + 8);
-    if (!block) {
-        reader->status = DOORMAN_OUT_OF_MEMORY;
-        return NULL;
-    }
-    *block = reader->more_room;
-    reader->more_room = block;
-    return (unsigned char *)block + 8;
-}
-
-/* Returns the first item of a list. doorman__next moves to the next item. `value` is NULL behind
- * the last item. `value` is also NULL if reading has stopped, because there may be no memory for
- * the items. */
-static doorman__field doorman__read_list(const doorman__field *list) {
-    doorman__field first = {.reader = list->reader, .parent = list};
-    bool is_list = cJSON_IsArray(list->value);
-    if (list->value && !is_list) doorman__read_fail(list, "must be a list");
-    if (is_list && !doorman__read_stopped(list->reader)) first.value = list->value->child;
-    return first;
-}
-
-static void doorman__next(doorman__field *item) {
-    item->index++;
-    item->value = item->value->next;
-}
-
-/* Counts the items of inner lists. Each item of `list` is an object that may have an inner list
- * with this key. Each inner list may have at most `most` items. Returns the sum of the lengths. */
-static size_t doorman__count_below(const doorman__field *list, const char *key, size_t most) {
-    size_t all = 0;
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman__field below = doorman__field_of(&item, key, strlen(key));
-        size_t count = doorman__list_count(&below);
-        if (count > most) {
-            char rule[64];
-            snprintf(rule, sizeof rule, "must be a list of at most %zu", most);
-            doorman__read_fail(&below, rule);
-        }
-        all += count;
-    }
-    return all;
-}
-
-/* Returns the index of a field's value among the names. Returns -1 if the field is absent, or if
- * its value is not among the names. */
-static int doorman__read_name(const doorman__field *field, const char *const *names, int count) {
-    const char *name = NULL;
-    doorman__read_string(field, &name);
-    for (int i = 0; name && i < count; i++) {
-        if (strcmp(name, names[i]) == 0) return i;
-    }
-    return -1;
-}
-
-/* Does the same as doorman__read_name, and refuses a value that is not among the names. */
-static int doorman__read_choice(const doorman__field *field, const char *const *names, int count) {
-    int chosen = doorman__read_name(field, names, count);
-    if (!cJSON_IsString(field->value) || chosen >= 0) return chosen;
-    char rule[192] = "must be one of";
-    for (int i = 0; i < count; i++) {
-        size_t used = strlen(rule);
-        snprintf(rule + used, sizeof rule - used, "%s %s", i ? "," : "", names[i]);
-    }
-    doorman__read_fail(field, rule);
-    return -1;
-}
-
-/* The parameters of an algorithm (G7): four durations, two numbers and the handover. An algorithm
- * can also have the first two durations as fields of its own. */
-static const char *const doorman__parameters[] = {
-    "lease_duration_secs", "refresh_interval", "minimum_interval", "minimum_refresh_interval",
-    "decay_factor",        "reserve",          "handover"};
-enum {
-    DOORMAN__MINIMUM_INTERVAL = 2,
-    DOORMAN__DECAY_FACTOR = 4,
-    DOORMAN__RESERVE,
-    DOORMAN__HANDOVER
-};
-
-static const char *const doorman__kind_names[] = {
-#define DOORMAN__KIND_NAME(kind, name) name,
-    DOORMAN_KINDS(DOORMAN__KIND_NAME)};
-
-static const char *const doorman__handovers[] = {
-    [DOORMAN_CONFIRMED] = "confirmed", [DOORMAN_IMMEDIATE] = "immediate"};
-
-static void doorman__read_decay_factor(const doorman__field *field, double *out) {
-    if (!doorman__read_number(field, out) || (*out > 0 && *out <= 1)) return;
-    doorman__read_fail(field, "must be more than 0 and at most 1");
-}
-
-static void doorman__read_setting(const doorman__field *field, int which, doorman_algorithm *out) {
-    doorman_time *times[] = {&out->lease_length, &out->refresh_interval, &out->minimum_interval,
-                             &out->minimum_refresh_interval};
-    if (which < DOORMAN__DECAY_FACTOR) {
-        doorman__read_seconds(field, which != DOORMAN__MINIMUM_INTERVAL, times[which]);
-        if (which == DOORMAN__MINIMUM_INTERVAL) out->has_minimum_interval = true;
-    } else if (which == DOORMAN__HANDOVER) {
-        int handover = doorman__read_choice(field, doorman__handovers, 2);
-        if (handover >= 0) out->handover = (doorman_handover)handover;
-    } else if (which == DOORMAN__DECAY_FACTOR) {
-        doorman__read_decay_factor(field, &out->decay_factor);
-    } else {
-        doorman__read_part(field, &out->reserve);
-    }
-}
-
-/* Reads one parameter. A number may be written as a string, as in configurations of the original
- * Doorman. */
-static void doorman__read_parameter(const doorman__field *field, bool strict, unsigned *given,
-                                    doorman_algorithm *out) {
-    doorman__field name, value;
-    int count = DOORMAN__HANDOVER + 1;
-    doorman__read(field, strict ? "!name:o value:o" : "name:o value:o", &name, &value);
-    int which = strict ? doorman__read_choice(&name, doorman__parameters, count)
-                       : doorman__read_name(&name, doorman__parameters, count);
-    if (which < 0) return;
-    if (*given & 1u << which) doorman__read_fail(&name, "is set already");
-    *given |= 1u << which;
-    cJSON *number = NULL;
-    if (which != DOORMAN__HANDOVER && cJSON_IsString(value.value)) {
-        const char *text = value.value->valuestring;
-        doorman__scan scan;
-        doorman_status status = doorman__json_parse(&number, &scan, text, strlen(text), 0);
-        if (status == DOORMAN_OUT_OF_MEMORY) field->reader->status = status;
-        if (number) value.value = number;
-    }
-    doorman__read_setting(&value, which, out);
-    cJSON_Delete(number);
-}
-
-/* Reads an algorithm. In a configuration (`strict`) the kind and all parameters must be known. A
- * parent may have a newer version than this node, so unknown parameters of a parent are ignored. If
- * a parent sends an unknown kind of algorithm, the function leaves `out` unchanged and returns
- * false. In a configuration the other fields are read too, so that all errors are found. */
-static bool doorman__read_algorithm(const doorman__field *field, bool strict,
-                                    doorman_algorithm *out) {
-    static const char fields[] =
-        "!kind?o lease_length?d refresh_interval?d learning_mode_duration?T parameters?o";
-    doorman__field kind, list;
-    doorman__read(field, "kind:o", &kind);
-    int chosen = strict ? doorman__read_choice(&kind, doorman__kind_names, DOORMAN_KIND_COUNT)
-                        : doorman__read_name(&kind, doorman__kind_names, DOORMAN_KIND_COUNT);
-    if (chosen < 0 && (!strict || !cJSON_IsObject(field->value))) return false;
-    doorman__read(field, strict ? fields : fields + 1, &kind, &out->lease_length,
-                  &out->refresh_interval, &out->has_learning_mode_duration,
-                  &out->learning_mode_duration, &list);
-    if (chosen >= 0) out->kind = (doorman_kind)chosen;
-    unsigned given = (out->lease_length ? 1u : 0) | (out->refresh_interval ? 2u : 0);
-    doorman__field item = doorman__read_list(&list);
-    for (; item.value; doorman__next(&item)) doorman__read_parameter(&item, strict, &given, out);
-    return true;
-}
-
-/* ---- json: limits of permits */
+/* ---- permit JSON: limits */
 
 static const char *const doorman__limit_kinds[] = {"TOKEN_BUCKET", "FIXED_WINDOW", "SLIDING_WINDOW",
                                                    "CONCURRENCY", "TIERS"};
@@ -26753,26 +29962,6 @@ static const char *const doorman__overflows[] = {"evict", "refuse"};
 static const char *const doorman__starts[] = {"full", "empty"};
 static const char *const doorman__hold_starts[] = {"learn", "full"};
 static const char *const doorman__calendars[] = {"", "minute", "hour", "day", "week", "month"};
-
-/* Reads a list of strings. Returns NULL if there is none, or if there is no memory. */
-static const char **doorman__read_strings(const doorman__field *list, size_t *count) {
-    *count = 0;
-    if (!cJSON_IsArray(list->value)) {
-        (void)doorman__read_list(list);
-        return NULL;
-    }
-    size_t all = doorman__list_count(list);
-    const char **strings =
-        (const char **)doorman__read_more_room(list->reader, all * sizeof *strings);
-    if (!strings) return NULL;
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        strings[item.index] = "";
-        doorman__read_string(&item, &strings[item.index]);
-    }
-    *count = all;
-    return strings;
-}
 
 /* Reads an integer from `least` to `most`. */
 static void doorman__read_integer(const doorman__field *field, double least, double most,
@@ -26983,369 +30172,7 @@ static void doorman__read_limits(const doorman__field *list, doorman_template *o
     out->limit_count = count;
 }
 
-/* Reports that a template has neither capacity nor limits. A similar key is named, if there is
- * one. */
-static void doorman__read_no_limit(const doorman__field *capacity, const doorman__field *limits) {
-    if (doorman__near_key(capacity)) {
-        doorman__read_missing(capacity);
-    } else if (doorman__near_key(limits)) {
-        doorman__read_missing(limits);
-    } else {
-        doorman__read_fail(capacity, "is missing; a template needs `capacity` or `limits`");
-    }
-}
-
-static void doorman__read_template(const doorman__field *field, doorman_template *out) {
-    doorman__field algorithm, overload;
-    doorman__field limits = doorman__field_of(field, "limits", strlen("limits"));
-    doorman__field capacity = doorman__field_of(field, "capacity", strlen("capacity"));
-    bool is_optional = limits.value || !capacity.value;
-    bool is_missing = cJSON_IsObject(field->value) && !limits.value && !capacity.value;
-    doorman__read(
-        field,
-        is_optional ? "!identifier_glob:s description?s unit?s capacity?a safe_capacity?N whole?b "
-                      "overload?o algorithm?o limits?o"
-                    : "!identifier_glob:s description?s unit?s capacity:a safe_capacity?N whole?b "
-                      "overload?o algorithm?o limits?o",
-        &out->identifier_glob, &out->description, &out->unit, &out->capacity,
-        &out->has_safe_capacity, &out->safe_capacity, &out->whole, &overload, &algorithm, &limits);
-    if (overload.value) {
-        doorman__read(&overload, "!target:t capacity_min?a", &out->overload.target,
-                      &out->overload.capacity_min);
-        if (!out->overload.target) {
-            doorman__field target = doorman__field_of(&overload, "target", strlen("target"));
-            doorman__read_fail(&target, "must be more than 0");
-        }
-    }
-    if (is_missing) doorman__read_no_limit(&capacity, &limits);
-    out->without_capacity = !capacity.value;
-    out->has_algorithm = algorithm.value != NULL;
-    if (out->has_algorithm) (void)doorman__read_algorithm(&algorithm, true, &out->algorithm);
-    if (limits.value) doorman__read_limits(&limits, out);
-}
-
-/* A value that a path names, and the objects and lists around it. */
-typedef struct doorman__walk {
-    doorman__field steps[8];
-    size_t count;
-} doorman__walk;
-
-/* Finds the value with a path below `start`, for example "limits[2].tiers[0].window". Returns its
- * field. */
-static const doorman__field *doorman__walk_path(doorman__walk *walk, const doorman__field *start,
-                                                const char *path, size_t bytes) {
-    const doorman__field *at = start;
-    const char *end = path + bytes;
-    walk->count = 0;
-    while (path < end && walk->count < sizeof walk->steps / sizeof *walk->steps) {
-        doorman__field *step = &walk->steps[walk->count++];
-        if (*path == '[') {
-            size_t index = (size_t)strtoul(path + 1, NULL, 10);
-            *step = (doorman__field){.reader = start->reader, .parent = at, .index = index};
-            step->value = cJSON_GetArrayItem(at->value, (int)index);
-            path += strcspn(path, "]") + 1;
-        } else {
-            size_t key_bytes = strcspn(path, ".[:");
-            *step = doorman__field_of(at, path, key_bytes);
-            path += key_bytes;
-        }
-        if (path < end && *path == '.') path++;
-        at = step;
-    }
-    return at;
-}
-
-/* Makes the path of a field in JSON, below a template. In JSON the figures of a limit are fields of
- * the limit. */
-static void doorman__config_path(const char *object, const char *field, size_t bytes,
-                                 char path[256]) {
-    static const char figures[] = "figures.";
-    const size_t skipped = sizeof figures - 1;
-    snprintf(path, 256, "%.128s%.*s", object, (int)bytes, field);
-    char *at = strstr(path, figures);
-    if (at) memmove(at, at + skipped, strlen(at + skipped) + 1);
-}
-
-/* Adds a problem that the section >>configuration reports. `context` is the doorman__field of the
- * whole text. */
-static void doorman__config_problem_add(void *context, size_t index, const char *object,
-                                        const char *text) {
-    const doorman__field *root = (const doorman__field *)context;
-    const char *second = strchr(text, '\n'); /* the names of JSON: see DOORMAN__NAMES */
-    if (second) text = second + 1;
-    const size_t key_bytes = strcspn(text, ":");
-    doorman__field list = doorman__field_of(root, "resources", strlen("resources"));
-    doorman__field item = {.reader = root->reader, .parent = &list, .index = index};
-    if (index != DOORMAN__NO_TEMPLATE) item.value = cJSON_GetArrayItem(list.value, (int)index);
-    char path[256];
-    doorman__config_path(object, text, key_bytes, path);
-    doorman__walk walk;
-    const doorman__field *start = index == DOORMAN__NO_TEMPLATE ? root : &item;
-    const doorman__field *field = doorman__walk_path(&walk, start, path, strlen(path));
-    doorman__read_note(field, text + key_bytes + strlen(": "));
-}
-
-/* Reads and checks the templates. A template with an error in its text is not checked further,
- * because some of its fields are not set. */
-static void doorman__read_templates(const doorman__field *root, const doorman__field *list,
-                                    doorman_template *templates, size_t count) {
-    doorman__reader *reader = root->reader;
-    doorman__field all = *root;
-    const doorman_config_options options = {.templates = templates, .template_count = count};
-    const doorman__config_report report = {doorman__config_problem_add, &all};
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        size_t before = reader->problems->count;
-        doorman__read_template(&item, &templates[item.index]);
-        if (doorman__read_stopped(reader)) return; /* without memory the template is not complete */
-        if (reader->problems->count > before) continue;
-        doorman__template_check(&options, item.index, &report);
-        if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;
-    }
-    if (doorman__read_stopped(reader) || reader->problems->count) return;
-    doorman__leases_of_check(&options, &report);
-    if (reader->problems->count) reader->status = DOORMAN_INVALID_ARGUMENT;
-}
-
-/* Reads and checks the globs of resources in shadow. */
-static void doorman__read_shadow(const doorman__field *root, const doorman__field *list,
-                                 doorman_config_options *options) {
-    doorman__field all = *root;
-    const doorman__config_report report = {doorman__config_problem_add, &all};
-    size_t before = root->reader->problems->count;
-    options->shadow = doorman__read_strings(list, &options->shadow_count);
-    if (doorman__read_stopped(root->reader) || root->reader->problems->count > before) return;
-    doorman__shadow_check(options, &report);
-    if (root->reader->problems->count > before) root->reader->status = DOORMAN_INVALID_ARGUMENT;
-}
-
-static doorman_config_options doorman__read_config(const doorman__field *root) {
-    static const char *const policies[] = {"allow", "reject"};
-    doorman__field list, unmatched, shadow;
-    doorman__read(root, "!resources:o unmatched?o shadow?o", &list, &unmatched, &shadow);
-    size_t count = doorman__list_count(&list);
-    if (count > DOORMAN__TEMPLATE_MAX && !doorman__read_stopped(root->reader)) {
-        char rule[64];
-        snprintf(rule, sizeof rule, "at most %d, not %zu", DOORMAN__TEMPLATE_MAX, count);
-        doorman__read_fail(&list, rule);
-        root->reader->status = DOORMAN_RESOURCE_EXHAUSTED;
-    }
-    doorman_template *templates =
-        (doorman_template *)doorman__read_room(root->reader, count * sizeof *templates);
-    doorman__read_templates(root, &list, templates, count);
-    doorman_config_options options = {.templates = templates,
-                                      .template_count = count,
-                                      .reject_unmatched =
-                                          doorman__read_choice(&unmatched, policies, 2) == 1};
-    doorman__read_shadow(root, &shadow, &options);
-    return options;
-}
-
-doorman_status doorman_json_check_config(doorman_config **out, const char *text, size_t bytes,
-                                         doorman_config_problem *problems, size_t room,
-                                         size_t *count) {
-    bool has_text = text || !bytes || bytes > DOORMAN_MESSAGE_BYTES_MAX; /* too large: not read */
-    if (count) *count = 0;
-    if (!count || (room && !problems) || !has_text) return DOORMAN_INVALID_ARGUMENT;
-    doorman__problems list = {text, bytes, problems, room, 0};
-    doorman__reader reader = {.problems = &list};
-    doorman_config *config = NULL;
-    doorman__field root = doorman__read_start(&reader, text, bytes);
-    const doorman_config_options options = doorman__read_config(&root);
-    if (reader.status == DOORMAN_OK && out) {
-        config = doorman__config_make(&options);
-        if (!config) reader.status = DOORMAN_OUT_OF_MEMORY;
-        if (config) config->wire_names = true;
-    }
-    if (reader.status == DOORMAN_OK) {
-        const doorman__config_report report = {doorman__config_problem_add, &root};
-        doorman__config_warn(&options, &report);
-        if (out) *out = config;
-    } else if (reader.status == DOORMAN_OUT_OF_MEMORY) {
-        list.count = 0;
-        (void)doorman__no_memory(doorman__problem_add(&list, NULL));
-    }
-    assert(reader.status == DOORMAN_OK || (list.count > 0 && !config));
-    *count = list.count;
-    return doorman__read_end(&reader);
-}
-
-doorman_status doorman_json_config(doorman_config **out, const char *text, size_t bytes,
-                                   doorman_error *error) {
-    if (!out) return doorman__missing(error, "out");
-    if (bytes && !text) return doorman__missing(error, "text");
-    doorman_config_problem first = {0, 0, {""}};
-    size_t count = 0;
-    doorman_status status =
-        doorman_json_check_config(out, text, bytes, &first, error ? 1 : 0, &count);
-    if (!error) return status;
-    if (count > 0 && first.line > 0) {
-        (void)doorman__fail(error, status, "line %zu, column %zu: %s", first.line, first.column,
-                            first.error.text);
-    } else if (count > 0) {
-        *error = first.error;
-    }
-    doorman__error_end(error, count);
-    return status;
-}
-
-/* The names of all values of doorman_outcome except the first one, GRANTED. */
-static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
-
-/* A client may send the content of a method without the method, because that is the body of a POST
- * to /v1/METHOD. If the message has a key that only such content has, returns true, and sets an
- * error that explains the two forms. */
-static bool doorman__read_content(const doorman__field *root) {
-    bool found = doorman__field_of(root, "client_id", 9).value ||
-                 doorman__field_of(root, "server_id", 9).value ||
-                 doorman__field_of(root, "resource", 8).value ||
-                 doorman__field_of(root, "permit", 6).value ||
-                 doorman__field_of(root, "entry", 5).value;
-    if (found) {
-        doorman__read_fail(root, "must be an object with one key, the method, such as "
-                                 "{\"get_capacity\": {...}}. Only POST /v1/METHOD takes a body "
-                                 "without the method");
-    }
-    return found;
-}
-
-/* Sets an error if the content of a method has a method in it. The client has probably sent a whole
- * message to /v1/METHOD. Called only if the content lacks a required field, because unknown fields
- * of a valid message are ignored. */
-static void doorman__read_nested(const doorman__field *body) {
-    for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
-        bool is_server = i == DOORMAN_METHOD_COUNT;
-        doorman_method method = is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i;
-        const char *name = doorman_method_name(method, is_server);
-        doorman__field inner = doorman__field_of(body, name, strlen(name));
-        if (!inner.value) continue;
-        doorman__read_fail(&inner, "is a method inside a method. POST /v1/METHOD takes only the "
-                                   "content of the method. POST /v1 takes the whole message");
-    }
-}
-
-/* Writes the names of all methods, with a comma between two names. */
-static void doorman__method_names(char *out, size_t room) {
-    size_t used = 0;
-    for (int i = 0; i <= DOORMAN_METHOD_COUNT; i++) {
-        bool is_server = i == DOORMAN_METHOD_COUNT;
-        doorman_method method = is_server ? DOORMAN_GET_CAPACITY : (doorman_method)i;
-        int count = snprintf(out + used, room - used, "%s%s", i ? ", " : "",
-                             doorman_method_name(method, is_server));
-        assert(count > 0 && (size_t)count < room - used);
-        used += (size_t)count;
-    }
-}
-
-/* Returns the method of a message, and sets *body to the object of the method. */
-static doorman_method doorman__read_method(const doorman__field *root, bool *is_server,
-                                           doorman__field *body) {
-    doorman__reader *reader = root->reader;
-    const cJSON *only = cJSON_IsObject(root->value) ? root->value->child : NULL;
-    *body = *root;
-    *is_server = false;
-    if (doorman__read_content(root)) return DOORMAN_DISCOVERY;
-    if (!only || only->next) {
-        doorman__read_fail(root, "must be an object with one key, the method");
-        return DOORMAN_DISCOVERY;
-    }
-    *body = doorman__field_of(root, only->string, strlen(only->string));
-    *is_server = strcmp(only->string, doorman_method_name(DOORMAN_GET_CAPACITY, true)) == 0;
-    if (*is_server) return DOORMAN_GET_CAPACITY;
-    for (int i = 0; i < DOORMAN_METHOD_COUNT; i++) {
-        const char *name = doorman_method_name((doorman_method)i, false);
-        if (strcmp(only->string, name) == 0) return (doorman_method)i;
-    }
-    char names[160];
-    doorman__method_names(names, sizeof names);
-    reader->status =
-        doorman__fail(reader->error, DOORMAN_NOT_FOUND, "no such method: %.40s; the methods are %s",
-                      only->string, names);
-    return DOORMAN_DISCOVERY;
-}
-
-/* Reads the demands of one resource to *demands, and moves *demands behind these demands. A client
- * has one demand. A server has one demand for each group in `list`. */
-static void doorman__read_wants(const doorman__field *field, const doorman__field *list,
-                                doorman_demand **demands, doorman_capacity_request *item_request) {
-    doorman_demand *demand = *demands;
-    item_request->wants = demand;
-    if (list) {
-        doorman__field item = doorman__read_list(list);
-        for (; item.value; doorman__next(&item), demand++) {
-            doorman__read(&item, "priority?p num_clients:c wants:a", &demand->priority,
-                          &demand->subclients, &demand->wants);
-        }
-    } else {
-        doorman__read(field, "priority?p wants:a", &demand->priority, &demand->wants);
-        demand++->subclients = 1;
-    }
-    item_request->wants_count = (size_t)(demand - *demands);
-    *demands = demand;
-}
-
-/* Reads a report (H11). In a message of its own its fields are those of the resource. */
-static void doorman__read_overload(const doorman__field *field, doorman_overload_report *out) {
-    doorman__read(field, "interval:t arrived:a finished:a refused:a late?a", &out->interval,
-                  &out->arrived, &out->finished, &out->refused, &out->late);
-}
-
-static void doorman__read_capacity_request(const doorman__field *field,
-                                           const doorman_request *request, doorman_demand **demands,
-                                           doorman_capacity_request *item_request) {
-    doorman_lease *has = &item_request->has;
-    doorman__field lease, groups, overload;
-    if (request->method == DOORMAN_RELEASE_CAPACITY) {
-        doorman__read(field, "resource_id:s id:i", &item_request->resource_id, &has->id);
-        return;
-    }
-    if (request->method == DOORMAN_REPORT_OVERLOAD) {
-        doorman__read(field, "resource_id:s", &item_request->resource_id);
-        doorman__read_overload(field, &item_request->overload);
-        return;
-    }
-    doorman__read(field, "resource_id:s outstanding?a has?o overload?o", &item_request->resource_id,
-                  &item_request->outstanding, &lease, &overload);
-    if (overload.value) doorman__read_overload(&overload, &item_request->overload);
-    if (request->is_server)
-        doorman__read(field, "learning?b wants:o", &item_request->learning, &groups);
-    doorman__read_wants(field, request->is_server ? &groups : NULL, demands, item_request);
-    if (!lease.value) return;
-    doorman__read(&lease, "id:i node:s capacity:a expires_in:t", &has->id, &has->node,
-                  &has->capacity, &has->expires_in);
-}
-
-/* Reads the holder's id. In a release the key says whether the holder is a client or a server. */
-static void doorman__read_holder(const doorman__field *body, doorman_request *out) {
-    if (out->method == DOORMAN_RELEASE_CAPACITY) {
-        doorman__field server = doorman__field_of(body, "server_id", 9);
-        doorman__field client = doorman__field_of(body, "client_id", 9);
-        out->is_server = server.value != NULL;
-        if (server.value && client.value) {
-            doorman__read_fail(&client, "must not be given with server_id");
-        }
-    }
-    if (!doorman__field_of(body, out->is_server ? "server_id" : "client_id", 9).value) {
-        doorman__read_nested(body);
-    }
-    doorman__read(body, out->is_server ? "server_id:s" : "client_id:s", &out->holder_id);
-}
-
-/* Reads the nodes that a server's request came through. The first node is the sender. */
-static doorman__field doorman__read_path(const doorman__field *body, doorman_request *out) {
-    doorman__field path;
-    doorman__read(body, "path:o", &path);
-    out->path_count = doorman__list_count(&path);
-    bool bounded = out->path_count >= 1 && out->path_count <= DOORMAN__PATH_MAX;
-    if (path.value && !bounded) doorman__read_fail(&path, "must be a list of 1 to 16 ids");
-    return path;
-}
-
-/* ---- json: reading requests for permits */
-
-static bool doorman__method_has_permits(doorman_method method) {
-    return method >= DOORMAN_ACQUIRE && method <= DOORMAN_SEIZE;
-}
+/* ---- permit JSON: requests */
 
 /* Reads one permit. Its items are written to *items, which moves behind them. */
 static void doorman__read_permit_request(const doorman__field *field, doorman_permit_item **items,
@@ -27491,123 +30318,7 @@ static void doorman__read_permit_message(const doorman__field *body, doorman_req
     if (!acquires && !holds) doorman__read_permit_entries(&list, out);
 }
 
-/* Reads a request. The memory block holds the items, the demands, and the path, in this order. */
-static void doorman__read_request(const doorman__field *root, doorman_request *out) {
-    doorman__reader *reader = root->reader;
-    doorman__field body, list, path = {.reader = reader};
-    out->wire_names = true;
-    out->method = doorman__read_method(root, &out->is_server, &body);
-    doorman__read(&body, "");
-    if (out->method == DOORMAN_DISCOVERY) return;
-    if (doorman__method_has_permits(out->method)) {
-        doorman__read_permit_message(&body, out);
-        return;
-    }
-    bool groups = out->is_server;
-    doorman__read_holder(&body, out);
-    if (groups) {
-        path = doorman__read_path(&body, out);
-        doorman__read(&body, "http_address?s", &out->http_address);
-    }
-    doorman__read(&body, "resource:o", &list);
-    out->item_count = doorman__list_count(&list);
-    size_t demand_count =
-        groups ? doorman__count_below(&list, "wants", DOORMAN__GROUPS_MAX) : out->item_count;
-    doorman_capacity_request *items = (doorman_capacity_request *)doorman__read_room(
-        reader, out->item_count * sizeof *items + demand_count * sizeof(doorman_demand) +
-                    out->path_count * sizeof(char *));
-    if (!items) return;
-    doorman_demand *demands = (doorman_demand *)(void *)(items + out->item_count);
-    const char **nodes = (const char **)(void *)(demands + demand_count);
-    doorman__field item = doorman__read_list(&list);
-    for (; item.value; doorman__next(&item)) {
-        doorman__read_capacity_request(&item, out, &demands, &items[item.index]);
-    }
-    item = doorman__read_list(&path);
-    for (; item.value; doorman__next(&item)) doorman__read_string(&item, &nodes[item.index]);
-    out->items = items;
-    out->path = nodes;
-}
-
-/* Reads the fields that only a response to a server has. The function writes the algorithm to
- * *algorithm and the terms to *terms. Then it moves *terms behind these terms. The sender leaves
- * out defaults, so this function sets them. */
-static void doorman__read_policy(const doorman__field *field, doorman_algorithm *algorithm,
-                                 doorman_terms **terms, doorman_capacity_response *out) {
-    doorman__field settings, list, priority;
-    doorman__read(field, "algorithm?o terms?o learn_for?T description?s unit?s", &settings, &list,
-                  &out->has_learn_for, &out->learn_for, &out->description, &out->unit);
-    if (settings.value) doorman__read(&settings, "whole?b", &out->whole);
-    if (settings.value && doorman__read_algorithm(&settings, false, algorithm)) {
-        *algorithm = doorman__algorithm_resolve(algorithm);
-        out->algorithm = algorithm;
-    }
-    out->terms = *terms;
-    doorman__field item = doorman__read_list(&list);
-    for (; item.value; doorman__next(&item)) {
-        doorman_terms *next = (*terms)++;
-        doorman__read(&item, "priority?o level:a slope:r", &priority, &next->level, &next->slope);
-        next->priority = DOORMAN_ANY_PRIORITY;
-        if (priority.value) doorman__read_priority(&priority, &next->priority);
-        out->terms_count++;
-    }
-}
-
-static void doorman__read_capacity_response(const doorman__field *field,
-                                            doorman_capacity_response *out) {
-    doorman_lease *lease = &out->gets;
-    doorman__field gets, refused, reason;
-    int index;
-    doorman__read(field,
-                  "resource_id:s safe_capacity?N learning?b overload_target?t gets?o refused?o",
-                  &out->resource_id, &out->has_safe_capacity, &out->safe_capacity, &out->learning,
-                  &out->overload_target, &gets, &refused);
-    if (refused.value) {
-        doorman__read(&refused, "reason:o refresh_interval:t", &reason, &lease->refresh_interval);
-        index = doorman__read_choice(&reason, doorman__reasons, 3);
-        out->outcome = (doorman_outcome)((int)DOORMAN_TRY_LATER + index);
-        return;
-    }
-    out->outcome = DOORMAN_GRANTED;
-    if (!gets.value) doorman__read_fail(&gets, "is missing");
-    doorman__read(&gets,
-                  "id:i node:s capacity:a keep?a expires_in:t refresh_interval:t whole?b reason?o",
-                  &lease->id, &lease->node, &lease->capacity, &lease->committed, &lease->expires_in,
-                  &lease->refresh_interval, &out->whole, &reason);
-    /* a newer server may know more reasons; a reason that this version does not know is none */
-    index = doorman__read_name(&reason, doorman__lease_reasons, DOORMAN__LEASE_REASON_COUNT);
-    if (index >= 0) lease->reason = (doorman_lease_reason)((int)DOORMAN_LEASE_SHARE + index);
-    lease->committed = doorman__max(lease->committed, lease->capacity);
-}
-
-/* Reads the items of a response. The memory block begins with the items. If the response is for a
- * server, the items are followed by one algorithm for each item, and by all terms. */
-static void doorman__read_capacity_responses(const doorman__field *list, doorman_response *out) {
-    bool policy = out->is_server;
-    size_t count = doorman__list_count(list);
-    size_t terms_count = policy ? doorman__count_below(list, "terms", DOORMAN_TERMS_MAX) : 0;
-    doorman_capacity_response *items = (doorman_capacity_response *)doorman__read_room(
-        list->reader, count * (sizeof *items + (policy ? sizeof(doorman_algorithm) : 0)) +
-                          terms_count * sizeof(doorman_terms));
-    if (!items) return;
-    doorman_algorithm *algorithms = (doorman_algorithm *)(void *)(items + count);
-    doorman_terms *terms = (doorman_terms *)(void *)(algorithms + count);
-    doorman__field item = doorman__read_list(list);
-    for (; item.value; doorman__next(&item)) {
-        doorman_capacity_response *item_response = &items[item.index];
-        if (out->method == DOORMAN_REPORT_OVERLOAD) {
-            doorman__read(&item, "resource_id:s overload_target?t", &item_response->resource_id,
-                          &item_response->overload_target);
-            continue;
-        }
-        doorman__read_capacity_response(&item, item_response);
-        if (policy) doorman__read_policy(&item, &algorithms[item.index], &terms, item_response);
-    }
-    out->items = items;
-    out->item_count = count;
-}
-
-/* ---- json: reading responses for permits */
+/* ---- permit JSON: responses */
 /*
  * A newer server may know more decisions and reasons. A decision that this version does not know
  * counts as a refusal. A reason that it does not know is DOORMAN_NO_REASON.
@@ -27794,300 +30505,7 @@ static void doorman__read_permit_response(const doorman__field *body, doorman_re
     if (!acquires && !holds) doorman__read_permit_results(&list, out);
 }
 
-static void doorman__read_response(const doorman__field *root, doorman_response *out) {
-    const char *code = "", *message = "";
-    doorman__reader *reader = root->reader;
-    doorman__field error = doorman__field_of(root, "error", 5), body, mastership, list;
-    if (error.value) {
-        doorman__read(&error, "code:s message:s", &code, &message);
-        if (reader->status != DOORMAN_OK) return;
-        reader->status =
-            doorman__fail(reader->error, DOORMAN_INVALID_ARGUMENT, "%s: %s", code, message);
-        return;
-    }
-    out->method = doorman__read_method(root, &out->is_server, &body);
-    doorman__read(&body, "mastership?o response?o", &mastership, &list);
-    if (mastership.value) doorman__read(&mastership, "master_address?s", &out->master_address);
-    out->is_master = !mastership.value;
-    if (out->method == DOORMAN_DISCOVERY) doorman__read(&body, "is_master:b", &out->is_master);
-    if (out->is_master && doorman__method_has_permits(out->method)) {
-        doorman__read_permit_response(&body, out);
-    }
-    bool has_items = out->method == DOORMAN_GET_CAPACITY || out->method == DOORMAN_REPORT_OVERLOAD;
-    if (!has_items || !out->is_master) return;
-    if (out->is_server) {
-        doorman__read(&body, "http_address?s shared_id?b", &out->http_address, &out->shared_id);
-    }
-    if (!list.value) doorman__read_fail(&list, "is missing");
-    doorman__read_capacity_responses(&list, out);
-}
-
-/* The state of writing a text. If memory runs out, the buffer stays as it is, and the rest of the
- * text is dropped. So a caller checks for failure only at the end. */
-typedef struct doorman__writer {
-    doorman_buffer *buffer;
-    bool failed;
-} doorman__writer;
-
-void doorman_buffer_uninit(doorman_buffer *buffer) {
-    if (!buffer) return;
-    DOORMAN_FREE(buffer->text);
-    *buffer = (doorman_buffer){0};
-}
-
-static bool doorman__buffer_reserve(doorman_buffer *buffer, size_t bytes) {
-    void *text = buffer->text;
-    bool room = doorman__reserve(&text, &buffer->capacity, bytes + 1, 1);
-    buffer->text = (char *)text;
-    return room;
-}
-
-/* Returns a place for `bytes` bytes, or NULL if there is no memory. The caller writes the bytes,
- * and adds their number to the count. */
-static char *doorman__put_room(doorman__writer *out, size_t bytes) {
-    doorman_buffer *buffer = out->buffer;
-    out->failed = out->failed || !doorman__buffer_reserve(buffer, buffer->bytes + bytes);
-    return out->failed ? NULL : buffer->text + buffer->bytes;
-}
-
-static void doorman__put_bytes(doorman__writer *out, const char *text, size_t bytes) {
-    char *to = doorman__put_room(out, bytes);
-    if (!to) return;
-    memcpy(to, text, bytes);
-    out->buffer->bytes += bytes;
-    assert(out->buffer->bytes < out->buffer->capacity);
-}
-
-/* Writes units * 10^-places, without zeros at the end of the fraction. The function makes the
- * digits from the last one to the first one. The divisor is a constant, so compilers use a
- * multiplication instead of a division. */
-static void doorman__put_decimal(doorman__writer *out, uint64_t units, int places) {
-    char text[32], *end = text + sizeof text, *first = end;
-    bool whole = true;
-    for (; places > 0; places--, units /= 10) {
-        whole = whole && units % 10 == 0;
-        if (!whole) *--first = (char)('0' + units % 10);
-    }
-    if (!whole) *--first = '.';
-    do {
-        *--first = (char)('0' + units % 10);
-        units /= 10;
-    } while (units);
-    doorman__put_bytes(out, first, (size_t)(end - first));
-}
-
-/* Writes a time as seconds. Most times are whole seconds, which need no fraction. */
-static void doorman__put_seconds(doorman__writer *out, doorman_time time) {
-    bool whole = time % DOORMAN_SECOND == 0;
-    doorman__put_decimal(out, (uint64_t)(whole ? time / DOORMAN_SECOND : time), whole ? 0 : 9);
-}
-
-/* Writes the decimal point of `size` and the digits behind the point. Precondition: `size` is at
- * least 1/64 and less than 2^53. So it has at most 58 bits behind the point. The method is that of
- * Steele and White (1990). The loop writes digits until no other double is as near to the written
- * number as `size`. The loop ends when the written number differs from `size` by less than `near`.
- * The written number may also be the one with the last digit incremented. Two doubles of this size
- * differ by at least size / 2^53. `near` is half of this difference, so the function may write one
- * digit more than needed. The increment never changes a 9 to a 10, because the loop would have
- * ended one digit earlier. */
-static void doorman__put_fraction(doorman__writer *out, double size) {
-    const uint64_t one = UINT64_C(1) << 60;
-    uint64_t rest = (uint64_t)((size - (double)(uint64_t)size) * (double)one);
-    uint64_t near = (uint64_t)(size * 64); /* size / 2^54, in the units of `rest` */
-    char text[24] = ".";
-    size_t count = 1;
-    do {
-        rest *= 10;
-        near *= 10;
-        text[count++] = (char)('0' + (rest >> 60));
-        rest &= one - 1;
-    } while (rest >= near && one - rest >= near);
-    if (rest > one / 2) text[count - 1]++;
-    doorman__put_bytes(out, text, count);
-}
-
-/* Writes a number with the fewest digits that give the same double when they are read. The function
- * first tries 15 digits, and then 16 and 17. It tries no smaller count, because printf omits zeros
- * at the end. A number below DBL_MIN is less exact, so for such a number the function first tries 1
- * digit. The decimal separator is `.` in every locale. */
-static void doorman__put_shortest(doorman__writer *out, double size) {
-    char text[40];
-    int count = size < DBL_MIN ? 1 : 15;
-    do {
-        snprintf(text, sizeof text, "%.*g", count, size);
-    } while (strtod(text, NULL) != size && ++count <= 17);
-    size_t digits = strspn(text, "0123456789");
-    size_t point = strcspn(text + digits, "0123456789e");
-    doorman__put_bytes(out, text, digits);
-    doorman__put_bytes(out, ".", point ? 1 : 0);
-    doorman__put_bytes(out, text + digits + point, strlen(text + digits + point));
-}
-
-/* Writes an amount. Reading the text gives the same double. Most amounts are integers or have a few
- * decimals.
- *   shortest   false: the function is faster, but may write one digit more than needed */
-static void doorman__put_amount(doorman__writer *out, double amount, bool shortest) {
-    double size = amount < 0 ? -amount : amount;
-    uint64_t whole = size < DOORMAN__INTEGER_MAX ? (uint64_t)size : 0;
-    uint64_t millionths = size < 1e9 ? (uint64_t)(size * 1e6 + 0.5) : 0;
-    if (amount < 0) doorman__put_bytes(out, "-", 1);
-    if ((double)whole == size) {
-        doorman__put_decimal(out, whole, 0);
-    } else if ((double)millionths / 1e6 == size) {
-        doorman__put_decimal(out, millionths, 6);
-    } else if (!shortest && size >= 1.0 / 64 && size < DOORMAN__INTEGER_MAX) {
-        doorman__put_decimal(out, whole, 0);
-        doorman__put_fraction(out, size);
-    } else {
-        doorman__put_shortest(out, size);
-    }
-}
-
-/* Writes the rest of a string, from its first character that needs an escape. Only error messages
- * can have control characters. An error message can also have an incomplete character at its end,
- * because long messages are cut. */
-static void doorman__put_escaped(doorman__writer *out, const char *text, const char *end) {
-    const char *plain = text;
-    while (text < end) {
-        char escape[16];
-        const char *at = text;
-        uint32_t code = 0;
-        bool valid = doorman__utf8_next(&text, end, &code);
-        bool sign = code == '"' || code == '\\';
-        if (valid && !sign && code >= 0x20 && (code < 0x7f || code >= 0xa0)) continue;
-        if (!valid) text++, code = 0xfffd;
-        snprintf(escape, sizeof escape, sign ? "\\%c" : "\\u%04x", (unsigned)code);
-        doorman__put_bytes(out, plain, (size_t)(at - plain));
-        doorman__put_bytes(out, escape, strlen(escape));
-        plain = text;
-    }
-    doorman__put_bytes(out, plain, (size_t)(end - plain));
-}
-
-/* Writes a string in quotes. */
-static void doorman__put_string(doorman__writer *out, const char *text) {
-    const char *end = text;
-    while (doorman__json_plain(*end)) end++;
-    doorman__put_bytes(out, "\"", 1);
-    doorman__put_bytes(out, text, (size_t)(end - text));
-    if (*end) doorman__put_escaped(out, end, end + strlen(end));
-    doorman__put_bytes(out, "\"", 1);
-}
-
-static void doorman__put_comma(doorman__writer *out) {
-    const doorman_buffer *buffer = out->buffer;
-    bool first = buffer->bytes && strchr("[{", buffer->text[buffer->bytes - 1]);
-    if (!first) doorman__put_bytes(out, ",", 1);
-}
-
-/* Writes the text of a format up to its next %, or up to its end. Returns the first character that
- * is not written. */
-static const char *doorman__put_plain(doorman__writer *out, const char *format) {
-    char *first = doorman__put_room(out, strlen(format)), *to = first;
-    for (; *format && *format != '%'; format++) {
-        if (to) *to++ = *format == '\'' ? '"' : *format;
-    }
-    out->buffer->bytes += (size_t)(to - first);
-    return format;
-}
-
-/* Writes text by a format. Most characters are written unchanged. The exceptions are:
- *   '    the character "
- *   %s   a string in quotes
- *   %n   an amount
- *   %x   an amount, with as few digits as possible
- *   %t   a doorman_time, in seconds
- *   %i   a uint64_t
- *   %b   a bool
- *   %,   a comma, but nothing directly behind an opening bracket */
-static void doorman__put(doorman__writer *out, const char *format, ...) {
-    va_list values;
-    va_start(values, format);
-    for (; *(format = doorman__put_plain(out, format)); format += 2) {
-        switch (format[1]) {
-        case 's': doorman__put_string(out, va_arg(values, const char *)); break;
-        case 'n': doorman__put_amount(out, va_arg(values, double), false); break;
-        case 'x': doorman__put_amount(out, va_arg(values, double), true); break;
-        case 't': doorman__put_seconds(out, va_arg(values, doorman_time)); break;
-        case 'i': doorman__put_decimal(out, va_arg(values, uint64_t), 0); break;
-        case 'b': doorman__put(out, va_arg(values, int) ? "true" : "false"); break;
-        default: doorman__put_comma(out); break;
-        }
-    }
-    va_end(values);
-}
-
-/* Ends a text. If memory ran out, the text is empty, because half a message is useless. */
-static doorman_status doorman__put_end(doorman__writer *out) {
-    doorman_buffer *buffer = out->buffer;
-    if (out->failed) buffer->bytes = 0;
-    if (buffer->text) buffer->text[buffer->bytes] = '\0';
-    return out->failed ? DOORMAN_OUT_OF_MEMORY : DOORMAN_OK;
-}
-
-static doorman__writer doorman__put_start(doorman_buffer *buffer) {
-    buffer->bytes = 0;
-    return (doorman__writer){buffer, false};
-}
-
-static void doorman__put_capacity_response(doorman__writer *out,
-                                           const doorman_capacity_response *item_response,
-                                           bool is_server, int64_t epoch) {
-    const doorman_lease *gets = &item_response->gets;
-    doorman__put(out, "{'resource_id':%s", item_response->resource_id);
-    if (item_response->has_safe_capacity)
-        doorman__put(out, ",'safe_capacity':%n", item_response->safe_capacity);
-    if (item_response->learning) doorman__put(out, ",'learning':%b", true);
-    if (item_response->overload_target) {
-        doorman__put(out, ",'overload_target':%t", item_response->overload_target);
-    }
-    if (item_response->outcome != DOORMAN_GRANTED) {
-        doorman__put(out, ",'refused':{'reason':%s,'refresh_interval':%t}",
-                     doorman__reasons[item_response->outcome - DOORMAN_TRY_LATER],
-                     gets->refresh_interval);
-        return;
-    }
-    doorman__put(out,
-                 ",'gets':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t,'refresh_interval':%t",
-                 gets->id, gets->node, gets->capacity, gets->expires_in, gets->refresh_interval);
-    if (gets->committed > gets->capacity) doorman__put(out, ",'keep':%n", gets->committed);
-    int64_t end = epoch + gets->expires_in / DOORMAN_SECOND;
-    if (epoch) doorman__put(out, ",'expiry_time':%n", (double)end);
-    if (item_response->whole && !is_server) doorman__put(out, ",'whole':%b", true);
-    if (gets->reason) doorman__put(out, ",'reason':%s", doorman_lease_reason_name(gets->reason));
-    doorman__put(out, "}");
-}
-
-/* Writes an algorithm, without the parameters that have their default value. */
-static void doorman__put_algorithm(doorman__writer *out, const doorman_algorithm *given,
-                                   bool whole) {
-    const doorman_algorithm none = {.reserve = 0}, usual = doorman__algorithm_resolve(&none);
-    const doorman_algorithm all = doorman__algorithm_resolve(given);
-    doorman__put(out, ",'algorithm':{'kind':%s,'lease_length':%t,'refresh_interval':%t",
-                 doorman__kind_names[all.kind], all.lease_length, all.refresh_interval);
-    if (whole) doorman__put(out, ",'whole':%b", true);
-    if (all.has_learning_mode_duration) {
-        doorman__put(out, ",'learning_mode_duration':%t", all.learning_mode_duration);
-    }
-    doorman__put(out, ",'parameters':[");
-    if (all.minimum_interval != usual.minimum_interval) {
-        doorman__put(out, "%,{'name':'minimum_interval','value':%t}", all.minimum_interval);
-    }
-    if (all.minimum_refresh_interval != usual.minimum_refresh_interval) {
-        doorman__put(out, "%,{'name':'minimum_refresh_interval','value':%t}",
-                     all.minimum_refresh_interval);
-    }
-    if (all.decay_factor != usual.decay_factor) {
-        doorman__put(out, "%,{'name':'decay_factor','value':%x}", all.decay_factor);
-    }
-    if (all.reserve > 0) doorman__put(out, "%,{'name':'reserve','value':%x}", all.reserve);
-    if (all.handover != usual.handover) {
-        doorman__put(out, "%,{'name':'handover','value':%s}", doorman__handovers[all.handover]);
-    }
-    doorman__put(out, "]}");
-}
-
-/* ---- json: writing limits */
+/* ---- permit JSON: writing limits */
 
 static void doorman__put_strings(doorman__writer *out, const char *key, const char *const *strings,
                                  size_t count) {
@@ -28196,109 +30614,15 @@ static void doorman__put_limit(doorman__writer *out, const doorman_permit_limit 
     doorman__put(out, "}");
 }
 
-/* Writes one template. Without has_algorithm the template takes the algorithm of `*` (G3). */
-static void doorman__put_template(doorman__writer *out, const doorman_template *template_) {
-    const char *description = template_->description ? template_->description : "";
-    const char *unit = template_->unit ? template_->unit : "";
-    doorman__put(out, "%,\n{'identifier_glob':%s", template_->identifier_glob);
-    if (*description) doorman__put(out, ",'description':%s", description);
-    if (*unit) doorman__put(out, ",'unit':%s", unit);
-    if (!template_->without_capacity) doorman__put(out, ",'capacity':%x", template_->capacity);
-    if (template_->has_safe_capacity) {
-        doorman__put(out, ",'safe_capacity':%x", template_->safe_capacity);
-    }
-    if (template_->whole) doorman__put(out, ",'whole':%b", true);
-    if (template_->overload.target) {
-        doorman__put(out, ",'overload':{'target':%t", template_->overload.target);
-        if (template_->overload.capacity_min > 0) {
-            doorman__put(out, ",'capacity_min':%x", template_->overload.capacity_min);
-        }
-        doorman__put(out, "}");
-    }
-    if (template_->has_algorithm) doorman__put_algorithm(out, &template_->algorithm, false);
-    if (template_->has_limits) doorman__put(out, ",'limits':[");
+static void doorman__put_limits(doorman__writer *out, const doorman_template *template_) {
+    doorman__put(out, ",'limits':[");
     for (size_t i = 0; i < template_->limit_count; i++) {
         doorman__put_limit(out, &template_->limits[i]);
     }
-    doorman__put(out, template_->has_limits ? "]}" : "}");
+    doorman__put(out, "]");
 }
 
-doorman_status doorman_json_write_config(const doorman_config_options *options,
-                                         doorman_buffer *text) {
-    if (!options || !text) return DOORMAN_INVALID_ARGUMENT;
-    doorman__writer out = doorman__put_start(text);
-    doorman__put(&out, "{");
-    if (options->reject_unmatched) doorman__put(&out, "'unmatched':%s,", "reject");
-    if (options->shadow_count) doorman__put(&out, "'shadow':[");
-    for (size_t i = 0; i < options->shadow_count; i++)
-        doorman__put(&out, "%,%s", options->shadow[i]);
-    doorman__put(&out, options->shadow_count ? "],'resources':[" : "'resources':[");
-    for (size_t i = 0; i < options->template_count; i++) {
-        doorman__put_template(&out, &options->templates[i]);
-    }
-    doorman__put(&out, "]}");
-    return doorman__put_end(&out);
-}
-
-/* Writes the fields that only a response to a server has: the algorithm, the terms, learn_for, and
- * the texts for people (T9). */
-static void doorman__put_policy(doorman__writer *out,
-                                const doorman_capacity_response *item_response) {
-    if (item_response->algorithm)
-        doorman__put_algorithm(out, item_response->algorithm, item_response->whole);
-    if (item_response->terms_count) doorman__put(out, ",'terms':[");
-    for (size_t i = 0; i < item_response->terms_count; i++) {
-        const doorman_terms *terms = &item_response->terms[i];
-        doorman__put(out, "%,{");
-        if (terms->priority != DOORMAN_ANY_PRIORITY) {
-            doorman__put(out, "'priority':%i", (uint64_t)terms->priority);
-        }
-        doorman__put(out, "%,'level':%n,'slope':%n}", terms->level, terms->slope);
-    }
-    if (item_response->terms_count) doorman__put(out, "]");
-    if (item_response->has_learn_for)
-        doorman__put(out, ",'learn_for':%t", item_response->learn_for);
-    const char *description = item_response->description, *unit = item_response->unit;
-    if (description && *description) doorman__put(out, ",'description':%s", description);
-    if (unit && *unit) doorman__put(out, ",'unit':%s", unit);
-}
-
-static void doorman__put_response(doorman__writer *out, const doorman_response *response,
-                                  int64_t epoch) {
-    bool discovery = response->method == DOORMAN_DISCOVERY;
-    doorman__put(out, "{%s:{", doorman_method_name(response->method, response->is_server));
-    const char *master = response->master_address, *http = response->http_address;
-    if (discovery) doorman__put(out, "'is_master':%b,", response->is_master);
-    if (discovery || !response->is_master) {
-        doorman__put(out, "'mastership':{");
-        if (master) doorman__put(out, "%,'master_address':%s", master);
-        if (http) doorman__put(out, "%,'http_address':%s", http);
-        doorman__put(out, "}");
-    } else if (response->method == DOORMAN_GET_CAPACITY) {
-        if (response->is_server && http) doorman__put(out, "'http_address':%s,", http);
-        if (response->is_server && response->shared_id) doorman__put(out, "'shared_id':true,");
-        doorman__put(out, "'response':[");
-        for (size_t i = 0; i < response->item_count; i++) {
-            doorman__put(out, "%,");
-            doorman__put_capacity_response(out, &response->items[i], response->is_server, epoch);
-            if (response->is_server) doorman__put_policy(out, &response->items[i]);
-            doorman__put(out, "}");
-        }
-        doorman__put(out, "]");
-    } else if (response->method == DOORMAN_REPORT_OVERLOAD) {
-        doorman__put(out, "'response':[");
-        for (size_t i = 0; i < response->item_count; i++) {
-            doorman__put(out, "%,{'resource_id':%s", response->items[i].resource_id);
-            doorman_time target = response->items[i].overload_target;
-            if (target) doorman__put(out, ",'overload_target':%t", target);
-            doorman__put(out, "}");
-        }
-        doorman__put(out, "]");
-    }
-    doorman__put(out, "}}");
-}
-
-/* ---- json: writing messages on permits */
+/* ---- permit JSON: writing messages */
 /*
  * Durations are exact to a nanosecond, so they are not rounded. Units of `granted` and `charged`
  * are exact too. What people read has at most six decimals: `remaining` is rounded down, and `used`
@@ -28586,348 +30910,7 @@ static doorman_status doorman__permits_reply_check(const doorman_permits *permit
                          request->method == DOORMAN_ACQUIRE ? "permit" : "entry");
 }
 
-static const char *doorman__status_text(doorman_status status) {
-#define DOORMAN__STATUS_TEXT(code, name, text) text,
-    static const char *const texts[] = {DOORMAN_STATUSES(DOORMAN__STATUS_TEXT)};
-    return (unsigned)status < DOORMAN_STATUS_COUNT ? texts[status] : "not a status";
-}
-
-/* Writes a reply that reports an error. If the message is empty, the reply has the text of the
- * status. */
-static void doorman__put_error(doorman__writer *out, doorman_status status, const char *message) {
-    bool on_wire = status == DOORMAN_INVALID_ARGUMENT || status == DOORMAN_NOT_FOUND ||
-                   status == DOORMAN_RESOURCE_EXHAUSTED || status == DOORMAN_UNAVAILABLE;
-    doorman__put(out, "{'error':{'code':%s,'message':%s}}",
-                 on_wire ? doorman_status_name(status) : "INTERNAL",
-                 message[0] ? message : doorman__status_text(status));
-}
-
-/* Writes the demand of a client, or the demand groups of a server. */
-static void doorman__put_wants(doorman__writer *out, const doorman_capacity_request *item_request,
-                               bool is_server) {
-    if (!is_server) {
-        doorman__put(out, ",'priority':%i,'wants':%n", (uint64_t)item_request->wants->priority,
-                     item_request->wants->wants);
-        return;
-    }
-    if (item_request->learning) doorman__put(out, ",'learning':%b", true);
-    doorman__put(out, ",'wants':[");
-    for (size_t i = 0; i < item_request->wants_count; i++) {
-        const doorman_demand *group = &item_request->wants[i];
-        double clients = doorman__max(1, group->subclients);
-        doorman__put(out, "%,{'priority':%i,'num_clients':%i,'wants':%n}",
-                     (uint64_t)group->priority, (uint64_t)clients, group->wants);
-    }
-    doorman__put(out, "]");
-}
-
-static void doorman__put_overload(doorman__writer *out, const doorman_overload_report *report) {
-    doorman__put(out, "'interval':%t,'arrived':%n,'finished':%n,'refused':%n", report->interval,
-                 report->arrived, report->finished, report->refused);
-    if (report->late > 0) doorman__put(out, ",'late':%n", report->late);
-}
-
-static void doorman__put_capacity_request(doorman__writer *out,
-                                          const doorman_capacity_request *item_request,
-                                          bool is_server) {
-    doorman__put(out, "{'resource_id':%s", item_request->resource_id);
-    doorman__put_wants(out, item_request, is_server);
-    if (item_request->outstanding > 0)
-        doorman__put(out, ",'outstanding':%n", item_request->outstanding);
-    if (item_request->has.id) {
-        doorman__put(out, ",'has':{'id':%i,'node':%s,'capacity':%n,'expires_in':%t}",
-                     item_request->has.id, item_request->has.node, item_request->has.capacity,
-                     item_request->has.expires_in);
-    }
-    if (item_request->overload.interval) {
-        doorman__put(out, ",'overload':{");
-        doorman__put_overload(out, &item_request->overload);
-        doorman__put(out, "}");
-    }
-    doorman__put(out, "}");
-}
-
-/* Writes the holder's id. If the holder is a server, also writes the path of the request. */
-static void doorman__put_holder(doorman__writer *out, const doorman_request *request) {
-    doorman__put(out, request->is_server ? "'server_id':%s" : "'client_id':%s", request->holder_id);
-    if (!request->is_server || request->method != DOORMAN_GET_CAPACITY) return;
-    doorman__put(out, ",'path':[");
-    for (size_t i = 0; i < request->path_count; i++) doorman__put(out, "%,%s", request->path[i]);
-    doorman__put(out, "]");
-    if (request->http_address) doorman__put(out, ",'http_address':%s", request->http_address);
-}
-
-doorman_status doorman_json_request(const doorman_request *request, doorman_buffer *text) {
-    if (!request || !text) return DOORMAN_INVALID_ARGUMENT;
-    doorman__writer out = doorman__put_start(text);
-    bool items = request->method != DOORMAN_DISCOVERY;
-    if (doorman__method_has_permits(request->method)) {
-        doorman__put_permit_message(&out, request);
-        return doorman__put_end(&out);
-    }
-    doorman__put(&out, "{%s:{", doorman_method_name(request->method, request->is_server));
-    if (items) doorman__put_holder(&out, request);
-    if (items) doorman__put(&out, ",'resource':[");
-    for (size_t i = 0; i < request->item_count; i++) {
-        const doorman_capacity_request *item_request = &request->items[i];
-        doorman__put(&out, "%,");
-        if (request->method == DOORMAN_GET_CAPACITY) {
-            doorman__put_capacity_request(&out, item_request, request->is_server);
-        } else if (request->method == DOORMAN_REPORT_OVERLOAD) {
-            doorman__put(&out, "{'resource_id':%s,", item_request->resource_id);
-            doorman__put_overload(&out, &item_request->overload);
-            doorman__put(&out, "}");
-        } else {
-            doorman__put(&out, "{'resource_id':%s,'id':%i}", item_request->resource_id,
-                         item_request->has.id);
-        }
-    }
-    doorman__put(&out, items ? "]}}" : "}}");
-    return doorman__put_end(&out);
-}
-
-/* Allocates the memory for a reply before the server decides. If there is no memory, or if the
- * reply could be too large, the message is refused and changes nothing (C4). An id takes up to
- * twice its bytes, because each byte may need an escape. The rest of an item, with the node's name,
- * takes at most 880 bytes. In a reply to a server, the algorithm of an item takes at most 520
- * bytes, and each of 16 terms takes at most 80 bytes. The texts for people take up to twice their
- * bytes, and 32 bytes for their names. So the reply to a request of DOORMAN__ITEMS_MAX items
- * fits. */
-static doorman_status doorman__reply_reserve(doorman_buffer *reply, const doorman_request *request,
-                                             doorman_error *error) {
-    const size_t frame = 1024;
-    size_t bytes = frame, largest = 0, rest = 880;
-    if (request->is_server) rest += 520 + 16 * 80 + 2 * DOORMAN__TEXTS_BYTES_MAX + 32;
-    for (size_t i = 0; i < request->item_count; i++) {
-        size_t id_bytes = strlen(request->items[i].resource_id);
-        size_t item =
-            rest + 2 * (id_bytes < DOORMAN_ID_BYTES_MAX ? id_bytes : DOORMAN_ID_BYTES_MAX);
-        if (item > largest) largest = item;
-        bytes += item;
-    }
-    if (request->permit_count > 0) largest = 256;
-    if (request->entry_count > 0) largest = 64;
-    bytes += (request->permit_count + request->entry_count) * largest;
-    if (bytes > DOORMAN_MESSAGE_BYTES_MAX) {
-        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
-                             "%s%s: the response could be larger than 4 MiB; send at most %zu %s "
-                             "in one message",
-                             doorman_method_name(request->method, request->is_server),
-                             request->permit_count  ? ".permit"
-                             : request->entry_count ? ".entry"
-                                                    : ".resource",
-                             (DOORMAN_MESSAGE_BYTES_MAX - frame) / largest,
-                             request->item_count ? "resources" : "elements");
-    }
-    return doorman__buffer_reserve(reply, bytes) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
-}
-
-/* ---- JSON: an exchange */
-/*
- * An exchange is one message and its reply. An exchange has three steps: read, decide and write.
- * Only the step `decide` needs the caller's lock, and this step is short. In a message of 100
- * resources, each with `has`, each resource takes 1.3 us on one core of a virtual machine:
- *
- *     checking the text   0.14 us
- *     parsing by cJSON    0.52     with an arena; 0.70 with malloc
- *     finding equal keys  0.03
- *     reading the tree    0.17
- *     deciding            0.19
- *     writing             0.28
- *
- * The table shows the states, and the next state after each step. Each step may be called in each
- * state. A step that has no effect ("-") returns what the last step returned. After _uninit the
- * state is EMPTY.
- *
- *     state     meaning                        _read          _decide           _write
- *     EMPTY     there is no message            READ, FAILED   FAILED            FAILED, WRITTEN
- *     READ      the message is valid           READ, FAILED   DECIDED, FAILED   FAILED, WRITTEN
- *     DECIDED   the server has decided         READ, FAILED   -                 WRITTEN
- *     FAILED    the reply will be an error     READ, FAILED   -                 WRITTEN
- *     WRITTEN   the reply is complete          READ, FAILED   -                 -
- *
- * In EMPTY, _decide and _write fail with INVALID_ARGUMENT, because there is no message. In READ,
- * _write fails with UNAVAILABLE, because the server has not decided.
- *
- * In DECIDED, permits of the response may be pending. _settle puts a decision into the response.
- * _undo leads back to READ. The two calls have no effect if no permit is pending. _write needs a
- * response without pending permits. */
-
-static void doorman__exchange_move(doorman_json_exchange *exchange, doorman__exchange_state next,
-                                   doorman_status status) {
-    doorman__exchange_state last = exchange->state;
-    switch (next) {
-    case DOORMAN__EXCHANGE_EMPTY: assert(status == DOORMAN_OK); break;
-    case DOORMAN__EXCHANGE_READ: /* from any state, or back from DECIDED */
-        assert(status == DOORMAN_OK && exchange->tree);
-        break;
-    case DOORMAN__EXCHANGE_DECIDED:
-        assert(last == DOORMAN__EXCHANGE_READ && status == DOORMAN_OK);
-        break;
-    case DOORMAN__EXCHANGE_FAILED: assert(status != DOORMAN_OK); break;
-    case DOORMAN__EXCHANGE_WRITTEN:
-        assert(last == DOORMAN__EXCHANGE_DECIDED || last == DOORMAN__EXCHANGE_FAILED);
-        assert(!exchange->tree && !exchange->room);
-        break;
-    }
-    (void)last;
-    exchange->state = next;
-    exchange->status = status;
-}
-
-static doorman_status doorman__exchange_fail(doorman_json_exchange *exchange, doorman_status status,
-                                             const char *message) {
-    doorman__fail(&exchange->error, status, "%s", message);
-    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_FAILED, status);
-    return status;
-}
-
-/* Frees the message that was read, and the structs that were made from it. */
-static void doorman__exchange_forget(doorman_json_exchange *exchange) {
-    DOORMAN_FREE(exchange->room);
-    cJSON_Delete(exchange->tree);
-    exchange->room = NULL;
-    exchange->tree = NULL;
-}
-
-void doorman_json_exchange_uninit(doorman_json_exchange *exchange) {
-    if (!exchange) return;
-    doorman__exchange_forget(exchange);
-    doorman_buffer_uninit(&exchange->reply);
-    doorman__arena_uninit(&exchange->arena);
-    DOORMAN_FREE(exchange->kept);
-    *exchange = (doorman_json_exchange){.kept = NULL};
-    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_EMPTY, DOORMAN_OK);
-}
-
-/* Allocates memory for the server's response. The memory begins with the items. If the response is
- * for a server, the items are followed by the algorithms of all items, by all terms, and by the
- * texts for people. */
-static doorman_status doorman__exchange_reserve(doorman_json_exchange *exchange) {
-    const doorman_request *request = &exchange->request;
-    size_t each = sizeof(doorman_capacity_response);
-    if (request->is_server) {
-        each += sizeof(doorman_algorithm) + DOORMAN_TERMS_MAX * sizeof(doorman_terms) +
-                DOORMAN__TEXTS_BYTES_MAX;
-    }
-    doorman_status status = doorman__reply_reserve(&exchange->reply, request, &exchange->error);
-    if (status != DOORMAN_OK) return status;
-    bool room =
-        doorman__reserve(&exchange->kept, &exchange->kept_bytes, request->item_count * each, 1);
-    return room ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
-}
-
-static doorman_status doorman__exchange_check_administration(doorman_json_exchange *exchange) {
-    const doorman_request *request = &exchange->request;
-    bool resets = request->method == DOORMAN_RESET;
-    bool administers = resets || request->method == DOORMAN_INSPECT;
-    if (!administers || !exchange->forbids_administration) return DOORMAN_OK;
-    const char *name = doorman_method_name(request->method, false);
-    return doorman__fail(&exchange->error, DOORMAN_NOT_FOUND,
-                         "%s: send it over HTTP, as POST /v1/%s with a token of the role %s", name,
-                         name, resets ? "admin" : "read");
-}
-
-doorman_status doorman_json_exchange_read(doorman_json_exchange *exchange, const char *text,
-                                          size_t bytes) {
-    if (!exchange) return DOORMAN_INVALID_ARGUMENT;
-    if (!text && bytes <= DOORMAN_MESSAGE_BYTES_MAX) text = "", bytes = 0;
-    doorman__exchange_forget(exchange);
-    doorman__reader reader = {.error = &exchange->error, .frame_bytes = exchange->frame_bytes};
-    exchange->request = (doorman_request){.sequence = 0};
-    exchange->error.text[0] = '\0';
-    doorman__field root = doorman__read_start(&reader, text, bytes);
-    doorman__read_request(&root, &exchange->request);
-    exchange->tree = reader.tree;
-    exchange->room = reader.room;
-    doorman_status status = reader.status;
-    if (status == DOORMAN_OK) status = doorman__exchange_reserve(exchange);
-    if (status == DOORMAN_OK) status = doorman__exchange_check_administration(exchange);
-    if (status != DOORMAN_OK) doorman__exchange_forget(exchange);
-    doorman__exchange_move(
-        exchange, status == DOORMAN_OK ? DOORMAN__EXCHANGE_READ : DOORMAN__EXCHANGE_FAILED, status);
-    return status;
-}
-
-/* Copies the data that one item of a response to a server points to. */
-static void doorman__exchange_keep_policy(doorman_json_exchange *exchange, size_t index) {
-    size_t count = exchange->response.item_count;
-    doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept,
-                              *item_response = &items[index];
-    doorman_algorithm *algorithms = (doorman_algorithm *)(void *)(items + count);
-    doorman_terms *terms = (doorman_terms *)(void *)(algorithms + count);
-    char *texts = (char *)(terms + count * DOORMAN_TERMS_MAX) + index * DOORMAN__TEXTS_BYTES_MAX;
-    terms += index * DOORMAN_TERMS_MAX;
-    if (item_response->algorithm) {
-        algorithms[index] = *item_response->algorithm;
-        item_response->algorithm = &algorithms[index];
-    }
-    assert(item_response->terms_count <= DOORMAN_TERMS_MAX);
-    if (item_response->terms_count)
-        memcpy(terms, item_response->terms, item_response->terms_count * sizeof *terms);
-    item_response->terms = terms;
-    (void)doorman__texts_copy(texts, &item_response->description, &item_response->unit);
-}
-
-/* Copies the response. The response of the server is only valid until the next call on the server.
- * Another thread may make that call before the reply is written. */
-static void doorman__exchange_keep(doorman_json_exchange *exchange) {
-    doorman_response *response = &exchange->response;
-    doorman_capacity_response *items = (doorman_capacity_response *)exchange->kept;
-    assert(response->item_count <= exchange->request.item_count);
-    assert(response->item_count * sizeof *items <= exchange->kept_bytes);
-    if (response->master_address) {
-        memcpy(exchange->master, response->master_address, strlen(response->master_address) + 1);
-        response->master_address = exchange->master;
-    }
-    for (size_t i = 0; i < response->item_count; i++) {
-        items[i] = response->items[i];
-        items[i].resource_id = exchange->request.items[i].resource_id;
-        const char *node = items[i].gets.node; /* all leases have the same node */
-        if (node && strcmp(exchange->node, node) != 0) {
-            memcpy(exchange->node, node, strlen(node) + 1);
-        }
-        items[i].gets.node = exchange->node;
-        if (response->is_server) doorman__exchange_keep_policy(exchange, i);
-    }
-    response->items = items;
-}
-
-/* Adds the method to the server's error text, because the paths in that text begin below the
- * method. */
-doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doorman_server *server,
-                                            doorman_time now) {
-    if (!exchange || !server) return DOORMAN_INVALID_ARGUMENT;
-    const doorman_request *request = &exchange->request;
-    doorman_error below;
-    below.text[0] = '\0'; /* the rest need not be cleared */
-    if (exchange->state == DOORMAN__EXCHANGE_EMPTY) {
-        return doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
-    }
-    if (exchange->state != DOORMAN__EXCHANGE_READ) return exchange->status;
-    doorman_status status = DOORMAN_OK;
-    if (doorman__method_has_permits(request->method)) {
-        status = doorman__permits_reply_check(server->permits, request, &below);
-    }
-    if (status == DOORMAN_OK) {
-        status = doorman__server_handle_in(server, request, &exchange->response, &exchange->arena,
-                                           &below, now);
-    }
-    if (status == DOORMAN_OK) {
-        doorman__exchange_keep(exchange);
-        doorman__exchange_move(exchange, DOORMAN__EXCHANGE_DECIDED, status);
-        return status;
-    }
-    if (status != DOORMAN_OUT_OF_MEMORY) {
-        doorman__fail(&exchange->error, status, "%s.%s",
-                      doorman_method_name(request->method, request->is_server), below.text);
-    } else if (doorman__method_has_permits(request->method)) {
-        doorman__fail(&exchange->error, status,
-                      "out of memory; units may have been charged"); /* P9 */
-    }
-    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_FAILED, status);
-    return status;
-}
+/* ---- permit JSON: an exchange */
 
 /* Returns a permit of the response that waits with this ticket, or NULL.
  *   ticket   0: any permit that waits */
@@ -28961,1960 +30944,23 @@ void doorman_json_exchange_undo(doorman_json_exchange *exchange) {
     doorman__exchange_move(exchange, DOORMAN__EXCHANGE_READ, DOORMAN_OK);
 }
 
-doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange, int64_t epoch) {
-    if (!exchange) return DOORMAN_INVALID_ARGUMENT;
-    assert(!doorman__exchange_pending(exchange, 0));
-    if (exchange->state == DOORMAN__EXCHANGE_WRITTEN) return exchange->status;
-    if (exchange->state == DOORMAN__EXCHANGE_EMPTY) {
-        doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
-    } else if (exchange->state == DOORMAN__EXCHANGE_READ) {
-        doorman__exchange_fail(exchange, DOORMAN_UNAVAILABLE, "the server is stopping");
-    }
-    doorman__writer out = doorman__put_start(&exchange->reply);
-    const doorman_response *response = &exchange->response;
-    bool permits = response->is_master && doorman__method_has_permits(response->method);
-    if (exchange->state == DOORMAN__EXCHANGE_DECIDED && permits) {
-        doorman__put_permit_response(&out, response, &exchange->request);
-    } else if (exchange->state == DOORMAN__EXCHANGE_DECIDED) {
-        doorman__put_response(&out, &exchange->response, epoch);
-    } else {
-        doorman__put_error(&out, exchange->status, exchange->error.text);
-    }
-    doorman_status status = doorman__put_end(&out);
-    if (status == DOORMAN_OK) status = exchange->status;
-    doorman__exchange_forget(exchange);
-    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_WRITTEN, status);
-    return status;
+static bool doorman__exchange_is_pending(const doorman_json_exchange *exchange) {
+    return doorman__exchange_pending(exchange, 0) != NULL;
 }
 
-doorman_status doorman_json_serve(doorman_server *server, const char *text, size_t bytes,
-                                  doorman_buffer *reply, int64_t epoch, doorman_time now) {
-    if (!server || !reply) return DOORMAN_INVALID_ARGUMENT;
-    doorman_json_exchange exchange = {.reply = *reply};
-    (void)doorman_json_exchange_read(&exchange, text, bytes);
-    (void)doorman_json_exchange_decide(&exchange, server, now);
-    doorman_status status = doorman_json_exchange_write(&exchange, epoch);
-    *reply = exchange.reply;
-    exchange.reply = (doorman_buffer){.text = NULL};
-    doorman_json_exchange_uninit(&exchange);
-    return status;
-}
-
-/* A response that is processed in two steps. The first step reads the response. It takes longer
- * than the second step, and needs no lock. The second step gives the response to the upstream. */
-typedef struct doorman__incoming {
-    doorman__reader reader;
-    doorman_response response;
-} doorman__incoming;
-
-static void doorman__incoming_read(doorman__incoming *incoming, const char *text, size_t bytes,
-                                   doorman_error *error) {
-    *incoming = (doorman__incoming){.reader = {.error = error}};
-    doorman__reader *reader = &incoming->reader;
-    doorman__field root = doorman__read_start(reader, text, bytes);
-    doorman__read_response(&root, &incoming->response);
-    if (reader->status == DOORMAN_NOT_FOUND) reader->status = DOORMAN_INVALID_ARGUMENT;
-}
-
-/* Gives the response to the upstream, and frees the response. */
-static doorman_status doorman__incoming_give(doorman__incoming *incoming,
-                                             doorman_upstream *upstream, uint64_t sequence,
-                                             doorman_time now) {
-    doorman__reader *reader = &incoming->reader;
-    const doorman_response *response = &incoming->response;
-    if (reader->status == DOORMAN_OK) {
-        reader->status = doorman_upstream_response(upstream, sequence, response, now);
-        if (reader->status == DOORMAN_INVALID_ARGUMENT) {
-            doorman__fail(reader->error, reader->status, "%s: does not match the request",
-                          doorman_method_name(response->method, response->is_server));
-        }
-    } else if (reader->status != DOORMAN_OUT_OF_MEMORY) {
-        doorman_upstream_failed(upstream, sequence, now);
-    }
-    return doorman__read_end(reader);
-}
-
-doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequence,
-                                     const char *text, size_t bytes, doorman_error *error,
-                                     doorman_time now) {
-    if (!upstream) return doorman__missing(error, "upstream");
-    if (bytes && !text) return doorman__missing(error, "text");
-    doorman__incoming incoming;
-    doorman__incoming_read(&incoming, text, bytes, error);
-    return doorman__incoming_give(&incoming, upstream, sequence, now);
-}
+static const doorman__json_permits doorman__permits_in_json = {
+    .read_limits = doorman__read_limits,
+    .put_limits = doorman__put_limits,
+    .read_request = doorman__read_permit_message,
+    .put_request = doorman__put_permit_message,
+    .read_response = doorman__read_permit_response,
+    .put_response = doorman__put_permit_response,
+    .check_reply = doorman__permits_reply_check,
+    .is_pending = doorman__exchange_is_pending,
+};
 #endif /* DOORMAN_JSON */
 
 #ifdef DOORMAN_NNG
-/* ---- >>nng ---------------------------------------------------------------------------------- */
-/*
- * An agent is a client with a mutex, a transport, a thread, and a list of the calls that wait for
- * units. The transport is one REQ socket of nng. The list is in order of arrival. The thread
- * repeats these steps:
- *
- *   1. Process the response that has come.
- *   2. Update the client.
- *   3. Wake the first waiter of each resource.
- *   4. Send the request that is due.
- *   5. Sleep until the client is due or something has changed.
- *
- * A node with a parent has a transport too. The node's program calls the transport from a thread.
- *
- * The mutex (K7). The thread unlocks the mutex while it closes or dials a connection, sends a
- * request or parses a response. So no caller waits for the network. When the thread waits for the
- * mutex, each call that locks it lets the thread pass once. Otherwise many threads that open and
- * close resources could keep the thread from renewing a lease in time. The thread sleeps on a mutex
- * of its own, so that it needs no turn to wake up. The thread updates 100
- * resources at a time. On a busy machine, the mutex was locked for up to 1.1 ms to make a request
- * of 1,000 resources, and again to process its response. Therefore a client asks for at most 500
- * resources in a request. The callback of nng only stores which event has occurred. After a request
- * has failed, the next request uses a new connection, because a server that does not respond may
- * have lost the old connection.
- *
- * Waiting (L1, L2). Among the waiters of a resource, only the first waiter tries to take units. The
- * first waiter sleeps until the limiter could allow its units, or until the lease may have changed.
- * When the first waiter leaves, it wakes the next waiter. Each resource has an atomic sum of the
- * units that calls wait for. So a caller needs no mutex to check whether the queue is empty. The
- * sum also tells the client how much demand there is. When a waiter times out, its units are
- * counted as refused once.
- *
- * Pacing. While a thread oversleeps, the limiter saves units. Without pacing, this thread and the
- * waiters behind it would use these units in a burst. Pacing makes a pause between two waiters. If
- * no units are saved, the pause is the time that the units of the second waiter take at the rate.
- * If units are saved, the pause is shorter. The reduction grows with the square of the saved units.
- * If an eighth of the burst or more is saved, the pause is 0, because a pause would waste capacity.
- * Pacing also applies to calls that come soon after a waiter.
- *
- * An example with 10,000 units a second and a burst of 0.1 s: after 2 ms of oversleep, waiters get
- * their units 3 % faster than the rate. After 10 ms, they get them 2.8 times as fast. After 12.5
- * ms, there is no pause. The other 7/8 of the burst can still save units while threads oversleep.
- *
- * Condition variables use a clock that stops while the machine is suspended. doorman_clock does not
- * stop. Therefore a thread sleeps for at most a second at a time.
- *
- * on_change is called with the mutex locked. If on_change calls the agent, the thread that has
- * locked the mutex locks it again. The mutex reports this as an error, and the call returns
- * DEADLOCK. A wait that does not need the mutex checks `notifying` instead, and returns DEADLOCK
- * too.
- *
- * Fork. A child process has a copy of its parent's memory, but it has only the thread that called
- * fork. So an agent in the child would use leases that the parent still uses. If the parent has
- * used nng, a call of nng would also end the child.
- *
- * An attempt makes no system call, so it cannot compare process ids. Therefore a handler
- * (pthread_atfork) runs in the child before fork returns. The handler marks each agent as
- * inherited, and makes all limiters of the agent refuse everything. The handler finds the agents in
- * the list of doorman__process. doorman__process is the only global variable of this file that is
- * not constant.
- *
- * Another handler runs before the fork. This handler locks the list and each agent, so that the
- * child gets a consistent copy. The child unlocks and uses the mutex of the list, but not the
- * mutexes of the agents. The handler in the child takes O(resources) time.
- */
-
-#include <nng/nng.h>
-#include <nng/protocol/reqrep0/req.h>
-#include <nng/supplemental/tls/tls.h>
-#include <pthread.h>
-#include <signal.h>
-#include <time.h>
-#include <unistd.h>
-
-/* The system header that is included first determines which names the system declares. glibc
- * defines __USE_MISC if _DEFAULT_SOURCE was defined before this header. */
-#if !defined CLOCK_MONOTONIC || (defined __GLIBC__ && !defined __USE_MISC)
-#error "doorman.h: with -std=c11, put #define _DEFAULT_SOURCE before the first #include"
-#endif
-
-/* The queue of the calls that wait for a resource. Any thread may read the fields without the
- * mutex, so the fields are atomic. */
-typedef struct DOORMAN__ALIGNED doorman__queue {
-    uint64_t units;     /* the sum of the units that the calls wait for, in 1/4096 */
-    doorman_time paced; /* only for a rate: when the next pause starts (see "Pacing") */
-} doorman__queue;
-
-/* A resource of an agent, as the application sees it. The mutex of the agent guards the client's
- * part of the resource. */
-struct DOORMAN__ALIGNED doorman_resource {
-    doorman_agent *agent;
-    doorman_client_resource *own;
-    doorman__queue queue;
-};
-
-/* A call that waits for units. The struct is on the stack of the caller's thread. */
-typedef struct doorman__waiter {
-    struct doorman__waiter *previous, *next;
-    doorman_agent *agent;
-    doorman_client_resource *resource; /* NULL: the resource is closed, or the agent is shut down */
-    doorman__queue *queue;             /* the queue of the resource */
-    double n;
-    bool first; /* this waiter is the first one in its queue */
-    doorman_time since;
-    pthread_cond_t wake; /* wakes the thread of this call */
-} doorman__waiter;
-
-/* An agent asks servers for leases and for permits, over connections of their own. When a master
- * answers one of them, the pause of the other one ends. Both fields are atomic, so that neither
- * part needs the mutex of the other one. */
-typedef struct doorman__pause {
-    bool lasts; /* this part backs off */
-    bool ends;  /* the other part has had a response since then */
-} doorman__pause;
-
-typedef struct doorman__agent_permits doorman__agent_permits;
-
-struct doorman_agent {
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_condattr_t monotonic;
-    pthread_mutex_t wake_mutex; /* guards `wakeup`; locked last */
-    pthread_cond_t wake;        /* wakes the agent's thread */
-    bool wakeup;                /* the thread must run again before it sleeps */
-    bool thread_waits;          /* the agent's thread waits for `mutex`; atomic */
-    pthread_cond_t passed;      /* signals that the thread has locked `mutex` */
-    size_t passing_count;       /* calls that let the thread pass */
-    pthread_cond_t left;        /* signals that the last waiter has left */
-    doorman_agent *next;        /* the next agent in the list of the process */
-    bool locked_by_fork;        /* the handler of fork has locked the mutex */
-    bool inherited;             /* a parent of this process has started the agent */
-    bool closed;                /* new waits return at once; atomic */
-    doorman_client *client;
-    doorman__waiter *first, *last; /* all waiters, in order of arrival */
-    /* when the thread ends at the latest; DOORMAN_NEVER: the agent is not stopping */
-    doorman_time stop_by;
-    doorman_time sleeps_until;    /* when the thread wakes up; 0: it is awake */
-    doorman_transport *transport; /* only the agent's thread uses it */
-    /* last_error says why the request in progress has no connection */
-    bool cannot_connect;
-    doorman_error last_error;
-    doorman_time last_error_at; /* 0: no request has failed */
-    doorman__pause pause;       /* of the leases */
-    doorman__agent_permits *permits;
-};
-
-static doorman_time doorman__clock_read(clockid_t clock) {
-    struct timespec time = {0};
-    (void)clock_gettime(clock, &time);
-    return (doorman_time)time.tv_sec * DOORMAN_SECOND + (doorman_time)time.tv_nsec;
-}
-
-doorman_time doorman_clock(void) {
-#ifdef CLOCK_BOOTTIME
-    return doorman__clock_read(CLOCK_BOOTTIME);
-#else
-    return doorman__clock_read(CLOCK_MONOTONIC);
-#endif
-}
-
-/* ---- nng: processes that fork */
-
-static struct doorman__process {
-    pthread_mutex_t mutex; /* guards the other fields */
-    doorman_agent *agents; /* the agents that run in this process, linked by `next` */
-    bool has_handlers;     /* the handlers of fork are registered */
-    bool lost_nng;         /* a parent of this process had used nng before the fork */
-} doorman__process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
-
-/* The application may call fork in an on_change. In this case the thread has already locked the
- * mutex of the agent. So the lock of this mutex fails here, and the handlers after the fork do not
- * unlock it. */
-static void doorman__fork_prepare(void) {
-    pthread_mutex_lock(&doorman__process.mutex);
-    for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
-        agent->locked_by_fork = pthread_mutex_lock(&agent->mutex) == 0;
-    }
-}
-
-static void doorman__fork_parent(void) {
-    for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
-        if (agent->locked_by_fork) pthread_mutex_unlock(&agent->mutex);
-    }
-    pthread_mutex_unlock(&doorman__process.mutex);
-}
-
-static void doorman__fork_child(void) {
-    for (doorman_agent *agent = doorman__process.agents; agent; agent = agent->next) {
-        agent->inherited = true;
-        doorman__held_lease *held = agent->client->upstream.first;
-        for (; held; held = held->next) {
-            doorman__resource_disable(doorman__resource_of(held));
-        }
-    }
-    doorman__process.agents = NULL;
-    doorman__process.lost_nng = true;
-    pthread_mutex_unlock(&doorman__process.mutex);
-}
-
-/* Each function that begins to use nng calls this function first. Returns UNAVAILABLE if this
- * process must not call nng. */
-static doorman_status doorman__process_use_nng(void) {
-    struct doorman__process *process = &doorman__process;
-    pthread_mutex_lock(&process->mutex);
-    if (!process->has_handlers) {
-        process->has_handlers =
-            pthread_atfork(doorman__fork_prepare, doorman__fork_parent, doorman__fork_child) == 0;
-    }
-    doorman_status status = process->has_handlers ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
-    if (process->lost_nng) status = DOORMAN_UNAVAILABLE;
-    pthread_mutex_unlock(&process->mutex);
-    return status;
-}
-
-static void doorman__process_add(doorman_agent *agent) {
-    pthread_mutex_lock(&doorman__process.mutex);
-    agent->next = doorman__process.agents;
-    doorman__process.agents = agent;
-    pthread_mutex_unlock(&doorman__process.mutex);
-}
-
-static void doorman__process_remove(doorman_agent *agent) {
-    pthread_mutex_lock(&doorman__process.mutex);
-    doorman_agent **at = &doorman__process.agents;
-    while (*at != agent) at = &(*at)->next;
-    *at = agent->next;
-    pthread_mutex_unlock(&doorman__process.mutex);
-}
-
-/* ---- nng: what every call of an agent begins with */
-
-/* Locks the mutex for the agent's thread. */
-static void doorman__agent_lock_first(doorman_agent *agent) {
-    __atomic_store_n(&agent->thread_waits, true, __ATOMIC_RELAXED);
-    pthread_mutex_lock(&agent->mutex);
-    __atomic_store_n(&agent->thread_waits, false, __ATOMIC_RELAXED);
-    if (agent->passing_count > 0) pthread_cond_broadcast(&agent->passed);
-}
-
-/* Lets the agent's thread lock the mutex before this call. A call does this at most once, so that
- * the thread does not stop it for long. The mutex is locked before and after. pthread_cond_wait
- * would cancel a thread, but most calls of an agent are not points of cancellation. */
-static void doorman__agent_let_pass(doorman_agent *agent) {
-    int before;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    agent->passing_count++;
-    pthread_cond_wait(&agent->passed, &agent->mutex);
-    agent->passing_count--;
-    pthread_setcancelstate(before, NULL);
-}
-
-/* Locks the mutex. If the result is not OK, the mutex is not locked. Reading `inherited` needs no
- * mutex, because `inherited` is only written before fork returns. */
-static doorman_status doorman__agent_lock(doorman_agent *agent) {
-    if (agent->inherited) return DOORMAN_UNAVAILABLE;
-    if (pthread_mutex_lock(&agent->mutex) != 0) return DOORMAN_DEADLOCK;
-    if (__atomic_load_n(&agent->thread_waits, __ATOMIC_RELAXED)) doorman__agent_let_pass(agent);
-    return DOORMAN_OK;
-}
-
-/* Makes the checks of doorman__agent_lock for calls that may not need the mutex. */
-static doorman_status doorman__agent_check_call(doorman_agent *agent) {
-    if (agent->inherited) return DOORMAN_UNAVAILABLE;
-    if (!__atomic_load_n(&agent->client->notifying, __ATOMIC_RELAXED)) return DOORMAN_OK;
-    doorman_status status = doorman__agent_lock(agent);
-    if (status == DOORMAN_OK) pthread_mutex_unlock(&agent->mutex);
-    return status;
-}
-
-/* Starts a thread with all signals blocked, so that the thread does not receive the application's
- * signals. Returns false if the system has no thread. */
-static bool doorman__thread_start(pthread_t *out, void *(*run)(void *), void *argument) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool done = pthread_create(out, NULL, run, argument) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return done;
-}
-
-/* Makes the attributes of condition variables that wait on CLOCK_MONOTONIC. */
-static bool doorman__monotonic_init(pthread_condattr_t *out) {
-    return pthread_condattr_init(out) == 0 && pthread_condattr_setclock(out, CLOCK_MONOTONIC) == 0;
-}
-
-/* Returns when a wait of this duration ends, for condition variables on CLOCK_MONOTONIC. */
-static struct timespec doorman__monotonic_end(doorman_time duration) {
-    doorman_time end = doorman__clock_read(CLOCK_MONOTONIC) + duration;
-    return (struct timespec){.tv_sec = (time_t)(end / DOORMAN_SECOND),
-                             .tv_nsec = (long)(end % DOORMAN_SECOND)};
-}
-
-/* The longest time that a thread sleeps without a look at the clock. A test that must notice a lost
- * wake-up defines a longer time. */
-#ifndef DOORMAN__NAP_MAX
-#define DOORMAN__NAP_MAX DOORMAN_SECOND
-#endif
-
-/* Sleeps until a point in time, or for a shorter time. So the caller must check the clock again,
- * and each condition for which it waits. */
-static void doorman__condition_wait(pthread_cond_t *condition, pthread_mutex_t *mutex,
-                                    doorman_time until, doorman_time now) {
-    doorman_time nap = doorman__earlier(until - now, DOORMAN__NAP_MAX);
-    struct timespec time = doorman__monotonic_end(nap);
-    (void)pthread_cond_timedwait(condition, mutex, &time);
-}
-
-/* Wakes the agent's thread. The mutex of the agent need not be locked. */
-static void doorman__agent_notify(doorman_agent *agent) {
-    pthread_mutex_lock(&agent->wake_mutex);
-    agent->wakeup = true;
-    pthread_cond_signal(&agent->wake);
-    pthread_mutex_unlock(&agent->wake_mutex);
-}
-
-/* Wakes the agent's thread if the client is due before the thread would wake up. */
-static void doorman__agent_expedite(doorman_agent *agent) {
-    if (doorman_upstream_due(&agent->client->upstream) >= agent->sleeps_until) return;
-    agent->sleeps_until = 0;
-    doorman__agent_notify(agent);
-}
-
-/* ---- nng: the queues of waiters */
-
-static bool doorman__queue_is_empty(const doorman__queue *queue) {
-    return __atomic_load_n(&queue->units, __ATOMIC_SEQ_CST) == 0;
-}
-
-/* Adds the units of a waiter to the sum of its queue. This function and the next one have a
- * precondition: the mutex is locked. */
-static void doorman__queue_add(const doorman__waiter *waiter, doorman_time now) {
-    uint64_t units = doorman__units(waiter->n);
-    assert(units > 0);
-    units = __atomic_add_fetch(&waiter->queue->units, units, __ATOMIC_SEQ_CST);
-    doorman__waiting_set(&waiter->resource->waiting, units, now);
-}
-
-static void doorman__queue_subtract(const doorman__waiter *waiter, doorman_time now) {
-    doorman__waiting *waiting = &waiter->resource->waiting;
-    uint64_t units = doorman__units(waiter->n);
-    assert(waiting->units >= units);
-    units = __atomic_sub_fetch(&waiter->queue->units, units, __ATOMIC_SEQ_CST);
-    doorman__waiting_set(waiting, units, now);
-    waiting->call_count++;
-    waiting->waited += now - waiter->since;
-}
-
-/* Appends a waiter. A waiter first adds its units to the sum, and then tries. A release first
- * returns units, and then reads the sum. So either the waiter sees the returned units, or the
- * release sees the units of the waiter in the sum. Therefore no wake-up is lost. */
-static void doorman__waiters_join(doorman_agent *agent, doorman__waiter *waiter) {
-    const doorman__waiter *other = agent->last;
-    while (other && other->queue != waiter->queue) other = other->previous;
-    waiter->first = !other;
-    waiter->previous = agent->last;
-    *(agent->last ? &agent->last->next : &agent->first) = waiter;
-    agent->last = waiter;
-    waiter->since = doorman_clock();
-    doorman__queue_add(waiter, waiter->since);
-}
-
-/* Finds the next waiter of this queue, starting at `from`. Marks this waiter as the first one, and
- * wakes it. */
-static void doorman__waiters_wake_next(doorman__waiter *from, const doorman__queue *queue) {
-    while (from && from->queue != queue) from = from->next;
-    if (!from) return;
-    from->first = true;
-    pthread_cond_signal(&from->wake);
-}
-
-static void doorman__waiters_leave(doorman_agent *agent, doorman__waiter *waiter) {
-    *(waiter->previous ? &waiter->previous->next : &agent->first) = waiter->next;
-    *(waiter->next ? &waiter->next->previous : &agent->last) = waiter->previous;
-    if (!agent->first) pthread_cond_signal(&agent->left);
-    if (!waiter->resource) return;
-    doorman__queue_subtract(waiter, doorman_clock());
-    if (waiter->first) doorman__waiters_wake_next(waiter->next, waiter->queue);
-}
-
-/* Wakes the first waiter of each queue, because the capacity of the resource may have changed. */
-static void doorman__waiters_wake(doorman_agent *agent) {
-    for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
-        if (waiter->first) pthread_cond_signal(&waiter->wake);
-    }
-}
-
-/* Ends the waits for a resource. If the resource is NULL, ends all waits. The calls that waited do
- * not use the resource again. */
-static void doorman__waiters_cancel(doorman_agent *agent, const doorman_client_resource *resource) {
-    for (doorman__waiter *waiter = agent->first; waiter; waiter = waiter->next) {
-        if (!waiter->resource || (resource && waiter->resource != resource)) continue;
-        doorman__queue_subtract(waiter, doorman_clock());
-        waiter->resource = NULL;
-        waiter->queue = NULL;
-        pthread_cond_signal(&waiter->wake);
-    }
-}
-
-/* Threads usually wake up at most this much too late. Pacing makes the next pause shorter by the
- * delay, up to this much. */
-#define DOORMAN__WAKE_MAX (DOORMAN_SECOND / 10000)
-
-/* Returns the time at which pacing lets a waiter pass: the time of the previous waiter, plus the
- * pause (see "Pacing" above). Precondition: the waiter's attempt is allowed. */
-static doorman_time doorman__pace_due(doorman_time paced, const doorman__rate_view *view) {
-    assert(view->attempt.decision == DOORMAN_ALLOWED && view->price >= 0 && view->quota.most > 0);
-    double saved = 8 * (double)view->attempt.left / (double)view->quota.most;
-    double late = doorman__min(doorman__max(saved, 0), 1);
-    return paced + (doorman_time)((double)view->price / 256 * (1 - late * late));
-}
-
-/* Returns the time at which pacing lets this waiter pass. Returns 0 if pacing does not apply.
- * Pacing always applies to the first waiter of the queue. Pacing applies to a call outside the
- * queue only if less than half a burst has passed since the last waiter got its units. */
-static doorman_time doorman__waiter_pace(const doorman__waiter *waiter,
-                                         const doorman__rate_view *view, doorman_time now) {
-    doorman_time paced = __atomic_load_n(&waiter->queue->paced, __ATOMIC_RELAXED);
-    bool recent = now - paced < view->quota.most / 512;
-    if (!(view->quota.amount > 0) || !(waiter->first || recent)) return 0;
-    return doorman__pace_due(paced, view);
-}
-
-/* Tells the client that a call waits, in the same way as for a refusal. */
-static void doorman__waiter_signal(const doorman__waiter *waiter, doorman__usage *usage,
-                                   doorman_time now) {
-    doorman__usage_note_size(usage, doorman__units(waiter->n));
-    doorman__usage_signal(usage, now);
-}
-
-/* Tries to take the units of a waiter. The function first evaluates the attempt without making it,
- * because a failed attempt would count the demand of the waiter twice.
- *   delay     out: on UNAVAILABLE, how long to wait until the next try
- *   last      the waiter cannot wait any longer, so pacing does not apply
- *   returns   OK | UNAVAILABLE | RESOURCE_EXHAUSTED: the units are IMPOSSIBLE */
-static doorman_status doorman__waiter_try_rate(const doorman__waiter *waiter, doorman_time *delay,
-                                               bool last, doorman_time now) {
-    doorman__rate *rate = &waiter->resource->rate;
-    doorman__rate_view view = doorman__rate_look(rate, waiter->n, now);
-    bool bypass = doorman__bypass(&rate->usage);
-    bool fits = view.quota.amount <= 0 || view.price >= 0;
-    if (!fits && !bypass && !doorman__rate_possible(rate, waiter->n)) {
-        return DOORMAN_RESOURCE_EXHAUSTED;
-    }
-    doorman_time due = 0;
-    *delay = bypass ? 0 : doorman__rate_view_delay(&view);
-    if (*delay > 0) doorman__waiter_signal(waiter, &rate->usage, now);
-    if (*delay == 0 && !last && !bypass) due = doorman__waiter_pace(waiter, &view, now);
-    if (*delay == 0 && due > now) *delay = due - now;
-    if (*delay > 0) return DOORMAN_UNAVAILABLE;
-    if (doorman__rate_try(rate, waiter->n, now) != DOORMAN_ALLOWED) return DOORMAN_UNAVAILABLE;
-    if (due == 0) return DOORMAN_OK;
-    due = doorman__later(due, now - DOORMAN__WAKE_MAX);
-    __atomic_store_n(&waiter->queue->paced, due, __ATOMIC_RELAXED);
-    return DOORMAN_OK;
-}
-
-/* Does the same as doorman__waiter_try_rate, for a gauge. */
-static doorman_status doorman__waiter_try_gauge(const doorman__waiter *waiter, doorman_time *delay,
-                                                doorman_time now) {
-    doorman__gauge *gauge = &waiter->resource->gauge;
-    doorman__quota quota;
-    doorman__attempt attempt = doorman__gauge_look(gauge, waiter->n, &quota, now);
-    bool bypass = doorman__bypass(&gauge->usage);
-    *delay = DOORMAN_NEVER; /* the waiter sleeps until units are released or the lease changes */
-    if (!bypass && !doorman__gauge_possible(gauge, doorman__units(waiter->n))) {
-        return DOORMAN_RESOURCE_EXHAUSTED;
-    }
-    if (!bypass && attempt.decision != DOORMAN_ALLOWED) {
-        doorman__waiter_signal(waiter, &gauge->usage, now);
-        return DOORMAN_UNAVAILABLE;
-    }
-    bool allowed = doorman__gauge_try(gauge, waiter->n, now) == DOORMAN_ALLOWED;
-    return allowed ? DOORMAN_OK : DOORMAN_UNAVAILABLE;
-}
-
-static doorman_status doorman__waiter_try(const doorman__waiter *waiter, doorman_time *delay,
-                                          bool last, doorman_time now) {
-    return waiter->resource->kind == DOORMAN_GAUGE
-               ? doorman__waiter_try_gauge(waiter, delay, now)
-               : doorman__waiter_try_rate(waiter, delay, last, now);
-}
-
-/* Counts the units of a wait that has failed. If the wait has timed out, its units count as
- * REFUSED. If the units can never be available, they count as IMPOSSIBLE. A waiter calls this
- * function before it leaves the queue, because the resource may be closed after that. */
-static void doorman__waiter_count(const doorman__waiter *waiter, doorman_status status) {
-    if (status != DOORMAN_TIMED_OUT && status != DOORMAN_RESOURCE_EXHAUSTED) return;
-    doorman__usage *usage = doorman__resource_usage(waiter->resource);
-    doorman_decision decision = status == DOORMAN_TIMED_OUT ? DOORMAN_REFUSED : DOORMAN_IMPOSSIBLE;
-    (void)doorman__count(usage, doorman__units(waiter->n), decision, doorman_clock());
-}
-
-/* Blocks until this waiter has its units, or until the time is `end`. */
-static doorman_status doorman__waiter_block(doorman_agent *agent, doorman__waiter *waiter,
-                                            doorman_time end) {
-    doorman_status status = DOORMAN_UNAVAILABLE;
-    while (waiter->resource) {
-        doorman_time now = doorman_clock(), delay = DOORMAN_NEVER;
-        if (waiter->first) status = doorman__waiter_try(waiter, &delay, now >= end, now);
-        if (status == DOORMAN_UNAVAILABLE && now >= end) status = DOORMAN_TIMED_OUT;
-        if (status != DOORMAN_UNAVAILABLE) break;
-        doorman_time until = doorman__earlier(end, doorman__after(now, delay));
-        doorman__condition_wait(&waiter->wake, &agent->mutex, until, now);
-    }
-    doorman__waiter_count(waiter, status);
-    return status;
-}
-
-/* L4: a call begins to wait. If it waits for units of a gauge, and the server may have more, the
- * agent asks at once. */
-static void doorman__waiter_hurry(doorman_agent *agent, const doorman__waiter *waiter) {
-    const doorman_client_resource *resource = waiter->resource;
-    if (!resource || resource->kind != DOORMAN_GAUGE) return;
-    if (!resource->wants_follow_use || !resource->held.met) return;
-    agent->client->look_at = 0;
-    doorman__agent_notify(agent);
-}
-
-static void doorman__waiter_cleanup(void *context) {
-    doorman__waiter *waiter = (doorman__waiter *)context;
-    doorman__waiters_leave(waiter->agent, waiter);
-    pthread_mutex_unlock(&waiter->agent->mutex);
-    pthread_cond_destroy(&waiter->wake);
-}
-
-/* Waits in the queue. If the thread is cancelled, pthread_cond_timedwait locks the mutex again and
- * then runs the cleanup handler. The handler removes the waiter, which is on the stack of the
- * thread, and unlocks the mutex. */
-static doorman_status doorman__waiter_enqueue(doorman_agent *agent, doorman__waiter *waiter,
-                                              doorman_time end) {
-    doorman_status status;
-    if (pthread_cond_init(&waiter->wake, &agent->monotonic) != 0) return DOORMAN_OUT_OF_MEMORY;
-    waiter->agent = agent;
-    status = doorman__agent_lock(agent);
-    if (status != DOORMAN_OK) {
-        pthread_cond_destroy(&waiter->wake);
-        return status;
-    }
-    doorman__waiters_join(agent, waiter);
-    if (agent->closed) doorman__waiters_cancel(agent, NULL);
-    doorman__waiter_hurry(agent, waiter);
-    pthread_cleanup_push(doorman__waiter_cleanup, waiter);
-    status = doorman__waiter_block(agent, waiter, end);
-    pthread_cleanup_pop(1);
-    return status;
-}
-
-/* Takes units, or waits for units. In the usual case, no other call waits and there are enough
- * units. In this case the function locks no mutex. */
-static doorman_status doorman__agent_wait(doorman_agent *agent, doorman__waiter *waiter,
-                                          doorman_time timeout) {
-    doorman_time now = doorman_clock(), delay = 0;
-    doorman_status status = doorman__agent_check_call(agent);
-    if (status != DOORMAN_OK) return status;
-    if (__atomic_load_n(&agent->closed, __ATOMIC_RELAXED)) return DOORMAN_UNAVAILABLE;
-    if (!doorman__amount_valid(waiter->n)) return DOORMAN_INVALID_ARGUMENT;
-    if (waiter->n <= 0) return DOORMAN_OK;
-    status = DOORMAN_UNAVAILABLE;
-    if (doorman__queue_is_empty(waiter->queue))
-        status = doorman__waiter_try(waiter, &delay, timeout <= 0, now);
-    if (status == DOORMAN_UNAVAILABLE && timeout > 0) {
-        return doorman__waiter_enqueue(agent, waiter, doorman__after(now, timeout));
-    }
-    if (status == DOORMAN_UNAVAILABLE) status = DOORMAN_TIMED_OUT;
-    doorman__waiter_count(waiter, status);
-    return status;
-}
-
-doorman_status doorman_resource_wait(doorman_resource *resource, double n, doorman_time timeout) {
-    if (!resource) return DOORMAN_INVALID_ARGUMENT;
-    doorman__waiter waiter = {.resource = resource->own, .queue = &resource->queue, .n = n};
-    return doorman__agent_wait(resource->agent, &waiter, timeout);
-}
-
-/* If an on_change calls this function, the thread has already locked the mutex. In this case
- * `locked` is false, and the function leaves the mutex locked. */
-doorman_status doorman_resource_release(doorman_resource *resource, double n) {
-    if (!resource) return DOORMAN_INVALID_ARGUMENT;
-    doorman_agent *agent = resource->agent;
-    if (agent->inherited) return DOORMAN_UNAVAILABLE;
-    doorman_status status = doorman_client_release(resource->own, n);
-    if (status != DOORMAN_OK || doorman__queue_is_empty(&resource->queue)) return status;
-    bool locked = doorman__agent_lock(agent) == DOORMAN_OK;
-    doorman__waiters_wake_next(agent->first, &resource->queue);
-    if (locked) pthread_mutex_unlock(&agent->mutex);
-    return DOORMAN_OK;
-}
-
-/* ---- nng: sockets that close */
-
-/* A socket of nng, and what nng's threads use until the socket is closed. */
-typedef struct doorman__socket {
-    nng_socket nng;
-    /* The id of nng's dialer, and in the lower half the id of its connection. 0: there is none.
-     * Atomic. They are one word, so that a connection of the last dialer cannot count as one of the
-     * present dialer. */
-    uint64_t ids;
-
-    /* How the socket closes. The mutex protects `closed` and `abandoned`. Only
-     * doorman__socket_close and its thread use these fields. */
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;
-    bool closed;
-    bool abandoned; /* nobody waits; the thread that closes the socket frees the struct */
-} doorman__socket;
-
-/* How long a caller waits until a socket is closed. It usually takes less than 1 ms. */
-#define DOORMAN__CLOSE_MAX (DOORMAN_SECOND / 2)
-
-/* Makes the mutex and the condition variable of a close. */
-static bool doorman__socket_init_close(doorman__socket *own) {
-    pthread_condattr_t monotonic;
-    bool done = pthread_mutex_init(&own->mutex, NULL) == 0 && doorman__monotonic_init(&monotonic);
-    if (!done) return false;
-    done = pthread_cond_init(&own->wake, &monotonic) == 0;
-    pthread_condattr_destroy(&monotonic);
-    return done;
-}
-
-static void doorman__socket_free(doorman__socket *own) {
-    pthread_cond_destroy(&own->wake);
-    pthread_mutex_destroy(&own->mutex);
-    DOORMAN_FREE(own);
-}
-
-static void *doorman__socket_main(void *argument) {
-    doorman__socket *own = (doorman__socket *)argument;
-    nng_close(own->nng);
-    pthread_mutex_lock(&own->mutex);
-    bool abandoned = own->abandoned;
-    own->closed = true;
-    pthread_cond_signal(&own->wake);
-    pthread_mutex_unlock(&own->mutex);
-    if (abandoned) doorman__socket_free(own);
-    return NULL;
-}
-
-/* Returns whether the thread has closed the socket. Otherwise the thread frees the struct when it
- * has closed the socket. */
-static bool doorman__socket_wait(doorman__socket *own) {
-    struct timespec until = doorman__monotonic_end(DOORMAN__CLOSE_MAX);
-    int error = 0;
-    pthread_mutex_lock(&own->mutex);
-    while (!own->closed && error == 0) {
-        error = pthread_cond_timedwait(&own->wake, &own->mutex, &until);
-    }
-    bool closed = own->closed;
-    own->abandoned = !closed;
-    pthread_mutex_unlock(&own->mutex);
-    return closed;
-}
-
-/* Closes a socket and frees the struct. nng_close waits until all connections of the socket have
- * ended. With nng 1.5.2 it can wait for ever, because nng can lose a connection that ends while nng
- * starts to read from it (nanomsg/nng #1813). So a thread of its own calls nng_close. If the socket
- * is not closed in time, the process keeps the thread and the memory of the socket.
- *   own   NULL: the function has no effect */
-static void doorman__socket_close(doorman__socket *own) {
-    pthread_t thread;
-    if (!own) return;
-    bool is_open = nng_socket_id(own->nng) > 0;
-    if (!is_open || !doorman__socket_init_close(own)) {
-        if (is_open) nng_close(own->nng);
-        DOORMAN_FREE(own);
-        return;
-    }
-    if (!doorman__thread_start(&thread, doorman__socket_main, own)) {
-        nng_close(own->nng);
-    } else if (!doorman__socket_wait(own)) {
-        pthread_detach(thread); /* the thread frees the struct */
-        return;
-    } else {
-        pthread_join(thread, NULL);
-    }
-    doorman__socket_free(own);
-}
-
-/* ---- nng: the transport */
-
-/* A request has an owner: the caller's thread, or nng. Only the owner uses the other fields of the
- * struct. Only doorman__transport_move changes the state. The state determines the owner.
- *
- *   state      meaning                          owner   leaves it
- *   IDLE       there is no request              caller  _update fetches a request      -> PREPARED
- *   PREPARED   the request must be sent         caller  _send                          -> SENDING
- *                                                       _send fails                    -> ENDED
- *   SENDING    nng waits for a connection       nng     nng has sent the request       -> RECEIVING
- *                                                       the request fails or times out -> ENDED
- *   RECEIVING  nng waits for the response       nng     a response or an error comes   -> ENDED
- *   ENDED      there is a response or an error  caller  the response is parsed         -> PARSED
- *                                                       _update passes the error on    -> IDLE
- *   PARSED     the response is parsed           caller  _update passes the response on -> IDLE
- */
-typedef enum doorman__transport_state {
-    DOORMAN__TRANSPORT_IDLE,
-    DOORMAN__TRANSPORT_PREPARED,
-    DOORMAN__TRANSPORT_SENDING,
-    DOORMAN__TRANSPORT_RECEIVING,
-    DOORMAN__TRANSPORT_ENDED,
-    DOORMAN__TRANSPORT_PARSED,
-    DOORMAN__TRANSPORT_STATE_COUNT
-} doorman__transport_state;
-
-struct doorman_transport {
-    doorman_transport_options options;
-    doorman__transport_state state; /* atomic */
-    /* The texts of authority, certificate and key; NULL: not given. Only the caller's thread uses
-     * them, also while nng owns the other fields. */
-    char *pem[3];
-    bool has_new_tls; /* the connection does not use these texts yet; used by the caller's thread */
-
-    /* The connection. */
-    doorman__socket *socket;
-    nng_aio *aio;
-    char address[DOORMAN_ID_BYTES_MAX + 1]; /* the address of the last request */
-    bool has_dialer;                        /* the dialer connects to this address */
-    bool fails_early;      /* a request fails when an attempt to connect has failed */
-    uint64_t old_failures; /* the number of the dialer's failures before it last connected */
-    const struct doorman__dial_failure *failure; /* why nng could not connect since the request was
-                                                    sent; NULL: no attempt has failed; atomic */
-
-    /* The request. */
-    doorman_buffer text;
-    uint64_t sequence;
-    doorman_time deadline; /* when the request times out */
-    doorman_time send_by;  /* when the request fails if there is no connection */
-    doorman_time look_in;  /* how long to wait before the next check for failures to connect */
-
-    /* The probes. */
-    bool probing;          /* the request in progress is a probe */
-    bool failed;           /* the last request or probe failed */
-    doorman_time ended_at; /* when the last request or probe has ended; 0: there was none */
-    size_t probe_index;    /* the index of the address of the next probe */
-
-    /* How the request ended. */
-    int nng_error;  /* why the request failed; 0: the request did not fail */
-    nng_msg *reply; /* NULL: the request failed */
-    doorman__incoming incoming;
-    doorman_error error; /* why the request failed, or what is wrong with the response */
-};
-
-/* Runs after a thread has read the state. A test defines it, and lets nng change the state then. */
-#ifndef DOORMAN__AFTER_STATE_READ
-#define DOORMAN__AFTER_STATE_READ() ((void)0)
-#endif
-
-/* Returns the state. While nng owns the request, the state may change at any time. So a function
- * reads it once, and decides on what it has read. */
-static doorman__transport_state doorman__transport_get(const doorman_transport *transport) {
-    doorman__transport_state state = __atomic_load_n(&transport->state, __ATOMIC_ACQUIRE);
-    DOORMAN__AFTER_STATE_READ();
-    return state;
-}
-
-static void doorman__transport_move(doorman_transport *transport, doorman__transport_state state) {
-    static const bool legal[DOORMAN__TRANSPORT_STATE_COUNT][DOORMAN__TRANSPORT_STATE_COUNT] = {
-        [DOORMAN__TRANSPORT_IDLE] = {[DOORMAN__TRANSPORT_PREPARED] = true},
-        [DOORMAN__TRANSPORT_PREPARED] =
-            {[DOORMAN__TRANSPORT_SENDING] = true, [DOORMAN__TRANSPORT_ENDED] = true},
-        [DOORMAN__TRANSPORT_SENDING] =
-            {[DOORMAN__TRANSPORT_RECEIVING] = true, [DOORMAN__TRANSPORT_ENDED] = true},
-        [DOORMAN__TRANSPORT_RECEIVING] = {[DOORMAN__TRANSPORT_ENDED] = true},
-        [DOORMAN__TRANSPORT_ENDED] =
-            {[DOORMAN__TRANSPORT_PARSED] = true, [DOORMAN__TRANSPORT_IDLE] = true},
-        [DOORMAN__TRANSPORT_PARSED] = {[DOORMAN__TRANSPORT_IDLE] = true}};
-    assert(legal[doorman__transport_get(transport)][state]);
-    (void)legal;
-    __atomic_store_n(&transport->state, state, __ATOMIC_RELEASE);
-}
-
-/* ---- nng: why there is no connection */
-
-/* The counters of failures in nng's statistics of a dialer, and the meaning of each counter. */
-static const struct doorman__dial_failure {
-    const char *counter;
-    int nng_error; /* 0: only `text` says what failed */
-    const char *text;
-} doorman__dial_failures[] = {
-    {"refused", NNG_ECONNREFUSED, NULL},
-    {"disconnect", NNG_ECONNRESET, NULL},
-    {"timeout", NNG_ETIMEDOUT, NULL},
-    {"proto", NNG_EPROTO, NULL},
-    {"auth", 0,
-     "the TLS handshake failed: a certificate is missing, has expired, names another host, or is "
-     "not signed by the CA of the other side"},
-    {"oom", NNG_ENOMEM, NULL},
-    {"other", 0,
-     "the host is unreachable, its name is unknown, or another protocol is spoken there"},
-};
-
-static uint64_t doorman__stat_value(nng_stat *parent, const char *name) {
-    for (nng_stat *at = nng_stat_child(parent); at; at = nng_stat_next(at)) {
-        if (strcmp(nng_stat_name(at), name) == 0) return nng_stat_value(at);
-    }
-    return 0;
-}
-
-static const char *doorman__dial_failure_text(const struct doorman__dial_failure *failure) {
-    return failure->text ? failure->text : nng_strerror(failure->nng_error);
-}
-
-/* Returns the most frequent failure of a dialer, from its statistics. Returns NULL if there was no
- * failure.
- *   all   out: the number of failures */
-static const struct doorman__dial_failure *doorman__stat_failure(nng_stat *dialer, uint64_t *all) {
-    const struct doorman__dial_failure *found = NULL;
-    uint64_t most = 0;
-    for (size_t i = 0; i < sizeof doorman__dial_failures / sizeof *doorman__dial_failures; i++) {
-        uint64_t count = doorman__stat_value(dialer, doorman__dial_failures[i].counter);
-        *all += count;
-        if (count > most) found = &doorman__dial_failures[i];
-        if (count > most) most = count;
-    }
-    return found;
-}
-
-/* Finds why a dialer cannot connect. nng retries without reporting failures, but nng's statistics
- * count the failures by cause.
- *   count     out: the number of failures
- *   returns   NULL: there was no failure
- *   cost      O(sockets and connections of nng in this process) */
-static const struct doorman__dial_failure *doorman__dialer_failure(uint32_t dialer,
-                                                                   uint64_t *count) {
-    const struct doorman__dial_failure *found = NULL;
-    nng_stat *all = NULL;
-    *count = 0;
-    if (nng_stats_get(&all) != 0) return NULL;
-    for (nng_stat *at = nng_stat_child(all); at && !found; at = nng_stat_next(at)) {
-        bool is_dialer = strncmp(nng_stat_name(at), "dialer", strlen("dialer")) == 0;
-        if (!is_dialer || doorman__stat_value(at, "id") != dialer) continue;
-        found = doorman__stat_failure(at, count);
-    }
-    nng_stats_free(all);
-    return found;
-}
-
-/* ---- nng: the transport's requests */
-
-static uint32_t doorman__transport_dialer(const doorman_transport *transport) {
-    return (uint32_t)(__atomic_load_n(&transport->socket->ids, __ATOMIC_RELAXED) >> 32);
-}
-
-static bool doorman__transport_connected(const doorman_transport *transport) {
-    return (uint32_t)__atomic_load_n(&transport->socket->ids, __ATOMIC_RELAXED) != 0;
-}
-
-/* Sets the dialer. It has no connection yet. */
-static void doorman__transport_set_dialer(doorman_transport *transport, uint32_t dialer) {
-    __atomic_store_n(&transport->socket->ids, (uint64_t)dialer << 32, __ATOMIC_RELAXED);
-}
-
-/* Returns why the request in progress has no connection yet. Returns NULL if no request waits for a
- * connection, or if no attempt to connect has failed. */
-static const struct doorman__dial_failure *
-doorman__transport_failure(const doorman_transport *transport) {
-    bool sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
-    if (!sending || doorman__transport_connected(transport)) return NULL;
-    return __atomic_load_n(&transport->failure, __ATOMIC_RELAXED);
-}
-
-/* Sets the error text of a request that has failed. If nng was still sending the request, nng had
- * no connection. */
-static void doorman__transport_explain(doorman_transport *transport, bool was_sending) {
-    int code = transport->nng_error;
-    uint64_t count;
-    const struct doorman__dial_failure *failure = NULL;
-    bool connects = transport->has_dialer && was_sending && code == NNG_ETIMEDOUT &&
-                    !doorman__transport_connected(transport);
-    if (connects) failure = doorman__dialer_failure(doorman__transport_dialer(transport), &count);
-    doorman__fail(&transport->error, DOORMAN_UNAVAILABLE, "%s%s",
-                  connects ? "cannot connect: " : "",
-                  failure ? doorman__dial_failure_text(failure) : nng_strerror(code));
-}
-
-/* Ends a request, with a reply or an error of nng. */
-static void doorman__transport_finish(doorman_transport *transport, int nng_error, nng_msg *reply) {
-    assert(!nng_error == !!reply);
-    bool was_sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
-    transport->nng_error = nng_error;
-    transport->reply = reply;
-    transport->error.text[0] = 0;
-    if (!reply) doorman__transport_explain(transport, was_sending);
-    doorman__transport_move(transport, DOORMAN__TRANSPORT_ENDED);
-    transport->options.on_wakeup(transport->options.context);
-}
-
-static nng_duration doorman__transport_time_left(doorman_time deadline) {
-    doorman_time left = doorman__later(deadline - doorman_clock(), 0);
-    return (nng_duration)doorman__earlier(left / (DOORMAN_SECOND / 1000) + 1, INT32_MAX);
-}
-
-/* nng does not report that an attempt to connect has failed, so the transport has to look at nng's
- * statistics. A look at the statistics is expensive in a process with many connections. Therefore
- * the time between two looks doubles, from LOOK_FIRST up to LOOK_LAST. When a failure is known,
- * there are no more looks. */
-#define DOORMAN__LOOK_FIRST (DOORMAN_SECOND / 100)
-#define DOORMAN__LOOK_LAST (16 * DOORMAN__LOOK_FIRST)
-
-/* Lets nng send the request when there is a connection. */
-static void doorman__transport_submit(doorman_transport *transport) {
-    doorman_time until = doorman__after(doorman_clock(), transport->look_in);
-    if (__atomic_load_n(&transport->failure, __ATOMIC_RELAXED)) until = DOORMAN_NEVER;
-    until = doorman__earlier(until, transport->send_by);
-    nng_aio_set_timeout(transport->aio, doorman__transport_time_left(until));
-    nng_send_aio(transport->socket->nng, transport->aio);
-}
-
-/* Checks whether an attempt to connect has failed since the last connection. */
-static void doorman__transport_look(doorman_transport *transport) {
-    uint64_t count;
-    transport->look_in = doorman__earlier(2 * transport->look_in, DOORMAN__LOOK_LAST);
-    const struct doorman__dial_failure *failure =
-        doorman__dialer_failure(doorman__transport_dialer(transport), &count);
-    if (!failure || count <= transport->old_failures) return;
-    __atomic_store_n(&transport->failure, failure, __ATOMIC_RELAXED);
-    transport->options.on_wakeup(transport->options.context);
-}
-
-/* A thread of nng calls this function when nng has sent the request, has a response, or has failed.
- * The thread also calls this function when it is time to check for failures to connect. */
-static void doorman__transport_on_aio(void *context) {
-    doorman_transport *transport = (doorman_transport *)context;
-    int nng_error = nng_aio_result(transport->aio);
-    bool sending = doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING;
-    if (sending && nng_error == NNG_ETIMEDOUT && doorman_clock() < transport->send_by) {
-        doorman__transport_look(transport);
-        bool failed = __atomic_load_n(&transport->failure, __ATOMIC_RELAXED) != NULL;
-        if (!failed || !transport->fails_early) {
-            doorman__transport_submit(transport);
-            return;
-        }
-    }
-    if (sending && nng_error == 0) {
-        if (transport->look_in > DOORMAN__LOOK_FIRST) {
-            (void)doorman__dialer_failure(doorman__transport_dialer(transport),
-                                          &transport->old_failures);
-        }
-        doorman__transport_move(transport, DOORMAN__TRANSPORT_RECEIVING);
-        nng_aio_set_timeout(transport->aio, doorman__transport_time_left(transport->deadline));
-        nng_recv_aio(transport->socket->nng, transport->aio);
-        return;
-    }
-    if (sending)
-        nng_msg_free(nng_aio_get_msg(transport->aio)); /* nng does not own the message yet */
-    doorman__transport_finish(transport, nng_error,
-                              nng_error == 0 ? nng_aio_get_msg(transport->aio) : NULL);
-}
-
-static void doorman__tls_uninit(char *pem[3]) {
-    for (int i = 0; i < 3; i++) {
-        DOORMAN_FREE(pem[i]);
-        pem[i] = NULL;
-    }
-}
-
-/* Copies the texts, because each new connection needs them. The caller's texts are valid only
- * during the call.
- *   pem       out: NULL for each text that is not given
- *   returns   false: memory has run out, and nothing is copied */
-static bool doorman__tls_copy(char *pem[3], const doorman_tls *tls) {
-    const char *texts[3] = {tls->authority, tls->certificate, tls->key};
-    bool done = true;
-    for (int i = 0; i < 3; i++) {
-        pem[i] = texts[i] ? doorman__copy(texts[i]) : NULL;
-        done = done && !pem[i] == !texts[i];
-    }
-    if (!done) doorman__tls_uninit(pem);
-    return done;
-}
-
-/* Returns whether the texts are there: an authority, and no certificate without its key. */
-static bool doorman__tls_given(const doorman_tls *tls) {
-    return tls->authority && !tls->certificate == !tls->key;
-}
-
-doorman_status doorman_transport_create(doorman_transport **out,
-                                        const doorman_transport_options *options) {
-    bool valid = out && options && options->upstream && options->on_wakeup &&
-                 (!options->tls || doorman__tls_given(options->tls));
-    if (!valid) return DOORMAN_INVALID_ARGUMENT;
-    doorman_status status = doorman__process_use_nng();
-    if (status != DOORMAN_OK) return status;
-    doorman_transport *transport = (doorman_transport *)doorman__zalloc(sizeof *transport);
-    if (transport)
-        transport->socket = (doorman__socket *)doorman__zalloc(sizeof *transport->socket);
-    if (!transport || !transport->socket ||
-        nng_aio_alloc(&transport->aio, doorman__transport_on_aio, transport) != 0 ||
-        (options->tls && !doorman__tls_copy(transport->pem, options->tls))) {
-        doorman_transport_destroy(transport);
-        return DOORMAN_OUT_OF_MEMORY;
-    }
-    transport->options = *options;
-    *out = transport;
-    return DOORMAN_OK;
-}
-
-/* nng_aio_stop aborts the operation of the aio, and waits until the callback has returned. If the
- * callback tries to send again after the stop, nng does not take the message. The socket is closed
- * when the aio is freed: nng's thread for timeouts uses the socket of an operation that times out,
- * even if the operation ends otherwise at the same time, and nng 1.5.2 only waits for this thread
- * in nng_aio_free. */
-void doorman_transport_destroy(doorman_transport *transport) {
-    if (!transport) return;
-    if (transport->aio) nng_aio_stop(transport->aio);
-    if (doorman__transport_get(transport) == DOORMAN__TRANSPORT_SENDING) {
-        nng_msg_free(nng_aio_get_msg(transport->aio));
-    }
-    nng_aio_free(transport->aio);
-    doorman__socket_close(transport->socket);
-    if (doorman__transport_get(transport) == DOORMAN__TRANSPORT_PARSED) {
-        (void)doorman__read_end(&transport->incoming.reader);
-    }
-    if (transport->reply) nng_msg_free(transport->reply);
-    doorman_buffer_uninit(&transport->text);
-    doorman__tls_uninit(transport->pem);
-    DOORMAN_FREE(transport);
-}
-
-doorman_status doorman_transport_set_tls(doorman_transport *transport, const doorman_tls *tls) {
-    if (!transport || !tls || !doorman__tls_given(tls)) return DOORMAN_INVALID_ARGUMENT;
-    char *pem[3];
-    if (!doorman__tls_copy(pem, tls)) return DOORMAN_OUT_OF_MEMORY;
-    doorman__tls_uninit(transport->pem);
-    memcpy(transport->pem, pem, sizeof pem);
-    transport->has_new_tls = true;
-    return DOORMAN_OK;
-}
-
-/* Makes the TLS configuration of a connection. nng checks the peer's certificate, and needs the
- * host name for this check. */
-static int doorman__transport_create_tls(doorman_transport *transport, nng_tls_config **out) {
-    char host[DOORMAN_ID_BYTES_MAX + 1];
-    const char *from = strstr(transport->address, "://");
-    from = from ? from + 3 : transport->address;
-    snprintf(host, sizeof host, "%.*s", (int)strcspn(from, ":/"), from);
-    int error = nng_tls_config_alloc(out, NNG_TLS_MODE_CLIENT);
-    if (error == 0) error = nng_tls_config_server_name(*out, host);
-    if (error == 0) error = nng_tls_config_ca_chain(*out, transport->pem[0], NULL);
-    if (error == 0 && transport->pem[1]) {
-        error = nng_tls_config_own_cert(*out, transport->pem[1], transport->pem[2], NULL);
-    }
-    return error;
-}
-
-/* A thread of nng calls this function when a connection is made or lost. A dialer that is being
- * closed may still make a connection. The function refuses it, or does not count it. */
-static void doorman__transport_on_pipe(nng_pipe pipe, nng_pipe_ev event, void *context) {
-    doorman__socket *own = (doorman__socket *)context;
-    uint32_t id = (uint32_t)nng_pipe_id(pipe), dialer = nng_pipe_dialer(pipe).id;
-    uint64_t ids = __atomic_load_n(&own->ids, __ATOMIC_RELAXED), next = 0;
-    if (event == NNG_PIPE_EV_ADD_PRE) {
-        if (dialer != ids >> 32) nng_pipe_close(pipe);
-        return;
-    }
-    do {
-        bool is_added = event == NNG_PIPE_EV_ADD_POST;
-        if (is_added ? dialer != ids >> 32 : id != (uint32_t)ids) return;
-        next = (ids & ~(uint64_t)UINT32_MAX) | (is_added ? id : 0);
-    } while (!__atomic_compare_exchange_n(&own->ids, &ids, next, false, __ATOMIC_RELAXED,
-                                          __ATOMIC_RELAXED));
-}
-
-static int doorman__transport_dial(doorman_transport *transport) {
-    nng_dialer dialer = NNG_DIALER_INITIALIZER;
-    nng_tls_config *tls = NULL;
-    int error = nng_dialer_create(&dialer, transport->socket->nng, transport->address);
-    if (error == 0 && transport->pem[0] && doorman__tls(transport->address)) {
-        transport->has_new_tls = false;
-        error = doorman__transport_create_tls(transport, &tls);
-        if (error == 0) error = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, tls);
-    }
-    doorman__transport_set_dialer(transport, dialer.id);
-    if (error == 0) error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
-    if (tls) nng_tls_config_free(tls); /* the dialer has its own reference */
-    return error;
-}
-
-/* Opens the socket. The transport keeps it until it is destroyed, because to close it can take long
- * (see doorman__socket_close). nng must not resend a request. If it did, a server could grant a
- * request that the upstream has given up.
- *   returns   nng's error, or 0 */
-static int doorman__transport_open(doorman_transport *transport) {
-    /* a message also has nng's request id */
-    size_t bytes_max = DOORMAN_MESSAGE_BYTES_MAX + sizeof(uint32_t);
-    nng_socket socket = NNG_SOCKET_INITIALIZER;
-    int error = nng_req0_open(&socket);
-    if (error != 0) return error;
-    error = nng_socket_set_ms(socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
-    if (error == 0) error = nng_socket_set_ms(socket, NNG_OPT_RECONNMAXT, 1000);
-    if (error == 0) error = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, bytes_max);
-    for (int i = NNG_PIPE_EV_ADD_PRE; error == 0 && i <= NNG_PIPE_EV_REM_POST; i++) {
-        error =
-            nng_pipe_notify(socket, (nng_pipe_ev)i, doorman__transport_on_pipe, transport->socket);
-    }
-    if (error != 0) nng_close(socket);
-    if (error == 0) transport->socket->nng = socket;
-    return error;
-}
-
-/* Connects to the address, and disconnects from the last one. The server need not run yet, because
- * nng retries every 0.1 s to 1 s.
- *   returns   nng's error, or 0 */
-static int doorman__transport_connect(doorman_transport *transport) {
-    bool is_open = nng_socket_id(transport->socket->nng) > 0;
-    int error = is_open ? 0 : doorman__transport_open(transport);
-    if (error != 0) return error;
-    nng_dialer old = NNG_DIALER_INITIALIZER;
-    old.id = doorman__transport_dialer(transport);
-    (void)nng_dialer_close(old); /* its connection too; has no effect if there is no dialer yet */
-    transport->old_failures = 0;
-    error = doorman__transport_dial(transport);
-    transport->has_dialer = error == 0;
-    return error;
-}
-
-/* Makes the next request open a new connection. */
-static void doorman__transport_disconnect(doorman_transport *transport) {
-    transport->has_dialer = false;
-    doorman__transport_set_dialer(transport, doorman__transport_dialer(transport));
-}
-
-/* Sets the address of the next request. Another address or new certificates need a new
- * connection. */
-static void doorman__transport_set_address(doorman_transport *transport, const char *address) {
-    bool renews_tls = transport->has_new_tls && doorman__tls(address);
-    if (renews_tls || strcmp(transport->address, address) != 0) {
-        doorman__transport_disconnect(transport);
-    }
-    memcpy(transport->address, address, strlen(address) + 1);
-}
-
-/* When the next probe is due after a result. It is due sooner if the server may be gone: the last
- * request has failed, or nng has lost the connection. */
-#define DOORMAN__PROBE_AFTER (60 * DOORMAN_SECOND)
-#define DOORMAN__PROBE_SOON (5 * DOORMAN_SECOND)
-
-/* While the upstream backs off, its next request comes soon, so no probe is due. */
-static bool doorman__transport_probe_is_due(const doorman_transport *transport, doorman_time now) {
-    bool usual = transport->options.probes && transport->options.upstream->state == DOORMAN__READY;
-    bool gone = transport->failed || !doorman__transport_connected(transport);
-    doorman_time pause = gone ? DOORMAN__PROBE_SOON : DOORMAN__PROBE_AFTER;
-    if (!transport->ended_at) return usual;
-    return usual && now >= doorman__after(transport->ended_at, pause);
-}
-
-/* Makes a probe if one is due. */
-static bool doorman__transport_prepare_probe(doorman_transport *transport, doorman_time now) {
-    const doorman_upstream *upstream = transport->options.upstream;
-    const doorman_request request = {.method = DOORMAN_DISCOVERY};
-    if (!doorman__transport_probe_is_due(transport, now)) return false;
-    if (doorman_json_request(&request, &transport->text) != DOORMAN_OK) return false;
-    doorman__transport_set_address(transport, upstream->addresses[transport->probe_index]);
-    transport->probing = true;
-    transport->sequence = 0;
-    transport->deadline = doorman__after(now, upstream->timeout);
-    doorman__transport_move(transport, DOORMAN__TRANSPORT_PREPARED);
-    return true;
-}
-
-/* Does the work of the upstream's owner. After that, fetches the next request, unless a request is
- * in progress. Returns true if a request must be sent. */
-static bool doorman__transport_prepare(doorman_transport *transport, doorman_time now) {
-    doorman_upstream *upstream = transport->options.upstream;
-    doorman_request request;
-    if (doorman__transport_get(transport) != DOORMAN__TRANSPORT_IDLE) {
-        upstream->calls->work(upstream, now);
-        return false;
-    }
-    if (!doorman_upstream_request(upstream, &request, now)) {
-        return doorman__transport_prepare_probe(transport, now);
-    }
-    const char *http = transport->options.http_address;
-    if (upstream->is_server && http && *http) request.http_address = http;
-    if (doorman_json_request(&request, &transport->text) != DOORMAN_OK) {
-        doorman_upstream_failed(upstream, request.sequence, now);
-        return false;
-    }
-    doorman__transport_set_address(transport, request.address);
-    transport->sequence = request.sequence;
-    transport->deadline = doorman__upstream_due(upstream);
-    doorman__transport_move(transport, DOORMAN__TRANSPORT_PREPARED);
-    return true;
-}
-
-/* nng sends a request when there is a connection. If the upstream has another address to try, the
- * transport waits for a connection at most this long. For a probe too. If the upstream has only one
- * address, the transport waits until the request times out. */
-#define DOORMAN__CONNECT_MAX (2 * DOORMAN_SECOND)
-
-/* Sets how long nng may wait for a connection, and when to look for failures. */
-static void doorman__transport_start_looks(doorman_transport *transport) {
-    transport->send_by = transport->deadline;
-    if (transport->probing || transport->options.upstream->address_count > 1) {
-        doorman_time soon = doorman_clock() + DOORMAN__CONNECT_MAX;
-        transport->send_by = doorman__earlier(transport->deadline, soon);
-    }
-    transport->look_in = DOORMAN__LOOK_FIRST;
-    __atomic_store_n(&transport->failure, NULL, __ATOMIC_RELAXED);
-}
-
-void doorman_transport_send(doorman_transport *transport) {
-    if (!transport) return;
-    nng_msg *message = NULL;
-    doorman__transport_start_looks(transport);
-    int error = transport->has_dialer ? 0 : doorman__transport_connect(transport);
-    if (error == 0) error = nng_msg_alloc(&message, transport->text.bytes);
-    if (error != 0) {
-        doorman__transport_finish(transport, error, NULL);
-        return;
-    }
-    memcpy(nng_msg_body(message), transport->text.text, transport->text.bytes);
-    nng_aio_set_msg(transport->aio, message);
-    doorman__transport_move(transport, DOORMAN__TRANSPORT_SENDING);
-    doorman__transport_submit(transport);
-}
-
-/* Parses a response if one has come. Parsing needs no lock.
- *   returns   the state on which the caller decides. A response that comes later is not parsed, and
- *             the state is not ENDED */
-static doorman__transport_state doorman__transport_parse(doorman_transport *transport) {
-    doorman__transport_state state = doorman__transport_get(transport);
-    if (state != DOORMAN__TRANSPORT_ENDED || !transport->reply) return state;
-    doorman__incoming_read(&transport->incoming, (const char *)nng_msg_body(transport->reply),
-                           nng_msg_len(transport->reply), &transport->error);
-    doorman__transport_move(transport, DOORMAN__TRANSPORT_PARSED);
-    return DOORMAN__TRANSPORT_PARSED;
-}
-
-/* Notes in a result whether the server that has answered is the master. */
-static void doorman__transport_note_master(doorman_transport_result *out,
-                                           const doorman_response *response) {
-    const char *address = response->master_address;
-    out->is_master = response->is_master;
-    if (!response->is_master && doorman__id_valid(address)) {
-        memcpy(out->redirect, address, strlen(address) + 1);
-    }
-}
-
-/* Takes the response of a request. Gives it to the upstream, unless it is the response to a
- * probe. */
-static doorman_status doorman__transport_take_response(doorman_transport *transport,
-                                                       doorman_transport_result *out,
-                                                       doorman_time now) {
-    doorman__incoming *incoming = &transport->incoming;
-    const char *http = incoming->response.http_address;
-    doorman_status status;
-    doorman__transport_note_master(out, &incoming->response);
-    if (transport->probing) {
-        status = doorman__read_end(&incoming->reader);
-    } else {
-        if (doorman__id_valid(http)) memcpy(out->http_address, http, strlen(http) + 1);
-        out->shared_id = incoming->response.shared_id;
-        status =
-            doorman__incoming_give(incoming, transport->options.upstream, transport->sequence, now);
-    }
-    nng_msg_free(transport->reply);
-    transport->reply = NULL;
-    return status;
-}
-
-/* Notes how a request or probe has ended. After a failed probe, the next one goes to the next
- * address. */
-static void doorman__transport_note_end(doorman_transport *transport, bool failed,
-                                        doorman_time now) {
-    size_t count = transport->options.upstream->address_count;
-    if (transport->probing && failed) {
-        transport->probe_index = (transport->probe_index + 1) % count;
-    }
-    transport->probing = false;
-    transport->failed = failed;
-    transport->ended_at = doorman__later(now, 1);
-}
-
-/* Passes a response or a failure to the upstream. After a failure the next request opens a new
- * connection. */
-static void doorman__transport_process_result(doorman_transport *transport,
-                                              doorman_transport_result *out, doorman_time now) {
-    doorman_upstream *upstream = transport->options.upstream;
-    memset(out, 0, sizeof *out);
-    doorman__transport_state state = doorman__transport_parse(transport);
-    bool parsed = state == DOORMAN__TRANSPORT_PARSED;
-    if (!parsed && state != DOORMAN__TRANSPORT_ENDED) return;
-    out->has_ended = true;
-    out->status = DOORMAN_UNAVAILABLE;
-    memcpy(out->address, transport->address, sizeof out->address);
-    out->is_probe = transport->probing;
-    if (parsed) out->status = doorman__transport_take_response(transport, out, now);
-    if (out->status != DOORMAN_OK) {
-        out->error = transport->error;
-        if (!out->is_probe) doorman_upstream_failed(upstream, transport->sequence, now);
-        doorman__transport_disconnect(transport);
-    }
-    doorman__transport_note_end(transport, out->status != DOORMAN_OK, now);
-    if (out->status != DOORMAN_OK) {
-        bool waits = upstream->state != DOORMAN__READY;
-        out->is_master = false;
-        out->redirect[0] = 0;
-        out->retry_at = waits ? doorman__upstream_due(upstream)
-                              : doorman__after(transport->ended_at, DOORMAN__PROBE_SOON);
-    }
-    doorman__transport_move(transport, DOORMAN__TRANSPORT_IDLE);
-}
-
-bool doorman_transport_update(doorman_transport *transport, doorman_transport_result *out,
-                              doorman_time now) {
-    doorman_transport_result result;
-    if (!out) out = &result;
-    if (!transport) {
-        memset(out, 0, sizeof *out);
-        return false;
-    }
-    doorman__transport_process_result(transport, out, now);
-    return doorman__transport_prepare(transport, now);
-}
-
-/* ---- nng: pauses */
-
-/* Notes whether a part backs off. */
-static void doorman__pause_note(doorman__pause *pause, const doorman_upstream *upstream) {
-    bool lasts = upstream->state == DOORMAN__BACKING_OFF;
-    __atomic_store_n(&pause->lasts, lasts, __ATOMIC_SEQ_CST);
-}
-
-/* Called with each result of the other part. Returns whether the thread of this part must run. */
-static bool doorman__pause_end(doorman__pause *pause, const doorman_transport_result *result) {
-    bool answered = result->has_ended && result->status == DOORMAN_OK && result->is_master;
-    if (!answered || !__atomic_load_n(&pause->lasts, __ATOMIC_SEQ_CST)) return false;
-    return !__atomic_exchange_n(&pause->ends, true, __ATOMIC_SEQ_CST);
-}
-
-static void doorman__pause_check(doorman__pause *pause, doorman_upstream *upstream) {
-    if (!__atomic_exchange_n(&pause->ends, false, __ATOMIC_SEQ_CST)) return;
-    doorman__upstream_retry_soon(upstream, doorman_clock());
-}
-
-/* ---- nng: the thread */
-
-/* What an agent does with its permits. The section >>permit_agent has the functions. */
-typedef struct doorman__agent_permit_calls {
-    doorman_status (*create)(doorman_agent *agent, const doorman_client_options *options,
-                             doorman_error *error);
-    void (*free)(doorman_agent *agent);
-    void (*note_result)(doorman_agent *agent, const doorman_transport_result *result);
-    void (*close)(doorman_agent *agent, doorman_time stop_by);
-    bool (*is_own_thread)(doorman_agent *agent);
-    void (*join)(doorman_agent *agent);
-    void (*read)(doorman_agent *agent, doorman_agent_info *out);
-    void (*set_kill_switch)(doorman_agent *agent, bool on);
-} doorman__agent_permit_calls;
-static const doorman__agent_permit_calls doorman__permits_in_agent;
-
-/* The transport calls this function in a thread of nng or in the agent's thread. */
-static void doorman__agent_on_wakeup(void *context) {
-    doorman__agent_notify((doorman_agent *)context);
-}
-
-/* Sends a request if one is due. The mutex is unlocked while the request is sent. */
-static void doorman__agent_send(doorman_agent *agent, doorman_time now) {
-    if (!doorman__transport_prepare(agent->transport, now)) return;
-    pthread_mutex_unlock(&agent->mutex);
-    doorman_transport_send(agent->transport);
-    doorman__agent_lock_first(agent);
-}
-
-/* Keeps the error text of a failure for doorman_agent_read_info. */
-static void doorman__error_keep(doorman_error *last, const char *address,
-                                const doorman_error *error) {
-    int most = (int)(sizeof error->text - (DOORMAN_ID_BYTES_MAX + 1) - 2);
-    doorman__fail(last, DOORMAN_OK, "%s: %.*s", address, most, error->text);
-}
-
-static void doorman__agent_keep_error(doorman_agent *agent, const doorman_error *error,
-                                      doorman_time now) {
-    doorman__error_keep(&agent->last_error, agent->transport->address, error);
-    agent->last_error_at = now;
-}
-
-/* Keeps the error text if the request in progress has no connection. */
-static void doorman__agent_process_connection(doorman_agent *agent, doorman_time now) {
-    const struct doorman__dial_failure *failure = doorman__transport_failure(agent->transport);
-    doorman_error error;
-    bool before = agent->cannot_connect;
-    agent->cannot_connect = failure != NULL;
-    if (!failure || before) return;
-    doorman__fail(&error, DOORMAN_OK, "cannot connect: %s", doorman__dial_failure_text(failure));
-    doorman__agent_keep_error(agent, &error, now);
-}
-
-/* Processes the result of the last request. If the request failed, keeps the error text. A response
- * from a server that knows no master also counts as a failure. */
-static void doorman__agent_process_result(doorman_agent *agent, doorman_time now) {
-    doorman_transport_result result;
-    uint64_t before = agent->client->upstream.failure_count;
-    doorman__transport_process_result(agent->transport, &result, now);
-    doorman__permits_in_agent.note_result(agent, &result);
-    doorman__agent_process_connection(agent, now);
-    if (!result.has_ended || agent->client->upstream.failure_count == before) return;
-    if (!result.error.text[0]) doorman__fail(&result.error, DOORMAN_OK, "it knows no master");
-    doorman__agent_keep_error(agent, &result.error, now);
-}
-
-/* Updates the client in slices. Each resource is updated at most once. Between two slices the
- * thread unlocks the mutex and sleeps. Without this sleep, the thread would lock the mutex again
- * before a waiting thread is awake. */
-#define DOORMAN__SLICE 100
-#define DOORMAN__SLICE_PAUSE (DOORMAN_SECOND / 20000)
-
-static void doorman__agent_update(doorman_agent *agent) {
-    const struct timespec pause = {.tv_nsec = (long)DOORMAN__SLICE_PAUSE};
-    size_t left = agent->client->wakes.count;
-    while (doorman__client_update_some(agent->client, DOORMAN__SLICE, doorman_clock())) {
-        if (left < DOORMAN__SLICE) break;
-        left -= DOORMAN__SLICE;
-        pthread_mutex_unlock(&agent->mutex);
-        (void)nanosleep(&pause, NULL);
-        doorman__agent_lock_first(agent);
-    }
-}
-
-/* Returns whether an agent must wait before it stops. The agent waits while it can release a lease,
- * and while a server may grant a lease. The agent does not wait for a server that does not respond,
- * because leases end even if they are not released. The table shows when the agent waits:
- *
- *   upstream      connection   the agent waits if
- *   READY         any          there is a lease to release (the next request releases it)
- *   REQUESTED     yes          there is a lease to release, or the last request did not fail (this
- *                              request may then get a response that grants a lease)
- *   REQUESTED     no           the last request did not fail, and no attempt to connect has failed
- *   BACKING_OFF   any          never */
-static bool doorman__agent_has_to_wait(const doorman_agent *agent, doorman_time now) {
-    const doorman_upstream *upstream = &agent->client->upstream;
-    bool reachable = upstream->failures == 0; /* also true before the first request */
-    if (upstream->state == DOORMAN__BACKING_OFF) return false;
-    if (upstream->state == DOORMAN__READY)
-        return doorman__client_has_to_release(agent->client, now);
-    if (!doorman__transport_connected(agent->transport)) {
-        return reachable && !doorman__transport_failure(agent->transport);
-    }
-    return reachable || doorman__client_has_to_release(agent->client, now);
-}
-
-/* Does the work of the agent's thread. Returns whether the thread ends: doorman_agent_stop closes
- * all resources, and after that call the thread ends when doorman__agent_has_to_wait returns false,
- * or at stop_by. The mutex is locked. */
-static bool doorman__agent_work(doorman_agent *agent) {
-    agent->sleeps_until = 0;
-    doorman__pause_check(&agent->pause, &agent->client->upstream);
-    doorman__agent_process_result(agent, doorman_clock());
-    doorman__agent_update(agent);
-    doorman_time now = doorman_clock(), stop_by = agent->stop_by;
-    doorman__waiters_wake(agent);
-    doorman__agent_send(agent, now);
-    doorman__pause_note(&agent->pause, &agent->client->upstream);
-    agent->sleeps_until = doorman__earlier(doorman_upstream_due(&agent->client->upstream), stop_by);
-    /* the thread always sleeps for some time */
-    agent->sleeps_until = doorman__later(agent->sleeps_until, now + DOORMAN_SECOND / 100);
-    return now >= stop_by || (stop_by != DOORMAN_NEVER && !doorman__agent_has_to_wait(agent, now));
-}
-
-/* Sleeps, unless the thread must run again. The thread does not hold the mutex of the agent. */
-static void doorman__agent_sleep(doorman_agent *agent, doorman_time until) {
-    doorman_time now = doorman_clock();
-    pthread_mutex_lock(&agent->wake_mutex);
-    if (!agent->wakeup && now < until) {
-        doorman__condition_wait(&agent->wake, &agent->wake_mutex, until, now);
-    }
-    agent->wakeup = false;
-    pthread_mutex_unlock(&agent->wake_mutex);
-}
-
-/* The loop of the agent's thread. `wakeup` is cleared before the thread looks for what has
- * changed. */
-static void *doorman__agent_main(void *context) {
-    doorman_agent *agent = (doorman_agent *)context;
-    for (bool ends = false; !ends;) {
-        (void)doorman__transport_parse(agent->transport);
-        doorman__agent_lock_first(agent);
-        ends = doorman__agent_work(agent);
-        doorman_time until = agent->sleeps_until;
-        pthread_mutex_unlock(&agent->mutex);
-        if (!ends) doorman__agent_sleep(agent, until);
-    }
-    return NULL;
-}
-
-/* Writes "HOST:PID:RANDOM". Characters of the host name that an id cannot have become "-". The host
- * name and the pid help people to find the process. Two containers may have the same host name and
- * pid, so 64 random bits make the id unique. The system provides the bits, because a fork or a copy
- * of a virtual machine would copy the state of a generator in this process. In a set of a million
- * agents, the probability that two agents have the same bits is 3e-8. */
-static void doorman__agent_default_id(char id[DOORMAN_ID_BYTES_MAX + 1], uint64_t random) {
-    char host[200] = "";
-    if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "unknown", 8);
-    for (char *at = host; *at; at++) {
-        if (*at <= ' ' || *at > '~') *at = '-';
-    }
-    snprintf(id, DOORMAN_ID_BYTES_MAX + 1, "%s:%ld:%016llx", host, (long)getpid(),
-             (unsigned long long)random);
-}
-
-/* How long the release of a lease waits for the resource to be opened again (K5). */
-#define DOORMAN__RELEASE_DELAY (DOORMAN_SECOND / 10)
-
-static doorman_status doorman__agent_create_client(doorman_agent *agent,
-                                                   const doorman_client_options *options,
-                                                   doorman_error *error) {
-    doorman_client_options own = *options;
-    char id[DOORMAN_ID_BYTES_MAX + 1];
-    uint64_t random[2];
-    if (!doorman__random_bits(random, sizeof random)) {
-        return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system has no random bits");
-    }
-    doorman__agent_default_id(id, random[0]);
-    if (!own.client_id) own.client_id = id;
-    if (!own.seed) own.seed = random[1];
-    own.tls = NULL; /* only the transport uses it */
-    doorman_status status = doorman_client_create(&agent->client, &own, error, doorman_clock());
-    if (status == DOORMAN_OK) agent->client->release_delay = DOORMAN__RELEASE_DELAY;
-    return status;
-}
-
-static doorman_status doorman__agent_create_transport(doorman_agent *agent, const doorman_tls *tls,
-                                                      doorman_error *error) {
-    doorman_transport_options options = {.upstream = doorman_client_upstream(agent->client),
-                                         .on_wakeup = doorman__agent_on_wakeup,
-                                         .context = agent,
-                                         .tls = tls};
-    doorman_status status = doorman_transport_create(&agent->transport, &options);
-    return status == DOORMAN_OK ? DOORMAN_OK : doorman__no_memory(error);
-}
-
-/* Checks whether nng supports an address. The check makes no connection. */
-static doorman_status doorman__agent_check_address(nng_socket socket, const char *address,
-                                                   bool has_tls, size_t index,
-                                                   doorman_error *error) {
-    nng_dialer dialer = NNG_DIALER_INITIALIZER;
-    int result = nng_dialer_create(&dialer, socket, address);
-    if (result == NNG_ENOMEM) return doorman__no_memory(error);
-    if (result != 0) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
-                             "addresses[%zu]: '%s': %s: must be tcp://HOST:PORT, "
-                             "tls+tcp://HOST:PORT, ipc://PATH, inproc://NAME, ws://HOST:PORT/PATH "
-                             "or wss://HOST:PORT/PATH",
-                             index, address, nng_strerror(result));
-    }
-    nng_dialer_close(dialer);
-    if (has_tls || !doorman__tls(address)) return DOORMAN_OK;
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "addresses[%zu]: '%s' needs options.tls",
-                         index, address);
-}
-
-static doorman_status doorman__agent_check_tls(const doorman_tls *tls, doorman_error *error) {
-    const char *field = "authority";
-    if (!tls->authority) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "tls.authority: must not be NULL");
-    }
-    if (!tls->certificate != !tls->key) {
-        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "tls.%s: must not be NULL beside %s",
-                             tls->key ? "certificate" : "key", tls->key ? "key" : "certificate");
-    }
-    nng_tls_config *config = NULL;
-    int result = nng_tls_config_alloc(&config, NNG_TLS_MODE_CLIENT);
-    if (result == 0) result = nng_tls_config_ca_chain(config, tls->authority, NULL);
-    if (result == 0 && tls->certificate) {
-        field = "certificate";
-        result = nng_tls_config_own_cert(config, tls->certificate, tls->key, NULL);
-    }
-    if (config) nng_tls_config_free(config);
-    if (result == 0) return DOORMAN_OK;
-    if (result == NNG_ENOMEM) return doorman__no_memory(error);
-    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "tls.%s: %s", field,
-                         nng_strerror(result));
-}
-
-/* Checks the options that depend on what nng supports. doorman_client_create cannot check them. */
-static doorman_status doorman__agent_check(const doorman_client_options *options,
-                                           doorman_error *error) {
-    doorman__socket *own = (doorman__socket *)doorman__zalloc(sizeof *own);
-    doorman_status status = DOORMAN_OK;
-    if (!own || nng_req0_open(&own->nng) != 0) {
-        DOORMAN_FREE(own);
-        return doorman__no_memory(error);
-    }
-    if (options->tls) status = doorman__agent_check_tls(options->tls, error);
-    for (size_t i = 0; status == DOORMAN_OK && i < options->address_count; i++) {
-        status =
-            doorman__agent_check_address(own->nng, options->addresses[i], options->tls, i, error);
-    }
-    doorman__socket_close(own);
-    return status;
-}
-
-static doorman_status doorman__agent_use_nng(doorman_error *error) {
-    doorman_status status = doorman__process_use_nng();
-    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
-    if (status == DOORMAN_OK) return status;
-    return doorman__fail(error, status, "the parent of this process had used nng before the fork");
-}
-
-/* Precondition: the agent's thread has ended, or never ran. Threads of nng may use the agent until
- * the transport is destroyed. */
-static void doorman__agent_free(doorman_agent *agent) {
-    doorman__permits_in_agent.free(agent);
-    doorman_transport_destroy(agent->transport);
-    doorman_client_destroy(agent->client);
-    pthread_cond_destroy(&agent->left);
-    pthread_cond_destroy(&agent->passed);
-    pthread_cond_destroy(&agent->wake);
-    pthread_mutex_destroy(&agent->wake_mutex);
-    pthread_condattr_destroy(&agent->monotonic);
-    pthread_mutex_destroy(&agent->mutex);
-    DOORMAN_FREE(agent);
-}
-
-/* Makes the mutex and the condition variables. If one of them cannot be made, the function destroys
- * nothing, because none of them owns memory yet. */
-static bool doorman__agent_init(doorman_agent *agent) {
-    pthread_mutexattr_t checks;
-    agent->stop_by = DOORMAN_NEVER;
-    bool done = pthread_mutexattr_init(&checks) == 0 &&
-                pthread_mutexattr_settype(&checks, PTHREAD_MUTEX_ERRORCHECK) == 0 &&
-                pthread_mutex_init(&agent->mutex, &checks) == 0;
-    pthread_mutexattr_destroy(&checks);
-    return done && doorman__monotonic_init(&agent->monotonic) &&
-           pthread_mutex_init(&agent->wake_mutex, NULL) == 0 &&
-           pthread_cond_init(&agent->wake, &agent->monotonic) == 0 &&
-           pthread_cond_init(&agent->passed, &agent->monotonic) == 0 &&
-           pthread_cond_init(&agent->left, &agent->monotonic) == 0;
-}
-
-doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_options *options,
-                                   doorman_error *error) {
-    if (!out) return doorman__missing(error, "out");
-    if (!options) return doorman__missing(error, "options");
-    doorman_status status = doorman__agent_use_nng(error);
-    if (status != DOORMAN_OK) return status;
-    doorman_agent *agent = (doorman_agent *)doorman__zalloc(sizeof *agent);
-    if (!agent || !doorman__agent_init(agent)) {
-        DOORMAN_FREE(agent);
-        return doorman__no_memory(error);
-    }
-    status = doorman__agent_create_client(agent, options, error);
-    if (status == DOORMAN_OK) status = doorman__agent_check(options, error);
-    if (status == DOORMAN_OK) status = doorman__agent_create_transport(agent, options->tls, error);
-    if (status == DOORMAN_OK) status = doorman__permits_in_agent.create(agent, options, error);
-    if (status == DOORMAN_OK &&
-        !doorman__thread_start(&agent->thread, doorman__agent_main, agent)) {
-        status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
-    }
-    if (status == DOORMAN_OK) {
-        doorman__process_add(agent);
-        *out = agent;
-    } else {
-        doorman__agent_free(agent);
-    }
-    return status;
-}
-
-/* Closes all resources that the application has left open. All releases are due at once. */
-static void doorman__agent_close_all(doorman_agent *agent, doorman_time now) {
-    doorman_upstream *upstream = &agent->client->upstream;
-    doorman__held_lease *held = agent->client->upstream.first, *next = NULL;
-    for (; held; held = next) {
-        doorman_client_resource *resource = doorman__resource_of(held);
-        next = held->next;
-        for (size_t times = resource->opened; times; times--) doorman_client_close(resource, now);
-    }
-    for (held = upstream->first; held; held = held->next) {
-        doorman__held_request_at(upstream, held, now);
-    }
-}
-
-/* Ends all waits, and allows no new wait. Precondition: the mutex is locked. */
-static void doorman__agent_cancel_waits(doorman_agent *agent) {
-    __atomic_store_n(&agent->closed, true, __ATOMIC_RELAXED);
-    doorman__waiters_cancel(agent, NULL);
-}
-
-doorman_status doorman_agent_shutdown(doorman_agent *agent) {
-    if (!agent) return DOORMAN_OK;
-    doorman_status status = doorman__agent_lock(agent);
-    if (status != DOORMAN_OK) return status;
-    doorman__agent_cancel_waits(agent);
-    pthread_mutex_unlock(&agent->mutex);
-    doorman__permits_in_agent.close(agent, 0);
-    return DOORMAN_OK;
-}
-
-doorman_status doorman_agent_stop(doorman_agent *agent) {
-    if (!agent) return DOORMAN_OK;
-    doorman_status status = doorman__agent_lock(agent);
-    if (status != DOORMAN_OK) return status;
-    doorman_time now = doorman_clock();
-    if (doorman__permits_in_agent.is_own_thread(agent)) {
-        pthread_mutex_unlock(&agent->mutex);
-        return DOORMAN_DEADLOCK;
-    }
-    doorman__permits_in_agent.close(agent, doorman__after(now, DOORMAN_SECOND));
-    agent->stop_by = doorman__after(now, DOORMAN_SECOND);
-    doorman__agent_cancel_waits(agent);
-    doorman__agent_close_all(agent, now);
-    doorman__agent_notify(agent);
-    while (agent->first) pthread_cond_wait(&agent->left, &agent->mutex);
-    pthread_mutex_unlock(&agent->mutex);
-    pthread_join(agent->thread, NULL);
-    doorman__permits_in_agent.join(agent);
-    doorman__process_remove(agent);
-    doorman__agent_free(agent);
-    return DOORMAN_OK;
-}
-
-doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info *out) {
-    if (out) memset(out, 0, sizeof *out);
-    if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
-    doorman_status status = doorman__agent_lock(agent);
-    if (status != DOORMAN_OK) return status;
-    const doorman_upstream *upstream = &agent->client->upstream;
-    memcpy(out->client_id, agent->client->client_id, sizeof out->client_id);
-    snprintf(out->address, sizeof out->address, "%s", doorman__upstream_address(upstream));
-    bool same = strcmp(out->address, agent->transport->address) == 0;
-    out->connected = same && doorman__transport_connected(agent->transport);
-    bool cannot_connect = agent->cannot_connect && doorman__transport_failure(agent->transport);
-    out->failing = upstream->failures > 0 || cannot_connect;
-    out->last_error = agent->last_error;
-    out->last_error_at = agent->last_error_at;
-    out->next_refresh = doorman__upstream_due(upstream);
-    pthread_mutex_unlock(&agent->mutex);
-    doorman__permits_in_agent.read(agent, out);
-    return DOORMAN_OK;
-}
-
-/* ---- nng: the resources */
-
-/* Locks the mutex for a call that uses the client, and writes the error text. */
-static doorman_status doorman__agent_lock_open(doorman_agent *agent, doorman_error *error) {
-    doorman_status status = doorman__agent_lock(agent);
-    if (status == DOORMAN_DEADLOCK) {
-        return doorman__fail(error, status, "%s", doorman__status_text(status));
-    }
-    if (status != DOORMAN_OK) {
-        return doorman__fail(error, status, "the agent is that of the parent process");
-    }
-    if (!agent->closed) return DOORMAN_OK;
-    pthread_mutex_unlock(&agent->mutex);
-    return doorman__fail(error, DOORMAN_UNAVAILABLE, "the agent is shut down");
-}
-
-/* Precondition: the mutex is locked. */
-static doorman_status doorman__agent_open(doorman_resource **out, doorman_agent *agent,
-                                          const doorman_resource_options *options,
-                                          doorman_error *error) {
-    doorman_client_resource *own = NULL;
-    doorman_resource *handle = (doorman_resource *)doorman__zalloc(sizeof *handle);
-    if (!handle) return doorman__no_memory(error);
-    doorman_status status =
-        doorman_client_open(&own, agent->client, options, error, doorman_clock());
-    if (status == DOORMAN_OK && !own->handle) { /* a resource that was already open has a handle */
-        handle->agent = agent;
-        handle->own = own;
-        own->handle = handle;
-        handle = NULL;
-    }
-    if (status == DOORMAN_OK) *out = own->handle;
-    DOORMAN_FREE(handle);
-    return status;
-}
-
-doorman_status doorman_resource_open(doorman_resource **out, doorman_agent *agent,
-                                     const doorman_resource_options *options,
-                                     doorman_error *error) {
-    if (!out) return doorman__missing(error, "out");
-    if (!agent) return doorman__missing(error, "agent");
-    if (!options) return doorman__missing(error, "options");
-    doorman_status status = doorman__agent_lock_open(agent, error);
-    if (status != DOORMAN_OK) return status;
-    status = doorman__agent_open(out, agent, options, error);
-    doorman__agent_expedite(agent);
-    pthread_mutex_unlock(&agent->mutex);
-    return status;
-}
-
-doorman_status doorman_resource_close(doorman_resource *resource) {
-    if (!resource) return DOORMAN_OK;
-    doorman_client_resource *own = resource->own;
-    doorman_agent *agent = resource->agent;
-    doorman_status status = doorman__agent_lock(agent);
-    if (status != DOORMAN_OK) return status;
-    if (own->opened == 1) doorman__waiters_cancel(agent, own);
-    doorman_client_close(own, doorman_clock());
-    doorman__agent_expedite(agent);
-    pthread_mutex_unlock(&agent->mutex);
-    return DOORMAN_OK;
-}
-
-doorman_status doorman_resource_set_wants(doorman_resource *resource, double wants) {
-    if (!resource) return DOORMAN_INVALID_ARGUMENT;
-    doorman_agent *agent = resource->agent;
-    doorman_status status = doorman__agent_lock(agent);
-    if (status != DOORMAN_OK) return status;
-    status = doorman_client_set_wants(resource->own, wants, doorman_clock());
-    doorman__agent_notify(agent); /* the thread also wakes the first waiter */
-    pthread_mutex_unlock(&agent->mutex);
-    return status;
-}
-
-doorman_status doorman_resource_report_overload(doorman_resource *resource,
-                                                const doorman_overload_report *report) {
-    if (!resource || !report) return DOORMAN_INVALID_ARGUMENT;
-    doorman_agent *agent = resource->agent;
-    doorman_status status = doorman__agent_lock(agent);
-    if (status != DOORMAN_OK) return status;
-    status = doorman_client_report_overload(resource->own, report, doorman_clock());
-    pthread_mutex_unlock(&agent->mutex);
-    return status;
-}
-
-doorman_status doorman_resource_read(const doorman_resource *resource, doorman_resource_info *out) {
-    if (out) memset(out, 0, sizeof *out);
-    if (!resource || !out) return DOORMAN_INVALID_ARGUMENT;
-    doorman_agent *agent = resource->agent;
-    doorman_status status = doorman__agent_lock(agent);
-    if (status != DOORMAN_OK) return status;
-    doorman_client_read(resource->own, out, doorman_clock());
-    pthread_mutex_unlock(&agent->mutex);
-    return DOORMAN_OK;
-}
-
-doorman_decision doorman_resource_try(doorman_resource *resource, double n, doorman_result *out) {
-    if (!resource) return doorman__impossible(out);
-    return doorman__resource_try(resource->own, n, out, doorman_clock());
-}
-
-static doorman_time doorman__gauge_delay(const doorman__gauge *gauge, double n, doorman_time now) {
-    doorman__quota quota;
-    doorman__attempt attempt = doorman__gauge_look(gauge, n, &quota, now);
-    if (attempt.decision == DOORMAN_ALLOWED || doorman__bypass(&gauge->usage)) return 0;
-    bool possible = doorman__gauge_possible(gauge, doorman__units(n));
-    return possible ? doorman__gauge_retry_after(gauge, n, now) : DOORMAN_NEVER;
-}
-
-doorman_time doorman_resource_delay(const doorman_resource *resource, double n) {
-    if (!resource) return DOORMAN_NEVER;
-    const doorman_client_resource *own = resource->own;
-    doorman_time now = doorman_clock();
-    if (!doorman__amount_valid(n)) return DOORMAN_NEVER;
-    if (n <= 0) return 0;
-    if (own->kind == DOORMAN_GAUGE) return doorman__gauge_delay(&own->gauge, n, now);
-    doorman_time delay = doorman__rate_delay(&own->rate, n, now);
-    if (delay == 0) return 0;
-    bool possible = doorman__rate_possible(&own->rate, n);
-    return possible ? doorman__rate_retry_after(&own->rate, n, now) : DOORMAN_NEVER;
-}
-
-/* Sets the kill switch of all open resources. The client keeps this setting for resources that are
- * opened later. */
-doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
-    if (!agent) return DOORMAN_INVALID_ARGUMENT;
-    doorman_status status = doorman__agent_lock(agent);
-    if (status != DOORMAN_OK) return status;
-    agent->client->kill_switch = on;
-    doorman__held_lease *held = agent->client->upstream.first;
-    for (; held; held = held->next)
-        doorman__resource_set_kill_switch(doorman__resource_of(held), on);
-    doorman__waiters_wake(agent);
-    pthread_mutex_unlock(&agent->mutex);
-    doorman__permits_in_agent.set_kill_switch(agent, on);
-    return DOORMAN_OK;
-}
-
 /* ---- >>permit_agent ------------------------------------------------------------------------- */
 /*
  * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
