@@ -4493,6 +4493,15 @@ static void doorman__config_report_add(const doorman__config_report *report, siz
     report->add(report->context, index, object, text);
 }
 
+/* A program that includes doorman.h alone has no permits. Its tables of what is done with permits
+ * stay empty, and nobody calls their functions. */
+#ifdef DOORMAN_PERMITS
+#define DOORMAN__HAS_PERMITS true
+#else
+#define DOORMAN__HAS_PERMITS false
+#endif
+#define DOORMAN__NO_PERMITS "this program is built without permits: see doorman_permits.h"
+
 /* What this section does with the limits of permits. The section >>limits has the functions. */
 typedef struct doorman__config_permits {
     void (*check_limits)(const doorman_template *template_, size_t index,
@@ -4508,6 +4517,16 @@ typedef struct doorman__config_permits {
     size_t (*first_leased)(const doorman_template *template_); /* or limit_count (P17) */
 } doorman__config_permits;
 static const doorman__config_permits doorman__permits_in_config;
+
+/* Reports what a program that includes doorman.h alone cannot have. */
+static void doorman__limits_refuse(const doorman_template *template_, size_t index,
+                                   const doorman__config_report *report) {
+    const char *text = "without_capacity: " DOORMAN__NO_PERMITS;
+    if (template_->has_limits || template_->limit_count) text = "limits: " DOORMAN__NO_PERMITS;
+    if (template_->has_limits || template_->limit_count || template_->without_capacity) {
+        doorman__config_report_add(report, index, "", text);
+    }
+}
 
 /* Checks that no earlier template has the same glob as the template with this index. */
 static void doorman__template_check_glob(const doorman_config_options *options, size_t index,
@@ -4605,7 +4624,8 @@ static void doorman__template_check(const doorman_config_options *options, size_
     for (size_t next = 0; (text = doorman__algorithm_unused(algorithm, &next)) != NULL;) {
         doorman__config_report_add(report, index, "algorithm.", text);
     }
-    doorman__permits_in_config.check_limits(template_, index, report);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_config.check_limits(template_, index, report);
+    if (!DOORMAN__HAS_PERMITS) doorman__limits_refuse(template_, index, report);
     doorman__template_check_overload(options, index, report);
     doorman__template_check_glob(options, index, report);
 }
@@ -4654,8 +4674,10 @@ static doorman_status doorman__config_check(const doorman_config_options *option
     for (size_t i = 0; i < options->template_count; i++) {
         doorman__template_check(options, i, &report);
     }
-    doorman__permits_in_config.check_shadow(options, &report);
-    if (!first.count) doorman__permits_in_config.check_leased(options, &report);
+    if (DOORMAN__HAS_PERMITS) {
+        doorman__permits_in_config.check_shadow(options, &report);
+        if (!first.count) doorman__permits_in_config.check_leased(options, &report);
+    }
     doorman__error_end(error, first.count);
     return first.count ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
 }
@@ -4769,7 +4791,7 @@ static void doorman__config_warn(const doorman_config_options *options,
         }
         doorman__hidden_template_warn(options, i, report);
         doorman__safe_capacity_warn(template_, i, report);
-        doorman__permits_in_config.warn_limits(template_, i, report);
+        if (DOORMAN__HAS_PERMITS) doorman__permits_in_config.warn_limits(template_, i, report);
         bool last = i + 1 == options->template_count;
         doorman__without_capacity_warn(template_, i, last, report);
     }
@@ -4879,7 +4901,9 @@ static doorman_config *doorman__config_make(const doorman_config_options *option
     if (config->templates && config->strings && config->links) {
         doorman__config_copy(config, options);
         doorman__config_index(config);
-        if (doorman__permits_in_config.copy_limits(config, options)) return config;
+        if (!DOORMAN__HAS_PERMITS || doorman__permits_in_config.copy_limits(config, options)) {
+            return config;
+        }
     }
     doorman_config_destroy(config);
     return NULL;
@@ -4906,7 +4930,7 @@ void doorman_config_destroy(doorman_config *config) {
     DOORMAN_FREE(config->templates);
     DOORMAN_FREE(config->strings);
     DOORMAN_FREE(config->links);
-    doorman__permits_in_config.free_limits(config);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_config.free_limits(config);
     doorman__table_uninit(&config->globs);
     doorman__table_uninit(&config->starts);
     DOORMAN_FREE(config);
@@ -4987,7 +5011,8 @@ doorman_status doorman_config_fits(const doorman_config *config, bool has_parent
                              config->wire_names ? "capacity: must be absent"
                                                 : "without_capacity: must be true");
     }
-    for (size_t i = 0; i < count && !has_parent && first == count; i++) {
+    const bool checks = DOORMAN__HAS_PERMITS && !has_parent && first == count;
+    for (size_t i = 0; checks && i < count; i++) {
         size_t leased = doorman__permits_in_config.first_leased(&config->templates[i]);
         if (leased == config->templates[i].limit_count) continue;
         return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
@@ -8935,7 +8960,7 @@ static void doorman__server_resign(doorman_server *server) {
                                       DOORMAN__WITHIN(doorman__server_resource_entry, due, due));
     }
     assert(server->resources.count == 0 && server->usages.count == 0);
-    doorman__permits_in_server.stop(server);
+    if (server->permits) doorman__permits_in_server.stop(server);
     server->is_master = false;
     server->master[0] = 0;
     server->learns_until = 0;
@@ -9080,7 +9105,11 @@ doorman_status doorman_server_create(doorman_server **out, const doorman_server_
     doorman__server_set_options(server, &own);
     server->upstream.calls = &doorman__server_calls;
     doorman__server_now(server, now);
-    status = doorman__permits_in_server.create(server, &own, error);
+    if (DOORMAN__HAS_PERMITS) {
+        status = doorman__permits_in_server.create(server, &own, error);
+    } else if (own.permits) {
+        status = doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "permits: " DOORMAN__NO_PERMITS);
+    }
     if (status == DOORMAN_OK && options->parent_count) {
         status = doorman__server_init_upstream(server, &own, error);
     } else if (status == DOORMAN_OK) {
@@ -9107,7 +9136,7 @@ void doorman_server_destroy(doorman_server *server) {
     DOORMAN_FREE(server->places);
     DOORMAN_FREE(server->items);
     DOORMAN_FREE(server->terms);
-    doorman__permits_in_server.destroy(server);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_server.destroy(server);
     doorman__arena_uninit(&server->arena);
     DOORMAN_FREE(server);
 }
@@ -9299,7 +9328,11 @@ doorman_status doorman_server_configure(doorman_server *server, const doorman_co
     if (doorman_config_fits(config, !root, NULL) != DOORMAN_OK) return DOORMAN_INVALID_ARGUMENT;
     size_t bytes = (config->template_count + 1) * sizeof(doorman_time);
     doorman_time *learned_at = (doorman_time *)doorman__zalloc(bytes);
-    if (!learned_at || doorman__permits_in_server.configure(server, config) != DOORMAN_OK) {
+    doorman_status status = learned_at ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+    if (DOORMAN__HAS_PERMITS && learned_at) {
+        status = doorman__permits_in_server.configure(server, config);
+    }
+    if (status != DOORMAN_OK) {
         DOORMAN_FREE(learned_at);
         return DOORMAN_OUT_OF_MEMORY;
     }
@@ -9341,7 +9374,7 @@ doorman_status doorman_server_set_master(doorman_server *server,
             server->learned_at[i] = doorman__server_learned_at(
                 server, &server->config->templates[i], server->predecessor_gone_at);
         }
-        doorman__permits_in_server.start(server);
+        if (DOORMAN__HAS_PERMITS) doorman__permits_in_server.start(server);
     }
     server->is_master = is_master;
     return DOORMAN_OK;
@@ -10699,6 +10732,9 @@ static doorman_status doorman__server_handle_permits(doorman_server *server,
                                                      const doorman_request *request,
                                                      doorman_response *response,
                                                      doorman__arena *arena, doorman_error *error) {
+    if (!DOORMAN__HAS_PERMITS) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "method: " DOORMAN__NO_PERMITS);
+    }
     doorman_response decided = doorman__server_start_response(server, request);
     doorman_status status =
         doorman__permits_in_server.answer(server, request, &decided, arena, error);
@@ -10808,7 +10844,9 @@ static doorman_time doorman__server_due(const doorman_upstream *upstream) {
     doorman_time due = doorman__later(doorman__timers_due(&server->dues), server->update_at);
     if (server->is_master) {
         due = doorman__earlier(due, server->master_until);
-        due = doorman__earlier(due, doorman__permits_in_server.due(server));
+        if (DOORMAN__HAS_PERMITS) {
+            due = doorman__earlier(due, doorman__permits_in_server.due(server));
+        }
     }
     if (doorman__server_is_root(server)) return due;
     return doorman__earlier(due, doorman__upstream_due(upstream));
@@ -10841,7 +10879,7 @@ static void doorman__server_work(doorman_upstream *upstream, doorman_time now) {
     doorman__server_check_mastership(server);
     doorman__server_update(server);
     doorman__server_note_ends(server);
-    doorman__permits_in_server.work(server);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_server.work(server);
 }
 
 static bool doorman__server_request(doorman_upstream *upstream, doorman_request *out,
@@ -14976,7 +15014,11 @@ static void doorman__read_template(const doorman__field *field, doorman_template
     out->without_capacity = !capacity.value;
     out->has_algorithm = algorithm.value != NULL;
     if (out->has_algorithm) (void)doorman__read_algorithm(&algorithm, true, &out->algorithm);
-    if (limits.value) doorman__permits_in_json.read_limits(&limits, out);
+    if (limits.value && DOORMAN__HAS_PERMITS) {
+        doorman__permits_in_json.read_limits(&limits, out);
+    } else if (limits.value) {
+        doorman__read_fail(&limits, DOORMAN__NO_PERMITS);
+    }
 }
 
 /* A value that a path names, and the objects and lists around it. */
@@ -15058,7 +15100,7 @@ static void doorman__read_templates(const doorman__field *root, const doorman__f
         if (reader->problems->count > before) reader->status = DOORMAN_INVALID_ARGUMENT;
     }
     if (doorman__read_stopped(reader) || reader->problems->count) return;
-    doorman__permits_in_config.check_leased(&options, &report);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_config.check_leased(&options, &report);
     if (reader->problems->count) reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
@@ -15070,7 +15112,7 @@ static void doorman__read_shadow(const doorman__field *root, const doorman__fiel
     size_t before = root->reader->problems->count;
     options->shadow = doorman__read_strings(list, &options->shadow_count);
     if (doorman__read_stopped(root->reader) || root->reader->problems->count > before) return;
-    doorman__permits_in_config.check_shadow(options, &report);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_config.check_shadow(options, &report);
     if (root->reader->problems->count > before) root->reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
@@ -15309,7 +15351,8 @@ static void doorman__read_request(const doorman__field *root, doorman_request *o
     doorman__read(&body, "");
     if (out->method == DOORMAN_DISCOVERY) return;
     if (doorman__method_has_permits(out->method)) {
-        doorman__permits_in_json.read_request(&body, out);
+        if (DOORMAN__HAS_PERMITS) doorman__permits_in_json.read_request(&body, out);
+        if (!DOORMAN__HAS_PERMITS) doorman__read_fail(&body, DOORMAN__NO_PERMITS);
         return;
     }
     bool groups = out->is_server;
@@ -15433,7 +15476,7 @@ static void doorman__read_response(const doorman__field *root, doorman_response 
     out->is_master = !mastership.value;
     if (out->method == DOORMAN_DISCOVERY) doorman__read(&body, "is_master:b", &out->is_master);
     if (out->is_master && doorman__method_has_permits(out->method)) {
-        doorman__permits_in_json.read_response(&body, out);
+        if (DOORMAN__HAS_PERMITS) doorman__permits_in_json.read_response(&body, out);
     }
     bool has_items = out->method == DOORMAN_GET_CAPACITY || out->method == DOORMAN_REPORT_OVERLOAD;
     if (!has_items || !out->is_master) return;
@@ -15729,7 +15772,9 @@ static void doorman__put_template(doorman__writer *out, const doorman_template *
         doorman__put(out, "}");
     }
     if (template_->has_algorithm) doorman__put_algorithm(out, &template_->algorithm, false);
-    if (template_->has_limits) doorman__permits_in_json.put_limits(out, template_);
+    if (DOORMAN__HAS_PERMITS && template_->has_limits) {
+        doorman__permits_in_json.put_limits(out, template_);
+    }
     doorman__put(out, "}");
 }
 
@@ -15884,6 +15929,7 @@ doorman_status doorman_json_request(const doorman_request *request, doorman_buff
     doorman__writer out = doorman__put_start(text);
     bool items = request->method != DOORMAN_DISCOVERY;
     if (doorman__method_has_permits(request->method)) {
+        if (!DOORMAN__HAS_PERMITS) return DOORMAN_INVALID_ARGUMENT;
         doorman__permits_in_json.put_request(&out, request);
         return doorman__put_end(&out);
     }
@@ -16128,7 +16174,7 @@ doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doo
     }
     if (exchange->state != DOORMAN__EXCHANGE_READ) return exchange->status;
     doorman_status status = DOORMAN_OK;
-    if (doorman__method_has_permits(request->method)) {
+    if (DOORMAN__HAS_PERMITS && doorman__method_has_permits(request->method)) {
         status = doorman__permits_in_json.check_reply(server->permits, request, &below);
     }
     if (status == DOORMAN_OK) {
@@ -16153,7 +16199,7 @@ doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doo
 
 doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange, int64_t epoch) {
     if (!exchange) return DOORMAN_INVALID_ARGUMENT;
-    assert(!doorman__permits_in_json.is_pending(exchange));
+    assert(!DOORMAN__HAS_PERMITS || !doorman__permits_in_json.is_pending(exchange));
     if (exchange->state == DOORMAN__EXCHANGE_WRITTEN) return exchange->status;
     if (exchange->state == DOORMAN__EXCHANGE_EMPTY) {
         doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
@@ -16162,7 +16208,8 @@ doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange, int6
     }
     doorman__writer out = doorman__put_start(&exchange->reply);
     const doorman_response *response = &exchange->response;
-    bool permits = response->is_master && doorman__method_has_permits(response->method);
+    bool permits = DOORMAN__HAS_PERMITS && response->is_master &&
+                   doorman__method_has_permits(response->method);
     if (exchange->state == DOORMAN__EXCHANGE_DECIDED && permits) {
         doorman__permits_in_json.put_response(&out, response, &exchange->request);
     } else if (exchange->state == DOORMAN__EXCHANGE_DECIDED) {
@@ -17630,7 +17677,7 @@ static void doorman__agent_process_result(doorman_agent *agent, doorman_time now
     doorman_transport_result result;
     uint64_t before = agent->client->upstream.failure_count;
     doorman__transport_process_result(agent->transport, &result, now);
-    doorman__permits_in_agent.note_result(agent, &result);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_agent.note_result(agent, &result);
     doorman__agent_process_connection(agent, now);
     if (!result.has_ended || agent->client->upstream.failure_count == before) return;
     if (!result.error.text[0]) doorman__fail(&result.error, DOORMAN_OK, "it knows no master");
@@ -17838,7 +17885,7 @@ static doorman_status doorman__agent_use_nng(doorman_error *error) {
 /* Precondition: the agent's thread has ended, or never ran. Threads of nng may use the agent until
  * the transport is destroyed. */
 static void doorman__agent_free(doorman_agent *agent) {
-    doorman__permits_in_agent.free(agent);
+    if (agent->permits) doorman__permits_in_agent.free(agent);
     doorman_transport_destroy(agent->transport);
     doorman_client_destroy(agent->client);
     pthread_cond_destroy(&agent->left);
@@ -17880,7 +17927,9 @@ doorman_status doorman_agent_start(doorman_agent **out, const doorman_client_opt
     status = doorman__agent_create_client(agent, options, error);
     if (status == DOORMAN_OK) status = doorman__agent_check(options, error);
     if (status == DOORMAN_OK) status = doorman__agent_create_transport(agent, options->tls, error);
-    if (status == DOORMAN_OK) status = doorman__permits_in_agent.create(agent, options, error);
+    if (DOORMAN__HAS_PERMITS && status == DOORMAN_OK) {
+        status = doorman__permits_in_agent.create(agent, options, error);
+    }
     if (status == DOORMAN_OK &&
         !doorman__thread_start(&agent->thread, doorman__agent_main, agent)) {
         status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
@@ -17920,7 +17969,7 @@ doorman_status doorman_agent_shutdown(doorman_agent *agent) {
     if (status != DOORMAN_OK) return status;
     doorman__agent_cancel_waits(agent);
     pthread_mutex_unlock(&agent->mutex);
-    doorman__permits_in_agent.close(agent, 0);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_agent.close(agent, 0);
     return DOORMAN_OK;
 }
 
@@ -17929,19 +17978,19 @@ doorman_status doorman_agent_stop(doorman_agent *agent) {
     doorman_status status = doorman__agent_lock(agent);
     if (status != DOORMAN_OK) return status;
     doorman_time now = doorman_clock();
-    if (doorman__permits_in_agent.is_own_thread(agent)) {
+    if (DOORMAN__HAS_PERMITS && doorman__permits_in_agent.is_own_thread(agent)) {
         pthread_mutex_unlock(&agent->mutex);
         return DOORMAN_DEADLOCK;
     }
-    doorman__permits_in_agent.close(agent, doorman__after(now, DOORMAN_SECOND));
     agent->stop_by = doorman__after(now, DOORMAN_SECOND);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_agent.close(agent, agent->stop_by);
     doorman__agent_cancel_waits(agent);
     doorman__agent_close_all(agent, now);
     doorman__agent_notify(agent);
     while (agent->first) pthread_cond_wait(&agent->left, &agent->mutex);
     pthread_mutex_unlock(&agent->mutex);
     pthread_join(agent->thread, NULL);
-    doorman__permits_in_agent.join(agent);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_agent.join(agent);
     doorman__process_remove(agent);
     doorman__agent_free(agent);
     return DOORMAN_OK;
@@ -17963,7 +18012,7 @@ doorman_status doorman_agent_read_info(doorman_agent *agent, doorman_agent_info 
     out->last_error_at = agent->last_error_at;
     out->next_refresh = doorman__upstream_due(upstream);
     pthread_mutex_unlock(&agent->mutex);
-    doorman__permits_in_agent.read(agent, out);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_agent.read(agent, out);
     return DOORMAN_OK;
 }
 
@@ -18101,7 +18150,7 @@ doorman_status doorman_agent_kill_switch(doorman_agent *agent, bool on) {
         doorman__resource_set_kill_switch(doorman__resource_of(held), on);
     doorman__waiters_wake(agent);
     pthread_mutex_unlock(&agent->mutex);
-    doorman__permits_in_agent.set_kill_switch(agent, on);
+    if (DOORMAN__HAS_PERMITS) doorman__permits_in_agent.set_kill_switch(agent, on);
     return DOORMAN_OK;
 }
 #endif /* DOORMAN_NNG */
@@ -26240,7 +26289,7 @@ static void doorman__permit_node_start(doorman_server *server) {
 }
 
 static void doorman__permit_node_stop(doorman_server *server) {
-    if (server->permits) doorman__permits_clear(server->permits);
+    doorman__permits_clear(server->permits);
 }
 
 /* Checks a message, and answers it if the server is master. */
@@ -31621,7 +31670,6 @@ static void doorman__agent_permits_join(doorman_agent *agent) {
 
 static void doorman__agent_permits_free(doorman_agent *agent) {
     doorman__agent_permits *permits = agent->permits;
-    if (!permits) return;
     for (doorman__acquirer *acquirer = permits->unused, *next; acquirer; acquirer = next) {
         next = acquirer->next;
         pthread_cond_destroy(&acquirer->wake);
