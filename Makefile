@@ -63,8 +63,12 @@ define announce
 @mkdir -p $(@D)
 endef
 
+# The last header includes the others, so doorman.o is made from it.
+HEADERS = doorman.h doorman_throttle.h
+
 # A program that links doorman.o leaves the implementation out, even if its source asks for it.
-LINKED_MACROS = $(if $(filter %/doorman.o,$^),-DDOORMAN__IMPLEMENTED)
+IMPLEMENTED = -DDOORMAN__IMPLEMENTED -DDOORMAN__THROTTLE_IMPLEMENTED
+LINKED_MACROS = $(if $(filter %/doorman.o,$^),$(IMPLEMENTED))
 
 define build
 $(announce)
@@ -97,7 +101,7 @@ HTTP_FILES = build/page_files.h build/openapi.h
 SERVER_INPUTS = $(SERVER_SOURCES) \
     $(addprefix server/,server.h flags.h etcd.h http.h load.h permits.h reports.h tls.h) \
     $(addprefix server/,condition.h http_connection.h waiting.h warnings.h worker.h) \
-    $(HTTP_FILES) build/server_parts doorman.h
+    $(HTTP_FILES) build/server_parts $(HEADERS)
 
 define build_server
 $(announce)
@@ -128,12 +132,12 @@ build/openapi.h: server/openapi.json
 
 build/doorman_server: $(SERVER_INPUTS) build/doorman.o | build_deps
 	$(build_server)
-build/examples/%: examples/%.c doorman.h build/doorman.o | build_deps
+build/examples/%: examples/%.c $(HEADERS) build/doorman.o | build_deps
 	$(build)
 
 # Examples that need fewer libraries compile the implementation themselves.
 SMALL_EXAMPLES = $(addprefix build/examples/,library_only local_limiters event_loop permits_only)
-$(SMALL_EXAMPLES): build/examples/%: examples/%.c doorman.h | build_deps
+$(SMALL_EXAMPLES): build/examples/%: examples/%.c $(HEADERS) | build_deps
 	$(build)
 build/examples/library_only build/examples/local_limiters: LIBRARIES = # none
 build/examples/event_loop build/examples/permits_only: LIBRARIES = -lcjson
@@ -142,9 +146,10 @@ build/examples/demo_permits build/examples/demo_throttle build/examples/job_pool
 build/examples/doorman_shell: LIBRARIES += -ledit
 
 # The implementation for the server and the examples. C++ needs it compiled as C.
-build/doorman.o: doorman.h | build_deps
+build/doorman.o: $(HEADERS) | build_deps
 	$(announce)
-	@$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c -c $< -o $@
+	@$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c \
+	    -c $(lastword $(HEADERS)) -o $@
 build/examples/%: examples/%.cpp build/doorman.o
 	$(announce)
 	@$(CXX11) $(CXXFLAGS) $^ -o $@ $(LDFLAGS) $(LIBRARIES)
@@ -172,7 +177,7 @@ ALL_FLAVORS = $(foreach flavor,$(FLAVORS),$(PROGRAMS:%=build/$(flavor)/%))
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
 TEST_EXAMPLES = $(addprefix build/asan/examples/,event_loop job_pool throttled_server)
-TEST_SOURCES = doorman.h $(wildcard tests/*/*.h)
+TEST_SOURCES = $(HEADERS) $(wildcard tests/*/*.h)
 
 HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
 REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
@@ -211,7 +216,7 @@ $(filter %/unit/warnings_test %/unit/reports_test %/unit/notify_test %/unit/grap
     $(addprefix server/,server.h flags.h load.h reports.h tls.h warnings.h)
 
 # These programs and the servers call no private function of the header, so each flavor compiles the
-# header for them once.
+# headers for them once.
 LINKED = doorman_server fuzz/calls fuzz/http fuzz/permits fuzz/response \
     $(addprefix system/,abuse_test agent_holds_test agent_permits_test etcd_test leased_test \
     status_test tls_test tree_test) \
@@ -222,9 +227,10 @@ $(TEST_SHELL) $(TEST_EXAMPLES): build/asan/doorman.o
 build/plain/doorman.o: build/doorman.o
 	$(announce)
 	@cp $< $@
-build/asan/doorman.o build/tsan/doorman.o build/coverage/doorman.o: doorman.h | test_deps
+build/asan/doorman.o build/tsan/doorman.o build/coverage/doorman.o: $(HEADERS) | test_deps
 	$(announce)
-	@$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c -c $< -o $@
+	@$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c \
+	    -c $(lastword $(HEADERS)) -o $@
 build/plain/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
 build/asan/%: tests/%.c $(TEST_SOURCES) | test_deps
@@ -235,12 +241,12 @@ $(TEST_SERVERS): $(SERVER_INPUTS) | test_deps
 	$(build_server)
 $(TEST_SHELL): LIBRARIES += -ledit
 build/asan/examples/job_pool: examples/demo.h
-$(TEST_SHELL) $(TEST_EXAMPLES): build/asan/%: %.c doorman.h | test_deps
+$(TEST_SHELL) $(TEST_EXAMPLES): build/asan/%: %.c $(HEADERS) | test_deps
 	$(build)
 
-# Measures which lines and branches of the header and of the server the tests reach: the unit tests,
-# the simulator, and the system tests except abuse_test. A server that a test kills writes no data.
-# The measurement ignores the branches of assertions, because they never fail. It also ignores
+# Measures which lines and branches of the headers and of the server the tests reach: the unit
+# tests, the simulator, and the system tests except abuse_test. A server that a test kills writes no
+# data. The measurement ignores the branches of assertions, because they never fail. It also ignores
 # server.h, which only has functions for parts that are left out. index.html in the folders header
 # and server of build/coverage shows every line.
 COVERED = $(filter-out system/abuse_test,$(PROGRAMS))
@@ -249,7 +255,7 @@ COVERAGE_SERVER = build/coverage/doorman_server
 COVERAGE_SIM = build/coverage/sim/sim
 build/coverage/%: CC = gcc
 build/coverage/%: CFLAGS = -O0 -g --coverage
-REPORT_header = --filter doorman.h --fail-under-line 95 --fail-under-branch 85
+REPORT_header = $(HEADERS:%=--filter %) --fail-under-line 95 --fail-under-branch 85
 REPORT_server = --filter doorman_server.c --filter server/ --fail-under-line 90
 
 define report
@@ -259,14 +265,14 @@ define report
     --html-details build/coverage/$(1)/index.html
 endef
 
-coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## coverage of header and server
+coverage: $(COVERAGE_TESTS) $(COVERAGE_SERVER) $(COVERAGE_SIM) ## coverage of headers and server
 	@sh .ci/deps --need 'sh .ci/deps gcovr' gcovr
 	@find build/coverage -name '*.gcda' -delete
 	@sh tests/run.sh $(COVERAGE_TESTS)
 	@echo '$(COVERAGE_SIM) faults, permits; its log is $(COVERAGE_SIM).log'
 	@for mode in faults permits holds; do $(COVERAGE_SIM) $$mode \
 	    --jobs $$(nproc 2>/dev/null || echo 1) --seeds 200 || exit; done >$(COVERAGE_SIM).log 2>&1
-	@gcovr --filter doorman.h --filter doorman_server.c --filter server/ \
+	@gcovr $(HEADERS:%=--filter %) --filter doorman_server.c --filter server/ \
 	    --exclude server/server.h --exclude-branches-by-pattern '^ *assert\(' \
 	    --json build/coverage/all.json build/coverage
 	$(call report,header)
@@ -278,7 +284,7 @@ build/coverage/%: tests/%.c $(TEST_SOURCES) | test_deps
 $(COVERAGE_SERVER): $(SERVER_INPUTS) | test_deps
 	$(build_server)
 $(COVERAGE_SIM): LIBRARIES = -lm
-$(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
+$(COVERAGE_SIM): $(wildcard tests/sim/*.[ch]) $(HEADERS) | build_deps
 	$(announce)
 	@$(C) $(CFLAGS) $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES)
 
@@ -308,12 +314,12 @@ ifndef QUICK
 	@sh tests/bench/draw.sh build/bench_permits.dat tests/bench/permits.svg
 endif
 
-build/bench: $(wildcard tests/bench/*.[ch]) doorman.h | build_deps
+build/bench: $(wildcard tests/bench/*.[ch]) $(HEADERS) | build_deps
 	$(announce)
 	@$(C) -O2 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) $(LIBRARIES) -lm
 
 # The simulator runs the scenarios, with figures and pictures. FAULTS=1 runs random faults instead.
-# MUTANTS=1 checks that it finds known faults, which are inserted into copies of the header.
+# MUTANTS=1 checks that it finds known faults, which are inserted into copies of the headers.
 # THROTTLE=1 compares the throttle with other policies. This takes seconds.
 SIM_SEEDS = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
 # A run of `sim leased` takes five times as long as the others.
@@ -335,7 +341,7 @@ else
 	@sh tests/sim/draw.sh build/sim
 endif
 
-build/sim/sim: $(wildcard tests/sim/*.[ch]) doorman.h | build_deps
+build/sim/sim: $(wildcard tests/sim/*.[ch]) $(HEADERS) | build_deps
 	$(announce)
 	@$(C) -O3 -g -Werror $(filter %.c,$^) -o $@ $(LDFLAGS) -lm
 
@@ -366,7 +372,7 @@ fuzz_%: build/fuzz/%
 	    { ./$* $(FUZZ_FLAGS) $(FUZZ_FLAGS_$*) -artifact_prefix=$*- corpus/$* ../../tests/fuzz/$* || \
 	    { echo "repeat: build/fuzz/$* build/fuzz/$*-... (the file named above)"; exit 1; }; }
 
-build/fuzz/%: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) doorman.h | build_deps
+build/fuzz/%: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) $(HEADERS) | build_deps
 	@sh .ci/deps --need 'sh .ci/deps fuzzer' fuzzer
 	$(announce)
 	@clang -std=c11 -D_DEFAULT_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined \
@@ -387,7 +393,7 @@ build/fuzz/system build/asan/fuzz/system: tests/sim/sim_faults.c
 build/fuzz/glob build/asan/fuzz/glob: CPPFLAGS += -finstrument-functions
 build/asan/fuzz/system: $(SIM_SOURCES)
 build/fuzz/system: $(SIM_SOURCES:tests/sim/%.c=build/fuzz/%.o)
-build/fuzz/sim_%.o: tests/sim/sim_%.c tests/sim/sim.h doorman.h
+build/fuzz/sim_%.o: tests/sim/sim_%.c tests/sim/sim.h $(HEADERS)
 	$(announce)
 	@clang -std=c11 -O2 -g -I. $(CPPFLAGS) -c $< -o $@
 
@@ -399,15 +405,16 @@ lint = @if command -v $(1) >/dev/null; then echo "$(1): $(2)"; $(3); \
 lint: $(addprefix lint_,tidy_header tidy_server tidy_examples cppcheck_header cppcheck columns \
     order format scripts spelling mutants) ## clang-tidy, cppcheck and others, if installed
 
-# The compiler flags for clang-tidy come after --. The examples include the header, so the slow
-# part, the analyzer, is off for them and checks the header only once. .clang-tidy and .codespellrc
+# The compiler flags for clang-tidy come after --. It checks a header only where the header is the
+# source itself, not where another file includes it. The examples include a header, so the slow
+# part, the analyzer, is off for them and checks each header only once. .clang-tidy and .codespellrc
 # say which findings are ignored, and why. Exceptions for cppcheck are comments in the code.
 # Standard error is dropped, because clang-tidy only writes there how many findings it suppressed.
 # Each source has a process of its own, because clang-tidy 14 forgets va_start in a second source.
 TIDY = -- -x c -std=c11 -D_DEFAULT_SOURCE -I. $(CPPFLAGS)
 lint_tidy_header:
-	$(call lint,clang-tidy,doorman.h,clang-tidy --quiet doorman.h $(TIDY) \
-	    -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG 2>/dev/null)
+	$(call lint,clang-tidy,headers,for header in $(HEADERS); do clang-tidy --quiet $$header \
+	    $(TIDY) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG 2>/dev/null || exit; done)
 lint_tidy_server: $(HTTP_FILES)
 	$(call lint,clang-tidy,the server,for source in $(SERVER_SOURCES); do \
 	    clang-tidy --quiet $$source $(TIDY) $(SERVER_MACROS) 2>/dev/null || exit; done)
@@ -419,10 +426,10 @@ lint_tidy_examples:
 CPPCHECK = cppcheck -q --error-exitcode=1 --inline-suppr --enable=warning --enable=performance \
     --enable=portability --suppress=toomanyconfigs -I.
 lint_cppcheck_header:
-	$(call lint,cppcheck,doorman.h,$(CPPCHECK) --language=c -DCLOCK_MONOTONIC=1 \
-	    -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG doorman.h)
+	$(call lint,cppcheck,headers,$(CPPCHECK) --language=c -DCLOCK_MONOTONIC=1 \
+	    -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG $(lastword $(HEADERS)))
 lint_cppcheck: $(HTTP_FILES)
-	$(call lint,cppcheck,server and examples,$(CPPCHECK) -DDOORMAN__IMPLEMENTED \
+	$(call lint,cppcheck,server and examples,$(CPPCHECK) $(IMPLEMENTED) \
 	    $(wildcard *.c server/*.c examples/*.c*))
 
 lint_columns:
@@ -440,9 +447,9 @@ lint_mutants:
 	@sh tests/sim/mutants.sh --check
 
 # The pkg-config file contains the path and the version of the header.
-install: build/doorman_server ## install header, server, doorman.pc: PREFIX (/usr/local), DESTDIR
+install: build/doorman_server ## install headers, server, doorman.pc: PREFIX (/usr/local), DESTDIR
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,include bin share/pkgconfig)
-	install -m 644 doorman.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(HEADERS) $(DESTDIR)$(PREFIX)/include
 	install -m 755 build/doorman_server $(DESTDIR)$(PREFIX)/bin
 	version=$$(sed -n 's/^#define DOORMAN_VERSION "\(.*\)"$$/\1/p' doorman.h) && \
 	    sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" examples/deploy/doorman.pc.in \
@@ -454,7 +461,7 @@ deb: build/doorman_server ## build a Debian package of the server in build/
 	@sh examples/deploy/debian/package.sh $< build
 
 uninstall: ## undo make install
-	rm -f $(DESTDIR)$(PREFIX)/include/doorman.h $(DESTDIR)$(PREFIX)/bin/doorman_server \
+	rm -f $(HEADERS:%=$(DESTDIR)$(PREFIX)/include/%) $(DESTDIR)$(PREFIX)/bin/doorman_server \
 	    $(DESTDIR)$(PREFIX)/share/pkgconfig/doorman.pc
 
 # What is missing is named before anything is built. Only the goals deps, demo and test install it.

@@ -23,7 +23,7 @@
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #define DOORMAN_NNG
-#include "doorman.h"
+#include "doorman_throttle.h"
 
 #include <arpa/inet.h>
 #include <nng/nng.h>

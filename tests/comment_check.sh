@@ -1,7 +1,7 @@
 #!/bin/sh
-# Checks the comments of doorman.h, doorman_server.c and server/:
+# Checks the comments of the headers, doorman_server.c and server/:
 #
-#   - Each function, type or macro that a comment of doorman.h names exists. In the list of the API
+#   - Each function, type or macro that a comment of a header names exists. In the list of the API
 #     at the top, "_destroy" behind "doorman_server_create" means doorman_server_destroy.
 #   - Each rule that a comment of these files or of the tests quotes (T7, R4, ...) is defined
 #     exactly once. A definition is a line of a comment that starts with the number of the rule.
@@ -41,7 +41,7 @@ awk '
         full = length($0)
         text = comment_of($0)
         where = FILENAME ":" FNR
-        header = FILENAME == "doorman.h"
+        header = FILENAME ~ /^doorman(_throttle)?\.h$/
         take_words(outside, code, where)
         if (text == "") next
         if (header || FILENAME ~ /^(doorman_server\.c$|server\/)/) {
@@ -55,8 +55,8 @@ awk '
                 }
             }
         }
-        if (header && text ~ / THE API, by group/) in_list = 1
-        if (header && text ~ / There are three ways/) in_list = 0
+        if (header && text ~ / THE API[,.]/) in_list = 1
+        if (header && text ~ / (There are three ways|ERRORS,)/) in_list = 0
         count = split(text, words, /[^A-Za-z0-9_*]+/)
         for (i = 1; i <= count; i++) {
             word = words[i]
@@ -91,4 +91,4 @@ awk '
         if (failed) print "[  FAILED  ] " failed " test(s)"
         exit failed != 0
     }
-' doorman.h doorman_server.c server/*.[ch] tests/*/*.[ch]
+' doorman.h doorman_throttle.h doorman_server.c server/*.[ch] tests/*/*.[ch]

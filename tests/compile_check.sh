@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compiles and links doorman.h in all supported ways, without warnings (C6): C99, C++11 and C11,
+# Compiles and links the headers in all supported ways, without warnings (C6): C99, C++11 and C11,
 # with and without the optional sections. Programs that need no library also run. With --all it does
 # so with gcc and clang, for 64 and 32 bits, and for Windows (without the section that needs nng).
 # A compiler that is not installed is one skipped check. Programs for 32 bits must print the same as
@@ -22,7 +22,7 @@ nng='-DDOORMAN_JSON -DDOORMAN_NNG -D_DEFAULT_SOURCE'
 sse='-msse2 -mfpmath=sse'
 
 # Leaves the implementation out of a program, as the Makefile does for programs that link it.
-linked=-DDOORMAN__IMPLEMENTED
+linked='-DDOORMAN__IMPLEMENTED -DDOORMAN__THROTTLE_IMPLEMENTED'
 
 compile_c() { # a compiler with its flags, the standard, the rest
     compiler=$1 standard=$2
@@ -37,9 +37,13 @@ compile_cxx() { # the same
     $compiler "-std=$standard" $CPPFLAGS $WARNINGS -Werror -I. "$@"
 }
 
-public_c() { compile_c "$@" -c -x c doorman.h -o /dev/null; }
-public_cxx() { compile_cxx "$@" -c -x c++ doorman.h -o /dev/null; }
-implementation() { compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman.h -o /dev/null; }
+# doorman_throttle.h includes doorman.h.
+public_c() { compile_c "$@" -c -x c doorman_throttle.h -o /dev/null; }
+public_cxx() { compile_cxx "$@" -c -x c++ doorman_throttle.h -o /dev/null; }
+implementation() {
+    compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman_throttle.h -o /dev/null
+}
+leases_alone() { compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman.h -o /dev/null; }
 source_c() { compile_c "$@" -c -o /dev/null; }
 syntax_c() { compile_c "$@" -fsyntax-only; }
 
@@ -76,13 +80,13 @@ size_is_documented() { # a compiler, a text of the row of README.md, the flags
 }
 
 # In C++ the implementation is one error, and it says what to do.
-is_one_error() { # a compiler of C++
-    printf '#define DOORMAN_IMPLEMENTATION\n#include "doorman.h"\n' >"$own/program.cpp"
+is_one_error() { # a compiler of C++, a header
+    printf '#define DOORMAN_IMPLEMENTATION\n#include "%s"\n' "$2" >"$own/program.cpp"
     compile_cxx "$1" c++11 -c "$own/program.cpp" -o /dev/null 2>"$own/log" && return 1
     [ "$(grep -c ' error: ' "$own/log")" = 1 ] && grep 'define it in a .c file' "$own/log"
 }
 
-core() { compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman.h -o "$own/core.o"; }
+core() { compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman_throttle.h -o "$own/core.o"; }
 
 # Sections 1 to 8 have no global state (C2), so the object has no writable data. It also must not
 # need libatomic, which programs do not link.
@@ -265,7 +269,7 @@ programs() { # a compiler of C and one of C++
     if [ "$all" ]; then check=source_c; fi
     echo "works_in_c '$1'"
     echo "works_in_cxx '$1' '$2'"
-    echo "is_one_error '$2'"
+    for header in doorman.h doorman_throttle.h; do echo "is_one_error '$2' $header"; done
     echo "size_is_documented '$1' none ''"
     echo "size_is_documented '$1' gc-sections \
         '-ffunction-sections -fdata-sections -Wl,--gc-sections'"
@@ -276,6 +280,9 @@ programs() { # a compiler of C and one of C++
     echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION tests/compile/use.c"
     echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION -DDOORMAN_STATIC tests/compile/use.c"
     echo "has_no_globals '$1' c11 -O1 -fno-pic"
+    echo "leases_alone '$1' c11 -O1 $nng"
+    echo "is_refused 'the same version' '$1' '#define DOORMAN_VERSION_NUMBER 1' \
+        '#define DOORMAN_H' '#include \"doorman_throttle.h\"'"
     echo "links_leases_alone '$1'"
     for example in examples/*.c; do echo "$check '$1' c11 -D_DEFAULT_SOURCE $example"; done
     for example in examples/*.cpp; do

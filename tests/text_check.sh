@@ -1,10 +1,10 @@
 #!/bin/sh
-# Checks that the code that README.md and doorman.h quote is the same as in its file. The line
+# Checks that the code that README.md and the headers quote is the same as in its file. The line
 #
 #     <!-- file: examples/rate_client.c -->
 #
 # names the file of the quote that follows. The quote must be in that file, word for word, except
-# for the indentation. In README.md the quote is the next fenced block. In doorman.h it is the next
+# for the indentation. In README.md the quote is the next fenced block. In a header it is the next
 # lines of the comment that are indented by four.
 set -u
 awk '
@@ -50,4 +50,4 @@ awk '
         if (failed) print "[  FAILED  ] " failed " test(s)"
         exit failed != 0
     }
-' README.md doorman.h
+' README.md doorman.h doorman_throttle.h

@@ -6,7 +6,7 @@
 
 #define DOORMAN_JSON
 #define DOORMAN_NNG
-#include "doorman.h"
+#include "doorman_throttle.h"
 
 #include <stdio.h>
 #include <sys/types.h>

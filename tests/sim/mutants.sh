@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests whether the simulator finds bugs. Each mutant is a copy of doorman.h with one known fault,
+# Tests whether the simulator finds bugs. Each mutant is a copy of the headers with one known fault,
 # mostly a rule of the handover that is left out. This script builds the simulator with each mutant
 # and prints the number of runs until the fault is found. Every fault must be found.
 #
@@ -8,12 +8,13 @@
 #
 # SEEDS is the number of runs for each mutant (3000). JOBS is the number of mutants that run at the
 # same time (one for each processor). The script calls itself with --one for each mutant. The copies
-# are in build/sim/mutants. The old text of a mutant must occur in doorman.h exactly once; spaces
+# are in build/sim/mutants. The old text of a mutant must occur in the headers exactly once; spaces
 # and line breaks may differ. --faults and --favour give a mutant the faults that find it within
 # SEEDS runs.
 set -eu
 seeds=${SEEDS:-3000}
 folder=build/sim/mutants
+headers='doorman.h doorman_throttle.h'
 compile="${CC:-cc} -std=c11 -D_DEFAULT_SOURCE"
 
 # Runs all mutants, several at a time, and prints their output in the order of the arguments.
@@ -57,7 +58,8 @@ fi
 wanted=$2 # empty: all
 missed=
 
-# Writes the header with one text replaced to standard output. Fails unless the text occurs once.
+# Writes a header with one text replaced to standard output. The exit status says how often the text
+# occurs: 0, 1, or 2 for more.
 change() { # header, old, new
     OLD=$2 NEW=$3 awk '
         BEGIN { RS = "\001" } # the whole header is one record
@@ -76,8 +78,19 @@ change() { # header, old, new
             }
             printf "%s%s", before, text
         }
-        END { exit count != 1 }
+        END { exit count > 1 ? 2 : count + 0 }
     ' "$1"
+}
+
+# Replaces a text in the headers of a folder. Fails unless the text occurs once in all of them.
+change_headers() { # folder, old, new
+    times=0
+    for header in $headers; do
+        mv "$1/$header" "$1/before.h"
+        change "$1/before.h" "$2" "$3" >"$1/$header"
+        times=$((times + $?))
+    done
+    [ $times = 1 ]
 }
 
 # The options are those of `sim faults`. With --permits, --holds, --leased or --throttle first, they
@@ -87,11 +100,10 @@ mutant() { # name, the rule and how it is broken, old text, new text, ..., optio
     shift 2
     if [ "$wanted" ] && [ "$name" != "$wanted" ]; then return; fi
     mkdir -p "$folder/$name"
-    cp doorman.h "$folder/$name/doorman.h"
+    for header in $headers; do cp "$header" "$folder/$name"; done
     while [ $# -ge 2 ] && [ "${1#--}" = "$1" ]; do
-        mv "$folder/$name/doorman.h" "$folder/$name/before.h"
-        if ! change "$folder/$name/before.h" "$1" "$2" >"$folder/$name/doorman.h"; then
-            echo "$name: this text does not occur exactly once in doorman.h: $1"
+        if ! change_headers "$folder/$name" "$1" "$2"; then
+            echo "$name: this text does not occur exactly once in the headers: $1"
             missed=1
         fi
         shift 2

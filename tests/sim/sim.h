@@ -1,5 +1,5 @@
 /*
- * A deterministic simulator of whole Doorman systems. It uses only the public API of doorman.h.
+ * A deterministic simulator of whole Doorman systems. It uses only the public API of the headers.
  * Servers and clients are the real state machines; clocks, network, processes and elections are
  * simulated in one thread. The same seed gives the same run, to the last bit.
  *
@@ -44,13 +44,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The memory of doorman.h, for sim.c. */
+/* The memory of the headers, for sim.c. */
 void *sim_allocate(void *old, size_t bytes);
 void sim_free(void *memory);
 /* Returns how many blocks are allocated. 0: the program does not count them. */
 size_t sim_block_count(void);
 
-#include "doorman.h"
+#include "doorman_throttle.h"
 
 #define SIM_NODES 13
 #define SIM_PROCESSES 39 /* in all nodes together */

@@ -5,7 +5,7 @@
  * can do 1,600 requests a second. An answer that comes more than 200 ms after the request is
  * useless. The policies:
  *
- *     Doorman   the throttle of doorman.h; 100 ms of work may wait
+ *     Doorman   the throttle of doorman_throttle.h; 100 ms of work may wait
  *     none      requests wait in order of arrival, without a bound
  *     FIFO      the same, but at most 100 ms of work wait
  *     conc.     a fixed concurrency: at most two requests for each worker are in the server

@@ -7,7 +7,7 @@
  *   sim_throttle_policy.c   the policies that decide which requests the server works on
  *
  * A policy takes a request or refuses it, and gives the requests to workers. The policies are the
- * real throttle of doorman.h, and others to compare it with.
+ * real throttle of doorman_throttle.h, and others to compare it with.
  */
 #ifndef SIM_THROTTLE_H
 #define SIM_THROTTLE_H

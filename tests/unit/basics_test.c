@@ -1,10 +1,18 @@
-/* Section basics: statuses, memory, ids, the keyed hash table, timers and the exact sum. */
+/* Section basics: the version, statuses, memory, ids, the keyed hash table, timers and the exact
+ * sum. */
 #include "unit.h"
 
 #define DOORMAN_IMPLEMENTATION
 #include "../../doorman.h"
 
-/* ---- statuses, times, memory --------------------------------------------------------------- */
+/* ---- the version, statuses, times, memory -------------------------------------------------- */
+
+static void the_number_of_the_version_is_that_of_its_text(void **state) {
+    (void)state;
+    int major = 0, minor = 0, patch = 0;
+    assert_int_equal(sscanf(DOORMAN_VERSION, "%d.%d.%d", &major, &minor, &patch), 3);
+    assert_int_equal(DOORMAN_VERSION_NUMBER, 10000 * major + 100 * minor + patch);
+}
 
 static void every_status_has_a_name_and_a_text_of_its_own(void **state) {
     (void)state;
@@ -502,6 +510,7 @@ static void timers_run_by_time_and_then_by_age(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(timers_run_by_time_and_then_by_age),
+        cmocka_unit_test(the_number_of_the_version_is_that_of_its_text),
         cmocka_unit_test(every_status_has_a_name_and_a_text_of_its_own),
         cmocka_unit_test(an_unknown_status_has_a_name),
         cmocka_unit_test(a_time_beyond_the_maximum_is_never),

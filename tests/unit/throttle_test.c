@@ -1,13 +1,13 @@
-/* Tests section >>throttle of doorman.h: which requests a throttle takes and in which order, and
- * the retry budget. The clock is a variable. A slow model repeats random histories. doorman.h
- * defines the rules. */
+/* Tests doorman_throttle.h: which requests a throttle takes and in which order, and the retry
+ * budget. The clock is a variable. A slow model repeats random histories. The header defines the
+ * rules. */
 #include "unit.h"
 
 #include <math.h>
 #include <string.h>
 
 #define DOORMAN_IMPLEMENTATION
-#include "../../doorman.h"
+#include "../../doorman_throttle.h"
 
 #define SECOND DOORMAN_SECOND
 #define MILLISECOND (DOORMAN_SECOND / 1000)
