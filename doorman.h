@@ -3469,12 +3469,6 @@ typedef struct doorman__chunk {
 
 #define DOORMAN__CHUNK_BYTES ((size_t)2048)
 
-/* Frees all parts. The arena keeps its memory. */
-static void doorman__arena_clear(doorman__arena *arena) {
-    arena->current = arena->first;
-    arena->used = 0;
-}
-
 static void doorman__arena_uninit(doorman__arena *arena) {
     for (doorman__chunk *chunk = arena->first, *next = NULL; chunk; chunk = next) {
         next = chunk->next;
@@ -3517,20 +3511,6 @@ static void *doorman__arena_take(doorman__arena *arena, size_t bytes) {
     arena->used += bytes;
     assert(arena->used <= arena->current->bytes);
     return memory;
-}
-
-/* Copies bytes. Returns NULL if memory runs out. */
-static void *doorman__arena_copy(doorman__arena *arena, const void *from, size_t bytes) {
-    void *copy = doorman__arena_take(arena, bytes);
-    if (copy && bytes) memcpy(copy, from, bytes);
-    return copy;
-}
-
-/* Returns a pointer without `const`, for an object that the caller may change. */
-static void *doorman__mutable(const void *object) {
-    void *own;
-    memcpy(&own, &object, sizeof own);
-    return own;
 }
 
 static char *doorman__copy(const char *text) {
@@ -9115,11 +9095,6 @@ static void doorman__server_set_config(doorman_server *server, const doorman_con
     }
 }
 
-/* Returns the time since 1970 at the server's `now`. */
-static doorman_time doorman__server_epoch(const doorman_server *server) {
-    return doorman__after(server->epoch, server->now - server->epoch_at);
-}
-
 doorman_status doorman_server_configure(doorman_server *server, const doorman_config *config,
                                         doorman_time now) {
     if (!server || !config) return DOORMAN_INVALID_ARGUMENT;
@@ -12152,22 +12127,6 @@ static doorman_decision doorman__rate_try(doorman__rate *rate, double n, doorman
     return doorman__rate_take(rate, &quota, price, doorman__units(n), now);
 }
 
-/* Takes n units that a view has found. n may be more than what is saved by a rounding error, which
- * costs nothing. Only one thread may use the rate. */
-static void doorman__rate_charge(doorman__rate *rate, double n, doorman_time now) {
-    doorman__quota quota;
-    (void)doorman__allowance_read(&rate->allowance, &quota, now);
-    int64_t price = doorman__rate_price(&quota, n);
-    if (price < 0) price = doorman__rate_large_price(rate, &quota, n);
-    (void)doorman__count(&rate->usage, doorman__units(n), DOORMAN_ALLOWED, now);
-    if (price < 0) return; /* the rate is unlimited */
-    const doorman__bucket bucket = doorman__quota_bucket(&quota, price);
-    uint64_t ticks = doorman__ticks(now);
-    int64_t level = doorman__bucket_level(&bucket, rate->paid_until, ticks);
-    assert(level >= 0);
-    rate->paid_until = ticks - (uint64_t)(level > price ? level - price : 0);
-}
-
 /* Describes what a try for n units would find now. */
 typedef struct doorman__rate_view {
     doorman__quota quota;
@@ -12589,6 +12548,7 @@ static double doorman__waiting_area(const doorman__waiting *waiting, doorman_tim
     return waiting->area + doorman__waiting_units(waiting) * seconds;
 }
 
+#if defined DOORMAN_NNG || defined DOORMAN_PERMITS
 /* Sets how many units callers wait for. */
 static void doorman__waiting_set(doorman__waiting *waiting, uint64_t units, doorman_time now) {
     assert(waiting->units <= waiting->units_peak);
@@ -12597,6 +12557,7 @@ static void doorman__waiting_set(doorman__waiting *waiting, uint64_t units, door
     waiting->units = units;
     if (units > waiting->units_peak) waiting->units_peak = units;
 }
+#endif
 
 static void doorman__waiting_read(const doorman__waiting *waiting, doorman_counts *out) {
     out->waits = waiting->call_count;
@@ -17408,13 +17369,6 @@ static void doorman__pause_note(doorman__pause *pause, const doorman_upstream *u
     __atomic_store_n(&pause->lasts, lasts, __ATOMIC_SEQ_CST);
 }
 
-/* Called with each result of the other part. Returns whether the thread of this part must run. */
-static bool doorman__pause_end(doorman__pause *pause, const doorman_transport_result *result) {
-    bool answered = result->has_ended && result->status == DOORMAN_OK && result->is_master;
-    if (!answered || !__atomic_load_n(&pause->lasts, __ATOMIC_SEQ_CST)) return false;
-    return !__atomic_exchange_n(&pause->ends, true, __ATOMIC_SEQ_CST);
-}
-
 static void doorman__pause_check(doorman__pause *pause, doorman_upstream *upstream) {
     if (!__atomic_exchange_n(&pause->ends, false, __ATOMIC_SEQ_CST)) return;
     doorman__upstream_retry_soon(upstream, doorman_clock());
@@ -20291,6 +20245,13 @@ static bool doorman__limit_is_leased_rate(const doorman_permit_limit *limit) {
 
 /* ---- holds: what is stored (see >>holds) */
 
+/* Returns a pointer without `const`, for an object that the caller may change. */
+static void *doorman__mutable(const void *object) {
+    void *own;
+    memcpy(&own, &object, sizeof own);
+    return own;
+}
+
 /* A client with holds or waiting permits, or a connection with waiting permits. The name is behind
  * the struct, and ends with a NUL. */
 typedef struct doorman__owner {
@@ -21417,6 +21378,22 @@ static doorman_time doorman__leased_retry_after(const doorman_permits *permits,
                                                 const doorman__permit_lease *lease, double units) {
     doorman_time retry = doorman__rate_retry_after(&lease->resource->rate, units, permits->at.now);
     return retry == DOORMAN_NEVER ? DOORMAN_SECOND : retry;
+}
+
+/* Takes n units that a view has found. n may be more than what is saved by a rounding error, which
+ * costs nothing. Only one thread may use the rate. */
+static void doorman__rate_charge(doorman__rate *rate, double n, doorman_time now) {
+    doorman__quota quota;
+    (void)doorman__allowance_read(&rate->allowance, &quota, now);
+    int64_t price = doorman__rate_price(&quota, n);
+    if (price < 0) price = doorman__rate_large_price(rate, &quota, n);
+    (void)doorman__count(&rate->usage, doorman__units(n), DOORMAN_ALLOWED, now);
+    if (price < 0) return; /* the rate is unlimited */
+    const doorman__bucket bucket = doorman__quota_bucket(&quota, price);
+    uint64_t ticks = doorman__ticks(now);
+    int64_t level = doorman__bucket_level(&bucket, rate->paid_until, ticks);
+    assert(level >= 0);
+    rate->paid_until = ticks - (uint64_t)(level > price ? level - price : 0);
 }
 
 /* Takes units that doorman__leased_meter has found. */
@@ -25737,6 +25714,13 @@ static doorman_status doorman__permits_check_limits(const doorman_permits *permi
     return DOORMAN_OK;
 }
 
+/* Copies bytes. Returns NULL if memory runs out. */
+static void *doorman__arena_copy(doorman__arena *arena, const void *from, size_t bytes) {
+    void *copy = doorman__arena_take(arena, bytes);
+    if (copy && bytes) memcpy(copy, from, bytes);
+    return copy;
+}
+
 /* Copies the name of a limit. Returns false if memory runs out. */
 static bool doorman__permit_keep_name(doorman__arena *arena, const char **name) {
     if (!*name) return true;
@@ -26032,6 +26016,11 @@ static void doorman__leased_exchange(doorman_server *server, const doorman_reque
     }
 }
 
+/* Returns the time since 1970 at the server's `now`. */
+static doorman_time doorman__server_epoch(const doorman_server *server) {
+    return doorman__after(server->epoch, server->now - server->epoch_at);
+}
+
 /* Does the work that is due for the leases of the permits. */
 static void doorman__leased_work(doorman_server *server) {
     doorman_permits *permits = server->permits;
@@ -26092,6 +26081,12 @@ static void doorman__permit_node_start(doorman_server *server) {
 
 static void doorman__permit_node_stop(doorman_server *server) {
     doorman__permits_clear(server->permits);
+}
+
+/* Frees all parts. The arena keeps its memory. */
+static void doorman__arena_clear(doorman__arena *arena) {
+    arena->current = arena->first;
+    arena->used = 0;
 }
 
 /* Checks a message, and answers it if the server is master. */
@@ -30252,6 +30247,13 @@ static void doorman__agent_permits_parse(doorman__agent_permits *permits) {
     for (size_t i = 0; i < permits->lane_count; i++) {
         (void)doorman__transport_parse(permits->lanes[i]);
     }
+}
+
+/* Called with each result of the other part. Returns whether the thread of this part must run. */
+static bool doorman__pause_end(doorman__pause *pause, const doorman_transport_result *result) {
+    bool answered = result->has_ended && result->status == DOORMAN_OK && result->is_master;
+    if (!answered || !__atomic_load_n(&pause->lasts, __ATOMIC_SEQ_CST)) return false;
+    return !__atomic_exchange_n(&pause->ends, true, __ATOMIC_SEQ_CST);
 }
 
 /* Makes the message of a lane that is due. Keeps the error text if the last one has failed. Returns
