@@ -3467,50 +3467,12 @@ typedef struct doorman__chunk {
     size_t bytes;
 } doorman__chunk;
 
-#define DOORMAN__CHUNK_BYTES ((size_t)2048)
-
 static void doorman__arena_uninit(doorman__arena *arena) {
     for (doorman__chunk *chunk = arena->first, *next = NULL; chunk; chunk = next) {
         next = chunk->next;
         DOORMAN_FREE(chunk);
     }
     *arena = (doorman__arena){.first = NULL};
-}
-
-/* Continues in the next chunk that has room, or in a new chunk. Chunks double in size, so a message
- * needs few of them. Returns false if memory runs out. */
-static bool doorman__arena_grow(doorman__arena *arena, size_t bytes) {
-    doorman__chunk *last = arena->current;
-    size_t larger = last ? 2 * last->bytes : DOORMAN__CHUNK_BYTES;
-    while (last && last->next) {
-        last = last->next;
-        if (last->bytes < bytes) continue;
-        arena->current = last;
-        arena->used = 0;
-        return true;
-    }
-    if (larger < bytes) larger = bytes;
-    doorman__chunk *chunk = (doorman__chunk *)DOORMAN_MALLOC(sizeof *chunk + larger);
-    if (!chunk) return false;
-    *chunk = (doorman__chunk){.bytes = larger};
-    if (last) last->next = chunk;
-    if (!last) arena->first = chunk;
-    arena->current = chunk;
-    arena->used = 0;
-    return true;
-}
-
-/* Returns memory that is aligned to 8 bytes and not initialised. Returns NULL if memory runs
- * out. */
-static void *doorman__arena_take(doorman__arena *arena, size_t bytes) {
-    if (bytes > SIZE_MAX / 4) return NULL;
-    bytes = (bytes + 7) / 8 * 8;
-    bool fits = arena->current && arena->current->bytes - arena->used >= bytes;
-    if (!fits && !doorman__arena_grow(arena, bytes)) return NULL;
-    void *memory = (char *)(arena->current + 1) + arena->used;
-    arena->used += bytes;
-    assert(arena->used <= arena->current->bytes);
-    return memory;
 }
 
 static char *doorman__copy(const char *text) {
@@ -25712,6 +25674,44 @@ static doorman_status doorman__permits_check_limits(const doorman_permits *permi
                                      doorman__name(request, "entries", "entry"), i, text);
     }
     return DOORMAN_OK;
+}
+
+#define DOORMAN__CHUNK_BYTES ((size_t)2048)
+
+/* Continues in the next chunk that has room, or in a new chunk. Chunks double in size, so a message
+ * needs few of them. Returns false if memory runs out. */
+static bool doorman__arena_grow(doorman__arena *arena, size_t bytes) {
+    doorman__chunk *last = arena->current;
+    size_t larger = last ? 2 * last->bytes : DOORMAN__CHUNK_BYTES;
+    while (last && last->next) {
+        last = last->next;
+        if (last->bytes < bytes) continue;
+        arena->current = last;
+        arena->used = 0;
+        return true;
+    }
+    if (larger < bytes) larger = bytes;
+    doorman__chunk *chunk = (doorman__chunk *)DOORMAN_MALLOC(sizeof *chunk + larger);
+    if (!chunk) return false;
+    *chunk = (doorman__chunk){.bytes = larger};
+    if (last) last->next = chunk;
+    if (!last) arena->first = chunk;
+    arena->current = chunk;
+    arena->used = 0;
+    return true;
+}
+
+/* Returns memory that is aligned to 8 bytes and not initialised. Returns NULL if memory runs
+ * out. */
+static void *doorman__arena_take(doorman__arena *arena, size_t bytes) {
+    if (bytes > SIZE_MAX / 4) return NULL;
+    bytes = (bytes + 7) / 8 * 8;
+    bool fits = arena->current && arena->current->bytes - arena->used >= bytes;
+    if (!fits && !doorman__arena_grow(arena, bytes)) return NULL;
+    void *memory = (char *)(arena->current + 1) + arena->used;
+    arena->used += bytes;
+    assert(arena->used <= arena->current->bytes);
+    return memory;
 }
 
 /* Copies bytes. Returns NULL if memory runs out. */
