@@ -4,7 +4,7 @@
 # function. A table of functions is the way for the rest: see doorman__permit_node. `make lint`
 # calls this script.
 #
-#   tests/order_check.sh doorman.h ...
+#   tests/order_check.sh doorman.h doorman_permits.h ...
 awk '
     FNR == 1 { section = "" }
     /^\/\* ---- >>[a-z_]+ / { section = substr($3, 3) }

@@ -22,7 +22,7 @@ static void free_and_count(nng_aio *aio);
 static void after_state_read(void);
 #define DOORMAN__AFTER_STATE_READ() after_state_read()
 #define DOORMAN_IMPLEMENTATION
-#include "../../doorman.h"
+#include "../../doorman_permits.h"
 #undef nng_close
 #undef nng_aio_free
 
