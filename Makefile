@@ -63,11 +63,11 @@ define announce
 @mkdir -p $(@D)
 endef
 
-# The last header includes the others, so doorman.o is made from it.
-HEADERS = doorman.h doorman_throttle.h
+# The headers of the library. All but the first one include the first one.
+HEADERS = doorman.h doorman_permits.h doorman_throttle.h
 
 # A program that links doorman.o leaves the implementation out, even if its source asks for it.
-IMPLEMENTED = -DDOORMAN__IMPLEMENTED -DDOORMAN__THROTTLE_IMPLEMENTED
+IMPLEMENTED = $(addprefix -DDOORMAN__,IMPLEMENTED PERMITS_IMPLEMENTED THROTTLE_IMPLEMENTED)
 LINKED_MACROS = $(if $(filter %/doorman.o,$^),$(IMPLEMENTED))
 
 define build
@@ -146,10 +146,13 @@ build/examples/demo_permits build/examples/demo_throttle build/examples/job_pool
 build/examples/doorman_shell: LIBRARIES += -ledit
 
 # The implementation for the server and the examples. C++ needs it compiled as C.
+define implement
+@$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG \
+    $(patsubst %,-include %,$(filter-out doorman.h,$(HEADERS))) -x c -c /dev/null -o $@
+endef
 build/doorman.o: $(HEADERS) | build_deps
 	$(announce)
-	@$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c \
-	    -c $(lastword $(HEADERS)) -o $@
+	$(implement)
 build/examples/%: examples/%.cpp build/doorman.o
 	$(announce)
 	@$(CXX11) $(CXXFLAGS) $^ -o $@ $(LDFLAGS) $(LIBRARIES)
@@ -229,8 +232,7 @@ build/plain/doorman.o: build/doorman.o
 	@cp $< $@
 build/asan/doorman.o build/tsan/doorman.o build/coverage/doorman.o: $(HEADERS) | test_deps
 	$(announce)
-	@$(C) $(CFLAGS) -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG -x c \
-	    -c $(lastword $(HEADERS)) -o $@
+	$(implement)
 build/plain/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
 build/asan/%: tests/%.c $(TEST_SOURCES) | test_deps
@@ -403,7 +405,7 @@ lint = @if command -v $(1) >/dev/null; then echo "$(1): $(2)"; $(3); \
 
 # The first one takes as long as all others together.
 lint: $(addprefix lint_,tidy_header tidy_server tidy_examples cppcheck_header cppcheck columns \
-    format scripts spelling mutants) ## run clang-tidy, cppcheck and others, if they are installed
+    order format scripts spelling mutants) ## clang-tidy, cppcheck and others, if installed
 
 # The compiler flags for clang-tidy come after --. It checks a header only where the header is the
 # source itself, not where another file includes it. The examples include a header, so the slow
@@ -427,7 +429,7 @@ CPPCHECK = cppcheck -q --error-exitcode=1 --inline-suppr --enable=warning --enab
     --enable=portability --suppress=toomanyconfigs -I.
 lint_cppcheck_header:
 	$(call lint,cppcheck,headers,$(CPPCHECK) --language=c -DCLOCK_MONOTONIC=1 \
-	    -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG $(lastword $(HEADERS)))
+	    -DDOORMAN_IMPLEMENTATION -DDOORMAN_JSON -DDOORMAN_NNG $(filter-out doorman.h,$(HEADERS)))
 lint_cppcheck: $(HTTP_FILES)
 	$(call lint,cppcheck,server and examples,$(CPPCHECK) $(IMPLEMENTED) \
 	    $(wildcard *.c server/*.c examples/*.c*))
@@ -435,6 +437,8 @@ lint_cppcheck: $(HTTP_FILES)
 lint_columns:
 	@awk 'length > 100 { print FILENAME ":" FNR ": more than 100 columns"; bad = 1 } \
 	    END { exit bad }' $(C_SOURCES) $(SCRIPTS) server/page.css server/page.js Makefile
+lint_order:
+	@sh tests/order_check.sh $(HEADERS)
 lint_format:
 	$(call lint,clang-format,C sources,clang-format --dry-run -Werror $(C_SOURCES))
 lint_scripts:

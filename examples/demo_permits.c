@@ -9,6 +9,7 @@
  * all the time that no user was granted more than its limit allows.
  */
 #include "demo.h"
+#include "doorman_permits.h"
 
 enum { ANN, BOB, ACME, TRIALS, EVE, USERS };
 enum { KEYS_MAX = 3, SECONDS = 21, STRIP_COLUMNS = 40, TABLE_LINES = 14 };

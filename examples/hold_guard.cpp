@@ -11,7 +11,7 @@
  */
 #define DOORMAN_JSON
 #define DOORMAN_NNG
-#include "doorman.h"
+#include "doorman_permits.h"
 
 #include <chrono>
 #include <cstdio>

@@ -15,6 +15,7 @@
  * exceeded, and that all slots are free again at the end.
  */
 #include "demo.h"
+#include "doorman_permits.h"
 
 #include <poll.h>
 

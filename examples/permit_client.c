@@ -10,7 +10,7 @@
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #define DOORMAN_NNG
-#include "doorman.h"
+#include "doorman_permits.h"
 
 #include <stdio.h>
 

@@ -6,7 +6,7 @@
  */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
-#include "doorman.h"
+#include "doorman_permits.h"
 
 static const char text[] =
     "{\"resources\": [{\"identifier_glob\": \"login\", \"limits\": ["

@@ -33,7 +33,7 @@
 
 #define DOORMAN_JSON
 #define DOORMAN_NNG /* for the transport, the clock and random bits */
-#include "../doorman.h"
+#include "../doorman_permits.h"
 
 /* CONTINUE: the process continues. Any other value is an exit code, and the process ends (V7). */
 enum exit_status { CONTINUE = -1, EXIT_OK = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };

@@ -162,14 +162,13 @@ static int loopback_send(struct loopback *loopback) {
     return nng_aio_result(loopback->aios[CLIENT_SIDE]);
 }
 
-/* The streams hold the dialer. So it is freed before them: the thread of nng that frees the last of
- * them then sees all that this thread has done with the dialer. */
+/* The aios are freed first: nng's thread for timeouts may use their streams until then. The streams
+ * hold the dialer. So it is freed before them: the thread of nng that frees the last of them then
+ * sees all that this thread has done with the dialer. */
 static void loopback_close(struct loopback *loopback) {
+    for (int i = 0; i < SIDE_COUNT; i++) nng_aio_free(loopback->aios[i]);
     if (loopback->dialer) nng_stream_dialer_free(loopback->dialer);
-    for (int i = 0; i < SIDE_COUNT; i++) {
-        nng_stream_free(loopback->streams[i]);
-        nng_aio_free(loopback->aios[i]);
-    }
+    for (int i = 0; i < SIDE_COUNT; i++) nng_stream_free(loopback->streams[i]);
     if (loopback->listener) nng_stream_listener_free(loopback->listener);
 }
 

@@ -41,7 +41,7 @@ awk '
         full = length($0)
         text = comment_of($0)
         where = FILENAME ":" FNR
-        header = FILENAME ~ /^doorman(_throttle)?\.h$/
+        header = FILENAME ~ /^doorman(_permits|_throttle)?\.h$/
         take_words(outside, code, where)
         if (text == "") next
         if (header || FILENAME ~ /^(doorman_server\.c$|server\/)/) {
@@ -91,4 +91,4 @@ awk '
         if (failed) print "[  FAILED  ] " failed " test(s)"
         exit failed != 0
     }
-' doorman.h doorman_throttle.h doorman_server.c server/*.[ch] tests/*/*.[ch]
+' doorman.h doorman_permits.h doorman_throttle.h doorman_server.c server/*.[ch] tests/*/*.[ch]

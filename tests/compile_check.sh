@@ -22,7 +22,7 @@ nng='-DDOORMAN_JSON -DDOORMAN_NNG -D_DEFAULT_SOURCE'
 sse='-msse2 -mfpmath=sse'
 
 # Leaves the implementation out of a program, as the Makefile does for programs that link it.
-linked='-DDOORMAN__IMPLEMENTED -DDOORMAN__THROTTLE_IMPLEMENTED'
+linked='-DDOORMAN__IMPLEMENTED -DDOORMAN__PERMITS_IMPLEMENTED -DDOORMAN__THROTTLE_IMPLEMENTED'
 
 compile_c() { # a compiler with its flags, the standard, the rest
     compiler=$1 standard=$2
@@ -37,13 +37,18 @@ compile_cxx() { # the same
     $compiler "-std=$standard" $CPPFLAGS $WARNINGS -Werror -I. "$@"
 }
 
-# doorman_throttle.h includes doorman.h.
-public_c() { compile_c "$@" -c -x c doorman_throttle.h -o /dev/null; }
-public_cxx() { compile_cxx "$@" -c -x c++ doorman_throttle.h -o /dev/null; }
+# Both include doorman.h.
+headers='-include doorman_permits.h -include doorman_throttle.h'
+public_c() { compile_c "$@" $headers -c -x c /dev/null -o /dev/null; }
+public_cxx() { compile_cxx "$@" $headers -c -x c++ /dev/null -o /dev/null; }
 implementation() {
-    compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman_throttle.h -o /dev/null
+    compile_c "$@" -DDOORMAN_IMPLEMENTATION $headers -c -x c /dev/null -o /dev/null
 }
-leases_alone() { compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman.h -o /dev/null; }
+header_alone() { # its name, a compiler, a standard, flags
+    header=$1
+    shift
+    compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c "$header" -o /dev/null
+}
 source_c() { compile_c "$@" -c -o /dev/null; }
 syntax_c() { compile_c "$@" -fsyntax-only; }
 
@@ -86,7 +91,7 @@ is_one_error() { # a compiler of C++, a header
     [ "$(grep -c ' error: ' "$own/log")" = 1 ] && grep 'define it in a .c file' "$own/log"
 }
 
-core() { compile_c "$@" -DDOORMAN_IMPLEMENTATION -c -x c doorman_throttle.h -o "$own/core.o"; }
+core() { compile_c "$@" -DDOORMAN_IMPLEMENTATION $headers -c -x c /dev/null -o "$own/core.o"; }
 
 # Sections 1 to 8 have no global state (C2), so the object has no writable data. It also must not
 # need libatomic, which programs do not link.
@@ -269,7 +274,7 @@ programs() { # a compiler of C and one of C++
     if [ "$all" ]; then check=source_c; fi
     echo "works_in_c '$1'"
     echo "works_in_cxx '$1' '$2'"
-    for header in doorman.h doorman_throttle.h; do echo "is_one_error '$2' $header"; done
+    for header in doorman*.h; do echo "is_one_error '$2' $header"; done
     echo "size_is_documented '$1' none ''"
     echo "size_is_documented '$1' gc-sections \
         '-ffunction-sections -fdata-sections -Wl,--gc-sections'"
@@ -280,9 +285,15 @@ programs() { # a compiler of C and one of C++
     echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION tests/compile/use.c"
     echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION -DDOORMAN_STATIC tests/compile/use.c"
     echo "has_no_globals '$1' c11 -O1 -fno-pic"
-    echo "leases_alone '$1' c11 -O1 $nng"
-    echo "is_refused 'the same version' '$1' '#define DOORMAN_VERSION_NUMBER 1' \
-        '#define DOORMAN_H' '#include \"doorman_throttle.h\"'"
+    for header in doorman.h doorman_permits.h doorman_throttle.h; do
+        echo "header_alone $header '$1' c11 -O1 $nng"
+    done
+    for header in doorman_permits.h doorman_throttle.h; do
+        echo "is_refused 'the same version' '$1' '#define DOORMAN_VERSION_NUMBER 1' \
+            '#define DOORMAN_H' '#include \"$header\"'"
+    done
+    echo "is_refused 'include it before doorman.h' '$1' '#define DOORMAN_IMPLEMENTATION' \
+        '#include \"doorman.h\"' '#include \"doorman_permits.h\"'"
     echo "links_leases_alone '$1'"
     for example in examples/*.c; do echo "$check '$1' c11 -D_DEFAULT_SOURCE $example"; done
     for example in examples/*.cpp; do

@@ -18,8 +18,8 @@ installs() { make CC="${CC:-cc}" CPPFLAGS="${CPPFLAGS:-}" install "$@"; }
 is_packed() {
     installs DESTDIR="$folder/package" PREFIX=/usr
     (cd "$folder/package" && find . ! -type d | sort) >"$folder/packed"
-    printf './usr/%s\n' bin/doorman_server include/doorman.h include/doorman_throttle.h \
-        share/pkgconfig/doorman.pc |
+    printf './usr/%s\n' bin/doorman_server include/doorman.h include/doorman_permits.h \
+        include/doorman_throttle.h share/pkgconfig/doorman.pc |
         cmp - "$folder/packed" && ! grep -r -I "$folder" "$folder/package"
 }
 

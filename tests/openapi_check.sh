@@ -23,7 +23,7 @@ fail() {
 }
 
 [ -x "$server" ] || fail "$server is missing. Build it with: make $server"
-newer=$(find doorman.h doorman_throttle.h doorman_server.c server -newer "$server" | head -n 1)
+newer=$(find doorman*.h doorman_server.c server -newer "$server" | head -n 1)
 [ -z "$newer" ] || fail "$server is older than $newer. Build it with: make $server"
 require node
 if ! sh .ci/deps --look openapi; then

@@ -50,4 +50,4 @@ awk '
         if (failed) print "[  FAILED  ] " failed " test(s)"
         exit failed != 0
     }
-' README.md doorman.h doorman_throttle.h
+' README.md doorman.h doorman_permits.h doorman_throttle.h

@@ -6,6 +6,7 @@
 
 #define DOORMAN_JSON
 #define DOORMAN_NNG
+#include "doorman_permits.h"
 #include "doorman_throttle.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* Fills in structs as the manual does it in C++. g++ -Wextra must not warn. */
 #define DOORMAN_JSON
 #define DOORMAN_NNG
+#include "doorman_permits.h"
 #include "doorman_throttle.h"
 
 int main() {

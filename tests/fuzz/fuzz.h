@@ -6,7 +6,7 @@
 #ifndef FUZZ_H
 #define FUZZ_H
 
-#include "doorman.h"
+#include "doorman_permits.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -14,7 +14,7 @@
 set -eu
 seeds=${SEEDS:-3000}
 folder=build/sim/mutants
-headers='doorman.h doorman_throttle.h'
+headers='doorman.h doorman_permits.h doorman_throttle.h'
 compile="${CC:-cc} -std=c11 -D_DEFAULT_SOURCE"
 
 # Runs all mutants, several at a time, and prints their output in the order of the arguments.

@@ -50,6 +50,7 @@ void sim_free(void *memory);
 /* Returns how many blocks are allocated. 0: the program does not count them. */
 size_t sim_block_count(void);
 
+#include "doorman_permits.h"
 #include "doorman_throttle.h"
 
 #define SIM_NODES 13

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #define DOORMAN_JSON
 #define DOORMAN_NNG
-#include "../../doorman.h"
+#include "../../doorman_permits.h"
 
 #include "harness.h"
 #include <pthread.h>

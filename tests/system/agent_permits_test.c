@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #define DOORMAN_JSON
 #define DOORMAN_NNG
-#include "../../doorman.h"
+#include "../../doorman_permits.h"
 
 #include "harness.h"
 #include <poll.h>

@@ -14,12 +14,17 @@
 static int close_or_hang(nng_socket socket);
 #define nng_close close_or_hang
 
+/* The agent calls this function in place of nng_aio_free. */
+static void free_and_count(nng_aio *aio);
+#define nng_aio_free free_and_count
+
 /* A thread calls this function when it has read the state of a transport. */
 static void after_state_read(void);
 #define DOORMAN__AFTER_STATE_READ() after_state_read()
 #define DOORMAN_IMPLEMENTATION
-#include "../../doorman.h"
+#include "../../doorman_permits.h"
 #undef nng_close
+#undef nng_aio_free
 
 #include <arpa/inet.h>
 #include <math.h>
@@ -61,7 +66,18 @@ static void sleep_for(doorman_time duration) {
 /* Whether closing a socket hangs, and how many sockets hang. Both are atomic. */
 static int closing_hangs, closing_count;
 
+/* How many aios were freed, and how many of them before the last socket was closed. Both are
+ * atomic. */
+static int freed_count, freed_before_close;
+
+static void free_and_count(nng_aio *aio) {
+    nng_aio_free(aio);
+    __atomic_fetch_add(&freed_count, 1, __ATOMIC_SEQ_CST);
+}
+
 static int close_or_hang(nng_socket socket) {
+    __atomic_store_n(&freed_before_close, __atomic_load_n(&freed_count, __ATOMIC_SEQ_CST),
+                     __ATOMIC_SEQ_CST);
     doorman_time deadline = doorman_clock() + TEST_TIMEOUT;
     __atomic_fetch_add(&closing_count, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&closing_hangs, __ATOMIC_SEQ_CST) && doorman_clock() < deadline) {
@@ -612,6 +628,21 @@ static void an_agent_stops_even_if_nng_cannot_close(void **state) {
     assert_int_equal(__atomic_load_n(&closing_count, __ATOMIC_SEQ_CST), 1);
     __atomic_store_n(&closing_hangs, 0, __ATOMIC_SEQ_CST);
     EVENTUALLY(__atomic_load_n(&closing_count, __ATOMIC_SEQ_CST) == 0);
+    test_server_stop(&server);
+}
+
+/* nng's thread for timeouts may use the socket of an aio until the aio is freed. */
+static void a_socket_is_closed_after_its_aio_is_freed(void **state) {
+    (void)state;
+    test_server server = {.capacity = 90};
+    test_server_start(&server);
+    doorman_agent *agent = start(server.url);
+    doorman_resource *resource = open_as(agent, "db", 50, DOORMAN_PESSIMISTIC, 0);
+    EVENTUALLY(leased(resource));
+    freed_count = freed_before_close = 0;
+    assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
+    assert_int_equal(freed_count, 2);        /* of the leases and of the permits */
+    assert_int_equal(freed_before_close, 2); /* there was no permit, so only one socket */
     test_server_stop(&server);
 }
 
@@ -2229,17 +2260,17 @@ static void pause_permits(doorman_agent *agent) {
         assert_int_equal(doorman_agent_acquire(agent, &request, 200 * MILLISECOND, &acquired, NULL),
                          DOORMAN_OK);
     }
-    pthread_mutex_lock(&agent->permits.mutex);
-    doorman_upstream *upstream = &agent->permits.client->upstream;
+    pthread_mutex_lock(&agent->permits->mutex);
+    doorman_upstream *upstream = &agent->permits->client->upstream;
     assert_int_equal(upstream->state, DOORMAN__BACKING_OFF);
     upstream->retry_at = doorman_clock() + 10 * TEST_TIMEOUT;
-    pthread_mutex_unlock(&agent->permits.mutex);
+    pthread_mutex_unlock(&agent->permits->mutex);
 }
 
 static bool permits_may_ask(doorman_agent *agent) {
-    pthread_mutex_lock(&agent->permits.mutex);
-    bool soon = agent->permits.client->upstream.retry_at < doorman_clock() + TEST_TIMEOUT;
-    pthread_mutex_unlock(&agent->permits.mutex);
+    pthread_mutex_lock(&agent->permits->mutex);
+    bool soon = agent->permits->client->upstream.retry_at < doorman_clock() + TEST_TIMEOUT;
+    pthread_mutex_unlock(&agent->permits->mutex);
     return soon;
 }
 
@@ -2478,6 +2509,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_redirect_is_followed),
         cmocka_unit_test(redirects_in_a_circle_end),
         cmocka_unit_test(an_agent_stops_even_if_nng_cannot_close),
+        cmocka_unit_test(a_socket_is_closed_after_its_aio_is_freed),
         cmocka_unit_test(two_agents_are_two_holders_and_release_when_they_stop),
         cmocka_unit_test(a_default_id_is_valid_and_names_the_process),
         cmocka_unit_test(default_ids_differ_within_a_process),

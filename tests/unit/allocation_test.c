@@ -16,6 +16,7 @@
 #define DOORMAN_JSON
 #define DOORMAN_NNG
 #define DOORMAN_IMPLEMENTATION
+#include "../../doorman_permits.h"
 #include "../../doorman_throttle.h"
 
 #define SECOND DOORMAN_SECOND
@@ -1839,7 +1840,7 @@ static bool is_listed(const char *function) {
 static void each_function_that_returns_a_status_is_listed(void **state) {
     (void)state;
     static const char start[] = "DOORMAN_API doorman_status ";
-    static const char *const headers[] = {"doorman.h", "doorman_throttle.h"};
+    static const char *const headers[] = {"doorman.h", "doorman_permits.h", "doorman_throttle.h"};
     char path[512], line[256], name[64];
     for (size_t i = 0; i < COUNT_OF(headers); i++) {
         size_t count = 0;

@@ -5,7 +5,7 @@
 
 #define DOORMAN_JSON
 #define DOORMAN_IMPLEMENTATION
-#include "../../doorman.h"
+#include "../../doorman_permits.h"
 
 #define SECOND DOORMAN_SECOND
 #define MILLISECOND (SECOND / 1000)

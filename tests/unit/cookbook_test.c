@@ -13,7 +13,7 @@
 
 #define DOORMAN_JSON
 #define DOORMAN_IMPLEMENTATION
-#include "../../doorman.h"
+#include "../../doorman_permits.h"
 
 #define PAGE "examples/permits.md"
 #define HEAD "| at | resource | key | asks for | decision |"

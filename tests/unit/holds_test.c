@@ -6,7 +6,7 @@
 
 #define DOORMAN_JSON
 #define DOORMAN_IMPLEMENTATION
-#include "../../doorman.h"
+#include "../../doorman_permits.h"
 
 #define SECOND DOORMAN_SECOND
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -3,7 +3,7 @@
 #include "unit.h"
 
 #define DOORMAN_IMPLEMENTATION
-#include "../../doorman.h"
+#include "../../doorman_permits.h"
 
 #define SECOND DOORMAN_SECOND
 #define MILLISECOND (SECOND / 1000)

@@ -1,0 +1,14219 @@
+/*
+ * doorman_permits.h, version 0.1.0: permits, in addition to the leases of doorman.h.
+ *
+ * PERMITS. A server decides on each request, by rules for each of very many keys, such as users,
+ * tenants or addresses. A permit for something that lasts is a HOLD. It waits its turn in a queue,
+ * and its units come back if its holder crashes.
+ *
+ * DO THIS
+ *
+ *     In one C file, before any other include:
+ *
+ *         #define DOORMAN_IMPLEMENTATION
+ *         #define DOORMAN_JSON      // messages and configurations as JSON; needs cJSON
+ *         #define DOORMAN_NNG       // a client with its own thread; needs JSON, nng, POSIX threads
+ *         #include "doorman_permits.h"
+ *
+ *     The header includes doorman.h, which must be in the same folder and have the same version.
+ *     This one file then has the implementation of both, so no other file may define
+ *     DOORMAN_IMPLEMENTATION. Where a file defines it, doorman_permits.h comes before doorman.h and
+ *     doorman_throttle.h. Other files include the header without this macro. The macros are those
+ *     of doorman.h.
+ *
+ *     examples/permits.md has solutions for common tasks. examples/permit_client.c asks a server
+ *     for a permit, examples/permits_only.c has permits without a network, and examples/job_pool.c
+ *     has holds.
+ *
+ * CONCEPTS
+ *
+ *     permit          a decision on one request, for strict limits on very many keys
+ *     hold            a granted permit whose units stay taken until they are released, or until its
+ *                     time to live ends. Its client renews it
+ *     limit           a rule that a permit must satisfy. It has a name, a scope and a kind
+ *     key             on whose behalf a permit is asked
+ *     item            one resource, one key and a cost. A permit has one or several items
+ *     counter         the state of one limit for one value of its scope, for example for one user
+ *
+ * THE API, by group. The documentation of each function is above its declaration.
+ *
+ *     permits        doorman_permits_create  _destroy  _configure  _acquire  _report  _inspect
+ *                    _reset  _ban  _due  _update  _read  _next_limit  _next_top
+ *                    doorman_reason_name
+ *     holds          doorman_permits_renew  _release  _transfer  _seize  _cancel
+ *                    _next_decision  _next_hold  _next_wait
+ *     limiters       doorman_limiter_map_create  _destroy  _try  _release  _reset  _sweep
+ *     server         doorman_server_permits
+ *     permit client  doorman_permit_client_create  _destroy  _upstream  _add_lane  _acquire
+ *                    _report  _next  _new_hold  _release  _transfer  _seize  _read_hold
+ *                    _next_change
+ *                    _kill_switch  _read
+ *     JSON           doorman_json_exchange_settle  _undo
+ *     agent          doorman_agent_acquire  _acquire_async  _report  _transfer  _seize  _read_hold
+ *                    _new_hold  _release  _release_part
+ *
+ * MEMORY, ERRORS, THREADS AND TIME are as in doorman.h.
+ *
+ * LIMITS
+ *
+ *     permits         16 limits of a template, 100 items of a permit, 1,000,000 counters of a
+ *                     limit, 10,000,000 counters in all; 10,000 items and 100 permits with detail
+ *                     of a message. The options can change all but the first
+ *
+ * NAMES AND UNITS. A limit of permits and a limit of one process have the same names and units. A
+ * field of a configuration has the same name in C and in JSON, except in the rows below. A duration
+ * is a doorman_time in C, in nanoseconds, and a number of seconds in JSON.
+ *
+ *     in C                              in JSON                       unit
+ *     rate                              rate                          units a second
+ *     size, limit, max_cost             size, limit, max_cost         units
+ *     max_debt, max_wait                max_debt, max_wait            ns; s in JSON
+ *     window, time_to_live              window, time_to_live          ns; s in JSON
+ *     calendar                          window: "day", ...            minute to month, in UTC
+ *     queue                             queue                         permits
+ *     max_keys                          max_keys                      counters
+ *     refuse_new                        overflow: "refuse"
+ *     empty_at_start, full_at_start     on_restart: "empty", "full"
+ *     leased                            rate: "leased", limit: "leased"
+ *     has_NAME, without_capacity        whether NAME, capacity is there
+ *     templates                         resources
+ *     reject_unmatched                  unmatched: "reject"
+ *     algorithm.minimum_interval,       algorithm.parameters, with    ns; s in JSON
+ *       .minimum_refresh_interval         the fields name and value
+ *     algorithm.decay_factor,           the same                      fractions
+ *       .reserve, .handover
+ *
+ * CONTENTS. Search for a tag to find its section. A section uses only doorman.h and the sections
+ * before it.
+ *
+ *     (the API)         from here to "the API ends here"
+ *     >>limits          the limits of a configuration
+ *     >>counters        what they store for very many keys, and the kinds of limits
+ *     >>leased          units that a limit takes from a lease
+ *     >>charges         what the counters offer, and how they are charged
+ *     >>holds           units that stay taken until they are released, and their queues
+ *     >>permits         decisions on new and on waiting requests
+ *     >>hold_requests   what clients do with their holds
+ *     >>permit_node     those of a server, and the messages on them; limiters by key
+ *     >>permit_client   what asks servers for permits, on behalf of many callers
+ *     >>permit_json     the part of the wire protocol
+ *     >>permit_agent    a permit client with its own thread
+ *
+ * MIT licence, at the end of the file.
+ */
+#if defined DOORMAN_IMPLEMENTATION && defined DOORMAN__IMPLEMENTED && !defined DOORMAN_PERMITS &&  \
+    !defined DOORMAN__PERMITS_IMPLEMENTED
+#error "doorman_permits.h: where DOORMAN_IMPLEMENTATION is defined, include it before doorman.h"
+#endif
+#ifndef DOORMAN_PERMITS
+#define DOORMAN_PERMITS
+#endif
+#include "doorman.h"
+
+#if DOORMAN_VERSION_NUMBER != 100
+#error "doorman_permits.h: it needs the doorman.h of the same version, 0.1.0"
+#endif
+
+#ifndef DOORMAN_PERMITS_H
+#define DOORMAN_PERMITS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- permits, the public part --------------------------------------------------------------- */
+/* A permit is a decision on one request. A lease serves a few programs that keep to what they are
+ * granted. Permits serve very many keys, such as users, tenants or addresses. One place decides
+ * about each request.
+ *
+ *     limit      a rule that a permit must satisfy. It has a name, a scope and a kind
+ *     key        on whose behalf a permit is asked: 0 to 256 bytes of UTF-8, chosen by the caller
+ *     item       one resource, one key and a cost. A permit has one or several items
+ *     counter    the state of one limit for one value of its scope, for example for one user
+ *
+ * All items of a permit are granted, or none. A refused permit takes nothing from any counter.
+ *
+ * These rules concern the users of permits. The sections from >>counters to >>permit_client have
+ * the other rules.
+ *
+ * P12 A window of SLIDING_WINDOW or TIERS has 16 slices. The units of the last 16 slices count. So
+ *    the window covers 15/16 to 1 of its length, and never refuses what an exact window allows. The
+ *    slices of SLIDING_WINDOW begin at multiples of window / 16. The slices of a tier begin at the
+ *    hit that entered it while its window was empty. So no unit of that hit returns before a whole
+ *    window has passed.
+ *       A tier is inactive, active for `active` after the hit that entered it, or cools down for
+ *    `cooldown` after that. The current tier is the active tier with the highest index. Without an
+ *    active tier, a tier that is full is current. A hit counts only in the window of the current
+ *    tier. What does not fit enters the next tier. A tier that is entered again has its earlier
+ *    units, as long as they are in its window. Otherwise the end of a tier would free them early:
+ *    a tier of 10 units in 2 s that is active for 2 s could grant 19 within 0.1 s. (Charon starts
+ *    with an empty window.) A tier that cools
+ *    down blocks, or is passed over if it is skippable. A tier whose `active` is 0 is passed over.
+ *    One permit may pass through several tiers.
+ *       Example with the tiers {limit 100, window 60, active 60} and {limit 300, window 60,
+ *    active 120, cooldown 600}: at 0 s, a permit of 150 units enters tier 1 with 100 units and tier
+ *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit
+ *    enters tier 1. When tier 1 is full, tier 2 blocks until 720 s.
+ * P13 A report charges all limits of a (resource, key). One report charges at most max_cost. The
+ *    debt of a bucket grows to at most the larger of max_debt and size / rate. A window grows to at
+ *    most twice its limit. TIERS take what fits. A negative report gives units back, at most until
+ *    the counter is fresh, where the limit has `refunds`.
+ * P15 A changed configuration finds the counters of a key or a resource by (resource, key, name of
+ *    the limit), and those of a template by (glob, name). Kind and scope must be the same. A bucket
+ *    keeps what it has saved up to the new size, and counts the time since its last use at the new
+ *    rate. A window of changed length starts fresh. Tiers keep their state by index. Bans
+ *    stay until they end, also if their limit has no ban any more: a file that is wrong for a
+ *    moment must not pardon all keys that are banned. A reset ends a ban.
+ * P17 A leased limit has no amount of its own. Its amount is a lease. The permits of a server are
+ *    one more holder of the resource, beside clients and other nodes. So leases and permits
+ *    together never exceed the capacity. In a tree, each node decides out of its own lease. The
+ *    wants of this holder follow grants and refusals (L4). Its id is "(permits)", which no other
+ *    client may use.
+ *       A leased TOKEN_BUCKET has the burst of a rate limiter, and no debt (L1). A permit may cost
+ *    more than the burst, if nothing was taken for long enough. Without a lease, permits are
+ *    refused with LEARNING, and retry_after is 1 s. The first permit for a resource is refused so,
+ *    because the permits have no lease yet. A lease that was not used for a minute is released.
+ *       A leased CONCURRENCY holds at most as many units as its lease has. A hold ends no later
+ *    than the lease: each grant and each renewal lasts at most the rest of the lease, divided by
+ *    1 + drift. If the lease shrinks below what is held, no permit is granted until the holds fit.
+ *    A new master does not believe renewals of such holds, because they end with the lease of its
+ *    predecessor. Permits may wait in the queue for a larger lease.
+ *       A report charges at most what is saved. What does not fit raises the wants. A
+ *    doorman_permits without a server has no leases, so it refuses everything.
+ * P22 A client and an agent remember a refusal of a permit of one item while the refusal is valid
+ *    (P5). In that time they refuse every permit that has an item with the same resource and key,
+ *    the same minimum or more, and the same max_wait or less.
+ * P23 The fallback decides if a server gives no answer within the timeout, if no server can be
+ *    reached, if the response is an error, and if a refusal says UNMATCHED or LEARNING.
+ *       A breaker saves the callers from waiting for servers that fail. After 5 failed messages in
+ *    a row the breaker opens. While it is open, the fallback decides at once. The breaker opens for
+ *    1 s at first, and then for twice as long after each failure, up to `max_pause`. While servers
+ *    answer that they know no master, it opens for at most 4 s, because an election ends soon. When
+ *    a master answers the leases of an agent, a test of its permits is due at once, but not within
+ *    1 s after the last one. The same holds for its leases when a master answers its permits.
+ * P24 With `prefetch`, a client and an agent take units ahead for a resource and key of which the
+ *    servers have granted at least two permits in this time. They take at most what the callers
+ *    used of it in this time, and at most half of what remains according to the last answer. Later
+ *    permits are granted out of these units at once and in full, without a message. What is not
+ *    used is lost twice `prefetch` after it was asked for. This concerns permits of one item that
+ *    hold nothing and are not `equal`. A server never refuses units that are taken ahead, because
+ *    it may grant fewer, or none.
+ * P25 While the kill switch is on, or with `shadow`, each permit is granted in full, and at once.
+ *    A copy of the permit is sent, so that server and client count what would have been refused. */
+
+/* Which permits share one counter of a limit. */
+typedef enum doorman_scope {
+    DOORMAN_PER_KEY,      /* each (resource, key) has a counter */
+    DOORMAN_PER_RESOURCE, /* each resource has a counter */
+    DOORMAN_PER_TEMPLATE  /* all resources of the template share one counter */
+} doorman_scope;
+
+/* A FIXED_WINDOW can follow the calendar in UTC. A week begins on Monday. */
+typedef enum doorman_calendar {
+    DOORMAN_NO_CALENDAR,
+    DOORMAN_MINUTE,
+    DOORMAN_HOUR,
+    DOORMAN_DAY,
+    DOORMAN_WEEK,
+    DOORMAN_MONTH,
+    DOORMAN_CALENDAR_COUNT
+} doorman_calendar;
+
+/* One tier of TIERS. A hit that does not fit in the tier before it enters this tier. The tier is
+ * then active. After `active` the tier cools down. Its window continues in that time: P12. */
+typedef struct doorman_tier {
+    double limit;          /* units in a window, [0, 1e15] */
+    doorman_time window;   /* required, (0, 1e8 s] */
+    doorman_time active;   /* how long the tier is active, [0, 1e8 s]; 0: the tier is never
+                              entered */
+    doorman_time cooldown; /* how long the tier cannot be entered again, [0, 1e8 s] */
+    bool skippable;        /* true: the next tier is entered while this tier cools down; false:
+                              permits are refused meanwhile */
+} doorman_tier;
+
+/* The figures of a limit. Fields that the kind does not use must be 0. In an override, a field that
+ * is 0 or false keeps the value of the limit. */
+typedef struct doorman_figures {
+    /* TOKEN_BUCKET. size and max_debt must not both be 0. */
+    double rate;           /* required: units a second that the bucket gains; (0, 1e15] */
+    double size;           /* units that can be saved, [0, 1e15]; worth at most 1e8 s of the rate */
+    doorman_time max_debt; /* how much of the future rate may be lent, [0, 1e8 s] */
+    doorman_time max_wait; /* how long a caller may have to wait, [0, 1e8 s]. CONCURRENCY: how long
+                              a permit may wait in the queue; default 0 */
+
+    /* CONCURRENCY. `limit` below is the number of units that are held at once. */
+    doorman_time time_to_live; /* how long a hold lasts that is not renewed, (0, 1e8 s]; default
+                                  15 s. After it was shortened, a server that restarts within the
+                                  old time learns for too short a time */
+    size_t queue;              /* how many permits may wait, [0, 1,000,000] */
+
+    /* FIXED_WINDOW, SLIDING_WINDOW */
+    double limit;              /* units in a window, [0, 1e15] */
+    doorman_time window;       /* required if there is no calendar, (0, 1e8 s]. If a configuration
+                                  changes it, the counters start fresh */
+    doorman_calendar calendar; /* only for FIXED_WINDOW; instead of window */
+
+    /* Which fields are given, in an override. A limit needs only has_max_wait. */
+    bool has_size, has_max_debt, has_queue, has_limit, has_tiers;
+    bool has_max_wait; /* false: max_wait is max_debt */
+
+    /* TIERS */
+    const doorman_tier *tiers; /* may be NULL if tier_count is 0 */
+    size_t tier_count;         /* 0 to 8; 0: everything is refused */
+} doorman_figures;
+
+/* Other figures for some keys. */
+typedef struct doorman_override {
+    const char *const *keys; /* required: see the field keys of doorman_permit_limit */
+    size_t key_count;
+    doorman_figures figures;
+} doorman_override;
+
+/* Refuses a key that keeps sending after refusals. A count of refusals begins with a refusal by the
+ * limit. It begins again with the first refusal that comes later than `window` after its
+ * beginning. When the count reaches `refusals`, every permit with this (resource, key) is refused
+ * for `duration`. */
+typedef struct doorman_ban {
+    uint32_t refusals;     /* 0: there is no ban */
+    doorman_time window;   /* (0, 1e8 s] */
+    doorman_time duration; /* (0, 1e8 s] */
+} doorman_ban;
+
+/* A limit of permits. The kinds are TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, CONCURRENCY and
+ * TIERS. A TOKEN_BUCKET and a FIXED_WINDOW work as in doorman_limit_kind. SLIDING_WINDOW and TIERS
+ * count in 16 slices of a window: see P12. The units of CONCURRENCY are held: see "holds, the
+ * public part". */
+struct doorman_permit_limit {
+    const char *name;        /* required, unique in the template: 1 to 256 bytes of UTF-8 */
+    doorman_scope per;       /* default DOORMAN_PER_KEY */
+    doorman_limit_kind kind; /* required */
+    const char *const *keys; /* globs, 1 to 256 bytes each. A glob with `!` before it excludes keys.
+                                A key is concerned if it matches no glob with `!`, and one glob
+                                without `!`, if there is one. NULL: all keys are concerned */
+    size_t key_count;        /* 0 to 10,000 */
+    doorman_figures figures;
+    const doorman_override *overrides; /* other figures for some keys; only for DOORMAN_PER_KEY. The
+                                          first override that concerns the key holds */
+    size_t override_count;             /* 0 to 10,000 */
+    double warn_at;  /* a grant carries a warning above this fraction of the limit, (0, 1]; 0: no
+                        warning */
+    doorman_ban ban; /* only for DOORMAN_PER_KEY, not for CONCURRENCY; needs ban.refusals */
+    double max_cost; /* if has_max_cost is true: the most that one permit is granted at one counter.
+                        Larger minimums are refused with MAX_COST. A larger cost is cut */
+    size_t max_keys; /* the most counters of the limit, and the most bans that it has set, up to
+                        10,000,000; default 1,000,000. If there are more bans, the one that ends
+                        first is ended early. If leased: the most leases of the permits; default
+                        10,000 */
+    bool has_max_cost; /* false: max_cost is what the limit could ever grant */
+    bool shadow;       /* true: the limit decides and counts, but never refuses. It does not charge
+                          what it would refuse */
+    bool refuse_new;   /* true: a permit that needs one more counter is refused with MAX_KEYS.
+                          false: of 8 sampled counters, the one that has used the smallest
+                          fraction of its limit is evicted; of several, the one that is fresh
+                          soonest. Its key starts again. Without effect for CONCURRENCY: a
+                          counter with holds is never evicted */
+    bool empty_at_start; /* true: nothing is saved when the permits are created: see P16. Not for
+                            TIERS and CONCURRENCY */
+    bool full_at_start;  /* CONCURRENCY: true: new holds are granted while the permits learn the
+                            holds of a predecessor. Other kinds: true: that the counters begin
+                            fresh after a restart is intended, so it causes no warning (G9). Not
+                            together with empty_at_start */
+    bool refunds;        /* true: a report may have a negative cost. Only for TOKEN_BUCKET and
+                            FIXED_WINDOW */
+
+    /* The amount can be the lease that the permits of the server have: see P17. */
+    bool leased;          /* only for DOORMAN_PER_RESOURCE, for a TOKEN_BUCKET without figures, and
+                             for CONCURRENCY without a limit */
+    bool has_priority;    /* only if leased; false: the priority is 1 */
+    int priority;         /* of the permits among the holders of the lease's resource, 0 to 15 */
+    uint32_t subclients;  /* only if leased: the weight of the permits among these holders, up to
+                             1e9; 0: 1 */
+    const char *lease_of; /* only if leased: the resource of the lease; NULL: the resource of the
+                             permit. CONCURRENCY: the glob must be that of one resource, and no
+                             other limit may have the same lease */
+};
+
+#define DOORMAN_LIMITS_MAX 16
+#define DOORMAN_TIERS_MAX 8
+
+/* Why a permit was refused. */
+#define DOORMAN_REASONS(X)                                                                         \
+    X(DOORMAN_NO_REASON, "")                                                                       \
+    X(DOORMAN_REASON_RATE, "RATE")         /* the units do not fit now */                          \
+    X(DOORMAN_REASON_BANNED, "BANNED")     /* the (resource, key) is banned */                     \
+    X(DOORMAN_REASON_MAX_COST, "MAX_COST") /* the minimums are more than the limit ever grants */  \
+    X(DOORMAN_REASON_MAX_KEYS, "MAX_KEYS") /* there is no room for one more counter */             \
+    X(DOORMAN_REASON_UNMATCHED, "UNMATCHED") /* no template with limits matches the resource */    \
+    X(DOORMAN_REASON_CONCURRENCY, "CONCURRENCY") /* the units are held by others */                \
+    X(DOORMAN_REASON_LEARNING, "LEARNING")     /* the holds of a predecessor are not known yet */  \
+    X(DOORMAN_REASON_QUEUE_FULL, "QUEUE_FULL") /* too many permits wait */                         \
+    X(DOORMAN_REASON_TIMED_OUT, "TIMED_OUT")   /* the units did not come in time */                \
+    X(DOORMAN_REASON_SHARED, "SHARED")       /* a hold of the same key was released: see share */  \
+    X(DOORMAN_REASON_MAX_HOLDS, "MAX_HOLDS") /* there are too many holds */                        \
+    X(DOORMAN_REASON_REPEATED, "REPEATED")   /* another permit has the same request_id */
+
+#define DOORMAN__REASON_CODE(code, name) code,
+typedef enum doorman_reason {
+    DOORMAN_REASONS(DOORMAN__REASON_CODE) DOORMAN_REASON_COUNT
+} doorman_reason;
+
+/* Returns the name of a reason, for example "RATE". Returns "?" for an unknown reason. The string
+ * is static. */
+DOORMAN_API const char *doorman_reason_name(doorman_reason reason);
+
+/* One part of a permit. */
+typedef struct doorman_permit_item {
+    const char *resource_id; /* 1 to 256 bytes */
+    const char *key;         /* 0 to 256 bytes of UTF-8; NULL means "" */
+    double cost;             /* units that the item asks for, [0, 1e15]. 0: the item only looks, and
+                                creates no counter */
+    bool has_min;            /* false: min is cost */
+    double min;              /* the item accepts this many units or more, [0, cost]. Above min it
+                                gets whole units, and none of them out of a debt (P2) */
+} doorman_permit_item;
+
+struct doorman_permit_request {
+    const doorman_permit_item *items; /* 1 to 100 items */
+    size_t item_count;
+    doorman_time max_wait; /* how long the caller can wait, [0, 1e8 s] */
+    bool equal;            /* true: all items get the same whole number of units */
+    bool detail;           /* true: the permit lists all limits of all items */
+
+    /* Only for permits that hold units of CONCURRENCY: see "holds, the public part". */
+    const char *client_id;     /* required for a hold: 1 to 256 bytes. In a message: NULL */
+    uint64_t request_id;       /* required for a hold: 1 to 2^53 - 1, chosen by the client. Permit
+                                  clients and agents: 0, or the number of the hold, which
+                                  doorman_permit_client_new_hold or doorman_agent_new_hold has given
+                                  out; then the permit may hold units, and `hold` must be NULL */
+    uint64_t connection;       /* names the connection that waits; 0: none */
+    doorman_time time_to_live; /* of the hold, at most that of its limits; 0: that of its limits */
+    bool has_priority;         /* false: the priority is 1 */
+    int priority;              /* of a permit that waits, 0 to 15; higher is earlier. A repeat with
+                                  the same request_id keeps the priority of the first permit */
+    bool share;                /* true: if the permit waits, it ends as SHARED when a hold of the
+                                  same resource and key is released in full. Only for one item */
+    uint64_t *hold;            /* only for permit clients and agents, which choose client_id: not
+                                  NULL if the permit may hold units, and the client chooses their
+                                  number. The call writes the number to it, before it waits. Another
+                                  thread must not read it before the call has returned: a number
+                                  in `request_id` is for that. Without both, a server answers a
+                                  permit on CONCURRENCY with an error, so the fallback decides
+                                  (P23) */
+};
+
+/* What one item of a granted permit got. */
+typedef struct doorman_permit_grant {
+    double granted;           /* units, at most the cost */
+    const char *limit;        /* the limit with the smallest `remaining`; NULL: no limit concerns
+                                 the item, and the next two fields are 0 */
+    double remaining;         /* units that this limit could still grant, without debt */
+    doorman_time reset_after; /* the time until the counter of this limit is fresh again */
+} doorman_permit_grant;
+
+/* The state of one limit of one item. */
+typedef struct doorman_permit_detail {
+    size_t item_index;
+    const char *limit;
+    double most;      /* units: the size of a bucket, the limit of a window, or the sum of tiers */
+    double used;      /* units. Of a bucket: the size minus what is saved; more than the size if
+                         the bucket has a debt. Of CONCURRENCY: what is held; more than the limit
+                         after the limit was lowered */
+    double remaining; /* units that could be granted now, without debt */
+    doorman_time reset_after;
+    doorman_time more_after; /* the time until one more whole unit is there, or all units are; 0:
+                                all units are there */
+    doorman_time window; /* the time in which `most` units come back: the length of the window, or
+                            size / rate of a bucket. 0: TIERS, which have several windows */
+    bool shadow;         /* the limit never refuses */
+    size_t tier;         /* TIERS: the number of the current tier, from 1; 0: no tier is active */
+    bool moved_up;       /* TIERS: this permit has entered a tier */
+    bool refused;        /* the limit refuses this permit, or would refuse it without shadow */
+    uint32_t refusals;   /* refusals that count for a ban */
+    doorman_limit_kind kind; /* of the limit; not in a message */
+    bool was_reset;          /* only RESET: the counter was removed; not in a message */
+} doorman_permit_detail;
+
+/* A decision. */
+struct doorman_permit {
+    bool granted;
+    bool warning;                      /* granted, but a warn_at was passed */
+    doorman_time wait;                 /* granted: the caller must wait so long before it uses the
+                                          units */
+    const doorman_permit_grant *items; /* granted: one for each item of the request */
+    size_t item_count;
+
+    /* Refused: the limit that refuses for the longest time. */
+    doorman_reason reason;    /* NO_REASON: a server has sent a reason that this version does not
+                                 know */
+    size_t item_index;        /* the item that is refused */
+    const char *limit;        /* NULL: the reason is BANNED, or UNMATCHED */
+    bool has_retry_after;     /* false: waiting does not help */
+    doorman_time retry_after; /* the same permit could be granted then, if there are no other
+                                 calls */
+    doorman_time valid_for;   /* for so long the caller may refuse permits for this item by itself,
+                                 if they ask for the same min (without one: the same cost) or
+                                 more, and the same max_wait or less */
+
+    const doorman_permit_detail *details; /* only with `detail` of the request */
+    size_t detail_count;
+
+    /* Holds. */
+    bool pending;            /* the permit waits in the queue of `limit`. It is neither granted nor
+                                refused yet */
+    uint64_t ticket;         /* pending: doorman_permits_next_decision gives it with the decision */
+    uint64_t hold_id;        /* granted: the hold; 0: the permit holds nothing */
+    const char *node;        /* of a hold: the node that has granted it; NULL: not known */
+    doorman_time waited;     /* of a hold: how long the permit has waited in queues */
+    doorman_time expires_in; /* of a hold: its time to live, which begins with the decision */
+};
+
+/* One entry of a REPORT, INSPECT or RESET. */
+struct doorman_permit_entry {
+    const char *resource_id;
+    const char *key;   /* NULL means "" */
+    double cost;       /* only REPORT: see doorman_permits_report */
+    const char *limit; /* only INSPECT and RESET: the name of the limit; NULL: all limits */
+    bool sets_ban;    /* only RESET: true: the entry sets or ends a ban, and resets no counter; then
+                         `limit` must be NULL */
+    doorman_time ban; /* if sets_ban is true: see doorman_permits_ban */
+};
+
+/* The result of one entry. */
+struct doorman_permit_result {
+    double charged;       /* REPORT: the smallest amount of all limits, see
+                             doorman_permits_report. 0 if there is no room for one more
+                             counter */
+    size_t count;         /* RESET: counters and bans that were removed. With sets_ban: 1 if a ban
+                             was set or ended */
+    doorman_permit state; /* INSPECT: see doorman_permits_inspect. With `limit` of the entry it has
+                             only the details of that limit. RESET: the state before it, with the
+                             details of the limits that the entry means; not in a message, not with
+                             sets_ban, and only for the first message_detail_max entries */
+};
+
+typedef enum doorman_permit_event_kind {
+    DOORMAN_PERMIT_GRANTED,      /* an item was granted; `amount` has the units */
+    DOORMAN_PERMIT_REFUSED,      /* a limit has refused; also in shadow */
+    DOORMAN_PERMIT_BANNED,       /* a ban begins; `amount` has its duration in seconds. limit: NULL
+                                    if doorman_permits_ban has set the ban */
+    DOORMAN_PERMIT_KEY_CREATED,  /* a counter was created */
+    DOORMAN_PERMIT_KEY_EVICTED,  /* a counter was removed to make room for another; `amount` has
+                                    the fraction of its limit that it had used, or of the refusals
+                                    of a ban: 0: it equals a fresh one; 1: it refused */
+    DOORMAN_PERMIT_KEY_REMOVED,  /* a counter was removed, because it equals a fresh one */
+    DOORMAN_PERMIT_BAN_EVICTED,  /* a ban was ended early to make room: see P20. limit: NULL if
+                                    doorman_permits_ban has set the ban */
+    DOORMAN_PERMIT_TIER_ENTERED, /* `amount` has the number of the tier, from 1 */
+    DOORMAN_PERMIT_WAITING,      /* a permit waits in the queue of the limit */
+    DOORMAN_PERMIT_HOLD_EXPIRED, /* an item of a hold has reached its end; `amount` has its units */
+    DOORMAN_PERMIT_UNMATCHED,    /* no template with limits matches the resource of an item, which
+                                    is granted or refused; `amount` has its cost */
+    DOORMAN_PERMIT_EVENT_COUNT
+} doorman_permit_event_kind;
+
+typedef struct doorman_permit_event {
+    doorman_permit_event_kind kind;
+    const char *resource_id, *key, *limit; /* valid only during the call of on_event. resource_id:
+                                              NULL for a counter of a template. limit: NULL if the
+                                              event has none */
+    doorman_reason reason;                 /* only REFUSED */
+    double amount;
+} doorman_permit_event;
+
+struct doorman_permits_options {
+    const doorman_config *config; /* required; must stay valid until doorman_permits_configure
+                                     replaces it, or until the permits are destroyed */
+    uint64_t seed[2];             /* required: random bits, as in doorman_server_options */
+    size_t item_max;              /* the most items of a permit; default 100 */
+    size_t message_item_max;      /* only for a server: the most items of all permits of a message,
+                                     and the most entries of a message; default 10,000 */
+    size_t message_detail_max;    /* only for a server: the most permits with `detail` in a message,
+                                     and the most entries of an INSPECT; default 100 */
+    size_t counter_max;           /* the most counters of all limits, and the most bans; default
+                                     10,000,000 */
+    size_t memory_max;      /* the most bytes of all counters, bans, resources, holds and lists of
+                               frequent keys, without free buckets. The resources of one permit, and
+                               permits that wait, may exceed it. Default: no bound */
+    size_t hold_max;        /* the most holds and transfers, used transfers included: see P19 in
+                               >>holds; default 1,000,000 */
+    size_t client_hold_max; /* the most holds and transfers of one client; default 10,000 */
+    size_t waiting_max;     /* the most permits that wait; default 10,000 */
+    size_t client_waiting_max;     /* the most permits of one client that wait; default 1,000 */
+    size_t connection_waiting_max; /* the most permits of one connection that wait; default 100 */
+    double drift;              /* as in doorman_server_options. In a server: that of the server */
+    doorman_time learns_until; /* when all holds of a predecessor have ended; 0: there was none. In
+                                   a server: the server knows it */
+    const char *node; /* the name of the node, for its holds; must stay valid as long as the
+                         permits; may be NULL. In a server: that of the server */
+    void (*on_event)(void *context, const doorman_permit_event *event); /* must not call the
+                                                                           permits */
+    uint32_t event_kinds; /* the kinds of events for on_event: the bits 1 << kind. 0: all */
+    void *context;
+};
+
+/* A doorman_permits has the counters of all limits of a configuration, and decides on permits. One
+ * thread at a time may use this object. It reads no clock: `now` is as everywhere in this file.
+ * `epoch` is the time since 1970 in nanoseconds. All windows of FIXED_WINDOW follow it (P26): a
+ * `window` of 60 s begins at each full minute of `epoch`, and not of `now`. */
+
+/* Creates an object without counters.
+ *   out       written only on OK; the caller destroys it
+ *   error     may be NULL
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (as doorman_server_create) */
+DOORMAN_API doorman_status doorman_permits_create(doorman_permits **out,
+                                                  const doorman_permits_options *options,
+                                                  doorman_error *error, doorman_time epoch,
+                                                  doorman_time now);
+DOORMAN_API void doorman_permits_destroy(doorman_permits *permits); /* NULL has no effect */
+
+/* Uses another configuration from now on, and keeps the counters (P15).
+ *   config    as in doorman_permits_options
+ *   returns   OK | INVALID_ARGUMENT (NULL) | OUT_OF_MEMORY: the previous configuration stays in
+ *             use
+ *   cost      O(limits), and O(templates) for each resource that has counters, and for each item of
+ *             each hold and of each permit that waits. Other counters are adapted when they are
+ *             used next */
+DOORMAN_API doorman_status doorman_permits_configure(doorman_permits *permits,
+                                                     const doorman_config *config);
+
+/* Decides on one permit (P1 to P6).
+ *   request   used only during the call; checked
+ *   out       written on OK; pointers in it are valid until the next call on the permits. A
+ *             refusal is OK too
+ *   error     may be NULL; describes an INVALID_ARGUMENT: "item[3].cost: must be ..."
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (too many items) | OUT_OF_MEMORY: no
+ *             units were charged
+ *   cost      O(1) for each limit of each item, and O(globs) for a limit with keys. A key that is
+ *             new to a limit with overrides also needs O(overrides)
+ *   source    Charon (Mitel) for tiers; Square's quota service for debt and waits */
+DOORMAN_API doorman_status doorman_permits_acquire(doorman_permits *permits,
+                                                   const doorman_permit_request *request,
+                                                   doorman_permit *out, doorman_error *error,
+                                                   doorman_time epoch, doorman_time now);
+
+/* Charges what an action has really cost, after the fact (P13).
+ *   cost      units, [-1e15, 1e15]. Negative: units come back, where a limit has `refunds`
+ *   charged   written on OK: the smallest amount that a limit has charged. For a negative cost: the
+ *             negative amount that came back everywhere
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (no room for one more counter) |
+ *             OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
+                                                  const char *key, double cost, double *charged,
+                                                  doorman_error *error, doorman_time epoch,
+                                                  doorman_time now);
+
+/* Reads the state of one key without counting a decision.
+ *   out       written on OK, as by a permit of cost 0 with `detail`. A banned key is refused, and
+ *             its limits are listed too
+ *   returns   as doorman_permits_acquire */
+DOORMAN_API doorman_status doorman_permits_inspect(doorman_permits *permits,
+                                                   const char *resource_id, const char *key,
+                                                   doorman_permit *out, doorman_error *error,
+                                                   doorman_time epoch, doorman_time now);
+
+/* Makes counters fresh again. The units of CONCURRENCY are held, so they stay.
+ *   limit     the name of the limit. Its counter is reset, even if other keys share it. NULL: all
+ *             limits per key are reset, and a ban of the (resource, key) ends
+ *   count     may be NULL; written on OK: how many counters and bans were removed
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permits_reset(doorman_permits *permits, const char *resource_id,
+                                                 const char *key, const char *limit, size_t *count,
+                                                 doorman_error *error);
+
+/* Bans a (resource, key), or ends its ban. The ban replaces one that is in force. It needs no limit
+ * with a ban, and no template: every permit with this (resource, key) is refused.
+ *   duration   counts from `now`, [0, 1e8 s]; 0: the ban ends
+ *   returns    OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (memory_max is too small for a ban) |
+ *              OUT_OF_MEMORY. After an error, a ban of the (resource, key) is as before
+ *   cost       O(log bans), and O(limits) for each ban that must be ended early (P20) */
+DOORMAN_API doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
+                                               const char *key, doorman_time duration,
+                                               doorman_error *error, doorman_time epoch,
+                                               doorman_time now);
+
+/* Returns when doorman_permits_update should be called next. DOORMAN_NEVER: there are no counters
+ * and no holds. */
+DOORMAN_API doorman_time doorman_permits_due(const doorman_permits *permits);
+
+/* Ends holds and waits whose time has come, and removes counters that equal fresh ones. One call
+ * ends at most 1,000 holds and waits. It decides on at most 1,000 permits that wait, and visits at
+ * most 10,000 counters. So a call takes some milliseconds at most. If more is to do,
+ * doorman_permits_due returns a time that has passed. */
+DOORMAN_API void doorman_permits_update(doorman_permits *permits, doorman_time epoch,
+                                        doorman_time now);
+
+typedef struct doorman_permits_info {
+    size_t counter_count;      /* of all limits */
+    size_t ban_count;          /* bans in force, or ended a short time ago */
+    size_t resource_count;     /* resources that have counters, or had some a short time ago */
+    size_t hold_count;         /* holds, transfers, and transfers that were used a short time ago */
+    size_t wait_count;         /* permits that wait */
+    doorman_time learns_until; /* when all limits of CONCURRENCY have learned (P16) */
+    doorman_time started_at;   /* when the permits began: at creation, or at the last victory of
+                                  their server. Permits that waited earlier are lost */
+    uint64_t unmatched;        /* items whose resource matches no template with limits; also those
+                                  that were granted */
+    uint64_t banned;           /* items that were refused as BANNED */
+    uint64_t bans_evicted;     /* bans that were ended early to make room (P20) */
+    size_t bytes;              /* memory of all that memory_max bounds, and of permits that wait */
+} doorman_permits_info;
+
+/* Describes the whole object.
+ *   out   written in full */
+DOORMAN_API void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out);
+
+/* What one limit has decided since it is in the configuration. A template whose list of limits is
+ * empty has one too. It counts each item that such a template has granted. */
+typedef struct doorman_permits_limit {
+    const char *identifier_glob;          /* of the template */
+    const char *limit;                    /* "" if the list of limits is empty */
+    const doorman_permit_limit *settings; /* with the defaults filled in. NULL if the list of limits
+                                             is empty */
+    double granted_units;
+    uint64_t granted;                       /* grants that this limit concerned */
+    uint64_t refused[DOORMAN_REASON_COUNT]; /* refusals by this limit, by reason. BANNED counts at
+                                               all limits of the template that have a ban */
+    uint64_t shadow_refused;                /* refusals that shadow has prevented */
+    uint64_t evicted;
+    uint64_t evicted_in_use; /* those of them that had used a part of the limit */
+    uint64_t bans_evicted;   /* its bans that were ended early to make room (P20) */
+    uint64_t waited;         /* how often a permit has entered its queues */
+    size_t waiting;          /* permits that wait in its queues now */
+    size_t counter_count;    /* its counters now */
+    size_t ban_count;        /* bans that it has set, in force or ended a short time ago */
+} doorman_permits_limit;
+
+/* Iterates over the limits of the configuration, in its order. The templates whose list of limits
+ * is empty follow.
+ *   cursor    in/out; the caller initialises it with {0}
+ *   out       written on true; pointers in it are valid until the next doorman_permits_configure
+ *   returns   false: there are no more limits */
+DOORMAN_API bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *cursor,
+                                            doorman_permits_limit *out);
+
+/* Which decisions on a key are counted. */
+typedef enum doorman_top_kind {
+    DOORMAN_TOP_GRANTED,
+    DOORMAN_TOP_REFUSED, /* also in shadow, and during a ban */
+    DOORMAN_TOP_COUNT
+} doorman_top_kind;
+
+/* A key that a limit grants or refuses often. */
+typedef struct doorman_permits_top {
+    const char *resource_id, *key;
+    uint64_t count; /* decisions. All counts are halved at each full minute of `now` */
+    uint64_t error; /* the count is too large by at most so many */
+    double units;   /* what was granted; of refusals: what was asked for. Only since the key is in
+                       the list, and halved like the count */
+} doorman_permits_top;
+
+/* Iterates over the (resource, key)s that one limit has granted or refused most often, the most
+ * frequent first. There are at most 100. A limit per resource lists the keys too: they say who uses
+ * the limit. The counts are approximate (P20).
+ *   limit_index   the position of the limit in doorman_permits_next_limit, from 0
+ *   cursor        in/out; the caller initialises it with {0}. A cursor is only valid until the next
+ *                 call that changes the permits
+ *   out           written on true; pointers in it are valid as long as the cursor
+ *   returns       false: there are no more keys, or no such limit
+ *   cost          O(100) */
+DOORMAN_API bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
+                                          doorman_top_kind kind, doorman_cursor *cursor,
+                                          doorman_permits_top *out, doorman_time now);
+
+/* ---- holds, the public part ----------------------------------------------------------------- */
+/* A hold is a granted permit on a limit of kind CONCURRENCY. Its units stay taken until they are
+ * released, or until the hold ends. A hold ends after its time to live, except if it is renewed. So
+ * units come back after the crash of their holder.
+ *
+ *     acquire ... granted: hold_id            the hold ends after time_to_live
+ *             ... pending: it waits           doorman_permits_next_decision has the decision later
+ *     renew                                   the hold ends later
+ *     release                                 the holder keeps less, or nothing
+ *     transfer, then seize                    another client takes units over
+ *
+ * A client measures the end of its hold from the time at which it sent the request: this time, plus
+ * waited / (1 + drift), plus expires_in. The permits count the units for longer, so clocks that run
+ * at different rates do no harm. The client stops using units before it sends a release or a
+ * transfer. After `gone`, or after a smaller amount in a response, it may use what it had until the
+ * end that it has measured.
+ *
+ * The right to a hold is its client_id. So a client_id must be long and random. A client repeats a
+ * request with the same request_id. Then the permits do not grant, transfer or seize twice. */
+
+/* Units of one item of a hold. */
+typedef struct doorman_hold_item {
+    const char *resource_id;
+    const char *key; /* NULL means "" */
+    double amount;   /* units */
+} doorman_hold_item;
+
+/* What a client asks about a hold. Fields that the function does not name must be 0. */
+struct doorman_hold_request {
+    const char *client_id;     /* required: 1 to 256 bytes */
+    uint64_t id;               /* of the hold, or of the transfer that is seized */
+    uint64_t request_id;       /* 1 to 2^53 - 1 */
+    doorman_time time_to_live; /* at most that of the limits; 0: that of the limits */
+    const double *amounts; /* units, one for each item of the hold, in the order of its permit */
+    size_t amount_count;   /* 0: see the function */
+    const doorman_hold_item *items; /* RENEW after a change of master: what is held */
+    size_t item_count;
+};
+
+/* What a client holds after a call. */
+struct doorman_hold {
+    bool gone;               /* there is no such hold of this client. All other fields are 0, except
+                                that a used transfer keeps its id while its source is held */
+    doorman_reason reason;   /* a transfer or a seizure was refused: MAX_HOLDS, or REPEATED if the
+                                request_id belongs to something else. Nothing has changed */
+    uint64_t id;             /* of the hold, or of the transfer */
+    const char *node;        /* the node that knows the hold; NULL: not known */
+    doorman_time expires_in; /* how long the hold lasts, for its client; 0 after a release */
+    const doorman_hold_item *items; /* what is held, or transferred, now */
+    size_t item_count;
+};
+
+/* The functions below have these parameters and results.
+ *   request   used only during the call; checked
+ *   out       written on OK; pointers in it are valid until the next call on the permits
+ *   error     may be NULL; describes an INVALID_ARGUMENT
+ *   returns   OK, also if the hold is gone | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (a renewal has
+ *             more than item_max items) | OUT_OF_MEMORY: nothing has changed
+ *   cost      O(log holds) for each item and limit, the decisions on permits that wait for the
+ *             units, at most 256 of them, and the ends of other holds, at most 256 of them */
+
+/* Lets a hold end later. While the permits learn, an unknown hold is believed within the units that
+ * are free, if `items` says what is held.
+ *   request   client_id and id; optionally items, and time_to_live for an unknown hold */
+DOORMAN_API doorman_status doorman_permits_renew(doorman_permits *permits,
+                                                 const doorman_hold_request *request,
+                                                 doorman_hold *out, doorman_error *error,
+                                                 doorman_time epoch, doorman_time now);
+
+/* Gives units back. The amount of each item becomes the smaller of what is held and what is kept.
+ * So a repeated release has no effect. A request_id also cancels a permit that waits.
+ *   request   client_id, and either id or request_id; optionally amounts: what is kept. Without
+ *             amounts nothing is kept
+ *   cost      also O(log holds) for each permit with `share` that the call refuses */
+DOORMAN_API doorman_status doorman_permits_release(doorman_permits *permits,
+                                                   const doorman_hold_request *request,
+                                                   doorman_hold *out, doorman_error *error,
+                                                   doorman_time epoch, doorman_time now);
+
+/* Moves units of a hold into a transfer, which belongs to nobody. Its units stay taken until its
+ * end, or until a client seizes them. Only its id gives the right to seize it.
+ *   request   client_id, id of the hold, and request_id; optionally amounts: what is moved, and
+ *             time_to_live. Without amounts all units are moved. More than the item has asked
+ *             for is an INVALID_ARGUMENT. Between this and what is held, all units are moved,
+ *             because the holder may not know yet that it holds less. A part of the units is
+ *             rounded down to 1/4096
+ *   out       the transfer. It is gone if it was seized, or has ended, or if no units would be
+ *             moved. The hold stays then */
+DOORMAN_API doorman_status doorman_permits_transfer(doorman_permits *permits,
+                                                    const doorman_hold_request *request,
+                                                    doorman_hold *out, doorman_error *error,
+                                                    doorman_time epoch, doorman_time now);
+
+/* Makes the units of a transfer a hold of the client.
+ *   request   client_id, id of the transfer, and request_id of the new hold; optionally
+ *             time_to_live */
+DOORMAN_API doorman_status doorman_permits_seize(doorman_permits *permits,
+                                                 const doorman_hold_request *request,
+                                                 doorman_hold *out, doorman_error *error,
+                                                 doorman_time epoch, doorman_time now);
+
+/* Removes all permits of a connection that wait. There are no decisions on them.
+ *   connection   as in doorman_permit_request, not 0
+ *   returns      how many permits were removed
+ *   cost         O(permits that wait) */
+DOORMAN_API size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection,
+                                          doorman_time epoch, doorman_time now);
+
+/* Gives the next decision on a permit that has waited. Call it after each other call on the
+ * permits, until it returns false.
+ *   ticket    written on true: the ticket of the pending permit
+ *   out       written on true, as by doorman_permits_acquire */
+DOORMAN_API bool doorman_permits_next_decision(doorman_permits *permits, uint64_t *ticket,
+                                               doorman_permit *out);
+
+/* A hold or a transfer, for people. */
+typedef struct doorman_permits_hold {
+    const char *client_id; /* NULL: a transfer, which belongs to nobody */
+    uint64_t id;
+    const char *resource_id, *key; /* of the first item */
+    double amount;                 /* units of the first item */
+    size_t item_count;
+    doorman_time granted_at, ends_at;
+} doorman_permits_hold;
+
+/* Iterates over the holds and transfers, the longest-held first. There are at most 100 (P20).
+ *   cursor    in/out; the caller initialises it with {0}. A cursor is only valid until the next
+ *             call that changes the permits
+ *   out       written on true; pointers in it are valid as long as the cursor
+ *   returns   false: there are no more holds
+ *   cost      O(100) */
+DOORMAN_API bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *cursor,
+                                           doorman_permits_hold *out);
+
+/* A permit that waits, for people. */
+typedef struct doorman_permits_wait {
+    const char *client_id;
+    const char *resource_id, *key; /* of the item that lacks units */
+    const char *limit;             /* NULL: the permit is decided at the next call */
+    double cost;                   /* units of this item */
+    int priority;
+    doorman_time asked_at, ends_at; /* ends_at: the permit is refused then */
+} doorman_permits_wait;
+
+/* Iterates over the permits that wait, the earliest first. There are at most 100 (P20). The
+ * parameters are those of doorman_permits_next_hold. */
+DOORMAN_API bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *cursor,
+                                           doorman_permits_wait *out);
+
+/* ---- limiters by key, the public part ------------------------------------------------------- */
+/* A map has one limit, and a limiter for each key that was used lately. A program without a server
+ * can so limit each of a million users. Idle keys are forgotten: their limiters equal new ones. The
+ * map grows without a pause. One thread at a time may use a map. */
+typedef struct doorman_limiter_map doorman_limiter_map;
+
+typedef struct doorman_limiter_map_options {
+    doorman_limit_options limit; /* any kind except SLIDING_LOG */
+    size_t max_keys;             /* the most keys, up to 10,000,000; default 1,000,000 */
+    bool refuse_new;             /* true: at max_keys, new keys are refused. false: of 8 sampled
+                                    keys, the one nearest to a fresh one is forgotten, but none that
+                                    holds units of CONCURRENCY */
+    uint64_t seed[2]; /* random bits, needed if other people choose the keys (C8). If both numbers
+                         are 0 and DOORMAN_NNG is defined, the library takes random bits from the
+                         system */
+} doorman_limiter_map_options;
+
+/* Creates an empty map.
+ *   out       written only on OK; the caller destroys it
+ *   error     may be NULL; names the field that is wrong
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_limiter_map_create(doorman_limiter_map **out,
+                                                      const doorman_limiter_map_options *options,
+                                                      doorman_error *error);
+DOORMAN_API void doorman_limiter_map_destroy(doorman_limiter_map *map); /* NULL has no effect */
+
+/* Takes n units of a key, as doorman_limiter_try does. A key that is new, and for which there is no
+ * room or no memory, is REFUSED.
+ *   key       any bytes; may be NULL if key_bytes is 0
+ *   key_bytes 0 to 256; more, or a NULL key with bytes: IMPOSSIBLE
+ *   cost      O(1) */
+DOORMAN_API doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *key,
+                                                     size_t key_bytes, double n,
+                                                     doorman_result *out, doorman_time now);
+
+/* Releases n units of a key of a CONCURRENCY limit, as doorman_limiter_release does.
+ *   returns   as doorman_limiter_release. A key that is not known has no units in use */
+DOORMAN_API doorman_status doorman_limiter_map_release(doorman_limiter_map *map, const void *key,
+                                                       size_t key_bytes, double n);
+
+/* Forgets a key. Its next call finds a new limiter.
+ *   returns   whether the key was known */
+DOORMAN_API bool doorman_limiter_map_reset(doorman_limiter_map *map, const void *key,
+                                           size_t key_bytes);
+
+/* Forgets idle keys, and returns how many keys are known.
+ *   visits_max   about how many keys the call visits. 0: the call only counts. SIZE_MAX: the call
+ *                visits all keys once. Calls of doorman_limiter_map_try visit 4 keys each, so most
+ *                programs pass 0
+ *   cost         O(visits_max), and at most O(key slots) */
+DOORMAN_API size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max,
+                                             doorman_time now);
+
+/* ---- permit clients, the public part -------------------------------------------------------- */
+/* A permit client asks servers for permits on behalf of many callers. It has no thread and no
+ * clock. An agent has one already: see doorman_agent_acquire. The loop is that of doorman_upstream,
+ * with one addition:
+ *
+ *     doorman_upstream *upstream = doorman_permit_client_upstream(client);
+ *     as in the loop of doorman_upstream; and after each call on the upstream or the client
+ *         while (doorman_permit_client_next(client, &context, &acquired, now))
+ *             tell the caller who passed this context
+ *
+ * It decides some permits by itself: see P22 to P25 in "permits, the public part". */
+typedef struct doorman_permit_client doorman_permit_client;
+
+#define DOORMAN_PERMIT_ITEMS_MAX 100 /* of one permit */
+
+/* Who has decided on a permit. */
+typedef enum doorman_decider {
+    DOORMAN_BY_SERVER,
+    DOORMAN_BY_REFUSAL,  /* a server has refused the same a short time ago (P22) */
+    DOORMAN_BY_FALLBACK, /* no server has decided (P23) */
+    DOORMAN_BY_BYPASS,   /* the kill switch is on, or `shadow` is set (P25) */
+    DOORMAN_BY_CALLER,   /* the caller has released the number of the hold before the decision, or
+                            before it asked. A transfer: there is no such hold */
+    DOORMAN_BY_PREFETCH  /* granted out of units that were taken ahead (P24). `limit`, `remaining`
+                            and `warning` are those of the last answer of a server */
+} doorman_decider;
+
+/* What a caller gets. */
+typedef struct doorman_acquired {
+    bool granted;
+    bool warning; /* granted, but a warn_at was passed */
+    doorman_decider decided_by;
+    doorman_time wait; /* granted: 0, because the caller has waited already. More than 0 only if the
+                          timeout has passed: the caller must wait so much longer */
+    double units[DOORMAN_PERMIT_ITEMS_MAX]; /* granted: the units of each item, in their order. The
+                                               rest is 0 */
+    /* granted: the limit that has the fewest units left. Refused: the limit that refuses. "": there
+     * is none, or it is not known */
+    char limit[DOORMAN_ID_BYTES_MAX + 1];
+    /* granted, or with detail: the units that are left of this limit, and the time until it is
+     * fresh again */
+    double remaining;
+    doorman_time reset_after;
+    /* With `detail` of the request, if a server has decided and `limit` has them: the figures for
+     * the header RateLimit-Policy, also of a refusal. Else 0 */
+    double quota;             /* units: `most` of doorman_permit_detail */
+    doorman_time window;      /* as in doorman_permit_detail */
+    doorman_reason reason;    /* refused; NO_REASON: by the fallback */
+    size_t item_index;        /* refused: the item that is refused */
+    bool has_retry_after;     /* refused; false: waiting does not help, or it is not known */
+    doorman_time retry_after; /* refused: the same permit could be granted then */
+    uint64_t hold;            /* granted: the number of the hold; 0: nothing is held, and a release
+                                 is not needed */
+    doorman_time ends_at;     /* of the hold, if it is not renewed */
+    uint64_t transfer_id;     /* of a granted transfer; 0: none */
+} doorman_acquired;
+
+/* A hold of a permit client, as its application may use it. */
+struct doorman_held {
+    uint64_t hold;        /* its number */
+    bool gone;            /* the server does not count the hold any more, or it has ended. It is not
+                             renewed */
+    doorman_time ends_at; /* the application may use the units before this time */
+    size_t item_count;
+    double units[DOORMAN_PERMIT_ITEMS_MAX]; /* of each item, in the order of the permit */
+};
+
+/* Creates a permit client.
+ *   out       written only on OK; the caller destroys it
+ *   options   as for doorman_client_create. The default of request_timeout is 1 s
+ *   error     may be NULL
+ *   returns   as doorman_client_create */
+DOORMAN_API doorman_status doorman_permit_client_create(doorman_permit_client **out,
+                                                        const doorman_client_options *options,
+                                                        doorman_error *error, doorman_time now);
+
+/* Frees the client. Permits without a decision get none. NULL has no effect. */
+DOORMAN_API void doorman_permit_client_destroy(doorman_permit_client *client);
+
+/* Returns the upstream of the client, for the caller's loop.
+ *   returns   never NULL; belongs to the client, which frees it */
+DOORMAN_API doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client);
+
+/* Adds a lane: one more upstream, which has one message of its own under way. Each lane sends one
+ * permit that may wait in the queue of a server. Without a lane such a permit delays all other
+ * messages of the client. There are at most DOORMAN_PERMIT_LANES_MAX lanes.
+ *   out       written on OK; belongs to the client. The caller runs its loop as well
+ *   returns   OK | RESOURCE_EXHAUSTED | OUT_OF_MEMORY */
+#define DOORMAN_PERMIT_LANES_MAX 64
+DOORMAN_API doorman_status doorman_permit_client_add_lane(doorman_permit_client *client,
+                                                          doorman_upstream **out);
+
+/* Asks for a permit. doorman_permit_client_next returns the decision later. With `hold`, the client
+ * renews what is granted until it is released, or gone: see "holds of a client" below.
+ *   request   used only during the call; checked. With `detail` the decision has the figures of
+ *             its limit. client_id and connection have no effect
+ *   timeout   the decision comes within this time, with the wait of a grant. 0 or less: the call
+ *             waits for no server. If the client cannot decide by itself, the fallback decides
+ *             (P23), and no message is sent
+ *   context   returned with the decision
+ *   error     may be NULL; describes an INVALID_ARGUMENT
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permit_client_acquire(doorman_permit_client *client,
+                                                         const doorman_permit_request *request,
+                                                         doorman_time timeout, void *context,
+                                                         doorman_error *error, doorman_time now);
+
+/* Reports what an action has really cost (P13). The report is sent with the next message. It is
+ * lost, and counted, if no server takes it. Units that do not fit into a limit are counted too.
+ *   key       NULL means ""
+ *   cost      units, [-1e15, 1e15]
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permit_client_report(doorman_permit_client *client,
+                                                        const char *resource_id, const char *key,
+                                                        double cost, doorman_error *error,
+                                                        doorman_time now);
+
+/* Returns the next decision.
+ *   context   written on true: that of doorman_permit_client_acquire
+ *   out       written in full on true
+ *   returns   false: there is no decision now */
+DOORMAN_API bool doorman_permit_client_next(doorman_permit_client *client, void **context,
+                                            doorman_acquired *out, doorman_time now);
+
+/* Holds of a client. A hold belongs to the client, not to a thread. It has a number. The client
+ * renews it at a third of its life. If servers fail, the hold lasts until ends_at, and no longer.
+ * The application stops using units before it releases or transfers them.
+ *
+ * Release, transfer and seize take a doorman_hold_request. `id` is the number of the hold, or the
+ * id of the transfer that is seized. client_id, request_id and items have no effect. The results
+ * are
+ *   OK | INVALID_ARGUMENT | OUT_OF_MEMORY */
+
+/* Gives out the number of a hold that does not exist yet. No other hold of the client has it. One
+ * permit can have this number as its request_id. So the application knows the number before it asks
+ * for the permit, and can release it at any moment:
+ *   - before the permit is asked for: the permit ends at once. It is refused BY_CALLER
+ *   - before the decision: the same
+ *   - after it: the units are released
+ * The number needs memory until its permit has ended, or until it is released. So a number that is
+ * not used must be released. A number is not used if doorman_permit_client_acquire returns an error
+ * for its permit.
+ *     A permit is also refused BY_CALLER if the hold of its number has ended. If another permit
+ * with this number waits, or holds units, doorman_permit_client_acquire returns INVALID_ARGUMENT.
+ *   out       written on OK: 1 to 2^53 - 1
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED (100,000 numbers have no permit yet) |
+ *             OUT_OF_MEMORY */
+DOORMAN_API doorman_status doorman_permit_client_new_hold(doorman_permit_client *client,
+                                                          uint64_t *out);
+
+/* Releases units of a hold. It is safe at any moment. Before the decision on a permit, it cancels
+ * the permit. If the hold is gone, was released or comes from a fallback, the call does nothing. A
+ * release needs no memory.
+ *   request   id; optionally amounts: what is kept, in the order of the items. An item without an
+ *             amount keeps nothing */
+DOORMAN_API doorman_status doorman_permit_client_release(doorman_permit_client *client,
+                                                         const doorman_hold_request *request,
+                                                         doorman_error *error, doorman_time now);
+
+/* Moves units of a hold into a transfer, which another client can seize.
+ * doorman_permit_client_next gives its transfer_id later. The units leave the hold at once. If the
+ * server refuses the transfer, they return to the hold. Without an answer within the timeout they
+ * do not return. A transfer does not survive a change of master.
+ *   request   id; optionally amounts: what is moved, and time_to_live of the transfer. Without
+ *             amounts all units are moved
+ *   timeout   more than 0 */
+DOORMAN_API doorman_status doorman_permit_client_transfer(doorman_permit_client *client,
+                                                          const doorman_hold_request *request,
+                                                          doorman_time timeout, void *context,
+                                                          doorman_error *error, doorman_time now);
+
+/* Makes the units of a transfer a hold of this client. doorman_permit_client_next gives the
+ * decision later. The fallback always refuses. If the transfer is gone, the decision is a refusal
+ * by the server without a reason.
+ *   request   id of the transfer; optionally time_to_live of the hold
+ *   timeout   more than 0 */
+DOORMAN_API doorman_status doorman_permit_client_seize(doorman_permit_client *client,
+                                                       const doorman_hold_request *request,
+                                                       doorman_time timeout, void *context,
+                                                       doorman_error *error, doorman_time now);
+
+/* Reads a hold.
+ *   hold      its number
+ *   out       written in full. `gone` is true if there is no such hold now. Before the decision,
+ *             `gone` is false and ends_at is 0 */
+DOORMAN_API void doorman_permit_client_read_hold(const doorman_permit_client *client, uint64_t hold,
+                                                 doorman_held *out);
+
+/* Returns the next hold that has become smaller or is gone without a call of the application. Call
+ * it together with doorman_permit_client_next. The application may use what it had until ends_at.
+ *   out       written in full on true
+ *   returns   false: there is no change now */
+DOORMAN_API bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_held *out,
+                                                   doorman_time now);
+
+/* Turns the kill switch on or off (P25). */
+DOORMAN_API void doorman_permit_client_kill_switch(doorman_permit_client *client, bool on);
+
+/* Reads what the client has done.
+ *   out   written in full */
+DOORMAN_API void doorman_permit_client_read(const doorman_permit_client *client,
+                                            doorman_permit_client_info *out);
+
+/* ---- permits of a server and of an agent, the public part ------------------------------------ */
+
+/* Returns the counters and the decisions on permits, for metrics and status pages. They begin with
+ * each mastership without counters. Messages of ACQUIRE, REPORT, INSPECT and RESET use them, and so
+ * does the work that is due. So the caller need not call doorman_permits_update.
+ *   returns   belongs to the server, and is valid until the next call on the server; NULL: the
+ *             server was not master at its last call */
+DOORMAN_API doorman_permits *doorman_server_permits(doorman_server *server);
+
+#ifdef DOORMAN_JSON
+/* Puts the decision on a permit that has waited into the response. Such permits are only in
+ * messages whose request.may_wait was set before step 2. Step 3 must not be done while a permit of
+ * `response` is pending.
+ *   ticket, decision   from doorman_permits_next_decision
+ *   returns            OK | NOT_FOUND (no permit of the response waits with this ticket) |
+ *                      OUT_OF_MEMORY. Step 3 then writes this error */
+DOORMAN_API doorman_status doorman_json_exchange_settle(doorman_json_exchange *exchange,
+                                                        uint64_t ticket,
+                                                        const doorman_permit *decision);
+
+/* Goes back to the time before step 2, if permits of the response are pending. The server has
+ * forgotten them, for example because it is no longer master. Step 2 may be done again. */
+DOORMAN_API void doorman_json_exchange_undo(doorman_json_exchange *exchange);
+#endif /* DOORMAN_JSON */
+
+#ifdef DOORMAN_NNG
+/* Asks a server for a permit, and waits for the decision. If the permit is granted with a wait, the
+ * call also waits for that time. Permits of many threads travel in one message. If no server
+ * decides within the timeout, the policy in the options decides. So the call always ends in time. A
+ * thread may be cancelled while it waits.
+ *   request   used only during the call. With `detail` the decision has the figures of its limit. A
+ *             max_wait that is longer than the timeout has the effect of the timeout
+ *   timeout   0 or less: does not wait, like doorman_resource_wait: the agent or else its fallback
+ *             decides, without a message; DOORMAN_NEVER: the request_timeout of the options bounds
+ *             the wait for each server
+ *   out       written in full on OK. A refusal is OK too
+ *   error     may be NULL
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (the agent is shut down, or the
+ *             system has no thread) | DEADLOCK (also within on_decided)
+ *   cost      a message at most. No message after a refusal that is still valid (P22), out of units
+ *             that were taken ahead (P24), and while the servers fail (P23) */
+DOORMAN_API doorman_status doorman_agent_acquire(doorman_agent *agent,
+                                                 const doorman_permit_request *request,
+                                                 doorman_time timeout, doorman_acquired *out,
+                                                 doorman_error *error);
+
+/* Asks for a permit like doorman_agent_acquire, but does not wait.
+ *   on_decided   called once if the result is OK, in a thread of the agent. `status` is OK, or
+ *                UNAVAILABLE if the agent was shut down. Only on OK, `acquired` is not NULL; it is
+ *                valid only during the call. on_decided should return soon, because other decisions
+ *                wait for it. It may call this function, doorman_agent_report and the functions of
+ *                resources. doorman_agent_acquire and doorman_agent_stop return DEADLOCK there
+ *   returns      as doorman_agent_acquire */
+DOORMAN_API doorman_status doorman_agent_acquire_async(
+    doorman_agent *agent, const doorman_permit_request *request, doorman_time timeout,
+    void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired),
+    void *context, doorman_error *error);
+
+/* Holds of an agent. A permit with `hold` waits for its units for at most max_wait, and then holds
+ * them:
+ *
+ * <!-- file: examples/job_pool.c -->
+ *     const doorman_permit_item item = {.resource_id = "jobs", .cost = slots};
+ *     uint64_t hold = 0;
+ *     const doorman_permit_request request = {
+ *         .items = &item, .item_count = 1, .max_wait = max_wait, .hold = &hold};
+ *     doorman_acquired out = {.granted = false};
+ *     doorman_agent_acquire(p->agent, &request, max_wait + 5 * DOORMAN_SECOND, &out, NULL);
+ *
+ * Later, doorman_agent_release(p->agent, hold) gives the units back.
+ *
+ * To cancel a permit that waits, another thread releases its number. It cannot read `hold` before
+ * the call has returned, because the call writes it. So the program takes a number first, with
+ * doorman_agent_new_hold(agent, &job->number). The thread that waits asks with this number:
+ *
+ * <!-- file: tests/system/agent_holds_test.c -->
+ *     const doorman_permit_request request = {
+ *         .items = &item, .item_count = 1, .max_wait = max_wait, .request_id = job->number};
+ *     job->status = doorman_agent_acquire(job->agent, &request, timeout, &job->out, NULL);
+ *
+ * The other thread calls doorman_agent_release(agent, job->number) at any moment. If that is before
+ * the decision, `granted` is false, and decided_by is DOORMAN_BY_CALLER. If it is even before the
+ * permit is asked for, the same happens, and the call returns at once. If it is after the decision,
+ * the units are released. `granted` may be true then, but doorman_agent_read_hold says that the
+ * hold is gone.
+ *
+ * A hold belongs to the agent, and not to a thread. The agent renews it in the background until it
+ * is released, gone, or until the agent stops. If the thread that uses a hold ends without a
+ * release, the hold stays. A thread that is cancelled in doorman_agent_acquire gets no hold.
+ * doorman_agent_stop sends the releases that are left, but does not release other holds, because
+ * their units may still be in use. They end when their time to live has passed. */
+
+/* Gives out the number of a hold, for the request_id of a permit: see "holds of an agent" and
+ * doorman_permit_client_new_hold. A number that is not used must be released.
+ *   out       written on OK
+ *   returns   OK | INVALID_ARGUMENT | RESOURCE_EXHAUSTED | OUT_OF_MEMORY
+ *   cost      a mutex */
+DOORMAN_API doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t *out);
+
+/* Releases all units of a hold. Any thread may call it at any moment: before a permit is asked for
+ * with a number of doorman_agent_new_hold, while it is asked for, twice, or after the hold has
+ * ended. The call does not wait.
+ *   hold      its number; 0 has no effect, so a permit that holds nothing needs no test
+ *   returns   OK
+ *   cost      a mutex */
+DOORMAN_API doorman_status doorman_agent_release(doorman_agent *agent, uint64_t hold);
+
+/* Releases some units of a hold: see doorman_permit_client_release. Otherwise it works like
+ * doorman_agent_release.
+ *   request   id; optionally amounts: what is kept
+ *   returns   OK | INVALID_ARGUMENT */
+DOORMAN_API doorman_status doorman_agent_release_part(doorman_agent *agent,
+                                                      const doorman_hold_request *request,
+                                                      doorman_error *error);
+
+/* Moves units of a hold into a transfer, and waits for its transfer_id: see
+ * doorman_permit_client_transfer.
+ *   returns   as doorman_agent_acquire */
+DOORMAN_API doorman_status doorman_agent_transfer(doorman_agent *agent,
+                                                  const doorman_hold_request *request,
+                                                  doorman_time timeout, doorman_acquired *out,
+                                                  doorman_error *error);
+
+/* Makes the units of a transfer a hold of this agent, and waits for the decision: see
+ * doorman_permit_client_seize.
+ *   returns   as doorman_agent_acquire */
+DOORMAN_API doorman_status doorman_agent_seize(doorman_agent *agent,
+                                               const doorman_hold_request *request,
+                                               doorman_time timeout, doorman_acquired *out,
+                                               doorman_error *error);
+
+/* Reads a hold: see doorman_permit_client_read_hold. The times are those of doorman_clock.
+ *   out       written in full; after an error all fields are 0
+ *   returns   OK */
+DOORMAN_API doorman_status doorman_agent_read_hold(doorman_agent *agent, uint64_t hold,
+                                                   doorman_held *out);
+
+/* Reports what an action has really cost: see doorman_permit_client_report. The call does not wait.
+ * doorman_agent_stop sends what is left.
+ *   returns   OK | INVALID_ARGUMENT | OUT_OF_MEMORY | UNAVAILABLE (as doorman_agent_acquire) */
+DOORMAN_API doorman_status doorman_agent_report(doorman_agent *agent, const char *resource_id,
+                                                const char *key, double cost, doorman_error *error);
+#endif /* DOORMAN_NNG */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DOORMAN_PERMITS_H */
+
+/* ==== the API ends here; what follows is only the implementation ============================= */
+
+#ifdef DOORMAN_IMPLEMENTATION
+#ifndef DOORMAN__PERMITS_IMPLEMENTED
+#define DOORMAN__PERMITS_IMPLEMENTED
+
+/* ---- >>limits ------------------------------------------------------------------------------- */
+/*
+ * This section checks and copies the limits of a configuration, for the section >>configuration.
+ * That section has the rules: G4, G8 and G9.
+ */
+
+/* ---- limits: what is valid */
+
+#define DOORMAN__KEYS_MAX 10000 /* globs of one list, and overrides of one limit */
+#define DOORMAN__COUNTERS_MAX 10000000
+#define DOORMAN__MAX_KEYS 1000000 /* the default */
+#define DOORMAN__MAX_LEASES 10000 /* the default of a leased limit, because a lease needs 3 KB */
+#define DOORMAN__QUEUE_MAX 1000000
+#define DOORMAN__TIME_TO_LIVE (15 * DOORMAN_SECOND) /* the default */
+
+/* Returns the first rule that the figures of a token bucket break. `most` is the longest time that
+ * a number of units may be worth. */
+static const char *doorman__bucket_figures_wrong(const doorman_figures *all, size_t *next) {
+    const bool rate_valid = all->rate > 0 && all->rate <= DOORMAN_AMOUNT_MAX;
+    const bool size_valid = doorman__amount_valid(all->size);
+    const bool debt_valid = doorman__duration_valid(all->max_debt);
+    const double seconds = (double)all->max_debt / 1e9;
+    const doorman__rule rules[] = {
+        {!rate_valid, "rate: must be more than 0 and at most 1e15"},
+        {!size_valid, "size: " DOORMAN__AMOUNT_RULE},
+        {!debt_valid, "max_debt: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {!doorman__duration_valid(all->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {size_valid && debt_valid && !(all->size > 0) && !all->max_debt,
+         "size: must be more than 0 where max_debt is 0"},
+        {size_valid && rate_valid && all->size > all->rate * 1e8,
+         "size: must be worth at most 1e8 seconds of the rate"},
+        {rate_valid && debt_valid && size_valid &&
+             all->size + all->rate * seconds > DOORMAN_AMOUNT_MAX,
+         "max_debt: must be worth at most 1e15 units, together with size"},
+        {all->has_max_wait && all->max_wait > all->max_debt,
+         "max_wait: must be at most max_debt, because no debt is longer"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+static const char *doorman__window_figures_wrong(doorman_limit_kind kind,
+                                                 const doorman_figures *all, size_t *next) {
+    const bool fixed = kind == DOORMAN_FIXED_WINDOW;
+    const bool calendar_valid = (unsigned)all->calendar < DOORMAN_CALENDAR_COUNT;
+    const bool window_valid = all->window > 0 && doorman__duration_valid(all->window);
+    const doorman__rule rules[] = {
+        {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
+        {!calendar_valid, "calendar: is not a unit of the calendar"},
+        {calendar_valid && all->calendar && !fixed,
+         DOORMAN__NAMES(
+             "calendar: only a FIXED_WINDOW follows it",
+             "window: only a FIXED_WINDOW follows the calendar; must be a number of seconds")},
+        {calendar_valid && all->calendar && fixed && all->window,
+         "window: must be 0 with a calendar"},
+        {calendar_valid && !all->calendar && !window_valid, "window: " DOORMAN__DURATION_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+static const char *doorman__tiers_figures_wrong(const doorman_figures *all, size_t *next) {
+    const bool bounded = all->tier_count <= DOORMAN_TIERS_MAX;
+    double sum = 0;
+    for (size_t i = 0; bounded && all->tiers && i < all->tier_count; i++) {
+        sum += all->tiers[i].limit;
+    }
+    const doorman__rule rules[] = {
+        {!bounded, "tiers: must be a list of at most 8"},
+        {all->tier_count && !all->tiers, "tiers: must not be NULL"},
+        {sum > DOORMAN_AMOUNT_MAX, "tiers: the sum of their limits must be at most 1e15"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+static const char *doorman__tier_wrong(const doorman_tier *tier, size_t *next) {
+    const bool window_valid = tier->window > 0 && doorman__duration_valid(tier->window);
+    const doorman__rule rules[] = {
+        {!doorman__amount_valid(tier->limit), "limit: " DOORMAN__AMOUNT_RULE},
+        {!window_valid, "window: " DOORMAN__DURATION_RULE},
+        {!doorman__duration_valid(tier->active), "active: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {!doorman__duration_valid(tier->cooldown), "cooldown: " DOORMAN__DURATION_OR_ZERO_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+static const char *doorman__concurrency_figures_wrong(const doorman_figures *all, size_t *next) {
+    const bool life_valid = all->time_to_live > 0 && doorman__duration_valid(all->time_to_live);
+    const doorman__rule rules[] = {
+        {!doorman__amount_valid(all->limit), "limit: " DOORMAN__AMOUNT_RULE},
+        {!life_valid, "time_to_live: " DOORMAN__DURATION_RULE},
+        {all->queue > DOORMAN__QUEUE_MAX, "queue: must be from 0 to 1,000,000"},
+        {!doorman__duration_valid(all->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Goes through the figures that the kind does not use. */
+static const char *doorman__figures_unused(doorman_limit_kind kind, const doorman_figures *all,
+                                           size_t *next) {
+    const bool bucket = kind == DOORMAN_TOKEN_BUCKET, tiers = kind == DOORMAN_TIERS;
+    const bool window = kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW;
+    const bool holds = kind == DOORMAN_CONCURRENCY;
+    const doorman__rule rules[] = {
+        {!bucket && !doorman__equal(all->rate, 0), "rate: only a TOKEN_BUCKET has one"},
+        {!bucket && (all->has_size || !doorman__equal(all->size, 0)),
+         "size: only a TOKEN_BUCKET has one"},
+        {!bucket && (all->has_max_debt || all->max_debt), "max_debt: only a TOKEN_BUCKET has one"},
+        {!bucket && !holds && (all->has_max_wait || all->max_wait),
+         "max_wait: only a TOKEN_BUCKET and CONCURRENCY have one"},
+        {!holds && all->time_to_live, "time_to_live: only CONCURRENCY has one"},
+        {!holds && (all->has_queue || all->queue), "queue: only CONCURRENCY has one"},
+        {!window && !holds && (all->has_limit || !doorman__equal(all->limit, 0)),
+         "limit: only a FIXED_WINDOW, a SLIDING_WINDOW and CONCURRENCY have one"},
+        {!window && (all->window || all->calendar),
+         "window: only a FIXED_WINDOW and a SLIDING_WINDOW have one"},
+        {!tiers && (all->has_tiers || all->tier_count), "tiers: only TIERS has them"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Goes through the fields of an override that have a value, but whose has_ field is false. */
+static const char *doorman__override_hides(const doorman_figures *given, size_t *next) {
+    const doorman__rule rules[] = {
+        {!given->has_size && !doorman__equal(given->size, 0), "size: needs has_size"},
+        {!given->has_max_debt && given->max_debt, "max_debt: needs has_max_debt"},
+        {!given->has_max_wait && given->max_wait, "max_wait: needs has_max_wait"},
+        {!given->has_limit && !doorman__equal(given->limit, 0), "limit: needs has_limit"},
+        {!given->has_queue && given->queue, "queue: needs has_queue"},
+        {!given->has_tiers && given->tier_count, "tiers: needs has_tiers"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Returns the figures of a limit with the defaults filled in. */
+static doorman_figures doorman__figures_resolve(doorman_limit_kind kind,
+                                                const doorman_figures *given) {
+    doorman_figures all = *given;
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        if (!all.has_max_wait) all.max_wait = all.max_debt;
+        all.has_size = all.has_max_debt = all.has_max_wait = true;
+    }
+    const bool holds = kind == DOORMAN_CONCURRENCY;
+    if (holds && !all.time_to_live) all.time_to_live = DOORMAN__TIME_TO_LIVE;
+    if (holds) all.has_max_wait = true;
+    all.has_queue = holds;
+    all.has_limit = holds || kind == DOORMAN_FIXED_WINDOW || kind == DOORMAN_SLIDING_WINDOW;
+    all.has_tiers = kind == DOORMAN_TIERS;
+    return all;
+}
+
+/* Returns the figures for the keys of an override. If the override changes max_debt, and no
+ * max_wait is given, max_wait is the new max_debt. */
+static doorman_figures doorman__override_resolve(const doorman_permit_limit *limit,
+                                                 const doorman_figures *given) {
+    doorman_figures all = limit->figures;
+    if (given->rate > 0 || given->rate < 0) all.rate = given->rate;
+    if (given->has_size) all.size = given->size;
+    if (given->has_max_debt) all.max_debt = given->max_debt;
+    if (given->has_max_wait) all.max_wait = given->max_wait;
+    if (given->has_max_wait) all.has_max_wait = true;
+    if (given->has_limit) all.limit = given->limit;
+    if (given->time_to_live) all.time_to_live = given->time_to_live;
+    if (given->has_queue) all.queue = given->queue;
+    if (given->window || given->calendar) {
+        all.window = given->window;
+        all.calendar = given->calendar;
+    }
+    if (given->has_tiers) {
+        all.tiers = given->tiers;
+        all.tier_count = given->tier_count;
+    }
+    const bool bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+    if (bucket && !given->has_max_wait && all.max_wait > all.max_debt) all.max_wait = all.max_debt;
+    return doorman__figures_resolve(limit->kind, &all);
+}
+
+/* Returns whether permits may have limits of this kind. */
+static bool doorman__permit_kind_valid(doorman_limit_kind kind) {
+    return kind == DOORMAN_TOKEN_BUCKET || kind == DOORMAN_FIXED_WINDOW ||
+           kind == DOORMAN_SLIDING_WINDOW || kind == DOORMAN_CONCURRENCY || kind == DOORMAN_TIERS;
+}
+
+/* Goes through the rules that the ban of a limit breaks. */
+static const char *doorman__ban_wrong(const doorman_ban *ban, size_t *next) {
+    const bool none = !ban->refusals && !ban->window && !ban->duration;
+    const bool window_valid = ban->window > 0 && doorman__duration_valid(ban->window);
+    const bool duration_valid = ban->duration > 0 && doorman__duration_valid(ban->duration);
+    const doorman__rule rules[] = {
+        {!none && !(ban->refusals >= 1 && ban->refusals <= 1000000000),
+         "refusals: must be an integer from 1 to 1e9"},
+        {!none && !window_valid, "window: " DOORMAN__DURATION_RULE},
+        {!none && !duration_valid, "duration: " DOORMAN__DURATION_RULE},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Goes through the rules that a limit breaks. Does not check its lists and figures. */
+static const char *doorman__permit_limit_wrong(const doorman_permit_limit *limit, size_t *next) {
+    const bool counts_units =
+        limit->kind == DOORMAN_TOKEN_BUCKET || limit->kind == DOORMAN_FIXED_WINDOW;
+    const bool holds = limit->kind == DOORMAN_CONCURRENCY;
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(limit->name), "name: " DOORMAN__ID_RULE},
+        {(unsigned)limit->per > DOORMAN_PER_TEMPLATE, "per: must be key, resource or template"},
+        {!doorman__permit_kind_valid(limit->kind),
+         "kind: must be TOKEN_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, CONCURRENCY or TIERS"},
+        {!(limit->warn_at >= 0 && limit->warn_at <= 1), "warn_at: must be from 0 to 1"},
+        {limit->ban.refusals && limit->per != DOORMAN_PER_KEY, "ban: needs a limit per key"},
+        {limit->ban.refusals && holds, "ban: CONCURRENCY has none"},
+        {!limit->has_max_cost && !doorman__equal(limit->max_cost, 0),
+         "max_cost: needs has_max_cost"},
+        {limit->has_max_cost && !doorman__amount_valid(limit->max_cost),
+         "max_cost: " DOORMAN__AMOUNT_RULE},
+        {limit->max_keys > DOORMAN__COUNTERS_MAX, "max_keys: must be from 1 to 10,000,000"},
+        {limit->key_count > DOORMAN__KEYS_MAX, "keys: must be a list of at most 10,000"},
+        {limit->key_count && !limit->keys, "keys: must not be NULL"},
+        {limit->override_count > DOORMAN__KEYS_MAX, "overrides: must be a list of at most 10,000"},
+        {limit->override_count && !limit->overrides, "overrides: must not be NULL"},
+        {limit->override_count && limit->per != DOORMAN_PER_KEY,
+         "overrides: needs a limit per key, because other limits share a counter between keys"},
+        {limit->refunds && !counts_units,
+         "refunds: only a TOKEN_BUCKET and a FIXED_WINDOW can take units back"},
+        {limit->empty_at_start && limit->kind == DOORMAN_TIERS,
+         DOORMAN__NAMES("empty_at_start: must be false for TIERS",
+                        "on_restart: must be full for TIERS")},
+        {limit->empty_at_start && holds,
+         DOORMAN__NAMES("empty_at_start: must be false for CONCURRENCY",
+                        "on_restart: must be learn or full for CONCURRENCY")},
+        {limit->full_at_start && limit->empty_at_start,
+         DOORMAN__NAMES("full_at_start: must be false with empty_at_start",
+                        "on_restart: must be full or empty")},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Goes through the rules that the fields for leases break (P17). Does not check which resource the
+ * lease is of. */
+static const char *doorman__lease_fields_wrong(const doorman_permit_limit *limit, size_t *next) {
+    const doorman_figures *all = &limit->figures;
+    const bool leased = limit->leased, bucket = limit->kind == DOORMAN_TOKEN_BUCKET;
+    const bool holds = limit->kind == DOORMAN_CONCURRENCY;
+    const doorman__rule rules[] = {
+        {!leased && limit->lease_of, "lease_of: only a leased limit has one"},
+        {!leased && (limit->has_priority || limit->priority),
+         "priority: only a leased limit has one"},
+        {!leased && limit->subclients, "subclients: only a leased limit has them"},
+        {leased && !bucket && !holds, "kind: only a TOKEN_BUCKET or CONCURRENCY can be leased"},
+        {leased && holds && (all->has_limit || !doorman__equal(all->limit, 0)),
+         "figures.limit: must be 0 if it is leased"},
+        {leased && limit->full_at_start,
+         DOORMAN__NAMES("full_at_start: a leased limit begins without a lease",
+                        "on_restart: a leased limit begins without a lease")},
+        {leased && limit->per != DOORMAN_PER_RESOURCE, "per: must be resource for a leased limit"},
+        {leased && bucket && !doorman__equal(all->rate, 0),
+         "figures.rate: must be 0 if it is leased"},
+        {leased && bucket && (all->has_size || all->size > 0 || all->size < 0),
+         "figures.size: a leased rate has none, because it saves what a lease saves"},
+        {leased && bucket && (all->has_max_debt || all->max_debt),
+         "figures.max_debt: a leased rate has no debt"},
+        {leased && bucket && (all->has_max_wait || all->max_wait),
+         "figures.max_wait: a leased rate has no debt, so no caller waits"},
+        {leased && bucket && limit->warn_at > 0, "warn_at: a leased rate has none"},
+        {leased && limit->refunds, "refunds: a lease takes no units back"},
+        {leased && limit->empty_at_start,
+         DOORMAN__NAMES("empty_at_start: a leased limit begins without a lease",
+                        "on_restart: a leased limit begins without a lease")},
+        {leased && limit->lease_of && !doorman__id_valid(limit->lease_of),
+         "lease_of: " DOORMAN__ID_RULE},
+        {leased && !limit->has_priority && limit->priority, "priority: needs has_priority"},
+        {leased && (limit->priority < 0 || limit->priority > DOORMAN_PRIORITY_MAX),
+         "priority: must be an integer from 0 to 15"},
+        {leased && limit->subclients > DOORMAN_SUBCLIENTS_MAX,
+         "subclients: must be an integer from 1 to 1e9"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Where a part of a configuration is checked. `object` is the path of the part below the template,
+ * with the names of C, for example "limits[2].overrides[0].figures.". */
+typedef struct doorman__check {
+    const doorman__config_report *report;
+    size_t index; /* of the template */
+    size_t count; /* how many problems were reported */
+    char object[112];
+} doorman__check;
+
+static void doorman__check_add(doorman__check *check, const char *text) {
+    check->count++;
+    doorman__config_report_add(check->report, check->index, check->object, text);
+}
+
+/* Returns a check of the item of a list below this part. The caller adds its count to `check`. */
+static doorman__check doorman__check_item(const doorman__check *check, const char *list,
+                                          size_t item, const char *end) {
+    doorman__check below = {.report = check->report, .index = check->index};
+    snprintf(below.object, sizeof below.object, "%.60s%s[%zu]%s", check->object, list, item, end);
+    return below;
+}
+
+/* Returns a check of a struct below this part. The caller adds its count to `check`. */
+static doorman__check doorman__check_part(const doorman__check *check, const char *part) {
+    doorman__check below = {.report = check->report, .index = check->index};
+    snprintf(below.object, sizeof below.object, "%.60s%.20s.", check->object, part);
+    return below;
+}
+
+/* Checks a list of globs of keys. */
+static void doorman__keys_check(doorman__check *check, const char *const *keys, size_t count) {
+    for (size_t i = 0; keys && i < count && i < DOORMAN__KEYS_MAX; i++) {
+        const char *glob = keys[i];
+        bool valid = glob && doorman__id_valid(glob + (glob[0] == '!'));
+        if (valid) continue;
+        char text[128];
+        snprintf(text, sizeof text, "keys[%zu]: " DOORMAN__ID_RULE, i);
+        doorman__check_add(check, text);
+    }
+}
+
+/* Checks resolved figures. `check` is that of what has the figures. */
+static void doorman__figures_check(doorman__check *check, doorman_limit_kind kind,
+                                   const doorman_figures *all) {
+    const char *text = NULL;
+    doorman__check part = doorman__check_part(check, "figures");
+    for (size_t next = 0;;) {
+        if (kind == DOORMAN_TOKEN_BUCKET) {
+            text = doorman__bucket_figures_wrong(all, &next);
+        } else if (kind == DOORMAN_TIERS) {
+            text = doorman__tiers_figures_wrong(all, &next);
+        } else if (kind == DOORMAN_CONCURRENCY) {
+            text = doorman__concurrency_figures_wrong(all, &next);
+        } else {
+            text = doorman__window_figures_wrong(kind, all, &next);
+        }
+        if (!text) break;
+        doorman__check_add(&part, text);
+    }
+    bool bounded = kind == DOORMAN_TIERS && all->tiers && all->tier_count <= DOORMAN_TIERS_MAX;
+    for (size_t i = 0; bounded && i < all->tier_count; i++) {
+        doorman__check tier = doorman__check_item(&part, "tiers", i, ".");
+        for (size_t next = 0; (text = doorman__tier_wrong(&all->tiers[i], &next)) != NULL;) {
+            doorman__check_add(&tier, text);
+        }
+        check->count += tier.count;
+    }
+    check->count += part.count;
+}
+
+/* Checks the overrides of a limit whose own fields are valid. The first 100 errors are enough. */
+static void doorman__overrides_check(doorman__check *check, const doorman_permit_limit *limit) {
+    const char *text = NULL;
+    for (size_t i = 0; i < limit->override_count && check->count < 100; i++) {
+        const doorman_override *override_ = &limit->overrides[i];
+        doorman__check item = doorman__check_item(check, "overrides", i, ".");
+        bool bounded = override_->key_count >= 1 && override_->key_count <= DOORMAN__KEYS_MAX;
+        if (!bounded || !override_->keys) {
+            doorman__check_add(&item, "keys: must be a list of 1 to 10,000 globs");
+        }
+        doorman__keys_check(&item, override_->keys, override_->key_count);
+        const doorman_figures *given = &override_->figures;
+        doorman__check part = doorman__check_part(&item, "figures");
+        for (size_t next = 0;
+             (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
+            doorman__check_add(&part, text);
+        }
+        for (size_t next = 0; (text = doorman__override_hides(given, &next)) != NULL;) {
+            doorman__check_add(&part, text);
+        }
+        item.count += part.count;
+        const doorman_figures all = doorman__override_resolve(limit, given);
+        if (item.count == 0) doorman__figures_check(&item, limit->kind, &all);
+        check->count += item.count;
+    }
+}
+
+/* Checks one limit. Other limits of the template do not matter. */
+static void doorman__permit_limit_check(doorman__check *check, const doorman_permit_limit *limit) {
+    const char *text = NULL;
+    for (size_t next = 0; (text = doorman__permit_limit_wrong(limit, &next)) != NULL;) {
+        doorman__check_add(check, text);
+    }
+    for (size_t next = 0; (text = doorman__lease_fields_wrong(limit, &next)) != NULL;) {
+        doorman__check_add(check, text);
+    }
+    doorman__keys_check(check, limit->keys, limit->key_count);
+    doorman__check ban = doorman__check_part(check, "ban");
+    for (size_t next = 0; (text = doorman__ban_wrong(&limit->ban, &next)) != NULL;) {
+        doorman__check_add(&ban, text);
+    }
+    check->count += ban.count;
+    if (!doorman__permit_kind_valid(limit->kind)) return;
+    const doorman_figures *given = &limit->figures;
+    doorman__check part = doorman__check_part(check, "figures");
+    for (size_t next = 0; (text = doorman__figures_unused(limit->kind, given, &next)) != NULL;) {
+        doorman__check_add(&part, text);
+    }
+    if (limit->kind == DOORMAN_TOKEN_BUCKET && !given->has_max_wait && given->max_wait) {
+        doorman__check_add(&part, "max_wait: needs has_max_wait");
+    }
+    check->count += part.count;
+    const doorman_figures all = doorman__figures_resolve(limit->kind, given);
+    bool leased_rate = limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
+    if (!leased_rate) doorman__figures_check(check, limit->kind, &all);
+    if (check->count == 0) doorman__overrides_check(check, limit);
+}
+
+/* Reports that an earlier limit of the template has the same name. */
+static void doorman__limit_name_check(doorman__check *check, const doorman_template *template_,
+                                      size_t place) {
+    const char *name = template_->limits[place].name;
+    for (size_t i = 0; name && i < place; i++) {
+        const char *earlier = template_->limits[i].name;
+        if (!earlier || strcmp(earlier, name) != 0) continue;
+        char text[64];
+        snprintf(text, sizeof text, "name: equals that of limits[%zu]", i);
+        doorman__check_add(check, text);
+        return;
+    }
+}
+
+/* Reports all errors of the limits of one template. */
+static void doorman__limits_check(const doorman_template *template_, size_t index,
+                                  const doorman__config_report *report) {
+    const size_t count = template_->limit_count;
+    const doorman__rule rules[] = {
+        {template_->without_capacity && !template_->has_limits,
+         "limits: a template needs capacity or limits"},
+        {template_->without_capacity && !doorman__equal(template_->capacity, 0),
+         "capacity: must be 0 with without_capacity"},
+        {!template_->has_limits && (count || template_->limits), "limits: needs has_limits"},
+        {count > DOORMAN_LIMITS_MAX, "limits: must be a list of at most 16"},
+        {count && !template_->limits, "limits: must not be NULL"},
+    };
+    const char *text = NULL;
+    for (size_t next = 0; (text = DOORMAN__RULE_NEXT(rules, &next)) != NULL;) {
+        doorman__config_report_add(report, index, "", text);
+    }
+    doorman__check all = {.report = report, .index = index};
+    for (size_t i = 0; template_->limits && i < count && count <= DOORMAN_LIMITS_MAX; i++) {
+        doorman__check check = doorman__check_item(&all, "limits", i, ".");
+        doorman__permit_limit_check(&check, &template_->limits[i]);
+        doorman__limit_name_check(&check, template_, i);
+    }
+}
+
+/* Returns the index of the template that a resource takes (G1), or template_count. */
+static size_t doorman__options_find(const doorman_config_options *options,
+                                    const char *resource_id) {
+    size_t found = options->template_count;
+    for (size_t i = options->template_count; i-- > 0;) {
+        const char *glob = options->templates[i].identifier_glob;
+        if (doorman__glob_match(glob, resource_id)) found = i;
+    }
+    for (size_t i = 0; i < options->template_count; i++) {
+        if (strcmp(options->templates[i].identifier_glob, resource_id) == 0) return i;
+    }
+    return found;
+}
+
+/* Returns the first rule that two limits with one lease break: they are one holder, so they must
+ * agree. */
+static const char *doorman__lease_conflict(const doorman_permit_limit *a,
+                                           const doorman_permit_limit *b) {
+    const int priorities[] = {a->has_priority ? a->priority : 1, b->has_priority ? b->priority : 1};
+    if (a->kind != b->kind) return "kind: another limit leases the same resource as another kind";
+    if (priorities[0] != priorities[1]) {
+        return "priority: another limit leases the same resource with another priority";
+    }
+    bool same = (a->subclients ? a->subclients : 1) == (b->subclients ? b->subclients : 1);
+    return same ? NULL : "subclients: another limit leases the same resource with others";
+}
+
+/* Returns the first rule that a leased limit and an earlier leased limit break together. The
+ * function finds all pairs that can have one lease: two limits that name the same resource, two
+ * limits of one template that name none, and a limit that names a resource of the template of the
+ * other.
+ *   own, other   the indices of their templates */
+static const char *doorman__lease_pair_wrong(const doorman_config_options *options, size_t own,
+                                             const doorman_permit_limit *limit, size_t other,
+                                             const doorman_permit_limit *earlier) {
+    const char *a = limit->lease_of, *b = earlier->lease_of;
+    bool same = a && b && strcmp(a, b) == 0;
+    if (!a && !b) same = own == other;
+    if (a && !b) same = doorman__options_find(options, a) == other;
+    if (!a && b) same = doorman__options_find(options, b) == own;
+    if (!same) return NULL;
+    if (own != other && limit->kind == DOORMAN_CONCURRENCY && earlier->kind == limit->kind) {
+        return "lease_of: another limit has the same lease; only rates can share one";
+    }
+    if (own != other) return doorman__lease_conflict(limit, earlier);
+    return "lease_of: an earlier limit of this template has the same lease";
+}
+
+/* Goes through the earlier leased limits. Returns the first rule that a leased limit breaks with
+ * one of them, or NULL. */
+static const char *doorman__lease_pairs_wrong(const doorman_config_options *options, size_t own,
+                                              size_t index) {
+    const doorman_permit_limit *limit = &options->templates[own].limits[index];
+    for (size_t i = 0; i <= own; i++) {
+        const doorman_template *template_ = &options->templates[i];
+        size_t count = i < own ? template_->limit_count : index;
+        for (size_t j = 0; j < count; j++) {
+            if (!template_->limits[j].leased) continue;
+            const char *text =
+                doorman__lease_pair_wrong(options, own, limit, i, &template_->limits[j]);
+            if (text) return text;
+        }
+    }
+    return NULL;
+}
+
+/* Reports a lease of a resource that has no capacity. If no template has a capacity, the
+ * configuration is for a node with a parent, which gets its leases from the parent. A capacity
+ * comes from no limit, so leases cannot form a cycle. */
+static void doorman__lease_check(doorman__check *check, const doorman_config_options *options,
+                                 size_t index) {
+    const doorman_template *own = &options->templates[check->index];
+    const doorman_permit_limit *limit = &own->limits[index];
+    size_t found = check->index, first = 0;
+    while (first < options->template_count && options->templates[first].without_capacity) first++;
+    if (limit->lease_of) found = doorman__options_find(options, limit->lease_of);
+    bool has_capacity = first < options->template_count;
+    if (has_capacity && found == options->template_count) {
+        doorman__check_add(check, "lease_of: no template matches this resource");
+    } else if (has_capacity && options->templates[found].without_capacity) {
+        doorman__check_add(
+            check, limit->lease_of ? "lease_of: the template of this resource has no capacity"
+                                   : "lease_of: is needed, because the template has no capacity");
+    }
+    bool many = own->identifier_glob[strcspn(own->identifier_glob, "*?[\\")] != 0;
+    if (limit->kind == DOORMAN_CONCURRENCY && limit->lease_of && many) {
+        doorman__check_add(check, "lease_of: needs a template for one resource, because its units "
+                                  "cannot be shared by several");
+    }
+    const char *text = doorman__lease_pairs_wrong(options, check->index, index);
+    if (text) doorman__check_add(check, text);
+}
+
+/* Reports the errors of the leased limits of all templates (P17). Precondition: all templates are
+ * valid. */
+static void doorman__leases_of_check(const doorman_config_options *options,
+                                     const doorman__config_report *report) {
+    for (size_t i = 0; i < options->template_count; i++) {
+        const doorman__check all = {.report = report, .index = i};
+        for (size_t j = 0; j < options->templates[i].limit_count; j++) {
+            doorman__check check = doorman__check_item(&all, "limits", j, ".");
+            if (options->templates[i].limits[j].leased) doorman__lease_check(&check, options, j);
+        }
+    }
+}
+
+/* Reports the globs of resources in shadow that are not valid. */
+static void doorman__shadow_check(const doorman_config_options *options,
+                                  const doorman__config_report *report) {
+    const char *rule = NULL;
+    if (options->shadow_count && !options->shadow) rule = "shadow: must not be NULL";
+    if (options->shadow_count > DOORMAN__KEYS_MAX)
+        rule = "shadow: must be a list of at most 10,000";
+    if (rule) doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "", rule);
+    for (size_t i = 0; !rule && i < options->shadow_count; i++) {
+        if (doorman__id_valid(options->shadow[i])) continue;
+        char text[128];
+        snprintf(text, sizeof text, "shadow[%zu]: " DOORMAN__ID_RULE, i);
+        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "", text);
+    }
+}
+
+/* ---- limits: what is valid but causes a warning (G9) */
+
+/* Returns the largest amount that figures could ever grant. */
+static double doorman__figures_most(doorman_limit_kind kind, const doorman_figures *all) {
+    if (kind == DOORMAN_TOKEN_BUCKET) return all->size + all->rate * ((double)all->max_debt / 1e9);
+    if (kind != DOORMAN_TIERS) return all->limit;
+    double sum = 0;
+    for (size_t i = 0; i < all->tier_count; i++) {
+        if (all->tiers[i].active > 0) sum += all->tiers[i].limit;
+    }
+    return sum;
+}
+
+/* Warns of tiers that cannot do what they say. */
+static void doorman__tiers_warn(const doorman__check *check, const doorman_figures *figures) {
+    for (size_t i = 0; i < figures->tier_count; i++) {
+        const doorman_tier *tier = &figures->tiers[i];
+        doorman__check item = doorman__check_item(check, "figures.tiers", i, ".");
+        if (!tier->active) {
+            doorman__check_add(&item, "active: is 0, so the tier is never entered");
+        } else if (i + 1 == figures->tier_count && !(tier->limit > 0)) {
+            doorman__check_add(&item, "limit: is 0, so the last tier is never entered");
+        } else if (tier->window > tier->active) {
+            doorman__check_add(&item, "window: is longer than active, so the tier ends first");
+        } else if (tier->active % tier->window != 0) {
+            doorman__check_add(&item, "window: does not divide active, so the last window is cut");
+        }
+    }
+}
+
+/* Returns whether figures of a limit per key are above those of a limit that all keys share.
+ * Windows are only compared with windows of the same kind and length. */
+static bool doorman__figures_above(const doorman_figures *all, doorman_limit_kind kind,
+                                   const doorman_permit_limit *shared) {
+    const doorman_figures *most = &shared->figures;
+    if (kind != shared->kind || kind == DOORMAN_TIERS) return false;
+    if (kind == DOORMAN_TOKEN_BUCKET) return all->rate > most->rate;
+    bool same_window = all->window == most->window && all->calendar == most->calendar;
+    return same_window && all->limit > most->limit;
+}
+
+/* Warns of the figures of a limit per key that are above those of a limit that all keys share. The
+ * shared limit refuses first, so such figures act rarely or never. */
+static void doorman__shared_warn(doorman__check *check, const doorman_template *template_,
+                                 const doorman_permit_limit *limit, const doorman_figures *all) {
+    for (size_t i = 0; limit->per == DOORMAN_PER_KEY && i < template_->limit_count; i++) {
+        const doorman_permit_limit *shared = &template_->limits[i];
+        if (shared->per == DOORMAN_PER_KEY || shared->key_count || shared->shadow) continue;
+        if (shared->leased) continue;
+        if (!doorman__figures_above(all, limit->kind, shared)) continue;
+        char text[96];
+        snprintf(text, sizeof text,
+                 "figures.%s: is above that of limits[%zu], which all keys share",
+                 limit->kind == DOORMAN_TOKEN_BUCKET ? "rate" : "limit", i);
+        doorman__check_add(check, text);
+        return;
+    }
+}
+
+/* Warns of the globs of a list of keys that have a `[` without a `]`. */
+static void doorman__keys_warn(doorman__check *check, const char *const *keys, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (!doorman__glob_is_open(keys[i])) continue;
+        char text[128];
+        snprintf(text, sizeof text, "keys[%zu]: " DOORMAN__GLOB_OPEN, i);
+        doorman__check_add(check, text);
+    }
+}
+
+/* Returns the largest cost that a permit can ever have at a counter with these figures. */
+static double doorman__limit_most(const doorman_permit_limit *limit, const doorman_figures *all) {
+    double most = doorman__figures_most(limit->kind, all);
+    return limit->has_max_cost ? doorman__min(most, limit->max_cost) : most;
+}
+
+/* Returns the field that decides what doorman__limit_most returns. */
+static const char *doorman__limit_most_field(const doorman_permit_limit *limit,
+                                             const doorman_figures *all) {
+    const double most = doorman__figures_most(limit->kind, all);
+    if (limit->has_max_cost && limit->max_cost < most) return "max_cost";
+    if (limit->kind == DOORMAN_TOKEN_BUCKET) return "figures.size";
+    return limit->kind == DOORMAN_TIERS ? "figures.tiers" : "figures.limit";
+}
+
+/* Warns of figures that refuse each permit of cost 1, which is the default cost, for ever. A limit
+ * in shadow refuses nothing. A limit of 0 for some keys is the way to refuse these keys, so for
+ * some keys only a limit between 0 and 1 causes a warning.
+ *   some_keys   true: the figures concern only some keys */
+static void doorman__most_warn(doorman__check *check, const doorman_permit_limit *limit,
+                               const doorman_figures *all, bool some_keys) {
+    const double most = doorman__limit_most(limit, all);
+    char text[128];
+    if (limit->shadow || limit->leased || most >= 1 || (some_keys && !(most > 0))) return;
+    snprintf(text, sizeof text, "%s: %s", doorman__limit_most_field(limit, all),
+             most > 0 ? "grants less than 1, so a permit of cost 1 is always refused"
+                      : "grants nothing, so every permit that costs something is refused");
+    doorman__check_add(check, text);
+}
+
+/* Warns of a queue in which no permit may wait, and of a wait without a queue. */
+static void doorman__queue_warn(const doorman__check *check, const doorman_permit_limit *limit) {
+    if (limit->kind != DOORMAN_CONCURRENCY) return;
+    doorman__check item = *check;
+    if (limit->figures.queue && !limit->figures.max_wait) {
+        doorman__check_add(&item, "figures.queue: has no effect while max_wait is 0");
+    } else if (limit->figures.max_wait && !limit->figures.queue) {
+        doorman__check_add(&item, "figures.max_wait: has no effect while queue is 0");
+    }
+}
+
+/* Returns how long a bucket needs to gain some units; 0: it is leased, so nobody knows. */
+static doorman_time doorman__rate_time(const doorman_figures *all, double units) {
+    if (!(all->rate > 0)) return 0;
+    return (doorman_time)doorman__min(units / all->rate * 1e9, (double)DOORMAN_DURATION_MAX);
+}
+
+/* Returns how long it can take until a counter that has used everything is fresh again. */
+static doorman_time doorman__figures_period(doorman_limit_kind kind, const doorman_figures *all) {
+    static const int hours[DOORMAN_CALENDAR_COUNT] = {
+        [DOORMAN_HOUR] = 1, [DOORMAN_DAY] = 24, [DOORMAN_WEEK] = 168, [DOORMAN_MONTH] = 31 * 24};
+    doorman_time longest = 0;
+    if (kind == DOORMAN_CONCURRENCY) return 0;
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        return doorman__rate_time(all, all->size) + all->max_debt;
+    }
+    for (size_t i = 0; kind == DOORMAN_TIERS && i < all->tier_count; i++) {
+        const doorman_tier *tier = &all->tiers[i];
+        if (!tier->active) continue;
+        longest = doorman__later(longest, tier->window);
+        longest = doorman__later(longest, tier->active + tier->cooldown);
+    }
+    if (kind == DOORMAN_TIERS) return longest;
+    return all->calendar ? hours[all->calendar] * DOORMAN__LONG : all->window;
+}
+
+/* Returns for how long a limit refuses everything that begins empty. */
+static doorman_time doorman__empty_time(doorman_limit_kind kind, const doorman_figures *all) {
+    if (kind == DOORMAN_TOKEN_BUCKET) return doorman__rate_time(all, 1);
+    return doorman__figures_period(kind, all);
+}
+
+/* Returns whether a restart changes much of what a limit grants: a long window that is empty then
+ * refuses everything (P16), and a quota of an hour or more is granted once more. A limit with
+ * full_at_start says that this is intended. */
+static bool doorman__restart_harms(const doorman_permit_limit *limit, const doorman_figures *all) {
+    const doorman_time period = doorman__figures_period(limit->kind, all);
+    if (limit->shadow || limit->full_at_start) return false;
+    if (limit->empty_at_start) return doorman__empty_time(limit->kind, all) > DOORMAN__LONG;
+    return period >= DOORMAN__LONG && doorman__limit_most(limit, all) > 0;
+}
+
+/* Warns of holds that last so long that the limit learns for a long time after a restart (P16). */
+static void doorman__life_warn(const doorman__check *check, const doorman_permit_limit *limit) {
+    const double life = (double)limit->figures.time_to_live / 1e9;
+    doorman__check item = *check;
+    bool learns = limit->kind == DOORMAN_CONCURRENCY && !limit->full_at_start && !limit->leased;
+    if (!learns || limit->shadow || limit->figures.time_to_live <= DOORMAN__LONG) return;
+    char text[192];
+    snprintf(text, sizeof text,
+             "figures.time_to_live: %.10g s is long: after each restart the limit learns, and "
+             "grants nothing, for %.10g s",
+             life, life * (1 + DOORMAN__DRIFT));
+    doorman__check_add(&item, text);
+}
+
+#define DOORMAN__QUOTA_TEXT                                                                        \
+    "a quota of %.10g s is kept only in memory, so it begins again after each restart and each "   \
+    "change of master. A shorter window beside it bounds how much more is granted. "
+
+/* Warns of what a restart does to a limit. */
+static void doorman__restart_warn(doorman__check *check, const doorman_permit_limit *limit,
+                                  const doorman_figures *all) {
+    static const char *const fields[] = {[DOORMAN_TOKEN_BUCKET] = "rate",
+                                         [DOORMAN_FIXED_WINDOW] = "window",
+                                         [DOORMAN_SLIDING_WINDOW] = "window",
+                                         [DOORMAN_TIERS] = "tiers"};
+    if (!doorman__restart_harms(limit, all)) return;
+    double period = (double)doorman__figures_period(limit->kind, all) / 1e9;
+    if (limit->empty_at_start) period = (double)doorman__empty_time(limit->kind, all) / 1e9;
+    char text[512]; /* the text for both kinds of caller */
+    if (limit->empty_at_start) {
+        snprintf(text, sizeof text,
+                 DOORMAN__NAMES(
+                     "empty_at_start: refuses every permit for up to %.10g s after each restart",
+                     "on_restart: empty refuses every permit for up to %.10g s after each restart"),
+                 period, period);
+    } else {
+        snprintf(text, sizeof text,
+                 DOORMAN__NAMES("%s: " DOORMAN__QUOTA_TEXT "Set full_at_start if this is intended",
+                                "%s: " DOORMAN__QUOTA_TEXT
+                                "Write on_restart: full if this is intended"),
+                 fields[limit->kind], period, fields[limit->kind], period);
+    }
+    doorman__check_add(check, text);
+}
+
+static bool doorman__keys_exclude(const doorman_override *override_) {
+    for (size_t i = 0; i < override_->key_count; i++) {
+        if (override_->keys[i][0] == '!') return true;
+    }
+    return false;
+}
+
+/* Returns whether a key of an override is never used, because `earlier` has it, and sets *place to
+ * the key that hides it. The first override that has a key counts. Within one override, only the
+ * same key twice is a mistake.
+ *   own     the override; may be `earlier`
+ *   index   of the key */
+static bool doorman__key_is_hidden(const doorman_override *own, size_t index,
+                                   const doorman_override *earlier, size_t *place) {
+    const char *key = own->keys[index];
+    const size_t count = own == earlier ? index : earlier->key_count;
+    if (own != earlier && (key[0] == '!' || doorman__keys_exclude(earlier))) return false;
+    for (*place = 0; *place < count; ++*place) {
+        const char *other = earlier->keys[*place];
+        if (own == earlier ? !strcmp(other, key) : doorman__glob_covers(other, key)) return true;
+    }
+    return false;
+}
+
+/* Warns of the keys of an override that are never used.
+ *   compared   in/out: how many keys of this limit were compared; later keys are not checked */
+static void doorman__hidden_keys_warn(doorman__check *check, const doorman_permit_limit *limit,
+                                      size_t index, size_t *compared) {
+    const doorman_override *own = &limit->overrides[index];
+    for (size_t i = 0; i < own->key_count && *compared < DOORMAN__COVERS_MAX; i++, ++*compared) {
+        size_t j = 0, place = 0;
+        while (j <= index && !doorman__key_is_hidden(own, i, &limit->overrides[j], &place)) j++;
+        if (j > index) continue;
+        char text[160];
+        snprintf(text, sizeof text,
+                 "keys[%zu]: is never used, because overrides[%zu].keys[%zu] comes first and "
+                 "matches it",
+                 i, j, place);
+        doorman__check_add(check, text);
+    }
+}
+
+/* Warns of the keys of an override, and of its figures that differ from those of its limit. */
+static void doorman__override_warn(doorman__check *check, const doorman_template *template_,
+                                   const doorman_permit_limit *limit, size_t index) {
+    const doorman_figures *given = &limit->overrides[index].figures, *own = &limit->figures;
+    const doorman_figures all = doorman__override_resolve(limit, given);
+    doorman__check item = doorman__check_item(check, "overrides", index, ".");
+    bool same = doorman__equal(all.rate, own->rate) && doorman__equal(all.limit, own->limit);
+    doorman__keys_warn(&item, limit->overrides[index].keys, limit->overrides[index].key_count);
+    if (!same) doorman__shared_warn(&item, template_, limit, &all);
+    if (doorman__limit_most(limit, &all) < doorman__limit_most(limit, own)) {
+        doorman__most_warn(&item, limit, &all, true);
+    }
+    if (!doorman__restart_harms(limit, own)) doorman__restart_warn(&item, limit, &all);
+    if (given->has_tiers && given->tiers != own->tiers) doorman__tiers_warn(&item, given);
+}
+
+/* Warns of limits that cannot act. Precondition: the limits are valid. */
+static void doorman__limits_warn(const doorman_template *template_, size_t index,
+                                 const doorman__config_report *report) {
+    const doorman__check all = {.report = report, .index = index};
+    for (size_t i = 0; i < template_->limit_count; i++) {
+        const doorman_permit_limit *limit = &template_->limits[i];
+        doorman__check check = doorman__check_item(&all, "limits", i, ".");
+        doorman__keys_warn(&check, limit->keys, limit->key_count);
+        doorman__tiers_warn(&check, &limit->figures);
+        doorman__most_warn(&check, limit, &limit->figures, limit->key_count > 0);
+        doorman__queue_warn(&check, limit);
+        doorman__life_warn(&check, limit);
+        doorman__shared_warn(&check, template_, limit, &limit->figures);
+        doorman__restart_warn(&check, limit, &limit->figures);
+        size_t compared = 0;
+        for (size_t j = 0; j < limit->override_count; j++) {
+            doorman__check item = doorman__check_item(&check, "overrides", j, ".");
+            doorman__hidden_keys_warn(&item, limit, j, &compared);
+        }
+        for (size_t j = 0; j < limit->override_count; j++) {
+            doorman__override_warn(&check, template_, limit, j);
+        }
+    }
+}
+
+/* ---- limits: copies */
+
+/* The limits of all templates of a configuration. */
+struct doorman__config_limits {
+    char *strings; /* all names and keys, each ended by a NUL */
+    doorman_permit_limit *limits;
+    doorman_override *overrides;
+    doorman_tier *tiers;
+    const char **keys; /* of all limits and overrides, and the globs in shadow */
+};
+
+/* How much room the copies of a configuration need. */
+typedef struct doorman__config_size {
+    size_t limits, overrides, tiers, keys, string_bytes;
+} doorman__config_size;
+
+static void doorman__config_count_keys(doorman__config_size *size, const char *const *keys,
+                                       size_t count) {
+    size->keys += count;
+    for (size_t i = 0; i < count; i++) size->string_bytes += strlen(keys[i]) + 1;
+}
+
+static void doorman__config_count_limit(doorman__config_size *size,
+                                        const doorman_permit_limit *limit) {
+    size->limits++;
+    size->string_bytes += strlen(limit->name) + 1;
+    if (limit->lease_of) size->string_bytes += strlen(limit->lease_of) + 1;
+    doorman__config_count_keys(size, limit->keys, limit->key_count);
+    size->tiers += limit->figures.tier_count;
+    size->overrides += limit->override_count;
+    for (size_t i = 0; i < limit->override_count; i++) {
+        const doorman_override *override_ = &limit->overrides[i];
+        doorman__config_count_keys(size, override_->keys, override_->key_count);
+        size->tiers += override_->figures.tier_count;
+    }
+}
+
+/* Returns how much room the copies of all limits need. */
+static doorman__config_size doorman__limits_measure(const doorman_config_options *options) {
+    doorman__config_size size = {0, 0, 0, 0, 0};
+    for (size_t i = 0; i < options->template_count; i++) {
+        const doorman_template *template_ = &options->templates[i];
+        for (size_t j = 0; j < template_->limit_count; j++) {
+            doorman__config_count_limit(&size, &template_->limits[j]);
+        }
+    }
+    doorman__config_count_keys(&size, options->shadow, options->shadow_count);
+    return size;
+}
+
+/* The next free place in each array of a configuration that is copied. */
+typedef struct doorman__config_places {
+    char *string;
+    doorman_permit_limit *limit;
+    doorman_override *override_;
+    doorman_tier *tier;
+    const char **key;
+} doorman__config_places;
+
+static const char **doorman__config_copy_keys(doorman__config_places *at, const char *const *keys,
+                                              size_t count) {
+    const char **copy = at->key;
+    for (size_t i = 0; i < count; i++) *at->key++ = doorman__config_string(&at->string, keys[i]);
+    return copy;
+}
+
+static void doorman__config_copy_tiers(doorman__config_places *at, doorman_figures *figures) {
+    const doorman_tier *given = figures->tiers;
+    figures->tiers = at->tier;
+    for (size_t i = 0; i < figures->tier_count; i++) *at->tier++ = given[i];
+}
+
+/* Copies a limit, and fills in the defaults. An override gets all figures. It shares the tiers of
+ * its limit if it has none of its own. */
+static void doorman__config_copy_limit(doorman__config_places *at,
+                                       const doorman_permit_limit *given) {
+    doorman_permit_limit *copy = at->limit++;
+    *copy = *given;
+    copy->name = doorman__config_string(&at->string, given->name);
+    if (given->lease_of) copy->lease_of = doorman__config_string(&at->string, given->lease_of);
+    copy->keys = doorman__config_copy_keys(at, given->keys, given->key_count);
+    doorman__config_copy_tiers(at, &copy->figures);
+    copy->overrides = at->override_;
+    for (size_t i = 0; i < given->override_count; i++) {
+        doorman_override *override_ = at->override_++;
+        *override_ = given->overrides[i];
+        override_->keys = doorman__config_copy_keys(at, override_->keys, override_->key_count);
+        doorman__config_copy_tiers(at, &override_->figures);
+        override_->figures = doorman__override_resolve(copy, &override_->figures);
+    }
+    copy->figures = doorman__figures_resolve(copy->kind, &copy->figures);
+    if (!copy->max_keys) copy->max_keys = copy->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
+}
+
+static void doorman__limits_free(doorman_config *config) {
+    doorman__config_limits *limits = config->limits;
+    if (!limits) return;
+    DOORMAN_FREE(limits->strings);
+    DOORMAN_FREE(limits->limits);
+    DOORMAN_FREE(limits->overrides);
+    DOORMAN_FREE(limits->tiers);
+    DOORMAN_FREE((void *)limits->keys);
+    DOORMAN_FREE(limits);
+}
+
+/* Makes the arrays of the limits. Returns false if memory runs out. No array is empty, because the
+ * result of an allocation of 0 bytes may be NULL. */
+static bool doorman__limits_reserve(doorman__config_limits *limits,
+                                    const doorman__config_size *size) {
+    limits->strings = (char *)doorman__zalloc(size->string_bytes + 1);
+    limits->limits =
+        (doorman_permit_limit *)doorman__zalloc((size->limits + 1) * sizeof *limits->limits);
+    limits->overrides =
+        (doorman_override *)doorman__zalloc((size->overrides + 1) * sizeof *limits->overrides);
+    limits->tiers = (doorman_tier *)doorman__zalloc((size->tiers + 1) * sizeof *limits->tiers);
+    limits->keys = (const char **)doorman__zalloc((size->keys + 1) * sizeof *limits->keys);
+    return limits->strings && limits->limits && limits->overrides && limits->tiers && limits->keys;
+}
+
+/* Copies the limits of all templates, and fills in the defaults. Returns false if memory runs out;
+ * doorman__limits_free frees what was copied. */
+static bool doorman__limits_copy(doorman_config *config, const doorman_config_options *options) {
+    const doorman__config_size size = doorman__limits_measure(options);
+    doorman__config_limits *limits = (doorman__config_limits *)doorman__zalloc(sizeof *limits);
+    config->limits = limits;
+    if (!limits || !doorman__limits_reserve(limits, &size)) return false;
+    doorman__config_places at = {limits->strings, limits->limits, limits->overrides, limits->tiers,
+                                 limits->keys};
+    for (size_t i = 0; i < config->template_count; i++) {
+        doorman_template *copy = &config->templates[i];
+        const doorman_permit_limit *given = copy->limits;
+        copy->limits = at.limit;
+        for (size_t j = 0; j < copy->limit_count; j++) doorman__config_copy_limit(&at, &given[j]);
+        if (!copy->has_limits) copy->limits = NULL;
+    }
+    config->shadow_count = options->shadow_count;
+    config->shadow = doorman__config_copy_keys(&at, options->shadow, options->shadow_count);
+    assert(at.string == limits->strings + size.string_bytes);
+    return true;
+}
+
+/* Returns the index of a limit among those of all templates. */
+static size_t doorman__limit_index(const doorman_config *config,
+                                   const doorman_permit_limit *limit) {
+    return (size_t)(limit - config->limits->limits);
+}
+
+/* Returns the first leased limit of a template, or limit_count (P17). */
+static size_t doorman__template_first_leased(const doorman_template *template_) {
+    size_t i = 0;
+    while (i < template_->limit_count && !template_->limits[i].leased) i++;
+    return i;
+}
+
+static const doorman__config_permits doorman__permits_in_config = {
+    .check_limits = doorman__limits_check,
+    .check_shadow = doorman__shadow_check,
+    .check_leased = doorman__leases_of_check,
+    .warn_limits = doorman__limits_warn,
+    .copy_limits = doorman__limits_copy,
+    .free_limits = doorman__limits_free,
+    .first_leased = doorman__template_first_leased,
+};
+
+/* ---- >>counters ----------------------------------------------------------------------------- */
+/*
+ * This section has what the permits store, and the arithmetic of each kind of limit. It is pure, as
+ * all sections on permits are: they read no clock, do no I/O and start no thread.
+ *
+ * A limit has the parameters, and a counter has the state. A counter belongs to a slot. A slot is
+ * the table of the counters of one limit. The key of a counter in its slot is its resource and its
+ * key. A place is what the permits know about one resource: its template, and the slot of each of
+ * its limits. A counter that does not exist equals a fresh counter. So a refusal creates no
+ * counter, and an attacker who is refused uses no memory.
+ *
+ *     resource "api/search" --> place --> slot of "burst"  --> counter of ("api/search", "acme")
+ *                                     --> slot of "trials" --> counter of ("api/search", "")
+ *
+ * Counters count in 1/4096 of a unit, as those of >>limiters. What the items of a permit get of one
+ * counter is added up, and the sum is rounded up once. CONCURRENCY rounds each item up by itself,
+ * because the items of a hold are released one by one. So a counter never counts less than what was
+ * granted. `granted` is not rounded, so an item never gets more than its cost. A limit is rounded
+ * up too: a limit of 1.3 grants a cost of 1.3. What a lease has is rounded down. The cost of a
+ * report is rounded up, and a refund is rounded down. A bucket saves a real number of units. Only a
+ * full bucket is rounded up.
+ *
+ * P14 A counter that equals a fresh one is removed. Each decision visits 4 counters, and each
+ *    update visits 10,000. A table grows and shrinks by one or two buckets at a time (linear
+ *    hashing, Litwin 1980), so no call pauses to rebuild it.
+ *       About P15: if a resource gets another template, its counters stay in the slot of the limit
+ *    that they had. So max_keys counts them there. A counter is adapted when it is used or visited
+ *    next. So a counter that was full or over under the previous figures may be fresh, or may have
+ *    its state again.
+ * P19 Every quantity has a bound: see doorman_permits_options and doorman_permit_limit. A message
+ *    beyond a bound is refused as a whole, by name. Where a new counter may take the place of
+ *    another, 8 counters are sampled. The one that has used the smallest fraction of its limit is
+ *    evicted, and of several the one that is fresh soonest. A count of refusals for a ban counts as
+ *    such a fraction too. So a counter that refuses now goes last of all.
+ * P20 An administrator can ban any (resource, key), or end its ban. A ban replaces the ban that the
+ *    (resource, key) has.
+ *       A limit has at most max_keys bans, apart from its counters: so a flood of keys ends no ban,
+ *    and a flood of bans evicts no counter. If there is one more, the ban of the limit that ends
+ *    first is ended early, and counted. All bans together are at most counter_max, and use at most
+ *    half of memory_max: here the ban of any limit that ends first gives way. The bans of an
+ *    administrator give way only to his own. If memory_max is full of counters, a ban evicts a
+ *    counter of the limit that has most.
+ *       Each limit counts which (resource, key)s it grants and refuses most, in two sketches. A
+ *    sketch gets its memory when the limit first decides. Without memory a decision is not counted
+ *    in the sketch.
+ * P26 The clock `epoch` never goes back, and runs at least at 15/16 of the speed of `now`. So after
+ *    `epoch` was set back, windows go on in the right length, and the difference disappears slowly.
+ *    If windows waited for the old time, a clock that was wrong by a year would block keys for a
+ *    year.
+ */
+
+/* ---- permits: a table that grows and shrinks without a pause */
+
+/* An entry of a table begins with its node. The owner uses `tag`. */
+typedef struct doorman__chain {
+    struct doorman__chain *next;
+    uint32_t hash, tag;
+} doorman__chain;
+
+#define DOORMAN__SEGMENT_BUCKETS 64
+
+/* A hash table by linear hashing (Litwin 1980). The buckets are in segments, so a new bucket moves
+ * no other bucket. The table has about as many buckets as entries. When an entry is added, one
+ * bucket is split in two. When there are less than half as many entries as buckets, each removal
+ * takes back up to two splits. */
+typedef struct doorman__chains {
+    doorman__chain ***segments;
+    size_t segment_capacity; /* of the array `segments` */
+    size_t bucket_count, count;
+    uint32_t mask; /* the smallest 2^k - 1 that is at least bucket_count - 1 */
+    size_t cursor; /* the bucket that a sweep visits next */
+} doorman__chains;
+
+static doorman__chain **doorman__chains_at(const doorman__chains *nodes, size_t bucket) {
+    assert(bucket < nodes->bucket_count);
+    return &nodes->segments[bucket / DOORMAN__SEGMENT_BUCKETS][bucket % DOORMAN__SEGMENT_BUCKETS];
+}
+
+/* Precondition: the table has a bucket. */
+static doorman__chain **doorman__chains_bucket(const doorman__chains *nodes, uint32_t hash) {
+    size_t bucket = hash & nodes->mask;
+    if (bucket >= nodes->bucket_count) bucket &= nodes->mask >> 1;
+    return doorman__chains_at(nodes, bucket);
+}
+
+/* Adds one bucket, and moves the nodes that belong there from one other bucket. Returns false if
+ * memory runs out. */
+static bool doorman__chains_split(doorman__chains *nodes) {
+    size_t added = nodes->bucket_count;
+    if (added % DOORMAN__SEGMENT_BUCKETS == 0) {
+        void *segments = nodes->segments;
+        size_t index = added / DOORMAN__SEGMENT_BUCKETS;
+        bool room = doorman__reserve(&segments, &nodes->segment_capacity, index + 1,
+                                     sizeof *nodes->segments);
+        nodes->segments = (doorman__chain ***)segments;
+        if (!room) return false;
+        size_t bytes = DOORMAN__SEGMENT_BUCKETS * sizeof **nodes->segments;
+        nodes->segments[index] = (doorman__chain **)doorman__zalloc(bytes);
+        if (!nodes->segments[index]) return false;
+    }
+    nodes->bucket_count++;
+    if (added == 0) return true;
+    if (added > nodes->mask) nodes->mask = 2 * nodes->mask + 1;
+    doorman__chain **from = doorman__chains_at(nodes, added & (nodes->mask >> 1));
+    doorman__chain **to = doorman__chains_at(nodes, added);
+    while (*from) {
+        doorman__chain *node = *from;
+        if ((node->hash & nodes->mask) == added) {
+            *from = node->next;
+            node->next = *to;
+            *to = node;
+        } else {
+            from = &node->next;
+        }
+    }
+    return true;
+}
+
+/* Removes the last bucket, and moves its nodes to the bucket from which it was split. */
+static void doorman__chains_merge(doorman__chains *nodes) {
+    size_t last = nodes->bucket_count - 1;
+    assert(last > 0 && last <= nodes->mask);
+    doorman__chain **from = doorman__chains_at(nodes, last);
+    doorman__chain **to = doorman__chains_at(nodes, last & (nodes->mask >> 1));
+    while (*to) to = &(*to)->next;
+    *to = *from;
+    *from = NULL;
+    nodes->bucket_count = last;
+    if (last - 1 <= nodes->mask >> 1) nodes->mask >>= 1;
+    if (last % DOORMAN__SEGMENT_BUCKETS == 0) {
+        DOORMAN_FREE(nodes->segments[last / DOORMAN__SEGMENT_BUCKETS]);
+    }
+}
+
+/* Frees the buckets of an empty table. */
+static void doorman__chains_uninit(doorman__chains *nodes) {
+    size_t last = nodes->bucket_count + DOORMAN__SEGMENT_BUCKETS - 1;
+    for (size_t i = 0; i < last / DOORMAN__SEGMENT_BUCKETS; i++) DOORMAN_FREE(nodes->segments[i]);
+    DOORMAN_FREE(nodes->segments);
+    *nodes = (doorman__chains){.segments = NULL};
+}
+
+/* Frees all nodes of a table. */
+static void doorman__chains_free_all(doorman__chains *nodes) {
+    for (size_t i = 0; i < nodes->bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(nodes, i);
+        for (doorman__chain *next = NULL; node; node = next) {
+            next = node->next;
+            DOORMAN_FREE(node);
+        }
+    }
+    doorman__chains_uninit(nodes);
+}
+
+/* Returns the bytes of the buckets. */
+static size_t doorman__chains_bytes(const doorman__chains *nodes) {
+    size_t segments = (nodes->bucket_count + DOORMAN__SEGMENT_BUCKETS - 1);
+    segments /= DOORMAN__SEGMENT_BUCKETS;
+    return nodes->segment_capacity * sizeof(void *) +
+           segments * DOORMAN__SEGMENT_BUCKETS * sizeof(void *);
+}
+
+/* Returns false if memory runs out. A table that has a bucket needs no memory, because its lists
+ * can get longer. */
+static bool doorman__chains_add(doorman__chains *nodes, doorman__chain *node, uint32_t hash) {
+    if (nodes->count >= nodes->bucket_count && !doorman__chains_split(nodes) &&
+        nodes->bucket_count == 0) {
+        return false;
+    }
+    doorman__chain **bucket = doorman__chains_bucket(nodes, hash);
+    node->hash = hash;
+    node->next = *bucket;
+    *bucket = node;
+    nodes->count++;
+    return true;
+}
+
+/* glibc keeps small blocks that were freed in lists. It joins all of them when a program asks for a
+ * large block. After a million removals that takes 150 ms. So one removal in 1,024 asks for a large
+ * block, and joins what was freed since the last time. */
+static void doorman__chains_settle(const doorman__chains *nodes) {
+    if (nodes->count % 1024) return;
+    void *volatile block = DOORMAN_MALLOC(4096); /* compilers leave out a block without use */
+    DOORMAN_FREE(block);
+}
+
+static void doorman__chains_remove(doorman__chains *nodes, doorman__chain *node) {
+    doorman__chain **at = doorman__chains_bucket(nodes, node->hash);
+    assert(nodes->count > 0);
+    while (*at != node) {
+        assert(*at); /* the node is in the table */
+        at = &(*at)->next;
+    }
+    *at = node->next;
+    nodes->count--;
+    doorman__chains_settle(nodes);
+    if (nodes->count == 0) {
+        size_t cursor = nodes->cursor;
+        doorman__chains_uninit(nodes);
+        nodes->cursor = cursor;
+    }
+    for (int i = 0; i < 2 && nodes->count < nodes->bucket_count / 2; i++) {
+        doorman__chains_merge(nodes);
+    }
+}
+
+/* Returns the first node of the list for a hash, or NULL. The caller compares hashes and keys. */
+static doorman__chain *doorman__chains_first(const doorman__chains *nodes, uint32_t hash) {
+    return nodes->bucket_count ? *doorman__chains_bucket(nodes, hash) : NULL;
+}
+
+/* What is loaded into the cache ahead of use. To find a counter, the CPU waits for memory twice:
+ * for the bucket, and then for the first node of its list. */
+typedef enum doorman__ahead { DOORMAN__AHEAD_BUCKET, DOORMAN__AHEAD_NODE } doorman__ahead;
+
+/* Starts to load a node into the cache. Most nodes are on two cache lines. NULL has no effect. */
+static void doorman__chain_prefetch(const doorman__chain *node) {
+    if (!node) return;
+    __builtin_prefetch(node);
+    __builtin_prefetch((const char *)node + DOORMAN__LINE_BYTES);
+}
+
+/* Precondition for DOORMAN__AHEAD_NODE: the bucket was loaded ahead. */
+static void doorman__chains_prefetch(const doorman__chains *nodes, uint32_t hash,
+                                     doorman__ahead what) {
+    if (!nodes->bucket_count) return;
+    doorman__chain **bucket = doorman__chains_bucket(nodes, hash);
+    if (what == DOORMAN__AHEAD_BUCKET) __builtin_prefetch(bucket);
+    if (what == DOORMAN__AHEAD_NODE) doorman__chain_prefetch(*bucket);
+}
+
+#define DOORMAN__EVICT_SAMPLES 8
+#define DOORMAN__EVICT_BUCKETS 16
+
+/* Returns whether a node was sampled already. A bucket may be drawn twice. */
+static bool doorman__samples_have(doorman__chain *const *samples, size_t count,
+                                  const doorman__chain *node) {
+    for (size_t i = 0; i < count; i++) {
+        if (samples[i] == node) return true;
+    }
+    return false;
+}
+
+/* Samples 8 different nodes for an eviction, or all if the table has fewer. Returns how many there
+ * are.
+ *     The buckets are drawn one by one. So a list loses nodes in proportion to its length, and
+ * stays short. If neighbouring buckets were taken, each part of the table would lose as many nodes,
+ * however full it is. Under a flood of new keys, some lists would then grow without a bound. */
+static size_t doorman__chains_sample(const doorman__chains *nodes, uint64_t *random,
+                                     doorman__chain *out[DOORMAN__EVICT_SAMPLES]) {
+    size_t buckets[DOORMAN__EVICT_BUCKETS], count = 0, last = 0;
+    if (!nodes->bucket_count) return 0;
+    for (size_t i = 0; i < DOORMAN__EVICT_BUCKETS; i++) {
+        last = buckets[i] = (size_t)(doorman__random(random) % nodes->bucket_count);
+        __builtin_prefetch(doorman__chains_at(nodes, last));
+    }
+    for (size_t i = 0; i < DOORMAN__EVICT_BUCKETS; i++) {
+        doorman__chain_prefetch(*doorman__chains_at(nodes, buckets[i]));
+    }
+    /* if the buckets that were drawn have too few nodes, the buckets behind the last one follow */
+    const size_t most = DOORMAN__EVICT_BUCKETS + nodes->bucket_count;
+    const size_t wanted =
+        nodes->count < DOORMAN__EVICT_SAMPLES ? nodes->count : DOORMAN__EVICT_SAMPLES;
+    for (size_t i = 0; i < most && count < wanted; i++) {
+        if (i >= DOORMAN__EVICT_BUCKETS && ++last >= nodes->bucket_count) last = 0;
+        size_t bucket = i < DOORMAN__EVICT_BUCKETS ? buckets[i] : last;
+        doorman__chain *node = *doorman__chains_at(nodes, bucket);
+        for (; node && count < wanted; node = node->next) {
+            if (!doorman__samples_have(out, count, node)) out[count++] = node;
+        }
+    }
+    return count;
+}
+
+/* ---- permits: time */
+
+/* The times of one call, and the times at which the permits were created. */
+typedef struct doorman__moment {
+    doorman_time now, epoch;
+    doorman_time ahead; /* how far `epoch` is ahead of the epoch that the caller passed */
+    doorman_time rest;  /* less than 16 ns by which `epoch` will still be slowed down */
+    doorman_time start, start_epoch;
+} doorman__moment;
+
+#define DOORMAN__EPOCH_MAX INT64_C(8000000000000000000) /* the year 2223 */
+
+/* Moves the clocks of the permits (P26). `now` does not go back either. */
+static void doorman__moment_move(doorman__moment *at, doorman_time epoch, doorman_time now) {
+    doorman_time given = epoch < 0 ? 0 : epoch;
+    if (given > DOORMAN__EPOCH_MAX) given = DOORMAN__EPOCH_MAX;
+    doorman_time passed = now > at->now ? now - at->now : 0;
+    at->now += passed;
+    doorman_time least = at->epoch, slow = passed + at->rest;
+    passed -= slow / 16;
+    at->rest = slow % 16;
+    least = least > DOORMAN__EPOCH_MAX - passed ? DOORMAN__EPOCH_MAX : least + passed;
+    at->epoch = given > least ? given : least;
+    at->ahead = at->epoch - given;
+}
+
+/* Returns how long `now` must run until the epoch has moved by `rest`. If the epoch is ahead, it
+ * runs at 15/16 of the speed, or until the caller's clock has caught up. */
+static doorman_time doorman__moment_delay(const doorman__moment *at, doorman_time rest) {
+    if (rest <= 0) return 0;
+    doorman_time slow = rest + (rest - 1) / 15;
+    while (slow - (slow + at->rest) / 16 < rest) slow++;
+    return doorman__earlier(slow, doorman__after(rest, at->ahead));
+}
+
+#define DOORMAN__DAY (86400 * DOORMAN_SECOND)
+
+/* Returns the day since 1970 on which a month begins. Months count from January 1970. From Howard
+ * Hinnant, "chrono-compatible low-level date algorithms" (2013): years begin in March, so that the
+ * day of a leap year is the last day of a year. */
+static int64_t doorman__month_day(int64_t month) {
+    int64_t from_march = month + 1970 * 12 - 2, year = from_march / 12, of_year = from_march % 12;
+    int64_t century = year / 100;
+    int64_t leap_days = year / 4 - century + century / 4;
+    return year * 365 + leap_days + (153 * of_year + 2) / 5 - 719468;
+}
+
+typedef struct doorman__span {
+    doorman_time begin, end; /* since 1970; the end does not belong to the window */
+} doorman__span;
+
+static doorman__span doorman__span_of_month(doorman_time epoch) {
+    int64_t day = epoch / DOORMAN__DAY;
+    int64_t month = day * 4800 / 146097; /* 400 years; the guess is wrong by at most one */
+    while (doorman__month_day(month) > day) month--;
+    while (doorman__month_day(month + 1) <= day) month++;
+    return (doorman__span){doorman__month_day(month) * DOORMAN__DAY,
+                           doorman__month_day(month + 1) * DOORMAN__DAY};
+}
+
+/* Returns the window of a FIXED_WINDOW that contains a time. */
+static doorman__span doorman__span_at(const doorman_figures *figures, doorman_time epoch) {
+    static const doorman_time lengths[] = {
+        [DOORMAN_MINUTE] = 60 * DOORMAN_SECOND,
+        [DOORMAN_HOUR] = 3600 * DOORMAN_SECOND,
+        [DOORMAN_DAY] = DOORMAN__DAY,
+        [DOORMAN_WEEK] = 7 * DOORMAN__DAY,
+        [DOORMAN_MONTH] = 0,
+    };
+    if (figures->calendar == DOORMAN_MONTH) return doorman__span_of_month(epoch);
+    doorman_time length = figures->calendar ? lengths[figures->calendar] : figures->window;
+    /* 1 January 1970 was a Thursday, and a week begins on Monday */
+    doorman_time shift = figures->calendar == DOORMAN_WEEK ? 3 * DOORMAN__DAY : 0;
+    doorman_time begin = (epoch + shift) / length * length - shift;
+    return (doorman__span){begin, begin + length};
+}
+
+/* Returns a number for a window. Windows of different lengths have different numbers, also if they
+ * end at the same time. */
+static uint64_t doorman__span_id(doorman__span span) {
+    return (uint64_t)span.end ^ doorman__mix((uint64_t)(span.end - span.begin));
+}
+
+/* ---- permits: slices of a window (P12) */
+
+#define DOORMAN__SLICES 16
+
+/* A ring is 17 words: the index of the last slice that has units, and the units of 16 slices. */
+#define DOORMAN__RING_WORDS (DOORMAN__SLICES + 1)
+
+/* Returns the index of the slice that contains a time. Times and slices count from the same
+ * beginning. */
+static uint64_t doorman__slice_at(doorman_time time, doorman_time window) {
+    assert(window > 0);
+    uint64_t t = (uint64_t)time, w = (uint64_t)window;
+    return t / w * DOORMAN__SLICES + t % w * DOORMAN__SLICES / w;
+}
+
+/* Returns the time at which a slice begins. */
+static doorman_time doorman__slice_begin(uint64_t slice, doorman_time window) {
+    uint64_t w = (uint64_t)window, part = slice % DOORMAN__SLICES * w;
+    uint64_t whole = slice / DOORMAN__SLICES;
+    if (whole > (uint64_t)(DOORMAN_NEVER / 2) / w) return DOORMAN_NEVER / 2;
+    return (doorman_time)(whole * w + (part + DOORMAN__SLICES - 1) / DOORMAN__SLICES);
+}
+
+/* Returns the units that count in the slice `now`. */
+static uint64_t doorman__ring_sum(const uint64_t *ring, uint64_t now) {
+    uint64_t sum = 0, last = ring[0];
+    for (uint64_t back = 0; back < DOORMAN__SLICES && back <= last; back++) {
+        uint64_t slice = last - back;
+        if (slice + DOORMAN__SLICES <= now) break;
+        sum += ring[1 + slice % DOORMAN__SLICES];
+    }
+    return sum;
+}
+
+static void doorman__ring_add(uint64_t *ring, uint64_t now, uint64_t units) {
+    uint64_t last = ring[0];
+    assert(now >= last);
+    uint64_t steps = now - last < DOORMAN__SLICES ? now - last : DOORMAN__SLICES;
+    for (uint64_t i = 0; i < steps; i++) ring[1 + (now - i) % DOORMAN__SLICES] = 0;
+    ring[0] = now;
+    ring[1 + now % DOORMAN__SLICES] += units;
+}
+
+/* Returns the slice in which the next units of the ring return, after the slice `now`. Returns 0 if
+ * the ring has no units then. */
+static uint64_t doorman__ring_next(const uint64_t *ring, uint64_t now) {
+    uint64_t last = ring[0], first = last >= DOORMAN__SLICES - 1 ? last - DOORMAN__SLICES + 1 : 0;
+    for (uint64_t slice = first; slice <= last; slice++) {
+        bool counts = slice + DOORMAN__SLICES > now;
+        if (counts && ring[1 + slice % DOORMAN__SLICES]) return slice + DOORMAN__SLICES;
+    }
+    return 0;
+}
+
+/* Returns the slice in which the last units of the ring return, or 0 if the ring is empty. */
+static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
+    uint64_t last = ring[0];
+    for (uint64_t back = 0; back < DOORMAN__SLICES && back <= last; back++) {
+        uint64_t slice = last - back;
+        if (slice + DOORMAN__SLICES <= now) break;
+        if (ring[1 + slice % DOORMAN__SLICES]) return slice + DOORMAN__SLICES;
+    }
+    return 0;
+}
+
+/* ---- permits: the arithmetic of each kind */
+/*
+ * The state of a counter is an array of words:
+ *     TOKEN_BUCKET     the level in units, as the bits of a double; when it had this level
+ *     FIXED_WINDOW     a number for its window; the units of that window
+ *     SLIDING_WINDOW   the length of the window; a ring
+ *     TIERS            for each tier: when it was entered, the length of its window (0: it was
+ *                      never entered), when the slices of its window begin, and a ring
+ *     CONCURRENCY      the units that are held; the address of its queue, or 0
+ * A state says for which window it is. So a state stays correct when the figures change.
+ * All functions take the figures, the state and the moment. Only those with _charge in their name
+ * change the state.
+ *
+ * A bucket does not store paid_until, as the bucket of >>limiters does. If the rate changes, the
+ * saved units stay, and only the time since the last use counts at the new rate (P15).
+ */
+
+#define DOORMAN__TIER_WORDS (3 + DOORMAN__RING_WORDS)
+
+/* More units than any sum of minimums that a counter accepts. Their parts fit into 63 bits. */
+#define DOORMAN__SUM_MAX (2 * DOORMAN_AMOUNT_MAX)
+
+/* For what is there: a lease, or what a bucket has gained. */
+static uint64_t doorman__parts_floor(double units) {
+    return units > 0 ? (uint64_t)(doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT) : 0;
+}
+
+/* For costs, and for limits too: so a limit of 1.3 grants a cost of 1.3. A sum of costs has a
+ * rounding error, which does not count: a hundred times 0.05 is 5. */
+static uint64_t doorman__parts_ceil(double units) {
+    double parts = doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT;
+    uint64_t whole = (uint64_t)parts;
+    return whole + (parts - (double)whole > parts * 1.5e-14);
+}
+
+static double doorman__parts_units(uint64_t parts) { return (double)parts / DOORMAN__UNIT; }
+
+static size_t doorman__state_words(doorman_limit_kind kind, const doorman_figures *figures) {
+    if (kind == DOORMAN_SLIDING_WINDOW) return 1 + DOORMAN__RING_WORDS;
+    return kind == DOORMAN_TIERS ? figures->tier_count * DOORMAN__TIER_WORDS : 2;
+}
+
+#define DOORMAN__STATE_WORDS_MAX (DOORMAN_TIERS_MAX * DOORMAN__TIER_WORDS)
+
+/* ---- permits: token bucket */
+
+static double doorman__level_read(const uint64_t *state) {
+    double level = 0;
+    memcpy(&level, &state[0], sizeof level);
+    return level;
+}
+
+static void doorman__level_write(uint64_t *state, double level, doorman_time at) {
+    memcpy(&state[0], &level, sizeof level);
+    state[1] = (uint64_t)at;
+}
+
+/* Returns the level at a time. A negative level is a debt. */
+static double doorman__level_at(const doorman_figures *figures, const uint64_t *state,
+                                doorman_time time) {
+    double gained = (double)(time - (doorman_time)state[1]) * figures->rate / 1e9;
+    return doorman__min(figures->size, doorman__level_read(state) + gained);
+}
+
+/* Returns the units that the bucket lends. */
+static double doorman__lent(const doorman_figures *figures) {
+    return figures->rate * ((double)figures->max_debt / 1e9);
+}
+
+/* Returns the parts that a bucket has at a level, together with `lent` units. A full bucket is
+ * rounded up like any limit. */
+static uint64_t doorman__level_parts(const doorman_figures *figures, double level, double lent) {
+    bool full = level >= figures->size;
+    return full ? doorman__parts_ceil(level + lent) : doorman__parts_floor(level + lent);
+}
+
+/* Returns how long it takes to gain a number of units, rounded up. */
+static doorman_time doorman__gain_time(const doorman_figures *figures, double units) {
+    if (!(units > 0)) return 0;
+    double time = units / figures->rate * 1e9;
+    if (time >= (double)(4 * DOORMAN_DURATION_MAX)) return 4 * DOORMAN_DURATION_MAX;
+    return (doorman_time)time + ((double)(doorman_time)time < time);
+}
+
+/* Returns the first time from `from` on at which the level is at least `level`. The first guess may
+ * be wrong by some nanoseconds, because doubles are rounded. */
+static doorman_time doorman__level_reached(const doorman_figures *figures, const uint64_t *state,
+                                           double level, doorman_time from) {
+    double missing = level - doorman__level_at(figures, state, from);
+    if (missing <= 0) return from;
+    doorman_time low = 0, high = 1;
+    doorman_time guess = doorman__gain_time(figures, missing);
+    while (doorman__level_at(figures, state, from + guess) < level) {
+        low = guess;
+        guess += high;
+        high *= 2;
+        if (guess > 5 * DOORMAN_DURATION_MAX) return DOORMAN_NEVER;
+    }
+    doorman_time step = 1;
+    while (guess - step > low && doorman__level_at(figures, state, from + guess - step) >= level) {
+        guess -= step;
+        step *= 2;
+    }
+    low = doorman__later(low, guess - step);
+    while (guess - low > 1) { /* the level is too low at `low`, and sufficient at `guess` */
+        doorman_time middle = low + (guess - low) / 2;
+        bool reached = doorman__level_at(figures, state, from + middle) >= level;
+        if (reached) guess = middle;
+        if (!reached) low = middle;
+    }
+    return from + guess;
+}
+
+/* Returns the parts that a bucket offers, and sets *wait to the time of its debt. */
+static uint64_t doorman__bucket_offer(const doorman_figures *figures, const uint64_t *state,
+                                      doorman_time max_wait, doorman_time *wait, doorman_time now) {
+    double level = doorman__level_at(figures, state, now);
+    *wait = doorman__gain_time(figures, -level);
+    if (*wait > max_wait || *wait > figures->max_wait) return 0;
+    return doorman__level_parts(figures, level, doorman__lent(figures));
+}
+
+/* Returns when a bucket offers `parts`. */
+static doorman_time doorman__bucket_fits_at(const doorman_figures *figures, const uint64_t *state,
+                                            uint64_t parts, doorman_time max_wait,
+                                            doorman_time now) {
+    doorman_time most = doorman__earlier(max_wait, figures->max_wait), wait = 0;
+    double owed = figures->rate * ((double)most / 1e9);
+    double level = doorman__parts_units(parts) - doorman__lent(figures);
+    level = doorman__min(level, figures->size);
+    doorman_time at = doorman__level_reached(figures, state, doorman__max(level, -owed), now);
+    /* rounding may leave the offer below `parts` for some nanoseconds */
+    for (int i = 0; i < 64 && at < DOORMAN_NEVER; i++) {
+        if (doorman__bucket_offer(figures, state, max_wait, &wait, at) >= parts) break;
+        at += i < 16 ? 1 : (doorman_time)1 << (i - 16);
+    }
+    return at;
+}
+
+/* ---- permits: tiers (P12) */
+
+typedef enum doorman__phase { DOORMAN__INACTIVE, DOORMAN__ACTIVE, DOORMAN__COOLING } doorman__phase;
+
+static const uint64_t *doorman__tier_state(const uint64_t *state, size_t index) {
+    return state + index * DOORMAN__TIER_WORDS;
+}
+
+static doorman__phase doorman__tier_phase(const doorman_tier *tier, const uint64_t *words,
+                                          doorman_time time) {
+    doorman_time entered = (doorman_time)words[0];
+    if (!words[1] || time >= entered + tier->active + tier->cooldown) return DOORMAN__INACTIVE;
+    return time < entered + tier->active ? DOORMAN__ACTIVE : DOORMAN__COOLING;
+}
+
+/* Returns the index of the current tier, or -1 if no tier is active. */
+static int doorman__tiers_current(const doorman_figures *figures, const uint64_t *state,
+                                  doorman_time time) {
+    int i = (int)figures->tier_count - 1;
+    while (i >= 0 && doorman__tier_phase(&figures->tiers[i], doorman__tier_state(state, (size_t)i),
+                                         time) != DOORMAN__ACTIVE) {
+        i--;
+    }
+    return i;
+}
+
+/* Returns the slice of the window of a tier that contains a time. */
+static uint64_t doorman__tier_slice(const doorman_tier *tier, const uint64_t *words,
+                                    doorman_time time) {
+    return doorman__slice_at(time - (doorman_time)words[2], tier->window);
+}
+
+/* Returns the units in the window of a tier, also if the tier has ended. A window of changed length
+ * starts fresh. */
+static uint64_t doorman__tier_used(const doorman_tier *tier, const uint64_t *words,
+                                   doorman_time time) {
+    if (words[1] != (uint64_t)tier->window) return 0;
+    return doorman__ring_sum(words + 3, doorman__tier_slice(tier, words, time));
+}
+
+static uint64_t doorman__tier_room(const doorman_tier *tier, const uint64_t *words,
+                                   doorman_time time) {
+    uint64_t used = doorman__tier_used(tier, words, time);
+    uint64_t most = doorman__parts_ceil(tier->limit);
+    return used < most ? most - used : 0;
+}
+
+/* Returns the index of the next tier behind `index` that can be entered. Returns tier_count if
+ * there is none, or if a tier that cools down blocks. */
+static size_t doorman__tiers_next(const doorman_figures *figures, const uint64_t *state, int index,
+                                  doorman_time time) {
+    for (size_t i = (size_t)index + 1; i < figures->tier_count; i++) { /* index may be -1 */
+        const doorman_tier *tier = &figures->tiers[i];
+        if (!tier->active) continue;
+        doorman__phase phase = doorman__tier_phase(tier, doorman__tier_state(state, i), time);
+        if (phase == DOORMAN__INACTIVE) return i;
+        if (!tier->skippable) break;
+    }
+    return figures->tier_count;
+}
+
+static uint64_t doorman__tiers_offer(const doorman_figures *figures, const uint64_t *state,
+                                     doorman_time time) {
+    int current = doorman__tiers_current(figures, state, time);
+    uint64_t sum = 0;
+    if (current >= 0) {
+        sum = doorman__tier_room(&figures->tiers[current],
+                                 doorman__tier_state(state, (size_t)current), time);
+    }
+    size_t next = doorman__tiers_next(figures, state, current, time);
+    while (next < figures->tier_count) {
+        sum += doorman__tier_room(&figures->tiers[next], doorman__tier_state(state, next), time);
+        next = doorman__tiers_next(figures, state, (int)next, time);
+    }
+    return sum;
+}
+
+/* Enters a tier. Its window continues if some of its units still count. Otherwise a new one begins
+ * with this hit. */
+static void doorman__tier_enter(const doorman_tier *tier, uint64_t *words, doorman_time now) {
+    if (!doorman__tier_used(tier, words, now)) {
+        memset(words, 0, DOORMAN__TIER_WORDS * sizeof *words);
+        words[1] = (uint64_t)tier->window;
+        words[2] = (uint64_t)now;
+    }
+    words[0] = (uint64_t)now;
+}
+
+/* Charges a tier that was entered. A window of changed length starts fresh. */
+static void doorman__tier_charge(const doorman_tier *tier, uint64_t *words, uint64_t parts,
+                                 doorman_time now) {
+    if (words[1] != (uint64_t)tier->window) {
+        memset(words + 3, 0, DOORMAN__RING_WORDS * sizeof *words);
+        words[1] = (uint64_t)tier->window;
+        words[2] = words[0];
+    }
+    doorman__ring_add(words + 3, doorman__tier_slice(tier, words, now), parts);
+}
+
+/* Charges tiers. Precondition: they offer `parts`. Returns the number of the tier that was entered
+ * last, from 1, or 0. */
+static size_t doorman__tiers_charge(const doorman_figures *figures, uint64_t *state, uint64_t parts,
+                                    doorman_time now) {
+    int current = doorman__tiers_current(figures, state, now);
+    size_t entered = 0;
+    while (parts > 0) {
+        if (current >= 0) {
+            const doorman_tier *tier = &figures->tiers[current];
+            uint64_t *words = state + (size_t)current * DOORMAN__TIER_WORDS;
+            uint64_t room = doorman__tier_room(tier, words, now);
+            uint64_t taken = parts < room ? parts : room;
+            doorman__tier_charge(tier, words, taken, now);
+            parts -= taken;
+        }
+        if (!parts) break;
+        size_t next = doorman__tiers_next(figures, state, current, now);
+        assert(next < figures->tier_count);
+        if (next >= figures->tier_count) break;
+        doorman__tier_enter(&figures->tiers[next], state + next * DOORMAN__TIER_WORDS, now);
+        current = (int)next;
+        entered = next + 1;
+    }
+    return entered;
+}
+
+/* Returns the first time after `time` at which the offer of a tier may change. */
+static doorman_time doorman__tier_change(const doorman_tier *tier, const uint64_t *words,
+                                         doorman_time time) {
+    doorman_time entered = (doorman_time)words[0], end = entered + tier->active;
+    doorman_time change = DOORMAN_NEVER;
+    if (!words[1]) return change;
+    if (end > time) change = end;
+    if (end <= time && end + tier->cooldown > time) change = end + tier->cooldown;
+    if (words[1] != (uint64_t)tier->window) return change;
+    uint64_t slice = doorman__ring_next(words + 3, doorman__tier_slice(tier, words, time));
+    if (!slice) return change;
+    doorman_time begin = (doorman_time)words[2] + doorman__slice_begin(slice, tier->window);
+    return doorman__earlier(change, begin);
+}
+
+/* Returns when tiers offer `parts`. Between two changes the offer is constant. */
+static doorman_time doorman__tiers_fit_at(const doorman_figures *figures, const uint64_t *state,
+                                          uint64_t parts, doorman_time now) {
+    doorman_time time = now;
+    while (time < DOORMAN_NEVER && doorman__tiers_offer(figures, state, time) < parts) {
+        doorman_time change = DOORMAN_NEVER;
+        for (size_t i = 0; i < figures->tier_count; i++) {
+            const uint64_t *words = doorman__tier_state(state, i);
+            change =
+                doorman__earlier(change, doorman__tier_change(&figures->tiers[i], words, time));
+        }
+        assert(change > time);
+        time = change;
+    }
+    return time;
+}
+
+/* ---- permits: windows */
+
+/* Returns the units that a fresh FIXED_WINDOW has used (P16). */
+static uint64_t doorman__fixed_fresh(const doorman_permit_limit *limit,
+                                     const doorman_figures *figures, doorman__span span,
+                                     const doorman__moment *at) {
+    bool used_up = limit->empty_at_start && span.begin <= at->start_epoch;
+    return used_up ? doorman__parts_ceil(figures->limit) : 0;
+}
+
+static uint64_t doorman__fixed_used(const doorman_permit_limit *limit,
+                                    const doorman_figures *figures, const uint64_t *state,
+                                    const doorman__moment *at) {
+    doorman__span span = doorman__span_at(figures, at->epoch);
+    if (state[0] == doorman__span_id(span)) return state[1];
+    return doorman__fixed_fresh(limit, figures, span, at);
+}
+
+static uint64_t doorman__sliding_used(const doorman_figures *figures, const uint64_t *state,
+                                      doorman_time time) {
+    if (state[0] != (uint64_t)figures->window) return 0;
+    return doorman__ring_sum(state + 1, doorman__slice_at(time, figures->window));
+}
+
+/* Returns when a SLIDING_WINDOW has room for `parts`. */
+static doorman_time doorman__sliding_fits_at(const doorman_figures *figures, const uint64_t *state,
+                                             uint64_t parts, doorman_time now) {
+    uint64_t most = doorman__parts_ceil(figures->limit);
+    doorman_time time = now;
+    if (parts > most) return DOORMAN_NEVER;
+    while (doorman__sliding_used(figures, state, time) > most - parts) {
+        uint64_t slice = doorman__ring_next(state + 1, doorman__slice_at(time, figures->window));
+        assert(slice > 0);
+        time = doorman__slice_begin(slice, figures->window);
+    }
+    return time;
+}
+
+/* ---- permits: all kinds */
+
+/* What a state and its figures are, for the functions of all kinds. */
+typedef struct doorman__meter {
+    const doorman_permit_limit *limit;
+    const doorman_figures *figures; /* of the limit, or of an override */
+    uint64_t *state;
+} doorman__meter;
+
+/* Makes a fresh state. */
+static void doorman__meter_init(const doorman__meter *meter, const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    const bool empty = meter->limit->empty_at_start;
+    doorman_limit_kind kind = meter->limit->kind;
+    memset(meter->state, 0, doorman__state_words(kind, figures) * sizeof *meter->state);
+    if (kind == DOORMAN_TOKEN_BUCKET) {
+        doorman__level_write(meter->state, empty ? 0 : figures->size, empty ? at->start : at->now);
+    } else if (kind == DOORMAN_FIXED_WINDOW) {
+        doorman__span span = doorman__span_at(figures, at->epoch);
+        meter->state[0] = doorman__span_id(span);
+        meter->state[1] = doorman__fixed_fresh(meter->limit, figures, span, at);
+    } else if (kind == DOORMAN_SLIDING_WINDOW) {
+        meter->state[0] = (uint64_t)figures->window;
+        if (!empty) return;
+        uint64_t slice = doorman__slice_at(at->start, figures->window);
+        doorman__ring_add(meter->state + 1, slice, doorman__parts_ceil(figures->limit));
+    }
+}
+
+/* Returns the parts of a limit of units. What a lease has is not rounded up. */
+static uint64_t doorman__limit_parts(const doorman_permit_limit *limit, double units) {
+    return limit->leased ? doorman__parts_floor(units) : doorman__parts_ceil(units);
+}
+
+static uint64_t doorman__meter_used(const doorman__meter *meter, const doorman__moment *at) {
+    if (meter->limit->kind == DOORMAN_CONCURRENCY) return meter->state[0];
+    if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
+        return doorman__fixed_used(meter->limit, meter->figures, meter->state, at);
+    }
+    return doorman__sliding_used(meter->figures, meter->state, at->now);
+}
+
+/* Returns the parts that the counter offers, and sets *wait (P3). */
+static uint64_t doorman__meter_offer(const doorman__meter *meter, doorman_time max_wait,
+                                     doorman_time *wait, const doorman__moment *at) {
+    *wait = 0;
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        return doorman__bucket_offer(meter->figures, meter->state, max_wait, wait, at->now);
+    }
+    if (meter->limit->kind == DOORMAN_TIERS) {
+        return doorman__tiers_offer(meter->figures, meter->state, at->now);
+    }
+    uint64_t most = doorman__limit_parts(meter->limit, meter->figures->limit);
+    uint64_t used = doorman__meter_used(meter, at);
+    return used < most ? most - used : 0;
+}
+
+/* Returns the parts that the counter offers without debt. */
+static uint64_t doorman__meter_saved(const doorman__meter *meter, const doorman__moment *at) {
+    doorman_time wait = 0;
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        double level = doorman__level_at(meter->figures, meter->state, at->now);
+        if (meter->limit->leased || level <= 0) return doorman__parts_floor(level);
+        return doorman__level_parts(meter->figures, level, 0);
+    }
+    return doorman__meter_offer(meter, 0, &wait, at);
+}
+
+/* Returns the units that are left without debt. */
+static double doorman__meter_left(const doorman__meter *meter, const doorman__moment *at) {
+    if (meter->limit->kind != DOORMAN_TOKEN_BUCKET) {
+        double most = doorman__figures_most(meter->limit->kind, meter->figures);
+        return doorman__min(most, doorman__parts_units(doorman__meter_saved(meter, at)));
+    }
+    return doorman__max(0, doorman__level_at(meter->figures, meter->state, at->now));
+}
+
+/* Returns how long it takes until the counter offers `parts`. Precondition: it offers less now, and
+ * it can ever offer so many. */
+static doorman_time doorman__meter_delay(const doorman__meter *meter, uint64_t parts,
+                                         doorman_time max_wait, const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    doorman_time time = DOORMAN_NEVER;
+    if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
+        doorman__span span = doorman__span_at(figures, at->epoch);
+        return doorman__moment_delay(at, span.end - at->epoch);
+    }
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        time = doorman__bucket_fits_at(figures, meter->state, parts, max_wait, at->now);
+    } else if (meter->limit->kind == DOORMAN_TIERS) {
+        time = doorman__tiers_fit_at(figures, meter->state, parts, at->now);
+    } else {
+        time = doorman__sliding_fits_at(figures, meter->state, parts, at->now);
+    }
+    return time < DOORMAN_NEVER ? time - at->now : DOORMAN_NEVER;
+}
+
+/* Adds parts to a window, or takes them out if `parts` is negative. */
+static void doorman__fixed_charge(const doorman__meter *meter, int64_t parts,
+                                  const doorman__moment *at) {
+    uint64_t used = doorman__meter_used(meter, at);
+    uint64_t less = parts < 0 ? (uint64_t)-parts : 0;
+    meter->state[0] = doorman__span_id(doorman__span_at(meter->figures, at->epoch));
+    meter->state[1] = parts >= 0 ? used + (uint64_t)parts : used - (less < used ? less : used);
+}
+
+/* Takes parts out of a bucket, or gives them back if `parts` is negative. What the rounding of a
+ * full bucket has added is no debt. */
+static void doorman__bucket_charge(const doorman_figures *figures, uint64_t *state, int64_t parts,
+                                   doorman_time now) {
+    double before = doorman__level_at(figures, state, now), least = 0 - doorman__lent(figures);
+    double level = before - (double)parts / DOORMAN__UNIT, excess = least - level;
+    if (before >= figures->size && excess > 0 && excess < 1 / DOORMAN__UNIT) level = least;
+    doorman__level_write(state, doorman__min(level, figures->size), now);
+}
+
+/* Charges a counter. Returns the number of the tier that was entered, or 0.
+ *   parts   negative: gives units back; only for TOKEN_BUCKET and FIXED_WINDOW */
+static size_t doorman__meter_charge(const doorman__meter *meter, int64_t parts,
+                                    const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    uint64_t *state = meter->state;
+    switch (meter->limit->kind) {
+    case DOORMAN_TOKEN_BUCKET: doorman__bucket_charge(figures, state, parts, at->now); return 0;
+    case DOORMAN_FIXED_WINDOW: doorman__fixed_charge(meter, parts, at); return 0;
+    case DOORMAN_SLIDING_WINDOW:
+        assert(parts >= 0);
+        if (state[0] != (uint64_t)figures->window) {
+            memset(state, 0, (1 + DOORMAN__RING_WORDS) * sizeof *state);
+            state[0] = (uint64_t)figures->window;
+        }
+        doorman__ring_add(state + 1, doorman__slice_at(at->now, figures->window), (uint64_t)parts);
+        return 0;
+    case DOORMAN_TIERS:
+        assert(parts >= 0);
+        return doorman__tiers_charge(figures, state, (uint64_t)parts, at->now);
+    case DOORMAN_CONCURRENCY:
+        assert(parts >= 0);
+        state[0] += (uint64_t)parts;
+        return 0;
+    case DOORMAN_SLIDING_LOG:
+    default: assert(false); return 0;
+    }
+}
+
+static doorman_time doorman__tiers_reset_after(const doorman_figures *figures,
+                                               const uint64_t *state, doorman_time now) {
+    doorman_time end = now;
+    for (size_t i = 0; i < figures->tier_count; i++) {
+        const uint64_t *words = doorman__tier_state(state, i);
+        const doorman_tier *tier = &figures->tiers[i];
+        if (doorman__tier_phase(tier, words, now) != DOORMAN__INACTIVE) {
+            end = doorman__later(end, (doorman_time)words[0] + tier->active + tier->cooldown);
+        }
+        if (!doorman__tier_used(tier, words, now)) continue;
+        uint64_t last = doorman__ring_end(words + 3, doorman__tier_slice(tier, words, now));
+        doorman_time empty = (doorman_time)words[2] + doorman__slice_begin(last, tier->window);
+        end = doorman__later(end, empty);
+    }
+    return end - now;
+}
+
+/* Returns the time until the counter is fresh. */
+static doorman_time doorman__meter_reset_after(const doorman__meter *meter,
+                                               const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    const uint64_t *state = meter->state;
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        double missing = figures->size - doorman__level_at(figures, state, at->now);
+        return doorman__gain_time(figures, missing);
+    }
+    if (meter->limit->kind == DOORMAN_TIERS) {
+        return doorman__tiers_reset_after(figures, state, at->now);
+    }
+    if (meter->limit->kind == DOORMAN_CONCURRENCY) return 0; /* holders may release at any time */
+    if (doorman__meter_used(meter, at) == 0) return 0;
+    if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
+        doorman__span span = doorman__span_at(figures, at->epoch);
+        return doorman__moment_delay(at, span.end - at->epoch);
+    }
+    uint64_t slice = doorman__slice_at(at->now, figures->window);
+    return doorman__slice_begin(doorman__ring_end(state + 1, slice), figures->window) - at->now;
+}
+
+/* Returns the time until the counter has one more whole unit, or all of its units. Returns 0 if it
+ * has all of its units. */
+static doorman_time doorman__meter_more_after(const doorman__meter *meter,
+                                              const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        double level = doorman__level_at(figures, meter->state, at->now);
+        double next = (double)((int64_t)doorman__max(level, 0) + 1);
+        return doorman__gain_time(figures, doorman__min(next, figures->size) - level);
+    }
+    const uint64_t unit = (uint64_t)DOORMAN__UNIT, saved = doorman__meter_saved(meter, at);
+    double limit = doorman__figures_most(meter->limit->kind, figures);
+    uint64_t most = doorman__limit_parts(meter->limit, limit);
+    uint64_t next = (saved / unit + 1) * unit;
+    if (saved >= most) return 0;
+    return doorman__meter_delay(meter, next < most ? next : most, 0, at);
+}
+
+/* Returns whether the counter equals a fresh one (P14). */
+static bool doorman__meter_fresh(const doorman__meter *meter, const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    if (meter->limit->kind == DOORMAN_CONCURRENCY) return !meter->state[0] && !meter->state[1];
+    if (meter->limit->kind == DOORMAN_FIXED_WINDOW) {
+        doorman__span span = doorman__span_at(figures, at->epoch);
+        uint64_t used = doorman__meter_used(meter, at);
+        return used == doorman__fixed_fresh(meter->limit, figures, span, at);
+    }
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        return doorman__level_at(figures, meter->state, at->now) >= figures->size;
+    }
+    if (doorman__meter_reset_after(meter, at) > 0) return false;
+    if (meter->limit->kind != DOORMAN_SLIDING_WINDOW || !meter->limit->empty_at_start) return true;
+    uint64_t start = doorman__slice_at(at->start, figures->window);
+    return start + DOORMAN__SLICES <= doorman__slice_at(at->now, figures->window);
+}
+
+/* ---- permits: which counter is meant */
+
+#define DOORMAN__NO_PLACE UINT32_MAX
+
+/* Which counter of a slot is meant. Also which (resource, key). */
+typedef struct doorman__identity {
+    const char *key;
+    size_t key_bytes;
+    uint64_t hash; /* of the resource and the key. A table uses the lower 32 bits */
+    uint32_t tag;  /* the index of the place, or DOORMAN__NO_PLACE */
+} doorman__identity;
+
+/* ---- permits: the most frequent keys (P20) */
+/*
+ * A sketch counts keys in bounded memory ("space-saving", Metwally, Agrawal and El Abbadi 2005). It
+ * has 100 entries. A key without an entry takes over an entry with the smallest count, and the
+ * count goes on from there. So a count is too large by at most the count of the entry before. A key
+ * with more than a hundredth of all decisions always has an entry. Counts are halved at each full
+ * minute, so the sketch shows the last minutes.
+ *
+ * A hand goes round the entries and finds the smallest count, like the hand of a clock in page
+ * replacement. No count is below `least`. The hand stops at the next entry whose count is `least`.
+ * After a full turn without one, `least` becomes the smallest count that the hand has met. Most
+ * keys are rare, so most entries have the smallest count, and the hand moves by one or two. It
+ * never moves by more than 200.
+ */
+
+#define DOORMAN__TOP_ENTRIES 100
+#define DOORMAN__TOP_HEADS 128
+#define DOORMAN__TOP_NONE 0xff
+#define DOORMAN__TOP_AGE (60 * DOORMAN_SECOND) /* counts are halved after this time */
+
+typedef struct doorman__top_entry {
+    uint64_t hash; /* of the resource and the key; 64 bits identify them */
+    double units;
+    uint64_t error;
+    char *text;          /* the id of the resource, and the key; each ends with a NUL. NULL: the
+                            entry was never used */
+    uint16_t text_bytes; /* as allocated */
+    uint8_t next;        /* the next entry with the same head, or DOORMAN__TOP_NONE */
+} doorman__top_entry;
+
+typedef struct doorman__top {
+    uint64_t ages; /* since `now` was 0, when the counts were last halved */
+    uint64_t least;
+    size_t hand;
+    uint8_t heads[DOORMAN__TOP_HEADS];
+    uint64_t counts[DOORMAN__TOP_ENTRIES];
+    doorman__top_entry entries[DOORMAN__TOP_ENTRIES];
+} doorman__top;
+
+/* Returns NULL if memory runs out. */
+static doorman__top *doorman__top_create(doorman_time now) {
+    doorman__top *top = (doorman__top *)doorman__zalloc(sizeof *top);
+    if (!top) return NULL;
+    top->ages = (uint64_t)(now / DOORMAN__TOP_AGE);
+    memset(top->heads, DOORMAN__TOP_NONE, sizeof top->heads);
+    return top;
+}
+
+static size_t doorman__top_bytes(const doorman__top *top) {
+    size_t bytes = sizeof *top;
+    for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) bytes += top->entries[i].text_bytes;
+    return bytes;
+}
+
+static void doorman__top_destroy(doorman__top *top) {
+    if (!top) return;
+    for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) DOORMAN_FREE(top->entries[i].text);
+    DOORMAN_FREE(top);
+}
+
+/* Returns how often the counts must be halved. */
+static unsigned doorman__top_halvings(const doorman__top *top, doorman_time now) {
+    uint64_t ages = (uint64_t)(now / DOORMAN__TOP_AGE);
+    uint64_t passed = ages > top->ages ? ages - top->ages : 0;
+    return passed < 63 ? (unsigned)passed : 63;
+}
+
+static void doorman__top_age(doorman__top *top, doorman_time now) {
+    unsigned halvings = doorman__top_halvings(top, now);
+    if (!halvings) return;
+    for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) {
+        top->counts[i] >>= halvings;
+        top->entries[i].error >>= halvings;
+        top->entries[i].units /= (double)(UINT64_C(1) << halvings);
+    }
+    top->least >>= halvings;
+    top->ages = (uint64_t)(now / DOORMAN__TOP_AGE);
+}
+
+/* Returns the index of an entry with the smallest count. */
+static size_t doorman__top_rarest(doorman__top *top) {
+    uint64_t met = UINT64_MAX;
+    for (size_t steps = 0;; steps++) {
+        assert(steps <= 2 * DOORMAN__TOP_ENTRIES);
+        if (steps == DOORMAN__TOP_ENTRIES) top->least = met;
+        top->hand = top->hand + 1 < DOORMAN__TOP_ENTRIES ? top->hand + 1 : 0;
+        uint64_t count = top->counts[top->hand];
+        assert(count >= top->least);
+        if (count == top->least) return top->hand;
+        if (count < met) met = count;
+    }
+}
+
+/* Returns the index of the entry with a hash, or DOORMAN__TOP_NONE. */
+static size_t doorman__top_find(const doorman__top *top, uint64_t hash) {
+    uint8_t at = top->heads[hash % DOORMAN__TOP_HEADS];
+    while (at != DOORMAN__TOP_NONE && top->entries[at].hash != hash) at = top->entries[at].next;
+    return at;
+}
+
+/* Gives an entry to another key. Precondition: text_bytes of the entry suffice. */
+static void doorman__top_replace(doorman__top *top, size_t index, const char *id,
+                                 const doorman__identity *key) {
+    doorman__top_entry *entry = &top->entries[index];
+    uint8_t *at = &top->heads[entry->hash % DOORMAN__TOP_HEADS];
+    while (*at != DOORMAN__TOP_NONE && *at != index) at = &top->entries[*at].next;
+    if (*at == index) *at = entry->next; /* an entry that was never used is in no list */
+    size_t bytes = strlen(id) + 1;
+    memcpy(entry->text, id, bytes);
+    memcpy(entry->text + bytes, key->key, key->key_bytes + 1);
+    entry->hash = key->hash;
+    entry->units = 0;
+    entry->error = top->counts[index];
+    entry->next = top->heads[key->hash % DOORMAN__TOP_HEADS];
+    top->heads[key->hash % DOORMAN__TOP_HEADS] = (uint8_t)index;
+}
+
+/* Returns whether an entry is before another in the order of the list. */
+static bool doorman__top_before(const doorman__top *top, size_t one, size_t other) {
+    uint64_t a = top->counts[one], b = top->counts[other];
+    return a != b ? a > b : one < other;
+}
+
+/* Returns the index of the entry that follows another in the order of the list. Returns
+ * DOORMAN__TOP_NONE after the last one.
+ *   last   DOORMAN__TOP_NONE: the first entry is wanted */
+static size_t doorman__top_next(const doorman__top *top, size_t last) {
+    size_t best = DOORMAN__TOP_NONE;
+    for (size_t i = 0; i < DOORMAN__TOP_ENTRIES; i++) {
+        if (last != DOORMAN__TOP_NONE && !doorman__top_before(top, last, i)) continue;
+        if (best == DOORMAN__TOP_NONE || doorman__top_before(top, i, best)) best = i;
+    }
+    return best;
+}
+
+/* ---- permits: slots, places and counters */
+
+/* A counter is followed by its state, and then by its key, without a NUL. Holds point to counters
+ * of CONCURRENCY. Such a counter never moves, and stays until it is fresh. */
+typedef struct doorman__counter {
+    doorman__chain node; /* tag: the index of its place, or DOORMAN__NO_PLACE */
+    uint16_t generation; /* of the configuration for which the next field is right */
+    uint16_t override_;  /* 0: the figures of the limit; else the index of the override plus 1 */
+    uint16_t key_bytes;
+    uint8_t words; /* of the state, with the two words of DOORMAN__COUNTS_REFUSALS */
+    uint8_t flags;
+} doorman__counter;
+
+#define DOORMAN__COUNTS_REFUSALS 1 /* the state ends with a count, and when this count began */
+#define DOORMAN__IN_USE 2          /* a charge of the present call points to the counter */
+#define DOORMAN__LEASED_UNITS 4    /* CONCURRENCY: the limit is leased */
+
+/* The table of the counters of one limit, and what the limit has counted. The two strings are
+ * behind the struct, because a slot may outlive its configuration. */
+typedef struct doorman__slot {
+    const doorman_permit_limit *limit; /* NULL: the limit is not in the configuration any more, or
+                                          the slot is that of the bans */
+    const char *glob, *name;
+    doorman_scope per;
+    doorman_limit_kind kind;
+    doorman__chains nodes;
+    doorman__chains next_nodes; /* only while a configuration changes, for CONCURRENCY */
+    doorman__timers bans;       /* the ends of the bans that the limit has set. The slot of the bans
+                                   has those of the bans that an administrator has set */
+    size_t references;          /* by places */
+    doorman_time longest;      /* CONCURRENCY: how long a hold may last in any configuration so far;
+                                   0: the holds are not learned */
+    doorman_time learns_until; /* CONCURRENCY */
+    doorman_permits_limit totals;
+    doorman__top *tops[DOORMAN_TOP_COUNT]; /* NULL: nothing was counted yet */
+} doorman__slot;
+
+/* A ban is a counter of the slot of the bans. It has this instead of a state. */
+typedef struct doorman__ban {
+    doorman__timer end;  /* in the heap `bans` of `slot` */
+    doorman__slot *slot; /* of the limit that has set it */
+} doorman__ban;
+
+#define DOORMAN__BAN_WORDS ((sizeof(doorman__ban) + 7) / 8)
+
+/* A slot of a place. A counter of the slot that is older than `since` is from a time before a
+ * configuration in which the resource did not have this limit. Such a counter does not count. */
+typedef struct doorman__place_slot {
+    doorman__slot *slot;
+    uint32_t since; /* the generation of the configuration with which the place got the slot */
+} doorman__place_slot;
+
+/* What the permits know about one resource. The id is behind the struct. */
+typedef struct doorman__place {
+    doorman__chain node; /* tag: the index in doorman_permits.places */
+    uint64_t hash;       /* of the id */
+    uint32_t generation;
+    bool shadow;                       /* a glob of `shadow` of the configuration matches */
+    const doorman_template *template_; /* NULL: no template with limits matches */
+    doorman__place_slot *slots;        /* one for each limit of the template */
+    size_t slot_count;
+    size_t counter_count; /* counters and bans with this place */
+    size_t hold_count;    /* items of holds, and of permits that wait, with this place */
+} doorman__place;
+
+typedef struct doorman__charge doorman__charge;
+typedef struct doorman__want doorman__want;
+typedef struct doorman__hold doorman__hold;
+typedef struct doorman__hold_queue doorman__hold_queue;
+typedef struct doorman__wait doorman__wait;
+typedef struct doorman__hold_part doorman__hold_part;
+
+/* The permits that wait for units of one counter. The turns are ordered by priority and arrival. */
+struct doorman__hold_queue {
+    doorman__counter *counter; /* NULL: the permits wait for no counter, only for their decision */
+    doorman__slot *slot;
+    doorman__timers turns;
+    size_t expected; /* only while a configuration changes: how many permits the queue will get */
+    doorman__hold_queue *next_ready;
+    bool ready; /* the first permit must be decided on, or the queue is empty */
+};
+
+typedef struct doorman__permit_lease doorman__permit_lease;
+
+/* The leases of the permits: see >>leased. */
+typedef struct doorman__permit_leases {
+    doorman_client *client; /* has a resource for each lease. NULL: there is no server */
+    doorman__chains table;  /* by the id of the resource */
+    doorman_time sweep_at;  /* when to look for leases that are not used any more */
+    bool has_gauges;        /* a configuration has had leased limits of CONCURRENCY */
+} doorman__permit_leases;
+
+/* A list of holds, in the order in which they were added. */
+typedef struct doorman__hold_list {
+    doorman__hold *first, *last;
+    size_t count;
+} doorman__hold_list;
+
+/* All holds, and all permits that wait: see >>holds. */
+typedef struct doorman__holds {
+    doorman__hold_list granted; /* HELD and TRANSFERRED */
+    doorman__hold_list spent;
+    doorman__hold_list waiting;
+    doorman__chains by_id;      /* of the lists `granted` and `spent` */
+    doorman__chains by_request; /* by client and request_id */
+    doorman__chains by_key;     /* waiting permits with `share`, by resource and key */
+    doorman__chains owners;     /* clients with holds, and connections with waiting permits */
+    doorman__timers ends;       /* of holds and of waits */
+    doorman__hold_queue *first_ready, *last_ready;
+    doorman__wait *first_decision, *last_decision;
+    doorman__wait *given;            /* the decision that doorman_permits_next_decision gave last */
+    uint64_t ids, arrivals, tickets; /* how many were given */
+    doorman_time learns_until;
+    doorman_time longest;      /* how long a hold may last in any configuration so far; 0: there are
+                                  none that are learned */
+    doorman_time mixed_until;  /* holds of earlier configurations may last until then */
+    doorman_time next_learned; /* when the next limit has learned; DOORMAN_NEVER: all have */
+    bool configured;           /* the configuration has a limit of kind CONCURRENCY */
+    bool no_wait;              /* a new permit of the present call may not wait */
+    bool stuck;                /* memory ran out when a queue was served */
+    doorman__hold_queue loose; /* permits that no CONCURRENCY limit concerns any more */
+    doorman_hold_item *items;  /* of the last result; so is the next field */
+    size_t item_capacity;
+
+    /* The present decision. */
+    doorman__hold *deciding;   /* the waiting permit; NULL: a new permit */
+    doorman_time turn;         /* the place that the permit has, or would get, in all queues */
+    doorman__hold_part *parts; /* of a hold that is made; so is the next field */
+    size_t part_capacity;
+} doorman__holds;
+
+struct doorman_permits {
+    doorman_permits_options options;
+    const doorman_config *config;
+    uint32_t generation;
+    doorman__moment at;
+    uint64_t random, empty_hash; /* empty_hash: the hash of the key "" */
+    doorman__slot **slots;       /* all; the first one is that of the bans */
+    size_t slot_count, slot_capacity;
+    doorman__slot **own_slots; /* one for each limit of the configuration, then one for each
+                                  template whose list of limits is empty */
+    size_t own_count;
+    doorman__slot **open_slots; /* behind own_slots, one for each template; NULL: its list of limits
+                                   is not empty */
+    doorman__chains place_table;
+    doorman__place **places; /* NULL: a free index */
+    size_t place_count, place_capacity;
+    uint32_t *free_places;
+    size_t free_count, free_capacity;
+    size_t sweep_slot; /* the index of the slot that a sweep visits next */
+    size_t counter_count;
+    size_t node_bytes;              /* of the counters, the bans and the resources */
+    size_t ban_bytes;               /* of the bans; a part of node_bytes */
+    size_t name_bytes, limits_most; /* of the configuration: see doorman__permits_measure */
+    size_t top_bytes;               /* of the sketches */
+    uint64_t unmatched, banned, bans_evicted;
+    doorman_time updated_at;
+    doorman__holds holds;
+    doorman__permit_leases leases;
+
+    /* The present call. */
+    doorman__charge *charges;
+    size_t charge_count, charge_capacity;
+    doorman__want *wants;
+    size_t want_capacity;
+    doorman_permit_grant *grants;
+    size_t grant_capacity;
+    doorman_permit_detail *details;
+    size_t detail_count, detail_capacity;
+    int32_t charge_heads[256]; /* finds the charges of one counter; -1: none */
+};
+
+/* The limit of a slot of a template whose list of limits is empty. Such a slot only counts. */
+static const doorman_permit_limit doorman__open_limit = {.name = ""};
+
+/* Returns the slot of a limit of the configuration. */
+static doorman__slot *doorman__permits_own_slot(const doorman_permits *permits,
+                                                const doorman_permit_limit *limit) {
+    return permits->own_slots[doorman__limit_index(permits->config, limit)];
+}
+
+static doorman__slot *doorman__permits_bans(const doorman_permits *permits) {
+    return permits->slots[0];
+}
+
+static uint64_t *doorman__counter_state(doorman__counter *counter) {
+    return (uint64_t *)(void *)(counter + 1);
+}
+
+static doorman__ban *doorman__counter_ban(doorman__counter *counter) {
+    return (doorman__ban *)(void *)doorman__counter_state(counter);
+}
+
+static char *doorman__counter_key(doorman__counter *counter) {
+    return (char *)(doorman__counter_state(counter) + counter->words);
+}
+
+static bool doorman__limit_is_leased_rate(const doorman_permit_limit *limit) {
+    return limit->leased && limit->kind == DOORMAN_TOKEN_BUCKET;
+}
+
+/* ---- holds: what is stored (see >>holds) */
+
+/* Returns a pointer without `const`, for an object that the caller may change. */
+static void *doorman__mutable(const void *object) {
+    void *own;
+    memcpy(&own, &object, sizeof own);
+    return own;
+}
+
+/* A client with holds or waiting permits, or a connection with waiting permits. The name is behind
+ * the struct, and ends with a NUL. */
+typedef struct doorman__owner {
+    doorman__chain node;  /* tag: whether it is a connection */
+    uint64_t request_max; /* the largest request_id of its holds, also of those that have ended */
+    size_t hold_count, wait_count, name_bytes;
+} doorman__owner;
+
+typedef enum doorman__hold_state {
+    DOORMAN__NEW,         /* in no list yet, or not any more */
+    DOORMAN__WAITING,     /* in the queue of a counter */
+    DOORMAN__HELD,        /* its units belong to its owner */
+    DOORMAN__TRANSFERRED, /* its units belong to nobody */
+    DOORMAN__SPENT        /* a transfer without units. It remembers its request_id */
+} doorman__hold_state;
+
+/* One item of a hold. */
+struct doorman__hold_part {
+    doorman__place *place;
+    const char *key;
+    double cost, min; /* what the permit has asked for, in units */
+    double amount;    /* what is held, in units */
+};
+
+/* Units of one part that one counter counts. */
+typedef struct doorman__take {
+    doorman__counter *counter;
+    uint64_t parts; /* 1/4096 of a unit */
+    size_t index;   /* of the part of the hold */
+} doorman__take;
+
+/* The takes of a hold. Most holds have one take, which needs no memory of its own. */
+typedef struct doorman__takes {
+    doorman__take one;   /* only if capacity <= 1 */
+    doorman__take *list; /* only if capacity > 1, otherwise NULL */
+    uint32_t count, capacity;
+    doorman_time time_to_live; /* the smallest of the limits; DOORMAN_NEVER: there are none */
+} doorman__takes;
+
+/* What a hold needs only while it waits, and then the decision. Room for the grants of the items is
+ * behind the struct. */
+struct doorman__wait {
+    doorman__chain by_key; /* only with `share` */
+    doorman__timer turn;
+    doorman__hold *hold; /* NULL: the permit is decided */
+    doorman__hold_queue *queue;
+    doorman__hold_queue *next_queue; /* only while a configuration changes */
+    doorman__owner *connection;      /* NULL: none */
+    doorman_time asked_at, max_wait;
+    doorman_time place; /* its `at` in the turns of all queues */
+    uint64_t need;      /* the units that the counter of the queue must have */
+    size_t item;        /* the first item that needs this counter */
+    bool equal, detail, share;
+
+    doorman__wait *next; /* in the list of decisions */
+    uint64_t ticket;
+    doorman_permit permit;
+    doorman_permit_detail *details;
+};
+
+/* A hold, a transfer, or a permit that waits. The parts and their keys are behind the struct. What
+ * a search reads is at the beginning, on one cache line. */
+struct doorman__hold {
+    doorman__chain by_id, by_request;
+    uint64_t id;           /* 0 while it waits */
+    uint64_t request_id;   /* 0: there is none */
+    doorman__owner *owner; /* of a transfer: the client that has transferred */
+    doorman__hold_state state;
+    doorman__timer end;             /* of the hold, or of the wait */
+    doorman__hold *earlier, *later; /* in its list */
+    uint64_t seized;                /* the transfer from which the hold was made, or 0 */
+    doorman_time granted_at;
+    doorman_time asked_time_to_live; /* 0: that of the limits */
+    doorman__hold *source;           /* of a transfer; NULL: the source has ended */
+    doorman__hold *transfers;        /* out of this hold; the first of a list */
+    doorman__hold *next_transfer;
+    doorman__takes takes;
+    doorman__takes next_takes; /* only while a configuration changes */
+    doorman__wait *wait;       /* NULL: it does not wait */
+    size_t bytes, part_count;
+};
+
+static doorman__hold_part *doorman__hold_parts(const doorman__hold *hold) {
+    return (doorman__hold_part *)doorman__mutable(hold + 1);
+}
+
+static doorman__take *doorman__takes_at(doorman__takes *takes, size_t index) {
+    assert(index < takes->capacity);
+    return takes->list ? &takes->list[index] : &takes->one;
+}
+
+/* Returns the queue of a counter of CONCURRENCY, or NULL. */
+static doorman__hold_queue *doorman__counter_queue(doorman__counter *counter) {
+    doorman__hold_queue *queue;
+    memcpy(&queue, &doorman__counter_state(counter)[1], sizeof queue);
+    return queue;
+}
+
+/* P16: returns whether the holds of a predecessor are not known yet. */
+static bool doorman__permits_learns(const doorman_permits *permits,
+                                    const doorman_permit_limit *limit) {
+    if (permits->at.now >= permits->holds.learns_until) return false;
+    if (limit->full_at_start || limit->leased) return false;
+    return permits->at.now < doorman__permits_own_slot(permits, limit)->learns_until;
+}
+
+/* Returns the two words that count refusals for a ban: the count, and when it began. */
+static uint64_t *doorman__counter_refusals(doorman__counter *counter) {
+    assert(counter->flags & DOORMAN__COUNTS_REFUSALS);
+    return doorman__counter_state(counter) + counter->words - 2;
+}
+
+static size_t doorman__counter_bytes(const doorman__counter *counter) {
+    return sizeof *counter + counter->words * sizeof(uint64_t) + counter->key_bytes;
+}
+
+static const char *doorman__place_id(const doorman__place *place) {
+    return (const char *)(place + 1);
+}
+
+/* Returns the identity of a (resource, key). Hashes of resources and of keys cannot be predicted,
+ * so neither can their sum. The factor makes ("a", "b") differ from ("b", "a"). */
+static doorman__identity doorman__identity_of(const doorman_permits *permits,
+                                              const doorman__place *place, const char *key) {
+    size_t bytes = strlen(key);
+    uint64_t hash = doorman__hash_bytes(permits->options.seed, (const unsigned char *)key, bytes);
+    return (doorman__identity){key, bytes, 3 * place->hash + hash, place->node.tag};
+}
+
+/* Returns the identity of the counter that a limit has for a (resource, key). */
+static doorman__identity doorman__limit_identity(const doorman_permits *permits,
+                                                 const doorman_permit_limit *limit,
+                                                 const doorman__place *place,
+                                                 const doorman__identity *of_key) {
+    const uint64_t hash = permits->empty_hash;
+    if (limit->per == DOORMAN_PER_KEY) return *of_key;
+    if (limit->per == DOORMAN_PER_TEMPLATE)
+        return (doorman__identity){"", 0, hash, DOORMAN__NO_PLACE};
+    return (doorman__identity){"", 0, 3 * place->hash + hash, place->node.tag};
+}
+
+static doorman__counter *doorman__counter_find(const doorman__chains *nodes,
+                                               const doorman__identity *wanted) {
+    const uint32_t hash = (uint32_t)wanted->hash;
+    doorman__chain *node = doorman__chains_first(nodes, hash);
+    for (; node; node = node->next) {
+        if (node->hash != hash || node->tag != wanted->tag) continue;
+        doorman__counter *counter = (doorman__counter *)(void *)node;
+        if (counter->key_bytes != wanted->key_bytes) continue;
+        if (!memcmp(doorman__counter_key(counter), wanted->key, wanted->key_bytes)) return counter;
+    }
+    return NULL;
+}
+
+static doorman__counter *doorman__slot_find(const doorman__slot *slot,
+                                            const doorman__identity *wanted) {
+    return doorman__counter_find(&slot->nodes, wanted);
+}
+
+static void doorman__permits_event(const doorman_permits *permits, doorman_permit_event_kind kind,
+                                   const char *resource_id, const char *key, const char *limit,
+                                   doorman_reason reason, double amount) {
+    if (!(permits->options.event_kinds >> kind & 1)) return;
+    const doorman_permit_event event = {kind, resource_id, key, limit, reason, amount};
+    permits->options.on_event(permits->options.context, &event);
+}
+
+static doorman__place *doorman__permits_place_of(const doorman_permits *permits, uint32_t tag) {
+    return tag == DOORMAN__NO_PLACE ? NULL : permits->places[tag];
+}
+
+/* Returns the bytes of a ban, with its entry in the heap of its limit. */
+static size_t doorman__ban_bytes(size_t key_bytes) {
+    return sizeof(doorman__counter) + DOORMAN__BAN_WORDS * sizeof(uint64_t) + key_bytes +
+           sizeof(doorman__timer_entry);
+}
+
+/* Takes a ban out of the heap of its limit. The last one frees the heap. */
+static void doorman__ban_leave(doorman__ban *ban) {
+    doorman__timers *ends = &ban->slot->bans;
+    assert(ban->end.place);
+    doorman__timer_clear(ends, &ban->end);
+    if (ends->count) return;
+    doorman__timers_uninit(ends);
+    *ends = (doorman__timers){.heap = NULL};
+}
+
+/* Sets the end of a ban in the heap of a slot. Precondition: the heap has room. */
+static void doorman__ban_enter(doorman__ban *ban, doorman__slot *slot, doorman_time end) {
+    if (ban->end.place && ban->slot != slot) doorman__ban_leave(ban);
+    ban->slot = slot;
+    doorman__timer_set(&slot->bans, &ban->end, doorman__earlier(end, DOORMAN_NEVER - 1));
+}
+
+/* Removes a counter or a ban from its slot, and frees it. */
+static void doorman__permits_remove(doorman_permits *permits, doorman__slot *slot,
+                                    doorman__counter *counter) {
+    assert(!(counter->flags & DOORMAN__IN_USE));
+    doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    bool is_ban = slot == doorman__permits_bans(permits);
+    size_t bytes = doorman__counter_bytes(counter);
+    doorman__chains_remove(&slot->nodes, &counter->node);
+    if (is_ban) {
+        bytes = doorman__ban_bytes(counter->key_bytes);
+        doorman__ban_leave(doorman__counter_ban(counter));
+        permits->ban_bytes -= bytes;
+    } else {
+        permits->counter_count--;
+    }
+    assert(permits->node_bytes >= bytes);
+    permits->node_bytes -= bytes;
+    if (place) {
+        assert(place->counter_count > 0);
+        place->counter_count--;
+    }
+    DOORMAN_FREE(counter);
+}
+
+/* Removes a counter or a ban, and raises an event.
+ *   about   the kind of the event, its limit and its amount */
+static void doorman__permits_drop_as(doorman_permits *permits, doorman__slot *slot,
+                                     doorman__counter *counter, const doorman_permit_event *about) {
+    doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    if (permits->options.event_kinds >> about->kind & 1) {
+        char key[DOORMAN_ID_BYTES_MAX + 1];
+        memcpy(key, doorman__counter_key(counter), counter->key_bytes);
+        key[counter->key_bytes] = 0;
+        doorman__permits_event(permits, about->kind, place ? doorman__place_id(place) : NULL, key,
+                               about->limit, DOORMAN_NO_REASON, about->amount);
+    }
+    doorman__permits_remove(permits, slot, counter);
+}
+
+/* Removes a counter, and raises an event. */
+static void doorman__permits_drop(doorman_permits *permits, doorman__slot *slot,
+                                  doorman__counter *counter) {
+    const doorman_permit_event about = {.kind = DOORMAN_PERMIT_KEY_REMOVED, .limit = slot->name};
+    assert(slot != doorman__permits_bans(permits));
+    doorman__permits_drop_as(permits, slot, counter, &about);
+}
+
+/* ---- permits: places */
+
+/* Returns whether a slot has the identity of a limit, except for the glob. */
+static bool doorman__slot_is(const doorman__slot *slot, const doorman_permit_limit *limit) {
+    return slot->kind == limit->kind && slot->per == limit->per &&
+           strcmp(slot->name, limit->name) == 0;
+}
+
+/* Returns the slot for a limit of a place. If the place had the slot of a limit with the same name,
+ * kind and scope, it keeps this slot, so that its counters stay (P15). A place without counters
+ * takes the slot of the limit itself. */
+static doorman__place_slot doorman__place_slot_for(const doorman_permits *permits,
+                                                   const doorman__place *place,
+                                                   const doorman_permit_limit *limit) {
+    doorman__slot *own = doorman__permits_own_slot(permits, limit);
+    for (size_t i = 0; i < place->slot_count; i++) {
+        const doorman__place_slot *last = &place->slots[i];
+        bool same = limit->per == DOORMAN_PER_TEMPLATE ? last->slot == own
+                                                       : doorman__slot_is(last->slot, limit);
+        /* counters of holds are always in the slot of the limit itself */
+        bool stays = place->counter_count && limit->kind != DOORMAN_CONCURRENCY;
+        if (same && (last->slot == own || stays)) return *last;
+    }
+    return (doorman__place_slot){own, permits->generation};
+}
+
+static bool doorman__config_shadows(const doorman_config *config, const char *resource_id) {
+    for (size_t i = 0; i < config->shadow_count; i++) {
+        if (doorman__glob_match(config->shadow[i], resource_id)) return true;
+    }
+    return false;
+}
+
+/* Returns the template of a resource, or NULL if it has no limits. */
+static const doorman_template *doorman__permits_template(const doorman_permits *permits,
+                                                         const char *resource_id) {
+    const doorman_template *found = doorman__config_find(permits->config, resource_id);
+    return found && found->has_limits ? found : NULL;
+}
+
+static size_t doorman__place_bytes(const doorman__place *place) {
+    size_t slots = place->slots ? (place->slot_count + 1) * sizeof *place->slots : 0;
+    return sizeof *place + strlen(doorman__place_id(place)) + 1 + slots;
+}
+
+/* Gives back the references of a place to its slots, and frees its list of slots. */
+static void doorman__place_leave(doorman__place *place) {
+    for (size_t i = 0; i < place->slot_count; i++) {
+        assert(place->slots[i].slot->references > 0);
+        place->slots[i].slot->references--;
+    }
+    DOORMAN_FREE(place->slots);
+    place->slots = NULL;
+    place->slot_count = 0;
+}
+
+/* Finds the template and the slots of a place again after a change of configuration. Returns false
+ * if memory runs out; the place is then as before. */
+static bool doorman__place_resolve(doorman_permits *permits, doorman__place *place) {
+    if (place->generation == permits->generation) return true;
+    const char *id = doorman__place_id(place);
+    const doorman_template *template_ = doorman__permits_template(permits, id);
+    size_t count = template_ ? template_->limit_count : 0;
+    doorman__place_slot *slots =
+        (doorman__place_slot *)doorman__zalloc((count + 1) * sizeof *slots);
+    if (!slots) return false;
+    for (size_t i = 0; i < count; i++) {
+        slots[i] = doorman__place_slot_for(permits, place, &template_->limits[i]);
+    }
+    for (size_t i = 0; i < count; i++) slots[i].slot->references++;
+    permits->node_bytes -= doorman__place_bytes(place);
+    doorman__place_leave(place);
+    place->slots = slots;
+    place->slot_count = count;
+    permits->node_bytes += doorman__place_bytes(place);
+    place->template_ = template_;
+    place->shadow = doorman__config_shadows(permits->config, id);
+    place->generation = permits->generation;
+    return true;
+}
+
+static doorman__place *doorman__permits_find_place(const doorman_permits *permits,
+                                                   const char *resource_id) {
+    uint64_t hash = doorman__hash(permits->options.seed, resource_id);
+    doorman__chain *node = doorman__chains_first(&permits->place_table, (uint32_t)hash);
+    for (; node; node = node->next) {
+        doorman__place *place = (doorman__place *)(void *)node;
+        if (place->hash == hash && strcmp(doorman__place_id(place), resource_id) == 0) return place;
+    }
+    return NULL;
+}
+
+/* Makes room for one more place, and for its index when it is free again. */
+static bool doorman__permits_reserve_place(doorman_permits *permits) {
+    if (permits->free_count) return true;
+    void *places = permits->places, *indexes = permits->free_places;
+    size_t count = permits->place_count + 1;
+    bool room = doorman__reserve(&places, &permits->place_capacity, count, sizeof(void *));
+    permits->places = (doorman__place **)places;
+    room = room && doorman__reserve(&indexes, &permits->free_capacity, count, sizeof(uint32_t));
+    permits->free_places = (uint32_t *)indexes;
+    return room;
+}
+
+static void doorman__place_free(doorman_permits *permits, doorman__place *place) {
+    assert(permits->node_bytes >= doorman__place_bytes(place));
+    permits->node_bytes -= doorman__place_bytes(place);
+    doorman__place_leave(place);
+    DOORMAN_FREE(place);
+}
+
+/* Adds a place with its present template. Returns NULL if memory runs out. */
+static doorman__place *doorman__permits_add_place(doorman_permits *permits,
+                                                  const char *resource_id) {
+    size_t bytes = strlen(resource_id) + 1;
+    if (!doorman__permits_reserve_place(permits)) return NULL;
+    doorman__place *place = (doorman__place *)doorman__zalloc(sizeof *place + bytes);
+    if (!place) return NULL;
+    memcpy(place + 1, resource_id, bytes);
+    permits->node_bytes += doorman__place_bytes(place);
+    place->generation = permits->generation - 1;
+    place->hash = doorman__hash(permits->options.seed, resource_id);
+    if (!doorman__place_resolve(permits, place) ||
+        !doorman__chains_add(&permits->place_table, &place->node, (uint32_t)place->hash)) {
+        doorman__place_free(permits, place);
+        return NULL;
+    }
+    size_t index = permits->place_count;
+    if (permits->free_count) index = permits->free_places[--permits->free_count];
+    if (index == permits->place_count) permits->place_count++;
+    place->node.tag = (uint32_t)index;
+    permits->places[index] = place;
+    return place;
+}
+
+static void doorman__permits_remove_place(doorman_permits *permits, doorman__place *place) {
+    assert(place->counter_count == 0 && place->hold_count == 0);
+    assert(permits->places[place->node.tag] == place);
+    assert(permits->free_count < permits->free_capacity);
+    permits->places[place->node.tag] = NULL;
+    permits->free_places[permits->free_count++] = place->node.tag;
+    doorman__chains_remove(&permits->place_table, &place->node);
+    doorman__place_free(permits, place);
+}
+
+/* Finds or adds a place, with its present template. Returns NULL if memory runs out. */
+static doorman__place *doorman__permits_place(doorman_permits *permits, const char *resource_id) {
+    doorman__place *place = doorman__permits_find_place(permits, resource_id);
+    if (!place) return doorman__permits_add_place(permits, resource_id);
+    return doorman__place_resolve(permits, place) ? place : NULL;
+}
+
+/* ---- permits: which figures a key has */
+
+/* Returns whether a list of globs concerns a key: see doorman_permit_limit. */
+static bool doorman__keys_concern(const char *const *keys, size_t count, const char *key) {
+    bool found = false, needed = false;
+    for (size_t i = 0; i < count; i++) {
+        bool excludes = keys[i][0] == '!';
+        needed = needed || !excludes;
+        if (found && !excludes) continue;
+        bool matches = doorman__glob_match(keys[i] + excludes, key);
+        if (matches && excludes) return false;
+        found = found || matches;
+    }
+    return found || !needed;
+}
+
+/* Returns the index of the first override for a key plus 1, or 0 if there is none. */
+static uint16_t doorman__limit_override(const doorman_permit_limit *limit, const char *key) {
+    for (size_t i = 0; i < limit->override_count; i++) {
+        const doorman_override *override_ = &limit->overrides[i];
+        if (doorman__keys_concern(override_->keys, override_->key_count, key)) {
+            return (uint16_t)(i + 1);
+        }
+    }
+    return 0;
+}
+
+static const doorman_figures *doorman__limit_figures(const doorman_permit_limit *limit,
+                                                     uint16_t override_) {
+    assert(override_ <= limit->override_count);
+    return override_ ? &limit->overrides[override_ - 1].figures : &limit->figures;
+}
+
+/* ---- permits: creating and adapting counters */
+
+/* Allocates a counter with a zero state. Returns NULL if memory runs out. */
+static doorman__counter *doorman__counter_create(const doorman__identity *identity, size_t words,
+                                                 uint8_t flags) {
+    size_t key_bytes = identity->key_bytes;
+    size_t all = words + (flags & DOORMAN__COUNTS_REFUSALS ? 2 : 0);
+    doorman__counter *counter =
+        (doorman__counter *)doorman__zalloc(sizeof *counter + all * sizeof(uint64_t) + key_bytes);
+    if (!counter) return NULL;
+    assert(all <= UINT8_MAX && key_bytes <= DOORMAN_ID_BYTES_MAX);
+    counter->words = (uint8_t)all;
+    counter->flags = flags;
+    counter->key_bytes = (uint16_t)key_bytes;
+    memcpy(doorman__counter_key(counter), identity->key, key_bytes);
+    return counter;
+}
+
+/* Puts a counter into its slot. Returns false if memory runs out. */
+static bool doorman__permits_insert(doorman_permits *permits, doorman__slot *slot,
+                                    doorman__counter *counter, const doorman__identity *identity) {
+    doorman__place *place = doorman__permits_place_of(permits, identity->tag);
+    counter->node.tag = identity->tag;
+    if (!doorman__chains_add(&slot->nodes, &counter->node, (uint32_t)identity->hash)) return false;
+    size_t bytes = doorman__counter_bytes(counter);
+    if (slot == doorman__permits_bans(permits)) {
+        bytes = doorman__ban_bytes(counter->key_bytes);
+        permits->ban_bytes += bytes;
+    } else {
+        permits->counter_count++;
+    }
+    permits->node_bytes += bytes;
+    if (place) place->counter_count++;
+    return true;
+}
+
+static uint8_t doorman__limit_flags(const doorman_permit_limit *limit) {
+    return limit->ban.refusals ? DOORMAN__COUNTS_REFUSALS : 0;
+}
+
+/* Gives a counter the number of words that its figures need now. What the state had at the same
+ * places stays. Returns the counter, which may have moved, or NULL if memory runs out. */
+static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorman__slot *slot,
+                                                 const doorman_permit_limit *limit,
+                                                 doorman__counter *counter, size_t words) {
+    uint8_t flags = doorman__limit_flags(limit);
+    size_t before = counter->words - (counter->flags & DOORMAN__COUNTS_REFUSALS ? 2u : 0u);
+    if (before == words && flags == (counter->flags & DOORMAN__COUNTS_REFUSALS)) return counter;
+    const doorman__identity identity = {doorman__counter_key(counter), counter->key_bytes,
+                                        counter->node.hash, counter->node.tag};
+    doorman__counter *other = doorman__counter_create(&identity, words, flags);
+    if (!other) return NULL;
+    size_t kept = before < words ? before : words;
+    memcpy(doorman__counter_state(other), doorman__counter_state(counter), kept * sizeof(uint64_t));
+    if (flags && (counter->flags & DOORMAN__COUNTS_REFUSALS)) {
+        memcpy(doorman__counter_refusals(other), doorman__counter_refusals(counter),
+               2 * sizeof(uint64_t));
+    }
+    bool added = doorman__permits_insert(permits, slot, other, &identity);
+    assert(added); /* the table has a bucket, because it has a counter */
+    (void)added;
+    doorman__permits_remove(permits, slot, counter);
+    return other;
+}
+
+/* Adapts a counter to the present configuration. `limit` is the limit that the counter has now. Its
+ * figures may have other overrides than before. A SLIDING_WINDOW of changed length becomes fresh.
+ * With empty_at_start it is used up in its first window (P16). Returns NULL if memory runs out. */
+static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorman__slot *slot,
+                                                const doorman_permit_limit *limit,
+                                                doorman__counter *counter) {
+    uint16_t generation = (uint16_t)permits->generation;
+    bool known = counter->override_ <= limit->override_count;
+    if (counter->generation == generation && known) return counter;
+    char key[DOORMAN_ID_BYTES_MAX + 1];
+    memcpy(key, doorman__counter_key(counter), counter->key_bytes);
+    key[counter->key_bytes] = 0;
+    uint16_t override_ = doorman__limit_override(limit, key);
+    const doorman_figures *figures = doorman__limit_figures(limit, override_);
+    size_t words = doorman__state_words(limit->kind, figures);
+    counter = doorman__counter_resize(permits, slot, limit, counter, words);
+    if (!counter) return NULL;
+    counter->override_ = override_;
+    counter->generation = generation;
+    const doorman__meter meter = {limit, figures, doorman__counter_state(counter)};
+    /* TIERS without tiers has no state */
+    bool sliding = limit->kind == DOORMAN_SLIDING_WINDOW;
+    bool changed = sliding && meter.state[0] != (uint64_t)figures->window;
+    if (changed) doorman__meter_init(&meter, &permits->at);
+    return counter;
+}
+
+/* Returns whether a counter is from a time before the place got the slot. Generations wrap around,
+ * so only their difference has a meaning. */
+static bool doorman__counter_stale(const doorman__counter *counter, uint32_t since) {
+    return (uint16_t)(counter->generation - since) >= 0x8000;
+}
+
+/* Returns the limit of a counter in the present configuration. Returns NULL if there is none, or if
+ * memory runs out (*failed). */
+static const doorman_permit_limit *doorman__counter_limit(doorman_permits *permits,
+                                                          const doorman__slot *slot,
+                                                          const doorman__counter *counter,
+                                                          bool *failed) {
+    doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    if (!place) return slot->limit;
+    if (!doorman__place_resolve(permits, place)) {
+        *failed = true;
+        return NULL;
+    }
+    for (size_t i = 0; i < place->slot_count; i++) {
+        if (place->slots[i].slot != slot) continue;
+        bool stale = doorman__counter_stale(counter, place->slots[i].since);
+        return stale ? NULL : &place->template_->limits[i];
+    }
+    return NULL;
+}
+
+static doorman__meter doorman__counter_meter(const doorman_permit_limit *limit,
+                                             doorman__counter *counter) {
+    return (doorman__meter){limit, doorman__limit_figures(limit, counter->override_),
+                            doorman__counter_state(counter)};
+}
+
+/* Returns whether refusals of a counter still count for a ban. */
+static bool doorman__counter_counts(doorman__counter *counter, const doorman_permit_limit *limit,
+                                    doorman_time now) {
+    if (!(counter->flags & DOORMAN__COUNTS_REFUSALS)) return false;
+    const uint64_t *refusals = doorman__counter_refusals(counter);
+    return refusals[0] && now <= doorman__after((doorman_time)refusals[1], limit->ban.window);
+}
+
+/* ---- permits: removing counters that equal fresh ones (P14) */
+
+#define DOORMAN__CALL_VISITS 4
+#define DOORMAN__UPDATE_VISITS 10000
+
+/* Removes a counter if it equals a fresh one, or if its limit is gone. */
+static void doorman__permits_visit(doorman_permits *permits, doorman__slot *slot,
+                                   doorman__counter *counter) {
+    bool failed = false;
+    if (slot == doorman__permits_bans(permits)) {
+        bool ended = doorman__counter_ban(counter)->end.at <= permits->at.now;
+        if (ended) doorman__permits_remove(permits, slot, counter);
+        return;
+    }
+    const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, &failed);
+    if (failed) return;
+    assert(limit || slot->kind != DOORMAN_CONCURRENCY);
+    /* a limit that has become leased does not use its counters any more */
+    if (limit && !doorman__limit_is_leased_rate(limit)) {
+        counter = doorman__counter_adapt(permits, slot, limit, counter);
+        if (!counter) return;
+        const doorman__meter meter = doorman__counter_meter(limit, counter);
+        bool fresh = doorman__meter_fresh(&meter, &permits->at) &&
+                     !doorman__counter_counts(counter, limit, permits->at.now);
+        if (!fresh) return;
+    }
+    doorman__permits_drop(permits, slot, counter);
+}
+
+/* Starts to load the counters of later buckets into the cache: first the buckets, then the first
+ * counters of their lists, then the second ones. What is loaded is used two calls later. So the CPU
+ * does not wait for memory, also if a call is short. */
+static void doorman__chains_prefetch_later(const doorman__chains *nodes) {
+    const size_t step = (size_t)2 * DOORMAN__CALL_VISITS, soon = nodes->cursor + step;
+    if (soon + 2 * step >= nodes->bucket_count) return;
+    __builtin_prefetch(doorman__chains_at(nodes, soon + 2 * step));
+    doorman__chain_prefetch(*doorman__chains_at(nodes, soon + step));
+    const doorman__chain *first = *doorman__chains_at(nodes, soon);
+    if (first) doorman__chain_prefetch(first->next);
+}
+
+/* Visits the counters of one bucket. Returns how many there were. */
+static size_t doorman__permits_visit_bucket(doorman_permits *permits, doorman__slot *slot) {
+    doorman__chains_prefetch_later(&slot->nodes);
+    doorman__chain *node = *doorman__chains_at(&slot->nodes, slot->nodes.cursor++);
+    size_t count = 0;
+    for (doorman__chain *next = NULL; node; node = next, count++) {
+        next = node->next;
+        doorman__permits_visit(permits, slot, (doorman__counter *)(void *)node);
+    }
+    return count;
+}
+
+static void doorman__permits_free_tops(doorman_permits *permits, doorman__slot *slot) {
+    for (size_t i = 0; i < DOORMAN_TOP_COUNT; i++) {
+        if (slot->tops[i]) permits->top_bytes -= doorman__top_bytes(slot->tops[i]);
+        doorman__top_destroy(slot->tops[i]);
+        slot->tops[i] = NULL;
+    }
+}
+
+static void doorman__permits_free_slot(doorman_permits *permits, size_t index) {
+    doorman__slot *slot = permits->slots[index];
+    assert(!slot->limit && slot->nodes.count == 0 && slot->references == 0 && index > 0);
+    assert(slot->bans.count == 0);
+    doorman__permits_free_tops(permits, slot);
+    doorman__chains_uninit(&slot->nodes);
+    DOORMAN_FREE(slot);
+    permits->slots[index] = permits->slots[--permits->slot_count];
+}
+
+/* Moves the sweep to the next slot. A slot whose limit is gone is freed when it is empty. */
+static void doorman__permits_next_slot(doorman_permits *permits) {
+    doorman__slot *slot = permits->slots[permits->sweep_slot];
+    slot->nodes.cursor = 0;
+    bool gone = permits->sweep_slot > 0 && !slot->limit && !slot->references &&
+                !slot->nodes.count && !slot->bans.count;
+    if (gone) {
+        doorman__permits_free_slot(permits, permits->sweep_slot);
+    } else {
+        permits->sweep_slot++;
+    }
+    if (permits->sweep_slot >= permits->slot_count) permits->sweep_slot = 0;
+}
+
+/* Removes places without counters. */
+static void doorman__permits_sweep_places(doorman_permits *permits, size_t visits) {
+    doorman__chains *nodes = &permits->place_table;
+    if (visits > nodes->bucket_count) visits = nodes->bucket_count;
+    for (size_t i = 0; i < visits && nodes->bucket_count > 0; i++) {
+        if (nodes->cursor >= nodes->bucket_count) nodes->cursor = 0;
+        doorman__chain *node = *doorman__chains_at(nodes, nodes->cursor++);
+        for (doorman__chain *next = NULL; node; node = next) {
+            next = node->next;
+            doorman__place *place = (doorman__place *)(void *)node;
+            if (place->counter_count || place->hold_count) continue;
+            doorman__permits_remove_place(permits, place);
+        }
+    }
+}
+
+/* Visits about so many counters. */
+static void doorman__permits_sweep_counters(doorman_permits *permits, size_t visits) {
+    size_t all = permits->slot_count + 4 * (permits->counter_count + 1);
+    all += 4 * doorman__permits_bans(permits)->nodes.count;
+    size_t steps = 4 * visits + 16 < all ? 4 * visits + 16 : all;
+    for (size_t visited = 0; visited < visits && steps > 0; steps--) {
+        doorman__slot *slot = permits->slots[permits->sweep_slot];
+        if (slot->nodes.cursor >= slot->nodes.bucket_count) {
+            doorman__permits_next_slot(permits);
+        } else {
+            visited += doorman__permits_visit_bucket(permits, slot);
+        }
+    }
+}
+
+/* ---- permits: room for one more counter */
+
+/* Returns how much of its limit a counter has used, and of the refusals of a ban: 0 if it equals a
+ * fresh one, 1 if it refuses one unit now. */
+static double doorman__counter_use(const doorman_permits *permits,
+                                   const doorman_permit_limit *limit, doorman__counter *counter) {
+    const doorman__meter meter = doorman__counter_meter(limit, counter);
+    const uint64_t unit = (uint64_t)DOORMAN__UNIT;
+    double refused = 0, used = 1;
+    if (doorman__counter_counts(counter, limit, permits->at.now)) {
+        double refusals = (double)doorman__counter_refusals(counter)[0];
+        refused = doorman__min(1, refusals / limit->ban.refusals);
+    }
+    /* in its first window, a counter that equals a fresh one may be used up (P16) */
+    if (limit->empty_at_start && doorman__meter_fresh(&meter, &permits->at)) return refused;
+    doorman_time wait = 0;
+    uint64_t most = doorman__limit_parts(limit, doorman__figures_most(limit->kind, meter.figures));
+    uint64_t offer = doorman__meter_offer(&meter, DOORMAN_NEVER, &wait, &permits->at);
+    uint64_t least = most < unit ? most : unit;
+    if (offer && offer >= least) {
+        used = offer < most ? (double)(most - offer) / (double)most : 0;
+    }
+    return doorman__max(used, refused);
+}
+
+/* Returns the time until a counter equals a fresh one. */
+static doorman_time doorman__counter_rest(const doorman_permits *permits,
+                                          const doorman_permit_limit *limit,
+                                          doorman__counter *counter) {
+    const doorman__meter meter = doorman__counter_meter(limit, counter);
+    doorman_time rest = doorman__meter_reset_after(&meter, &permits->at);
+    if (!doorman__counter_counts(counter, limit, permits->at.now)) return rest;
+    return doorman__later(rest, limit->ban.window);
+}
+
+/* A counter that may be evicted. */
+typedef struct doorman__victim {
+    doorman__counter *counter;         /* NULL: there is none */
+    const doorman_permit_limit *limit; /* NULL: the limit is gone, or does not use the counter */
+    double use;                        /* see doorman__counter_use */
+    doorman_time rest;                 /* until the counter equals a fresh one */
+} doorman__victim;
+
+/* Adapts a counter, so that its state is that of its present limit, and looks at it. The result has
+ * no counter if a hold or the present call points to the counter, or if memory runs out. */
+static doorman__victim doorman__permits_candidate(doorman_permits *permits, doorman__slot *slot,
+                                                  doorman__counter *counter) {
+    bool failed = false;
+    const doorman__victim none = {NULL, NULL, 0, 0};
+    if (counter->flags & DOORMAN__IN_USE) return none;
+    const doorman_permit_limit *limit = doorman__counter_limit(permits, slot, counter, &failed);
+    if (failed || (!limit && slot->kind == DOORMAN_CONCURRENCY)) return none;
+    if (!limit || doorman__limit_is_leased_rate(limit)) {
+        return (doorman__victim){counter, NULL, 0, 0};
+    }
+    counter = doorman__counter_adapt(permits, slot, limit, counter);
+    if (!counter) return none;
+    if (limit->kind != DOORMAN_CONCURRENCY) {
+        return (doorman__victim){counter, limit, doorman__counter_use(permits, limit, counter), 0};
+    }
+    const doorman__meter meter = doorman__counter_meter(limit, counter);
+    if (!doorman__meter_fresh(&meter, &permits->at)) return none; /* holds point to the counter */
+    return (doorman__victim){counter, limit, 0, 0};
+}
+
+/* Returns the counter that is nearest to a fresh one, among 8 that are sampled: first one without a
+ * limit, then the one that is used least, then the one that is fresh soonest. All counters of one
+ * window of the calendar are fresh at the same time, so the time alone does not tell them apart. */
+static doorman__victim doorman__permits_victim(doorman_permits *permits, doorman__slot *slot) {
+    doorman__chain *samples[DOORMAN__EVICT_SAMPLES];
+    doorman__victim best = {NULL, NULL, 2, DOORMAN_NEVER};
+    size_t count = doorman__chains_sample(&slot->nodes, &permits->random, samples);
+    for (size_t i = 0; i < count; i++) {
+        doorman__victim next =
+            doorman__permits_candidate(permits, slot, (doorman__counter *)(void *)samples[i]);
+        if (!next.counter || next.use > best.use) continue;
+        if (!next.limit) return next;
+        next.rest = doorman__counter_rest(permits, next.limit, next.counter);
+        if (next.use < best.use || next.rest < best.rest) best = next;
+    }
+    return best;
+}
+
+/* Evicts a counter. Returns false if there is none. */
+static bool doorman__permits_evict(doorman_permits *permits, doorman__slot *slot) {
+    const doorman__victim victim = doorman__permits_victim(permits, slot);
+    if (!victim.counter) return false;
+    slot->totals.evicted++;
+    slot->totals.evicted_in_use += victim.use > 0;
+    const doorman_permit_event about = {
+        .kind = DOORMAN_PERMIT_KEY_EVICTED, .limit = slot->name, .amount = victim.use};
+    doorman__permits_drop_as(permits, slot, victim.counter, &about);
+    return true;
+}
+
+static size_t doorman__permits_bytes(const doorman_permits *permits) {
+    size_t bytes = permits->node_bytes + permits->top_bytes;
+    bytes += doorman__chains_bytes(&permits->place_table);
+    for (size_t i = 0; i < permits->slot_count; i++) {
+        bytes += doorman__chains_bytes(&permits->slots[i]->nodes);
+    }
+    return bytes;
+}
+
+/* Returns whether memory_max allows so many more bytes. */
+static bool doorman__permits_has_memory(const doorman_permits *permits, size_t bytes) {
+    size_t most = permits->options.memory_max, used = permits->node_bytes + permits->top_bytes;
+    return used <= most && bytes <= most - used;
+}
+
+/* Ends the ban of a limit that ends first, before its end. Returns false if there is none.
+ *   slot   of the limit. The slot of the bans: those that an administrator has set */
+static bool doorman__permits_evict_ban(doorman_permits *permits, doorman__slot *slot) {
+    doorman__timer *first = doorman__timers_first(&slot->bans);
+    if (!first) return false;
+    doorman__slot *bans = doorman__permits_bans(permits);
+    doorman__ban *ban = DOORMAN__WITHIN(doorman__ban, end, first);
+    doorman__counter *counter = (doorman__counter *)(void *)ban - 1;
+    bool ended = first->at <= permits->at.now;
+    slot->totals.bans_evicted += !ended;
+    permits->bans_evicted += !ended;
+    if (ended) {
+        doorman__permits_remove(permits, bans, counter);
+    } else {
+        const doorman_permit_event about = {.kind = DOORMAN_PERMIT_BAN_EVICTED,
+                                            .limit = slot == bans ? NULL : slot->name};
+        doorman__permits_drop_as(permits, bans, counter, &about);
+    }
+    return true;
+}
+
+/* Does the same for the ban that ends first among those of all limits. */
+static bool doorman__permits_evict_any_ban(doorman_permits *permits) {
+    size_t found = 0;
+    doorman_time least = DOORMAN_NEVER;
+    doorman__slot *bans = doorman__permits_bans(permits);
+    if (bans->nodes.count == bans->bans.count) return false;
+    for (size_t i = 1; i < permits->slot_count; i++) {
+        doorman_time due = doorman__timers_due(&permits->slots[i]->bans);
+        if (due < least) found = i;
+        least = doorman__earlier(least, due);
+    }
+    return found && doorman__permits_evict_ban(permits, permits->slots[found]);
+}
+
+/* Makes room for one more counter of `bytes` bytes. Returns false if a bound forbids it (P19). */
+static bool doorman__permits_make_room(doorman_permits *permits, doorman__slot *slot,
+                                       const doorman_permit_limit *limit, size_t bytes) {
+    const doorman_permits_options *options = &permits->options;
+    for (int i = 0; i < 64; i++) {
+        bool has_memory = doorman__permits_has_memory(permits, bytes);
+        bool full = slot->nodes.count >= limit->max_keys ||
+                    permits->counter_count >= options->counter_max || !has_memory;
+        if (!full) return true;
+        if (limit->refuse_new) return false;
+        bool done = doorman__permits_evict(permits, slot) ||
+                    (!has_memory && doorman__permits_evict_any_ban(permits));
+        if (!done) return false;
+    }
+    return false;
+}
+
+/* ---- >>leased ------------------------------------------------------------------------------- */
+/*
+ * A leased limit of permits takes its amount from a lease (P17). The permits of a server are a
+ * holder like any other. They have a client with the id "(permits)", which asks the server in the
+ * same process. So what >>client and >>leases promise is also true for permits: leases and permits
+ * together never exceed the capacity. At a node with a parent, this holder is a part of what the
+ * node asks its parent for.
+ *
+ *     permit --> limit --> doorman__permit_lease --> doorman_client_resource --> doorman__rate
+ *                                                    "(permits)" asks doorman__server_handle_in
+ *
+ * A lease is open as long as it is in the table. It is opened by the first refusal, and closed when
+ * no permit has used it for a minute. Several limits may use one lease, but not in one template.
+ *
+ * Evaluating a permit only looks at the rate. So a permit that another limit refuses takes nothing
+ * of the lease, and shows no demand for it. A grant takes units of the rate. A refusal by the lease
+ * is counted by the rate, so the wants grow (L4).
+ *
+ * The client has work at most every 0.2 s. The server does this work in its loop, and after each
+ * message on permits. So a busy limit does not wait for the loop.
+ *
+ * Loss of mastership. When a server stops being master, it forgets its leases, and decides on no
+ * permits any more. A crash has the same effect. A new master begins without a lease of the
+ * permits. While it learns a resource, no holder gets more than it had, so nobody gets the part of
+ * the lost lease. Learning ends when all leases of the predecessor have ended (R8), also that of
+ * its permits. So the capacity is not exceeded. A rate has no units that outlast its lease. A hold
+ * does not outlast its lease either.
+ *
+ * Holds. A leased CONCURRENCY has an ordinary counter, with its queue. Its limit is what the gauge
+ * of the lease allows now. One lease belongs to one counter. So the units in use of the gauge are
+ * the units of the counter. They are copied to the gauge at each grant, and before the client makes
+ * a request. Between two copies the gauge may have too many units in use, but never too few. So a
+ * claim includes all that is held (R3).
+ *     A hold ends at most at the end of the lease under which it was granted or renewed last. That
+ * lease has committed at least what is held. If a new lease commits less than what is held, the
+ * older allowance covers the rest until its end, so no hold is prolonged then. The units come back
+ * by releases, or at the ends.
+ *     When a lease has changed, all queues of leased limits are ready, and are served next.
+ *
+ * A doorman_client would never see a server that is not master, because the leases are cleared
+ * then. It sees no failure either: a request fails only without memory, and is repeated (K2).
+ */
+
+#define DOORMAN__LEASE_IDLE                                                                        \
+    (60 * DOORMAN_SECOND)         /* after this time without use a lease is closed */
+#define DOORMAN__LEASE_REQUESTS 8 /* the most requests of one call of doorman__leased_work */
+
+struct doorman__permit_lease {
+    doorman__chain node;
+    doorman_client_resource *resource;
+    doorman_time used_at;    /* the last grant or refusal */
+    uint32_t place;          /* the index of the place whose permits have used it last */
+    doorman_figures figures; /* of the last doorman__leased_meter or doorman__leased_figures */
+};
+
+static doorman_status doorman__leased_init(doorman_permits *permits, const uint64_t seed[2]) {
+    static const char *const addresses[] = {"in this process"};
+    const doorman_client_options options = {.client_id = DOORMAN__PERMITS_HOLDER,
+                                            .addresses = addresses,
+                                            .address_count = 1,
+                                            .seed = doorman__hash(seed, "leases") | 1};
+    return doorman_client_create(&permits->leases.client, &options, NULL, permits->at.now);
+}
+
+static uint32_t doorman__leased_hash(const doorman_permits *permits, const char *resource_id) {
+    return (uint32_t)doorman__hash(permits->options.seed, resource_id);
+}
+
+static doorman_resource_kind doorman__leased_kind(const doorman_permit_limit *limit) {
+    return limit->kind == DOORMAN_CONCURRENCY ? DOORMAN_GAUGE : DOORMAN_RATE;
+}
+
+/* Finds the lease of a resource. A lease of the other kind is from an earlier configuration. It is
+ * closed when it was not used for a minute, and cannot be used before. */
+static doorman__permit_lease *doorman__leased_find(const doorman_permits *permits,
+                                                   const char *resource_id,
+                                                   const doorman_permit_limit *limit) {
+    const uint32_t hash = doorman__leased_hash(permits, resource_id);
+    doorman__chain *node = doorman__chains_first(&permits->leases.table, hash);
+    for (; node; node = node->next) {
+        doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
+        if (node->hash != hash || strcmp(lease->resource->resource_id, resource_id) != 0) continue;
+        return lease->resource->kind == doorman__leased_kind(limit) ? lease : NULL;
+    }
+    return NULL;
+}
+
+/* Returns whether no more leases may be opened (P19). */
+static bool doorman__leased_is_full(const doorman_permits *permits,
+                                    const doorman_permit_limit *limit) {
+    const size_t bytes = sizeof(doorman__permit_lease) + sizeof(doorman_client_resource);
+    return permits->leases.table.count >= limit->max_keys ||
+           !doorman__permits_has_memory(permits, bytes + DOORMAN_ID_BYTES_MAX);
+}
+
+static size_t doorman__leased_bytes(const doorman__permit_lease *lease) {
+    return sizeof *lease + sizeof *lease->resource + strlen(lease->resource->resource_id) + 1;
+}
+
+/* Opens a lease. Returns NULL if there is no server, no room, or no memory. Then the next refusal
+ * tries again. */
+static doorman__permit_lease *doorman__leased_open(doorman_permits *permits,
+                                                   const char *resource_id,
+                                                   const doorman_permit_limit *limit) {
+    doorman__permit_leases *leases = &permits->leases;
+    const doorman_resource_options options = {.resource_id = resource_id,
+                                              .kind = doorman__leased_kind(limit),
+                                              .has_priority = limit->has_priority,
+                                              .priority = limit->priority,
+                                              .wants_initial = 1, /* for what was refused */
+                                              .fallback = DOORMAN_PESSIMISTIC};
+    if (!leases->client || doorman__leased_is_full(permits, limit)) return NULL;
+    doorman__permit_lease *lease = (doorman__permit_lease *)doorman__zalloc(sizeof *lease);
+    if (!lease) return NULL;
+    doorman_status status =
+        doorman_client_open(&lease->resource, leases->client, &options, NULL, permits->at.now);
+    bool added =
+        status == DOORMAN_OK && doorman__chains_add(&leases->table, &lease->node,
+                                                    doorman__leased_hash(permits, resource_id));
+    if (!added) {
+        if (status == DOORMAN_OK) doorman_client_close(lease->resource, permits->at.now);
+        DOORMAN_FREE(lease);
+        return NULL;
+    }
+    lease->resource->subclients = limit->subclients;
+    permits->node_bytes += doorman__leased_bytes(lease);
+    return lease;
+}
+
+/* Closes a lease. The client releases it with its next request. */
+static void doorman__leased_close(doorman_permits *permits, doorman__permit_lease *lease) {
+    permits->node_bytes -= doorman__leased_bytes(lease);
+    doorman__chains_remove(&permits->leases.table, &lease->node);
+    doorman_client_close(lease->resource, permits->at.now);
+    DOORMAN_FREE(lease);
+}
+
+/* Forgets all leases without releasing them. */
+static void doorman__leased_clear(doorman_permits *permits) {
+    doorman_client *client = permits->leases.client;
+    doorman__chains_free_all(&permits->leases.table);
+    permits->leases.sweep_at = 0;
+    if (!client) return;
+    while (client->upstream.first) {
+        doorman_client_resource *resource = doorman__resource_of(client->upstream.first);
+        doorman__upstream_remove(&client->upstream, &resource->held);
+        doorman__resource_free(resource);
+    }
+    doorman__upstream_forget(&client->upstream);
+}
+
+/* Returns whether a lease is in force. A changed configuration may have changed how the permits
+ * hold it. */
+static bool doorman__leased_live(const doorman_permits *permits, doorman__permit_lease *lease,
+                                 const doorman_permit_limit *limit) {
+    if (!lease) return false;
+    lease->resource->options.priority = limit->has_priority ? limit->priority : 1;
+    lease->resource->subclients = limit->subclients;
+    return doorman__held_live(&lease->resource->held, permits->at.now);
+}
+
+/* Returns the figures of a leased limit of CONCURRENCY, with what the lease has now. */
+static const doorman_figures *doorman__leased_figures(const doorman_permits *permits,
+                                                      doorman__permit_lease *lease,
+                                                      const doorman_permit_limit *limit) {
+    doorman__quota quota;
+    (void)doorman__allowance_read(&lease->resource->gauge.allowance, &quota, permits->at.now);
+    lease->figures = limit->figures;
+    lease->figures.limit = doorman__unlimited(quota.amount) ? DOORMAN_AMOUNT_MAX : quota.amount;
+    return &lease->figures;
+}
+
+/* Returns the lease of a leased limit of CONCURRENCY. Each of its counters has a lease of its own:
+ * the configuration is refused otherwise.
+ *   place   of the counter */
+static doorman__permit_lease *doorman__leased_of_place(const doorman_permits *permits,
+                                                       const doorman_permit_limit *limit,
+                                                       const doorman__place *place) {
+    const char *id = limit->lease_of ? limit->lease_of : doorman__place_id(place);
+    return doorman__leased_find(permits, id, limit);
+}
+
+/* Returns the index of the limit of a place that uses a lease of a gauge, or slot_count. */
+static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
+                                             const doorman__permit_lease *lease,
+                                             const doorman__place *place) {
+    size_t i = 0;
+    for (; place && i < place->slot_count; i++) {
+        const doorman_permit_limit *limit = &place->template_->limits[i];
+        bool holds = limit->leased && limit->kind == DOORMAN_CONCURRENCY;
+        if (holds && doorman__leased_of_place(permits, limit, place) == lease) break;
+    }
+    return i;
+}
+
+/* Returns how many parts may be held at a counter of a leased limit. */
+static uint64_t doorman__leased_most(const doorman_permits *permits,
+                                     const doorman_permit_limit *limit,
+                                     const doorman__counter *counter) {
+    const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+    doorman__permit_lease *lease = doorman__leased_of_place(permits, limit, place);
+    if (!doorman__leased_live(permits, lease, limit)) return 0;
+    return doorman__parts_floor(doorman__leased_figures(permits, lease, limit)->limit);
+}
+
+/* Tells the gauge how many parts are held. */
+static void doorman__leased_set_held(doorman__permit_lease *lease, uint64_t held) {
+    doorman__gauge *gauge = &lease->resource->gauge;
+    __atomic_store_n(&gauge->in_flight, held, __ATOMIC_SEQ_CST);
+    doorman__gauge_note_peak(gauge, held);
+}
+
+/* Notes a grant of CONCURRENCY. */
+static void doorman__leased_note_held(const doorman_permits *permits, doorman__permit_lease *lease,
+                                      const doorman__place *place, uint64_t held) {
+    lease->used_at = permits->at.now;
+    lease->place = place->node.tag;
+    doorman__leased_set_held(lease, held);
+    /* any change of this count shows that the gauge is in use (L4) */
+    __atomic_fetch_add(&lease->resource->gauge.usage.allowed, 1, __ATOMIC_RELAXED);
+}
+
+/* Returns how long a hold may last from now on under one lease. A lease that has committed less
+ * than what is held has shrunk. What is held too much ends with an older lease (K' in R3), and is
+ * not prolonged. */
+static doorman_time doorman__leased_rest(const doorman_permits *permits,
+                                         const doorman__permit_lease *lease, uint64_t held) {
+    if (!lease || !doorman__held_live(&lease->resource->held, permits->at.now)) return 0;
+    const doorman__held_lease *lease_held = &lease->resource->held;
+    if (doorman__parts_units(held) > lease_held->committed) return 0;
+    double rest = (double)(lease_held->end - permits->at.now);
+    return (doorman_time)doorman__max(0, rest / (1 + permits->options.drift) - 3);
+}
+
+/* P17: bounds the time to live of a hold by the ends of its leases. A hold whose lease is not
+ * prolonged lasts as long as before. */
+static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold *hold,
+                                         doorman_time life) {
+    doorman_time most = life;
+    for (size_t i = 0; i < hold->takes.count; i++) {
+        doorman__counter *counter = doorman__takes_at(&hold->takes, i)->counter;
+        if (!(counter->flags & DOORMAN__LEASED_UNITS)) continue;
+        const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
+        for (size_t j = 0; place && j < place->slot_count; j++) {
+            const doorman_permit_limit *limit = &place->template_->limits[j];
+            if (!limit->leased || limit->kind != DOORMAN_CONCURRENCY) continue;
+            const doorman__identity of_key = doorman__identity_of(permits, place, "");
+            if (doorman__slot_find(place->slots[j].slot, &of_key) != counter) continue;
+            const doorman__permit_lease *lease = doorman__leased_of_place(permits, limit, place);
+            const uint64_t held = doorman__counter_state(counter)[0];
+            most = doorman__earlier(most, doorman__leased_rest(permits, lease, held));
+        }
+    }
+    if (most == life || !hold->end.place) return most;
+    /* the holder may use what it has until its own end, which is no later than this */
+    double rest = (double)(hold->end.at - permits->at.now) / (1 + permits->options.drift) - 3;
+    return doorman__later(most, doorman__earlier(life, (doorman_time)doorman__max(0, rest)));
+}
+
+/* Returns a bucket that is like the rate now. Its state is in `room`.
+ *   units   if they are more than the burst, the bucket has what is saved for so many units (L1) */
+static doorman__meter doorman__leased_meter(const doorman_permits *permits,
+                                            doorman__permit_lease *lease,
+                                            const doorman_permit_limit *limit, double units,
+                                            uint64_t *room) {
+    const doorman_time now = permits->at.now;
+    const doorman__rate *rate = &lease->resource->rate;
+    const doorman__rate_view view = doorman__rate_look(rate, units, now);
+    doorman_figures *figures = &lease->figures;
+    double saved = 0;
+    *figures = (doorman_figures){.rate = view.quota.amount};
+    if (doorman__unlimited(view.quota.amount)) {
+        saved = figures->rate = figures->size = DOORMAN_AMOUNT_MAX;
+    } else if (view.quota.amount > 0) {
+        const doorman__bucket bucket = doorman__quota_bucket(&view.quota, view.price);
+        const int64_t level = doorman__bucket_level(&bucket, rate->paid_until, doorman__ticks(now));
+        /* the factor makes up for rounding, so that a saved unit is a whole unit */
+        saved = (double)(level > 0 ? level : 0) / view.quota.unit_time * (1 + 1e-12);
+        figures->size = (double)bucket.saved_most / view.quota.unit_time * (1 + 1e-12);
+        figures->size = doorman__min(figures->size, DOORMAN_AMOUNT_MAX);
+    }
+    doorman__level_write(room, doorman__min(saved, figures->size), now);
+    return (doorman__meter){limit, figures, room};
+}
+
+/* Returns how long it takes until the lease has saved so many units, or may have grown. */
+static doorman_time doorman__leased_retry_after(const doorman_permits *permits,
+                                                const doorman__permit_lease *lease, double units) {
+    doorman_time retry = doorman__rate_retry_after(&lease->resource->rate, units, permits->at.now);
+    return retry == DOORMAN_NEVER ? DOORMAN_SECOND : retry;
+}
+
+/* Takes n units that a view has found. n may be more than what is saved by a rounding error, which
+ * costs nothing. Only one thread may use the rate. */
+static void doorman__rate_charge(doorman__rate *rate, double n, doorman_time now) {
+    doorman__quota quota;
+    (void)doorman__allowance_read(&rate->allowance, &quota, now);
+    int64_t price = doorman__rate_price(&quota, n);
+    if (price < 0) price = doorman__rate_large_price(rate, &quota, n);
+    (void)doorman__count(&rate->usage, doorman__units(n), DOORMAN_ALLOWED, now);
+    if (price < 0) return; /* the rate is unlimited */
+    const doorman__bucket bucket = doorman__quota_bucket(&quota, price);
+    uint64_t ticks = doorman__ticks(now);
+    int64_t level = doorman__bucket_level(&bucket, rate->paid_until, ticks);
+    assert(level >= 0);
+    rate->paid_until = ticks - (uint64_t)(level > price ? level - price : 0);
+}
+
+/* Takes units that doorman__leased_meter has found. */
+static void doorman__leased_charge(doorman_permits *permits, doorman__permit_lease *lease,
+                                   double units) {
+    assert(units > 0);
+    lease->used_at = permits->at.now;
+    doorman__rate_charge(&lease->resource->rate, units, permits->at.now);
+}
+
+/* Counts refused units, so that the wants grow. Opens the lease if there is none. */
+static void doorman__leased_refuse(doorman_permits *permits, doorman__permit_lease *lease,
+                                   const doorman__place *place, const doorman_permit_limit *limit,
+                                   double units) {
+    const doorman_time now = permits->at.now;
+    const char *resource_id = limit->lease_of ? limit->lease_of : doorman__place_id(place);
+    if (!lease) lease = doorman__leased_open(permits, resource_id, limit);
+    if (!lease) return;
+    lease->used_at = now;
+    lease->place = place->node.tag;
+    uint64_t parts = doorman__units(doorman__min(units, DOORMAN_AMOUNT_MAX));
+    doorman__usage *usage = doorman__resource_usage(lease->resource);
+    if (parts) (void)doorman__count(usage, parts, DOORMAN_REFUSED, now);
+}
+
+/* Closes the leases that were not used for a minute. */
+static void doorman__leased_sweep(doorman_permits *permits) {
+    doorman__permit_leases *leases = &permits->leases;
+    const doorman_time now = permits->at.now;
+    for (size_t i = 0; i < leases->table.bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(&leases->table, i);
+        for (doorman__chain *next = NULL; node; node = next) {
+            next = node->next;
+            doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
+            bool idle = now - lease->used_at >= DOORMAN__LEASE_IDLE &&
+                        !(doorman__resource_in_use(lease->resource) > 0);
+            if (idle) doorman__leased_close(permits, lease);
+        }
+    }
+    leases->sweep_at = doorman__after(now, DOORMAN_SECOND);
+}
+
+/* ---- >>charges ------------------------------------------------------------------------------ */
+/*
+ * This section asks all counters that concern a permit, and charges them. The section >>permits
+ * makes decisions out of it.
+ *
+ * A decision has four steps. Only the last step writes to counters.
+ *     prepare    finds the counters of all limits of all items. What several items want of one
+ *                counter is added up
+ *     evaluate   asks each counter what it can offer
+ *     decide     refuses, or divides what is offered among the items
+ *     commit     creates the missing counters, and then charges all counters
+ *
+ * P1 All limits of all items are evaluated before anything is charged. A refusal charges nothing.
+ *    What several items want of one counter is added up.
+ * P2 A counter offers:
+ *      TOKEN_BUCKET     what is saved, or minus what is owed, plus what max_debt lends. It offers
+ *                       nothing if the debt takes longer to pay than the allowed wait. The allowed
+ *                       wait is the smaller of max_wait of the limit and of the permit
+ *      windows          the limit minus what is used
+ *      TIERS            the room of the current tier, and the limits of the tiers that can be
+ *                       entered in turn
+ *      CONCURRENCY      the limit minus what is held
+ *    A permit fits if each counter offers the sum of the minimums, and if its max_cost allows this
+ *    sum. Above its minimum, an item gets whole units, or all of its cost if that fits. No counter
+ *    grants more than max_cost to one permit. The items get their units in their order, and never
+ *    out of debt: a debt makes the next callers wait, and only what a caller cannot do without is
+ *    worth that. So with size 10 and a debt of 5, a cost of 15 gets 15, and a cost of 15 with a
+ *    minimum of 1 gets 10. With `equal` all items get the same whole number.
+ * P3 The wait of a grant is the debt of the bucket before this permit. Of several buckets, the
+ *    longest wait counts. An item that only looks does not wait.
+ * P4 Every limit that refuses counts the refusal. The refusal names the limit with the longest
+ *    retry_after. MAX_COST, MAX_KEYS and UNMATCHED have no retry_after, and are named before all
+ *    others. After retry_after the named limit has room. If several limits refuse, a tier of
+ *    another limit may have ended by then. If a ban begins with the refusal, the ban counts like a
+ *    refusal of its limit that ends with the ban. A refusal without retry_after counts for no ban:
+ *    it names another limit, so the caller does not know of the limit that would ban the key.
+ * P5 valid_for is at most retry_after and 1 s. It is 1 s without retry_after. It is 0 for a permit
+ *    of several items, and where a refusal counts for a ban.
+ * P6 Details list each limit of each item.
+ */
+
+/* ---- permits: one decision, prepare */
+
+/* What a permit wants of one counter. */
+struct doorman__charge {
+    doorman__place *place;
+    const doorman_permit_limit *limit;
+    doorman__slot *slot; /* has the counter */
+    doorman__slot *own; /* of the limit; counts the decision. It differs from `slot` if the resource
+                           has got another template (P15) */
+    doorman__counter *counter; /* NULL: it does not exist, so it equals a fresh one. A leased limit
+                                  has none */
+    doorman__permit_lease *lease; /* of a leased limit; NULL: there is no lease yet */
+    const doorman_figures *figures;
+    doorman__identity identity; /* of the counter */
+    uint32_t since;
+    uint16_t override_;
+    bool shadow, created;
+    doorman_reason reason; /* not NO_REASON: the counter refuses */
+    size_t first_item, item_count;
+    double minimum;   /* the sum of the minimums in units, and then of what the items get */
+    uint64_t need;    /* the sum of the minimums in parts, rounded up as the section says */
+    uint64_t offer;   /* what the counter offers */
+    uint64_t spare;   /* what is left without debt, above the minimums and above what items get */
+    uint64_t granted; /* at least the sum of what the items get */
+    double units;     /* the sum of what the items get, in units */
+    uint64_t untaken; /* CONCURRENCY: what is taken from the counter, but by no item yet */
+    doorman_time wait;
+    size_t tier_entered;
+    int32_t next; /* the next charge with the same head, or -1 */
+};
+
+/* One item of the permit. */
+struct doorman__want {
+    doorman__place *place; /* NULL: no limits */
+    doorman__slot *open;   /* counts the grant if the list of limits is empty; else NULL */
+    const char *resource_id, *key;
+    doorman__identity identity; /* only if there is a place */
+    double cost, min, granted;  /* units */
+    uint64_t parts;             /* what a counter of CONCURRENCY counts for `granted` */
+    bool unmatched;             /* no template with limits matches */
+    bool rejected;              /* it is unmatched, and therefore refused */
+    doorman_time ban_rest;      /* 0: not banned */
+    size_t charge_count;
+    uint32_t charges[DOORMAN_LIMITS_MAX];
+};
+
+/* Checks a key: 0 to 256 bytes of UTF-8. */
+static bool doorman__key_valid(const char *key) {
+    const char *end = (const char *)memchr(key, 0, DOORMAN_ID_BYTES_MAX + 1);
+    uint32_t code = 0;
+    while (end && key < end) {
+        bool word =
+            end - key >= 8 && doorman__word_is_ascii(doorman__word((const unsigned char *)key));
+        if (word) key += 8;
+        if (!word && !doorman__utf8_next(&key, end, &code)) return false;
+    }
+    return end != NULL;
+}
+
+#define DOORMAN__KEY_RULE "must be 0 to 256 bytes of UTF-8"
+
+/* Checks an item.
+ *   list   the name of the list of items; NULL: the fields of the item are arguments (C10) */
+static doorman_status doorman__permit_item_check(const doorman_permit_item *item, const char *list,
+                                                 size_t index, doorman_error *error) {
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(item->resource_id), "resource_id: " DOORMAN__ID_RULE},
+        {item->key && !doorman__key_valid(item->key), "key: " DOORMAN__KEY_RULE},
+        {!doorman__amount_valid(item->cost), "cost: " DOORMAN__AMOUNT_RULE},
+        {item->has_min && !(item->min >= 0 && item->min <= item->cost),
+         "min: must be from 0 to the cost"},
+        {!item->has_min && !doorman__equal(item->min, 0), "min: needs has_min"},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (!text) return DOORMAN_OK;
+    if (!list) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].%s", list, index, text);
+}
+
+#define DOORMAN__HOLD_RULE "request_id: is needed for a limit of kind CONCURRENCY"
+#define DOORMAN__REQUEST_ID_MAX ((UINT64_C(1) << 53) - 1)
+
+/* Goes through the rules for holds that a request breaks. */
+static const char *doorman__permit_hold_wrong(const doorman_permit_request *request, size_t *next) {
+    const doorman__rule rules[] = {
+        {request->client_id && !doorman__id_valid(request->client_id),
+         "client_id: " DOORMAN__ID_RULE},
+        {request->request_id && !request->client_id, "client_id: is needed with request_id"},
+        {request->request_id > DOORMAN__REQUEST_ID_MAX, "request_id: must be at most 2^53 - 1"},
+        {!doorman__duration_valid(request->time_to_live),
+         "time_to_live: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {request->priority < 0 || request->priority > DOORMAN_PRIORITY_MAX,
+         "priority: must be from 0 to 15"},
+        {!request->has_priority && request->priority, "priority: needs has_priority"},
+        {request->share && request->item_count != 1, "share: needs a permit of one item"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+/* Checks a request, and makes room for its items.
+ *   list   see doorman__permit_item_check */
+static doorman_status doorman__permits_check(doorman_permits *permits,
+                                             const doorman_permit_request *request,
+                                             const char *list, doorman_error *error) {
+    size_t count = request->item_count, most = permits->options.item_max;
+    if (!count || !request->items) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: must be a list of items", list);
+    }
+    if (count > most) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu, not %zu", list,
+                             most, count);
+    }
+    if (!doorman__duration_valid(request->max_wait)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE);
+    }
+    size_t next = 0;
+    const char *text = doorman__permit_hold_wrong(request, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    for (size_t i = 0; i < count; i++) {
+        doorman_status status = doorman__permit_item_check(&request->items[i], list, i, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    void *wants = permits->wants, *grants = permits->grants;
+    bool room = doorman__reserve(&wants, &permits->want_capacity, count, sizeof *permits->wants);
+    permits->wants = (doorman__want *)wants;
+    room =
+        room && doorman__reserve(&grants, &permits->grant_capacity, count, sizeof *permits->grants);
+    permits->grants = (doorman_permit_grant *)grants;
+    return room ? DOORMAN_OK : doorman__no_memory(error);
+}
+
+/* P2, `equal`: all items get the same whole number of units. Sets the smallest and the largest
+ * number that all items accept. Returns false if there is none. */
+static bool doorman__wants_equal(doorman__want *wants, size_t count) {
+    double least = 0, most = DOORMAN_AMOUNT_MAX;
+    for (size_t i = 0; i < count; i++) {
+        least = doorman__max(least, wants[i].min);
+        most = doorman__min(most, wants[i].cost);
+    }
+    least = (double)doorman__round_up(least);
+    most = (double)(int64_t)most;
+    for (size_t i = 0; i < count; i++) {
+        wants[i].min = least;
+        wants[i].cost = most;
+    }
+    return least <= most;
+}
+
+static doorman_status doorman__wants_read(doorman__want *wants,
+                                          const doorman_permit_request *request,
+                                          doorman_error *error) {
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        memset(&wants[i], 0, sizeof wants[i]);
+        wants[i].resource_id = item->resource_id;
+        wants[i].key = item->key ? item->key : "";
+        wants[i].cost = item->cost;
+        wants[i].min = item->has_min ? item->min : item->cost;
+    }
+    if (!request->equal || doorman__wants_equal(wants, request->item_count)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                         "equal: no whole number is between min and cost of all items");
+}
+
+/* Returns the charge of a counter that an earlier item already has, or NULL. */
+static doorman__charge *doorman__permits_same_charge(const doorman_permits *permits,
+                                                     const doorman__charge *wanted) {
+    const doorman__identity *other = &wanted->identity;
+    int32_t at = permits->charge_heads[other->hash & 255];
+    for (; at >= 0; at = permits->charges[at].next) {
+        doorman__charge *charge = &permits->charges[at];
+        const doorman__identity *own = &charge->identity;
+        if (wanted->lease && doorman__limit_is_leased_rate(wanted->limit)) {
+            if (charge->lease == wanted->lease) return charge;
+            continue;
+        }
+        if (charge->slot == wanted->slot && own->tag == other->tag && own->hash == other->hash &&
+            strcmp(own->key, other->key) == 0) {
+            return charge;
+        }
+    }
+    return NULL;
+}
+
+/* Returns the resource whose lease a leased limit uses. */
+static const char *doorman__charge_lease_id(const doorman__charge *charge) {
+    const char *named = charge->limit->lease_of;
+    return named ? named : doorman__place_id(charge->place);
+}
+
+/* P17: finds the lease of a charge. Items with one lease share one charge. Refusals and grants of
+ * such a charge are counted at the limit of the first item. */
+static void doorman__charge_find_lease(const doorman_permits *permits, doorman__charge *charge) {
+    const doorman_permit_limit *limit = charge->limit;
+    charge->lease = doorman__leased_find(permits, doorman__charge_lease_id(charge), limit);
+    if (!charge->lease || limit->kind == DOORMAN_CONCURRENCY) return;
+    charge->identity.hash = (uintptr_t)charge->lease / 64;
+}
+
+/* Finds the counter of a new charge, and its figures. Returns false if memory runs out. */
+static bool doorman__charge_find(doorman_permits *permits, doorman__charge *charge) {
+    if (doorman__limit_is_leased_rate(charge->limit)) {
+        charge->figures = &charge->limit->figures;
+        return true;
+    }
+    doorman__counter *counter = doorman__slot_find(charge->slot, &charge->identity);
+    if (counter && charge->identity.tag != DOORMAN__NO_PLACE &&
+        doorman__counter_stale(counter, charge->since)) {
+        doorman__permits_drop(permits, charge->slot, counter);
+        counter = NULL;
+    }
+    if (counter) {
+        counter = doorman__counter_adapt(permits, charge->slot, charge->limit, counter);
+        if (!counter) return false;
+        counter->flags |= DOORMAN__IN_USE;
+        charge->counter = counter;
+        charge->override_ = counter->override_;
+    } else {
+        charge->override_ = doorman__limit_override(charge->limit, charge->identity.key);
+    }
+    charge->figures = doorman__limit_figures(charge->limit, charge->override_);
+    if (charge->lease) {
+        charge->figures = doorman__leased_figures(permits, charge->lease, charge->limit);
+    }
+    return true;
+}
+
+/* Adds what an item wants of one counter. Returns false if memory runs out.
+ *   given   is at the end of the charges, and not counted yet */
+static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
+                                        doorman__charge *given) {
+    doorman__want *want = &permits->wants[item];
+    doorman__charge *charge = item ? doorman__permits_same_charge(permits, given) : NULL;
+    if (!charge) {
+        charge = given;
+        if (!doorman__charge_find(permits, charge)) return false;
+        charge->first_item = item;
+        int32_t *head = &permits->charge_heads[charge->identity.hash & 255];
+        charge->next = *head;
+        *head = (int32_t)permits->charge_count++;
+    }
+    charge->item_count++;
+    charge->shadow = charge->shadow && given->shadow; /* only some resources may be in shadow */
+    charge->minimum += want->min;
+    /* the items of a hold are released one by one, so each of them is rounded up */
+    bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
+    uint64_t alone = charge->need + doorman__parts_ceil(want->min);
+    charge->need = holds ? alone : doorman__parts_ceil(charge->minimum);
+    assert(want->charge_count < DOORMAN_LIMITS_MAX);
+    want->charges[want->charge_count++] = (uint32_t)(charge - permits->charges);
+    return true;
+}
+
+/* Makes room for one charge of each limit. Charges move only here, between two items. */
+static bool doorman__permits_reserve_charges(doorman_permits *permits, size_t limit_count) {
+    void *charges = permits->charges;
+    bool room = doorman__reserve(&charges, &permits->charge_capacity,
+                                 permits->charge_count + limit_count, sizeof *permits->charges);
+    permits->charges = (doorman__charge *)charges;
+    return room;
+}
+
+/* Adds the charges of all limits that concern an item. Returns false if memory runs out. */
+static bool doorman__permits_add_charges(doorman_permits *permits, size_t item) {
+    const doorman__want *want = &permits->wants[item];
+    doorman__place *place = want->place;
+    if (!doorman__permits_reserve_charges(permits, place->slot_count)) return false;
+    for (size_t i = 0; i < place->slot_count; i++) {
+        const doorman_permit_limit *limit = &place->template_->limits[i];
+        if (limit->key_count && !doorman__keys_concern(limit->keys, limit->key_count, want->key)) {
+            continue;
+        }
+        doorman__charge *charge = &permits->charges[permits->charge_count];
+        memset(charge, 0, sizeof *charge);
+        charge->place = place;
+        charge->limit = limit;
+        charge->slot = place->slots[i].slot;
+        charge->since = place->slots[i].since;
+        charge->own = doorman__permits_own_slot(permits, limit);
+        charge->identity = doorman__limit_identity(permits, limit, place, &want->identity);
+        charge->shadow = limit->shadow || place->shadow;
+        if (limit->leased) doorman__charge_find_lease(permits, charge);
+        if (!doorman__permits_add_charge(permits, item, charge)) return false;
+    }
+    return true;
+}
+
+static doorman__counter *doorman__permits_find_ban(const doorman_permits *permits,
+                                                   const doorman__identity *of_key) {
+    return doorman__slot_find(doorman__permits_bans(permits), of_key);
+}
+
+/* Starts to load the counters of a key into the cache. Shared counters are in the cache anyway. */
+static void doorman__place_prefetch(const doorman__place *place, const doorman__identity *of_key,
+                                    doorman__ahead what) {
+    for (size_t i = 0; i < place->slot_count; i++) {
+        const doorman__slot *slot = place->slots[i].slot;
+        if (slot->per != DOORMAN_PER_KEY) continue;
+        doorman__chains_prefetch(&slot->nodes, (uint32_t)of_key->hash, what);
+    }
+}
+
+/* Starts to load the counters of a later permit into the cache. */
+static void doorman__permits_prefetch(const doorman_permits *permits,
+                                      const doorman_permit_request *request, doorman__ahead what) {
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        const doorman__place *place = doorman__permits_find_place(permits, item->resource_id);
+        if (!place) continue;
+        doorman__identity of_key = doorman__identity_of(permits, place, item->key ? item->key : "");
+        doorman__place_prefetch(place, &of_key, what);
+    }
+}
+
+/* Finds the place of an item. Returns false if memory runs out. */
+static bool doorman__permits_locate_item(doorman_permits *permits, doorman__want *want) {
+    doorman__place *place = doorman__permits_find_place(permits, want->resource_id);
+    if (place && !doorman__place_resolve(permits, place)) return false;
+    const doorman_template *template_ =
+        place ? place->template_ : doorman__permits_template(permits, want->resource_id);
+    if (!template_) {
+        bool has_template = doorman__config_find(permits->config, want->resource_id) != NULL;
+        want->unmatched = true;
+        want->rejected = has_template || permits->config->reject_unmatched;
+    }
+    if (template_) want->open = permits->open_slots[template_ - permits->config->templates];
+    if (!place && template_ && template_->limit_count) {
+        place = doorman__permits_add_place(permits, want->resource_id);
+        if (!place) return false;
+    }
+    if (!place || want->rejected) return true;
+    want->place = place;
+    want->identity = doorman__identity_of(permits, place, want->key);
+    doorman__place_prefetch(place, &want->identity, DOORMAN__AHEAD_BUCKET);
+    return true;
+}
+
+/* Finds the ban of an item and its charges. Returns false if memory runs out.
+ *   inspects   true: the limits of a banned key are evaluated too */
+static bool doorman__permits_prepare_item(doorman_permits *permits, size_t item, bool inspects) {
+    doorman__want *want = &permits->wants[item];
+    if (!want->place) return true;
+    doorman__counter *ban = doorman__permits_find_ban(permits, &want->identity);
+    doorman_time until = ban ? doorman__counter_ban(ban)->end.at : 0;
+    if (until > permits->at.now) want->ban_rest = until - permits->at.now;
+    if (want->ban_rest && !inspects) return true;
+    return doorman__permits_add_charges(permits, item);
+}
+
+/* Finds the charges of all items. A sweep runs while their counters are loaded. It removes no
+ * places, because the items point to theirs. */
+static bool doorman__permits_prepare(doorman_permits *permits, size_t count, bool inspects) {
+    permits->charge_count = permits->detail_count = 0;
+    /* only a second item looks for the charges of the first one */
+    if (count > 1) memset(permits->charge_heads, 0xff, sizeof permits->charge_heads);
+    for (size_t i = 0; i < count; i++) {
+        if (!doorman__permits_locate_item(permits, &permits->wants[i])) return false;
+    }
+    doorman__permits_sweep_counters(permits, DOORMAN__CALL_VISITS);
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        if (want->place) doorman__place_prefetch(want->place, &want->identity, DOORMAN__AHEAD_NODE);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!doorman__permits_prepare_item(permits, i, inspects)) return false;
+    }
+    return true;
+}
+
+/* Ends a call: its counters and places may be removed again. A call adds at most one place for each
+ * item, and visits four. So refused permits with new resources do not fill the memory. */
+static void doorman__permits_end_call(doorman_permits *permits, size_t item_count) {
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__counter *counter = permits->charges[i].counter;
+        if (counter) counter->flags &= (uint8_t)~DOORMAN__IN_USE;
+    }
+    doorman__permits_sweep_places(permits, DOORMAN__CALL_VISITS * item_count);
+}
+
+/* ---- permits: one decision, evaluate */
+
+/* Returns the meter of a charge. If there is no counter, the meter has a fresh state in `room`. A
+ * leased limit has the state of its lease, or an empty state. */
+static doorman__meter doorman__charge_meter(const doorman_permits *permits,
+                                            const doorman__charge *charge, uint64_t *room) {
+    if (charge->lease && doorman__limit_is_leased_rate(charge->limit)) {
+        return doorman__leased_meter(permits, charge->lease, charge->limit, 0, room);
+    }
+    if (charge->lease && charge->limit->kind == DOORMAN_CONCURRENCY) {
+        /* the figures are those of the lease */
+        room[0] = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
+        return (doorman__meter){charge->limit, charge->figures, room};
+    }
+    if (charge->counter) return doorman__counter_meter(charge->limit, charge->counter);
+    doorman__meter meter = {charge->limit, charge->figures, room};
+    doorman__meter_init(&meter, &permits->at);
+    return meter;
+}
+
+/* Returns the most that a counter grants to one permit. */
+static uint64_t doorman__charge_max_cost(const doorman__charge *charge) {
+    double most = doorman__figures_most(charge->limit->kind, charge->figures);
+    if (charge->limit->leased) most = DOORMAN_AMOUNT_MAX;
+    if (charge->limit->has_max_cost) most = doorman__min(most, charge->limit->max_cost);
+    return doorman__parts_ceil(doorman__min(most, DOORMAN_AMOUNT_MAX));
+}
+
+/* Sets what is left above the minimums, and refuses minimums that the counter can never grant.
+ *   saved   what the counter offers without debt */
+static void doorman__charge_bound(doorman__charge *charge, uint64_t saved) {
+    const uint64_t max_cost = doorman__charge_max_cost(charge);
+    const uint64_t most = saved < max_cost ? saved : max_cost;
+    charge->spare = most > charge->need ? most - charge->need : 0;
+    if (charge->need > max_cost) charge->reason = DOORMAN_REASON_MAX_COST;
+}
+
+/* P7, P16: asks a counter of CONCURRENCY. It offers nothing while it learns, and while a permit
+ * waits that comes before this one. */
+static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorman__charge *charge) {
+    uint64_t most = doorman__limit_parts(charge->limit, charge->figures->limit);
+    uint64_t held = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
+    const doorman__hold_queue *queue =
+        charge->counter ? doorman__counter_queue(charge->counter) : NULL;
+    bool learns = doorman__permits_learns(permits, charge->limit);
+    if (charge->limit->leased) {
+        learns = !doorman__leased_live(permits, charge->lease, charge->limit);
+    }
+    bool after = queue && doorman__timers_due(&queue->turns) < permits->holds.turn;
+    charge->offer = held >= most || learns || after ? 0 : most - held;
+    if (charge->need > charge->offer) {
+        charge->reason = learns ? DOORMAN_REASON_LEARNING : DOORMAN_REASON_CONCURRENCY;
+    }
+    doorman__charge_bound(charge, charge->offer);
+}
+
+/* P17: asks a lease. It offers nothing if it is not in force. */
+static void doorman__charge_evaluate_lease(const doorman_permits *permits,
+                                           doorman__charge *charge) {
+    uint64_t room[DOORMAN__STATE_WORDS_MAX];
+    const double units = doorman__parts_units(charge->need);
+    const bool live = doorman__leased_live(permits, charge->lease, charge->limit);
+    if (live) {
+        const doorman__meter meter =
+            doorman__leased_meter(permits, charge->lease, charge->limit, units, room);
+        charge->offer = doorman__meter_saved(&meter, &permits->at);
+    }
+    if (charge->need > charge->offer) {
+        bool full = !charge->lease && doorman__leased_is_full(permits, charge->limit);
+        charge->reason = live ? DOORMAN_REASON_RATE : DOORMAN_REASON_LEARNING;
+        if (full) charge->reason = DOORMAN_REASON_MAX_KEYS;
+    }
+    doorman__charge_bound(charge, charge->offer);
+}
+
+static void doorman__charge_evaluate(const doorman_permits *permits, doorman__charge *charge,
+                                     doorman_time max_wait) {
+    if (doorman__limit_is_leased_rate(charge->limit)) {
+        doorman__charge_evaluate_lease(permits, charge);
+        return;
+    }
+    if (charge->limit->kind == DOORMAN_CONCURRENCY) {
+        doorman__charge_evaluate_hold(permits, charge);
+        return;
+    }
+    uint64_t room[DOORMAN__STATE_WORDS_MAX];
+    const doorman__meter meter = doorman__charge_meter(permits, charge, room);
+    charge->offer = doorman__meter_offer(&meter, max_wait, &charge->wait, &permits->at);
+    if (charge->need > charge->offer) charge->reason = DOORMAN_REASON_RATE;
+    doorman__charge_bound(charge, doorman__meter_saved(&meter, &permits->at));
+}
+
+/* Returns how long it takes until the counter of a refused charge offers enough. */
+static doorman_time doorman__charge_delay(const doorman_permits *permits,
+                                          const doorman__charge *charge, doorman_time max_wait) {
+    if (charge->limit->leased) {
+        double units = doorman__parts_units(charge->need);
+        if (charge->reason == DOORMAN_REASON_LEARNING) return DOORMAN_SECOND;
+        return doorman__leased_retry_after(permits, charge->lease, units);
+    }
+    if (charge->reason == DOORMAN_REASON_LEARNING) {
+        return charge->own->learns_until - permits->at.now;
+    }
+    uint64_t room[DOORMAN__STATE_WORDS_MAX];
+    const doorman__meter meter = doorman__charge_meter(permits, charge, room);
+    return doorman__meter_delay(&meter, charge->need, max_wait, &permits->at);
+}
+
+/* Evaluates all charges. Returns whether the permit fits. */
+static bool doorman__permits_evaluate(doorman_permits *permits, size_t item_count,
+                                      doorman_time max_wait) {
+    bool fits = true;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        doorman__charge_evaluate(permits, charge, max_wait);
+        fits = fits && (!charge->reason || charge->shadow);
+    }
+    for (size_t i = 0; i < item_count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        fits = fits && !want->rejected && !want->ban_rest;
+    }
+    return fits;
+}
+
+/* ---- permits: one decision, dividing what is offered (P2) */
+
+/* Returns how many more parts a counter counts if an item gets `granted` units instead of its
+ * minimum. The sum is rounded up once. The items of a hold are each rounded up. */
+static uint64_t doorman__charge_more(const doorman__charge *charge, const doorman__want *want,
+                                     double granted) {
+    if (charge->limit->kind == DOORMAN_CONCURRENCY) {
+        return doorman__parts_ceil(granted) - doorman__parts_ceil(want->min);
+    }
+    uint64_t all = doorman__parts_ceil(charge->minimum + (granted - want->min));
+    return all > charge->granted ? all - charge->granted : 0;
+}
+
+/* Returns how much an item gets: all of its cost, or as many whole units above its minimum as all
+ * counters have to spare. */
+static double doorman__want_share(const doorman_permits *permits, const doorman__want *want) {
+    bool fits = true;
+    uint64_t spare = UINT64_MAX;
+    for (size_t i = 0; want->cost > want->min && i < want->charge_count; i++) {
+        const doorman__charge *charge = &permits->charges[want->charges[i]];
+        if (charge->shadow) continue;
+        fits = fits && doorman__charge_more(charge, want, want->cost) <= charge->spare;
+        if (charge->spare < spare) spare = charge->spare;
+    }
+    if (fits) return want->cost;
+    const uint64_t whole = spare / (uint64_t)DOORMAN__UNIT;
+    return doorman__min(want->cost, want->min + (double)whole);
+}
+
+/* Returns how many whole units more than the minimum each item can get, if all items get the
+ * same. */
+static double doorman__permits_equal_extra(const doorman_permits *permits) {
+    const doorman__want *first = &permits->wants[0];
+    double extra = first->cost - first->min;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        const doorman__charge *charge = &permits->charges[i];
+        uint64_t each = charge->spare / charge->item_count / (uint64_t)DOORMAN__UNIT;
+        if (!charge->shadow) extra = doorman__min(extra, (double)each);
+    }
+    return extra;
+}
+
+/* Gives an item its units. In shadow, a counter may have fewer to spare. */
+static void doorman__want_grant(doorman_permits *permits, doorman__want *want, double granted) {
+    const uint64_t most = UINT64_MAX / 2;
+    want->granted = granted;
+    want->parts = doorman__parts_ceil(granted);
+    for (size_t i = 0; i < want->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[want->charges[i]];
+        charge->units += granted;
+        if (!(granted > want->min)) continue;
+        uint64_t more = doorman__charge_more(charge, want, granted);
+        assert(charge->shadow || charge->spare >= more);
+        charge->spare -= more < charge->spare ? more : charge->spare;
+        charge->granted = more < most - charge->granted ? charge->granted + more : most;
+        charge->minimum += granted - want->min;
+    }
+}
+
+/* Precondition: the permit fits. */
+static void doorman__permits_divide(doorman_permits *permits, size_t count, bool equal) {
+    double same = equal ? doorman__permits_equal_extra(permits) : 0;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        permits->charges[i].granted = permits->charges[i].need;
+    }
+    for (size_t i = 0; i < count; i++) {
+        doorman__want *want = &permits->wants[i];
+        double granted = equal ? want->min + same : doorman__want_share(permits, want);
+        doorman__want_grant(permits, want, granted);
+        assert(want->granted >= want->min && want->granted <= want->cost);
+    }
+}
+
+/* ---- permits: one decision, commit */
+
+/* Returns what a charge takes from its counter. In shadow, what would be refused is not charged. */
+static uint64_t doorman__charge_amount(const doorman__charge *charge) {
+    if (charge->reason) return 0;
+    bool cut = charge->shadow && charge->granted > charge->offer;
+    return cut ? charge->offer : charge->granted;
+}
+
+/* Creates the counter of a charge. Returns OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a bound forbids
+ * it. */
+static doorman_status doorman__charge_create(doorman_permits *permits, doorman__charge *charge) {
+    const doorman_permit_limit *limit = charge->limit;
+    const doorman__identity *identity = &charge->identity;
+    size_t words = doorman__state_words(limit->kind, charge->figures);
+    size_t bytes = sizeof(doorman__counter) + (words + 2) * sizeof(uint64_t) + identity->key_bytes;
+    if (!doorman__permits_make_room(permits, charge->slot, limit, bytes)) {
+        return DOORMAN_RESOURCE_EXHAUSTED;
+    }
+    doorman__counter *counter =
+        doorman__counter_create(identity, words, doorman__limit_flags(limit));
+    if (!counter) return DOORMAN_OUT_OF_MEMORY;
+    if (!doorman__permits_insert(permits, charge->slot, counter, identity)) {
+        DOORMAN_FREE(counter);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    counter->generation = (uint16_t)permits->generation;
+    counter->override_ = charge->override_;
+    counter->flags |= DOORMAN__IN_USE | (limit->leased ? DOORMAN__LEASED_UNITS : 0);
+    charge->counter = counter;
+    charge->created = true;
+    const doorman__meter meter = doorman__counter_meter(limit, counter);
+    doorman__meter_init(&meter, &permits->at);
+    return DOORMAN_OK;
+}
+
+/* Removes the counters that the present call has created. */
+static void doorman__permits_undo(doorman_permits *permits) {
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (!charge->created) continue;
+        charge->counter->flags &= (uint8_t)~DOORMAN__IN_USE;
+        doorman__permits_remove(permits, charge->slot, charge->counter);
+        charge->counter = NULL;
+        charge->created = false;
+    }
+}
+
+/* Creates the missing counters. If a bound forbids one, its charge gets a reason. */
+static doorman_status doorman__permits_create_counters(doorman_permits *permits, bool *fits) {
+    for (size_t i = 0; i < permits->charge_count && *fits; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (charge->counter || !doorman__charge_amount(charge)) continue;
+        if (doorman__limit_is_leased_rate(charge->limit)) continue;
+        doorman_status status = doorman__charge_create(permits, charge);
+        if (status == DOORMAN_RESOURCE_EXHAUSTED) {
+            charge->reason = DOORMAN_REASON_MAX_KEYS;
+            *fits = charge->shadow;
+        } else if (status != DOORMAN_OK) {
+            doorman__permits_undo(permits);
+            return status;
+        }
+    }
+    if (!*fits) doorman__permits_undo(permits);
+    return DOORMAN_OK;
+}
+
+static const char *doorman__charge_resource(const doorman__charge *charge) {
+    return charge->identity.tag == DOORMAN__NO_PLACE ? NULL : doorman__place_id(charge->place);
+}
+
+static void doorman__charge_event(const doorman_permits *permits, const doorman__charge *charge,
+                                  doorman_permit_event_kind kind, double amount) {
+    doorman__permits_event(permits, kind, doorman__charge_resource(charge), charge->identity.key,
+                           charge->limit->name, charge->reason, amount);
+}
+
+/* P17: tells the lease of a charge what was refused, so that its wants grow. */
+static void doorman__charge_refuse_lease(doorman_permits *permits, const doorman__charge *charge) {
+    bool wanted = charge->reason == DOORMAN_REASON_RATE ||
+                  charge->reason == DOORMAN_REASON_LEARNING ||
+                  charge->reason == DOORMAN_REASON_CONCURRENCY;
+    if (!charge->limit->leased || !wanted) return;
+    doorman__leased_refuse(permits, charge->lease, charge->place, charge->limit,
+                           doorman__parts_units(charge->need));
+}
+
+/* Charges a counter, and counts the grant. Returns whether a warning is due. */
+static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *charge) {
+    uint64_t amount = doorman__charge_amount(charge);
+    doorman_permits_limit *totals = &charge->own->totals;
+    if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
+    if (charge->reason) {
+        totals->shadow_refused++;
+        doorman__charge_event(permits, charge, DOORMAN_PERMIT_REFUSED, 0);
+        doorman__charge_refuse_lease(permits, charge);
+        return false;
+    }
+    if (charge->granted) totals->granted++;
+    totals->granted_units += charge->units;
+    if (!amount) return false;
+    if (doorman__limit_is_leased_rate(charge->limit)) {
+        doorman__leased_charge(permits, charge->lease, doorman__parts_units(amount));
+        return false;
+    }
+    doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
+    if (charge->lease) meter.figures = charge->figures;
+    charge->tier_entered = doorman__meter_charge(&meter, (int64_t)amount, &permits->at);
+    if (charge->tier_entered) {
+        doorman__charge_event(permits, charge, DOORMAN_PERMIT_TIER_ENTERED,
+                              (double)charge->tier_entered);
+    }
+    if (charge->lease) {
+        doorman__leased_note_held(permits, charge->lease, charge->place, meter.state[0]);
+    }
+    const double warn_at = charge->limit->warn_at;
+    if (!(warn_at > 0) || charge->shadow) return false;
+    double most = doorman__figures_most(charge->limit->kind, charge->figures);
+    double left = doorman__parts_units(doorman__meter_saved(&meter, &permits->at));
+    if (charge->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        left = doorman__level_at(charge->figures, meter.state, permits->at.now);
+        left += charge->figures->size > 0 ? 0 : most;
+        most = charge->figures->size > 0 ? charge->figures->size : most;
+    }
+    return most - left > warn_at * most;
+}
+
+/* ---- permits: one decision, refusals and bans */
+
+/* Evicts a counter of the limit that has most of those that may evict. */
+static bool doorman__permits_evict_largest(doorman_permits *permits) {
+    doorman__slot *largest = NULL;
+    for (size_t i = 1; i < permits->slot_count; i++) {
+        doorman__slot *slot = permits->slots[i];
+        bool may = slot->kind != DOORMAN_CONCURRENCY && slot->limit && !slot->limit->refuse_new;
+        bool larger = slot->nodes.count > (largest ? largest->nodes.count : 0);
+        if (may && larger) largest = slot;
+    }
+    return largest && doorman__permits_evict(permits, largest);
+}
+
+/* Makes room for one more ban. Returns false if a bound forbids it (P20).
+ *   slot   of the limit that bans; the slot of the bans: an administrator does */
+static bool doorman__permits_make_ban_room(doorman_permits *permits, doorman__slot *slot,
+                                           size_t bytes) {
+    const size_t all_max = permits->options.counter_max;
+    const size_t bytes_max = permits->options.memory_max / 2;
+    doorman__slot *bans = doorman__permits_bans(permits);
+    for (int i = 0; i < 64; i++) {
+        bool own_full = slot->limit && slot->bans.count >= slot->limit->max_keys;
+        bool full = bans->nodes.count >= all_max || bytes > bytes_max ||
+                    permits->ban_bytes > bytes_max - bytes;
+        bool has_memory = doorman__permits_has_memory(permits, bytes);
+        if (!own_full && !full && has_memory) return true;
+        bool done = own_full && doorman__permits_evict_ban(permits, slot);
+        if (!done && !full && !own_full) done = doorman__permits_evict_largest(permits);
+        if (!done) done = doorman__permits_evict_any_ban(permits);
+        if (!done && slot == bans) done = doorman__permits_evict_ban(permits, slot);
+        if (!done) return false;
+    }
+    return false;
+}
+
+/* Adds a ban without an end. Returns NULL if memory runs out. */
+static doorman__counter *doorman__permits_add_ban(doorman_permits *permits,
+                                                  const doorman__identity *of_key) {
+    doorman__counter *ban = doorman__counter_create(of_key, DOORMAN__BAN_WORDS, 0);
+    if (!ban) return NULL;
+    if (doorman__permits_insert(permits, doorman__permits_bans(permits), ban, of_key)) return ban;
+    DOORMAN_FREE(ban);
+    return NULL;
+}
+
+/* Starts a ban, or changes its end. Returns OK, OUT_OF_MEMORY, or RESOURCE_EXHAUSTED if a bound
+ * forbids it. A ban in force that a limit makes longer stays with the limit, or the administrator,
+ * that has set it.
+ *   slot   as in doorman__permits_make_ban_room */
+static doorman_status doorman__permits_start_ban(doorman_permits *permits, doorman__slot *slot,
+                                                 const doorman__identity *of_key,
+                                                 doorman_time duration) {
+    doorman__slot *bans = doorman__permits_bans(permits);
+    doorman__counter *ban = doorman__permits_find_ban(permits, of_key);
+    bool in_force = ban && doorman__counter_ban(ban)->end.at > permits->at.now;
+    if (in_force && slot != bans) slot = doorman__counter_ban(ban)->slot;
+    if (!ban || doorman__counter_ban(ban)->slot != slot) {
+        size_t bytes = doorman__ban_bytes(of_key->key_bytes);
+        if (!doorman__permits_make_ban_room(permits, slot, bytes)) {
+            return DOORMAN_RESOURCE_EXHAUSTED;
+        }
+        if (!doorman__timers_reserve(&slot->bans, slot->bans.count + 1)) {
+            return DOORMAN_OUT_OF_MEMORY;
+        }
+        ban = doorman__permits_find_ban(permits, of_key); /* it may have been evicted */
+        if (!ban) ban = doorman__permits_add_ban(permits, of_key);
+        if (!ban) return DOORMAN_OUT_OF_MEMORY;
+    }
+    doorman_time end = doorman__after(permits->at.now, duration);
+    doorman__ban_enter(doorman__counter_ban(ban), slot, end);
+    return DOORMAN_OK;
+}
+
+/* Returns how long a ban lasts that begins now. If two limits ban a key at the same time, the
+ * longer ban is in force. */
+static doorman_time doorman__charge_ban_duration(const doorman_permits *permits,
+                                                 const doorman__charge *charge) {
+    doorman_time duration = charge->limit->ban.duration, now = permits->at.now;
+    doorman__counter *other = doorman__permits_find_ban(permits, &charge->identity);
+    doorman_time end = other ? doorman__counter_ban(other)->end.at : now;
+    return end - now > duration ? end - now : duration;
+}
+
+/* Counts a refusal for the ban of a limit, and bans the key when the count is complete. Returns the
+ * duration of the ban if it begins now, otherwise 0. */
+static doorman_time doorman__charge_count_refusal(doorman_permits *permits,
+                                                  doorman__charge *charge) {
+    const doorman_ban *ban = &charge->limit->ban;
+    doorman_time now = permits->at.now;
+    if (!ban->refusals || charge->reason != DOORMAN_REASON_RATE) return 0;
+    if (!charge->counter && doorman__charge_create(permits, charge) != DOORMAN_OK) return 0;
+    if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
+    uint64_t *count = doorman__counter_refusals(charge->counter);
+    if (!doorman__counter_counts(charge->counter, charge->limit, now)) {
+        count[0] = 0;
+        count[1] = (uint64_t)now;
+    }
+    count[0]++;
+    if (count[0] < ban->refusals) return 0;
+    /* without room there is no ban yet, and the next refusal tries again */
+    doorman_time duration = doorman__charge_ban_duration(permits, charge);
+    doorman_status status =
+        doorman__permits_start_ban(permits, charge->own, &charge->identity, duration);
+    if (status != DOORMAN_OK) return 0;
+    count[0] = 0;
+    doorman__charge_event(permits, charge, DOORMAN_PERMIT_BANNED, (double)duration / 1e9);
+    return duration;
+}
+
+/* Makes room for the text of an entry of a sketch. */
+static bool doorman__permits_reserve_text(doorman_permits *permits, doorman__top_entry *entry,
+                                          const doorman__want *want) {
+    size_t bytes = strlen(want->resource_id) + want->identity.key_bytes + 2;
+    if (bytes <= entry->text_bytes) return true;
+    bytes = (bytes + 31) / 32 * 32;
+    size_t more = bytes - entry->text_bytes;
+    if (!doorman__permits_has_memory(permits, more)) return false;
+    char *text = (char *)DOORMAN_REALLOC(entry->text, bytes);
+    if (!text) return false;
+    entry->text = text;
+    entry->text_bytes = (uint16_t)bytes;
+    permits->top_bytes += more;
+    return true;
+}
+
+/* Counts a decision on the key of an item in a sketch of a limit. */
+static void doorman__permits_count_key(doorman_permits *permits, doorman__slot *slot,
+                                       doorman_top_kind kind, const doorman__want *want) {
+    doorman__top *top = slot->tops[kind];
+    if (!top) {
+        if (!doorman__permits_has_memory(permits, sizeof *top)) return;
+        top = slot->tops[kind] = doorman__top_create(permits->at.now);
+        if (!top) return;
+        permits->top_bytes += sizeof *top;
+    }
+    doorman__top_age(top, permits->at.now);
+    size_t index = doorman__top_find(top, want->identity.hash);
+    if (index == DOORMAN__TOP_NONE) {
+        index = doorman__top_rarest(top);
+        if (!doorman__permits_reserve_text(permits, &top->entries[index], want)) return;
+        doorman__top_replace(top, index, want->resource_id, &want->identity);
+    }
+    top->counts[index]++;
+    top->entries[index].units += kind == DOORMAN_TOP_GRANTED ? want->granted : want->cost;
+}
+
+/* Counts an item without limits: its resource may be a typing error. */
+static void doorman__want_count_unmatched(doorman_permits *permits, const doorman__want *want) {
+    permits->unmatched++;
+    doorman__permits_event(permits, DOORMAN_PERMIT_UNMATCHED, want->resource_id, want->key, NULL,
+                           DOORMAN_NO_REASON, want->cost);
+}
+
+/* Counts a decision on the keys of all items. */
+static void doorman__permits_count_keys(doorman_permits *permits, size_t count, bool granted) {
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        if (want->unmatched) doorman__want_count_unmatched(permits, want);
+        for (size_t j = 0; j < want->charge_count; j++) {
+            const doorman__charge *charge = &permits->charges[want->charges[j]];
+            doorman_top_kind kind = charge->reason ? DOORMAN_TOP_REFUSED : DOORMAN_TOP_GRANTED;
+            bool counts = charge->reason || (granted && want->granted > 0);
+            if (counts) doorman__permits_count_key(permits, charge->own, kind, want);
+        }
+    }
+}
+
+/* Counts what an item got, if the list of limits is empty. */
+static void doorman__want_count_open(doorman_permits *permits, doorman__want *want) {
+    if (!want->open || !(want->granted > 0)) return;
+    want->open->totals.granted++;
+    want->open->totals.granted_units += want->granted;
+    if (!want->place) {
+        const uint64_t *seed = permits->options.seed;
+        size_t bytes = strlen(want->key);
+        uint64_t hash = 3 * doorman__hash(seed, want->resource_id);
+        hash += doorman__hash_bytes(seed, (const unsigned char *)want->key, bytes);
+        want->identity = (doorman__identity){want->key, bytes, hash, DOORMAN__NO_PLACE};
+    }
+    doorman__permits_count_key(permits, want->open, DOORMAN_TOP_GRANTED, want);
+}
+
+/* Counts the refusal of an item that is banned, also at all limits that can ban. */
+static void doorman__want_count_ban(doorman_permits *permits, const doorman__want *want) {
+    const doorman_template *template_ = want->place->template_;
+    permits->banned++;
+    for (size_t i = 0; template_ && i < template_->limit_count; i++) {
+        const doorman_permit_limit *limit = &template_->limits[i];
+        doorman__slot *own = doorman__permits_own_slot(permits, limit);
+        if (!limit->ban.refusals) continue;
+        own->totals.refused[DOORMAN_REASON_BANNED]++;
+        doorman__permits_count_key(permits, own, DOORMAN_TOP_REFUSED, want);
+    }
+    doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, want->resource_id, want->key, NULL,
+                           DOORMAN_REASON_BANNED, 0);
+}
+
+/* A candidate for the refusal that is named (P4). */
+typedef struct doorman__refusal {
+    doorman_reason reason;
+    size_t item;
+    const char *limit;
+    doorman_time delay;
+} doorman__refusal;
+
+static bool doorman__reason_waits(doorman_reason reason) {
+    return reason == DOORMAN_REASON_RATE || reason == DOORMAN_REASON_BANNED ||
+           reason == DOORMAN_REASON_LEARNING;
+}
+
+/* Returns whether units of holds are missing. Nobody knows when they are released. */
+static bool doorman__reason_holds(doorman_reason reason) {
+    return reason == DOORMAN_REASON_CONCURRENCY || reason == DOORMAN_REASON_QUEUE_FULL ||
+           reason == DOORMAN_REASON_TIMED_OUT || reason == DOORMAN_REASON_SHARED;
+}
+
+/* Returns 0 for missing units of holds, 1 if waiting helps, and 2 if it does not help. */
+static int doorman__reason_rank(doorman_reason reason) {
+    return doorman__reason_holds(reason) ? 0 : doorman__reason_waits(reason) ? 1 : 2;
+}
+
+/* Keeps the refusal that is to be named: one that waiting does not help, else the longest, else one
+ * of missing units of holds. */
+static void doorman__refusal_add(doorman__refusal *best, doorman__refusal given) {
+    bool first = best->reason == DOORMAN_NO_REASON;
+    int best_rank = doorman__reason_rank(best->reason), rank = doorman__reason_rank(given.reason);
+    bool better = rank > best_rank || (rank == 1 && best_rank == 1 && given.delay > best->delay);
+    if (first || better) *best = given;
+}
+
+/* Finds the refusal that is named. */
+static doorman__refusal doorman__permits_worst(const doorman_permits *permits, size_t count,
+                                               doorman_time max_wait) {
+    doorman__refusal worst = {DOORMAN_NO_REASON, 0, NULL, 0};
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        doorman__refusal unmatched = {DOORMAN_REASON_UNMATCHED, i, NULL, 0};
+        doorman__refusal banned = {DOORMAN_REASON_BANNED, i, NULL, want->ban_rest};
+        if (want->rejected) doorman__refusal_add(&worst, unmatched);
+        if (want->ban_rest) doorman__refusal_add(&worst, banned);
+    }
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        const doorman__charge *charge = &permits->charges[i];
+        if (!charge->reason || charge->shadow) continue;
+        doorman__refusal given = {charge->reason, charge->first_item, charge->limit->name, 0};
+        bool waits = doorman__reason_waits(charge->reason);
+        if (waits) given.delay = doorman__charge_delay(permits, charge, max_wait);
+        doorman__refusal_add(&worst, given);
+    }
+    assert(worst.reason != DOORMAN_NO_REASON);
+    return worst;
+}
+
+/* P5: for how long the caller may refuse by itself. */
+static doorman_time doorman__permits_valid_for(const doorman_permits *permits, size_t count,
+                                               const doorman__refusal *worst) {
+    const bool tells_time = doorman__reason_waits(worst->reason);
+    if (count > 1) return 0;
+    for (size_t i = 0; tells_time && i < permits->charge_count; i++) {
+        const doorman__charge *charge = &permits->charges[i];
+        bool counts = charge->limit->ban.refusals && charge->reason == DOORMAN_REASON_RATE;
+        if (counts && !charge->shadow) return 0;
+    }
+    if (doorman__reason_holds(worst->reason)) return 0;
+    bool soon = worst->reason == DOORMAN_REASON_MAX_HOLDS;
+    if (!tells_time) return soon ? 0 : DOORMAN_SECOND;
+    return doorman__earlier(worst->delay, DOORMAN_SECOND);
+}
+
+/* Names the limit whose ban begins with this refusal, if no other refusal lasts longer. */
+static void doorman__permit_name_ban(doorman_permit *out, const doorman__charge *charge,
+                                     doorman_time duration) {
+    if (!out->has_retry_after || duration <= out->retry_after) return;
+    out->reason = DOORMAN_REASON_RATE;
+    out->item_index = charge->first_item;
+    out->limit = charge->limit->name;
+    out->retry_after = duration;
+}
+
+/* Counts all refusals of a permit, and names one. */
+static void doorman__permits_refuse(doorman_permits *permits, size_t count, doorman_time max_wait,
+                                    bool inspects, doorman_permit *out) {
+    doorman__refusal worst = doorman__permits_worst(permits, count, max_wait);
+    out->reason = worst.reason;
+    out->item_index = worst.item;
+    out->limit = worst.limit;
+    out->has_retry_after = doorman__reason_waits(worst.reason);
+    out->retry_after = worst.delay;
+    out->valid_for = doorman__permits_valid_for(permits, count, &worst);
+    const bool tells_time = out->has_retry_after; /* otherwise no ban counts the refusal (P4) */
+    for (size_t i = 0; i < permits->charge_count && !inspects; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (!charge->reason) continue;
+        doorman_permits_limit *totals = &charge->own->totals;
+        if (charge->shadow) totals->shadow_refused++;
+        if (!charge->shadow) totals->refused[charge->reason]++;
+        doorman__charge_event(permits, charge, DOORMAN_PERMIT_REFUSED, 0);
+        doorman__charge_refuse_lease(permits, charge);
+        if (charge->shadow || !tells_time) continue;
+        doorman__permit_name_ban(out, charge, doorman__charge_count_refusal(permits, charge));
+    }
+    for (size_t i = 0; i < count && !inspects; i++) {
+        const doorman__want *want = &permits->wants[i];
+        if (want->ban_rest) doorman__want_count_ban(permits, want);
+        if (!want->rejected) continue;
+        doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, want->resource_id, want->key, NULL,
+                               DOORMAN_REASON_UNMATCHED, 0);
+    }
+}
+
+/* ---- permits: one decision, the result */
+
+/* Describes what the items got. */
+static void doorman__permits_fill_grants(doorman_permits *permits, size_t count,
+                                         doorman_permit *out) {
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        doorman_permit_grant *grant = &permits->grants[i];
+        *grant = (doorman_permit_grant){.granted = want->granted};
+        for (size_t j = 0; j < want->charge_count; j++) {
+            const doorman__charge *charge = &permits->charges[want->charges[j]];
+            if (charge->shadow) continue;
+            uint64_t room[DOORMAN__STATE_WORDS_MAX];
+            const doorman__meter meter = doorman__charge_meter(permits, charge, room);
+            double left = doorman__meter_left(&meter, &permits->at);
+            if (grant->limit && left >= grant->remaining) continue;
+            grant->limit = charge->limit->name;
+            grant->remaining = left;
+            grant->reset_after = doorman__meter_reset_after(&meter, &permits->at);
+        }
+        doorman__permits_event(permits, DOORMAN_PERMIT_GRANTED, want->resource_id, want->key,
+                               grant->limit, DOORMAN_NO_REASON, grant->granted);
+    }
+    out->items = permits->grants;
+    out->item_count = count;
+}
+
+/* Returns the time in which all units of a limit come back; 0 for TIERS. */
+static doorman_time doorman__figures_window(doorman_limit_kind kind, const doorman_figures *figures,
+                                            doorman_time epoch) {
+    if (kind == DOORMAN_TOKEN_BUCKET) return doorman__gain_time(figures, figures->size);
+    if (kind != DOORMAN_FIXED_WINDOW) return figures->window;
+    const doorman__span span = doorman__span_at(figures, epoch);
+    return span.end - span.begin;
+}
+
+static doorman_permit_detail doorman__charge_detail(const doorman_permits *permits,
+                                                    const doorman__charge *charge, size_t item) {
+    uint64_t room[DOORMAN__STATE_WORDS_MAX];
+    const doorman__meter meter = doorman__charge_meter(permits, charge, room);
+    const doorman_figures *figures = meter.figures;
+    const bool bucket = charge->limit->kind == DOORMAN_TOKEN_BUCKET;
+    doorman_permit_detail detail = {.item_index = item, .limit = charge->limit->name};
+    double saved = doorman__meter_left(&meter, &permits->at);
+    detail.most = bucket ? figures->size : doorman__figures_most(charge->limit->kind, figures);
+    detail.remaining = saved;
+    detail.used = doorman__max(0, detail.most - saved);
+    if (bucket)
+        detail.used = figures->size - doorman__level_at(figures, meter.state, permits->at.now);
+    if (charge->limit->kind == DOORMAN_CONCURRENCY)
+        detail.used = doorman__parts_units(meter.state[0]);
+    detail.reset_after = doorman__meter_reset_after(&meter, &permits->at);
+    detail.more_after = doorman__meter_more_after(&meter, &permits->at);
+    detail.window = doorman__figures_window(charge->limit->kind, figures, permits->at.epoch);
+    detail.shadow = charge->shadow;
+    detail.kind = charge->limit->kind;
+    detail.moved_up = charge->tier_entered > 0;
+    detail.refused = charge->reason != DOORMAN_NO_REASON;
+    if (charge->limit->kind == DOORMAN_TIERS) {
+        detail.tier = (size_t)doorman__tiers_current(figures, meter.state, permits->at.now) + 1;
+    }
+    bool counts =
+        charge->counter && doorman__counter_counts(charge->counter, charge->limit, permits->at.now);
+    if (counts) detail.refusals = (uint32_t)doorman__counter_refusals(charge->counter)[0];
+    return detail;
+}
+
+/* Makes room for the details of all items. */
+static bool doorman__permits_reserve_details(doorman_permits *permits, size_t count) {
+    void *details = permits->details;
+    size_t all = 0;
+    for (size_t i = 0; i < count; i++) all += permits->wants[i].charge_count;
+    bool room =
+        doorman__reserve(&details, &permits->detail_capacity, all, sizeof *permits->details);
+    permits->details = (doorman_permit_detail *)details;
+    return room;
+}
+
+static void doorman__permits_fill_details(doorman_permits *permits, size_t count,
+                                          doorman_permit *out) {
+    size_t next = 0;
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        for (size_t j = 0; j < want->charge_count; j++) {
+            const doorman__charge *charge = &permits->charges[want->charges[j]];
+            permits->details[next++] = doorman__charge_detail(permits, charge, i);
+        }
+    }
+    assert(next <= permits->detail_capacity);
+    out->details = permits->details;
+    out->detail_count = next;
+}
+
+/* ---- >>holds -------------------------------------------------------------------------------- */
+/*
+ * A hold is a granted permit with units of CONCURRENCY. One object is a permit that waits, then a
+ * hold, and so on:
+ *
+ *     state        its units          event                               next state
+ *     WAITING      none               fits, and all other limits agree    HELD
+ *                                     refused, too late, cancelled        (freed)
+ *     HELD         of its owner       renewed, or released in part        HELD
+ *                                     released, moved in full, end        (freed)
+ *     TRANSFERRED  of nobody          seized, end                         SPENT
+ *     SPENT        none               its source is freed                 (freed)
+ *
+ * A transfer whose source is freed already becomes (freed) instead of SPENT.
+ *
+ * A hold has takes: how many units of which item each counter counts. Invariants:
+ *     units    the units of a counter are the sum of the takes that point to it
+ *     bound    no call raises the units of a counter above the limit, except that a change of the
+ *              configuration counts what is held already, and limits in shadow
+ *     queue    if a queue is not ready, its first permit does not fit its counter
+ *     ends     each hold with units has an end, and each waiting permit has one too. All of them
+ *              are in one heap
+ *
+ * P7 A permit that lacks only units of CONCURRENCY waits in the queue of the first counter that
+ *    lacks room. A queue is ordered by priority, then by arrival. A permit fits a counter only if
+ *    no permit waits there that comes before it. When the first permit of a queue fits its counter,
+ *    it is decided again. It is then granted, refused, or moved to another queue. It keeps its
+ *    arrival when it moves. Rates are charged with the grant. One call moves at most 64 permits and
+ *    decides on at most 256, or 1,000 in an update. The queues that remain stay ready, and nobody
+ *    overtakes them.
+ *       The time in queues, plus the wait of P3, is at most max_wait of the permit. In a queue it
+ *    is also at most max_wait of the limit. A wait has ended when now >= its end.
+ *       If memory runs out while a queue is served, an update tries again after one second.
+ * P8 The end of a hold is the decision, plus 1 + drift times its time to live. An end never moves
+ *    back. A release says what is kept. So a release that arrives twice, or late, has no effect. A
+ *    difference would be subtracted twice.
+ * Repeats (P9). A repeated acquire with the same client_id, request_id and items renews the hold.
+ *    It takes over the place of a waiting permit, with its priority, `share` and `equal`: the
+ *    earlier ticket is refused as REPEATED, and the wait counts from the repeat. So its holder can
+ *    measure its end from the repeat. A repeat for a connection that is full is refused as
+ *    QUEUE_FULL, and the first one waits on. A repeat that may not wait ends the wait, and is
+ *    decided like a new permit. Other items with the same request_id are refused as REPEATED. A
+ *    request_id that is released cancels a waiting permit, which is then refused as TIMED_OUT.
+ *       A transfer stays known after it was used, for as long as its source is held. Otherwise a
+ *    late copy of the request would take units from the source a second time. Its holder would
+ *    still use them.
+ * P10 A full release of a hold refuses the waiting permits of the same resource and key that have
+ *    `share`, as SHARED: the work is done, and its result is there. An end, a transfer and a
+ *    partial release do not. A hold that ends has lost its holder, and the work is perhaps not
+ *    done. So the next permit that waits is granted, and its caller does the work. Its release
+ *    answers the others.
+ * P11 A transfer is counted until it ends. It can only be seized. A repeated seizure by the same
+ *    client returns the same hold.
+ * Configurations (P15). A changed configuration counts all holds again, in new counters. So the
+ *    call costs O(holds). Bounds on counters do not apply, and there are no events. Waiting permits
+ *    enter the queue of the first limit that concerns them, and are decided again.
+ * Learning (P16). A limit learns for as long as a hold of the predecessor may last that concerns
+ *    the limit: its longest time to live in any configuration so far, with the drift. Meanwhile it
+ *    refuses new permits as LEARNING, or lets them wait. A renewal of an unknown hold is believed,
+ *    within what is free, if all limits of CONCURRENCY that concern it learn: a hold ends with the
+ *    shortest time to live of its limits.
+ *       A change of the configuration can let another limit count a hold. So if the predecessor was
+ *    gone less than the longest time to live of all limits after a change, all limits learn for
+ *    this time. A change while limits learn lets all limits learn until the last one has learned.
+ *    No configuration shortens the learning.
+ * Bounds (P19). A client has at most client_hold_max holds and transfers, used transfers included.
+ * Many ends at once. A call ends at most 256 holds and waits, an update 1,000. The rest stays due.
+ *    An acquire that lacks units ends up to 16 times 256 more, and stops when it fits. So 4,352
+ *    holds may end together, and the next acquire sees all their units. If more end, an acquire may
+ *    be refused until updates have ended them. No call takes more than some milliseconds.
+ */
+
+/* ---- holds: clients and connections */
+
+static doorman__owner *doorman__owner_find(const doorman_permits *permits, const void *name,
+                                           size_t bytes, bool connection) {
+    const doorman__chains *owners = &permits->holds.owners;
+    uint32_t hash =
+        (uint32_t)doorman__hash_bytes(permits->options.seed, (const unsigned char *)name, bytes);
+    doorman__chain *node = doorman__chains_first(owners, hash);
+    for (; node; node = node->next) {
+        doorman__owner *owner = (doorman__owner *)(void *)node;
+        bool same = node->hash == hash && node->tag == connection && owner->name_bytes == bytes;
+        if (same && memcmp(owner + 1, name, bytes) == 0) return owner;
+    }
+    return NULL;
+}
+
+/* Finds or adds an owner. Returns NULL if memory runs out. */
+static doorman__owner *doorman__owner_get(doorman_permits *permits, const void *name, size_t bytes,
+                                          bool connection) {
+    doorman__owner *owner = doorman__owner_find(permits, name, bytes, connection);
+    if (owner) return owner;
+    owner = (doorman__owner *)doorman__zalloc(sizeof *owner + bytes + 1);
+    if (!owner) return NULL;
+    memcpy(owner + 1, name, bytes);
+    owner->name_bytes = bytes;
+    owner->node.tag = connection;
+    uint32_t hash =
+        (uint32_t)doorman__hash_bytes(permits->options.seed, (const unsigned char *)name, bytes);
+    if (!doorman__chains_add(&permits->holds.owners, &owner->node, hash)) {
+        DOORMAN_FREE(owner);
+        return NULL;
+    }
+    permits->node_bytes += sizeof *owner + bytes + 1;
+    return owner;
+}
+
+/* Frees an owner that has nothing. NULL has no effect. */
+static void doorman__owner_leave(doorman_permits *permits, doorman__owner *owner) {
+    if (!owner || owner->hold_count || owner->wait_count) return;
+    permits->node_bytes -= sizeof *owner + owner->name_bytes + 1;
+    doorman__chains_remove(&permits->holds.owners, &owner->node);
+    DOORMAN_FREE(owner);
+}
+
+static const char *doorman__owner_name(const doorman__owner *owner) {
+    return (const char *)(owner + 1);
+}
+
+/* ---- holds: finding them */
+
+static uint32_t doorman__hold_id_hash(const doorman_permits *permits, uint64_t id) {
+    return (uint32_t)doorman__hash_number(permits->options.seed, id);
+}
+
+static uint32_t doorman__hold_request_hash(const doorman_permits *permits,
+                                           const doorman__owner *owner, uint64_t request_id) {
+    uint64_t hash = doorman__hash_number(permits->options.seed, request_id);
+    return (uint32_t)hash + 3 * owner->node.hash;
+}
+
+static doorman__hold *doorman__holds_find(const doorman_permits *permits, uint64_t id) {
+    uint32_t hash = doorman__hold_id_hash(permits, id);
+    doorman__chain *node = doorman__chains_first(&permits->holds.by_id, hash);
+    for (; node; node = node->next) {
+        doorman__hold *hold = DOORMAN__WITHIN(doorman__hold, by_id, node);
+        if (node->hash == hash && hold->id == id) return hold;
+    }
+    return NULL;
+}
+
+static doorman__hold *doorman__holds_find_request(const doorman_permits *permits,
+                                                  const char *client_id, uint64_t request_id) {
+    if (!client_id || !request_id) return NULL;
+    const doorman__owner *owner = doorman__owner_find(permits, client_id, strlen(client_id), false);
+    if (!owner) return NULL;
+    uint32_t hash = doorman__hold_request_hash(permits, owner, request_id);
+    if (request_id > owner->request_max) { /* it is new, and may be added soon */
+        doorman__chains_prefetch(&permits->holds.by_request, hash, DOORMAN__AHEAD_BUCKET);
+        return NULL;
+    }
+    doorman__chain *node = doorman__chains_first(&permits->holds.by_request, hash);
+    for (; node; node = node->next) {
+        doorman__hold *hold = DOORMAN__WITHIN(doorman__hold, by_request, node);
+        bool same = node->hash == hash && hold->request_id == request_id;
+        if (same && hold->owner == owner) return hold;
+    }
+    return NULL;
+}
+
+/* Returns the id with a number. Ids cannot be guessed. A server hashes the numbers of its leases
+ * with the same seed. So the number is inverted. Otherwise the ids of its own leases would tell a
+ * client the ids of the transfers of others. */
+static uint64_t doorman__holds_id(const doorman_permits *permits, uint64_t number) {
+    return doorman__hash_number(permits->options.seed, ~number) >> 11;
+}
+
+/* Gives an id to a new hold. */
+static uint64_t doorman__holds_new_id(doorman_permits *permits) {
+    uint64_t id = 0;
+    while (!id || doorman__holds_find(permits, id)) {
+        id = doorman__holds_id(permits, ++permits->holds.ids);
+    }
+    return id;
+}
+
+/* With many holds, a call spends most of its time waiting for memory. The following functions start
+ * to load what the call needs, so that the CPU waits once for several cache lines.
+ *
+ * Loads where the next id will be entered. */
+static void doorman__holds_prefetch_id(const doorman_permits *permits, doorman__ahead what) {
+    uint64_t id = doorman__holds_id(permits, permits->holds.ids + 1);
+    doorman__chains_prefetch(&permits->holds.by_id, doorman__hold_id_hash(permits, id), what);
+}
+
+static void doorman__hold_prefetch_lines(const doorman__hold *hold) {
+    const char *line = (const char *)hold;
+    const size_t bytes = hold ? sizeof *hold + sizeof(doorman__hold_part) : 0;
+    for (size_t at = 0; at < bytes; at += DOORMAN__LINE_BYTES) __builtin_prefetch(line + at);
+}
+
+/* Loads what the removal of a hold changes. */
+static void doorman__hold_prefetch(const doorman_permits *permits, const doorman__hold *hold) {
+    doorman__hold_prefetch_lines(hold);
+    if (!hold->request_id) return;
+    uint32_t hash = hold->by_request.hash;
+    doorman__chains_prefetch(&permits->holds.by_request, hash, DOORMAN__AHEAD_BUCKET);
+}
+
+/* Loads the neighbours of a hold in its list and in the heap. */
+static void doorman__hold_prefetch_neighbours(const doorman_permits *permits,
+                                              const doorman__hold *hold) {
+    const doorman__timers *ends = &permits->holds.ends;
+    size_t place = hold->end.place;
+    if (hold->earlier) __builtin_prefetch(&hold->earlier->later);
+    if (hold->later) __builtin_prefetch(&hold->later->earlier);
+    __builtin_prefetch(&ends->heap[place / 2]);
+    __builtin_prefetch(&ends->heap[place]);
+    if (2 * place < ends->count) __builtin_prefetch(&ends->heap[2 * place]);
+}
+
+/* ---- holds: states */
+
+static doorman__hold_list *doorman__holds_list(doorman_permits *permits,
+                                               doorman__hold_state state) {
+    if (state == DOORMAN__NEW) return NULL;
+    if (state == DOORMAN__WAITING) return &permits->holds.waiting;
+    return state == DOORMAN__SPENT ? &permits->holds.spent : &permits->holds.granted;
+}
+
+static void doorman__hold_unlink(doorman__hold_list *list, doorman__hold *hold) {
+    assert(list->count > 0);
+    *(hold->earlier ? &hold->earlier->later : &list->first) = hold->later;
+    *(hold->later ? &hold->later->earlier : &list->last) = hold->earlier;
+    list->count--;
+}
+
+static void doorman__hold_append(doorman__hold_list *list, doorman__hold *hold) {
+    hold->earlier = list->last;
+    hold->later = NULL;
+    *(list->last ? &list->last->later : &list->first) = hold;
+    list->last = hold;
+    list->count++;
+}
+
+/* Moves a hold to another state. No other function writes the state. */
+static void doorman__hold_enter(doorman_permits *permits, doorman__hold *hold,
+                                doorman__hold_state state) {
+    doorman__hold_list *from = doorman__holds_list(permits, hold->state);
+    doorman__hold_list *to = doorman__holds_list(permits, state);
+    assert(state != hold->state);
+    assert(state != DOORMAN__WAITING || hold->state == DOORMAN__NEW);
+    assert(state != DOORMAN__SPENT || hold->state == DOORMAN__TRANSFERRED);
+    assert(hold->state != DOORMAN__HELD || state == DOORMAN__NEW);
+    if (from != to && from) doorman__hold_unlink(from, hold);
+    if (from != to && to) doorman__hold_append(to, hold);
+    if (hold->state == DOORMAN__WAITING) hold->owner->wait_count--;
+    if (state == DOORMAN__WAITING) hold->owner->wait_count++;
+    /* HELD, TRANSFERRED and SPENT are counted */
+    hold->owner->hold_count += state >= DOORMAN__HELD;
+    hold->owner->hold_count -= hold->state >= DOORMAN__HELD;
+    hold->state = state;
+}
+
+/* ---- holds: queues */
+
+/* Notes that the first permit of a queue must be decided on. NULL has no effect. */
+static void doorman__hold_queue_wake(doorman_permits *permits, doorman__hold_queue *queue) {
+    doorman__holds *holds = &permits->holds;
+    if (!queue || queue->ready) return;
+    queue->ready = true;
+    queue->next_ready = NULL;
+    *(holds->last_ready ? &holds->last_ready->next_ready : &holds->first_ready) = queue;
+    holds->last_ready = queue;
+}
+
+/* Frees a queue that is empty and not ready. */
+static void doorman__hold_queue_free_empty(doorman_permits *permits, doorman__hold_queue *queue) {
+    if (queue->turns.count || queue->ready || !queue->counter) return;
+    doorman__counter_state(queue->counter)[1] = 0;
+    doorman__timers_uninit(&queue->turns);
+    DOORMAN_FREE(queue);
+    permits->node_bytes -= sizeof *queue;
+}
+
+/* Notes that the first queue of the list waits for units again. An empty queue is freed. */
+static void doorman__hold_queue_rest(doorman_permits *permits, doorman__hold_queue *queue) {
+    doorman__holds *holds = &permits->holds;
+    assert(holds->first_ready == queue && queue->ready);
+    holds->first_ready = queue->next_ready;
+    if (!holds->first_ready) holds->last_ready = NULL;
+    queue->ready = false;
+    doorman__hold_queue_free_empty(permits, queue);
+}
+
+/* Finds or makes the queue of a counter, with room for one more permit. Returns NULL if memory runs
+ * out. */
+static doorman__hold_queue *doorman__hold_queue_get(doorman_permits *permits, doorman__slot *slot,
+                                                    doorman__counter *counter) {
+    doorman__hold_queue *queue = doorman__counter_queue(counter);
+    if (queue) {
+        size_t count = queue->turns.count + queue->expected + 1;
+        return doorman__timers_reserve(&queue->turns, count) ? queue : NULL;
+    }
+    queue = (doorman__hold_queue *)doorman__zalloc(sizeof *queue);
+    if (!queue || !doorman__timers_reserve(&queue->turns, 1)) {
+        DOORMAN_FREE(queue);
+        return NULL;
+    }
+    queue->counter = counter;
+    queue->slot = slot;
+    memcpy(&doorman__counter_state(counter)[1], &queue, sizeof queue);
+    permits->node_bytes += sizeof *queue;
+    return queue;
+}
+
+static doorman__wait *doorman__turn_wait(doorman__timer *turn) {
+    return DOORMAN__WITHIN(doorman__wait, turn, turn);
+}
+
+/* Put a waiting permit into its queue, and take it out. */
+static void doorman__turn_set(doorman__wait *wait) {
+    doorman__timer_set(&wait->queue->turns, &wait->turn, wait->place);
+    if (wait->queue->slot) wait->queue->slot->totals.waiting++;
+}
+
+static void doorman__turn_clear(doorman__wait *wait) {
+    doorman__timer_clear(&wait->queue->turns, &wait->turn);
+    if (wait->queue->slot) wait->queue->slot->totals.waiting--;
+}
+
+/* Removes a waiting permit from its queue. */
+static void doorman__hold_queue_leave(doorman_permits *permits, doorman__wait *wait) {
+    bool first = doorman__timers_first(&wait->queue->turns) == &wait->turn;
+    doorman__turn_clear(wait);
+    if (first) doorman__hold_queue_wake(permits, wait->queue);
+    wait->queue = NULL;
+}
+
+/* ---- holds: creating and freeing */
+
+/* Returns how many holds and transfers there are, used transfers included. */
+static size_t doorman__holds_count(const doorman_permits *permits) {
+    return permits->holds.granted.count + permits->holds.spent.count;
+}
+
+/* Gives memory of the heap back after many holds have ended. */
+static void doorman__holds_trim(doorman_permits *permits) {
+    doorman__timers *ends = &permits->holds.ends;
+    size_t half = ends->capacity / 2;
+    if (ends->capacity <= 1024 || ends->count >= half / 2) return;
+    void *heap = DOORMAN_REALLOC(ends->heap, half * sizeof *ends->heap);
+    if (!heap) return;
+    ends->heap = (doorman__timer_entry *)heap;
+    ends->capacity = half;
+}
+
+/* Ensures that a table has a bucket, so that an addition cannot fail. */
+static bool doorman__chains_ready(doorman__chains *nodes) {
+    return nodes->bucket_count > 0 || doorman__chains_split(nodes);
+}
+
+/* Returns whether one more hold of `bytes` bytes is within the bounds (P19). */
+static bool doorman__holds_has_room(const doorman_permits *permits, const char *client_id,
+                                    size_t bytes) {
+    const doorman__owner *owner = doorman__owner_find(permits, client_id, strlen(client_id), false);
+    return doorman__holds_count(permits) < permits->options.hold_max &&
+           (!owner || owner->hold_count < permits->options.client_hold_max) &&
+           doorman__permits_has_memory(permits, bytes);
+}
+
+/* Copies the parts to the memory behind a hold. */
+static void doorman__hold_fill(doorman__hold *hold, const doorman__hold_part *parts) {
+    doorman__hold_part *own = doorman__hold_parts(hold);
+    char *key = (char *)(own + hold->part_count);
+    for (size_t i = 0; i < hold->part_count; i++) {
+        size_t bytes = strlen(parts[i].key) + 1;
+        own[i] = parts[i];
+        memcpy(key, parts[i].key, bytes);
+        own[i].key = key;
+        own[i].place->hold_count++;
+        key += bytes;
+    }
+}
+
+static size_t doorman__parts_bytes(const doorman__hold_part *parts, size_t count) {
+    size_t bytes = sizeof(doorman__hold) + count * sizeof *parts;
+    for (size_t i = 0; i < count; i++) bytes += strlen(parts[i].key) + 1;
+    return bytes;
+}
+
+/* Makes a hold that has no units yet. Everything that it needs later is reserved, except for takes.
+ * Returns NULL if memory runs out.
+ *   request_id   0: the hold is not found by its request */
+static doorman__hold *doorman__hold_create(doorman_permits *permits, const char *client_id,
+                                           uint64_t request_id, const doorman__hold_part *parts,
+                                           size_t count) {
+    doorman__holds *holds = &permits->holds;
+    size_t bytes = doorman__parts_bytes(parts, count);
+    size_t ends = holds->granted.count + holds->waiting.count + 1;
+    bool room = doorman__timers_reserve(&holds->ends, ends) &&
+                doorman__chains_ready(&holds->by_id) && doorman__chains_ready(&holds->by_request);
+    doorman__hold *hold = room ? (doorman__hold *)doorman__zalloc(bytes) : NULL;
+    if (!hold) return NULL;
+    hold->owner = doorman__owner_get(permits, client_id, strlen(client_id), false);
+    if (!hold->owner) {
+        DOORMAN_FREE(hold);
+        return NULL;
+    }
+    hold->bytes = bytes;
+    hold->part_count = count;
+    hold->request_id = request_id;
+    doorman__hold_fill(hold, parts);
+    permits->node_bytes += bytes;
+    if (!request_id) return hold;
+    uint32_t hash = doorman__hold_request_hash(permits, hold->owner, request_id);
+    if (request_id > hold->owner->request_max) hold->owner->request_max = request_id;
+    bool added = doorman__chains_add(&holds->by_request, &hold->by_request, hash);
+    assert(added);
+    (void)added;
+    return hold;
+}
+
+/* Gives a hold an id. Precondition: it was created in this call, or the table has a bucket. */
+static void doorman__hold_name(doorman_permits *permits, doorman__hold *hold, uint64_t id) {
+    assert(!hold->id && id);
+    hold->id = id;
+    bool added = doorman__chains_add(&permits->holds.by_id, &hold->by_id,
+                                     doorman__hold_id_hash(permits, id));
+    assert(added);
+    (void)added;
+}
+
+static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold);
+
+/* Separates a hold from its transfers. A used transfer is not needed any more. */
+static void doorman__hold_drop_transfers(doorman_permits *permits, doorman__hold *hold) {
+    for (doorman__hold *next = NULL, *transfer = hold->transfers; transfer; transfer = next) {
+        next = transfer->next_transfer;
+        transfer->source = NULL;
+        if (transfer->state == DOORMAN__SPENT) doorman__hold_destroy(permits, transfer);
+    }
+    hold->transfers = NULL;
+}
+
+/* Frees a hold. Precondition: it has no takes, is in no queue, and is no transfer of a hold. */
+static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold) {
+    assert(!hold->takes.count && !hold->wait && !hold->source);
+    doorman__hold_drop_transfers(permits, hold);
+    if (hold->state != DOORMAN__NEW) doorman__hold_enter(permits, hold, DOORMAN__NEW);
+    doorman__timer_clear(&permits->holds.ends, &hold->end);
+    if (hold->id) doorman__chains_remove(&permits->holds.by_id, &hold->by_id);
+    if (hold->request_id) doorman__chains_remove(&permits->holds.by_request, &hold->by_request);
+    for (size_t i = 0; i < hold->part_count; i++) {
+        doorman__place *place = doorman__hold_parts(hold)[i].place;
+        assert(place->hold_count > 0);
+        place->hold_count--;
+    }
+    doorman__owner_leave(permits, hold->owner);
+    permits->node_bytes -= hold->bytes;
+    DOORMAN_FREE(hold->takes.list);
+    DOORMAN_FREE(hold);
+    doorman__holds_trim(permits);
+}
+
+/* ---- holds: units */
+
+/* Adds a take. Precondition: the list has room. */
+static void doorman__takes_add(doorman__takes *takes, doorman__counter *counter, uint64_t parts,
+                               size_t index, doorman_time time_to_live) {
+    assert(takes->count < takes->capacity && parts > 0);
+    *doorman__takes_at(takes, takes->count++) = (doorman__take){counter, parts, index};
+    takes->time_to_live = doorman__earlier(takes->time_to_live, time_to_live);
+}
+
+/* Makes room for takes. A new list has no time to live yet. */
+static bool doorman__takes_reserve(doorman__takes *takes, size_t count) {
+    assert(!takes->list && !takes->count);
+    takes->time_to_live = DOORMAN_NEVER;
+    takes->capacity = 0;
+    if (count > 1) takes->list = (doorman__take *)doorman__zalloc(count * sizeof *takes->list);
+    if (count > 1 && !takes->list) return false;
+    takes->capacity = (uint32_t)count;
+    return true;
+}
+
+/* Lets a hold keep at most `keep` of one part. What it had above that goes to `to`, or comes
+ * back if `to` is NULL. */
+static void doorman__hold_cut(doorman_permits *permits, doorman__hold *hold, size_t index,
+                              double keep, doorman__hold *to) {
+    doorman__hold_part *part = &doorman__hold_parts(hold)[index];
+    if (keep >= part->amount) return;
+    if (to) doorman__hold_parts(to)[index].amount = part->amount - keep;
+    part->amount = keep;
+    doorman__takes *takes = &hold->takes;
+    uint64_t most = doorman__parts_ceil(keep);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < takes->count; i++) {
+        doorman__take take = *doorman__takes_at(takes, i);
+        uint64_t less = take.index == index && take.parts > most ? take.parts - most : 0;
+        uint64_t *state = doorman__counter_state(take.counter);
+        assert(state[0] >= take.parts);
+        if (less && to) {
+            doorman__takes_add(&to->takes, take.counter, less, index, takes->time_to_live);
+        } else if (less) {
+            state[0] -= less;
+            doorman__hold_queue_wake(permits, doorman__counter_queue(take.counter));
+        }
+        take.parts -= less;
+        if (take.parts) *doorman__takes_at(takes, kept++) = take;
+    }
+    takes->count = kept;
+}
+
+/* Gives all units of a hold back. */
+static void doorman__hold_return(doorman_permits *permits, doorman__hold *hold) {
+    for (size_t i = 0; i < hold->takes.count; i++) {
+        const doorman__take *take = doorman__takes_at(&hold->takes, i);
+        uint64_t *state = doorman__counter_state(take->counter);
+        assert(state[0] >= take->parts);
+        state[0] -= take->parts;
+        doorman__hold_queue_wake(permits, doorman__counter_queue(take->counter));
+    }
+    hold->takes.count = 0;
+    for (size_t i = 0; i < hold->part_count; i++) doorman__hold_parts(hold)[i].amount = 0;
+}
+
+static bool doorman__hold_has_units(const doorman__hold *hold) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        if (doorman__hold_parts(hold)[i].amount > 0) return true;
+    }
+    return false;
+}
+
+/* Ends a transfer whose units are gone: it stays known while its source is held. */
+static void doorman__transfer_spend(doorman_permits *permits, doorman__hold *transfer) {
+    assert(transfer->state == DOORMAN__TRANSFERRED && !transfer->takes.count);
+    doorman__timer_clear(&permits->holds.ends, &transfer->end);
+    if (!transfer->source) {
+        doorman__hold_destroy(permits, transfer);
+        return;
+    }
+    doorman__hold_enter(permits, transfer, DOORMAN__SPENT);
+    DOORMAN_FREE(transfer->takes.list);
+    transfer->takes = (doorman__takes){.list = NULL};
+}
+
+/* Returns the time to live of a hold: the one that was asked for, but at most that of its
+ * limits. */
+static doorman_time doorman__hold_time_to_live(const doorman__hold *hold) {
+    doorman_time most = doorman__earlier(hold->takes.time_to_live, DOORMAN_DURATION_MAX);
+    doorman_time asked = hold->asked_time_to_live;
+    return asked && asked < most ? asked : most;
+}
+
+/* P8: moves the end of a hold, but never back. Returns the time to live. */
+static doorman_time doorman__hold_extend(doorman_permits *permits, doorman__hold *hold) {
+    doorman_time life = doorman__hold_time_to_live(hold);
+    if (permits->leases.has_gauges) life = doorman__leased_life(permits, hold, life);
+    doorman_time longer = life + doorman__scale(life, permits->options.drift) + 1;
+    doorman_time end = doorman__after(permits->at.now, longer);
+    if (!hold->end.place || end > hold->end.at) {
+        doorman__timer_set(&permits->holds.ends, &hold->end, end);
+    }
+    return life;
+}
+
+/* Starts a hold or a transfer whose takes are complete. Returns the time to live.
+ *   id   0: a new one is made */
+static doorman_time doorman__hold_start(doorman_permits *permits, doorman__hold *hold,
+                                        doorman__hold_state state, uint64_t id) {
+    assert(hold->takes.count > 0 || state == DOORMAN__TRANSFERRED || hold->seized);
+    doorman__hold_name(permits, hold, id ? id : doorman__holds_new_id(permits));
+    doorman__hold_enter(permits, hold, state);
+    hold->granted_at = permits->at.now;
+    doorman__holds_prefetch_id(permits, DOORMAN__AHEAD_BUCKET);
+    return doorman__hold_extend(permits, hold);
+}
+
+/* ---- holds: decisions on permits that have waited */
+
+static void doorman__wait_free(doorman__wait *wait) {
+    if (!wait) return;
+    DOORMAN_FREE(wait->details);
+    DOORMAN_FREE(wait);
+}
+
+/* Makes the record of a wait. Returns NULL if memory runs out. */
+static doorman__wait *doorman__wait_create(doorman_permits *permits, size_t item_count) {
+    size_t bytes = sizeof(doorman__wait) + item_count * sizeof(doorman_permit_grant);
+    doorman__wait *wait = (doorman__wait *)doorman__zalloc(bytes);
+    if (wait) wait->ticket = ++permits->holds.tickets;
+    return wait;
+}
+
+/* Adds a decision to those that doorman_permits_next_decision gives. */
+static void doorman__wait_decided(doorman_permits *permits, doorman__wait *wait) {
+    doorman__holds *holds = &permits->holds;
+    assert(!wait->hold && !wait->queue);
+    wait->next = NULL;
+    *(holds->last_decision ? &holds->last_decision->next : &holds->first_decision) = wait;
+    holds->last_decision = wait;
+}
+
+/* Ends the wait of a permit. The permit is NEW then. Returns the record. */
+static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__hold *hold) {
+    doorman__wait *wait = hold->wait;
+    assert(hold->state == DOORMAN__WAITING && wait->hold == hold);
+    doorman__hold_queue_leave(permits, wait);
+    if (wait->share) doorman__chains_remove(&permits->holds.by_key, &wait->by_key);
+    if (wait->connection) wait->connection->wait_count--;
+    doorman__owner_leave(permits, wait->connection);
+    doorman__timer_clear(&permits->holds.ends, &hold->end);
+    doorman__hold_enter(permits, hold, DOORMAN__NEW);
+    wait->connection = NULL;
+    wait->hold = NULL;
+    hold->wait = NULL;
+    return wait;
+}
+
+/* Refuses a permit that waits, for a reason that is not of a counter. */
+static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
+                                 doorman_reason reason) {
+    doorman__slot *slot = hold->wait->queue->slot;
+    const doorman__hold_part *part = &doorman__hold_parts(hold)[hold->wait->item];
+    doorman__wait *wait = doorman__hold_end_wait(permits, hold);
+    const char *limit = slot && slot->limit ? slot->limit->name : NULL;
+    wait->permit = (doorman_permit){.reason = reason, .item_index = wait->item, .limit = limit};
+    if (slot) slot->totals.refused[reason]++;
+    doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, doorman__place_id(part->place),
+                           part->key, limit, reason, 0);
+    doorman__wait_decided(permits, wait);
+    doorman__hold_destroy(permits, hold);
+}
+
+/* Copies a decision that was made now to the record of its wait. Without memory the details are
+ * left out. */
+static void doorman__wait_keep(doorman__wait *wait, const doorman_permit *permit) {
+    doorman_permit_grant *grants = (doorman_permit_grant *)(void *)(wait + 1);
+    wait->permit = *permit;
+    wait->permit.items = permit->item_count ? grants : NULL;
+    if (permit->item_count) memcpy(grants, permit->items, permit->item_count * sizeof *grants);
+    wait->permit.details = NULL;
+    wait->permit.detail_count = 0;
+    if (!permit->detail_count) return;
+    size_t bytes = permit->detail_count * sizeof *permit->details;
+    wait->details = (doorman_permit_detail *)DOORMAN_MALLOC(bytes);
+    if (!wait->details) return;
+    memcpy(wait->details, permit->details, bytes);
+    wait->permit.details = wait->details;
+    wait->permit.detail_count = permit->detail_count;
+}
+
+/* ---- holds: granting */
+
+/* Returns how many takes the permit would have, and sets `untaken` of all charges. */
+static size_t doorman__permits_count_takes(doorman_permits *permits, size_t count) {
+    size_t takes = 0;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
+        charge->untaken = holds ? doorman__charge_amount(charge) : 0;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        for (size_t j = 0; j < want->charge_count; j++) {
+            takes += permits->charges[want->charges[j]].untaken > 0 && want->parts > 0;
+        }
+    }
+    return takes;
+}
+
+/* Fills the parts of a new hold from the items of the permit. Returns NULL if memory runs out. */
+static doorman__hold_part *doorman__permits_parts(doorman_permits *permits, size_t count) {
+    void *parts = permits->holds.parts;
+    bool room =
+        doorman__reserve(&parts, &permits->holds.part_capacity, count, sizeof(doorman__hold_part));
+    permits->holds.parts = (doorman__hold_part *)parts;
+    for (size_t i = 0; room && i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        doorman__place *place =
+            want->place ? want->place : doorman__permits_place(permits, want->resource_id);
+        permits->holds.parts[i] = (doorman__hold_part){place, want->key, want->cost, want->min, 0};
+        room = place != NULL;
+    }
+    return room ? permits->holds.parts : NULL;
+}
+
+/* There is no room for the hold of a permit: all its charges of CONCURRENCY refuse. */
+static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (!charge->untaken) continue;
+        charge->reason = DOORMAN_REASON_MAX_HOLDS;
+        *fits = *fits && charge->shadow;
+    }
+    if (!*fits) doorman__permits_undo(permits);
+}
+
+/* Makes the hold of a permit that fits, without units. Sets *out to NULL if the permit takes no
+ * units of CONCURRENCY. On failure, the counters that were created are removed. */
+static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
+                                                    const doorman_permit_request *request,
+                                                    doorman__hold **out, bool *fits) {
+    doorman__hold *hold = permits->holds.deciding;
+    size_t takes = doorman__permits_count_takes(permits, request->item_count);
+    *out = NULL;
+    if (!takes) return DOORMAN_OK;
+    const doorman__hold_part *parts =
+        hold ? doorman__hold_parts(hold) : doorman__permits_parts(permits, request->item_count);
+    size_t bytes = parts && !hold ? doorman__parts_bytes(parts, request->item_count) : 0;
+    if (parts && !doorman__holds_has_room(permits, request->client_id, bytes)) {
+        doorman__permits_no_hold(permits, fits);
+        return DOORMAN_OK;
+    }
+    if (parts && !hold) {
+        hold = doorman__hold_create(permits, request->client_id, request->request_id, parts,
+                                    request->item_count);
+    }
+    bool made = parts && hold && doorman__chains_ready(&permits->holds.by_id) &&
+                doorman__takes_reserve(&hold->takes, takes);
+    if (made) {
+        *out = hold;
+        return DOORMAN_OK;
+    }
+    if (hold && !permits->holds.deciding) doorman__hold_destroy(permits, hold);
+    doorman__permits_undo(permits);
+    return DOORMAN_OUT_OF_MEMORY;
+}
+
+/* Gives a hold the units that its permit was granted. A permit that has waited waits no longer.
+ *   id   0: a new one is made */
+static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
+                                const doorman_permit_request *request, uint64_t id,
+                                doorman_permit *out) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        doorman__hold_parts(hold)[i].amount = want->granted;
+        for (size_t j = 0; j < want->charge_count; j++) {
+            doorman__charge *charge = &permits->charges[want->charges[j]];
+            uint64_t parts = want->parts < charge->untaken ? want->parts : charge->untaken;
+            if (!parts) continue;
+            charge->untaken -= parts;
+            doorman__takes_add(&hold->takes, charge->counter, parts, i,
+                               charge->figures->time_to_live);
+        }
+    }
+    if (hold->wait) {
+        out->waited = permits->at.now - hold->wait->asked_at;
+        (void)doorman__hold_end_wait(permits, hold);
+    }
+    hold->asked_time_to_live = request->time_to_live;
+    out->expires_in = doorman__hold_start(permits, hold, DOORMAN__HELD, id);
+    out->hold_id = hold->id;
+    out->node = permits->options.node;
+}
+
+/* ---- >>permits ------------------------------------------------------------------------------ */
+/*
+ * This section decides on permits: new ones, those that wait in a queue, and repeated ones.
+ *
+ * P9 Permits without holds are not idempotent. A request whose response is lost may have charged
+ *    units. So a repeated request may be refused too early, but is never granted too often.
+ * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
+ *    gained since then, and a window that contains this time is used up. The permits of a server
+ *    begin without counters and bans at each victory. A server that learns decides on permits that
+ *    hold no units.
+ * P18 Every decision raises events, and is counted by limit and reason. A template whose list of
+ *    limits is empty grants everything, and counts it. An item whose resource matches no template
+ *    with limits is counted too, and has an event: also if it is granted.
+ */
+
+/* ---- holds: waiting (P7) */
+
+/* Returns the first counter that lacks room, if only units of CONCURRENCY are missing. Otherwise
+ * returns NULL. */
+static doorman__charge *doorman__permits_lacking(doorman_permits *permits, size_t count) {
+    doorman__charge *first = NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (permits->wants[i].rejected || permits->wants[i].ban_rest) return NULL;
+    }
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (charge->shadow || !charge->reason) continue;
+        bool lacks = charge->reason == DOORMAN_REASON_CONCURRENCY ||
+                     charge->reason == DOORMAN_REASON_LEARNING;
+        if (!lacks) return NULL;
+        if (!first) first = charge;
+    }
+    return first;
+}
+
+/* Returns whether one more permit of a connection may wait.
+ *   connection   0: there is none
+ *   repeated     takes the place of this permit; NULL: it is a new one */
+static bool doorman__connection_has_room(const doorman_permits *permits, uint64_t connection,
+                                         const doorman__wait *repeated) {
+    const doorman__owner *owner =
+        connection ? doorman__owner_find(permits, &connection, sizeof connection, true) : NULL;
+    return !owner || owner->wait_count < permits->options.connection_waiting_max ||
+           (repeated && repeated->connection == owner);
+}
+
+/* Returns whether a bound on waiting permits is reached. A permit that moves is counted already. */
+static bool doorman__permits_queue_full(const doorman_permits *permits,
+                                        const doorman_permit_request *request,
+                                        const doorman__charge *charge) {
+    const doorman_permits_options *options = &permits->options;
+    const doorman__hold_queue *queue =
+        charge->counter ? doorman__counter_queue(charge->counter) : NULL;
+    if (queue && queue->turns.count >= charge->figures->queue) return true;
+    if (permits->holds.deciding) return false;
+    const doorman__owner *owner =
+        doorman__owner_find(permits, request->client_id, strlen(request->client_id), false);
+    return permits->holds.waiting.count >= options->waiting_max ||
+           (owner && owner->wait_count >= options->client_waiting_max) ||
+           !doorman__connection_has_room(permits, request->connection, NULL);
+}
+
+/* Puts a waiting permit into a queue. Its time is over when it has waited as long as the permit and
+ * the limit allow. Precondition: the queue has room. */
+static void doorman__wait_enter(doorman_permits *permits, doorman__wait *wait,
+                                doorman__hold_queue *queue, const doorman__charge *charge) {
+    if (wait->queue) doorman__hold_queue_leave(permits, wait);
+    wait->queue = queue;
+    wait->need = charge->need;
+    wait->item = charge->first_item;
+    doorman__turn_set(wait);
+    doorman_time most = doorman__earlier(wait->max_wait, charge->figures->max_wait);
+    doorman__timer_set(&permits->holds.ends, &wait->hold->end,
+                       doorman__after(wait->asked_at, most));
+    charge->own->totals.waited++;
+    doorman__charge_event(permits, charge, DOORMAN_PERMIT_WAITING, 0);
+}
+
+/* Lets a new permit wait, in no queue yet. */
+static void doorman__hold_begin_wait(doorman_permits *permits, doorman__hold *hold,
+                                     doorman__wait *wait, const doorman_permit_request *request) {
+    if (wait->connection) wait->connection->wait_count++;
+    wait->hold = hold;
+    wait->asked_at = permits->at.now;
+    wait->max_wait = request->max_wait;
+    wait->place = permits->holds.turn;
+    wait->equal = request->equal;
+    wait->detail = request->detail;
+    wait->share = request->share;
+    hold->wait = wait;
+    hold->asked_time_to_live = request->time_to_live;
+    doorman__hold_enter(permits, hold, DOORMAN__WAITING);
+    permits->holds.arrivals++;
+}
+
+/* Makes a permit that waits, in no queue yet. Returns NULL if memory runs out. */
+static doorman__hold *doorman__permits_new_wait(doorman_permits *permits,
+                                                const doorman_permit_request *request) {
+    const size_t count = request->item_count;
+    doorman__holds *holds = &permits->holds;
+    const doorman__hold_part *parts = doorman__permits_parts(permits, count);
+    doorman__hold *hold =
+        parts ? doorman__hold_create(permits, request->client_id, request->request_id, parts, count)
+              : NULL;
+    if (!hold) return NULL;
+    doorman__wait *wait = doorman__wait_create(permits, count);
+    bool made = wait != NULL;
+    if (made && request->connection) {
+        wait->connection =
+            doorman__owner_get(permits, &request->connection, sizeof request->connection, true);
+        made = wait->connection != NULL;
+    }
+    if (made && request->share) {
+        const doorman__identity of_key =
+            doorman__identity_of(permits, parts[0].place, parts[0].key);
+        made = doorman__chains_add(&holds->by_key, &wait->by_key, (uint32_t)of_key.hash);
+    }
+    if (!made) {
+        if (wait) doorman__owner_leave(permits, wait->connection);
+        doorman__wait_free(wait);
+        doorman__hold_destroy(permits, hold);
+        return NULL;
+    }
+    doorman__hold_begin_wait(permits, hold, wait, request);
+    return hold;
+}
+
+static void doorman__permit_pending(const doorman__hold *hold, const char *limit,
+                                    doorman_permit *out) {
+    memset(out, 0, sizeof *out);
+    out->pending = true;
+    out->ticket = hold->wait->ticket;
+    out->item_index = hold->wait->item;
+    out->limit = limit;
+}
+
+/* Creates the counter and the queue in which a permit will wait. Sets *out to NULL if a bound
+ * forbids it. On failure, a counter that was created is removed. */
+static doorman_status doorman__permits_make_queue(doorman_permits *permits, doorman__charge *charge,
+                                                  doorman__hold_queue **out) {
+    doorman_status status = charge->counter ? DOORMAN_OK : doorman__charge_create(permits, charge);
+    *out = NULL;
+    if (status == DOORMAN_OK) doorman__charge_refuse_lease(permits, charge);
+    if (status == DOORMAN_RESOURCE_EXHAUSTED) {
+        charge->reason = DOORMAN_REASON_MAX_KEYS;
+        return DOORMAN_OK;
+    }
+    if (status != DOORMAN_OK) return status;
+    *out = doorman__hold_queue_get(permits, charge->slot, charge->counter);
+    if (*out) return DOORMAN_OK;
+    doorman__permits_undo(permits);
+    return DOORMAN_OUT_OF_MEMORY;
+}
+
+/* Lets a permit wait that does not fit, if it may. Sets out->pending if it waits now. */
+static doorman_status doorman__permits_wait(doorman_permits *permits,
+                                            const doorman_permit_request *request,
+                                            doorman_permit *out) {
+    doorman__hold *hold = permits->holds.deciding;
+    doorman__charge *charge = doorman__permits_lacking(permits, request->item_count);
+    doorman__hold_queue *queue = NULL;
+    out->pending = false;
+    if (!charge) return DOORMAN_OK;
+    doorman_time waited = hold ? permits->at.now - hold->wait->asked_at : 0;
+    doorman_time most = hold ? hold->wait->max_wait : request->max_wait;
+    most = doorman__earlier(most, charge->figures->max_wait);
+    bool waits = hold || !permits->holds.no_wait;
+    if (!waits || !charge->figures->queue || waited >= most) return DOORMAN_OK;
+    bool stays = hold && charge->counter && hold->wait->queue->counter == charge->counter;
+    if (!stays && doorman__permits_queue_full(permits, request, charge)) {
+        charge->reason = DOORMAN_REASON_QUEUE_FULL;
+        return DOORMAN_OK;
+    }
+    doorman_status status = doorman__permits_make_queue(permits, charge, &queue);
+    if (status != DOORMAN_OK || !queue) return status;
+    if (!hold) hold = doorman__permits_new_wait(permits, request);
+    if (!hold) {
+        doorman__hold_queue_free_empty(permits, queue);
+        doorman__permits_undo(permits);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
+    if (stays) hold->wait->need = charge->need;
+    if (!stays) doorman__wait_enter(permits, hold->wait, queue, charge);
+    doorman__permit_pending(hold, charge->limit->name, out);
+    return DOORMAN_OK;
+}
+
+/* Returns whether a permit asks for units of CONCURRENCY. */
+static bool doorman__permits_needs_hold(const doorman_permits *permits, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const doorman__want *want = &permits->wants[i];
+        for (size_t j = 0; want->cost > 0 && j < want->charge_count; j++) {
+            const doorman__charge *charge = &permits->charges[want->charges[j]];
+            if (charge->limit->kind == DOORMAN_CONCURRENCY) return true;
+        }
+    }
+    return false;
+}
+
+/* Finds what a decision needs. Returns OUT_OF_MEMORY, or INVALID_ARGUMENT if the permit needs a
+ * request_id. */
+static doorman_status doorman__permits_find(doorman_permits *permits,
+                                            const doorman_permit_request *request, bool inspects) {
+    size_t count = request->item_count;
+    bool room = doorman__permits_prepare(permits, count, inspects) &&
+                (!request->detail || doorman__permits_reserve_details(permits, count));
+    if (!room) return DOORMAN_OUT_OF_MEMORY;
+    bool holds = !inspects && doorman__permits_needs_hold(permits, count);
+    return holds && !request->request_id ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
+}
+
+/* Divides what is offered, and creates what the grant needs. On failure, nothing remains.
+ *   out    becomes the hold, or NULL if the permit needs none
+ *   fits   becomes false if a bound forbids the grant */
+static doorman_status doorman__permits_reserve(doorman_permits *permits,
+                                               const doorman_permit_request *request, bool inspects,
+                                               doorman__hold **out, bool *fits) {
+    doorman__permits_divide(permits, request->item_count, request->equal);
+    doorman_status status = doorman__permits_create_counters(permits, fits);
+    if (status != DOORMAN_OK || !*fits || inspects) return status;
+    return doorman__permits_reserve_hold(permits, request, out, fits);
+}
+
+/* Charges all counters of a permit that fits. This step cannot fail. */
+static void doorman__permits_commit(doorman_permits *permits, const doorman_permit_request *request,
+                                    doorman__hold *hold, doorman_permit *result) {
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (doorman__charge_commit(permits, charge)) result->warning = true;
+        bool waits = charge->granted > 0 && !charge->shadow;
+        if (waits) result->wait = doorman__later(result->wait, charge->wait);
+    }
+    if (hold) doorman__hold_grant(permits, hold, request, 0, result);
+    for (size_t i = 0; i < request->item_count; i++) {
+        doorman__want_count_open(permits, &permits->wants[i]);
+    }
+}
+
+/* Decides on a permit whose wants are read. The permit is granted, refused, or pending then.
+ * Returns INVALID_ARGUMENT if it needs a request_id. */
+static doorman_status doorman__permits_decide(doorman_permits *permits,
+                                              const doorman_permit_request *request, bool inspects,
+                                              doorman_permit *out) {
+    const size_t count = request->item_count;
+    doorman__hold *hold = NULL;
+    doorman_permit result;
+    memset(&result, 0, sizeof result);
+    doorman_status status = doorman__permits_find(permits, request, inspects);
+    if (status != DOORMAN_OK) return status;
+    bool fits = doorman__permits_evaluate(permits, count, request->max_wait);
+    if (fits) status = doorman__permits_reserve(permits, request, inspects, &hold, &fits);
+    if (!fits && status == DOORMAN_OK && !inspects) {
+        status = doorman__permits_wait(permits, request, &result);
+    }
+    if (status != DOORMAN_OK) return status;
+    if (!result.pending) {
+        result.granted = fits;
+        if (fits && !inspects) doorman__permits_commit(permits, request, hold, &result);
+        if (!inspects) doorman__permits_count_keys(permits, count, fits);
+        if (fits) doorman__permits_fill_grants(permits, count, &result);
+        if (!fits) doorman__permits_refuse(permits, count, request->max_wait, inspects, &result);
+        if (request->detail) doorman__permits_fill_details(permits, count, &result);
+    }
+    *out = result;
+    return DOORMAN_OK;
+}
+
+/* ---- holds: serving queues (P7) */
+
+#define DOORMAN__SERVE_MOVES 64
+#define DOORMAN__CALL_ENDS 256
+#define DOORMAN__LACKING_ROUNDS 16
+#define DOORMAN__UPDATE_ENDS 1000
+
+/* Returns whether the first permit of a queue may fit its counter now. */
+static bool doorman__hold_queue_fits(const doorman_permits *permits,
+                                     const doorman__hold_queue *queue, const doorman__wait *wait) {
+    if (!queue->counter) return true;
+    const doorman_permit_limit *limit = queue->slot->limit;
+    assert(limit); /* a change of configuration makes new queues */
+    if (doorman__permits_learns(permits, limit)) return false;
+    double most = doorman__limit_figures(limit, queue->counter->override_)->limit;
+    uint64_t held = doorman__counter_state(queue->counter)[0], all = doorman__parts_ceil(most);
+    if (limit->leased) all = doorman__leased_most(permits, limit, queue->counter);
+    return held <= all && wait->need <= all - held;
+}
+
+/* Makes the wants of a permit that waits. */
+static void doorman__hold_wants(doorman_permits *permits, const doorman__hold *hold) {
+    assert(hold->part_count <= permits->want_capacity);
+    for (size_t i = 0; i < hold->part_count; i++) {
+        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        permits->wants[i] = (doorman__want){.resource_id = doorman__place_id(part->place),
+                                            .key = part->key,
+                                            .cost = part->cost,
+                                            .min = part->min};
+    }
+}
+
+/* Decides again on a permit that waits. It is pending, or decided, afterwards. Returns false if
+ * memory runs out; the permit still waits then. */
+static bool doorman__hold_decide(doorman_permits *permits, doorman__hold *hold) {
+    doorman__wait *wait = hold->wait;
+    const doorman_permit_request request = {.item_count = hold->part_count,
+                                            .max_wait =
+                                                wait->max_wait - (permits->at.now - wait->asked_at),
+                                            .equal = wait->equal,
+                                            .detail = wait->detail,
+                                            .client_id = doorman__owner_name(hold->owner),
+                                            .request_id = hold->request_id,
+                                            .time_to_live = hold->asked_time_to_live};
+    doorman_permit result = {.pending = false};
+    doorman__hold_wants(permits, hold);
+    permits->holds.deciding = hold;
+    permits->holds.turn = wait->place;
+    doorman_status status = doorman__permits_decide(permits, &request, false, &result);
+    doorman__permits_end_call(permits, request.item_count);
+    permits->holds.deciding = NULL;
+    if (status != DOORMAN_OK || result.pending) return status == DOORMAN_OK;
+    if (hold->state == DOORMAN__WAITING) { /* refused, or granted without units */
+        (void)doorman__hold_end_wait(permits, hold);
+        doorman__hold_destroy(permits, hold);
+    }
+    doorman__wait_keep(wait, &result);
+    doorman__wait_decided(permits, wait);
+    return true;
+}
+
+/* Decides on the first permits of the queues that are ready. */
+static void doorman__holds_serve(doorman_permits *permits, size_t decisions) {
+    doorman__holds *holds = &permits->holds;
+    size_t moves = DOORMAN__SERVE_MOVES;
+    holds->stuck = false;
+    while (holds->first_ready && decisions > 0 && moves > 0) {
+        doorman__hold_queue *queue = holds->first_ready;
+        doorman__timer *turn = doorman__timers_first(&queue->turns);
+        doorman__hold *hold = turn ? doorman__turn_wait(turn)->hold : NULL;
+        if (!hold || !doorman__hold_queue_fits(permits, queue, hold->wait)) {
+            doorman__hold_queue_rest(permits, queue);
+            continue;
+        }
+        decisions--;
+        if (hold->end.at <= permits->at.now) {
+            doorman__hold_refuse(permits, hold, DOORMAN_REASON_TIMED_OUT);
+            continue;
+        }
+        if (!doorman__hold_decide(permits, hold)) {
+            holds->stuck = true;
+            return;
+        }
+        if (doorman__timers_first(&queue->turns) == turn) {
+            doorman__hold_queue_rest(permits, queue); /* it still does not fit */
+        } else if (turn->place) {
+            moves--; /* the permit waits in another queue */
+        }
+    }
+}
+
+/* ---- holds: ends */
+
+static void doorman__hold_expire(doorman_permits *permits, doorman__hold *hold) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        if (!(part->amount > 0)) continue;
+        doorman__permits_event(permits, DOORMAN_PERMIT_HOLD_EXPIRED, doorman__place_id(part->place),
+                               part->key, NULL, DOORMAN_NO_REASON, part->amount);
+    }
+    doorman__hold_return(permits, hold);
+    if (hold->state == DOORMAN__TRANSFERRED) {
+        doorman__transfer_spend(permits, hold);
+    } else {
+        doorman__hold_destroy(permits, hold);
+    }
+}
+
+/* Ends at most so many holds and waits whose time has come. */
+static void doorman__holds_end_due(doorman_permits *permits, size_t most) {
+    const doorman__timers *ends = &permits->holds.ends;
+    for (size_t i = 0; i < most && doorman__timers_due(ends) <= permits->at.now; i++) {
+        doorman__hold *hold = DOORMAN__WITHIN(doorman__hold, end, doorman__timers_first(ends));
+        if (hold->state == DOORMAN__WAITING) {
+            doorman__hold_refuse(permits, hold, DOORMAN_REASON_TIMED_OUT);
+        } else {
+            doorman__hold_expire(permits, hold);
+        }
+    }
+}
+
+/* Finds when the next limit has learned. */
+static void doorman__holds_find_learned(doorman_permits *permits) {
+    doorman_time next = DOORMAN_NEVER;
+    bool learns = permits->at.now < permits->holds.learns_until;
+    for (size_t i = 0; learns && i < permits->slot_count; i++) {
+        doorman_time until = permits->slots[i]->learns_until;
+        if (until > permits->at.now) next = doorman__earlier(next, until);
+    }
+    permits->holds.next_learned = next;
+}
+
+/* Ends at most so many holds and waits whose time has come, and serves the queues. */
+static void doorman__holds_settle(doorman_permits *permits, size_t most) {
+    doorman__holds *holds = &permits->holds;
+    if (permits->at.now >= holds->next_learned) {
+        doorman__holds_find_learned(permits);
+        doorman__hold *hold = holds->waiting.first;
+        for (; hold; hold = hold->later) doorman__hold_queue_wake(permits, hold->wait->queue);
+    }
+    doorman__holds_end_due(permits, most);
+    doorman__holds_serve(permits, most);
+}
+
+/* Returns when the holds want to be updated. */
+static doorman_time doorman__holds_due(const doorman_permits *permits) {
+    const doorman__holds *holds = &permits->holds;
+    doorman_time due = doorman__timers_due(&holds->ends);
+    if (holds->waiting.count) due = doorman__earlier(due, holds->next_learned);
+    if (!holds->first_ready) return due;
+    doorman_time again = holds->stuck ? doorman__after(permits->updated_at, DOORMAN_SECOND) : 0;
+    return doorman__earlier(due, again);
+}
+
+/* ---- holds: a repeated permit (P9) */
+
+/* Returns whether a permit has the items of a hold. */
+static bool doorman__hold_same(const doorman_permits *permits, const doorman__hold *hold,
+                               size_t count) {
+    if (hold->part_count != count) return false;
+    for (size_t i = 0; i < count; i++) {
+        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        const doorman__want *want = &permits->wants[i];
+        bool same = doorman__equal(part->cost, want->cost) &&
+                    doorman__equal(part->min, want->min) && strcmp(part->key, want->key) == 0 &&
+                    strcmp(doorman__place_id(part->place), want->resource_id) == 0;
+        if (!same) return false;
+    }
+    return true;
+}
+
+/* Describes a hold that its permit has renewed. */
+static void doorman__hold_regrant(doorman_permits *permits, doorman__hold *hold,
+                                  doorman_permit *out) {
+    memset(out, 0, sizeof *out);
+    for (size_t i = 0; i < hold->part_count; i++) {
+        permits->grants[i] = (doorman_permit_grant){.granted = doorman__hold_parts(hold)[i].amount};
+    }
+    out->granted = true;
+    out->items = permits->grants;
+    out->item_count = hold->part_count;
+    out->hold_id = hold->id;
+    out->node = permits->options.node;
+    out->expires_in = doorman__hold_extend(permits, hold);
+}
+
+/* Lets a repeat take over the place of a waiting permit. The earlier ticket is refused. */
+static doorman_status doorman__hold_take_over(doorman_permits *permits, doorman__hold *hold,
+                                              const doorman_permit_request *request,
+                                              doorman_permit *out) {
+    doorman__wait *wait = hold->wait, *earlier = doorman__wait_create(permits, 0);
+    doorman__owner *connection = NULL;
+    if (earlier && request->connection) {
+        connection =
+            doorman__owner_get(permits, &request->connection, sizeof request->connection, true);
+    }
+    if (!earlier || (request->connection && !connection)) {
+        doorman__wait_free(earlier);
+        return DOORMAN_OUT_OF_MEMORY;
+    }
+    if (connection) connection->wait_count++;
+    if (wait->connection) wait->connection->wait_count--;
+    doorman__owner_leave(permits, wait->connection);
+    wait->connection = connection;
+    uint64_t ticket = earlier->ticket;
+    earlier->ticket = wait->ticket;
+    wait->ticket = ticket;
+    earlier->permit = (doorman_permit){.reason = DOORMAN_REASON_REPEATED};
+    doorman__wait_decided(permits, earlier);
+    const doorman__hold_queue *queue = wait->queue;
+    const doorman_permit_limit *limit = queue->slot ? queue->slot->limit : NULL;
+    doorman_time most = request->max_wait;
+    if (limit) {
+        const doorman_figures *figures = doorman__limit_figures(limit, queue->counter->override_);
+        most = doorman__earlier(most, figures->max_wait);
+    }
+    wait->asked_at = permits->at.now;
+    wait->max_wait = request->max_wait;
+    wait->detail = request->detail;
+    hold->asked_time_to_live = request->time_to_live;
+    doorman__timer_set(&permits->holds.ends, &hold->end, doorman__after(wait->asked_at, most));
+    doorman__permit_pending(hold, limit ? limit->name : NULL, out);
+    return DOORMAN_OK;
+}
+
+/* Decides on a permit whose client and request_id are known already. Returns false if they are
+ * not. */
+static bool doorman__permits_repeat(doorman_permits *permits, const doorman_permit_request *request,
+                                    doorman_permit *out, doorman_status *status) {
+    doorman__hold *hold =
+        doorman__holds_find_request(permits, request->client_id, request->request_id);
+    *status = DOORMAN_OK;
+    if (hold && hold->state == DOORMAN__HELD && hold->end.at <= permits->at.now) {
+        doorman__hold_expire(permits, hold);
+        hold = NULL;
+    }
+    if (!hold) return false;
+    bool same = !hold->seized && doorman__hold_same(permits, hold, request->item_count);
+    bool may_wait = request->max_wait > 0 && !permits->holds.no_wait;
+    if (same && hold->state == DOORMAN__WAITING && !may_wait) {
+        doorman__hold_refuse(permits, hold, DOORMAN_REASON_REPEATED);
+        return false;
+    }
+    bool has_room = doorman__connection_has_room(permits, request->connection, hold->wait);
+    *out = (doorman_permit){.pending = false};
+    if (same && hold->state == DOORMAN__HELD) {
+        doorman__hold_regrant(permits, hold, out);
+    } else if (same && hold->state == DOORMAN__WAITING && has_room) {
+        *status = doorman__hold_take_over(permits, hold, request, out);
+    } else {
+        out->reason = same ? DOORMAN_REASON_QUEUE_FULL : DOORMAN_REASON_REPEATED;
+        doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, permits->wants[0].resource_id,
+                               permits->wants[0].key, NULL, out->reason, 0);
+    }
+    return true;
+}
+
+/* Checks a request, and reads what its items want. */
+static doorman_status doorman__permits_check_whole(doorman_permits *permits,
+                                                   const doorman_permit_request *request,
+                                                   const char *list, doorman_error *error) {
+    doorman_status status = doorman__permits_check(permits, request, list, error);
+    if (status != DOORMAN_OK) return status;
+    return doorman__wants_read(permits->wants, request, error);
+}
+
+/* Returns whether a permit lacks units of CONCURRENCY. Changes nothing. */
+static bool doorman__permits_lacks_units(doorman_permits *permits,
+                                         const doorman_permit_request *request) {
+    const size_t count = request->item_count;
+    (void)doorman__wants_read(permits->wants, request, NULL);
+    bool lacks = doorman__permits_prepare(permits, count, false) &&
+                 !doorman__permits_evaluate(permits, count, request->max_wait) &&
+                 doorman__permits_lacking(permits, count);
+    doorman__permits_end_call(permits, count);
+    return lacks;
+}
+
+/* Settles holds before a decision. If many holds end together, the units that the permit needs may
+ * belong to one of those that a call leaves for later. So a permit that lacks units ends more
+ * holds. */
+static void doorman__holds_settle_for(doorman_permits *permits,
+                                      const doorman_permit_request *request) {
+    const doorman__timers *ends = &permits->holds.ends;
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
+    for (int i = 0; i < DOORMAN__LACKING_ROUNDS; i++) {
+        bool late = request->request_id && doorman__timers_due(ends) <= permits->at.now;
+        if (!late || !doorman__permits_lacks_units(permits, request)) break;
+        doorman__holds_end_due(permits, DOORMAN__CALL_ENDS);
+    }
+    (void)doorman__wants_read(permits->wants, request, NULL); /* others were decided on */
+}
+
+/* Decides on the request that doorman__permits_check_whole has checked last. */
+static doorman_status doorman__permits_run_checked(doorman_permits *permits,
+                                                   const doorman_permit_request *request,
+                                                   bool inspects, doorman_permit *out,
+                                                   doorman_time epoch, doorman_time now) {
+    doorman__holds *holds = &permits->holds;
+    doorman_status status = DOORMAN_OK;
+    doorman__moment_move(&permits->at, epoch, now);
+    if (doorman__holds_due(permits) <= permits->at.now) doorman__holds_settle_for(permits, request);
+    if (!inspects && request->request_id) {
+        doorman__holds_prefetch_id(permits, DOORMAN__AHEAD_NODE);
+        if (doorman__permits_repeat(permits, request, out, &status)) return status;
+    }
+    int priority = request->has_priority ? request->priority : 1;
+    doorman_time before = (doorman_time)(DOORMAN_PRIORITY_MAX - priority) << 58;
+    holds->turn = before + (doorman_time)holds->arrivals + 1;
+    status = doorman__permits_decide(permits, request, inspects, out);
+    doorman__permits_end_call(permits, request->item_count);
+    return status;
+}
+
+static doorman_status doorman__permits_run(doorman_permits *permits,
+                                           const doorman_permit_request *request, bool inspects,
+                                           doorman_permit *out, doorman_error *error,
+                                           doorman_time epoch, doorman_time now) {
+    const char *list = inspects ? NULL : "items"; /* an inspection has arguments instead (C10) */
+    doorman_status status = doorman__permits_check_whole(permits, request, list, error);
+    if (status != DOORMAN_OK) return status;
+    status = doorman__permits_run_checked(permits, request, inspects, out, epoch, now);
+    if (status == DOORMAN_INVALID_ARGUMENT) return doorman__fail(error, status, DOORMAN__HOLD_RULE);
+    return status == DOORMAN_OUT_OF_MEMORY ? doorman__no_memory(error) : status;
+}
+
+doorman_status doorman_permits_acquire(doorman_permits *permits,
+                                       const doorman_permit_request *request, doorman_permit *out,
+                                       doorman_error *error, doorman_time epoch, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
+    return doorman__permits_run(permits, request, false, out, error, epoch, now);
+}
+
+doorman_status doorman_permits_inspect(doorman_permits *permits, const char *resource_id,
+                                       const char *key, doorman_permit *out, doorman_error *error,
+                                       doorman_time epoch, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!resource_id) return doorman__missing(error, "resource_id");
+    if (!out) return doorman__missing(error, "out");
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
+    const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
+    return doorman__permits_run(permits, &request, true, out, error, epoch, now);
+}
+
+/* ---- permits: reports (P13) */
+
+/* Returns the largest amount that a report may charge to a counter. */
+static uint64_t doorman__report_room(const doorman__meter *meter, const doorman__moment *at) {
+    const doorman_figures *figures = meter->figures;
+    if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
+        double debt = doorman__max(doorman__lent(figures), figures->size);
+        return doorman__parts_floor(doorman__level_at(figures, meter->state, at->now) + debt);
+    }
+    if (meter->limit->kind == DOORMAN_TIERS) {
+        return doorman__tiers_offer(figures, meter->state, at->now);
+    }
+    uint64_t most = 2 * doorman__parts_ceil(figures->limit);
+    uint64_t used = doorman__meter_used(meter, at);
+    return used < most ? most - used : 0;
+}
+
+/* Returns the largest amount that a report may give back to a counter. */
+static uint64_t doorman__report_refund(const doorman__meter *meter, const doorman__moment *at) {
+    if (!meter->limit->refunds) return 0;
+    if (meter->limit->kind == DOORMAN_FIXED_WINDOW) return doorman__meter_used(meter, at);
+    double level = doorman__level_at(meter->figures, meter->state, at->now);
+    return doorman__parts_floor(meter->figures->size - level);
+}
+
+/* P17: returns the largest amount that a report may charge to a lease. A lease has no debt. */
+static uint64_t doorman__leased_report_room(const doorman_permits *permits,
+                                            const doorman__charge *charge, double cost) {
+    uint64_t room[DOORMAN__STATE_WORDS_MAX];
+    if (!doorman__leased_live(permits, charge->lease, charge->limit)) return 0;
+    const doorman__meter meter =
+        doorman__leased_meter(permits, charge->lease, charge->limit, cost, room);
+    uint64_t saved = doorman__meter_saved(&meter, &permits->at);
+    uint64_t max_cost = doorman__charge_max_cost(charge);
+    return max_cost < saved ? max_cost : saved;
+}
+
+/* P17: charges a report to a lease. What the lease does not have shows demand. */
+static void doorman__leased_charge_report(doorman_permits *permits, const doorman__charge *charge,
+                                          int64_t parts, double cost) {
+    double taken = (double)parts / DOORMAN__UNIT;
+    if (parts > 0) doorman__leased_charge(permits, charge->lease, taken);
+    if (!(cost - taken > 0.5 / DOORMAN__UNIT)) return;
+    doorman__leased_refuse(permits, charge->lease, charge->place, charge->limit, cost - taken);
+}
+
+/* Returns the parts of a report that one counter takes; negative for a refund. */
+static int64_t doorman__charge_reported(const doorman_permits *permits,
+                                        const doorman__charge *charge, double cost) {
+    uint64_t parts = cost < 0 ? doorman__parts_floor(-cost) : doorman__parts_ceil(cost);
+    uint64_t room[DOORMAN__STATE_WORDS_MAX];
+    const doorman__meter meter = doorman__charge_meter(permits, charge, room);
+    uint64_t most = 0;
+    if (charge->limit->leased) {
+        most = cost < 0 ? 0 : doorman__leased_report_room(permits, charge, cost);
+    } else if (cost < 0) {
+        most = doorman__report_refund(&meter, &permits->at);
+    } else {
+        uint64_t max_cost = doorman__charge_max_cost(charge);
+        most = doorman__report_room(&meter, &permits->at);
+        if (max_cost < most) most = max_cost;
+    }
+    if (parts > most) parts = most;
+    return cost < 0 ? -(int64_t)parts : (int64_t)parts;
+}
+
+/* Charges a report to all counters of an item, or to none. */
+static doorman_status doorman__permits_charge_report(doorman_permits *permits, double cost,
+                                                     double *charged) {
+    int64_t amounts[DOORMAN_LIMITS_MAX] = {0}, least = 0;
+    bool first = true;
+    if (!doorman__permits_prepare(permits, 1, true)) return DOORMAN_OUT_OF_MEMORY;
+    assert(permits->charge_count <= DOORMAN_LIMITS_MAX);
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (charge->limit->kind == DOORMAN_CONCURRENCY) continue;
+        amounts[i] = doorman__charge_reported(permits, charge, cost);
+        bool smaller = cost < 0 ? amounts[i] > least : amounts[i] < least;
+        if (first || smaller) least = amounts[i];
+        first = false;
+        if (!amounts[i] || charge->counter) continue;
+        if (doorman__limit_is_leased_rate(charge->limit)) continue;
+        doorman_status status = doorman__charge_create(permits, charge);
+        if (status == DOORMAN_OK) continue;
+        doorman__permits_undo(permits);
+        return status;
+    }
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        if (doorman__limit_is_leased_rate(charge->limit)) {
+            doorman__leased_charge_report(permits, charge, amounts[i], cost);
+            continue;
+        }
+        if (!amounts[i]) continue;
+        if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
+        const doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
+        (void)doorman__meter_charge(&meter, amounts[i], &permits->at);
+    }
+    *charged = doorman__min((double)least / DOORMAN__UNIT, doorman__max(cost, 0));
+    return DOORMAN_OK;
+}
+
+static doorman_status doorman__reported_cost_check(double cost, doorman_error *error) {
+    if (doorman__amount_valid(cost < 0 ? -cost : cost)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                         "cost: must be a finite number from -1e15 to 1e15");
+}
+
+doorman_status doorman_permits_report(doorman_permits *permits, const char *resource_id,
+                                      const char *key, double cost, double *charged,
+                                      doorman_error *error, doorman_time epoch, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!resource_id) return doorman__missing(error, "resource_id");
+    if (!charged) return doorman__missing(error, "charged");
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
+    if (status == DOORMAN_OK) status = doorman__reported_cost_check(cost, error);
+    if (status != DOORMAN_OK) return status;
+    (void)doorman__wants_read(permits->wants, &request, error);
+    doorman__moment_move(&permits->at, epoch, now);
+    double all = 0;
+    status = doorman__permits_charge_report(permits, cost, &all);
+    doorman__permits_end_call(permits, 1);
+    if (status == DOORMAN_OK) *charged = all;
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    if (status == DOORMAN_OK) return status;
+    return doorman__fail(error, status, "there is no room for one more counter");
+}
+
+/* ---- permits: reset */
+
+/* Ends a ban. Returns 1 if it was in force, otherwise 0. */
+static size_t doorman__permits_reset_ban(doorman_permits *permits,
+                                         const doorman__identity *of_key) {
+    doorman__counter *ban = doorman__permits_find_ban(permits, of_key);
+    bool in_force = ban && doorman__counter_ban(ban)->end.at > permits->at.now;
+    if (ban) doorman__permits_remove(permits, doorman__permits_bans(permits), ban);
+    return in_force ? 1 : 0;
+}
+
+/* Removes the counter of one limit. Returns how many counters were removed. */
+static size_t doorman__permits_reset_limit(doorman_permits *permits, const doorman__place *place,
+                                           size_t index, const doorman__identity *of_key) {
+    const doorman_permit_limit *limit = &place->template_->limits[index];
+    doorman__slot *slot = place->slots[index].slot;
+    const doorman__identity identity = doorman__limit_identity(permits, limit, place, of_key);
+    doorman__counter *counter = doorman__slot_find(slot, &identity);
+    if (!counter || limit->kind == DOORMAN_CONCURRENCY) return 0; /* its units are still held */
+    doorman__permits_drop(permits, slot, counter);
+    return 1;
+}
+
+/* Returns whether a reset means a limit.
+ *   name   NULL: it means all limits per key */
+static bool doorman__reset_means(const doorman_permit_limit *limit, const char *name) {
+    return name ? strcmp(limit->name, name) == 0 : limit->per == DOORMAN_PER_KEY;
+}
+
+doorman_status doorman_permits_reset(doorman_permits *permits, const char *resource_id,
+                                     const char *key, const char *limit, size_t *count,
+                                     doorman_error *error) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!resource_id) return doorman__missing(error, "resource_id");
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__place *place = doorman__permits_place(permits, resource_id);
+    size_t removed = 0;
+    if (!place) return doorman__no_memory(error);
+    const doorman__identity of_key = doorman__identity_of(permits, place, key ? key : "");
+    for (size_t i = 0; i < place->slot_count; i++) {
+        if (!doorman__reset_means(&place->template_->limits[i], limit)) continue;
+        removed += doorman__permits_reset_limit(permits, place, i, &of_key);
+    }
+    if (!limit) removed += doorman__permits_reset_ban(permits, &of_key);
+    if (count) *count = removed;
+    return DOORMAN_OK;
+}
+
+/* ---- permits: bans by an administrator (P20) */
+
+doorman_status doorman_permits_ban(doorman_permits *permits, const char *resource_id,
+                                   const char *key, doorman_time duration, doorman_error *error,
+                                   doorman_time epoch, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!resource_id) return doorman__missing(error, "resource_id");
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    doorman_status status = doorman__permits_check(permits, &request, NULL, error);
+    if (status != DOORMAN_OK) return status;
+    if (!doorman__duration_valid(duration)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "duration: " DOORMAN__DURATION_OR_ZERO_RULE);
+    }
+    doorman__moment_move(&permits->at, epoch, now);
+    doorman__place *place = doorman__permits_place(permits, resource_id);
+    if (!place) return doorman__no_memory(error);
+    key = key ? key : "";
+    const doorman__identity of_key = doorman__identity_of(permits, place, key);
+    if (!duration) {
+        (void)doorman__permits_reset_ban(permits, &of_key);
+        return DOORMAN_OK;
+    }
+    status = doorman__permits_start_ban(permits, doorman__permits_bans(permits), &of_key, duration);
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    if (status != DOORMAN_OK) return doorman__fail(error, status, "there is no room for a ban");
+    doorman__permits_event(permits, DOORMAN_PERMIT_BANNED, resource_id, key, NULL,
+                           DOORMAN_REASON_BANNED, (double)duration / 1e9);
+    return DOORMAN_OK;
+}
+
+/* ---- >>hold_requests ------------------------------------------------------------------------ */
+/*
+ * What clients do with their holds. The section >>holds has the rules.
+ */
+
+/* ---- holds: what clients ask */
+
+/* What a request must have. */
+typedef enum doorman__hold_needs {
+    DOORMAN__NEEDS_ID,
+    DOORMAN__NEEDS_ONE, /* exactly one of the two */
+    DOORMAN__NEEDS_BOTH,
+    DOORMAN__NEEDS_NOTHING
+} doorman__hold_needs;
+
+/* Goes through the rules that a request breaks. */
+static const char *doorman__hold_request_wrong(const doorman_hold_request *request,
+                                               doorman__hold_needs needs, size_t *next) {
+    const bool one = needs == DOORMAN__NEEDS_ONE;
+    const bool needs_id = needs == DOORMAN__NEEDS_ID || needs == DOORMAN__NEEDS_BOTH;
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(request->client_id), "client_id: " DOORMAN__ID_RULE},
+        {needs_id && !request->id, "id: is missing"},
+        {request->id > DOORMAN__REQUEST_ID_MAX, "id: must be at most 2^53 - 1"},
+        {needs == DOORMAN__NEEDS_BOTH && !request->request_id, "request_id: is missing"},
+        {one && !request->id == !request->request_id,
+         "id: exactly one of id and request_id must be given"},
+        {request->request_id > DOORMAN__REQUEST_ID_MAX, "request_id: must be at most 2^53 - 1"},
+        {!doorman__duration_valid(request->time_to_live),
+         "time_to_live: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {request->amount_count && !request->amounts, "amounts: must not be NULL"},
+        {request->item_count && !request->items, "items: must not be NULL"},
+    };
+    return DOORMAN__RULE_NEXT(rules, next);
+}
+
+static doorman_status doorman__hold_request_check(const doorman_hold_request *request,
+                                                  doorman__hold_needs needs, doorman_error *error) {
+    size_t next = 0;
+    const char *text = doorman__hold_request_wrong(request, needs, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    for (size_t i = 0; i < request->amount_count; i++) {
+        if (doorman__amount_valid(request->amounts[i])) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "amounts[%zu]: " DOORMAN__AMOUNT_RULE,
+                             i);
+    }
+    return DOORMAN_OK;
+}
+
+static bool doorman__hold_is_transfer(const doorman__hold *hold) {
+    return hold->state == DOORMAN__TRANSFERRED || hold->state == DOORMAN__SPENT;
+}
+
+/* Returns whether a request has one amount for each item of its hold, or none. Without such a hold
+ * any number is right, because the request has no effect. A permit that waits is checked like a
+ * hold, because an earlier request of the same message may grant it. */
+static bool doorman__hold_amounts_right(const doorman_permits *permits, const char *client_id,
+                                        const doorman_hold_request *request) {
+    if (!request->amount_count) return true;
+    const doorman__hold *hold =
+        request->id ? doorman__holds_find(permits, request->id)
+                    : doorman__holds_find_request(permits, client_id, request->request_id);
+    if (!hold || doorman__hold_is_transfer(hold)) return true;
+    if (strcmp(doorman__owner_name(hold->owner), client_id) != 0) return true;
+    return request->amount_count == hold->part_count;
+}
+
+/* Returns whether a transfer moves at most what each item has asked for. More was never held. Less
+ * may be held now: a late release, or a new master that had no room, may have taken units that the
+ * holder still has. So that is no error. Without such a hold, or if the transfer is repeated, the
+ * amounts have no effect. Of a hold that was learned, nobody knows what was asked for. A grain more
+ * is right, because an amount is rounded on its way. */
+static bool doorman__transfer_amounts_right(const doorman_permits *permits, const char *client_id,
+                                            const doorman_hold_request *request) {
+    const doorman__hold *hold = doorman__holds_find(permits, request->id);
+    if (!hold || hold->state != DOORMAN__HELD || hold->part_count != request->amount_count ||
+        !hold->request_id || strcmp(doorman__owner_name(hold->owner), client_id) != 0 ||
+        doorman__holds_find_request(permits, client_id, request->request_id)) {
+        return true;
+    }
+    for (size_t i = 0; i < request->amount_count; i++) {
+        double most = doorman__hold_parts(hold)[i].cost + 1 / DOORMAN__UNIT;
+        if (request->amounts[i] > most) return false;
+    }
+    return true;
+}
+
+/* Checks a request, and starts a call. */
+static doorman_status doorman__holds_begin(doorman_permits *permits,
+                                           const doorman_hold_request *request,
+                                           doorman__hold_needs needs, doorman_error *error,
+                                           doorman_time epoch, doorman_time now) {
+    doorman_status status = doorman__hold_request_check(request, needs, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__moment_move(&permits->at, epoch, now);
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
+    if (doorman__hold_amounts_right(permits, request->client_id, request)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                         "amounts: must be one for each item of the hold");
+}
+
+/* Makes room for the items of a result. */
+static bool doorman__holds_reserve_items(doorman_permits *permits, size_t count) {
+    void *items = permits->holds.items;
+    bool room =
+        doorman__reserve(&items, &permits->holds.item_capacity, count, sizeof(doorman_hold_item));
+    permits->holds.items = (doorman_hold_item *)items;
+    return room;
+}
+
+/* Describes what is held. The resources and keys are valid until the next call, because places and
+ * keys are only freed by a call. Precondition: there is room for the items. */
+static void doorman__hold_describe(doorman_permits *permits, const doorman__hold *hold,
+                                   doorman_time expires_in, doorman_hold *out) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        permits->holds.items[i] =
+            (doorman_hold_item){doorman__place_id(part->place), part->key, part->amount};
+    }
+    *out = (doorman_hold){.id = hold->id,
+                          .node = permits->options.node,
+                          .expires_in = expires_in,
+                          .items = permits->holds.items,
+                          .item_count = hold->part_count};
+}
+
+static void doorman__hold_gone(uint64_t id, doorman_hold *out) {
+    *out = (doorman_hold){.gone = true, .id = id};
+}
+
+/* Returns the hold with an id, if it belongs to the client and has not ended. */
+static doorman__hold *doorman__holds_of(doorman_permits *permits, const char *client_id,
+                                        uint64_t id) {
+    doorman__hold *hold = doorman__holds_find(permits, id);
+    if (!hold || hold->state != DOORMAN__HELD) return NULL;
+    doorman__hold_prefetch(permits, hold);
+    if (strcmp(doorman__owner_name(hold->owner), client_id) != 0) return NULL;
+    doorman__hold_prefetch_neighbours(permits, hold);
+    if (hold->end.at > permits->at.now) return hold;
+    doorman__hold_expire(permits, hold);
+    return NULL;
+}
+
+/* Returns the amount that a request has for an item. */
+static double doorman__hold_amount(const doorman_hold_request *request, size_t index) {
+    return index < request->amount_count ? request->amounts[index] : 0;
+}
+
+/* ---- holds: renewing, and learning what is held (P16) */
+
+static doorman_status doorman__hold_item_check(const doorman_hold_item *item, size_t index,
+                                               doorman_error *error) {
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(item->resource_id), "resource_id: " DOORMAN__ID_RULE},
+        {item->key && !doorman__key_valid(item->key), "key: " DOORMAN__KEY_RULE},
+        {!doorman__amount_valid(item->amount), "amount: " DOORMAN__AMOUNT_RULE},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (!text) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "items[%zu].%s", index, text);
+}
+
+static doorman_status doorman__hold_items_check(const doorman_permits *permits,
+                                                const doorman_hold_request *request,
+                                                doorman_error *error) {
+    if (request->item_count > permits->options.item_max) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "items: at most %zu",
+                             permits->options.item_max);
+    }
+    if (request->item_count && !request->items) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "items: must not be NULL");
+    }
+    for (size_t i = 0; i < request->item_count; i++) {
+        doorman_status status = doorman__hold_item_check(&request->items[i], i, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    return DOORMAN_OK;
+}
+
+/* Makes the request for a permit on what a predecessor has granted. An item accepts any amount up
+ * to what is said to be held. Returns false if memory runs out. */
+static bool doorman__holds_read_claim(doorman_permits *permits,
+                                      const doorman_hold_request *request) {
+    void *wants = permits->wants;
+    size_t count = request->item_count;
+    bool room = doorman__reserve(&wants, &permits->want_capacity, count, sizeof *permits->wants);
+    permits->wants = (doorman__want *)wants;
+    for (size_t i = 0; room && i < count; i++) {
+        const doorman_hold_item *item = &request->items[i];
+        permits->wants[i] = (doorman__want){.resource_id = item->resource_id,
+                                            .key = item->key ? item->key : "",
+                                            .cost = item->amount};
+    }
+    return room;
+}
+
+/* P16: returns whether all limits that concern a hold learn. If one has learned, the hold has
+ * ended, because it ends with the shortest time to live of its limits. */
+static bool doorman__permits_all_learn(const doorman_permits *permits) {
+    bool all = true;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        const doorman__charge *charge = &permits->charges[i];
+        if (charge->limit->kind != DOORMAN_CONCURRENCY || charge->limit->leased) continue;
+        all = all && permits->at.now < charge->own->learns_until;
+    }
+    return all;
+}
+
+/* Divides what is free among the items, in their order. Rates are not charged: the predecessor has
+ * charged them. Nothing is free at a leased limit, because its holds have ended (P17). Limits in
+ * shadow only bound what their counters can count. */
+static void doorman__holds_believe(doorman_permits *permits, size_t count) {
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        double limit = charge->limit->leased ? 0 : charge->figures->limit;
+        uint64_t most = doorman__parts_ceil(charge->shadow ? DOORMAN__SUM_MAX : limit);
+        uint64_t held = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
+        bool bound = charge->limit->kind == DOORMAN_CONCURRENCY;
+        charge->reason = DOORMAN_NO_REASON;
+        charge->spare = !bound ? UINT64_MAX : held < most ? most - held : 0;
+        charge->granted = 0;
+    }
+    for (size_t i = 0; i < count; i++) {
+        doorman__want *want = &permits->wants[i];
+        want->parts = doorman__parts_ceil(want->cost);
+        for (size_t j = 0; j < want->charge_count; j++) {
+            const doorman__charge *charge = &permits->charges[want->charges[j]];
+            if (charge->spare < want->parts) want->parts = charge->spare;
+        }
+        want->granted = doorman__min(want->cost, doorman__parts_units(want->parts));
+        for (size_t j = 0; j < want->charge_count; j++) {
+            doorman__charge *charge = &permits->charges[want->charges[j]];
+            bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
+            charge->spare -= charge->spare < UINT64_MAX ? want->parts : 0;
+            if (holds) charge->granted += want->parts;
+        }
+    }
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        permits->charges[i].offer = permits->charges[i].granted;
+    }
+}
+
+/* Makes a hold with the id that its client says. Sets *out to NULL if nothing is free, or if a
+ * bound forbids it. */
+static doorman_status doorman__holds_learn(doorman_permits *permits,
+                                           const doorman_hold_request *request,
+                                           doorman__hold **out) {
+    const doorman_permit_request permit = {.item_count = request->item_count,
+                                           .client_id = request->client_id,
+                                           .time_to_live = request->time_to_live};
+    doorman_permit result = {.pending = false};
+    bool fits = true;
+    *out = NULL;
+    if (!doorman__holds_read_claim(permits, request)) return DOORMAN_OUT_OF_MEMORY;
+    if (!doorman__permits_prepare(permits, request->item_count, true)) return DOORMAN_OUT_OF_MEMORY;
+    if (!doorman__permits_all_learn(permits)) return DOORMAN_OK;
+    doorman__holds_believe(permits, request->item_count);
+    doorman_status status = doorman__permits_create_counters(permits, &fits);
+    if (status != DOORMAN_OK || !fits) return status;
+    status = doorman__permits_reserve_hold(permits, &permit, out, &fits);
+    if (!*out) doorman__permits_undo(permits); /* also if only limits in shadow have no room */
+    if (!*out) return status;
+    for (size_t i = 0; i < permits->charge_count; i++) {
+        doorman__charge *charge = &permits->charges[i];
+        uint64_t amount = doorman__charge_amount(charge); /* 0: there is no room for the counter */
+        if (!amount) continue;
+        doorman__counter_state(charge->counter)[0] += amount;
+        if (charge->created) doorman__charge_event(permits, charge, DOORMAN_PERMIT_KEY_CREATED, 0);
+    }
+    doorman__hold_grant(permits, *out, &permit, request->id, &result);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permits_renew(doorman_permits *permits, const doorman_hold_request *request,
+                                     doorman_hold *out, doorman_error *error, doorman_time epoch,
+                                     doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
+    doorman_status status = doorman__hold_items_check(permits, request, error);
+    if (status != DOORMAN_OK) return status;
+    status = doorman__holds_begin(permits, request, DOORMAN__NEEDS_ID, error, epoch, now);
+    if (status != DOORMAN_OK) return status;
+    doorman__hold *hold = doorman__holds_of(permits, request->client_id, request->id);
+    bool known = doorman__holds_find(permits, request->id) != NULL;
+    size_t count = hold ? hold->part_count : request->item_count;
+    if (!doorman__holds_reserve_items(permits, count)) return doorman__no_memory(error);
+    bool learns = permits->at.now < permits->holds.learns_until;
+    if (!hold && !known && learns && request->item_count) {
+        status = doorman__holds_learn(permits, request, &hold);
+        doorman__permits_end_call(permits, request->item_count);
+        if (status != DOORMAN_OK) return doorman__no_memory(error);
+    }
+    if (!hold) {
+        doorman__hold_gone(0, out);
+        return DOORMAN_OK;
+    }
+    doorman__hold_describe(permits, hold, doorman__hold_extend(permits, hold), out);
+    return DOORMAN_OK;
+}
+
+/* ---- holds: releasing, and sharing results (P10) */
+
+/* Refuses the permits that wait for the work of a hold that was released. */
+static void doorman__holds_share(doorman_permits *permits, const doorman__hold_part *part) {
+    doorman__chains *nodes = &permits->holds.by_key;
+    if (!nodes->count) return;
+    const doorman__identity of_key = doorman__identity_of(permits, part->place, part->key);
+    doorman__chain *node = doorman__chains_first(nodes, (uint32_t)of_key.hash);
+    for (doorman__chain *next = NULL; node; node = next) {
+        next = node->next;
+        doorman__hold *hold = DOORMAN__WITHIN(doorman__wait, by_key, node)->hold;
+        const doorman__hold_part *other = doorman__hold_parts(hold);
+        bool same = other->place == part->place && strcmp(other->key, part->key) == 0;
+        if (!same) continue;
+        doorman__hold_refuse(permits, hold, DOORMAN_REASON_SHARED);
+        next = doorman__chains_first(nodes, (uint32_t)of_key.hash); /* the lists may have changed */
+    }
+}
+
+/* Releases units of a hold. */
+static void doorman__hold_release(doorman_permits *permits, doorman__hold *hold,
+                                  const doorman_hold_request *request, doorman_hold *out) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        doorman__hold_cut(permits, hold, i, doorman__hold_amount(request, i), NULL);
+    }
+    doorman__hold_describe(permits, hold, 0, out);
+    if (doorman__hold_has_units(hold)) return;
+    for (size_t i = 0; i < hold->part_count; i++) {
+        doorman__holds_share(permits, &doorman__hold_parts(hold)[i]);
+    }
+    *out = (doorman_hold){.id = hold->id};
+    doorman__hold_destroy(permits, hold);
+}
+
+doorman_status doorman_permits_release(doorman_permits *permits,
+                                       const doorman_hold_request *request, doorman_hold *out,
+                                       doorman_error *error, doorman_time epoch, doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
+    doorman_status status =
+        doorman__holds_begin(permits, request, DOORMAN__NEEDS_ONE, error, epoch, now);
+    if (status != DOORMAN_OK) return status;
+    const char *client_id = request->client_id;
+    doorman__hold *hold = doorman__holds_find_request(permits, client_id, request->request_id);
+    bool waits = hold && hold->state == DOORMAN__WAITING;
+    if (!waits) hold = doorman__holds_of(permits, client_id, hold ? hold->id : request->id);
+    if (waits) {
+        doorman__hold_refuse(permits, hold, DOORMAN_REASON_TIMED_OUT);
+        *out = (doorman_hold){.gone = false};
+    } else if (!hold) {
+        doorman__hold_gone(0, out);
+    } else {
+        bool room = doorman__holds_reserve_items(permits, hold->part_count);
+        if (!room) return doorman__no_memory(error);
+        doorman__hold_release(permits, hold, request, out);
+    }
+    doorman__holds_serve(permits, DOORMAN__CALL_ENDS);
+    return DOORMAN_OK;
+}
+
+/* ---- holds: transferring and seizing (P11) */
+
+/* Refuses a transfer or a seizure; nothing has changed. */
+static doorman_status doorman__hold_refused(doorman_reason reason, doorman_hold *out) {
+    *out = (doorman_hold){.reason = reason};
+    return DOORMAN_OK;
+}
+
+/* Makes a copy of a hold without units, and with room for its takes. Returns OK,
+ * RESOURCE_EXHAUSTED or OUT_OF_MEMORY. */
+static doorman_status doorman__hold_copy(doorman_permits *permits, const doorman__hold *hold,
+                                         const doorman_hold_request *request, doorman__hold **out) {
+    const doorman__hold_part *parts = doorman__hold_parts(hold);
+    size_t bytes = doorman__parts_bytes(parts, hold->part_count);
+    if (!doorman__holds_reserve_items(permits, hold->part_count)) return DOORMAN_OUT_OF_MEMORY;
+    if (!doorman__holds_has_room(permits, request->client_id, bytes)) {
+        return DOORMAN_RESOURCE_EXHAUSTED;
+    }
+    doorman__hold *copy = doorman__hold_create(permits, request->client_id, request->request_id,
+                                               parts, hold->part_count);
+    if (!copy) return DOORMAN_OUT_OF_MEMORY;
+    for (size_t i = 0; i < copy->part_count; i++) doorman__hold_parts(copy)[i].amount = 0;
+    copy->asked_time_to_live = request->time_to_live;
+    *out = copy;
+    if (doorman__takes_reserve(&copy->takes, hold->takes.count)) return DOORMAN_OK;
+    doorman__hold_destroy(permits, copy);
+    return DOORMAN_OUT_OF_MEMORY;
+}
+
+/* Answers a transfer that was made already. */
+static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman__hold *transfer,
+                                               doorman_hold *out, doorman_error *error) {
+    if (transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now) {
+        doorman__hold_gone(transfer->id, out);
+        return DOORMAN_OK;
+    }
+    if (!doorman__holds_reserve_items(permits, transfer->part_count)) {
+        return doorman__no_memory(error);
+    }
+    doorman__hold_describe(permits, transfer, doorman__hold_extend(permits, transfer), out);
+    return DOORMAN_OK;
+}
+
+/* Returns how many of `amount` units a request moves. A part of them is rounded down to what
+ * counters count, so that both holds are counted in full. */
+static double doorman__hold_moved(const doorman_hold_request *request, size_t index,
+                                  double amount) {
+    double asked = doorman__hold_amount(request, index);
+    if (!request->amount_count || asked >= amount) return amount;
+    return doorman__parts_units(doorman__parts_floor(asked));
+}
+
+/* Moves units into a new transfer. Precondition: some units are moved. */
+static void doorman__hold_transfer(doorman_permits *permits, doorman__hold *hold,
+                                   doorman__hold *transfer, const doorman_hold_request *request,
+                                   doorman_hold *out) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        double amount = doorman__hold_parts(hold)[i].amount;
+        double moved = doorman__hold_moved(request, i, amount);
+        doorman__hold_cut(permits, hold, i, amount - moved, transfer);
+    }
+    transfer->takes.time_to_live = hold->takes.time_to_live;
+    transfer->source = hold;
+    transfer->next_transfer = hold->transfers;
+    hold->transfers = transfer;
+    doorman_time life = doorman__hold_start(permits, transfer, DOORMAN__TRANSFERRED, 0);
+    doorman__hold_describe(permits, transfer, life, out);
+    if (!doorman__hold_has_units(hold)) doorman__hold_destroy(permits, hold);
+}
+
+/* Returns whether a request moves units of a hold. */
+static bool doorman__hold_moves(const doorman__hold *hold, const doorman_hold_request *request) {
+    for (size_t i = 0; i < hold->part_count; i++) {
+        double amount = doorman__hold_parts(hold)[i].amount;
+        if (doorman__hold_moved(request, i, amount) > 0) return true;
+    }
+    return false;
+}
+
+#define DOORMAN__TRANSFER_RULE "must be at most what the item of the hold has asked for"
+
+/* Moves units that were checked. More than is held is not moved. */
+static doorman_status doorman__holds_move(doorman_permits *permits,
+                                          const doorman_hold_request *request, doorman_hold *out,
+                                          doorman_error *error) {
+    doorman__hold *made =
+        doorman__holds_find_request(permits, request->client_id, request->request_id);
+    if (made && doorman__hold_is_transfer(made)) {
+        return doorman__transfer_repeat(permits, made, out, error);
+    }
+    if (made) return doorman__hold_refused(DOORMAN_REASON_REPEATED, out);
+    doorman__hold *hold = doorman__holds_of(permits, request->client_id, request->id);
+    if (!hold || !doorman__hold_moves(hold, request)) {
+        doorman__hold_gone(0, out);
+        return DOORMAN_OK;
+    }
+    doorman_status status = doorman__hold_copy(permits, hold, request, &made);
+    if (status == DOORMAN_RESOURCE_EXHAUSTED) {
+        return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
+    }
+    if (status != DOORMAN_OK) return doorman__no_memory(error);
+    doorman__hold_transfer(permits, hold, made, request, out);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permits_transfer(doorman_permits *permits,
+                                        const doorman_hold_request *request, doorman_hold *out,
+                                        doorman_error *error, doorman_time epoch,
+                                        doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
+    doorman_status status =
+        doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, epoch, now);
+    if (status != DOORMAN_OK) return status;
+    if (!doorman__transfer_amounts_right(permits, request->client_id, request)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "amounts: " DOORMAN__TRANSFER_RULE);
+    }
+    return doorman__holds_move(permits, request, out, error);
+}
+
+/* Returns the transfer with an id, if it has not ended. */
+static doorman__hold *doorman__holds_transfer(doorman_permits *permits, uint64_t id) {
+    doorman__hold *transfer = doorman__holds_find(permits, id);
+    if (!transfer || transfer->state != DOORMAN__TRANSFERRED) return NULL;
+    if (transfer->end.at > permits->at.now) return transfer;
+    doorman__hold_expire(permits, transfer);
+    return NULL;
+}
+
+/* Moves all units of a transfer into a new hold. */
+static void doorman__hold_seize(doorman_permits *permits, doorman__hold *transfer,
+                                doorman__hold *hold, doorman_hold *out) {
+    for (size_t i = 0; i < transfer->part_count; i++) {
+        doorman__hold_cut(permits, transfer, i, 0, hold);
+    }
+    hold->takes.time_to_live = transfer->takes.time_to_live;
+    hold->seized = transfer->id;
+    doorman_time life = doorman__hold_start(permits, hold, DOORMAN__HELD, 0);
+    doorman__hold_describe(permits, hold, life, out);
+    doorman__transfer_spend(permits, transfer);
+}
+
+doorman_status doorman_permits_seize(doorman_permits *permits, const doorman_hold_request *request,
+                                     doorman_hold *out, doorman_error *error, doorman_time epoch,
+                                     doorman_time now) {
+    if (!permits) return doorman__missing(error, "permits");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
+    doorman_status status =
+        doorman__holds_begin(permits, request, DOORMAN__NEEDS_BOTH, error, epoch, now);
+    if (status != DOORMAN_OK) return status;
+    doorman__hold *made =
+        doorman__holds_find_request(permits, request->client_id, request->request_id);
+    bool known = made != NULL;
+    if (known && made->seized != request->id) {
+        return doorman__hold_refused(DOORMAN_REASON_REPEATED, out);
+    }
+    if (known) made = doorman__holds_of(permits, request->client_id, made->id);
+    if (made) {
+        if (!doorman__holds_reserve_items(permits, made->part_count)) {
+            return doorman__no_memory(error);
+        }
+        doorman__hold_describe(permits, made, doorman__hold_extend(permits, made), out);
+        return DOORMAN_OK;
+    }
+    doorman__hold *transfer = doorman__holds_transfer(permits, request->id);
+    if (!transfer) {
+        doorman__hold_gone(0, out);
+        return DOORMAN_OK;
+    }
+    status = doorman__hold_copy(permits, transfer, request, &made);
+    if (status == DOORMAN_RESOURCE_EXHAUSTED) {
+        return doorman__hold_refused(DOORMAN_REASON_MAX_HOLDS, out);
+    }
+    if (status != DOORMAN_OK) return doorman__no_memory(error);
+    doorman__hold_seize(permits, transfer, made, out);
+    return DOORMAN_OK;
+}
+
+/* ---- holds: cancelling, decisions and lists */
+
+size_t doorman_permits_cancel(doorman_permits *permits, uint64_t connection, doorman_time epoch,
+                              doorman_time now) {
+    if (!permits) return 0;
+    doorman__moment_move(&permits->at, epoch, now);
+    doorman__owner *owner = doorman__owner_find(permits, &connection, sizeof connection, true);
+    size_t count = 0, left = owner ? owner->wait_count : 0;
+    doorman__hold *hold = permits->holds.waiting.first;
+    for (doorman__hold *next = NULL; hold && count < left; hold = next) {
+        next = hold->later;
+        if (hold->wait->connection != owner) continue;
+        doorman__wait_free(doorman__hold_end_wait(permits, hold));
+        doorman__hold_destroy(permits, hold);
+        count++;
+    }
+    doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
+    return count;
+}
+
+bool doorman_permits_next_decision(doorman_permits *permits, uint64_t *ticket,
+                                   doorman_permit *out) {
+    if (!permits || !ticket || !out) return false;
+    doorman__holds *holds = &permits->holds;
+    doorman__wait_free(holds->given);
+    doorman__wait *wait = holds->given = holds->first_decision;
+    if (!wait) return false;
+    holds->first_decision = wait->next;
+    if (!holds->first_decision) holds->last_decision = NULL;
+    *ticket = wait->ticket;
+    *out = wait->permit;
+    return true;
+}
+
+#define DOORMAN__LISTED_HOLDS 100
+
+/* Returns the next hold of a list, or NULL at the end. */
+static const doorman__hold *doorman__hold_list_next(const doorman__hold_list *list,
+                                                    doorman_cursor *cursor) {
+    const doorman__hold *hold = list->first;
+    for (uint64_t i = 0; hold && i < cursor->position; i++) hold = hold->later;
+    cursor->at_end = !hold || cursor->position >= DOORMAN__LISTED_HOLDS;
+    if (cursor->at_end) return NULL;
+    cursor->position++;
+    return hold;
+}
+
+bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *cursor,
+                               doorman_permits_hold *out) {
+    if (!permits || !cursor || !out) return false;
+    const doorman__hold *hold = doorman__hold_list_next(&permits->holds.granted, cursor);
+    if (!hold) return false;
+    bool held = hold->state == DOORMAN__HELD;
+    const doorman__hold_part *first = doorman__hold_parts(hold);
+    *out = (doorman_permits_hold){.client_id = held ? doorman__owner_name(hold->owner) : NULL,
+                                  .id = hold->id,
+                                  .resource_id = doorman__place_id(first->place),
+                                  .key = first->key,
+                                  .amount = first->amount,
+                                  .item_count = hold->part_count,
+                                  .granted_at = hold->granted_at,
+                                  .ends_at = hold->end.at};
+    return true;
+}
+
+bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *cursor,
+                               doorman_permits_wait *out) {
+    if (!permits || !cursor || !out) return false;
+    const doorman__hold *hold = doorman__hold_list_next(&permits->holds.waiting, cursor);
+    if (!hold) return false;
+    const doorman__wait *wait = hold->wait;
+    const doorman__hold_part *part = &doorman__hold_parts(hold)[wait->item];
+    const doorman__slot *slot = wait->queue ? wait->queue->slot : NULL;
+    *out = (doorman_permits_wait){.client_id = doorman__owner_name(hold->owner),
+                                  .resource_id = doorman__place_id(part->place),
+                                  .key = part->key,
+                                  .limit = slot && slot->limit ? slot->limit->name : NULL,
+                                  .cost = part->cost,
+                                  .priority = DOORMAN_PRIORITY_MAX - (int)(wait->place >> 58),
+                                  .asked_at = wait->asked_at,
+                                  .ends_at = hold->end.at};
+    return true;
+}
+
+/* ---- holds: a changed configuration (P15) */
+
+/* Finds or makes the counter of a limit in the new table of its slot. Returns NULL if memory runs
+ * out. */
+static doorman__counter *doorman__recount_counter(doorman_permits *permits, doorman__slot *slot,
+                                                  const doorman_permit_limit *limit,
+                                                  const doorman__identity *identity) {
+    doorman__counter *counter = doorman__counter_find(&slot->next_nodes, identity);
+    if (counter) return counter;
+    counter = doorman__counter_create(identity, 2, 0);
+    if (!counter) return NULL;
+    if (limit->leased) counter->flags |= DOORMAN__LEASED_UNITS;
+    counter->node.tag = identity->tag;
+    counter->generation = (uint16_t)(permits->generation + 1);
+    counter->override_ = doorman__limit_override(limit, identity->key);
+    if (doorman__chains_add(&slot->next_nodes, &counter->node, (uint32_t)identity->hash)) {
+        return counter;
+    }
+    DOORMAN_FREE(counter);
+    return NULL;
+}
+
+/* A new configuration, and its slots: see own_slots of doorman_permits. */
+typedef struct doorman__recount {
+    const doorman_config *config;
+    doorman__slot **own;
+} doorman__recount;
+
+/* Returns the limits of a part, and how many there are. */
+static const doorman_permit_limit *doorman__recount_limits(const doorman__recount *recount,
+                                                           const doorman__hold_part *part,
+                                                           size_t *count) {
+    const doorman_template *found =
+        doorman__config_find(recount->config, doorman__place_id(part->place));
+    *count = found && found->has_limits ? found->limit_count : 0;
+    return *count ? found->limits : NULL;
+}
+
+static bool doorman__recount_concerns(const doorman_permit_limit *limit,
+                                      const doorman__hold_part *part) {
+    if (limit->kind != DOORMAN_CONCURRENCY) return false;
+    return !limit->key_count || doorman__keys_concern(limit->keys, limit->key_count, part->key);
+}
+
+/* Returns the new counter of a limit for a part. Returns NULL if memory runs out. */
+static doorman__counter *doorman__recount_part(doorman_permits *permits,
+                                               const doorman__recount *recount,
+                                               const doorman_permit_limit *limit,
+                                               const doorman__hold_part *part) {
+    doorman__slot *slot = recount->own[doorman__limit_index(recount->config, limit)];
+    const doorman__identity of_key = doorman__identity_of(permits, part->place, part->key);
+    const doorman__identity identity =
+        doorman__limit_identity(permits, limit, part->place, &of_key);
+    return doorman__recount_counter(permits, slot, limit, &identity);
+}
+
+/* Counts a hold in the new counters. The sum of several old counters may be larger than a counter
+ * can count. It then counts as much as it can. Returns false if memory runs out. */
+static bool doorman__recount_hold(doorman_permits *permits, const doorman__recount *recount,
+                                  doorman__hold *hold) {
+    size_t all = 0, count = 0;
+    const uint64_t most = doorman__parts_floor(DOORMAN__SUM_MAX);
+    const doorman__hold_part *parts = doorman__hold_parts(hold);
+    for (size_t i = 0; i < hold->part_count; i++) {
+        const doorman_permit_limit *limits = doorman__recount_limits(recount, &parts[i], &count);
+        for (size_t j = 0; parts[i].amount > 0 && j < count; j++) {
+            all += doorman__recount_concerns(&limits[j], &parts[i]);
+        }
+    }
+    if (!doorman__takes_reserve(&hold->next_takes, all)) return false;
+    for (size_t i = 0; i < hold->part_count; i++) {
+        const doorman_permit_limit *limits = doorman__recount_limits(recount, &parts[i], &count);
+        for (size_t j = 0; parts[i].amount > 0 && j < count; j++) {
+            if (!doorman__recount_concerns(&limits[j], &parts[i])) continue;
+            doorman__counter *counter =
+                doorman__recount_part(permits, recount, &limits[j], &parts[i]);
+            if (!counter) return false;
+            const doorman_figures *figures = doorman__limit_figures(&limits[j], counter->override_);
+            uint64_t *state = doorman__counter_state(counter);
+            uint64_t units = doorman__parts_ceil(parts[i].amount);
+            if (units > most - state[0]) units = most - state[0];
+            if (!units) continue; /* the counter cannot count more */
+            state[0] += units;
+            doorman__takes_add(&hold->next_takes, counter, units, i, figures->time_to_live);
+        }
+    }
+    /* a hold without limits lasts as long as before */
+    if (!hold->next_takes.count) hold->next_takes.time_to_live = hold->takes.time_to_live;
+    return true;
+}
+
+/* Chooses the new queue of a waiting permit: that of the first limit that concerns it. Returns
+ * false if memory runs out. */
+static bool doorman__recount_wait(doorman_permits *permits, const doorman__recount *recount,
+                                  doorman__hold *hold) {
+    doorman__wait *wait = hold->wait;
+    doorman__hold_queue *queue = &permits->holds.loose;
+    for (size_t i = 0; i < hold->part_count && !queue->slot; i++) {
+        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        size_t count = 0;
+        const doorman_permit_limit *limits = doorman__recount_limits(recount, part, &count);
+        for (size_t j = 0; j < count && !queue->slot; j++) {
+            if (!(part->cost > 0) || !doorman__recount_concerns(&limits[j], part)) continue;
+            doorman__counter *counter = doorman__recount_part(permits, recount, &limits[j], part);
+            doorman__slot *slot = recount->own[doorman__limit_index(recount->config, &limits[j])];
+            queue = counter ? doorman__hold_queue_get(permits, slot, counter) : NULL;
+            if (!queue) return false;
+        }
+    }
+    bool room = doorman__timers_reserve(&queue->turns, queue->expected + queue->turns.count + 1);
+    if (room) queue->expected++;
+    wait->next_queue = room ? queue : NULL;
+    return room;
+}
+
+/* Frees the counters of a table, with their queues. */
+static void doorman__recount_free(doorman_permits *permits, doorman__chains *nodes) {
+    for (size_t i = 0; i < nodes->bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(nodes, i);
+        for (; node; node = node->next) {
+            doorman__hold_queue *queue = doorman__counter_queue((doorman__counter *)(void *)node);
+            if (!queue) continue;
+            doorman__timers_uninit(&queue->turns);
+            DOORMAN_FREE(queue);
+            permits->node_bytes -= sizeof *queue;
+        }
+    }
+    doorman__chains_free_all(nodes);
+}
+
+/* Adds the counters of a table to what is counted of all counters, or subtracts them. */
+static void doorman__recount_sums(doorman_permits *permits, const doorman__chains *nodes,
+                                  bool adds) {
+    for (size_t i = 0; i < nodes->bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(nodes, i);
+        for (; node; node = node->next) {
+            doorman__place *place = doorman__permits_place_of(permits, node->tag);
+            size_t bytes = doorman__counter_bytes((doorman__counter *)(void *)node);
+            permits->counter_count = adds ? permits->counter_count + 1 : permits->counter_count - 1;
+            permits->node_bytes = adds ? permits->node_bytes + bytes : permits->node_bytes - bytes;
+            if (place)
+                place->counter_count = adds ? place->counter_count + 1 : place->counter_count - 1;
+        }
+    }
+}
+
+/* Counts all holds in new counters. Returns false if memory runs out. The old counters stay in use
+ * until doorman__holds_recounted. */
+static bool doorman__holds_recount(doorman_permits *permits, const doorman_config *config,
+                                   doorman__slot **own) {
+    const doorman__recount recount = {config, own};
+    doorman__holds *holds = &permits->holds;
+    bool counted = true;
+    for (doorman__hold *hold = holds->granted.first; hold && counted; hold = hold->later) {
+        doorman__hold_prefetch_lines(hold->later);
+        counted = doorman__recount_hold(permits, &recount, hold);
+    }
+    for (doorman__hold *hold = holds->waiting.first; hold && counted; hold = hold->later) {
+        counted = doorman__recount_wait(permits, &recount, hold);
+    }
+    if (counted) return true;
+    for (doorman__hold *hold = holds->granted.first; hold; hold = hold->later) {
+        DOORMAN_FREE(hold->next_takes.list);
+        hold->next_takes = (doorman__takes){.list = NULL};
+    }
+    for (doorman__hold *hold = holds->waiting.first; hold; hold = hold->later) {
+        hold->wait->next_queue = NULL;
+    }
+    for (size_t i = 0; i < permits->slot_count; i++) {
+        doorman__recount_free(permits, &permits->slots[i]->next_nodes);
+    }
+    holds->loose.expected = 0;
+    return false;
+}
+
+/* Replaces the counters of holds by the new ones. All queues are ready then. */
+static void doorman__holds_recounted(doorman_permits *permits) {
+    doorman__holds *holds = &permits->holds;
+    for (doorman__hold *hold = holds->waiting.first; hold; hold = hold->later) {
+        doorman__turn_clear(hold->wait);
+    }
+    holds->first_ready = holds->last_ready = NULL;
+    holds->loose.ready = false;
+    for (size_t i = 0; i < permits->slot_count; i++) {
+        doorman__slot *slot = permits->slots[i];
+        if (slot->kind != DOORMAN_CONCURRENCY) continue;
+        doorman__recount_sums(permits, &slot->nodes, false);
+        doorman__recount_free(permits, &slot->nodes);
+        slot->nodes = slot->next_nodes;
+        slot->next_nodes = (doorman__chains){.segments = NULL};
+        doorman__recount_sums(permits, &slot->nodes, true);
+    }
+    for (doorman__hold *hold = holds->granted.first; hold; hold = hold->later) {
+        doorman__hold_prefetch_lines(hold->later);
+        DOORMAN_FREE(hold->takes.list);
+        hold->takes = hold->next_takes;
+        hold->next_takes = (doorman__takes){.list = NULL};
+    }
+    for (doorman__hold *hold = holds->waiting.first; hold; hold = hold->later) {
+        doorman__wait *wait = hold->wait;
+        wait->queue = wait->next_queue;
+        wait->next_queue = NULL;
+        wait->need = 0; /* it is decided again */
+        wait->queue->expected = 0;
+        doorman__turn_set(wait);
+        doorman__hold_queue_wake(permits, wait->queue);
+    }
+}
+
+/* Returns the name of a limit in a configuration, or NULL. */
+static const char *doorman__config_limit_name(const doorman_config *config, const char *name) {
+    for (size_t i = 0; name && i < config->template_count; i++) {
+        const doorman_template *template_ = &config->templates[i];
+        for (size_t j = 0; j < template_->limit_count; j++) {
+            if (strcmp(template_->limits[j].name, name) == 0) return template_->limits[j].name;
+        }
+    }
+    return NULL;
+}
+
+/* Lets the decisions that nobody has taken yet point to the names of a new configuration. A limit
+ * that is not there any more becomes NULL. */
+static void doorman__holds_rename(doorman_permits *permits, const doorman_config *config) {
+    for (doorman__wait *wait = permits->holds.first_decision; wait; wait = wait->next) {
+        doorman_permit_grant *grants = (doorman_permit_grant *)(void *)(wait + 1);
+        wait->permit.limit = doorman__config_limit_name(config, wait->permit.limit);
+        for (size_t i = 0; i < wait->permit.item_count; i++) {
+            grants[i].limit = doorman__config_limit_name(config, grants[i].limit);
+        }
+        size_t kept = 0;
+        for (size_t i = 0; i < wait->permit.detail_count; i++) {
+            doorman_permit_detail *detail = &wait->details[i];
+            detail->limit = doorman__config_limit_name(config, detail->limit);
+            if (detail->limit) wait->details[kept++] = *detail;
+        }
+        wait->permit.detail_count = kept;
+    }
+}
+
+/* Frees all holds, waits and decisions. The counters are freed by the caller. */
+static void doorman__holds_clear(doorman_permits *permits) {
+    doorman__holds *holds = &permits->holds;
+    while (holds->waiting.first) {
+        doorman__hold *hold = holds->waiting.first;
+        doorman__wait_free(doorman__hold_end_wait(permits, hold));
+        doorman__hold_destroy(permits, hold);
+    }
+    while (holds->granted.first) {
+        /* the source of a transfer is before it in the list, so the first one has no source */
+        doorman__hold *hold = holds->granted.first;
+        doorman__hold_return(permits, hold);
+        doorman__hold_destroy(permits, hold);
+    }
+    while (holds->first_ready) doorman__hold_queue_rest(permits, holds->first_ready);
+    for (doorman__wait *next = NULL, *wait = holds->first_decision; wait; wait = next) {
+        next = wait->next;
+        doorman__wait_free(wait);
+    }
+    doorman__wait_free(holds->given);
+    holds->first_decision = holds->last_decision = holds->given = NULL;
+}
+
+/* Frees the memory of the tables. Precondition: there are no holds. */
+static void doorman__holds_uninit(doorman__holds *holds) {
+    assert(!holds->granted.count && !holds->spent.count && !holds->waiting.count);
+    doorman__chains_uninit(&holds->by_id);
+    doorman__chains_uninit(&holds->by_request);
+    doorman__chains_uninit(&holds->by_key);
+    doorman__chains_uninit(&holds->owners);
+    doorman__timers_uninit(&holds->ends);
+    doorman__timers_uninit(&holds->loose.turns);
+    DOORMAN_FREE(holds->items);
+    DOORMAN_FREE(holds->parts);
+}
+
+/* ---- >>permit_node -------------------------------------------------------------------------- */
+/*
+ * The object that has all permits of a node, the messages on permits, and their leases. The section
+ * >>server reaches it through the table doorman__permits_in_server.
+ */
+
+/* ---- permits: the whole object */
+
+const char *doorman_reason_name(doorman_reason reason) {
+#define DOORMAN__REASON_NAME(code, name) name,
+    static const char *const names[] = {DOORMAN_REASONS(DOORMAN__REASON_NAME)};
+    return (unsigned)reason < DOORMAN_REASON_COUNT ? names[reason] : "?";
+}
+
+/* Makes a slot without counters. Returns NULL if memory runs out. */
+static doorman__slot *doorman__slot_create(const doorman_template *template_,
+                                           const doorman_permit_limit *limit) {
+    const char *glob = template_ ? template_->identifier_glob : "";
+    const char *name = limit ? limit->name : "";
+    size_t glob_bytes = strlen(glob) + 1, name_bytes = strlen(name) + 1;
+    doorman__slot *slot =
+        (doorman__slot *)doorman__zalloc(sizeof(doorman__slot) + glob_bytes + name_bytes);
+    if (!slot) return NULL;
+    char *strings = (char *)(slot + 1);
+    memcpy(strings, glob, glob_bytes);
+    memcpy(strings + glob_bytes, name, name_bytes);
+    slot->glob = strings;
+    slot->name = strings + glob_bytes;
+    if (limit) slot->per = limit->per;
+    if (limit) slot->kind = limit->kind;
+    return slot;
+}
+
+/* Returns the slot that a limit had in the previous configuration, or NULL.
+ *   limit   NULL: the list of limits is empty */
+static doorman__slot *doorman__permits_old_slot(const doorman_permits *permits,
+                                                const doorman_template *template_, size_t place,
+                                                const doorman_permit_limit *limit) {
+    const doorman_config *config = permits->config;
+    if (!config) return NULL;
+    place = doorman__config_same(config, template_->identifier_glob, place);
+    if (place >= config->template_count) return NULL;
+    const doorman_template *old = &config->templates[place];
+    if (!limit) return permits->open_slots[place];
+    for (size_t i = 0; i < old->limit_count; i++) {
+        doorman__slot *slot = doorman__permits_own_slot(permits, &old->limits[i]);
+        if (doorman__slot_is(slot, limit)) return slot;
+    }
+    return NULL;
+}
+
+/* Adds a slot. Returns NULL if memory runs out. */
+static doorman__slot *doorman__permits_add_slot(doorman_permits *permits,
+                                                const doorman_template *template_,
+                                                const doorman_permit_limit *limit) {
+    void *slots = permits->slots;
+    bool room = doorman__reserve(&slots, &permits->slot_capacity, permits->slot_count + 1,
+                                 sizeof(doorman__slot *));
+    permits->slots = (doorman__slot **)slots;
+    doorman__slot *slot = room ? doorman__slot_create(template_, limit) : NULL;
+    if (slot) permits->slots[permits->slot_count++] = slot;
+    if (slot && slot->kind == DOORMAN_CONCURRENCY) slot->learns_until = permits->holds.learns_until;
+    return slot;
+}
+
+static bool doorman__template_is_open(const doorman_template *template_) {
+    return template_->has_limits && !template_->limit_count;
+}
+
+/* Finds or makes the slots of a template. Returns false if memory runs out.
+ *   own    has the slots of limits
+ *   open   has the slots of templates whose list of limits is empty */
+static bool doorman__permits_make_template_slots(doorman_permits *permits,
+                                                 const doorman_config *config, size_t index,
+                                                 doorman__slot **own, doorman__slot **open) {
+    const doorman_template *template_ = &config->templates[index];
+    size_t count = doorman__template_is_open(template_) ? 1 : template_->limit_count;
+    for (size_t i = 0; i < count; i++) {
+        const doorman_permit_limit *limit = template_->limit_count ? &template_->limits[i] : NULL;
+        doorman__slot *slot = doorman__permits_old_slot(permits, template_, index, limit);
+        if (!slot) slot = doorman__permits_add_slot(permits, template_, limit);
+        *(limit ? &own[doorman__limit_index(config, limit)] : &open[index]) = slot;
+        if (!slot) return false;
+    }
+    return true;
+}
+
+/* Returns how many limits a configuration has, and how many templates with an empty list. */
+static size_t doorman__config_slots(const doorman_config *config, size_t *limit_count) {
+    size_t open = 0;
+    *limit_count = 0;
+    for (size_t i = 0; i < config->template_count; i++) {
+        *limit_count += config->templates[i].limit_count;
+        open += doorman__template_is_open(&config->templates[i]);
+    }
+    return *limit_count + open;
+}
+
+/* Finds or makes the slots of all limits of a configuration: see own_slots and open_slots of
+ * doorman_permits. Counts the holds in them. On failure, the slots that were made are freed. */
+static doorman__slot **doorman__permits_make_slots(doorman_permits *permits,
+                                                   const doorman_config *config) {
+    size_t limits = 0, count = doorman__config_slots(config, &limits);
+    size_t before = permits->slot_count;
+    doorman__slot **own =
+        (doorman__slot **)doorman__zalloc((count + config->template_count + 1) * sizeof *own);
+    bool made = own != NULL;
+    for (size_t i = 0; made && i < config->template_count; i++) {
+        made = doorman__permits_make_template_slots(permits, config, i, own, own + count);
+    }
+    for (size_t i = 0; made && i < config->template_count; i++) {
+        if (own[count + i]) own[limits++] = own[count + i];
+    }
+    if (made && doorman__holds_recount(permits, config, own)) return own;
+    DOORMAN_FREE(own);
+    while (permits->slot_count > before) DOORMAN_FREE(permits->slots[--permits->slot_count]);
+    return NULL;
+}
+
+/* Returns how many bytes a text takes in JSON, without its quotes. Control characters are written
+ * as \u and four digits. */
+static size_t doorman__quoted_bytes(const char *text) {
+    size_t bytes = 0;
+    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+        bool control = *at < 0x20 || *at == 0x7f || (*at == 0xc2 && at[1] < 0xa0);
+        bytes += control ? 6 : *at == '"' || *at == '\\' ? 2 : 1;
+    }
+    return bytes;
+}
+
+/* Notes how long the names of limits are at most, and how many limits a template has at most. So a
+ * message whose response would be too large can be refused before anything is decided. */
+static void doorman__permits_measure(doorman_permits *permits, const doorman_config *config) {
+    permits->name_bytes = permits->limits_most = 0;
+    for (size_t i = 0; i < config->template_count; i++) {
+        const doorman_template *template_ = &config->templates[i];
+        if (template_->limit_count > permits->limits_most) {
+            permits->limits_most = template_->limit_count;
+        }
+        for (size_t j = 0; j < template_->limit_count; j++) {
+            size_t bytes = doorman__quoted_bytes(template_->limits[j].name);
+            if (bytes > permits->name_bytes) permits->name_bytes = bytes;
+        }
+    }
+}
+
+/* Returns how long a hold of a limit may last, with the drift. */
+static doorman_time doorman__limit_longest(const doorman_permits *permits,
+                                           const doorman_template *template_,
+                                           const doorman_permit_limit *limit) {
+    doorman_time life = limit->figures.time_to_live;
+    for (size_t i = 0; i < limit->override_count; i++) {
+        life = doorman__later(life, limit->overrides[i].figures.time_to_live);
+    }
+    life += doorman__scale(life, permits->options.drift) + 1;
+    if (!template_->algorithm.has_learning_mode_duration) return life;
+    return doorman__later(life, template_->algorithm.learning_mode_duration);
+}
+
+/* Notes how long holds may last in a configuration. Holds of earlier configurations may last
+ * longer. If an operator restarts with a shorter time to live, learning_mode_duration says for how
+ * long holds of the previous file may last. Precondition: own_slots are those of `config`. */
+static void doorman__holds_note_life(doorman_permits *permits, const doorman_config *config) {
+    const doorman_time before = permits->holds.longest;
+    const bool changes = config != permits->config && before;
+    permits->holds.configured = false;
+    if (changes) permits->holds.mixed_until = doorman__after(permits->at.now, before);
+    for (size_t i = 0; i < config->template_count; i++) {
+        const doorman_template *template_ = &config->templates[i];
+        for (size_t j = 0; j < template_->limit_count; j++) {
+            const doorman_permit_limit *limit = &template_->limits[j];
+            bool holds = limit->kind == DOORMAN_CONCURRENCY;
+            permits->holds.configured = permits->holds.configured || holds;
+            permits->leases.has_gauges = permits->leases.has_gauges || (holds && limit->leased);
+            if (!holds || limit->leased) continue;
+            doorman__slot *slot = permits->own_slots[doorman__limit_index(config, limit)];
+            doorman_time longest = doorman__limit_longest(permits, template_, limit);
+            slot->longest = doorman__later(slot->longest, longest);
+            permits->holds.longest = doorman__later(permits->holds.longest, longest);
+        }
+    }
+}
+
+/* A change of the configuration may let another limit count a hold that is not known yet. */
+static void doorman__holds_keep_learning(doorman_permits *permits) {
+    for (size_t i = 0; i < permits->own_count; i++) {
+        doorman__slot *slot = permits->own_slots[i];
+        if (slot->kind == DOORMAN_CONCURRENCY) slot->learns_until = permits->holds.learns_until;
+    }
+    doorman__holds_find_learned(permits);
+}
+
+doorman_status doorman_permits_configure(doorman_permits *permits, const doorman_config *config) {
+    if (!permits || !config) return DOORMAN_INVALID_ARGUMENT;
+    if (!config) return DOORMAN_INVALID_ARGUMENT;
+    doorman__slot **own = doorman__permits_make_slots(permits, config);
+    if (!own) return DOORMAN_OUT_OF_MEMORY;
+    size_t limits = 0, count = doorman__config_slots(config, &limits);
+    for (size_t i = 0; i < permits->slot_count; i++) permits->slots[i]->limit = NULL;
+    for (size_t i = 0; i < count; i++) {
+        own[i]->limit = i < limits ? &config->limits->limits[i] : &doorman__open_limit;
+    }
+    DOORMAN_FREE(permits->own_slots);
+    permits->own_slots = own;
+    permits->own_count = count;
+    permits->open_slots = own + count;
+    doorman__holds_recounted(permits);
+    doorman__holds_rename(permits, config);
+    doorman__holds_note_life(permits, config);
+    if (permits->at.now < permits->holds.learns_until) doorman__holds_keep_learning(permits);
+    permits->config = config;
+    permits->generation++;
+    doorman__permits_measure(permits, config);
+    for (size_t i = 0; i < permits->place_count; i++) {
+        /* without memory the place is adapted when it is used next */
+        if (permits->places[i]) (void)doorman__place_resolve(permits, permits->places[i]);
+    }
+    return DOORMAN_OK;
+}
+
+static doorman_status doorman__permits_check_options(doorman_permits_options *own,
+                                                     doorman_error *error) {
+    const char *wrong = NULL;
+    if (!own->item_max) own->item_max = 100;
+    if (!own->counter_max) own->counter_max = DOORMAN__COUNTERS_MAX;
+    if (!own->memory_max) own->memory_max = SIZE_MAX;
+    if (!own->message_item_max) own->message_item_max = 10000;
+    if (!own->message_detail_max) own->message_detail_max = 100;
+    if (!own->hold_max) own->hold_max = 1000000;
+    if (!own->client_hold_max) own->client_hold_max = 10000;
+    if (!own->waiting_max) own->waiting_max = 10000;
+    if (!own->client_waiting_max) own->client_waiting_max = 1000;
+    if (!own->connection_waiting_max) own->connection_waiting_max = 100;
+    if (own->event_kinds >> DOORMAN_PERMIT_EVENT_COUNT) wrong = "event_kinds: has an unknown kind";
+    if (!own->event_kinds) own->event_kinds = UINT32_MAX;
+    if (!own->on_event) own->event_kinds = 0;
+    if (!(own->drift >= 0 && own->drift <= 1)) wrong = "drift: must be from 0 to 1";
+    if (own->drift <= 0) own->drift = DOORMAN__DRIFT;
+    if (!own->config) wrong = "config: must not be NULL";
+    if (own->item_max > 1000000) wrong = "item_max: must be at most 1,000,000";
+    if (own->counter_max > 1000000000) wrong = "counter_max: must be at most 1e9";
+    bool has_seed = own->seed[0] || own->seed[1];
+#ifdef DOORMAN_NNG
+    if (!wrong && !has_seed && !doorman__random_bits(own->seed, sizeof own->seed)) {
+        return doorman__fail(error, DOORMAN_UNAVAILABLE, "seed: the system has no random bits");
+    }
+#else
+    if (!has_seed) wrong = "seed: must not be 0, but random bits that are new for each process";
+#endif
+    return wrong ? doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", wrong) : DOORMAN_OK;
+}
+
+/* Starts the clocks. Precondition: there are no counters. */
+static void doorman__permits_restart(doorman_permits *permits, doorman_time epoch,
+                                     doorman_time now) {
+    assert(!permits->counter_count && !permits->place_table.count);
+    permits->at = (doorman__moment){.now = now};
+    doorman__moment_move(&permits->at, epoch, now);
+    permits->at.start = now;
+    permits->at.start_epoch = permits->at.epoch;
+    permits->updated_at = now;
+    permits->holds.learns_until = permits->options.learns_until;
+    permits->holds.next_learned = permits->options.learns_until;
+}
+
+/* P16: lets the permits learn the holds of a predecessor that had this configuration, or an earlier
+ * one. */
+static void doorman__permits_learn(doorman_permits *permits, doorman_time predecessor_gone_at) {
+    doorman__holds *holds = &permits->holds;
+    bool mixed = predecessor_gone_at < holds->mixed_until;
+    assert(!holds->granted.count && !holds->waiting.count);
+    holds->learns_until = 0;
+    for (size_t i = 0; i < permits->own_count; i++) {
+        doorman__slot *slot = permits->own_slots[i];
+        doorman_time longest = slot->longest && mixed ? holds->longest : slot->longest;
+        slot->learns_until = longest ? doorman__after(predecessor_gone_at, longest) : 0;
+        holds->learns_until = doorman__later(holds->learns_until, slot->learns_until);
+    }
+    doorman__holds_find_learned(permits);
+}
+
+doorman_status doorman_permits_create(doorman_permits **out, const doorman_permits_options *options,
+                                      doorman_error *error, doorman_time epoch, doorman_time now) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
+    doorman_permits_options own = *options;
+    doorman_status status = doorman__permits_check_options(&own, error);
+    if (status != DOORMAN_OK) return status;
+    doorman_permits *permits = (doorman_permits *)doorman__zalloc(sizeof *permits);
+    if (!permits) return doorman__no_memory(error);
+    permits->options = own;
+    permits->random = own.seed[0] ^ own.seed[1];
+    permits->empty_hash = doorman__hash(own.seed, "");
+    doorman__permits_restart(permits, epoch, now);
+    if (!doorman__permits_add_slot(permits, NULL, NULL) ||
+        doorman_permits_configure(permits, own.config) != DOORMAN_OK) {
+        doorman_permits_destroy(permits);
+        return doorman__no_memory(error);
+    }
+    *out = permits;
+    return DOORMAN_OK;
+}
+
+/* Removes all counters, bans, places and lists of frequent keys. Counts of decisions stay. Slots of
+ * limits that are no longer in the configuration are freed. The first slot is that of the bans. */
+static void doorman__permits_clear(doorman_permits *permits) {
+    doorman__holds_clear(permits);
+    doorman__leased_clear(permits);
+    for (size_t i = 0; i < permits->place_count; i++) {
+        if (permits->places[i]) doorman__place_leave(permits->places[i]);
+        if (permits->places[i]) DOORMAN_FREE(permits->places[i]->slots);
+    }
+    doorman__chains_free_all(&permits->place_table);
+    permits->place_count = permits->free_count = 0;
+    for (size_t i = permits->slot_count; i-- > 0;) {
+        doorman__slot *slot = permits->slots[i];
+        doorman__chains_free_all(&slot->nodes);
+        doorman__timers_uninit(&slot->bans);
+        slot->bans = (doorman__timers){.heap = NULL};
+        doorman__permits_free_tops(permits, slot);
+        if (i > 0 && !slot->limit) doorman__permits_free_slot(permits, i);
+    }
+    permits->sweep_slot = 0;
+    permits->counter_count = permits->node_bytes = permits->ban_bytes = 0;
+}
+
+void doorman_permits_destroy(doorman_permits *permits) {
+    if (!permits) return;
+    doorman__permits_clear(permits);
+    doorman__holds_uninit(&permits->holds);
+    doorman_client_destroy(permits->leases.client);
+    for (size_t i = 0; i < permits->slot_count; i++) DOORMAN_FREE(permits->slots[i]);
+    DOORMAN_FREE(permits->slots);
+    DOORMAN_FREE(permits->own_slots);
+    DOORMAN_FREE(permits->places);
+    DOORMAN_FREE(permits->free_places);
+    DOORMAN_FREE(permits->charges);
+    DOORMAN_FREE(permits->wants);
+    DOORMAN_FREE(permits->grants);
+    DOORMAN_FREE(permits->details);
+    DOORMAN_FREE(permits);
+}
+
+doorman_time doorman_permits_due(const doorman_permits *permits) {
+    if (!permits) return DOORMAN_NEVER;
+    bool empty = !permits->place_table.count && !permits->counter_count;
+    doorman_time due = empty ? DOORMAN_NEVER : doorman__after(permits->updated_at, DOORMAN_SECOND);
+    return doorman__earlier(due, doorman__holds_due(permits));
+}
+
+void doorman_permits_update(doorman_permits *permits, doorman_time epoch, doorman_time now) {
+    if (!permits) return;
+    doorman__moment_move(&permits->at, epoch, now);
+    permits->updated_at = permits->at.now;
+    doorman__holds_settle(permits, DOORMAN__UPDATE_ENDS);
+    doorman__permits_sweep_places(permits, DOORMAN__UPDATE_VISITS);
+    doorman__permits_sweep_counters(permits, DOORMAN__UPDATE_VISITS);
+}
+
+void doorman_permits_read(const doorman_permits *permits, doorman_permits_info *out) {
+    if (!out) return;
+    memset(out, 0, sizeof *out);
+    if (!permits) return;
+    *out = (doorman_permits_info){.counter_count = permits->counter_count,
+                                  .ban_count = doorman__permits_bans(permits)->nodes.count,
+                                  .resource_count = permits->place_table.count,
+                                  .hold_count = doorman__holds_count(permits),
+                                  .wait_count = permits->holds.waiting.count,
+                                  .learns_until = permits->holds.learns_until,
+                                  .started_at = permits->at.start,
+                                  .unmatched = permits->unmatched,
+                                  .banned = permits->banned,
+                                  .bans_evicted = permits->bans_evicted,
+                                  .bytes = doorman__permits_bytes(permits)};
+}
+
+bool doorman_permits_next_limit(const doorman_permits *permits, doorman_cursor *cursor,
+                                doorman_permits_limit *out) {
+    if (!permits || !cursor || !out) return false;
+    cursor->at_end = cursor->position >= permits->own_count;
+    if (cursor->at_end) return false;
+    const doorman__slot *slot = permits->own_slots[cursor->position++];
+    *out = slot->totals;
+    out->identifier_glob = slot->glob;
+    out->limit = slot->name;
+    out->settings = slot->limit == &doorman__open_limit ? NULL : slot->limit;
+    out->counter_count = slot->nodes.count;
+    out->ban_count = slot->bans.count;
+    return true;
+}
+
+bool doorman_permits_next_top(const doorman_permits *permits, size_t limit_index,
+                              doorman_top_kind kind, doorman_cursor *cursor,
+                              doorman_permits_top *out, doorman_time now) {
+    if (!permits || !cursor || !out) return false;
+    const doorman__top *top = NULL;
+    bool known = limit_index < permits->own_count && (unsigned)kind < DOORMAN_TOP_COUNT;
+    if (known) top = permits->own_slots[limit_index]->tops[kind];
+    size_t last = cursor->position ? (size_t)cursor->position - 1 : DOORMAN__TOP_NONE;
+    size_t next = top ? doorman__top_next(top, last) : DOORMAN__TOP_NONE;
+    unsigned halvings = top ? doorman__top_halvings(top, now) : 0;
+    cursor->at_end = next == DOORMAN__TOP_NONE || !(top->counts[next] >> halvings);
+    if (cursor->at_end) return false;
+    const doorman__top_entry *entry = &top->entries[next];
+    cursor->position = next + 1;
+    *out = (doorman_permits_top){entry->text, entry->text + strlen(entry->text) + 1,
+                                 top->counts[next] >> halvings, entry->error >> halvings,
+                                 entry->units / (double)(UINT64_C(1) << halvings)};
+    return true;
+}
+
+/* ---- permits: messages */
+/*
+ * A server answers messages on permits with the functions of this part. A message is checked as a
+ * whole before anything is decided. So an error answers the whole message, and nothing of it has
+ * taken effect. There is one exception: if memory runs out during the decisions, some units may
+ * have been charged (P9). A repeated message may be refused too early, but is never granted too
+ * often.
+ *
+ * The decisions of the permits are only valid until the next call. So the response has copies in an
+ * arena, also of the names of limits.
+ */
+
+/* Writes the error of a part of a message, with its path. */
+static doorman_status doorman__message_fail(doorman_error *error, doorman_status status,
+                                            const char *list, size_t index, const char *text) {
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    return doorman__fail(error, status, "%s[%zu].%s", list, index, text);
+}
+
+/* Checks whether a permit that asks for units of CONCURRENCY has a request_id, before anything of
+ * the message is decided. */
+static doorman_status doorman__permits_check_request_id(const doorman_permits *permits,
+                                                        const doorman_permit_request *permit,
+                                                        doorman_error *error) {
+    if (permit->request_id || !permits->holds.configured) return DOORMAN_OK;
+    for (size_t i = 0; i < permit->item_count; i++) {
+        const doorman_permit_item *item = &permit->items[i];
+        const doorman_template *found = doorman__permits_template(permits, item->resource_id);
+        for (size_t j = 0; found && item->cost > 0 && j < found->limit_count; j++) {
+            const doorman_permit_limit *limit = &found->limits[j];
+            if (limit->kind != DOORMAN_CONCURRENCY) continue;
+            const char *key = item->key ? item->key : "";
+            if (limit->key_count && !doorman__keys_concern(limit->keys, limit->key_count, key)) {
+                continue;
+            }
+            return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, DOORMAN__HOLD_RULE);
+        }
+    }
+    return DOORMAN_OK;
+}
+
+static doorman_status doorman__permits_check_acquire(doorman_permits *permits,
+                                                     const doorman_request *request,
+                                                     doorman_error *error) {
+    const doorman_permits_options *options = &permits->options;
+    const char *list = doorman__name(request, "permits", "permit");
+    size_t items = 0, details = 0;
+    for (size_t i = 0; i < request->permit_count; i++) {
+        doorman_permit_request own = request->permits[i];
+        const doorman_permit_request *permit = &own;
+        own.client_id = request->holder_id;
+        doorman_error below; /* only set after a failure */
+        doorman_status status = doorman__permits_check_whole(
+            permits, permit, doorman__name(request, "items", "item"), &below);
+        if (status == DOORMAN_OK)
+            status = doorman__permits_check_request_id(permits, permit, &below);
+        if (status != DOORMAN_OK) {
+            return doorman__message_fail(error, status, list, i, below.text);
+        }
+        items += permit->item_count;
+        details += permit->detail;
+    }
+    if (items > options->message_item_max) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
+                             "%s: at most %zu items in a message, not %zu", list,
+                             options->message_item_max, items);
+    }
+    if (details <= options->message_detail_max) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
+                         "%s: at most %zu permits with detail in a message, not %zu", list,
+                         options->message_detail_max, details);
+}
+
+static doorman_status doorman__permit_entry_check(const doorman_request *request, size_t index,
+                                                  doorman_error *error) {
+    const doorman_permit_entry *entry = &request->entries[index];
+    bool reports = request->method == DOORMAN_REPORT;
+    bool resets = request->method == DOORMAN_RESET;
+    bool bans = resets && entry->sets_ban;
+    const doorman__rule rules[] = {
+        {!doorman__id_valid(entry->resource_id), "resource_id: " DOORMAN__ID_RULE},
+        {entry->key && !doorman__key_valid(entry->key), "key: " DOORMAN__KEY_RULE},
+        {reports && !doorman__amount_valid(entry->cost < 0 ? -entry->cost : entry->cost),
+         "cost: must be a finite number from -1e15 to 1e15"},
+        {bans && (entry->ban < 0 || entry->ban > DOORMAN_DURATION_MAX),
+         "ban: " DOORMAN__DURATION_OR_ZERO_RULE},
+        {bans && entry->limit, "limit: must be absent beside a ban"},
+        {!resets && entry->sets_ban, "ban: only in a reset"},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (!text) return DOORMAN_OK;
+    return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT,
+                                 doorman__name(request, "entries", "entry"), index, text);
+}
+
+static doorman_status doorman__permits_check_entries(const doorman_permits *permits,
+                                                     const doorman_request *request,
+                                                     doorman_error *error) {
+    size_t most = permits->options.message_item_max;
+    if (request->method == DOORMAN_INSPECT) most = permits->options.message_detail_max;
+    if (request->entry_count > most) {
+        return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu, not %zu",
+                             doorman__name(request, "entries", "entry"), most,
+                             request->entry_count);
+    }
+    for (size_t i = 0; i < request->entry_count; i++) {
+        doorman_status status = doorman__permit_entry_check(request, i, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    return DOORMAN_OK;
+}
+
+static bool doorman__method_has_holds(doorman_method method) {
+    return method >= DOORMAN_RENEW && method <= DOORMAN_SEIZE;
+}
+
+static doorman__hold_needs doorman__method_needs(doorman_method method) {
+    if (method == DOORMAN_RENEW) return DOORMAN__NEEDS_ID;
+    return method == DOORMAN_RELEASE ? DOORMAN__NEEDS_ONE : DOORMAN__NEEDS_BOTH;
+}
+
+static doorman_status doorman__permits_check_holds(const doorman_permits *permits,
+                                                   const doorman_request *request,
+                                                   doorman_error *error) {
+    const size_t most = permits->options.message_item_max;
+    const char *list = doorman__name(request, "holds", "entry");
+    size_t items = 0;
+    for (size_t i = 0; i < request->hold_count; i++) {
+        doorman_hold_request own = request->holds[i];
+        doorman_error below; /* only set after a failure */
+        own.client_id = request->holder_id;
+        doorman_status status =
+            doorman__hold_request_check(&own, doorman__method_needs(request->method), &below);
+        if (status == DOORMAN_OK) status = doorman__hold_items_check(permits, &own, &below);
+        if (status != DOORMAN_OK) {
+            return doorman__message_fail(error, status, list, i, below.text);
+        }
+        items += own.item_count + 1;
+    }
+    if (items <= most) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED, "%s: at most %zu %s and items, not %zu",
+                         list, most, doorman__name(request, "holds", "entries"), items);
+}
+
+/* Checks a whole message. An INSPECT or RESET comes from a person, so it needs no client_id. */
+static doorman_status doorman__permits_check_message(doorman_permits *permits,
+                                                     const doorman_request *request,
+                                                     doorman_error *error) {
+    bool acquires = request->method == DOORMAN_ACQUIRE;
+    bool holds = doorman__method_has_holds(request->method);
+    bool needs_id = acquires || holds || request->method == DOORMAN_REPORT;
+    if (request->is_server) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s",
+                             doorman__name(request,
+                                           "is_server: must be false in a message on permits",
+                                           "server_id: must be a client_id"));
+    }
+    if ((needs_id || request->holder_id) && !doorman__id_valid(request->holder_id)) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: " DOORMAN__ID_RULE,
+                             doorman__name(request, "holder_id", "client_id"));
+    }
+    if (holds) return doorman__permits_check_holds(permits, request, error);
+    return acquires ? doorman__permits_check_acquire(permits, request, error)
+                    : doorman__permits_check_entries(permits, request, error);
+}
+
+static bool doorman__permits_is_banned(const doorman_permits *permits, const char *resource_id,
+                                       const char *key) {
+    const doorman__place *place = doorman__permits_find_place(permits, resource_id);
+    if (!place) return false;
+    const doorman__identity of_key = doorman__identity_of(permits, place, key ? key : "");
+    doorman__counter *ban = doorman__permits_find_ban(permits, &of_key);
+    return ban && doorman__counter_ban(ban)->end.at > permits->at.now;
+}
+
+/* Returns the limit of a template with this name, or NULL.
+ *   template_   may be NULL */
+static const doorman_permit_limit *doorman__template_limit(const doorman_template *template_,
+                                                           const char *name) {
+    for (size_t i = 0; template_ && i < template_->limit_count; i++) {
+        if (strcmp(template_->limits[i].name, name) == 0) return &template_->limits[i];
+    }
+    return NULL;
+}
+
+/* Checks the amounts that a message has for the items of its holds. */
+static doorman_status doorman__permits_check_amounts(const doorman_permits *permits,
+                                                     const doorman_request *request,
+                                                     doorman_error *error) {
+    const char *list = doorman__name(request, "holds", "entry");
+    const char *field = request->method == DOORMAN_RELEASE ? "keep" : "amount";
+    for (size_t i = 0; i < request->hold_count; i++) {
+        const doorman_hold_request *hold = &request->holds[i];
+        const char *rule = NULL;
+        if (!doorman__hold_amounts_right(permits, request->holder_id, hold)) {
+            rule = "must have one amount for each item of the hold";
+        } else if (request->method == DOORMAN_TRANSFER &&
+                   !doorman__transfer_amounts_right(permits, request->holder_id, hold)) {
+            rule = DOORMAN__TRANSFER_RULE;
+        }
+        if (!rule) continue;
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s[%zu].%s: %s", list, i,
+                             doorman__name(request, "amounts", field), rule);
+    }
+    return DOORMAN_OK;
+}
+
+/* Checks that the entries of an INSPECT or RESET mean something: a typing error would otherwise
+ * look like a key without counters. A ban needs no limit. Only a master knows which keys are
+ * banned. */
+static doorman_status doorman__permits_check_limits(const doorman_permits *permits,
+                                                    const doorman_request *request,
+                                                    doorman_error *error) {
+    doorman_status status = doorman__permits_check_amounts(permits, request, error);
+    if (status != DOORMAN_OK) return status;
+    if (request->method != DOORMAN_INSPECT && request->method != DOORMAN_RESET) return DOORMAN_OK;
+    for (size_t i = 0; i < request->entry_count; i++) {
+        const doorman_permit_entry *entry = &request->entries[i];
+        const doorman_template *found = doorman__permits_template(permits, entry->resource_id);
+        const char *text = NULL;
+        if (entry->sets_ban) continue;
+        if (!found) {
+            text = "resource_id: no template with limits matches this resource";
+        } else if (!found->limit_count) {
+            text = "resource_id: the list of limits of its template is empty";
+        } else if (entry->limit && !doorman__template_limit(found, entry->limit)) {
+            text = "limit: the template of this resource has no limit with this name";
+        }
+        bool has_limits = found && found->limit_count;
+        if (!text || (!has_limits && !entry->limit &&
+                      doorman__permits_is_banned(permits, entry->resource_id, entry->key))) {
+            continue;
+        }
+        return doorman__message_fail(error, DOORMAN_INVALID_ARGUMENT,
+                                     doorman__name(request, "entries", "entry"), i, text);
+    }
+    return DOORMAN_OK;
+}
+
+#define DOORMAN__CHUNK_BYTES ((size_t)2048)
+
+/* Continues in the next chunk that has room, or in a new chunk. Chunks double in size, so a message
+ * needs few of them. Returns false if memory runs out. */
+static bool doorman__arena_grow(doorman__arena *arena, size_t bytes) {
+    doorman__chunk *last = arena->current;
+    size_t larger = last ? 2 * last->bytes : DOORMAN__CHUNK_BYTES;
+    while (last && last->next) {
+        last = last->next;
+        if (last->bytes < bytes) continue;
+        arena->current = last;
+        arena->used = 0;
+        return true;
+    }
+    if (larger < bytes) larger = bytes;
+    doorman__chunk *chunk = (doorman__chunk *)DOORMAN_MALLOC(sizeof *chunk + larger);
+    if (!chunk) return false;
+    *chunk = (doorman__chunk){.bytes = larger};
+    if (last) last->next = chunk;
+    if (!last) arena->first = chunk;
+    arena->current = chunk;
+    arena->used = 0;
+    return true;
+}
+
+/* Returns memory that is aligned to 8 bytes and not initialised. Returns NULL if memory runs
+ * out. */
+static void *doorman__arena_take(doorman__arena *arena, size_t bytes) {
+    if (bytes > SIZE_MAX / 4) return NULL;
+    bytes = (bytes + 7) / 8 * 8;
+    bool fits = arena->current && arena->current->bytes - arena->used >= bytes;
+    if (!fits && !doorman__arena_grow(arena, bytes)) return NULL;
+    void *memory = (char *)(arena->current + 1) + arena->used;
+    arena->used += bytes;
+    assert(arena->used <= arena->current->bytes);
+    return memory;
+}
+
+/* Copies bytes. Returns NULL if memory runs out. */
+static void *doorman__arena_copy(doorman__arena *arena, const void *from, size_t bytes) {
+    void *copy = doorman__arena_take(arena, bytes);
+    if (copy && bytes) memcpy(copy, from, bytes);
+    return copy;
+}
+
+/* Copies the name of a limit. Returns false if memory runs out. */
+static bool doorman__permit_keep_name(doorman__arena *arena, const char **name) {
+    if (!*name) return true;
+    *name = (const char *)doorman__arena_copy(arena, *name, strlen(*name) + 1);
+    return *name != NULL;
+}
+
+/* Copies what a decision points to. Returns false if memory runs out. */
+static bool doorman__permit_keep(doorman__arena *arena, doorman_permit *permit) {
+    doorman_permit_grant *items =
+        (doorman_permit_grant *)doorman__arena_take(arena, permit->item_count * sizeof *items);
+    doorman_permit_detail *details =
+        (doorman_permit_detail *)doorman__arena_take(arena, permit->detail_count * sizeof *details);
+    if (!items || !details || !doorman__permit_keep_name(arena, &permit->limit)) return false;
+    for (size_t i = 0; i < permit->item_count; i++) {
+        items[i] = permit->items[i];
+        if (!doorman__permit_keep_name(arena, &items[i].limit)) return false;
+    }
+    for (size_t i = 0; i < permit->detail_count; i++) {
+        details[i] = permit->details[i];
+        if (!doorman__permit_keep_name(arena, &details[i].limit)) return false;
+    }
+    permit->items = items;
+    permit->details = details;
+    return true;
+}
+
+static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
+                                                      const doorman_request *request,
+                                                      doorman_response *response,
+                                                      doorman__arena *arena, doorman_time epoch,
+                                                      doorman_time now) {
+    size_t count = request->permit_count;
+    doorman_permit *decided = (doorman_permit *)doorman__arena_take(arena, count * sizeof *decided);
+    if (!decided) return DOORMAN_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        const doorman_permit_request *next = &request->permits[i + 1];
+        if (i + 2 < count) doorman__permits_prefetch(permits, next + 1, DOORMAN__AHEAD_BUCKET);
+        if (i + 1 < count) doorman__permits_prefetch(permits, next, DOORMAN__AHEAD_NODE);
+        doorman_permit_request own = request->permits[i];
+        const doorman_permit_request *permit = &own;
+        own.client_id = request->holder_id;
+        own.connection = request->connection;
+        /* all permits are checked, and the items of the last one are read */
+        if (count > 1) (void)doorman__wants_read(permits->wants, permit, NULL);
+        permits->holds.no_wait = !request->may_wait;
+        doorman_status status =
+            doorman__permits_run_checked(permits, permit, false, &decided[i], epoch, now);
+        permits->holds.no_wait = false;
+        if (status != DOORMAN_OK) return status;
+        if (!doorman__permit_keep(arena, &decided[i])) return DOORMAN_OUT_OF_MEMORY;
+    }
+    response->permits = decided;
+    response->permit_count = count;
+    return DOORMAN_OK;
+}
+
+/* Reads the state of a key. Leaves out the details of limits that the entry does not name. */
+static doorman_status doorman__permits_answer_inspect(doorman_permits *permits,
+                                                      const doorman_permit_entry *entry,
+                                                      doorman_permit *state, doorman__arena *arena,
+                                                      doorman_time epoch, doorman_time now) {
+    doorman_status status =
+        doorman_permits_inspect(permits, entry->resource_id, entry->key, state, NULL, epoch, now);
+    if (status != DOORMAN_OK) return status;
+    size_t kept = 0;
+    for (size_t i = 0; i < state->detail_count; i++) {
+        const doorman_permit_detail detail = permits->details[i];
+        if (!entry->limit || strcmp(entry->limit, detail.limit) == 0) {
+            permits->details[kept++] = detail;
+        }
+    }
+    state->detail_count = kept;
+    return doorman__permit_keep(arena, state) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+}
+
+/* Returns whether a key has a counter of a limit of its resource. */
+static bool doorman__permits_has_counter(doorman_permits *permits,
+                                         const doorman_permit_entry *entry, const char *limit) {
+    const doorman__place *place = doorman__permits_find_place(permits, entry->resource_id);
+    for (size_t i = 0; place && i < place->slot_count; i++) {
+        const doorman_permit_limit *each = &place->template_->limits[i];
+        if (strcmp(each->name, limit) != 0) continue;
+        doorman__identity key = doorman__identity_of(permits, place, entry->key ? entry->key : "");
+        key = doorman__limit_identity(permits, each, place, &key);
+        return doorman__slot_find(place->slots[i].slot, &key) != NULL;
+    }
+    return false;
+}
+
+/* Reads the state of a key before a reset, with the limits that the reset means. */
+static doorman_status doorman__permits_state_before(doorman_permits *permits,
+                                                    const doorman_permit_entry *entry,
+                                                    doorman_permit *state, doorman__arena *arena) {
+    const doorman_template *template_ = doorman__permits_template(permits, entry->resource_id);
+    doorman_status status = doorman_permits_inspect(permits, entry->resource_id, entry->key, state,
+                                                    NULL, permits->at.epoch, permits->at.now);
+    if (status != DOORMAN_OK) return status;
+    size_t kept = 0;
+    for (size_t i = 0; i < state->detail_count; i++) {
+        doorman_permit_detail detail = permits->details[i];
+        const doorman_permit_limit *limit = doorman__template_limit(template_, detail.limit);
+        if (!limit || !doorman__reset_means(limit, entry->limit)) continue;
+        detail.was_reset = detail.kind != DOORMAN_CONCURRENCY &&
+                           doorman__permits_has_counter(permits, entry, detail.limit);
+        permits->details[kept++] = detail;
+    }
+    state->detail_count = kept;
+    return doorman__permit_keep(arena, state) ? DOORMAN_OK : DOORMAN_OUT_OF_MEMORY;
+}
+
+/* Resets a key, or sets or ends a ban. A ban for which there is no room has no effect.
+ *   details   false: the state before is not wanted */
+static doorman_status doorman__permits_answer_reset(doorman_permits *permits,
+                                                    const doorman_permit_entry *entry,
+                                                    doorman_permit_result *out, bool details,
+                                                    doorman__arena *arena) {
+    memset(out, 0, sizeof *out);
+    if (entry->sets_ban) {
+        bool banned = doorman__permits_is_banned(permits, entry->resource_id, entry->key);
+        doorman_status status =
+            doorman_permits_ban(permits, entry->resource_id, entry->key, entry->ban, NULL,
+                                permits->at.epoch, permits->at.now);
+        out->count = status == DOORMAN_OK && (entry->ban || banned);
+        return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
+    }
+    doorman_status status = DOORMAN_OK;
+    if (details) status = doorman__permits_state_before(permits, entry, &out->state, arena);
+    if (status != DOORMAN_OK) return status;
+    return doorman_permits_reset(permits, entry->resource_id, entry->key, entry->limit, &out->count,
+                                 NULL);
+}
+
+/* Answers an entry of an INSPECT or a REPORT. A report for which there is no room for one more
+ * counter has no effect. */
+static doorman_status doorman__permits_answer_entry(doorman_permits *permits, doorman_method method,
+                                                    const doorman_permit_entry *entry,
+                                                    doorman_permit_result *out,
+                                                    doorman__arena *arena, doorman_time epoch,
+                                                    doorman_time now) {
+    memset(out, 0, sizeof *out);
+    if (method == DOORMAN_INSPECT) {
+        return doorman__permits_answer_inspect(permits, entry, &out->state, arena, epoch, now);
+    }
+    doorman_status status = doorman_permits_report(permits, entry->resource_id, entry->key,
+                                                   entry->cost, &out->charged, NULL, epoch, now);
+    return status == DOORMAN_RESOURCE_EXHAUSTED ? DOORMAN_OK : status;
+}
+
+/* Copies what a result points to. Returns false if memory runs out. */
+static bool doorman__hold_keep(doorman__arena *arena, doorman_hold *hold) {
+    doorman_hold_item *items = (doorman_hold_item *)doorman__arena_copy(
+        arena, hold->items, hold->item_count * sizeof *items);
+    if (!items) return false;
+    for (size_t i = 0; i < hold->item_count; i++) {
+        if (!doorman__permit_keep_name(arena, &items[i].resource_id)) return false;
+        if (!doorman__permit_keep_name(arena, &items[i].key)) return false;
+    }
+    hold->items = items;
+    return true;
+}
+
+static doorman_status doorman__permits_answer_holds(doorman_permits *permits,
+                                                    const doorman_request *request,
+                                                    doorman_response *response,
+                                                    doorman__arena *arena, doorman_time epoch,
+                                                    doorman_time now) {
+    size_t count = request->hold_count;
+    doorman_hold *results = (doorman_hold *)doorman__arena_take(arena, count * sizeof *results);
+    if (!results) return DOORMAN_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        doorman_hold_request own = request->holds[i];
+        doorman_hold *out = &results[i];
+        doorman_status status = DOORMAN_OK;
+        own.client_id = request->holder_id;
+        if (request->method == DOORMAN_RENEW) {
+            status = doorman_permits_renew(permits, &own, out, NULL, epoch, now);
+        } else if (request->method == DOORMAN_RELEASE) {
+            status = doorman_permits_release(permits, &own, out, NULL, epoch, now);
+        } else if (request->method == DOORMAN_TRANSFER) {
+            status = doorman__holds_begin(permits, &own, DOORMAN__NEEDS_BOTH, NULL, epoch, now);
+            if (status == DOORMAN_OK) status = doorman__holds_move(permits, &own, out, NULL);
+        } else {
+            status = doorman_permits_seize(permits, &own, out, NULL, epoch, now);
+        }
+        if (status != DOORMAN_OK) return status;
+        if (!doorman__hold_keep(arena, out)) return DOORMAN_OUT_OF_MEMORY;
+    }
+    response->holds = results;
+    response->hold_count = count;
+    return DOORMAN_OK;
+}
+
+/* Decides a message that has been checked. */
+static doorman_status doorman__permits_answer(doorman_permits *permits,
+                                              const doorman_request *request,
+                                              doorman_response *response, doorman__arena *arena,
+                                              doorman_error *error, doorman_time epoch,
+                                              doorman_time now) {
+    size_t count = request->entry_count;
+    doorman_status status = DOORMAN_OK;
+    if (request->method == DOORMAN_ACQUIRE) {
+        status = doorman__permits_answer_acquire(permits, request, response, arena, epoch, now);
+    }
+    if (doorman__method_has_holds(request->method)) {
+        status = doorman__permits_answer_holds(permits, request, response, arena, epoch, now);
+    }
+    if (request->method == DOORMAN_ACQUIRE || doorman__method_has_holds(request->method)) {
+        return status == DOORMAN_OUT_OF_MEMORY ? doorman__no_memory(error) : status;
+    }
+    doorman_permit_result *results =
+        (doorman_permit_result *)doorman__arena_take(arena, count * sizeof *results);
+    if (!results) return doorman__no_memory(error);
+    doorman__moment_move(&permits->at, epoch, now);
+    for (size_t i = 0; i < count && status == DOORMAN_OK; i++) {
+        const doorman_permit_entry *entry = &request->entries[i];
+        bool details = i < permits->options.message_detail_max;
+        status = request->method == DOORMAN_RESET
+                     ? doorman__permits_answer_reset(permits, entry, &results[i], details, arena)
+                     : doorman__permits_answer_entry(permits, request->method, entry, &results[i],
+                                                     arena, epoch, now);
+    }
+    if (status == DOORMAN_OUT_OF_MEMORY) return doorman__no_memory(error);
+    response->results = results;
+    response->result_count = count;
+    return status;
+}
+
+/* ---- permits: the leases of the permits of a server */
+
+/* Tells the gauge of a lease what is held, and how much permits wait for. If the limit is not
+ * leased any more, the gauge keeps what it was told: its holds end no later than the lease. */
+static void doorman__leased_sync_one(doorman_permits *permits, doorman__permit_lease *lease) {
+    const doorman__place *place = doorman__permits_place_of(permits, lease->place);
+    doorman__counter *counter = NULL;
+    size_t at = doorman__leased_limit_of_place(permits, lease, place);
+    if (place && place->counter_count && at == place->slot_count) return;
+    if (place && at < place->slot_count) {
+        const doorman__identity of_key = doorman__identity_of(permits, place, "");
+        counter = doorman__slot_find(place->slots[at].slot, &of_key);
+    }
+    doorman__leased_set_held(lease, counter ? doorman__counter_state(counter)[0] : 0);
+    const doorman__hold_queue *queue = counter ? doorman__counter_queue(counter) : NULL;
+    uint64_t waiting = 0;
+    for (size_t i = 0; queue && i < queue->turns.count; i++) {
+        waiting += doorman__turn_wait(queue->turns.heap[i].timer)->need;
+    }
+    doorman__waiting_set(&lease->resource->waiting, waiting, permits->at.now);
+    if (waiting) lease->used_at = permits->at.now;
+}
+
+/* Tells all gauges what is held, before the client claims it (R3). */
+static void doorman__leased_sync(doorman_permits *permits) {
+    const doorman__chains *table = &permits->leases.table;
+    for (size_t i = 0; permits->leases.has_gauges && i < table->bucket_count; i++) {
+        doorman__chain *node = *doorman__chains_at(table, i);
+        for (; node; node = node->next) {
+            doorman__permit_lease *lease = (doorman__permit_lease *)(void *)node;
+            if (lease->resource->kind == DOORMAN_GAUGE) doorman__leased_sync_one(permits, lease);
+        }
+    }
+}
+
+/* Lets the queues be served after a lease has changed. */
+static void doorman__leased_wake(doorman_permits *permits) {
+    doorman__hold *hold = permits->leases.has_gauges ? permits->holds.waiting.first : NULL;
+    for (; hold; hold = hold->later) {
+        const doorman__counter *counter = hold->wait->queue->counter;
+        if (!counter || !(counter->flags & DOORMAN__LEASED_UNITS)) continue;
+        doorman__hold_queue_wake(permits, hold->wait->queue);
+    }
+}
+
+static doorman_time doorman__leased_due(const doorman_permits *permits) {
+    const doorman__permit_leases *leases = &permits->leases;
+    doorman_time due =
+        leases->client ? doorman_upstream_due(&leases->client->upstream) : DOORMAN_NEVER;
+    return leases->table.count ? doorman__earlier(due, leases->sweep_at) : due;
+}
+
+/* Answers a request of the permits. */
+static void doorman__leased_exchange(doorman_server *server, const doorman_request *request) {
+    doorman_upstream *upstream = &server->permits->leases.client->upstream;
+    doorman_response response;
+    server->asks_itself = true;
+    doorman_status status =
+        doorman__server_handle_in(server, request, &response, NULL, NULL, server->now);
+    server->asks_itself = false;
+    if (status == DOORMAN_OK) {
+        (void)doorman_upstream_response(upstream, request->sequence, &response, server->now);
+    } else {
+        doorman_upstream_failed(upstream, request->sequence, server->now);
+    }
+}
+
+/* Returns the time since 1970 at the server's `now`. */
+static doorman_time doorman__server_epoch(const doorman_server *server) {
+    return doorman__after(server->epoch, server->now - server->epoch_at);
+}
+
+/* Does the work that is due for the leases of the permits. */
+static void doorman__leased_work(doorman_server *server) {
+    doorman_permits *permits = server->permits;
+    if (!server->is_master || doorman__leased_due(permits) > server->now) return;
+    doorman__moment_move(&permits->at, doorman__server_epoch(server), server->now);
+    doorman__leased_sync(permits);
+    if (permits->leases.sweep_at <= server->now) doorman__leased_sweep(permits);
+    doorman_upstream *upstream = &permits->leases.client->upstream;
+    for (int i = 0; i < DOORMAN__LEASE_REQUESTS; i++) {
+        doorman_request request;
+        if (!doorman_upstream_request(upstream, &request, server->now)) return;
+        doorman__leased_exchange(server, &request);
+        doorman__leased_wake(permits);
+    }
+}
+
+/* ---- permits: what a server does with them */
+
+/* Creates the permits. They live as long as the server, so that a victory needs no memory and
+ * cannot fail. A node with a parent that has no configuration refuses all permits. */
+static doorman_status doorman__permit_node_create(doorman_server *server,
+                                                  const doorman_server_options *options,
+                                                  doorman_error *error) {
+    doorman_permits_options permits = {.item_max = 0};
+    const doorman_config_options refuses = {.reject_unmatched = true};
+    doorman_status status = DOORMAN_OK;
+    if (options->permits) permits = *options->permits;
+    permits.config = options->config;
+    memcpy(permits.seed, options->seed, sizeof permits.seed);
+    permits.drift = server->options.drift;
+    permits.node = server->node;
+    permits.learns_until = 0; /* see doorman__permits_restart */
+    if (!permits.config) status = doorman_config_create(&server->own_config, &refuses, error);
+    if (!permits.config) permits.config = server->own_config;
+    if (status != DOORMAN_OK) return status;
+    doorman_error below = {""};
+    status = doorman_permits_create(&server->permits, &permits, &below, 0, server->now);
+    if (status == DOORMAN_OK) status = doorman__leased_init(server->permits, options->seed);
+    if (status == DOORMAN_OK) return status;
+    return doorman__fail(error, status, "permits.%s", below.text);
+}
+
+static void doorman__permit_node_destroy(doorman_server *server) {
+    doorman_permits_destroy(server->permits);
+    doorman_config_destroy(server->own_config);
+}
+
+static doorman_status doorman__permit_node_configure(doorman_server *server,
+                                                     const doorman_config *config) {
+    doorman__moment_move(&server->permits->at, doorman__server_epoch(server), server->now);
+    return doorman_permits_configure(server->permits, config);
+}
+
+static void doorman__permit_node_start(doorman_server *server) {
+    doorman__permits_restart(server->permits, doorman__server_epoch(server), server->now);
+    doorman__permits_learn(server->permits, server->predecessor_gone_at);
+}
+
+static void doorman__permit_node_stop(doorman_server *server) {
+    doorman__permits_clear(server->permits);
+}
+
+/* Frees all parts. The arena keeps its memory. */
+static void doorman__arena_clear(doorman__arena *arena) {
+    arena->current = arena->first;
+    arena->used = 0;
+}
+
+/* Checks a message, and answers it if the server is master. */
+static doorman_status doorman__permit_node_answer(doorman_server *server,
+                                                  const doorman_request *request,
+                                                  doorman_response *response, doorman__arena *arena,
+                                                  doorman_error *error) {
+    doorman_permits *permits = server->permits;
+    doorman_status status = doorman__permits_check_message(permits, request, error);
+    if (status == DOORMAN_OK && server->is_master) {
+        status = doorman__permits_check_limits(permits, request, error);
+    }
+    if (status == DOORMAN_OK && server->is_master) {
+        doorman__arena_clear(arena);
+        status = doorman__permits_answer(permits, request, response, arena, error,
+                                         doorman__server_epoch(server), server->now);
+    }
+    doorman__leased_work(server);
+    return status;
+}
+
+static doorman_time doorman__permit_node_due(const doorman_server *server) {
+    return doorman__earlier(doorman_permits_due(server->permits),
+                            doorman__leased_due(server->permits));
+}
+
+static void doorman__permit_node_work(doorman_server *server) {
+    if (server->is_master && doorman_permits_due(server->permits) <= server->now) {
+        doorman_permits_update(server->permits, doorman__server_epoch(server), server->now);
+    }
+    doorman__leased_work(server);
+}
+
+doorman_permits *doorman_server_permits(doorman_server *server) {
+    if (!server) return NULL;
+    return server->is_master ? server->permits : NULL;
+}
+
+static const doorman__server_permits doorman__permits_in_server = {
+    .create = doorman__permit_node_create,
+    .destroy = doorman__permit_node_destroy,
+    .configure = doorman__permit_node_configure,
+    .start = doorman__permit_node_start,
+    .stop = doorman__permit_node_stop,
+    .answer = doorman__permit_node_answer,
+    .due = doorman__permit_node_due,
+    .work = doorman__permit_node_work,
+};
+
+/* ---- permits: limiters by key */
+
+/* A key of a map. The key is behind the struct. tag: the bytes of the key. */
+typedef struct doorman__entry {
+    doorman__chain node;
+    doorman_limiter limiter;
+} doorman__entry;
+
+struct doorman_limiter_map {
+    doorman_limiter_map_options options;
+    doorman_limit limit;
+    doorman__chains nodes;
+    uint64_t random;
+    doorman_time now; /* does not go back */
+};
+
+doorman_status doorman_limiter_map_create(doorman_limiter_map **out,
+                                          const doorman_limiter_map_options *options,
+                                          doorman_error *error) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
+    doorman_limit limit;
+    memset(&limit, 0, sizeof limit);
+    doorman_status status = doorman_limit_init(&limit, &options->limit, error);
+    if (status != DOORMAN_OK) return status;
+    if (limit.kind == DOORMAN_SLIDING_LOG) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "kind: must not be SLIDING_LOG");
+    }
+    if (options->max_keys > DOORMAN__COUNTERS_MAX) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                             "max_keys: must be at most 10,000,000");
+    }
+    doorman_limiter_map *map = (doorman_limiter_map *)doorman__zalloc(sizeof *map);
+    if (!map) return doorman__no_memory(error);
+    map->options = *options;
+    map->limit = limit;
+    if (!map->options.max_keys) map->options.max_keys = DOORMAN__MAX_KEYS;
+#ifdef DOORMAN_NNG
+    bool has_seed = options->seed[0] || options->seed[1];
+    if (!has_seed) (void)doorman__random_bits(map->options.seed, sizeof map->options.seed);
+#endif
+    map->random = map->options.seed[0] ^ map->options.seed[1];
+    *out = map;
+    return DOORMAN_OK;
+}
+
+void doorman_limiter_map_destroy(doorman_limiter_map *map) {
+    if (!map) return;
+    doorman__chains_free_all(&map->nodes);
+    DOORMAN_FREE(map);
+}
+
+static doorman__entry *doorman__map_find(const doorman_limiter_map *map, uint32_t hash,
+                                         const void *key, size_t key_bytes) {
+    doorman__chain *node = doorman__chains_first(&map->nodes, hash);
+    for (; node; node = node->next) {
+        if (node->hash != hash || node->tag != key_bytes) continue;
+        doorman__entry *entry = (doorman__entry *)(void *)node;
+        if (!key_bytes || memcmp(entry + 1, key, key_bytes) == 0) return entry;
+    }
+    return NULL;
+}
+
+static bool doorman__map_key_valid(const void *key, size_t key_bytes) {
+    return key_bytes <= DOORMAN_ID_BYTES_MAX && (key || !key_bytes);
+}
+
+static uint32_t doorman__map_hash(const doorman_limiter_map *map, const void *key,
+                                  size_t key_bytes) {
+    return (uint32_t)doorman__hash_bytes(map->options.seed, (const unsigned char *)key, key_bytes);
+}
+
+static void doorman__map_remove(doorman_limiter_map *map, doorman__entry *entry) {
+    doorman__chains_remove(&map->nodes, &entry->node);
+    DOORMAN_FREE(entry);
+}
+
+/* Returns how near an entry is to a new one: 0 if it equals one, DOORMAN_NEVER if units are in
+ * use. */
+static doorman_time doorman__map_distance(const doorman_limiter_map *map,
+                                          const doorman__entry *entry, doorman_time now) {
+    const uint64_t *words = entry->limiter.state.words;
+    if (map->limit.kind == DOORMAN_CONCURRENCY) return words[0] ? DOORMAN_NEVER : 0;
+    return doorman__limit_look(&map->limit, words, 0, now).reset_after;
+}
+
+/* Forgets idle keys. Visits about `visits` keys, and no bucket twice. */
+static void doorman__map_sweep(doorman_limiter_map *map, size_t visits, doorman_time now) {
+    doorman__chains *nodes = &map->nodes;
+    size_t most = visits < nodes->bucket_count / 2 ? 2 * visits : nodes->bucket_count;
+    for (size_t visited = 0, steps = 0; visited < visits && steps < most; steps++) {
+        if (!nodes->bucket_count) return; /* the last key was forgotten */
+        if (nodes->cursor >= nodes->bucket_count) nodes->cursor = 0;
+        doorman__chain *node = *doorman__chains_at(nodes, nodes->cursor++);
+        for (doorman__chain *next = NULL; node; node = next, visited++) {
+            next = node->next;
+            doorman__entry *entry = (doorman__entry *)(void *)node;
+            if (doorman__map_distance(map, entry, now) <= 0) doorman__map_remove(map, entry);
+        }
+    }
+}
+
+/* Forgets the entry that is nearest to a new one, among 8 that are sampled. */
+static bool doorman__map_evict(doorman_limiter_map *map, doorman_time now) {
+    doorman__chain *samples[DOORMAN__EVICT_SAMPLES];
+    doorman__entry *best = NULL;
+    doorman_time least = DOORMAN_NEVER;
+    size_t count = doorman__chains_sample(&map->nodes, &map->random, samples);
+    for (size_t i = 0; i < count; i++) {
+        doorman__entry *entry = (doorman__entry *)(void *)samples[i];
+        doorman_time distance = doorman__map_distance(map, entry, now);
+        if (distance >= least) continue;
+        least = distance;
+        best = entry;
+    }
+    if (best) doorman__map_remove(map, best);
+    return best != NULL;
+}
+
+/* Adds an entry with a limiter. Returns NULL if there is no room or no memory. */
+static doorman__entry *doorman__map_add(doorman_limiter_map *map, uint32_t hash, const void *key,
+                                        size_t key_bytes, const doorman_limiter *limiter,
+                                        doorman_time now) {
+    bool full = map->nodes.count >= map->options.max_keys;
+    if (full && (map->options.refuse_new || !doorman__map_evict(map, now))) return NULL;
+    doorman__entry *entry = (doorman__entry *)doorman__zalloc(sizeof *entry + key_bytes);
+    if (!entry) return NULL;
+    if (key_bytes) memcpy(entry + 1, key, key_bytes);
+    entry->limiter = *limiter;
+    entry->node.tag = (uint32_t)key_bytes;
+    if (doorman__chains_add(&map->nodes, &entry->node, hash)) return entry;
+    DOORMAN_FREE(entry);
+    return NULL;
+}
+
+static void doorman__map_refuse(doorman_result *out, const doorman_limit *limit,
+                                doorman_decision decision) {
+    if (!out) return;
+    memset(out, 0, sizeof *out);
+    out->decision = decision;
+    out->limit = limit->amount;
+    out->retry_after = decision == DOORMAN_IMPOSSIBLE ? DOORMAN_NEVER : DOORMAN_SECOND;
+}
+
+doorman_decision doorman_limiter_map_try(doorman_limiter_map *map, const void *key,
+                                         size_t key_bytes, double n, doorman_result *out,
+                                         doorman_time now) {
+    if (!map) return doorman__impossible(out);
+    if (!doorman__map_key_valid(key, key_bytes)) {
+        doorman__map_refuse(out, &map->limit, DOORMAN_IMPOSSIBLE);
+        return DOORMAN_IMPOSSIBLE;
+    }
+    now = map->now = doorman__later(map->now, now);
+    doorman__map_sweep(map, 4, now);
+    uint32_t hash = doorman__map_hash(map, key, key_bytes);
+    doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
+    doorman_limiter limiter = {.state = {.words = {0, 0}}};
+    (void)doorman_limiter_init(&limiter, &map->limit, NULL, now);
+    doorman_result result;
+    if (entry) limiter = entry->limiter;
+    doorman_decision decision = doorman_limiter_try(&limiter, &map->limit, n, &result, now);
+    bool keeps = decision == DOORMAN_ALLOWED && n > 0;
+    if (keeps && entry) entry->limiter = limiter;
+    if (keeps && !entry && !doorman__map_add(map, hash, key, key_bytes, &limiter, now)) {
+        doorman__map_refuse(out, &map->limit, DOORMAN_REFUSED);
+        return DOORMAN_REFUSED;
+    }
+    if (out) *out = result;
+    return decision;
+}
+
+doorman_status doorman_limiter_map_release(doorman_limiter_map *map, const void *key,
+                                           size_t key_bytes, double n) {
+    if (!map || !doorman__map_key_valid(key, key_bytes)) return DOORMAN_INVALID_ARGUMENT;
+    uint32_t hash = doorman__map_hash(map, key, key_bytes);
+    doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
+    doorman_limiter unused = {.state = {.words = {0, 0}}};
+    return doorman_limiter_release(entry ? &entry->limiter : &unused, &map->limit, n);
+}
+
+bool doorman_limiter_map_reset(doorman_limiter_map *map, const void *key, size_t key_bytes) {
+    if (!map || !doorman__map_key_valid(key, key_bytes)) return false;
+    uint32_t hash = doorman__map_hash(map, key, key_bytes);
+    doorman__entry *entry = doorman__map_find(map, hash, key, key_bytes);
+    if (entry) doorman__map_remove(map, entry);
+    return entry != NULL;
+}
+
+size_t doorman_limiter_map_sweep(doorman_limiter_map *map, size_t visits_max, doorman_time now) {
+    if (!map) return 0;
+    map->now = doorman__later(map->now, now);
+    doorman__map_sweep(map, visits_max, map->now);
+    return map->nodes.count;
+}
+
+/* ---- >>permit_client ------------------------------------------------------------------------ */
+/*
+ * A permit client asks servers for permits on behalf of many callers. It is passive, like a client.
+ * Its upstream gives the next message to the caller's loop, and takes the response. From its
+ * upstream it has the address (K3), the states of a request, and the check of a response (R2). It
+ * uses no held leases.
+ *
+ * P21 Permits travel in batches. While one message is under way, the next one fills. So a caller
+ *    alone waits for one round trip, and many callers share it. A message has at most
+ *    DOORMAN__MESSAGE_ITEMS items and DOORMAN__MESSAGE_TEXT bytes of text. Each kind of call
+ *    travels in messages of its own, and the kinds alternate. A server answers a message when all
+ *    its permits are decided. So a permit that may wait for units of CONCURRENCY travels alone. It
+ *    travels in a lane, beside the other messages of the client. A client without lanes sends it
+ *    like other messages, and its next message waits for the decision.
+ * About P22: the time begins when the message was sent, which is before the server decided. So a
+ *    refusal never lasts longer than the server allows. The client remembers at most
+ *    DOORMAN__REFUSALS_MAX refusals. For one more, it forgets the one whose resource and key were
+ *    not refused for the longest time. When all refusals have ended, an idle client forgets them.
+ * About P23: a message has failed if it has no valid response of a master. Its permits are sent
+ *    again, to the next address, at most once more than there are addresses. A permit that is sent
+ *    again travels alone, so that a permit that a server refuses to read harms no other permit. A
+ *    lost answer may have charged. So such a permit may be refused too early, but is never granted
+ *    too often.
+ *       When the time of an open breaker has passed, the next message is a test. If it fails, the
+ *    breaker opens again.
+ * About P24: the client keeps a stock for each (resource, key) that was used a short time ago. The
+ *    stock counts the use in four slices of the time `prefetch`. So it knows the use of the last
+ *    3/4 of this time, or more. After a grant that leaves at most half of this use in stock, the
+ *    client queues a permit that no caller waits for. It asks for the missing units with a minimum
+ *    of 0. So it is never refused for lack of units, and no ban counts it. It travels with other
+ *    permits. If its message fails, it is not sent again, because a lost answer may have charged.
+ *       The time of units begins when their message was sent. So they never last longer than twice
+ *    `prefetch` after the server has charged them. A stock has at most two lots of units with
+ *    different ends. Costs are rounded up as servers do it, and a permit gets no more out of the
+ *    stock than a server has granted to one permit, because a limit may have a max_cost. A key that
+ *    is banned loses its stock. There are at most DOORMAN__STOCKS_MAX stocks. For one more, the
+ *    stock that was not used for the longest time is lost. An idle client forgets all stocks.
+ *
+ * A call is a permit, a report or a request about a hold, from its beginning to its result. Only
+ * doorman__call_move changes its state:
+ *
+ *   state    meaning                          event                                next state
+ *   NEW      not in a list                    is local, or the breaker is open     -> DECIDED
+ *                                             is the result of a transfer          -> WAITING
+ *                                             otherwise                            -> QUEUED
+ *   QUEUED   waits for a message              is in a message                      -> SENT
+ *                                             times out, or the breaker opens      -> DECIDED
+ *   SENT     is in the message under way      has an answer, or times out          -> DECIDED
+ *                                             is granted with a wait               -> WAITING
+ *                                             the message fails or is redirected   -> QUEUED
+ *   WAITING  waits as the server has told     the wait or the timeout ends         -> DECIDED
+ *   DECIDED  its caller has no result yet     its caller takes the result          (freed)
+ *
+ * The states of the upstream are those of the breaker. BACKING_OFF: the breaker is open. REQUESTED
+ * after 5 failures: the message under way is the test. Otherwise: the breaker is closed.
+ */
+
+/* With the longest names of limits, a response of so many items and so many bytes of text fits in 4
+ * MiB. P19 would allow 10,000 items. */
+#define DOORMAN__MESSAGE_ITEMS ((size_t)4000)
+#define DOORMAN__MESSAGE_TEXT ((size_t)256 << 10)
+#define DOORMAN__REFUSALS_MAX ((size_t)10000)
+#define DOORMAN__STOCKS_MAX ((size_t)10000)
+#define DOORMAN__CALLS_MAX ((size_t)100000) /* the fallback decides on further permits */
+#define DOORMAN__REPORTS_MAX ((size_t)10000)
+
+/* A message waits at least this long for its response, even if its callers have less time. So a
+ * caller that is in a hurry does not make a server look as if it had failed. */
+#define DOORMAN__MESSAGE_WAIT_MIN (DOORMAN_SECOND / 10)
+
+#define DOORMAN__BREAKER_FAILURES 5U
+#define DOORMAN__BREAKER_DOUBLINGS 12U      /* 1 s << 12 is more than 3600 s */
+#define DOORMAN__BREAKER_DOUBLINGS_ALIVE 2U /* while servers answer: up to 4 s */
+#define DOORMAN__BREAKER_MAX (30 * DOORMAN_SECOND)
+
+/* What a call asks. Each kind has a queue and a method. */
+typedef enum doorman__call_kind {
+    DOORMAN__CALL_PERMIT,
+    DOORMAN__CALL_REPORT,
+    DOORMAN__CALL_RENEWAL,
+    DOORMAN__CALL_RELEASE,
+    DOORMAN__CALL_TRANSFER,
+    DOORMAN__CALL_SEIZURE,
+    DOORMAN__CALL_WAIT, /* a permit that may wait in the queue of a server */
+    DOORMAN__CALL_KIND_COUNT
+} doorman__call_kind;
+
+typedef enum doorman__call_state {
+    DOORMAN__CALL_NEW,
+    DOORMAN__CALL_QUEUED,
+    DOORMAN__CALL_SENT,
+    DOORMAN__CALL_WAITING,
+    DOORMAN__CALL_DECIDED,
+    DOORMAN__CALL_STATE_COUNT
+} doorman__call_state;
+
+/* A permit or a report. Its items and their texts are behind the struct. The key of an item is
+ * directly behind the NUL of its resource_id. */
+typedef struct doorman__call {
+    struct doorman__call *previous, *next; /* in a list; not while SENT */
+    doorman__timer timer;                  /* when it times out, or when its wait ends */
+    doorman__call_state state;
+    doorman__call_kind kind;
+    bool attended;   /* a caller wants the result */
+    bool alone;      /* it is in a message of its own */
+    bool prefetches; /* it takes units ahead, for the stock of its item (P24) */
+    size_t failures;
+    size_t place; /* SENT: its index in the message */
+    doorman_time sent_max_wait;
+    doorman_time waits_until;          /* WAIT: in a queue of a server; 0: it was not sent yet */
+    struct doorman__permit_lane *lane; /* SENT: NULL: the call is in the message of the client */
+    struct doorman__client_hold *hold; /* NULL: the call concerns no hold */
+    struct doorman__call *peer;        /* a transfer: its result, and the other way round */
+    doorman_hold_request hold_request; /* TRANSFER, SEIZURE */
+    size_t text_bytes;
+    void *context;
+    doorman_time deadline;
+    doorman_permit_request request; /* of a report: one item */
+    doorman_status status;          /* UNAVAILABLE: an agent was shut down */
+    doorman_acquired acquired;
+} doorman__call;
+
+typedef struct doorman__calls {
+    doorman__call *first, *last;
+    size_t count;
+} doorman__calls;
+
+/* A refusal that is still valid (P22). The resource and the key are behind the struct. */
+typedef struct doorman__known_refusal {
+    doorman__link link;
+    struct doorman__known_refusal *previous, *next; /* in the order in which servers refused */
+    size_t text_bytes;
+    double min;
+    doorman_time max_wait, until, retry_at; /* retry_at NEVER: not known */
+    doorman_reason reason;
+    char limit[DOORMAN_ID_BYTES_MAX + 1];
+} doorman__known_refusal;
+
+/* Units that were taken ahead at one time. They are lost at `until`. */
+typedef struct doorman__lot {
+    double units;
+    doorman_time until;
+} doorman__lot;
+
+#define DOORMAN__USE_SLICES 4
+
+/* The use of a resource and key, and the units that were taken ahead for it (P24). The resource and
+ * the key are behind the struct. */
+typedef struct doorman__stock {
+    doorman__link link;
+    struct doorman__stock *previous, *next; /* in the order in which they were used or filled */
+    size_t text_bytes;
+    doorman_time until; /* the stock is forgotten; no lot lasts longer */
+    bool asking;        /* a call that takes units ahead is queued or under way */
+    bool warning;
+    int64_t slice; /* the number of the current slice since time 0 */
+    double units_used[DOORMAN__USE_SLICES];
+    size_t times_used[DOORMAN__USE_SLICES];
+    doorman__lot lots[2]; /* the one that ends earlier is first */
+    double min_max;       /* the largest minimum of a permit that a server has granted */
+    double remaining;     /* this and the next two: of the last answer */
+    doorman_time reset_at;
+    char limit[DOORMAN_ID_BYTES_MAX + 1];
+} doorman__stock;
+
+/* A hold of the application: see "permit client: holds". */
+typedef enum doorman__client_hold_state {
+    DOORMAN__HOLD_NEW,
+    DOORMAN__HOLD_ASKED,
+    DOORMAN__HOLD_IN_USE,
+    DOORMAN__HOLD_ENDING
+} doorman__client_hold_state;
+
+typedef struct doorman__client_hold {
+    doorman__link link;                           /* by number */
+    struct doorman__client_hold *previous, *next; /* of all holds */
+    struct doorman__client_hold *previous_change, *next_change;
+    doorman__timer timer; /* see doorman__client_hold_plan */
+    doorman__client_hold_state state;
+    uint64_t number;      /* the request_id on the wire */
+    uint64_t id;          /* chosen by the server; 0: not known */
+    doorman__call *call;  /* asks for the hold; NULL: its caller has the result */
+    doorman__call action; /* the renewal or the release */
+    doorman_time begin, life, end, renew_at, give_up_at;
+    size_t transfers;  /* that have no answer yet */
+    bool was_sent;     /* a server may know the hold */
+    bool asking;       /* a message that asks for the hold is under way */
+    bool must_release; /* the server may count more than `amounts` */
+    bool claims;       /* the next renewal says what is held */
+    bool changed;      /* the application does not know yet that the hold is smaller or gone */
+    bool gone;
+    doorman_hold_item *items; /* owned, with their texts behind them; NULL: not known */
+    double *amounts;          /* behind the items: what the application may use */
+    size_t item_count, text_bytes;
+} doorman__client_hold;
+
+/* One message with one permit that may wait in the queue of a server. */
+typedef struct doorman__permit_lane {
+    doorman_upstream upstream;
+    doorman_permit_client *client;
+    doorman__call *call; /* NULL: no message is under way, or the call has its result already */
+    doorman__client_hold *hold;
+    doorman_permit_request permit;
+} doorman__permit_lane;
+
+struct doorman_permit_client {
+    doorman_upstream upstream;
+    char client_id[DOORMAN_ID_BYTES_MAX + 1];
+    doorman_permit_policy policy; /* `local` is not used */
+    bool kill_switch;
+    doorman_time message_timeout; /* the longest time to wait for a response */
+    doorman_limiter_map *local;   /* NULL: the fallback is not FAIL_LOCAL */
+    uint64_t hash_key[2], local_key[2];
+
+    doorman__calls queues[DOORMAN__CALL_KIND_COUNT], waiting, decided;
+    doorman__timers timers;
+    size_t call_count;   /* in all states, with the actions of holds */
+    size_t action_count; /* actions of holds that are queued or under way */
+
+    /* The message under way. NULL: the call has its result already. */
+    doorman__call **message;
+    doorman__client_hold **message_holds; /* that the message asks for; NULL: none */
+    doorman_permit_request *permit_items;
+    doorman_permit_entry *entries;
+    doorman_hold_request *hold_requests;
+    size_t message_capacity, message_hold_capacity, permit_capacity, entry_capacity;
+    size_t hold_request_capacity, message_count;
+    doorman__call_kind message_kind; /* of the last message */
+
+    doorman__permit_lane *lanes[DOORMAN_PERMIT_LANES_MAX];
+    size_t lane_count;
+    doorman__table holds;
+    doorman__timers hold_timers;
+    doorman__client_hold *first_hold, *last_hold, *first_change, *last_change;
+    size_t hold_count, new_hold_count; /* all holds; those without a permit */
+    uint64_t hold_number;              /* the last number that was given out */
+    uint64_t number_count;             /* how many numbers were given out */
+
+    doorman__table refusals;
+    doorman__known_refusal *oldest, *newest;
+    doorman_time refusals_end; /* all refusals have ended at this time */
+
+    doorman__table stocks;
+    doorman__stock *oldest_stock, *newest_stock;
+    size_t prefetch_count; /* calls that take units ahead */
+    doorman_permit_client_info counts;
+};
+
+/* ---- permit client: its calls */
+
+static doorman__calls *doorman__call_list(doorman_permit_client *client,
+                                          const doorman__call *call) {
+    switch (call->state) {
+    case DOORMAN__CALL_QUEUED: return &client->queues[call->kind];
+    case DOORMAN__CALL_WAITING: return &client->waiting;
+    case DOORMAN__CALL_DECIDED: return &client->decided;
+    case DOORMAN__CALL_NEW:
+    case DOORMAN__CALL_SENT:
+    case DOORMAN__CALL_STATE_COUNT: break;
+    }
+    return NULL;
+}
+
+static void doorman__calls_remove(doorman__calls *calls, doorman__call *call) {
+    assert(calls->count > 0);
+    *(call->previous ? &call->previous->next : &calls->first) = call->next;
+    *(call->next ? &call->next->previous : &calls->last) = call->previous;
+    call->previous = call->next = NULL;
+    calls->count--;
+}
+
+static void doorman__calls_append(doorman__calls *calls, doorman__call *call) {
+    assert(!call->previous && !call->next);
+    call->previous = calls->last;
+    *(calls->last ? &calls->last->next : &calls->first) = call;
+    calls->last = call;
+    calls->count++;
+}
+
+static void doorman__calls_prepend(doorman__calls *calls, doorman__call *call) {
+    assert(!call->previous && !call->next);
+    call->next = calls->first;
+    *(calls->first ? &calls->first->previous : &calls->last) = call;
+    calls->first = call;
+    calls->count++;
+}
+
+/* Moves a call to another state. A call that returns to its queue becomes the first one there,
+ * because it has waited longest. */
+static void doorman__call_move(doorman_permit_client *client, doorman__call *call,
+                               doorman__call_state state) {
+    static const unsigned legal[DOORMAN__CALL_STATE_COUNT] = {
+        [DOORMAN__CALL_NEW] =
+            1U << DOORMAN__CALL_QUEUED | 1U << DOORMAN__CALL_WAITING | 1U << DOORMAN__CALL_DECIDED,
+        [DOORMAN__CALL_QUEUED] = 1U << DOORMAN__CALL_SENT | 1U << DOORMAN__CALL_DECIDED,
+        [DOORMAN__CALL_SENT] =
+            1U << DOORMAN__CALL_QUEUED | 1U << DOORMAN__CALL_WAITING | 1U << DOORMAN__CALL_DECIDED,
+        [DOORMAN__CALL_WAITING] = 1U << DOORMAN__CALL_DECIDED,
+        [DOORMAN__CALL_DECIDED] = 0};
+    doorman__call_state last = call->state;
+    doorman__calls *from = doorman__call_list(client, call);
+    assert(last < DOORMAN__CALL_STATE_COUNT && legal[last] >> state & 1U);
+    (void)legal;
+    if (from) doorman__calls_remove(from, call);
+    if (last == DOORMAN__CALL_SENT) {
+        *(call->lane ? &call->lane->call : &client->message[call->place]) = NULL;
+        call->lane = NULL;
+    }
+    call->state = state;
+    doorman__calls *to = doorman__call_list(client, call);
+    if (!to) return;
+    if (last == DOORMAN__CALL_SENT && state == DOORMAN__CALL_QUEUED) {
+        doorman__calls_prepend(to, call);
+    } else {
+        doorman__calls_append(to, call);
+    }
+}
+
+static size_t doorman__texts_bytes(const doorman_permit_request *request) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < request->item_count; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        bytes += strlen(item->resource_id) + strlen(item->key ? item->key : "") + 2;
+    }
+    return bytes;
+}
+
+/* Makes a call with a copy of the request. Returns NULL if memory runs out. */
+static doorman__call *doorman__call_create(const doorman_permit_request *request, void *context) {
+    size_t text_bytes = doorman__texts_bytes(request);
+    size_t item_bytes = request->item_count * sizeof(doorman_permit_item);
+    doorman__call *call = (doorman__call *)doorman__zalloc(sizeof *call + item_bytes + text_bytes);
+    if (!call) return NULL;
+    doorman_permit_item *items = (doorman_permit_item *)(void *)(call + 1);
+    char *text = (char *)(items + request->item_count);
+    for (size_t i = 0; i < request->item_count; i++) {
+        const char *key = request->items[i].key ? request->items[i].key : "";
+        size_t id_bytes = strlen(request->items[i].resource_id) + 1, key_bytes = strlen(key) + 1;
+        items[i] = request->items[i];
+        items[i].resource_id = (char *)memcpy(text, request->items[i].resource_id, id_bytes);
+        items[i].key = (char *)memcpy(text + id_bytes, key, key_bytes);
+        text += id_bytes + key_bytes;
+    }
+    call->request = *request;
+    call->request.items = items;
+    call->request.client_id = NULL;
+    call->request.request_id = call->request.connection = 0;
+    call->request.hold = NULL;
+    call->text_bytes = text_bytes;
+    call->context = context;
+    call->attended = true;
+    call->deadline = DOORMAN_NEVER;
+    return call;
+}
+
+/* Ends the connection of a pair of calls. Returns the other call; NULL: there was none. */
+static doorman__call *doorman__call_part(doorman__call *call) {
+    doorman__call *peer = call->peer;
+    if (peer) peer->peer = NULL;
+    call->peer = NULL;
+    return peer;
+}
+
+/* Lets the hold and the peer of a call forget the call. */
+static void doorman__call_forget(doorman__call *call) {
+    if (call->hold && call->hold->call == call) call->hold->call = NULL;
+    doorman__call_part(call);
+}
+
+/* Removes a call from the client. */
+static void doorman__call_drop(doorman_permit_client *client, doorman__call *call) {
+    doorman__calls *list = doorman__call_list(client, call);
+    assert(client->call_count > 0);
+    if (list) doorman__calls_remove(list, call);
+    doorman__timer_clear(&client->timers, &call->timer);
+    client->call_count--;
+    doorman__call_forget(call);
+}
+
+/* Removes the action of a hold. It is a part of the hold, and can be used again. */
+static void doorman__action_drop(doorman_permit_client *client, doorman__client_hold *hold) {
+    doorman__call_drop(client, &hold->action);
+    hold->action.state = DOORMAN__CALL_NEW;
+    client->action_count--;
+}
+
+/* Removes a call, and frees it if it is not an action. */
+static void doorman__call_free(doorman_permit_client *client, doorman__call *call) {
+    doorman__client_hold *hold = call->hold;
+    if (hold && call == &hold->action) {
+        doorman__action_drop(client, hold);
+        return;
+    }
+    doorman__call_drop(client, call);
+    DOORMAN_FREE(call);
+}
+
+/* Sets that the result of a call is in `acquired`. A peer does not change this result any more. */
+static void doorman__call_settle(doorman_permit_client *client, doorman__call *call) {
+    doorman__timer_clear(&client->timers, &call->timer);
+    doorman__call_part(call);
+    doorman__call_move(client, call, DOORMAN__CALL_DECIDED);
+}
+
+/* Ends a call. If nobody waits for its result, the call is freed. */
+static void doorman__call_finish(doorman_permit_client *client, doorman__call *call) {
+    doorman__call_settle(client, call);
+    if (!call->attended) doorman__call_free(client, call);
+}
+
+/* Ends the action of a hold. Nobody waits for its result. */
+static void doorman__action_finish(doorman_permit_client *client, doorman__client_hold *hold) {
+    assert(!hold->action.attended);
+    doorman__call_settle(client, &hold->action);
+    doorman__action_drop(client, hold);
+}
+
+/* Ends the other call of a pair, if there is one. */
+static void doorman__call_finish_peer(doorman_permit_client *client, doorman__call *call) {
+    doorman__call *peer = doorman__call_part(call);
+    if (peer) doorman__call_finish(client, peer);
+}
+
+/* Makes room for one more hold, and for entries of holds in the message. */
+static bool doorman__client_holds_reserve(doorman_permit_client *client, size_t count) {
+    size_t before = client->message_hold_capacity;
+    void *holds = client->message_holds, *requests = client->hold_requests;
+    bool room = doorman__timers_reserve(&client->hold_timers, client->hold_count + 1);
+    room = room && doorman__reserve(&holds, &client->message_hold_capacity, count,
+                                    sizeof *client->message_holds);
+    client->message_holds = (doorman__client_hold **)holds;
+    for (size_t i = before; i < client->message_hold_capacity; i++) client->message_holds[i] = NULL;
+    room = room && doorman__reserve(&requests, &client->hold_request_capacity, count,
+                                    sizeof *client->hold_requests);
+    client->hold_requests = (doorman_hold_request *)requests;
+    return room;
+}
+
+/* Makes room for one more call in the timers and in the message, so that nothing later needs
+ * memory. A transfer has two calls, and a hold has an action.
+ *   holds   the call concerns a hold */
+static bool doorman__permit_client_reserve(doorman_permit_client *client, bool holds) {
+    size_t all = client->call_count + client->hold_count + 2 * holds + 1;
+    size_t count = all < DOORMAN__MESSAGE_ITEMS ? all : DOORMAN__MESSAGE_ITEMS;
+    void *message = client->message, *permits = client->permit_items, *entries = client->entries;
+    if (!doorman__timers_reserve(&client->timers, all)) return false;
+    holds = holds || client->message_holds;
+    if (holds && !doorman__client_holds_reserve(client, count)) return false;
+    bool room =
+        doorman__reserve(&message, &client->message_capacity, count, sizeof *client->message);
+    client->message = (doorman__call **)message;
+    room = room && doorman__reserve(&permits, &client->permit_capacity, count,
+                                    sizeof *client->permit_items);
+    client->permit_items = (doorman_permit_request *)permits;
+    room =
+        room && doorman__reserve(&entries, &client->entry_capacity, count, sizeof *client->entries);
+    client->entries = (doorman_permit_entry *)entries;
+    return room;
+}
+
+/* Returns the hold that the call at a place of the message asks for, or NULL. */
+static doorman__client_hold *doorman__message_hold(const doorman_permit_client *client,
+                                                   size_t place) {
+    return client->message_holds ? client->message_holds[place] : NULL;
+}
+
+/* ---- permit client: checks */
+
+/* Returns the least number of units that an item accepts. With `equal` this is a whole number, the
+ * same for all items. */
+static double doorman__request_minimum(const doorman_permit_request *request, size_t index) {
+    double least = 0;
+    size_t end = request->equal ? request->item_count : index + 1;
+    for (size_t i = request->equal ? 0 : index; i < end; i++) {
+        const doorman_permit_item *item = &request->items[i];
+        least = doorman__max(least, item->has_min ? item->min : item->cost);
+    }
+    return request->equal ? (double)doorman__round_up(least) : least;
+}
+
+/* Returns whether one whole number is between min and cost of all items. */
+static bool doorman__request_equal_possible(const doorman_permit_request *request) {
+    double least = doorman__request_minimum(request, 0);
+    for (size_t i = 0; i < request->item_count; i++) {
+        if (request->items[i].cost < least) return false;
+    }
+    return true;
+}
+
+/* Checks a permit as strictly as a server does, because an error concerns a whole message. */
+static doorman_status doorman__acquire_check(const doorman_permit_request *request,
+                                             doorman_error *error) {
+    size_t count = request->item_count, next = 0;
+    const doorman__rule rules[] = {
+        {!count || count > DOORMAN_PERMIT_ITEMS_MAX || !request->items,
+         "items: must be a list of 1 to 100 items"},
+        {!doorman__duration_valid(request->max_wait), "max_wait: " DOORMAN__DURATION_OR_ZERO_RULE},
+    };
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    doorman_permit_request own = *request;
+    own.client_id = NULL; /* the client sets it, and the request_id */
+    own.request_id = 0;
+    next = 0;
+    if (!text) text = doorman__permit_hold_wrong(&own, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    for (size_t i = 0; i < count; i++) {
+        doorman_status status = doorman__permit_item_check(&request->items[i], "items", i, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    if (!request->equal || doorman__request_equal_possible(request)) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT,
+                         "equal: no whole number is between min and cost of all items");
+}
+
+static doorman_status doorman__policy_check(const doorman_permit_policy *policy,
+                                            doorman_error *error) {
+    const struct doorman_limit_options *local = policy->local;
+    size_t next = 0;
+    bool is_local = policy->fallback == DOORMAN_FAIL_LOCAL;
+    const doorman__rule rules[] = {
+        {(unsigned)policy->fallback > DOORMAN_FAIL_LOCAL,
+         "fallback: must be FAIL_OPEN, FAIL_CLOSED or FAIL_LOCAL"},
+        {is_local && !local, "local: must not be NULL for FAIL_LOCAL"},
+        {!is_local && local, "local: must be NULL, except for FAIL_LOCAL"},
+        {local && (local->kind == DOORMAN_SLIDING_LOG || local->kind == DOORMAN_CONCURRENCY),
+         "local.kind: must be TOKEN_BUCKET, FIXED_WINDOW or SLIDING_WINDOW"},
+        {local && local->max_debt, "local.max_debt: must be 0"},
+        {!(policy->drift >= 0 && policy->drift <= 1), "drift: must be from 0 to 1"},
+        {policy->prefetch &&
+             (policy->prefetch < DOORMAN_SECOND / 1000 || policy->prefetch > 60 * DOORMAN_SECOND),
+         "prefetch: must be 0, or from 1 ms to 60 s"},
+        {policy->max_pause &&
+             (policy->max_pause < DOORMAN_SECOND || policy->max_pause > 3600 * DOORMAN_SECOND),
+         "max_pause: must be 0, or from 1 s to 3600 s"}};
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (!text) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "permits.%s", text);
+}
+
+/* ---- permit client: refusals that are still valid (P22) */
+
+/* Returns the bytes of the resource and the key of an item of a call, with both NULs. */
+static size_t doorman__item_text(const doorman_permit_item *item) {
+    return strlen(item->resource_id) + strlen(item->key) + 2;
+}
+
+static doorman__known_refusal *doorman__known_refusal_find(const doorman_permit_client *client,
+                                                           const doorman_permit_item *item,
+                                                           uint64_t hash) {
+    size_t bytes = doorman__item_text(item);
+    doorman__link *link = doorman__table_first(&client->refusals, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        doorman__known_refusal *refusal = DOORMAN__WITHIN(doorman__known_refusal, link, link);
+        if (refusal->text_bytes == bytes && !memcmp(refusal + 1, item->resource_id, bytes)) {
+            return refusal;
+        }
+    }
+    return NULL;
+}
+
+static uint64_t doorman__item_hash(const uint64_t key[2], const doorman_permit_item *item) {
+    const void *text = item->resource_id;
+    return doorman__hash_bytes(key, (const unsigned char *)text, doorman__item_text(item));
+}
+
+static void doorman__known_refusal_append(doorman_permit_client *client,
+                                          doorman__known_refusal *refusal) {
+    refusal->previous = client->newest;
+    refusal->next = NULL;
+    *(client->newest ? &client->newest->next : &client->oldest) = refusal;
+    client->newest = refusal;
+}
+
+static void doorman__known_refusal_unlink(doorman_permit_client *client,
+                                          doorman__known_refusal *refusal) {
+    *(refusal->previous ? &refusal->previous->next : &client->oldest) = refusal->next;
+    *(refusal->next ? &refusal->next->previous : &client->newest) = refusal->previous;
+}
+
+/* Forgets the oldest refusals while they have ended, and one more if the table is full. */
+static void doorman__known_refusals_forget(doorman_permit_client *client, doorman_time now) {
+    while (client->oldest &&
+           (client->oldest->until <= now || client->refusals.count >= DOORMAN__REFUSALS_MAX)) {
+        doorman__known_refusal *oldest = client->oldest;
+        doorman__table_remove(&client->refusals, &oldest->link);
+        doorman__known_refusal_unlink(client, oldest);
+        DOORMAN_FREE(oldest);
+    }
+}
+
+/* Returns when all refusals have ended, so that an idle client forgets them. */
+static doorman_time doorman__known_refusals_due(const doorman_permit_client *client) {
+    return client->oldest ? client->refusals_end : DOORMAN_NEVER;
+}
+
+static doorman__known_refusal *doorman__known_refusal_add(doorman_permit_client *client,
+                                                          const doorman_permit_item *item,
+                                                          uint64_t hash) {
+    size_t bytes = doorman__item_text(item);
+    doorman__known_refusal *refusal =
+        (doorman__known_refusal *)doorman__zalloc(sizeof *refusal + bytes);
+    if (!refusal) return NULL;
+    refusal->text_bytes = bytes;
+    memcpy(refusal + 1, item->resource_id, bytes);
+    doorman__table_add(&client->refusals, &refusal->link, hash);
+    return refusal;
+}
+
+static void doorman__limit_name_copy(char to[DOORMAN_ID_BYTES_MAX + 1], const char *name) {
+    snprintf(to, DOORMAN_ID_BYTES_MAX + 1, "%s", name ? name : "");
+}
+
+/* Remembers the refusal of a call. A newer refusal of the same resource and key replaces it. If
+ * memory runs out, nothing is remembered. */
+static void doorman__known_refusal_remember(doorman_permit_client *client,
+                                            const doorman__call *call, const doorman_permit *permit,
+                                            doorman_time sent_at, doorman_time now) {
+    doorman_time until = doorman__after(sent_at, permit->valid_for);
+    if (call->request.item_count != 1 || until <= now) return;
+    doorman__known_refusals_forget(client, now);
+    const doorman_permit_item *item = call->request.items;
+    uint64_t hash = doorman__item_hash(client->hash_key, item);
+    doorman__known_refusal *refusal = doorman__known_refusal_find(client, item, hash);
+    if (refusal) {
+        doorman__known_refusal_unlink(client, refusal);
+    } else if ((refusal = doorman__known_refusal_add(client, item, hash)) == NULL) {
+        return;
+    }
+    doorman__known_refusal_append(client, refusal);
+    client->refusals_end = doorman__later(client->refusals_end, until);
+    refusal->min = doorman__request_minimum(&call->request, 0);
+    refusal->max_wait = call->sent_max_wait;
+    refusal->until = until;
+    refusal->retry_at =
+        permit->has_retry_after ? doorman__after(now, permit->retry_after) : DOORMAN_NEVER;
+    refusal->reason = permit->reason;
+    doorman__limit_name_copy(refusal->limit, permit->limit);
+}
+
+/* Returns a valid refusal of an item of the call, or NULL.
+ *   index   out: the item */
+static const doorman__known_refusal *doorman__known_refusal_of(const doorman_permit_client *client,
+                                                               const doorman__call *call,
+                                                               size_t *index, doorman_time now) {
+    const doorman_permit_request *request = &call->request;
+    if (!client->refusals.count) return NULL;
+    for (size_t i = 0; i < request->item_count; i++) {
+        uint64_t hash = doorman__item_hash(client->hash_key, &request->items[i]);
+        const doorman__known_refusal *refusal =
+            doorman__known_refusal_find(client, &request->items[i], hash);
+        *index = i;
+        if (refusal && now < refusal->until && request->max_wait <= refusal->max_wait &&
+            doorman__request_minimum(request, i) >= refusal->min) {
+            return refusal;
+        }
+    }
+    return NULL;
+}
+
+/* ---- permit client: holds */
+/*
+ * The client gives each hold a number. The number is the request_id on the wire, so an ask that is
+ * repeated gets the same hold (P9). An application may take a number before it asks for the permit.
+ * Then each thread that knows the number can cancel the permit at any time, also before the permit
+ * is asked for. A hold of the client is in one of four states:
+ *
+ *   state    meaning                          event                               next state
+ *   NEW      no permit has its number yet     a permit or a seizure asks for it   -> ASKED
+ *                                             is released                         (freed)
+ *   ASKED    its permit has no decision yet   a server has granted it             -> IN_USE
+ *                                             otherwise, or it is released        -> ENDING
+ *   IN_USE   the application may use it       is released or transferred in full  -> ENDING
+ *                                             is gone, or ends                    -> ENDING
+ *   ENDING   the application does not use it  nothing is left to do               (freed)
+ *
+ * The client does not remember numbers of holds that it has freed, because there may be any number
+ * of them. Numbers are given out in order. So the client knows which numbers it has given out. If
+ * such a number has no hold any more, it was released, or its hold has ended. A permit that asks
+ * with this number ends as released.
+ *
+ * The end of a hold is the time at which the client sent the message, plus waited / (1 + drift),
+ * plus expires_in (P8). An end never moves back.
+ *
+ * The `action` of a hold is its renewal or its release. At most one of them is queued or under way.
+ * When the first renewal is due, the client renews all holds that are past half of this time. So
+ * renewals travel together. A renewal names the id alone. If the server answers `gone`, it may be a
+ * new master. The client then says at once what it holds (P16). The hold is gone if the server
+ * answers `gone` to this too.
+ *
+ * Nothing leaks while a server answers. The client releases what a server may count and the
+ * application does not use: after a timeout, a release, a decision that comes too late, and the end
+ * of the hold. It repeats the release until a server has answered. A message that asked for the
+ * hold may still be under way then. If this message ends later with a grant or without an answer,
+ * the client releases again. It stops when the server must have ended the hold by itself. If this
+ * time is not known, it stops after DOORMAN__RELEASE_TIME.
+ *
+ * A release or a renewal that is repeated does no harm, because it names what is kept. The same is
+ * true for a transfer, because it has a request_id. A transfer is repeated until it has an answer,
+ * even after its caller's timeout. A release waits for the transfers of the same hold.
+ */
+
+#define DOORMAN__RELEASE_TIME (60 * DOORMAN_SECOND)
+#define DOORMAN__RENEWAL_GAP (DOORMAN_SECOND / 100) /* between two renewals, at least */
+#define DOORMAN__NEW_HOLDS_MAX ((size_t)100000)     /* numbers without a permit */
+
+static uint64_t doorman__client_hold_hash(const doorman_permit_client *client, uint64_t number) {
+    return doorman__hash_number(client->hash_key, number);
+}
+
+static doorman__client_hold *doorman__client_hold_find(const doorman_permit_client *client,
+                                                       uint64_t number) {
+    uint64_t hash = doorman__client_hold_hash(client, number);
+    doorman__link *link = doorman__table_first(&client->holds, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        doorman__client_hold *hold = DOORMAN__WITHIN(doorman__client_hold, link, link);
+        if (hold->number == number) return hold;
+    }
+    return NULL;
+}
+
+static bool doorman__client_hold_is_empty(const doorman__client_hold *hold) {
+    for (size_t i = 0; i < hold->item_count; i++) {
+        if (hold->amounts[i] > 0) return false;
+    }
+    return true;
+}
+
+/* Copies the items of a hold, which has none yet. Returns false if memory runs out, or if there are
+ * no items. */
+static bool doorman__client_hold_set_items(doorman__client_hold *hold,
+                                           const doorman_hold_item *items, size_t count) {
+    size_t bytes = 0;
+    assert(!hold->items);
+    if (!count) return false;
+    for (size_t i = 0; i < count; i++) {
+        bytes += strlen(items[i].resource_id) + strlen(items[i].key ? items[i].key : "") + 2;
+    }
+    hold->items = (doorman_hold_item *)doorman__zalloc(
+        count * (sizeof *hold->items + sizeof *hold->amounts) + bytes);
+    if (!hold->items) return false;
+    hold->amounts = (double *)(void *)(hold->items + count);
+    hold->item_count = count;
+    hold->text_bytes = bytes;
+    char *text = (char *)(hold->amounts + count);
+    for (size_t i = 0; i < count; i++) {
+        const char *key = items[i].key ? items[i].key : "";
+        size_t id_bytes = strlen(items[i].resource_id) + 1, key_bytes = strlen(key) + 1;
+        hold->amounts[i] = items[i].amount;
+        hold->items[i].resource_id = (char *)memcpy(text, items[i].resource_id, id_bytes);
+        hold->items[i].key = (char *)memcpy(text + id_bytes, key, key_bytes);
+        text += id_bytes + key_bytes;
+    }
+    return true;
+}
+
+/* Gives out the next number. Numbers repeat after 2^53, so no two holds have the same one. */
+static uint64_t doorman__client_number(doorman_permit_client *client) {
+    client->hold_number = client->hold_number % DOORMAN__REQUEST_ID_MAX + 1;
+    client->number_count++;
+    return client->hold_number;
+}
+
+/* Returns whether a number was given out. */
+static bool doorman__client_number_is_known(const doorman_permit_client *client, uint64_t number) {
+    if (!number || number > DOORMAN__REQUEST_ID_MAX) return false;
+    uint64_t age = client->hold_number + DOORMAN__REQUEST_ID_MAX - number;
+    return age % DOORMAN__REQUEST_ID_MAX < client->number_count;
+}
+
+/* Makes a hold with a number and without a permit. Returns NULL if memory runs out. */
+static doorman__client_hold *doorman__client_hold_create(doorman_permit_client *client) {
+    doorman__client_hold *hold = (doorman__client_hold *)doorman__zalloc(sizeof *hold);
+    if (!hold) return NULL;
+    hold->number = doorman__client_number(client);
+    hold->action.hold = hold;
+    hold->previous = client->last_hold;
+    *(client->last_hold ? &client->last_hold->next : &client->first_hold) = hold;
+    client->last_hold = hold;
+    client->hold_count++;
+    client->new_hold_count++;
+    doorman__table_add(&client->holds, &hold->link,
+                       doorman__client_hold_hash(client, hold->number));
+    return hold;
+}
+
+/* Lets a permit, or a seizure, ask for a NEW hold. Returns false if memory runs out; then the hold
+ * is still NEW. Precondition: doorman__permit_client_reserve has succeeded.
+ *   request   NULL: a seizure, whose items are not known yet */
+static bool doorman__client_hold_ask(doorman_permit_client *client, doorman__client_hold *hold,
+                                     const doorman_permit_request *request) {
+    doorman_hold_item items[DOORMAN_PERMIT_ITEMS_MAX] = {{.resource_id = NULL}};
+    assert(hold->state == DOORMAN__HOLD_NEW && client->new_hold_count > 0);
+    for (size_t i = 0; request && i < request->item_count; i++) {
+        items[i].resource_id = request->items[i].resource_id;
+        items[i].key = request->items[i].key;
+    }
+    if (request && !doorman__client_hold_set_items(hold, items, request->item_count)) return false;
+    hold->state = DOORMAN__HOLD_ASKED;
+    client->new_hold_count--;
+    return true;
+}
+
+/* Sets whether the application has to learn of a change. */
+static void doorman__client_hold_set_changed(doorman_permit_client *client,
+                                             doorman__client_hold *hold, bool changed) {
+    if (hold->changed == changed) return;
+    hold->changed = changed;
+    if (changed) {
+        hold->previous_change = client->last_change;
+        *(client->last_change ? &client->last_change->next_change : &client->first_change) = hold;
+        client->last_change = hold;
+        return;
+    }
+    doorman__client_hold *previous = hold->previous_change, *next = hold->next_change;
+    *(previous ? &previous->next_change : &client->first_change) = next;
+    *(next ? &next->previous_change : &client->last_change) = previous;
+    hold->previous_change = hold->next_change = NULL;
+}
+
+/* Separates a hold from the call that has asked for it. */
+static void doorman__client_hold_detach(doorman__client_hold *hold) {
+    if (hold->call) hold->call->hold = NULL;
+    hold->call = NULL;
+}
+
+static void doorman__client_hold_destroy(doorman_permit_client *client,
+                                         doorman__client_hold *hold) {
+    assert(client->hold_count > 0 && hold->action.state == DOORMAN__CALL_NEW);
+    doorman__client_hold_detach(hold);
+    doorman__client_hold_set_changed(client, hold, false);
+    doorman__timer_clear(&client->hold_timers, &hold->timer);
+    doorman__table_remove(&client->holds, &hold->link);
+    *(hold->previous ? &hold->previous->next : &client->first_hold) = hold->next;
+    *(hold->next ? &hold->next->previous : &client->last_hold) = hold->previous;
+    client->hold_count--;
+    client->new_hold_count -= hold->state == DOORMAN__HOLD_NEW;
+    DOORMAN_FREE(hold->items);
+    DOORMAN_FREE(hold);
+}
+
+/* Puts the renewal or the release of a hold into its queue. */
+static void doorman__client_hold_act(doorman_permit_client *client, doorman__client_hold *hold,
+                                     doorman__call_kind kind) {
+    doorman__call *action = &hold->action;
+    assert(action->state == DOORMAN__CALL_NEW);
+    action->kind = kind;
+    action->request.item_count = hold->item_count;
+    action->text_bytes = hold->text_bytes;
+    action->attended = false;
+    client->call_count++;
+    client->action_count++;
+    doorman__call_move(client, action, DOORMAN__CALL_QUEUED);
+}
+
+/* Does what a hold needs next, or plans when to look at it. May free the hold. */
+static void doorman__client_hold_plan(doorman_permit_client *client, doorman__client_hold *hold,
+                                      doorman_time now) {
+    const doorman__call *action = &hold->action;
+    bool ending = hold->state == DOORMAN__HOLD_ENDING;
+    if (ending && now >= hold->give_up_at) hold->must_release = false;
+    /* a release names what is kept, so it must not overtake a transfer of the rest */
+    bool stays = action->kind == DOORMAN__CALL_RELEASE && !hold->transfers;
+    bool obsolete = stays ? ending && now >= hold->give_up_at : ending || hold->must_release;
+    if (action->state == DOORMAN__CALL_QUEUED && obsolete) {
+        doorman__action_finish(client, hold);
+    }
+    bool idle = action->state == DOORMAN__CALL_NEW;
+    if (idle && hold->must_release && !hold->transfers) {
+        doorman__client_hold_act(client, hold, DOORMAN__CALL_RELEASE);
+        idle = false;
+    }
+    if (ending && idle && !hold->must_release && !hold->asking && !hold->transfers &&
+        !hold->changed) {
+        doorman__client_hold_destroy(client, hold);
+        return;
+    }
+    doorman_time at = DOORMAN_NEVER;
+    if (ending && now < hold->give_up_at) at = hold->give_up_at;
+    if (hold->state == DOORMAN__HOLD_IN_USE) {
+        bool renews = idle && !doorman__client_hold_is_empty(hold);
+        at = renews ? doorman__earlier(hold->end, hold->renew_at) : hold->end;
+    }
+    if (at == DOORMAN_NEVER) {
+        doorman__timer_clear(&client->hold_timers, &hold->timer);
+    } else {
+        doorman__timer_set(&client->hold_timers, &hold->timer, at);
+    }
+}
+
+/* Ends a hold that its application no longer uses. */
+static void doorman__client_hold_end(doorman__client_hold *hold, bool must_release,
+                                     doorman_time give_up_at) {
+    assert(hold->state == DOORMAN__HOLD_ASKED || hold->state == DOORMAN__HOLD_IN_USE);
+    doorman__client_hold_detach(hold);
+    hold->state = DOORMAN__HOLD_ENDING;
+    hold->must_release = must_release;
+    hold->give_up_at = give_up_at;
+}
+
+/* Ends a hold that was asked for. A server may grant it, if it was sent. */
+static void doorman__client_hold_give_up(doorman__client_hold *hold, doorman_time now) {
+    doorman__client_hold_end(hold, hold->was_sent, doorman__after(now, DOORMAN__RELEASE_TIME));
+}
+
+/* Ends a call that gets no hold, and its hold. */
+static void doorman__call_end_ask(doorman_permit_client *client, doorman__call *call,
+                                  doorman_time now) {
+    doorman__client_hold *hold = call->hold;
+    if (hold) doorman__client_hold_give_up(hold, now);
+    doorman__call_finish(client, call);
+    if (hold) doorman__client_hold_plan(client, hold, now);
+}
+
+/* P8: sets the end of a hold that a server has granted or renewed. */
+static void doorman__client_hold_extend(const doorman_permit_client *client,
+                                        doorman__client_hold *hold, doorman_time waited,
+                                        doorman_time expires_in, doorman_time sent_at,
+                                        doorman_time now) {
+    double drift = client->policy.drift > 0 ? client->policy.drift : DOORMAN__DRIFT;
+    hold->begin = doorman__after(sent_at, (doorman_time)((double)waited / (1 + drift)));
+    hold->life = expires_in;
+    hold->end = doorman__later(hold->end, doorman__after(hold->begin, expires_in));
+    doorman_time third = doorman__after(hold->begin, expires_in / 3);
+    hold->renew_at = doorman__later(third, now + DOORMAN__RENEWAL_GAP);
+}
+
+/* Ends a hold that the application has not released. If the application has transferred all units,
+ * there is nothing to tell. */
+static void doorman__client_hold_lose(doorman_permit_client *client, doorman__client_hold *hold,
+                                      bool must_release) {
+    doorman__client_hold_end(hold, must_release, doorman__after(hold->end, hold->life));
+    if (doorman__client_hold_is_empty(hold)) return;
+    hold->gone = true;
+    client->counts.holds_lost++;
+    doorman__client_hold_set_changed(client, hold, true);
+}
+
+/* Queues the renewals of all holds that are past half of the time to their renewal. */
+static void doorman__client_holds_renew(doorman_permit_client *client, doorman_time now) {
+    for (doorman__client_hold *hold = client->first_hold; hold; hold = hold->next) {
+        doorman_time half = doorman__after(hold->begin, hold->life / 6);
+        bool due = half <= now || hold->renew_at <= now;
+        if (hold->state != DOORMAN__HOLD_IN_USE || hold->action.state != DOORMAN__CALL_NEW)
+            continue;
+        if (!due || hold->end <= now || doorman__client_hold_is_empty(hold)) continue;
+        doorman__client_hold_act(client, hold, DOORMAN__CALL_RENEWAL);
+        doorman__timer_set(&client->hold_timers, &hold->timer, hold->end);
+    }
+}
+
+/* Ends and renews the holds whose time has come. */
+static void doorman__client_holds_work(doorman_permit_client *client, doorman_time now) {
+    while (doorman__timers_due(&client->hold_timers) <= now) {
+        doorman__timer *first = doorman__timers_first(&client->hold_timers);
+        doorman__client_hold *hold = DOORMAN__WITHIN(doorman__client_hold, timer, first);
+        bool in_use = hold->state == DOORMAN__HOLD_IN_USE;
+        if (in_use && hold->end > now) {
+            doorman__client_holds_renew(client, now);
+            continue;
+        }
+        if (in_use) doorman__client_hold_lose(client, hold, true);
+        doorman__client_hold_plan(client, hold, now);
+    }
+}
+
+/* Ends a transfer, and tells its caller. */
+static void doorman__transfer_end(doorman_permit_client *client, doorman__call *call,
+                                  doorman_time now) {
+    doorman__client_hold *hold = call->hold;
+    assert(hold->transfers > 0);
+    hold->transfers--;
+    doorman__call_finish_peer(client, call);
+    doorman__call_finish(client, call);
+    bool used = hold->state == DOORMAN__HOLD_IN_USE;
+    if (used && !hold->transfers && doorman__client_hold_is_empty(hold)) {
+        doorman__client_hold_end(hold, hold->must_release, doorman__after(hold->end, hold->life));
+    }
+    doorman__client_hold_plan(client, hold, now);
+}
+
+/* Grants a call the minimum of each item, or its cost. */
+static void doorman__call_grant(doorman__call *call, bool in_full) {
+    call->acquired.granted = true;
+    for (size_t i = 0; i < call->request.item_count; i++) {
+        call->acquired.units[i] =
+            in_full ? call->request.items[i].cost : doorman__request_minimum(&call->request, i);
+    }
+}
+
+/* ---- permit client: units taken ahead (P24) */
+
+/* Returns the stock of an item of a call, or NULL. */
+static doorman__stock *doorman__stock_find(const doorman_permit_client *client,
+                                           const doorman_permit_item *item) {
+    if (!client->stocks.count) return NULL;
+    size_t bytes = doorman__item_text(item);
+    uint64_t hash = doorman__item_hash(client->hash_key, item);
+    doorman__link *link = doorman__table_first(&client->stocks, hash);
+    for (; link; link = doorman__table_same(link->next, hash)) {
+        doorman__stock *stock = DOORMAN__WITHIN(doorman__stock, link, link);
+        if (stock->text_bytes == bytes && !memcmp(stock + 1, item->resource_id, bytes)) {
+            return stock;
+        }
+    }
+    return NULL;
+}
+
+static void doorman__stock_append(doorman_permit_client *client, doorman__stock *stock) {
+    stock->previous = client->newest_stock;
+    stock->next = NULL;
+    *(client->newest_stock ? &client->newest_stock->next : &client->oldest_stock) = stock;
+    client->newest_stock = stock;
+}
+
+static void doorman__stock_unlink(doorman_permit_client *client, doorman__stock *stock) {
+    *(stock->previous ? &stock->previous->next : &client->oldest_stock) = stock->next;
+    *(stock->next ? &stock->next->previous : &client->newest_stock) = stock->previous;
+}
+
+/* Keeps a stock that is used or filled for twice the time `prefetch`. */
+static void doorman__stock_touch(doorman_permit_client *client, doorman__stock *stock,
+                                 doorman_time now) {
+    doorman__stock_unlink(client, stock);
+    doorman__stock_append(client, stock);
+    stock->until = doorman__after(now, 2 * client->policy.prefetch);
+}
+
+static double doorman__stock_units(const doorman__stock *stock) {
+    return stock->lots[0].units + stock->lots[1].units;
+}
+
+static void doorman__stock_forget(doorman_permit_client *client, doorman__stock *stock) {
+    client->counts.lapsed += doorman__stock_units(stock);
+    doorman__table_remove(&client->stocks, &stock->link);
+    doorman__stock_unlink(client, stock);
+    DOORMAN_FREE(stock);
+}
+
+/* Forgets the stocks whose time has passed, and one more if the table is full. */
+static void doorman__stocks_forget(doorman_permit_client *client, doorman_time now) {
+    while (client->oldest_stock &&
+           (client->oldest_stock->until <= now || client->stocks.count >= DOORMAN__STOCKS_MAX)) {
+        doorman__stock_forget(client, client->oldest_stock);
+    }
+}
+
+/* Returns when all stocks can be forgotten, so that an idle client has none. */
+static doorman_time doorman__stocks_due(const doorman_permit_client *client) {
+    return client->newest_stock ? client->newest_stock->until : DOORMAN_NEVER;
+}
+
+/* Returns the stock of an item, which is new if there is none. Returns NULL if memory runs out. */
+static doorman__stock *doorman__stock_open(doorman_permit_client *client,
+                                           const doorman_permit_item *item, doorman_time now) {
+    doorman__stock *stock = doorman__stock_find(client, item);
+    if (stock) return stock;
+    size_t bytes = doorman__item_text(item);
+    doorman__stocks_forget(client, now);
+    stock = (doorman__stock *)doorman__zalloc(sizeof *stock + bytes);
+    if (!stock) return NULL;
+    stock->text_bytes = bytes;
+    memcpy(stock + 1, item->resource_id, bytes);
+    doorman__table_add(&client->stocks, &stock->link, doorman__item_hash(client->hash_key, item));
+    doorman__stock_append(client, stock);
+    return stock;
+}
+
+/* Loses the units whose time has passed. */
+static void doorman__stock_lapse(doorman_permit_client *client, doorman__stock *stock,
+                                 doorman_time now) {
+    for (int i = 0; i < 2; i++) {
+        if (stock->lots[i].until > now) continue;
+        client->counts.lapsed += stock->lots[i].units;
+        stock->lots[i].units = 0;
+    }
+}
+
+/* Adds units that a server has granted ahead. If both lots have units, the new units end with the
+ * second lot, which is earlier than they have to. */
+static void doorman__stock_fill(doorman_permit_client *client, doorman__stock *stock, double units,
+                                doorman_time until, doorman_time now) {
+    doorman__stock_lapse(client, stock, now);
+    if (!(stock->lots[0].units > 0)) {
+        stock->lots[0] = stock->lots[1];
+        stock->lots[1].units = 0;
+    }
+    doorman__lot *lot = &stock->lots[stock->lots[0].units > 0];
+    if (!(lot->units > 0)) lot->until = until;
+    lot->units += units;
+    doorman__stock_lapse(client, stock, now);
+    doorman__stock_touch(client, stock, now);
+}
+
+/* Counts the use of units. */
+static void doorman__stock_use(doorman_permit_client *client, doorman__stock *stock, double units,
+                               doorman_time now) {
+    int64_t number = now / (client->policy.prefetch / DOORMAN__USE_SLICES);
+    int64_t passed = number - stock->slice;
+    for (int64_t i = 1; i <= passed && i <= DOORMAN__USE_SLICES; i++) {
+        size_t place = (size_t)((stock->slice + i) % DOORMAN__USE_SLICES);
+        stock->units_used[place] = 0;
+        stock->times_used[place] = 0;
+    }
+    stock->slice = number;
+    stock->units_used[number % DOORMAN__USE_SLICES] += units;
+    stock->times_used[number % DOORMAN__USE_SLICES]++;
+    doorman__stock_touch(client, stock, now);
+}
+
+/* Returns how many units to take ahead now: whole units, or 0. */
+static double doorman__stock_missing(const doorman__stock *stock) {
+    double used = 0, stored = doorman__stock_units(stock);
+    size_t times = 0;
+    for (int i = 0; i < DOORMAN__USE_SLICES; i++) {
+        used += stock->units_used[i];
+        times += stock->times_used[i];
+    }
+    if (stock->asking || times < 2 || stored > used / 2) return 0;
+    return (double)(int64_t)doorman__min(used - stored, stock->remaining / 2);
+}
+
+/* Takes units ahead, if the stock has few and the key is used often. If memory runs out, none are
+ * taken. Precondition: doorman__stock_use was called at this time. */
+static void doorman__stock_refill(doorman_permit_client *client, doorman__stock *stock,
+                                  const doorman_permit_item *item) {
+    const doorman_permit_item ahead = {.resource_id = item->resource_id,
+                                       .key = item->key,
+                                       .cost = doorman__stock_missing(stock),
+                                       .has_min = true};
+    const doorman_permit_request request = {.items = &ahead, .item_count = 1};
+    const doorman_upstream *upstream = &client->upstream;
+    bool full = client->queues[DOORMAN__CALL_PERMIT].count >= DOORMAN__CALLS_MAX;
+    bool fails = upstream->failures >= DOORMAN__BREAKER_FAILURES;
+    if (ahead.cost < 1 || full || fails) return;
+    if (!doorman__permit_client_reserve(client, false)) return;
+    doorman__call *call = doorman__call_create(&request, NULL);
+    if (!call) return;
+    call->attended = false;
+    call->prefetches = true;
+    stock->asking = true;
+    client->call_count++;
+    client->prefetch_count++;
+    doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
+}
+
+/* Ends a call that takes units ahead. */
+static void doorman__prefetch_end(doorman_permit_client *client, doorman__call *call) {
+    doorman__stock *stock = doorman__stock_find(client, call->request.items);
+    assert(call->prefetches && client->prefetch_count > 0);
+    if (stock) stock->asking = false;
+    client->prefetch_count--;
+    doorman__call_finish(client, call);
+}
+
+/* Returns whether the units of a permit may be taken ahead. */
+static bool doorman__call_uses_stock(const doorman_permit_client *client,
+                                     const doorman__call *call) {
+    const doorman_permit_request *request = &call->request;
+    return client->policy.prefetch && call->kind == DOORMAN__CALL_PERMIT && call->attended &&
+           !call->hold && request->item_count == 1 && !request->equal && request->items->cost > 0;
+}
+
+/* Grants a permit out of the stock. Returns false if this is not possible. */
+static bool doorman__stock_spend(doorman_permit_client *client, doorman__call *call,
+                                 doorman_time now) {
+    const doorman_permit_item *item = call->request.items;
+    doorman__stock *stock =
+        doorman__call_uses_stock(client, call) ? doorman__stock_find(client, item) : NULL;
+    if (!stock) return false;
+    doorman__stock_lapse(client, stock, now);
+    double cost = doorman__parts_units(doorman__parts_ceil(item->cost));
+    if (cost > doorman__stock_units(stock)) return false;
+    if (doorman__request_minimum(&call->request, 0) > stock->min_max) return false;
+    double first = doorman__min(cost, stock->lots[0].units);
+    stock->lots[0].units -= first;
+    stock->lots[1].units -= cost - first;
+    doorman_acquired *acquired = &call->acquired;
+    doorman__call_grant(call, true);
+    acquired->decided_by = DOORMAN_BY_PREFETCH;
+    acquired->warning = stock->warning;
+    acquired->remaining = stock->remaining;
+    acquired->reset_after = doorman__later(stock->reset_at - now, 0);
+    doorman__limit_name_copy(acquired->limit, stock->limit);
+    client->counts.prefetch_granted++;
+    client->call_count++;
+    doorman__call_settle(client, call);
+    doorman__stock_use(client, stock, cost, now);
+    doorman__stock_refill(client, stock, item);
+    return true;
+}
+
+/* Stores the units that a server has granted ahead. Nobody waits for the wait of such a grant, so
+ * its units are lost. So are the units of a stock that was forgotten. */
+static void doorman__stock_receive(doorman_permit_client *client, const doorman__call *call,
+                                   doorman__stock *stock, const doorman_permit *permit,
+                                   doorman_time sent_at, doorman_time now) {
+    double units = doorman__min(permit->items->granted, call->request.items->cost);
+    doorman_time until = doorman__after(sent_at, 2 * client->policy.prefetch);
+    client->counts.prefetched += units;
+    if (stock && permit->wait == 0) {
+        doorman__stock_fill(client, stock, units, until, now);
+    } else {
+        client->counts.lapsed += units;
+    }
+}
+
+/* Learns from the decision of a server on a permit of a caller, or on units that are taken
+ * ahead. */
+static void doorman__stock_learn(doorman_permit_client *client, const doorman__call *call,
+                                 const doorman_permit *permit, doorman_time sent_at,
+                                 doorman_time now) {
+    const doorman_permit_item *item = call->request.items;
+    doorman__stock *stock = NULL;
+    if (!permit->granted) {
+        stock = doorman__stock_find(client, &item[permit->item_index]);
+        if (stock) stock->remaining = 0;
+        if (stock && permit->reason == DOORMAN_REASON_BANNED) doorman__stock_forget(client, stock);
+        return;
+    }
+    if (call->prefetches) {
+        stock = doorman__stock_find(client, item);
+        doorman__stock_receive(client, call, stock, permit, sent_at, now);
+    } else if (doorman__call_uses_stock(client, call)) {
+        stock = doorman__stock_open(client, item, now);
+    }
+    if (!stock) return;
+    const doorman_permit_grant *grant = permit->items;
+    stock->warning = permit->warning;
+    stock->remaining = grant->remaining;
+    stock->reset_at = doorman__after(now, grant->reset_after);
+    doorman__limit_name_copy(stock->limit, grant->limit);
+    if (call->prefetches) return;
+    stock->min_max = doorman__max(stock->min_max, doorman__request_minimum(&call->request, 0));
+    doorman__stock_lapse(client, stock, now);
+    doorman__stock_use(client, stock, grant->granted, now);
+    doorman__stock_refill(client, stock, item);
+}
+
+/* ---- permit client: decisions without a server */
+
+/* Returns whether the local limiters allow all items. If one refuses, the units of the items before
+ * it stay taken. */
+static bool doorman__call_is_local(doorman_permit_client *client, doorman__call *call,
+                                   doorman_time now) {
+    for (size_t i = 0; i < call->request.item_count; i++) {
+        const doorman_permit_item *item = &call->request.items[i];
+        const uint64_t key[2] = {doorman__item_hash(client->hash_key, item),
+                                 doorman__item_hash(client->local_key, item)};
+        doorman_result result;
+        doorman_decision decision =
+            doorman_limiter_map_try(client->local, key, sizeof key,
+                                    doorman__request_minimum(&call->request, i), &result, now);
+        if (decision == DOORMAN_ALLOWED) continue;
+        call->acquired.item_index = i;
+        call->acquired.has_retry_after = result.retry_after != DOORMAN_NEVER;
+        if (call->acquired.has_retry_after) call->acquired.retry_after = result.retry_after;
+        return false;
+    }
+    return true;
+}
+
+/* P23: decides on a permit without a server. A report is lost. A permit that no caller waits for
+ * gets no decision. */
+static void doorman__call_fall_back(doorman_permit_client *client, doorman__call *call,
+                                    doorman_time now) {
+    doorman_acquired *acquired = &call->acquired;
+    doorman_permit_fallback fallback = client->policy.fallback;
+    if (call->prefetches) {
+        doorman__prefetch_end(client, call);
+        return;
+    }
+    acquired->decided_by = DOORMAN_BY_FALLBACK;
+    if (call->kind == DOORMAN__CALL_REPORT) client->counts.lost++;
+    if (call->kind == DOORMAN__CALL_SEIZURE) fallback = DOORMAN_FAIL_CLOSED;
+    if (call->attended) {
+        bool granted = fallback == DOORMAN_FAIL_OPEN;
+        if (fallback == DOORMAN_FAIL_LOCAL) granted = doorman__call_is_local(client, call, now);
+        if (granted) doorman__call_grant(call, false);
+        (*(granted ? &client->counts.fallback_granted : &client->counts.fallback_refused))++;
+    }
+    if (fallback == DOORMAN_FAIL_CLOSED && client->upstream.state == DOORMAN__BACKING_OFF) {
+        acquired->has_retry_after = true;
+        acquired->retry_after = doorman__later(client->upstream.retry_at - now, 0);
+    }
+    doorman__call_end_ask(client, call, now);
+}
+
+/* Refuses a permit, because a server has refused the same. */
+static void doorman__call_refuse(doorman_permit_client *client, doorman__call *call, size_t index,
+                                 const doorman__known_refusal *refusal, doorman_time now) {
+    doorman_acquired *acquired = &call->acquired;
+    acquired->decided_by = DOORMAN_BY_REFUSAL;
+    acquired->reason = refusal->reason;
+    acquired->item_index = index;
+    acquired->has_retry_after = refusal->retry_at != DOORMAN_NEVER;
+    if (acquired->has_retry_after) {
+        acquired->retry_after = doorman__later(refusal->retry_at - now, 0);
+    }
+    doorman__limit_name_copy(acquired->limit, refusal->limit);
+    client->counts.refused_locally++;
+    if (!call->attended) client->counts.bypassed++;
+    doorman__call_end_ask(client, call, now);
+}
+
+/* Returns whether no new call may wait for a message: the breaker is open, or its test is under
+ * way. */
+static bool doorman__breaker_is_open(const doorman_permit_client *client, doorman_time now) {
+    const doorman_upstream *upstream = &client->upstream;
+    if (upstream->state == DOORMAN__BACKING_OFF) return now < upstream->retry_at;
+    return upstream->state == DOORMAN__REQUESTED && upstream->failures >= DOORMAN__BREAKER_FAILURES;
+}
+
+/* Returns whether a refusal is no decision: the server has no limits for the resource. */
+static bool doorman__reason_is_undecided(doorman_reason reason) {
+    return reason == DOORMAN_REASON_UNMATCHED;
+}
+
+/* Says what a new call asks.
+ *   hold   NULL: none */
+static void doorman__call_set_hold(doorman__call *call, doorman__call_kind kind,
+                                   doorman__client_hold *hold) {
+    call->kind = kind;
+    call->alone = kind == DOORMAN__CALL_WAIT;
+    call->hold = hold;
+    if (!hold) return;
+    assert(!hold->call);
+    hold->call = call;
+    call->request.request_id = hold->number;
+}
+
+/* Puts a new call into its queue, or decides on it at once. Returns whether it is in its queue, so
+ * that it is not freed yet. */
+static bool doorman__call_start(doorman_permit_client *client, doorman__call *call,
+                                doorman_time now) {
+    const doorman__known_refusal *refusal = NULL;
+    bool is_report = call->kind == DOORMAN__CALL_REPORT;
+    size_t index = 0, most = is_report ? DOORMAN__REPORTS_MAX : DOORMAN__CALLS_MAX;
+    size_t count = client->queues[call->kind].count;
+    client->call_count++;
+    if (!is_report) refusal = doorman__known_refusal_of(client, call, &index, now);
+    bool decided = refusal && !doorman__reason_is_undecided(refusal->reason);
+    if (decided) {
+        doorman__call_refuse(client, call, index, refusal, now);
+    } else if (refusal || count >= most || doorman__breaker_is_open(client, now)) {
+        doorman__call_fall_back(client, call, now);
+    } else {
+        doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
+        doorman__timer_set(&client->timers, &call->timer, call->deadline);
+        return true;
+    }
+    return false;
+}
+
+/* ---- permit client: its messages */
+
+/* Returns a call of a message that has no response to its queue, or ends it. */
+static void doorman__call_return(doorman_permit_client *client, doorman__call *call, bool failed,
+                                 doorman_time now) {
+    if (call->kind == DOORMAN__CALL_RENEWAL || call->kind == DOORMAN__CALL_RELEASE) {
+        doorman__client_hold *hold = call->hold;
+        hold->must_release = hold->must_release || call->kind == DOORMAN__CALL_RELEASE;
+        doorman__call_finish(client, call);
+        doorman__client_hold_plan(client, hold, now);
+        return;
+    }
+    doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
+    if (call->kind == DOORMAN__CALL_TRANSFER) {
+        if (now >= call->hold->end) doorman__transfer_end(client, call, now);
+        return;
+    }
+    if (!failed) return;
+    if (call->prefetches) {
+        doorman__prefetch_end(client, call);
+        return;
+    }
+    call->alone = true;
+    if (++call->failures > client->upstream.address_count) {
+        doorman__call_fall_back(client, call, now);
+    }
+}
+
+/* Ends a message that has asked for a hold, and has no response. A server may have granted it. */
+static void doorman__ask_return(doorman_permit_client *client, doorman__client_hold *hold,
+                                doorman_time now) {
+    hold->asking = false;
+    if (!hold->call && hold->state == DOORMAN__HOLD_ASKED) {
+        doorman__client_hold_give_up(hold, now);
+    }
+    if (hold->state == DOORMAN__HOLD_ENDING) hold->must_release = now < hold->give_up_at;
+    doorman__client_hold_plan(client, hold, now);
+}
+
+/* Decides on the calls of a message that has no response. From the last one to the first one,
+ * because each becomes the first of its queue.
+ *   failed   false: the message was redirected */
+static void doorman__batch_return(doorman_permit_client *client, bool failed, doorman_time now) {
+    for (size_t i = client->message_count; i-- > 0;) {
+        doorman__client_hold *hold = doorman__message_hold(client, i);
+        doorman__call *call = client->message[i];
+        if (call) doorman__call_return(client, call, failed, now);
+        if (hold) doorman__ask_return(client, hold, now);
+    }
+    client->message_count = 0;
+}
+
+/* Opens the breaker, and lets the fallback decide on all calls in the queues. */
+static void doorman__breaker_open(doorman_permit_client *client, doorman_time now) {
+    doorman_upstream *upstream = &client->upstream;
+    unsigned doublings = upstream->failures - DOORMAN__BREAKER_FAILURES;
+    doorman_time most = client->policy.max_pause ? client->policy.max_pause : DOORMAN__BREAKER_MAX;
+    doorman_time pause = doorman__earlier(DOORMAN_SECOND << doublings, most);
+    doorman__upstream_move(upstream, DOORMAN__BACKING_OFF);
+    upstream->retry_at = doorman__after(now, pause);
+    client->counts.pauses++;
+    static const doorman__call_kind kinds[] = {DOORMAN__CALL_PERMIT, DOORMAN__CALL_WAIT,
+                                               DOORMAN__CALL_REPORT, DOORMAN__CALL_SEIZURE};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const doorman__calls *queue = &client->queues[kinds[i]];
+        while (queue->first) doorman__call_fall_back(client, queue->first, now);
+    }
+    doorman__call *call = client->queues[DOORMAN__CALL_TRANSFER].first;
+    for (; call; call = call->next) doorman__call_finish_peer(client, call);
+}
+
+/* Ends a message that has failed.
+ *   alive   a server has answered that it knows no master */
+static void doorman__batch_fail(doorman_permit_client *client, bool alive, doorman_time now) {
+    doorman_upstream *upstream = &client->upstream;
+    assert(upstream->state == DOORMAN__REQUESTED);
+    unsigned most = DOORMAN__BREAKER_FAILURES +
+                    (alive ? DOORMAN__BREAKER_DOUBLINGS_ALIVE : DOORMAN__BREAKER_DOUBLINGS);
+    upstream->failures = upstream->failures < most ? upstream->failures + 1 : most;
+    upstream->failure_count++;
+    upstream->redirects = 0;
+    upstream->redirect[0] = 0;
+    upstream->address_index = (upstream->address_index + 1) % upstream->address_count;
+    doorman__batch_return(client, true, now);
+    if (upstream->failures >= DOORMAN__BREAKER_FAILURES) {
+        doorman__breaker_open(client, now);
+    } else {
+        doorman__upstream_move(upstream, DOORMAN__READY);
+    }
+}
+
+/* Returns how many items the message, or its response, has for a call. Nobody knows what a seizure
+ * brings. */
+static size_t doorman__call_items(const doorman__call *call) {
+    bool seizes = call->kind == DOORMAN__CALL_SEIZURE;
+    return seizes ? DOORMAN_PERMIT_ITEMS_MAX : call->request.item_count;
+}
+
+/* Returns whether a call fits in the message that has `items` and `bytes` already. */
+static bool doorman__batch_fits(const doorman_permit_client *client, const doorman__call *call,
+                                size_t items, size_t bytes) {
+    size_t count = client->message_count;
+    if (count == 0) return true;
+    if (call->alone || client->message[0]->alone || count >= client->message_capacity) return false;
+    return items + doorman__call_items(call) <= DOORMAN__MESSAGE_ITEMS &&
+           bytes + call->text_bytes <= DOORMAN__MESSAGE_TEXT;
+}
+
+/* Prepares a permit for a message.
+ *   max_wait   the server may let the caller wait no longer than its timeout. The answer to a
+ *              permit that may queue must also come in time, and the wait for another server counts
+ *              as a wait */
+static void doorman__permit_put(doorman__call *call, doorman_permit_request *to, doorman_time now) {
+    doorman_time rest = doorman__later(call->deadline - now, 0);
+    if (call->kind == DOORMAN__CALL_WAIT) {
+        rest -= doorman__earlier(rest / 4, DOORMAN_SECOND);
+        if (!call->waits_until) call->waits_until = doorman__after(now, call->request.max_wait);
+        rest = doorman__earlier(rest, doorman__later(call->waits_until - now, 0));
+    }
+    *to = call->request;
+    to->max_wait = call->sent_max_wait = doorman__earlier(call->request.max_wait, rest);
+}
+
+/* Prepares the entry of a hold. */
+static doorman_hold_request doorman__hold_put(doorman__call *call) {
+    doorman__client_hold *hold = call->hold;
+    doorman_hold_request request = call->hold_request;
+    bool releases = call->kind == DOORMAN__CALL_RELEASE;
+    if (call->kind == DOORMAN__CALL_TRANSFER || call->kind == DOORMAN__CALL_SEIZURE) return request;
+    request = (doorman_hold_request){.id = hold->id};
+    if (releases) {
+        hold->must_release = false;
+        if (!hold->id) request.request_id = hold->number;
+        bool keeps = hold->state == DOORMAN__HOLD_IN_USE;
+        request.amounts = keeps ? hold->amounts : NULL;
+        request.amount_count = keeps ? hold->item_count : 0;
+    } else if (hold->claims) {
+        for (size_t i = 0; i < hold->item_count; i++) hold->items[i].amount = hold->amounts[i];
+        request.items = hold->items;
+        request.item_count = hold->item_count;
+    }
+    return request;
+}
+
+/* Puts a call into the message. Returns when it times out. */
+static doorman_time doorman__batch_put(doorman_permit_client *client, doorman__call *call,
+                                       doorman_time now) {
+    size_t place = client->message_count++;
+    const doorman_permit_item *item = call->request.items;
+    bool asks = call->hold && call->hold->call == call;
+    doorman__call_move(client, call, DOORMAN__CALL_SENT);
+    call->place = place;
+    client->message[place] = call;
+    if (client->message_holds) client->message_holds[place] = asks ? call->hold : NULL;
+    if (asks) call->hold->asking = call->hold->was_sent = true;
+    switch (call->kind) {
+    case DOORMAN__CALL_REPORT:
+        client->entries[place] = (doorman_permit_entry){
+            .resource_id = item->resource_id, .key = item->key, .cost = item->cost};
+        break;
+    case DOORMAN__CALL_PERMIT:
+    case DOORMAN__CALL_WAIT:
+        doorman__permit_put(call, &client->permit_items[place], now);
+        return call->deadline;
+    case DOORMAN__CALL_RENEWAL:
+    case DOORMAN__CALL_RELEASE:
+    case DOORMAN__CALL_TRANSFER:
+    case DOORMAN__CALL_SEIZURE: client->hold_requests[place] = doorman__hold_put(call); break;
+    case DOORMAN__CALL_KIND_COUNT: break;
+    }
+    return doorman__after(now, client->message_timeout);
+}
+
+/* Fills the message with calls of one kind. Returns how long to wait for the response: until the
+ * last caller times out, within bounds. */
+static doorman_time doorman__batch_fill(doorman_permit_client *client, const doorman__calls *from,
+                                        doorman_time now) {
+    doorman_time last = now;
+    size_t items = 0, bytes = 0, details = 0;
+    assert(client->message_count == 0 && from->first);
+    while (from->first && doorman__batch_fits(client, from->first, items, bytes)) {
+        doorman__call *call = from->first;
+        /* a server takes 100 permits with detail in a message, and bounds its response */
+        if (call->request.detail) details += doorman__call_items(call);
+        if (details > DOORMAN_PERMIT_ITEMS_MAX && client->message_count) break;
+        items += doorman__call_items(call);
+        bytes += call->text_bytes;
+        last = doorman__later(last, doorman__batch_put(client, call, now));
+    }
+    doorman_time timeout = doorman__later(last - now, DOORMAN__MESSAGE_WAIT_MIN);
+    return doorman__earlier(timeout, client->message_timeout);
+}
+
+/* Ends the calls and holds whose time has come, and forgets refusals when all have ended. */
+static void doorman__permit_client_work(doorman_permit_client *client, doorman_time now) {
+    now = doorman__upstream_now(&client->upstream, now);
+    doorman__client_holds_work(client, now);
+    while (doorman__timers_due(&client->timers) <= now) {
+        doorman__timer *first = doorman__timers_first(&client->timers);
+        doorman__call *call = DOORMAN__WITHIN(doorman__call, timer, first);
+        if (call->state == DOORMAN__CALL_WAITING) {
+            doorman__call_finish(client, call);
+        } else {
+            client->counts.timed_out++;
+            doorman__call_fall_back(client, call, now);
+        }
+    }
+    if (doorman__known_refusals_due(client) <= now) doorman__known_refusals_forget(client, now);
+    if (doorman__stocks_due(client) <= now) doorman__stocks_forget(client, now);
+}
+
+/* Returns the next queue with calls for the message of the client, or KIND_COUNT. The kinds
+ * alternate. Permits that may wait travel in lanes, if there are lanes. */
+static doorman__call_kind doorman__queue_next(const doorman_permit_client *client) {
+    for (int i = 1; i <= DOORMAN__CALL_KIND_COUNT; i++) {
+        int kind = ((int)client->message_kind + i) % DOORMAN__CALL_KIND_COUNT;
+        if (kind == DOORMAN__CALL_WAIT && client->lane_count) continue;
+        if (client->queues[kind].first) return (doorman__call_kind)kind;
+    }
+    return DOORMAN__CALL_KIND_COUNT;
+}
+
+static doorman_time doorman__permit_client_due(const doorman_upstream *upstream) {
+    const doorman_permit_client *client =
+        DOORMAN__WITHIN_CONST(doorman_permit_client, upstream, upstream);
+    doorman_time due =
+        doorman__earlier(doorman__timers_due(&client->timers), doorman__known_refusals_due(client));
+    due = doorman__earlier(due, doorman__timers_due(&client->hold_timers));
+    due = doorman__earlier(due, doorman__stocks_due(client));
+    if (client->decided.first) return 0;
+    if (upstream->state == DOORMAN__REQUESTED) {
+        return doorman__earlier(due, doorman__upstream_due(upstream));
+    }
+    if (doorman__queue_next(client) == DOORMAN__CALL_KIND_COUNT) return due;
+    return upstream->state == DOORMAN__BACKING_OFF ? doorman__earlier(due, upstream->retry_at) : 0;
+}
+
+static void doorman__permit_client_call_work(doorman_upstream *upstream, doorman_time now) {
+    doorman__permit_client_work(DOORMAN__WITHIN(doorman_permit_client, upstream, upstream), now);
+}
+
+/* Makes the next message. */
+static bool doorman__permit_client_request(doorman_upstream *upstream, doorman_request *out,
+                                           doorman_time now) {
+    static const doorman_method methods[DOORMAN__CALL_KIND_COUNT] = {
+        [DOORMAN__CALL_PERMIT] = DOORMAN_ACQUIRE,    [DOORMAN__CALL_REPORT] = DOORMAN_REPORT,
+        [DOORMAN__CALL_RENEWAL] = DOORMAN_RENEW,     [DOORMAN__CALL_RELEASE] = DOORMAN_RELEASE,
+        [DOORMAN__CALL_TRANSFER] = DOORMAN_TRANSFER, [DOORMAN__CALL_SEIZURE] = DOORMAN_SEIZE,
+        [DOORMAN__CALL_WAIT] = DOORMAN_ACQUIRE};
+    doorman_permit_client *client = DOORMAN__WITHIN(doorman_permit_client, upstream, upstream);
+    now = doorman__upstream_now(upstream, now);
+    if (upstream->state == DOORMAN__REQUESTED) {
+        if (now < doorman__upstream_due(upstream)) return false;
+        doorman__batch_fail(client, false, now);
+    }
+    doorman__call_kind kind = doorman__queue_next(client);
+    if (kind == DOORMAN__CALL_KIND_COUNT) return false;
+    if (upstream->state == DOORMAN__BACKING_OFF && now < upstream->retry_at) return false;
+    client->message_kind = kind;
+    upstream->method = methods[kind];
+    upstream->timeout = doorman__batch_fill(client, &client->queues[kind], now);
+    upstream->sent_at = now;
+    doorman__upstream_move(upstream, DOORMAN__REQUESTED);
+    client->counts.messages++;
+    *out = (doorman_request){.method = upstream->method,
+                             .holder_id = client->client_id,
+                             .address = doorman__upstream_address(upstream),
+                             .sequence = ++upstream->sequence};
+    if (upstream->method == DOORMAN_ACQUIRE) {
+        out->permits = client->permit_items;
+        out->permit_count = client->message_count;
+    } else if (upstream->method == DOORMAN_REPORT) {
+        out->entries = client->entries;
+        out->entry_count = client->message_count;
+    } else {
+        out->holds = client->hold_requests;
+        out->hold_count = client->message_count;
+    }
+    return true;
+}
+
+/* ---- permit client: a response */
+
+/* Checks the decision on a permit. If its call has its result already, its hold may still follow
+ * the decision. If both are NULL, nothing reads the decision.
+ *   hold   that the permit asks for; NULL: none */
+static bool doorman__decision_valid(const doorman_permit *permit, const doorman__call *call,
+                                    const doorman__client_hold *hold) {
+    if (!call && !hold) return true;
+    if (permit->detail_count && !permit->details) return false;
+    size_t count = call ? call->request.item_count : hold->item_count;
+    if (!permit->granted) {
+        return (unsigned)permit->reason < DOORMAN_REASON_COUNT && permit->item_index < count &&
+               doorman__duration_valid(permit->valid_for) &&
+               (!permit->has_retry_after || doorman__duration_valid(permit->retry_after));
+    }
+    if (permit->item_count != count || !permit->items) return false;
+    if (!doorman__duration_valid(permit->wait)) return false;
+    if (!doorman__duration_valid(permit->waited) || !doorman__duration_valid(permit->expires_in)) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const doorman_permit_grant *grant = &permit->items[i];
+        if (!doorman__amount_valid(grant->granted) || !doorman__amount_valid(grant->remaining) ||
+            grant->reset_after < 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool doorman__hold_result_valid(const doorman_hold *result, const doorman__call *call) {
+    bool renews = call && call->kind == DOORMAN__CALL_RENEWAL;
+    if (result->gone) return true;
+    if ((unsigned)result->reason >= DOORMAN_REASON_COUNT) return false;
+    if (!doorman__duration_valid(result->expires_in)) return false;
+    if (result->item_count > DOORMAN_PERMIT_ITEMS_MAX) return false;
+    if (result->item_count && !result->items) return false;
+    if (renews && result->item_count != call->hold->item_count) return false;
+    for (size_t i = 0; i < result->item_count; i++) {
+        if (!doorman__amount_valid(result->items[i].amount)) return false;
+    }
+    return true;
+}
+
+/* Returns whether a server has described what a client has seized. */
+static bool doorman__seizure_valid(const doorman_hold *result) {
+    if (result->gone || result->reason) return true;
+    for (size_t i = 0; i < result->item_count; i++) {
+        if (!doorman__id_valid(result->items[i].resource_id)) return false;
+    }
+    return result->id && result->item_count;
+}
+
+static bool doorman__results_valid(const doorman_permit_client *client,
+                                   const doorman_response *response) {
+    if (response->hold_count != client->message_count) return false;
+    for (size_t i = 0; i < client->message_count; i++) {
+        const doorman_hold *result = &response->holds[i];
+        bool moves = response->method == DOORMAN_TRANSFER && !result->gone && !result->reason;
+        if (!doorman__hold_result_valid(result, client->message[i])) return false;
+        if (moves && !result->id) return false;
+        if (response->method == DOORMAN_SEIZE && !doorman__seizure_valid(result)) return false;
+    }
+    return true;
+}
+
+static bool doorman__decisions_valid(const doorman_permit_client *client,
+                                     const doorman_response *response) {
+    if (response->method != client->upstream.method) return false;
+    if (!doorman__response_lists_given(response)) return false;
+    if (response->method == DOORMAN_REPORT) return response->result_count == client->message_count;
+    if (response->method != DOORMAN_ACQUIRE) return doorman__results_valid(client, response);
+    if (response->permit_count != client->message_count) return false;
+    for (size_t i = 0; i < client->message_count; i++) {
+        const doorman__client_hold *hold = doorman__message_hold(client, i);
+        if (!doorman__decision_valid(&response->permits[i], client->message[i], hold)) return false;
+    }
+    return true;
+}
+
+/* Copies a grant. Of all items, the limit with the fewest units left is copied. */
+static void doorman__acquired_grant(doorman_acquired *acquired, const doorman_permit *permit) {
+    const doorman_permit_grant *least = NULL;
+    acquired->granted = true;
+    acquired->warning = permit->warning;
+    for (size_t i = 0; i < permit->item_count; i++) {
+        const doorman_permit_grant *grant = &permit->items[i];
+        acquired->units[i] = grant->granted;
+        if (grant->limit && (!least || grant->remaining < least->remaining)) least = grant;
+    }
+    if (!least) return;
+    doorman__limit_name_copy(acquired->limit, least->limit);
+    acquired->remaining = least->remaining;
+    acquired->reset_after = least->reset_after;
+}
+
+static void doorman__acquired_refusal(doorman_acquired *acquired, const doorman_permit *permit) {
+    acquired->reason = permit->reason;
+    acquired->item_index = permit->item_index;
+    acquired->has_retry_after = permit->has_retry_after;
+    if (permit->has_retry_after) acquired->retry_after = permit->retry_after;
+    doorman__limit_name_copy(acquired->limit, permit->limit);
+}
+
+/* Copies the figures of the limit that the result names. */
+static void doorman__acquired_figures(doorman_acquired *acquired, const doorman_permit *permit) {
+    for (size_t i = 0; i < permit->detail_count; i++) {
+        const doorman_permit_detail *detail = &permit->details[i];
+        bool same_item = permit->granted || detail->item_index == permit->item_index;
+        if (!same_item || detail->shadow || !detail->limit) continue;
+        if (strcmp(detail->limit, acquired->limit) != 0) continue;
+        if (acquired->quota > 0 && detail->remaining >= acquired->remaining) continue;
+        acquired->quota = detail->most;
+        acquired->window = detail->window;
+        acquired->remaining = detail->remaining;
+        acquired->reset_after = detail->reset_after;
+    }
+}
+
+/* Processes the decision of a server. A wait begins when the response comes. It ends with the
+ * timeout of the caller at the latest.
+ *   sent_at   when the message was sent */
+static void doorman__call_decide(doorman_permit_client *client, doorman__call *call,
+                                 const doorman_permit *permit, doorman_time sent_at,
+                                 doorman_time now) {
+    doorman_acquired *acquired = &call->acquired;
+    if (!permit->granted) {
+        doorman__known_refusal_remember(client, call, permit, sent_at, now);
+    }
+    if (client->policy.prefetch) doorman__stock_learn(client, call, permit, sent_at, now);
+    if (call->prefetches) {
+        doorman__prefetch_end(client, call);
+        return;
+    }
+    if (!permit->granted && doorman__reason_is_undecided(permit->reason)) {
+        doorman__call_fall_back(client, call, now);
+        return;
+    }
+    acquired->decided_by = DOORMAN_BY_SERVER;
+    (*(permit->granted ? &client->counts.granted : &client->counts.refused))++;
+    if (permit->granted) {
+        doorman__acquired_grant(acquired, permit);
+        acquired->hold = call->hold ? call->hold->number : 0;
+        acquired->ends_at = call->hold ? call->hold->end : 0;
+    } else {
+        doorman__acquired_refusal(acquired, permit);
+        if (!call->attended) client->counts.bypassed++;
+    }
+    if (call->request.detail) doorman__acquired_figures(acquired, permit);
+    doorman_time ready = permit->granted ? doorman__after(now, permit->wait) : now;
+    doorman_time end = doorman__earlier(ready, call->deadline);
+    acquired->wait = ready - end;
+    if (end <= now || !call->attended) {
+        doorman__call_finish(client, call);
+    } else {
+        doorman__call_move(client, call, DOORMAN__CALL_WAITING);
+        doorman__timer_set(&client->timers, &call->timer, end);
+    }
+}
+
+/* Processes the decision on a hold. A hold that the client cannot use is released again. Returns
+ * whether the hold may be used. */
+static bool doorman__ask_decide(doorman_permit_client *client, doorman__client_hold *hold,
+                                uint64_t id, doorman_time waited, doorman_time expires_in,
+                                doorman_time sent_at, doorman_time now) {
+    hold->asking = false;
+    if (id) hold->id = id;
+    if (id && hold->state == DOORMAN__HOLD_ASKED) {
+        doorman__client_hold_extend(client, hold, waited, expires_in, sent_at, now);
+        hold->state = DOORMAN__HOLD_IN_USE;
+        if (hold->end > now) return true;
+        hold->was_sent = true;
+    }
+    if (hold->state != DOORMAN__HOLD_ENDING) {
+        doorman_time give_up_at = doorman__after(now, DOORMAN__RELEASE_TIME);
+        doorman__client_hold_end(hold, id != 0, give_up_at);
+    }
+    hold->must_release = id && now < hold->give_up_at;
+    return false;
+}
+
+/* Processes the decision on a permit. The call, the hold or both may be NULL. */
+static void doorman__permit_decide(doorman_permit_client *client, doorman__call *call,
+                                   doorman__client_hold *hold, const doorman_permit *permit,
+                                   doorman_time sent_at, doorman_time now) {
+    uint64_t id = permit->granted ? permit->hold_id : 0;
+    if (hold) {
+        bool used =
+            doorman__ask_decide(client, hold, id, permit->waited, permit->expires_in, sent_at, now);
+        for (size_t i = 0; used && i < hold->item_count; i++) {
+            hold->amounts[i] = permit->items[i].granted;
+        }
+        if (call && id && !used) { /* it has ended already */
+            doorman__call_fall_back(client, call, now);
+            call = NULL;
+        }
+    }
+    if (call) doorman__call_decide(client, call, permit, sent_at, now);
+    if (hold) doorman__client_hold_plan(client, hold, now);
+}
+
+static void doorman__renewal_decide(doorman_permit_client *client, doorman__client_hold *hold,
+                                    const doorman_hold *result, doorman_time now) {
+    doorman__action_finish(client, hold);
+    if (hold->state != DOORMAN__HOLD_IN_USE || doorman__client_hold_is_empty(hold)) {
+        doorman__client_hold_plan(client, hold, now);
+        return;
+    }
+    if (!result->gone) {
+        hold->claims = false;
+        doorman__client_hold_extend(client, hold, 0, result->expires_in, client->upstream.sent_at,
+                                    now);
+        for (size_t i = 0; i < hold->item_count; i++) {
+            if (result->items[i].amount >= hold->amounts[i]) continue;
+            hold->amounts[i] = result->items[i].amount;
+            doorman__client_hold_set_changed(client, hold, true);
+        }
+    } else if (hold->claims) {
+        doorman__client_hold_lose(client, hold, false);
+    } else {
+        hold->claims = true;
+        hold->renew_at = now;
+    }
+    doorman__client_hold_plan(client, hold, now);
+}
+
+/* A release that finds no hold may have reached a new master. The next renewal says what is
+ * held. */
+static void doorman__release_decide(doorman_permit_client *client, doorman__client_hold *hold,
+                                    const doorman_hold *result, doorman_time now) {
+    doorman__action_finish(client, hold);
+    if (result->gone) hold->renew_at = now;
+    doorman__client_hold_plan(client, hold, now);
+}
+
+static void doorman__transfer_decide(doorman_permit_client *client, doorman__call *call,
+                                     const doorman_hold *result, doorman_time now) {
+    doorman__client_hold *hold = call->hold;
+    bool used = hold->state == DOORMAN__HOLD_IN_USE;
+    if (result->reason && used && call->peer) {
+        for (size_t i = 0; i < hold->item_count; i++) {
+            hold->amounts[i] += call->hold_request.amounts[i];
+        }
+    } else if (result->reason) {
+        hold->must_release = true;
+    }
+    if (call->peer) {
+        doorman_acquired *acquired = &call->peer->acquired;
+        acquired->decided_by = DOORMAN_BY_SERVER;
+        acquired->granted = !result->gone && !result->reason;
+        acquired->reason = result->reason;
+        if (acquired->granted) {
+            acquired->transfer_id = result->id;
+            acquired->ends_at = doorman__after(client->upstream.sent_at, result->expires_in);
+            for (size_t i = 0; i < hold->item_count; i++) {
+                acquired->units[i] = call->hold_request.amounts[i];
+            }
+        }
+    }
+    doorman__transfer_end(client, call, now);
+}
+
+/* Ends a seizure. The call may be NULL. */
+static void doorman__seizure_decide(doorman_permit_client *client, doorman__call *call,
+                                    doorman__client_hold *hold, const doorman_hold *result,
+                                    doorman_time now) {
+    bool granted = !result->gone && !result->reason;
+    bool room = granted && hold->state == DOORMAN__HOLD_ASKED &&
+                doorman__client_hold_set_items(hold, result->items, result->item_count);
+    if (granted && hold->state == DOORMAN__HOLD_ASKED && !room) {
+        doorman__client_hold_end(hold, true, doorman__after(now, DOORMAN__RELEASE_TIME));
+    }
+    bool used = doorman__ask_decide(client, hold, granted ? result->id : 0, 0, result->expires_in,
+                                    client->upstream.sent_at, now);
+    if (call) {
+        doorman_acquired *acquired = &call->acquired;
+        acquired->decided_by = DOORMAN_BY_SERVER;
+        acquired->granted = used;
+        acquired->reason = result->reason;
+        acquired->hold = used ? hold->number : 0;
+        acquired->ends_at = used ? hold->end : 0;
+        for (size_t i = 0; used && i < hold->item_count; i++) {
+            acquired->units[i] = hold->amounts[i];
+        }
+        (*(used ? &client->counts.granted : &client->counts.refused))++;
+        doorman__call_finish(client, call);
+    }
+    doorman__client_hold_plan(client, hold, now);
+}
+
+/* Processes the result of one call of a message. The call is NULL if it has its result already. */
+static void doorman__result_process(doorman_permit_client *client, size_t place,
+                                    const doorman_response *response, doorman_time now) {
+    doorman__call *call = client->message[place];
+    doorman__client_hold *hold = doorman__message_hold(client, place);
+    switch (response->method) {
+    case DOORMAN_ACQUIRE:
+        doorman__permit_decide(client, call, hold, &response->permits[place],
+                               client->upstream.sent_at, now);
+        break;
+    case DOORMAN_REPORT: {
+        double rest = call->request.items[0].cost - response->results[place].charged;
+        if (rest > 0) client->counts.uncharged += rest;
+        client->counts.reported++;
+        doorman__call_finish(client, call);
+        break;
+    }
+    case DOORMAN_RENEW:
+        doorman__renewal_decide(client, call->hold, &response->holds[place], now);
+        break;
+    case DOORMAN_RELEASE:
+        doorman__release_decide(client, call->hold, &response->holds[place], now);
+        break;
+    case DOORMAN_TRANSFER:
+        doorman__transfer_decide(client, call, &response->holds[place], now);
+        break;
+    case DOORMAN_SEIZE:
+        doorman__seizure_decide(client, call, hold, &response->holds[place], now);
+        break;
+    case DOORMAN_DISCOVERY:
+    case DOORMAN_GET_CAPACITY:
+    case DOORMAN_RELEASE_CAPACITY:
+    case DOORMAN_REPORT_OVERLOAD:
+    case DOORMAN_INSPECT:
+    case DOORMAN_RESET:
+    case DOORMAN_METHOD_COUNT: break;
+    }
+}
+
+/* Processes a response. Calls that have timed out meanwhile are not in the message any more. */
+static doorman_status doorman__permit_client_response(doorman_upstream *upstream, uint64_t sequence,
+                                                      const doorman_response *response,
+                                                      doorman_time now) {
+    doorman_permit_client *client = DOORMAN__WITHIN(doorman_permit_client, upstream, upstream);
+    now = doorman__upstream_now(upstream, now);
+    if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence)
+        return DOORMAN_STALE;
+    if (!response->is_master && doorman__upstream_redirect(upstream, response->master_address)) {
+        doorman__upstream_move(upstream, DOORMAN__READY);
+        doorman__batch_return(client, false, now);
+        return DOORMAN_OK;
+    }
+    if (!response->is_master || !doorman__decisions_valid(client, response)) {
+        doorman__batch_fail(client, !response->is_master, now);
+        return response->is_master ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
+    }
+    upstream->failures = upstream->redirects = 0;
+    doorman__upstream_move(upstream, DOORMAN__READY);
+    for (size_t i = 0; i < client->message_count; i++) {
+        doorman__result_process(client, i, response, now);
+    }
+    client->message_count = 0;
+    return DOORMAN_OK;
+}
+
+static void doorman__permit_client_failed(doorman_upstream *upstream, uint64_t sequence,
+                                          doorman_time now) {
+    doorman_permit_client *client = DOORMAN__WITHIN(doorman_permit_client, upstream, upstream);
+    now = doorman__upstream_now(upstream, now);
+    if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
+    doorman__batch_fail(client, false, now);
+}
+
+static const doorman__upstream_calls doorman__permit_client_calls = {
+    doorman__permit_client_due, doorman__permit_client_call_work, doorman__permit_client_request,
+    doorman__permit_client_response, doorman__permit_client_failed};
+
+/* ---- permit client: lanes */
+/*
+ * A lane sends one permit at a time, which may wait in the queue of a server. Its upstream follows
+ * the redirects of its own message. It begins at the address that the client uses now. The breaker
+ * counts only the messages of the client. A permit that fails in a lane returns to its queue, as
+ * other permits do.
+ */
+
+/* Ends a message that has no response. */
+static void doorman__lane_return(doorman_permit_client *client, doorman__permit_lane *lane,
+                                 bool failed, doorman_time now) {
+    doorman__client_hold *hold = lane->hold;
+    lane->hold = NULL;
+    doorman__upstream_move(&lane->upstream, DOORMAN__READY);
+    if (failed) {
+        lane->upstream.failure_count++;
+        lane->upstream.redirects = 0;
+    }
+    if (lane->call) doorman__call_return(client, lane->call, failed, now);
+    if (hold) doorman__ask_return(client, hold, now);
+    assert(!lane->call);
+}
+
+static doorman_time doorman__lane_due(const doorman_upstream *upstream) {
+    const doorman_permit_client *client =
+        DOORMAN__WITHIN_CONST(doorman__permit_lane, upstream, upstream)->client;
+    if (upstream->state == DOORMAN__REQUESTED) return doorman__upstream_due(upstream);
+    if (!client->queues[DOORMAN__CALL_WAIT].first) return DOORMAN_NEVER;
+    if (client->upstream.state == DOORMAN__BACKING_OFF) return client->upstream.retry_at;
+    return doorman__breaker_is_open(client, client->upstream.now) ? DOORMAN_NEVER : 0;
+}
+
+/* Puts a permit into the message of a lane. */
+static void doorman__lane_put(doorman_permit_client *client, doorman__permit_lane *lane,
+                              doorman__call *call, doorman_time now) {
+    doorman_upstream *upstream = &lane->upstream;
+    assert(call->hold && call->hold->call == call);
+    doorman__call_move(client, call, DOORMAN__CALL_SENT);
+    call->lane = lane;
+    lane->call = call;
+    lane->hold = call->hold;
+    lane->hold->asking = lane->hold->was_sent = true;
+    doorman__permit_put(call, &lane->permit, now);
+    doorman_time most = doorman__after(client->message_timeout, lane->permit.max_wait);
+    doorman_time rest = doorman__later(call->deadline - now, DOORMAN__MESSAGE_WAIT_MIN);
+    upstream->timeout = doorman__earlier(most, rest);
+    upstream->sent_at = now;
+    upstream->method = DOORMAN_ACQUIRE;
+    doorman__upstream_move(upstream, DOORMAN__REQUESTED);
+    client->counts.messages++;
+}
+
+static void doorman__lane_work(doorman_upstream *upstream, doorman_time now) {
+    doorman__permit_lane *lane = DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
+    doorman__permit_client_work(lane->client, now);
+}
+
+static bool doorman__lane_request(doorman_upstream *upstream, doorman_request *out,
+                                  doorman_time now) {
+    doorman__permit_lane *lane = DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
+    doorman_permit_client *client = lane->client;
+    const doorman_upstream *main = &client->upstream;
+    now = doorman__upstream_now(&client->upstream, now);
+    if (upstream->state == DOORMAN__REQUESTED) {
+        if (now < doorman__upstream_due(upstream)) return false;
+        doorman__lane_return(client, lane, true, now);
+    }
+    doorman__call *call = client->queues[DOORMAN__CALL_WAIT].first;
+    if (!call || doorman__breaker_is_open(client, now)) return false;
+    if (!upstream->redirects) {
+        size_t failed = call->failures % main->address_count;
+        upstream->address_index = (main->address_index + failed) % main->address_count;
+        memcpy(upstream->redirect, failed ? "" : main->redirect,
+               failed ? 1 : sizeof main->redirect);
+    }
+    doorman__lane_put(client, lane, call, now);
+    *out = (doorman_request){.method = DOORMAN_ACQUIRE,
+                             .holder_id = client->client_id,
+                             .permits = &lane->permit,
+                             .permit_count = 1,
+                             .address = doorman__upstream_address(upstream),
+                             .sequence = ++upstream->sequence};
+    return true;
+}
+
+static doorman_status doorman__lane_response(doorman_upstream *upstream, uint64_t sequence,
+                                             const doorman_response *response, doorman_time now) {
+    doorman__permit_lane *lane = DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
+    doorman_permit_client *client = lane->client;
+    now = doorman__upstream_now(&client->upstream, now);
+    if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence)
+        return DOORMAN_STALE;
+    if (!response->is_master) {
+        bool follows = doorman__upstream_redirect(upstream, response->master_address);
+        doorman__lane_return(client, lane, !follows, now);
+        return DOORMAN_OK;
+    }
+    doorman__call *call = lane->call;
+    bool valid = response->method == DOORMAN_ACQUIRE && response->permit_count == 1 &&
+                 doorman__response_lists_given(response) &&
+                 doorman__decision_valid(response->permits, call, lane->hold);
+    if (!valid) {
+        doorman__lane_return(client, lane, true, now);
+        return DOORMAN_INVALID_ARGUMENT;
+    }
+    doorman__client_hold *hold = lane->hold;
+    lane->hold = NULL;
+    upstream->redirects = 0;
+    doorman__upstream_move(upstream, DOORMAN__READY);
+    doorman__permit_decide(client, call, hold, response->permits, upstream->sent_at, now);
+    assert(!lane->call);
+    return DOORMAN_OK;
+}
+
+static void doorman__lane_failed(doorman_upstream *upstream, uint64_t sequence, doorman_time now) {
+    doorman__permit_lane *lane = DOORMAN__WITHIN(doorman__permit_lane, upstream, upstream);
+    now = doorman__upstream_now(&lane->client->upstream, now);
+    if (upstream->state != DOORMAN__REQUESTED || sequence != upstream->sequence) return;
+    doorman__lane_return(lane->client, lane, true, now);
+}
+
+static const doorman__upstream_calls doorman__lane_calls = {
+    doorman__lane_due, doorman__lane_work, doorman__lane_request, doorman__lane_response,
+    doorman__lane_failed};
+
+static void doorman__lane_free(doorman__permit_lane *lane) {
+    doorman__upstream_uninit(&lane->upstream);
+    DOORMAN_FREE(lane);
+}
+
+doorman_status doorman_permit_client_add_lane(doorman_permit_client *client,
+                                              doorman_upstream **out) {
+    if (!client || !out) return DOORMAN_INVALID_ARGUMENT;
+    const char *addresses[DOORMAN__ADDRESSES_MAX];
+    const doorman_upstream *main = &client->upstream;
+    if (client->lane_count == DOORMAN_PERMIT_LANES_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
+    doorman__permit_lane *lane = (doorman__permit_lane *)doorman__zalloc(sizeof *lane);
+    if (!lane) return DOORMAN_OUT_OF_MEMORY;
+    lane->upstream.calls = &doorman__lane_calls;
+    lane->client = client;
+    for (size_t i = 0; i < main->address_count; i++) addresses[i] = main->addresses[i];
+    doorman_status status = doorman__upstream_init(&lane->upstream, client->client_id, addresses,
+                                                   main->address_count, NULL);
+    if (status != DOORMAN_OK) {
+        doorman__lane_free(lane);
+        return status;
+    }
+    client->lanes[client->lane_count++] = lane;
+    *out = &lane->upstream;
+    return DOORMAN_OK;
+}
+
+/* ---- permit client: the calls of the application */
+
+static doorman_status doorman__permit_client_start(doorman_permit_client *client,
+                                                   const doorman_client_options *options,
+                                                   doorman_error *error, doorman_time now) {
+    uint64_t random = ~options->seed;
+    memcpy(client->client_id, options->client_id, strlen(options->client_id) + 1);
+    client->policy = options->permits;
+    client->policy.local = NULL;
+    client->message_timeout = options->request_timeout ? options->request_timeout : DOORMAN_SECOND;
+    for (int i = 0; i < 2; i++) client->hash_key[i] = doorman__random(&random);
+    for (int i = 0; i < 2; i++) client->local_key[i] = doorman__random(&random);
+    client->upstream.calls = &doorman__permit_client_calls;
+    client->upstream.now = doorman__later(now, 0);
+    client->message_kind = DOORMAN__CALL_WAIT;
+    if (options->permits.local) {
+        doorman_limiter_map_options local = {.limit = *options->permits.local};
+        for (int i = 0; i < 2; i++) local.seed[i] = doorman__random(&random);
+        doorman_status status = doorman_limiter_map_create(&client->local, &local, error);
+        if (status != DOORMAN_OK) return status;
+    }
+    client->hold_number = doorman__random(&random) % DOORMAN__REQUEST_ID_MAX;
+    return doorman__upstream_init(&client->upstream, client->client_id, options->addresses,
+                                  options->address_count, error);
+}
+
+doorman_status doorman_permit_client_create(doorman_permit_client **out,
+                                            const doorman_client_options *options,
+                                            doorman_error *error, doorman_time now) {
+    if (!out) return doorman__missing(error, "out");
+    if (!options) return doorman__missing(error, "options");
+    doorman_client_options own = *options;
+    const char *rule = NULL;
+#ifdef DOORMAN_NNG
+    if (!own.seed && !doorman__random_bits(&own.seed, sizeof own.seed)) {
+        return doorman__fail(error, DOORMAN_UNAVAILABLE, "the system has no random bits");
+    }
+#endif
+    const char *field = doorman__client_check(&own, &rule);
+    if (field) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s: %s", field, rule);
+    doorman_status status = doorman__policy_check(&own.permits, error);
+    if (status != DOORMAN_OK) return status;
+    doorman_permit_client *client = (doorman_permit_client *)doorman__zalloc(sizeof *client);
+    if (!client) return doorman__no_memory(error);
+    status = doorman__permit_client_start(client, &own, error, now);
+    if (status == DOORMAN_OK) {
+        *out = client;
+    } else {
+        doorman_permit_client_destroy(client);
+    }
+    return status;
+}
+
+static void doorman__calls_free(doorman_permit_client *client, const doorman__calls *calls) {
+    while (calls->first) doorman__call_free(client, calls->first);
+}
+
+void doorman_permit_client_destroy(doorman_permit_client *client) {
+    if (!client) return;
+    doorman_time now = client->upstream.now;
+    doorman__batch_return(client, false, now);
+    for (size_t i = 0; i < client->lane_count; i++) {
+        doorman__permit_lane *lane = client->lanes[i];
+        bool sent = lane->upstream.state == DOORMAN__REQUESTED;
+        if (sent) doorman__lane_return(client, lane, false, now);
+    }
+    for (int i = 0; i < DOORMAN__CALL_KIND_COUNT; i++) {
+        doorman__calls_free(client, &client->queues[i]);
+    }
+    doorman__calls_free(client, &client->waiting);
+    doorman__calls_free(client, &client->decided);
+    assert(client->call_count == 0 && client->timers.count == 0);
+    while (client->first_hold) doorman__client_hold_destroy(client, client->first_hold);
+    while (client->lane_count) doorman__lane_free(client->lanes[--client->lane_count]);
+    doorman__table_uninit(&client->holds);
+    doorman__timers_uninit(&client->hold_timers);
+    while (client->oldest) doorman__known_refusals_forget(client, DOORMAN_NEVER);
+    doorman__table_uninit(&client->refusals);
+    while (client->oldest_stock) doorman__stock_forget(client, client->oldest_stock);
+    doorman__table_uninit(&client->stocks);
+    doorman__timers_uninit(&client->timers);
+    doorman_limiter_map_destroy(client->local);
+    doorman__upstream_uninit(&client->upstream);
+    DOORMAN_FREE(client->message);
+    DOORMAN_FREE(client->message_holds);
+    DOORMAN_FREE(client->hold_requests);
+    DOORMAN_FREE(client->permit_items);
+    DOORMAN_FREE(client->entries);
+    DOORMAN_FREE(client);
+}
+
+doorman_upstream *doorman_permit_client_upstream(doorman_permit_client *client) {
+    if (!client) return NULL;
+    return &client->upstream;
+}
+
+/* P25: grants a permit in full, and sends a copy that no caller waits for. The hold is that of the
+ * copy. So it is renewed if a server grants it. If memory runs out, no copy is sent. */
+static void doorman__permit_client_bypass(doorman_permit_client *client, doorman__call *call,
+                                          doorman_time now) {
+    doorman__client_hold *hold = call->hold;
+    doorman__call *copy = doorman__call_create(&call->request, NULL);
+    client->call_count++;
+    doorman__call_grant(call, true);
+    call->acquired.decided_by = DOORMAN_BY_BYPASS;
+    call->acquired.hold = hold ? hold->number : 0;
+    doorman_time deadline = call->deadline;
+    doorman__call_kind kind = call->kind;
+    if (hold) doorman__client_hold_detach(hold);
+    doorman__call_finish(client, call);
+    if (!copy || !doorman__permit_client_reserve(client, hold != NULL)) {
+        if (hold) doorman__client_hold_destroy(client, hold);
+        DOORMAN_FREE(copy);
+        return;
+    }
+    copy->attended = false;
+    copy->deadline = deadline;
+    doorman__call_set_hold(copy, kind, hold);
+    (void)doorman__call_start(client, copy, now);
+}
+
+/* Makes the hold of a permit, or takes the one whose number the caller has chosen. Returns NULL if
+ * memory runs out. */
+static doorman__client_hold *doorman__permit_create_hold(doorman_permit_client *client,
+                                                         const doorman_permit_request *request) {
+    bool chosen = request->request_id != 0;
+    doorman__client_hold *hold = chosen ? doorman__client_hold_find(client, request->request_id)
+                                        : doorman__client_hold_create(client);
+    if (hold && doorman__client_hold_ask(client, hold, request)) return hold;
+    if (hold && !chosen) doorman__client_hold_destroy(client, hold);
+    return NULL;
+}
+
+/* Makes the call of a permit, with its hold. Returns NULL if memory runs out.
+ *   holds   the permit may hold units */
+static doorman__call *doorman__permit_create(doorman_permit_client *client,
+                                             const doorman_permit_request *request, bool holds,
+                                             void *context) {
+    doorman__call *call = doorman__call_create(request, context);
+    doorman__client_hold *hold = NULL;
+    if (!call) return NULL;
+    if (holds && !(hold = doorman__permit_create_hold(client, request))) {
+        DOORMAN_FREE(call);
+        return NULL;
+    }
+    bool waits = hold && request->max_wait > 0;
+    doorman__call_set_hold(call, waits ? DOORMAN__CALL_WAIT : DOORMAN__CALL_PERMIT, hold);
+    if (hold && request->hold) *request->hold = hold->number;
+    return call;
+}
+
+/* Checks the number that the caller of a permit has chosen.
+ *   released   out: the number was released, or its hold has ended */
+static doorman_status doorman__hold_number_check(const doorman_permit_client *client,
+                                                 const doorman_permit_request *request,
+                                                 bool *released, doorman_error *error) {
+    uint64_t number = request->request_id;
+    *released = false;
+    if (!number) return DOORMAN_OK;
+    const doorman__client_hold *hold = doorman__client_hold_find(client, number);
+    bool in_use =
+        hold && (hold->state == DOORMAN__HOLD_ASKED || hold->state == DOORMAN__HOLD_IN_USE);
+    const doorman__rule rules[] = {
+        {request->hold != NULL, "hold: must be NULL if request_id is given"},
+        {!doorman__client_number_is_known(client, number),
+         "request_id: must be 0, or a number that new_hold has given out"},
+        {in_use, "request_id: is the number of another permit"},
+    };
+    size_t next = 0;
+    const char *text = DOORMAN__RULE_NEXT(rules, &next);
+    if (text) return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "%s", text);
+    *released = !hold || hold->state != DOORMAN__HOLD_NEW;
+    return DOORMAN_OK;
+}
+
+/* Refuses a call, because its caller has released the hold. */
+static void doorman__call_revoke(doorman_permit_client *client, doorman__call *call) {
+    memset(&call->acquired, 0, sizeof call->acquired);
+    call->acquired.decided_by = DOORMAN_BY_CALLER;
+    if (call->state != DOORMAN__CALL_DECIDED) doorman__call_finish(client, call);
+}
+
+/* Starts a permit.
+ *   out   may be NULL; written on OK: the call. If it is not DECIDED, doorman__permit_client_work
+ *         or the upstream decide on it later */
+static doorman_status doorman__permit_client_add(doorman_permit_client *client,
+                                                 const doorman_permit_request *request,
+                                                 doorman_time timeout, void *context,
+                                                 doorman__call **out, doorman_error *error,
+                                                 doorman_time now) {
+    bool released = false;
+    doorman_status status = doorman__acquire_check(request, error);
+    if (status == DOORMAN_OK)
+        status = doorman__hold_number_check(client, request, &released, error);
+    if (status != DOORMAN_OK) return status;
+    now = doorman__upstream_now(&client->upstream, now);
+    bool holds = !released && (request->hold || request->request_id);
+    if (!doorman__permit_client_reserve(client, holds)) return doorman__no_memory(error);
+    doorman__call *call = doorman__permit_create(client, request, holds, context);
+    if (!call) return doorman__no_memory(error);
+    call->deadline = doorman__after(now, timeout > 0 ? timeout : client->message_timeout);
+    if (released) {
+        client->call_count++;
+        doorman__call_revoke(client, call);
+    } else if (client->policy.shadow || client->kill_switch) {
+        doorman__permit_client_bypass(client, call, now);
+    } else if (!doorman__stock_spend(client, call, now)) {
+        bool queued = doorman__call_start(client, call, now);
+        if (queued && timeout <= 0) {
+            client->counts.timed_out++;
+            doorman__call_fall_back(client, call, now);
+        }
+    }
+    if (out) *out = call;
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permit_client_acquire(doorman_permit_client *client,
+                                             const doorman_permit_request *request,
+                                             doorman_time timeout, void *context,
+                                             doorman_error *error, doorman_time now) {
+    if (!client) return doorman__missing(error, "client");
+    if (!request) return doorman__missing(error, "request");
+    return doorman__permit_client_add(client, request, timeout, context, NULL, error, now);
+}
+
+doorman_status doorman_permit_client_report(doorman_permit_client *client, const char *resource_id,
+                                            const char *key, double cost, doorman_error *error,
+                                            doorman_time now) {
+    if (!client) return doorman__missing(error, "client");
+    if (!resource_id) return doorman__missing(error, "resource_id");
+    const doorman_permit_item item = {.resource_id = resource_id, .key = key};
+    const doorman_permit_request request = {.items = &item, .item_count = 1};
+    doorman_status status = doorman__permit_item_check(&item, NULL, 0, error);
+    if (status == DOORMAN_OK) status = doorman__reported_cost_check(cost, error);
+    if (status != DOORMAN_OK) return status;
+    now = doorman__upstream_now(&client->upstream, now);
+    if (!doorman__permit_client_reserve(client, false)) return doorman__no_memory(error);
+    doorman__call *call = doorman__call_create(&request, NULL);
+    if (!call) return doorman__no_memory(error);
+    doorman_permit_item *own = (doorman_permit_item *)(void *)(call + 1);
+    own->cost = cost;
+    call->kind = DOORMAN__CALL_REPORT;
+    call->attended = false;
+    (void)doorman__call_start(client, call, now);
+    return DOORMAN_OK;
+}
+
+bool doorman_permit_client_next(doorman_permit_client *client, void **context,
+                                doorman_acquired *out, doorman_time now) {
+    if (!client || !context || !out) return false;
+    doorman__permit_client_work(client, now);
+    doorman__call *call = client->decided.first;
+    if (!call) return false;
+    *context = call->context;
+    *out = call->acquired;
+    doorman__call_free(client, call);
+    return true;
+}
+
+/* ---- permit client: the holds of the application */
+
+/* Checks what an application asks about a hold. */
+static doorman_status doorman__client_hold_check(const doorman_hold_request *request,
+                                                 doorman_time timeout, doorman_error *error) {
+    const doorman_hold_request own = {.client_id = "-",
+                                      .id = request->id,
+                                      .time_to_live = request->time_to_live,
+                                      .amounts = request->amounts,
+                                      .amount_count = request->amount_count};
+    if (timeout <= 0) {
+        return doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "timeout: must be more than 0");
+    }
+    return doorman__hold_request_check(&own, DOORMAN__NEEDS_NOTHING, error);
+}
+
+doorman_status doorman_permit_client_new_hold(doorman_permit_client *client, uint64_t *out) {
+    if (!client || !out) return DOORMAN_INVALID_ARGUMENT;
+    if (client->new_hold_count >= DOORMAN__NEW_HOLDS_MAX) return DOORMAN_RESOURCE_EXHAUSTED;
+    const doorman__client_hold *hold = doorman__client_hold_create(client);
+    if (!hold) return DOORMAN_OUT_OF_MEMORY;
+    *out = hold->number;
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permit_client_release(doorman_permit_client *client,
+                                             const doorman_hold_request *request,
+                                             doorman_error *error, doorman_time now) {
+    if (!client) return doorman__missing(error, "client");
+    if (!request) return doorman__missing(error, "request");
+    doorman_status status = doorman__client_hold_check(request, 1, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__client_hold *hold = doorman__client_hold_find(client, request->id);
+    if (!hold) return DOORMAN_OK;
+    now = doorman__upstream_now(&client->upstream, now);
+    if (hold->state == DOORMAN__HOLD_NEW) {
+        doorman__client_hold_destroy(client, hold);
+        return DOORMAN_OK;
+    }
+    doorman__client_hold_set_changed(client, hold, false);
+    doorman__call *call = hold->call;
+    if (hold->state == DOORMAN__HOLD_ASKED) {
+        doorman__client_hold_give_up(hold, now);
+    } else if (hold->state == DOORMAN__HOLD_IN_USE) {
+        for (size_t i = 0; i < hold->item_count; i++) {
+            double kept = doorman__hold_amount(request, i);
+            if (kept < hold->amounts[i]) hold->amounts[i] = kept;
+        }
+        hold->must_release = true;
+        if (doorman__client_hold_is_empty(hold)) {
+            doorman__client_hold_end(hold, true, doorman__after(hold->end, hold->life));
+        }
+    }
+    if (call && hold->state == DOORMAN__HOLD_ENDING) doorman__call_revoke(client, call);
+    doorman__client_hold_plan(client, hold, now);
+    return DOORMAN_OK;
+}
+
+/* Takes units out of a hold, for a transfer. */
+static void doorman__client_hold_take(doorman__client_hold *hold,
+                                      const doorman_hold_request *request, double *moved) {
+    for (size_t i = 0; i < hold->item_count; i++) {
+        double asked = request->amount_count ? doorman__hold_amount(request, i) : hold->amounts[i];
+        moved[i] = doorman__min(asked, hold->amounts[i]);
+        hold->amounts[i] -= moved[i];
+    }
+}
+
+/* Returns whether a request moves units of a hold. */
+static bool doorman__client_hold_moves(const doorman__client_hold *hold,
+                                       const doorman_hold_request *request) {
+    if (!hold || hold->state != DOORMAN__HOLD_IN_USE) return false;
+    for (size_t i = 0; i < hold->item_count; i++) {
+        double asked = request->amount_count ? doorman__hold_amount(request, i) : hold->amounts[i];
+        if (hold->amounts[i] > 0 && asked > 0) return true;
+    }
+    return false;
+}
+
+/* Takes the units of a transfer out of a hold, for a call that travels while `result` waits. The
+ * call has room for an amount of each item of the hold behind it. */
+static void doorman__transfer_queue(doorman_permit_client *client, doorman__client_hold *hold,
+                                    const doorman_hold_request *request, doorman__call *call,
+                                    doorman__call *result) {
+    double *moved = (double *)(void *)(call + 1);
+    doorman__client_hold_take(hold, request, moved);
+    client->call_count++;
+    call->kind = DOORMAN__CALL_TRANSFER;
+    call->request.item_count = hold->item_count;
+    call->text_bytes = hold->text_bytes;
+    call->hold = hold;
+    call->hold_request = (doorman_hold_request){.id = hold->id,
+                                                .request_id = doorman__client_number(client),
+                                                .time_to_live = request->time_to_live,
+                                                .amounts = moved,
+                                                .amount_count = hold->item_count};
+    call->peer = result;
+    result->peer = call;
+    result->acquired.decided_by = DOORMAN_BY_FALLBACK;
+    hold->transfers++;
+    doorman__call_move(client, call, DOORMAN__CALL_QUEUED);
+    doorman__call_move(client, result, DOORMAN__CALL_WAITING);
+}
+
+/* Starts a transfer: a call that has the result, and a call that travels. */
+static doorman_status doorman__permit_client_transfer(doorman_permit_client *client,
+                                                      const doorman_hold_request *request,
+                                                      doorman_time timeout, void *context,
+                                                      doorman__call **out, doorman_error *error,
+                                                      doorman_time now) {
+    const doorman_permit_request none = {.item_count = 0};
+    doorman_status status = doorman__client_hold_check(request, timeout, error);
+    if (status != DOORMAN_OK) return status;
+    now = doorman__upstream_now(&client->upstream, now);
+    doorman__client_hold *hold = doorman__client_hold_find(client, request->id);
+    bool moves = doorman__client_hold_moves(hold, request);
+    size_t count = moves ? hold->item_count : 0;
+    if (!doorman__permit_client_reserve(client, true)) return doorman__no_memory(error);
+    doorman__call *result = doorman__call_create(&none, context);
+    doorman__call *call =
+        (doorman__call *)doorman__zalloc(sizeof *call + count * sizeof *hold->amounts);
+    if (!result || !call) {
+        DOORMAN_FREE(result);
+        DOORMAN_FREE(call);
+        return doorman__no_memory(error);
+    }
+    *out = result;
+    client->call_count++;
+    if (!moves) {
+        DOORMAN_FREE(call);
+        doorman__call_revoke(client, result);
+        return DOORMAN_OK;
+    }
+    doorman__transfer_queue(client, hold, request, call, result);
+    result->deadline = doorman__after(now, timeout);
+    doorman__timer_set(&client->timers, &result->timer, result->deadline);
+    doorman__client_hold_plan(client, hold, now);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permit_client_transfer(doorman_permit_client *client,
+                                              const doorman_hold_request *request,
+                                              doorman_time timeout, void *context,
+                                              doorman_error *error, doorman_time now) {
+    if (!client) return doorman__missing(error, "client");
+    if (!request) return doorman__missing(error, "request");
+    doorman__call *call = NULL;
+    return doorman__permit_client_transfer(client, request, timeout, context, &call, error, now);
+}
+
+static doorman_status doorman__permit_client_seize(doorman_permit_client *client,
+                                                   const doorman_hold_request *request,
+                                                   doorman_time timeout, void *context,
+                                                   doorman__call **out, doorman_error *error,
+                                                   doorman_time now) {
+    const doorman_permit_request none = {.item_count = 0};
+    doorman_status status = doorman__client_hold_check(request, timeout, error);
+    if (status == DOORMAN_OK && !request->id) {
+        status = doorman__fail(error, DOORMAN_INVALID_ARGUMENT, "id: is missing");
+    }
+    if (status != DOORMAN_OK) return status;
+    now = doorman__upstream_now(&client->upstream, now);
+    if (!doorman__permit_client_reserve(client, true)) return doorman__no_memory(error);
+    doorman__call *call = doorman__call_create(&none, context);
+    doorman__client_hold *hold = call ? doorman__client_hold_create(client) : NULL;
+    if (!hold) {
+        DOORMAN_FREE(call);
+        return doorman__no_memory(error);
+    }
+    (void)doorman__client_hold_ask(client, hold, NULL);
+    doorman__call_set_hold(call, DOORMAN__CALL_SEIZURE, hold);
+    call->hold_request = (doorman_hold_request){
+        .id = request->id, .request_id = hold->number, .time_to_live = request->time_to_live};
+    call->deadline = doorman__after(now, timeout);
+    (void)doorman__call_start(client, call, now);
+    *out = call;
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_permit_client_seize(doorman_permit_client *client,
+                                           const doorman_hold_request *request,
+                                           doorman_time timeout, void *context,
+                                           doorman_error *error, doorman_time now) {
+    if (!client) return doorman__missing(error, "client");
+    if (!request) return doorman__missing(error, "request");
+    doorman__call *call = NULL;
+    return doorman__permit_client_seize(client, request, timeout, context, &call, error, now);
+}
+
+/* Describes a hold for the application. */
+static void doorman__client_hold_describe(const doorman__client_hold *hold, doorman_held *out) {
+    out->hold = hold->number;
+    out->gone = hold->state == DOORMAN__HOLD_ENDING;
+    out->ends_at = hold->end;
+    out->item_count = hold->item_count;
+    for (size_t i = 0; i < hold->item_count; i++) out->units[i] = hold->amounts[i];
+}
+
+void doorman_permit_client_read_hold(const doorman_permit_client *client, uint64_t hold,
+                                     doorman_held *out) {
+    if (!out) return;
+    memset(out, 0, sizeof *out);
+    out->hold = hold;
+    out->gone = true;
+    const doorman__client_hold *found = client ? doorman__client_hold_find(client, hold) : NULL;
+    if (found) doorman__client_hold_describe(found, out);
+}
+
+bool doorman_permit_client_next_change(doorman_permit_client *client, doorman_held *out,
+                                       doorman_time now) {
+    if (!client || !out) return false;
+    doorman__permit_client_work(client, now);
+    doorman__client_hold *hold = client->first_change;
+    if (!hold) return false;
+    memset(out, 0, sizeof *out);
+    doorman__client_hold_describe(hold, out);
+    doorman__client_hold_set_changed(client, hold, false);
+    doorman__client_hold_plan(client, hold, client->upstream.now);
+    return true;
+}
+
+/* Ends a permit that a caller waits for. With the status OK it is granted in full (P25). If a
+ * message asks for its hold then, the hold is kept when a server grants it. */
+static void doorman__call_end(doorman_permit_client *client, doorman__call *call,
+                              doorman_status status) {
+    doorman__client_hold *hold = call->hold;
+    doorman_time now = client->upstream.now;
+    bool granted = status == DOORMAN_OK && call->state != DOORMAN__CALL_WAITING;
+    call->status = status;
+    if (granted) {
+        call->acquired.decided_by = DOORMAN_BY_BYPASS;
+        doorman__call_grant(call, true);
+    }
+    if (hold && status == DOORMAN_OK && call->state != DOORMAN__CALL_QUEUED) {
+        call->acquired.hold = hold->number;
+        doorman__client_hold_detach(hold);
+    } else if (hold && hold->state == DOORMAN__HOLD_ASKED) {
+        doorman__client_hold_give_up(hold, now);
+    } else if (hold) {
+        doorman__client_hold_end(hold, true, doorman__after(hold->end, hold->life));
+    }
+    doorman__call_finish(client, call);
+    if (hold) doorman__client_hold_plan(client, hold, now);
+}
+
+/* Returns whether a call ends. The kill switch concerns only permits. */
+static bool doorman__call_ends(const doorman__call *call, doorman_status status) {
+    bool permits = call->kind == DOORMAN__CALL_PERMIT || call->kind == DOORMAN__CALL_WAIT;
+    return call->attended && (status != DOORMAN_OK || (permits && !call->peer));
+}
+
+static void doorman__calls_end(doorman_permit_client *client, const doorman__calls *calls,
+                               doorman_status status) {
+    for (doorman__call *call = calls->first, *next = NULL; call; call = next) {
+        next = call->next;
+        if (doorman__call_ends(call, status)) doorman__call_end(client, call, status);
+    }
+}
+
+/* Ends all permits that callers wait for. */
+static void doorman__permit_client_end_all(doorman_permit_client *client, doorman_status status) {
+    for (size_t i = 0; i < client->message_count; i++) {
+        doorman__call *call = client->message[i];
+        if (call && doorman__call_ends(call, status)) doorman__call_end(client, call, status);
+    }
+    for (size_t i = 0; i < client->lane_count; i++) {
+        doorman__call *call = client->lanes[i]->call;
+        if (call && doorman__call_ends(call, status)) doorman__call_end(client, call, status);
+    }
+    doorman__calls_end(client, &client->waiting, status);
+    doorman__calls_end(client, &client->queues[DOORMAN__CALL_PERMIT], status);
+    doorman__calls_end(client, &client->queues[DOORMAN__CALL_WAIT], status);
+    doorman__calls_end(client, &client->queues[DOORMAN__CALL_SEIZURE], status);
+}
+
+void doorman_permit_client_kill_switch(doorman_permit_client *client, bool on) {
+    if (!client) return;
+    if (on) doorman__permit_client_end_all(client, DOORMAN_OK);
+    client->kill_switch = on;
+}
+
+void doorman_permit_client_read(const doorman_permit_client *client,
+                                doorman_permit_client_info *out) {
+    if (!out) return;
+    memset(out, 0, sizeof *out);
+    if (!client) return;
+    const doorman_upstream *upstream = &client->upstream;
+    *out = client->counts;
+    out->failures = upstream->failure_count;
+    out->waiting_count =
+        client->call_count - client->action_count - client->prefetch_count - client->decided.count;
+    out->hold_count = client->hold_count;
+    out->is_pausing = doorman__breaker_is_open(client, upstream->now);
+}
+
+#ifdef DOORMAN_JSON
+/* ---- >>permit_json -------------------------------------------------------------------------- */
+/*
+ * This section reads and writes limits and messages on permits, for the section >>json.
+ */
+
+/* ---- permit JSON: limits */
+
+static const char *const doorman__limit_kinds[] = {"TOKEN_BUCKET", "FIXED_WINDOW", "SLIDING_WINDOW",
+                                                   "CONCURRENCY", "TIERS"};
+static const doorman_limit_kind doorman__limit_kind_codes[] = {
+    DOORMAN_TOKEN_BUCKET, DOORMAN_FIXED_WINDOW, DOORMAN_SLIDING_WINDOW, DOORMAN_CONCURRENCY,
+    DOORMAN_TIERS};
+static const char *const doorman__scopes[] = {"key", "resource", "template"};
+static const char *const doorman__overflows[] = {"evict", "refuse"};
+static const char *const doorman__starts[] = {"full", "empty"};
+static const char *const doorman__hold_starts[] = {"learn", "full"};
+static const char *const doorman__calendars[] = {"", "minute", "hour", "day", "week", "month"};
+
+/* Reads an integer from `least` to `most`. */
+static void doorman__read_integer(const doorman__field *field, double least, double most,
+                                  uint64_t *out) {
+    double number = least;
+    if (!field->value || !doorman__read_number(field, &number)) return;
+    bool valid = number >= least && number <= most && number <= (double)(uint64_t)number;
+    if (valid) {
+        *out = (uint64_t)number;
+        return;
+    }
+    char rule[64];
+    snprintf(rule, sizeof rule, "must be an integer from %g to %g", least, most);
+    doorman__read_fail(field, rule);
+}
+
+static void doorman__read_ban(const doorman__field *field, doorman_ban *out) {
+    doorman__field refusals;
+    uint64_t count = 0;
+    doorman__read(field, "!refusals:o window:d duration:d", &refusals, &out->window,
+                  &out->duration);
+    doorman__read_integer(&refusals, 1, 1e9, &count);
+    out->refusals = (uint32_t)count;
+}
+
+static void doorman__read_tiers(const doorman__field *list, doorman_figures *out) {
+    size_t count = doorman__list_count(list);
+    out->has_tiers = list->value != NULL;
+    doorman_tier *tiers =
+        (doorman_tier *)doorman__read_more_room(list->reader, count * sizeof *tiers);
+    if (!tiers) return;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_tier *tier = &tiers[item.index];
+        doorman__read(&item, "!limit:a window:d active:t cooldown?t skippable?b", &tier->limit,
+                      &tier->window, &tier->active, &tier->cooldown, &tier->skippable);
+    }
+    out->tiers = tiers;
+    out->tier_count = count;
+}
+
+/* Reads a window: seconds, or a unit of the calendar. */
+static void doorman__read_window(const doorman__field *field, doorman_figures *out) {
+    if (cJSON_IsString(field->value)) {
+        int unit = doorman__read_choice(field, doorman__calendars + 1, DOORMAN_CALENDAR_COUNT - 1);
+        if (unit >= 0) out->calendar = (doorman_calendar)(unit + 1);
+    } else {
+        doorman__read_seconds(field, true, &out->window);
+    }
+}
+
+/* Reads "leased", which may stand instead of a number (P17). Returns whether the field has a
+ * string. */
+static bool doorman__read_leased(const doorman__field *field) {
+    if (!field->value || !cJSON_IsString(field->value)) return false;
+    if (strcmp(field->value->valuestring, "leased") == 0) return true;
+    doorman__read_fail(field, "must be a number, or \"leased\"");
+    return true;
+}
+
+static void doorman__read_rate(const doorman__field *field, double *out) {
+    if (!doorman__read_number(field, out) || (*out > 0 && doorman__amount_valid(*out))) return;
+    doorman__read_fail(field, "must be more than 0 and at most 1e15");
+}
+
+/* The fields of figures, as objects that doorman__read_figures reads. */
+typedef struct doorman__figure_fields {
+    doorman__field rate, size, max_debt, max_wait, limit, window, tiers, time_to_live, queue;
+} doorman__figure_fields;
+
+/* Reads figures.
+ *   leased   the rate or the limit is "leased" */
+static void doorman__read_figures(const doorman__figure_fields *fields, bool leased,
+                                  doorman_figures *out) {
+    if (!leased || !cJSON_IsString(fields->rate.value)) {
+        doorman__read_rate(&fields->rate, &out->rate);
+    }
+    doorman__read_amount(&fields->size, &out->size);
+    doorman__read_seconds(&fields->max_debt, false, &out->max_debt);
+    doorman__read_seconds(&fields->max_wait, false, &out->max_wait);
+    bool leased_limit = leased && cJSON_IsString(fields->limit.value);
+    if (!leased_limit) doorman__read_amount(&fields->limit, &out->limit);
+    out->has_size = fields->size.value != NULL;
+    out->has_max_debt = fields->max_debt.value != NULL;
+    out->has_max_wait = fields->max_wait.value != NULL;
+    out->has_limit = fields->limit.value != NULL && !leased_limit;
+    uint64_t queue = 0;
+    doorman__read_integer(&fields->queue, 0, DOORMAN__QUEUE_MAX, &queue);
+    out->has_queue = fields->queue.value != NULL;
+    out->queue = (size_t)queue;
+    doorman__read_seconds(&fields->time_to_live, true, &out->time_to_live);
+    doorman__read_window(&fields->window, out);
+    if (fields->tiers.value) doorman__read_tiers(&fields->tiers, out);
+}
+
+/* Reports the fields that a kind needs, but that are missing. */
+static void doorman__read_required(const doorman__figure_fields *fields, doorman_limit_kind kind,
+                                   bool leased) {
+    const doorman__field *bucket[] = {&fields->rate, &fields->size};
+    const doorman__field *window[] = {&fields->limit, &fields->window};
+    const doorman__field *tiers[] = {&fields->tiers, &fields->tiers};
+    const doorman__field **needed = kind == DOORMAN_TOKEN_BUCKET ? bucket : window;
+    if (kind == DOORMAN_TIERS) needed = tiers;
+    size_t count = leased || kind == DOORMAN_TIERS || kind == DOORMAN_CONCURRENCY ? 1 : 2;
+    for (size_t i = 0; kind && i < count; i++) {
+        if (!needed[i]->value) doorman__read_fail(needed[i], "is missing");
+    }
+}
+
+#define DOORMAN__FIGURE_FIELDS                                                                     \
+    "rate?o size?o max_debt?o max_wait?o limit?o window?o tiers?o time_to_live?o queue?o"
+
+static void doorman__read_override(const doorman__field *field, doorman_override *out) {
+    doorman__figure_fields f;
+    doorman__field keys;
+    doorman__read(field, "!keys:o " DOORMAN__FIGURE_FIELDS, &keys, &f.rate, &f.size, &f.max_debt,
+                  &f.max_wait, &f.limit, &f.window, &f.tiers, &f.time_to_live, &f.queue);
+    if (!cJSON_IsObject(field->value)) return;
+    out->keys = doorman__read_strings(&keys, &out->key_count);
+    doorman__read_figures(&f, false, &out->figures);
+}
+
+static void doorman__read_overrides(const doorman__field *list, doorman_permit_limit *out) {
+    size_t count = doorman__list_count(list);
+    doorman_override *overrides =
+        (doorman_override *)doorman__read_more_room(list->reader, count * sizeof *overrides);
+    if (!overrides) return;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_override(&item, &overrides[item.index]);
+    }
+    out->overrides = overrides;
+    out->override_count = count;
+}
+
+/* The fields of a limit that need more than one step. */
+typedef struct doorman__limit_fields {
+    doorman__field per, keys, kind, overrides, ban, max_cost, max_keys, overflow, on_restart;
+    doorman__field priority, subclients;
+    doorman__figure_fields figures;
+} doorman__limit_fields;
+
+static void doorman__read_limit_choices(const doorman__limit_fields *f, doorman_permit_limit *out) {
+    int kind = doorman__read_choice(&f->kind, doorman__limit_kinds, 5);
+    int per = doorman__read_choice(&f->per, doorman__scopes, 3);
+    uint64_t max_keys = 0;
+    if (kind >= 0) out->kind = doorman__limit_kind_codes[kind];
+    if (per >= 0) out->per = (doorman_scope)per;
+    out->refuse_new = doorman__read_choice(&f->overflow, doorman__overflows, 2) == 1;
+    if (out->kind == DOORMAN_CONCURRENCY) {
+        out->full_at_start = doorman__read_choice(&f->on_restart, doorman__hold_starts, 2) == 1;
+    } else {
+        const int start = doorman__read_choice(&f->on_restart, doorman__starts, 2);
+        out->full_at_start = start == 0;
+        out->empty_at_start = start == 1;
+    }
+    doorman__read_integer(&f->max_keys, 1, DOORMAN__COUNTERS_MAX, &max_keys);
+    out->max_keys = (size_t)max_keys;
+}
+
+/* Reads how the permits hold a lease (P17). */
+static void doorman__read_leased_limit(const doorman__limit_fields *f, doorman_permit_limit *out) {
+    uint64_t priority = 0, subclients = 0;
+    const bool holds = out->kind == DOORMAN_CONCURRENCY;
+    out->leased = doorman__read_leased(holds ? &f->figures.limit : &f->figures.rate);
+    doorman__read_integer(&f->priority, 0, DOORMAN_PRIORITY_MAX, &priority);
+    doorman__read_integer(&f->subclients, 1, DOORMAN_SUBCLIENTS_MAX, &subclients);
+    out->has_priority = f->priority.value != NULL;
+    out->priority = (int)priority;
+    out->subclients = (uint32_t)subclients;
+}
+
+static void doorman__read_limit(const doorman__field *field, doorman_permit_limit *out) {
+    doorman__limit_fields f;
+    doorman__figure_fields *g = &f.figures;
+    doorman__read(field,
+                  "!name:s kind:o per?o keys?o overrides?o shadow?b warn_at?r ban?o max_cost?o "
+                  "max_keys?o overflow?o on_restart?o refunds?b lease_of?s priority?o "
+                  "subclients?o " DOORMAN__FIGURE_FIELDS,
+                  &out->name, &f.kind, &f.per, &f.keys, &f.overrides, &out->shadow, &out->warn_at,
+                  &f.ban, &f.max_cost, &f.max_keys, &f.overflow, &f.on_restart, &out->refunds,
+                  &out->lease_of, &f.priority, &f.subclients, &g->rate, &g->size, &g->max_debt,
+                  &g->max_wait, &g->limit, &g->window, &g->tiers, &g->time_to_live, &g->queue);
+    if (!cJSON_IsObject(field->value)) return;
+    doorman__read_limit_choices(&f, out);
+    out->keys = doorman__read_strings(&f.keys, &out->key_count);
+    if (cJSON_IsArray(f.keys.value) && out->key_count == 0) {
+        doorman__read_fail(&f.keys, "must not be empty; without keys, all keys are concerned");
+    }
+    out->has_max_cost = f.max_cost.value != NULL;
+    doorman__read_amount(&f.max_cost, &out->max_cost);
+    if (f.ban.value) doorman__read_ban(&f.ban, &out->ban);
+    if (f.overrides.value) doorman__read_overrides(&f.overrides, out);
+    doorman__read_leased_limit(&f, out);
+    doorman__read_figures(g, out->leased, &out->figures);
+    doorman__read_required(g, out->kind, out->leased);
+}
+
+static void doorman__read_limits(const doorman__field *list, doorman_template *out) {
+    size_t count = doorman__list_count(list);
+    doorman_permit_limit *limits =
+        (doorman_permit_limit *)doorman__read_more_room(list->reader, count * sizeof *limits);
+    if (!limits) return;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) doorman__read_limit(&item, &limits[item.index]);
+    out->has_limits = true;
+    out->limits = limits;
+    out->limit_count = count;
+}
+
+/* ---- permit JSON: requests */
+
+/* Reads one permit. Its items are written to *items, which moves behind them. */
+static void doorman__read_permit_request(const doorman__field *field, doorman_permit_item **items,
+                                         doorman_permit_request *out) {
+    doorman__field list;
+    doorman__read(field, "max_wait?t equal?b detail?b item:o", &out->max_wait, &out->equal,
+                  &out->detail, &list);
+    doorman__read(field, "request_id?i time_to_live?d priority?p share?b", &out->request_id,
+                  &out->time_to_live, &out->priority, &out->share);
+    out->has_priority = true;
+    out->items = *items;
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_permit_item *next = (*items)++;
+        next->cost = 1;
+        doorman__read(&item, "resource_id:s key?s cost?a min?N", &next->resource_id, &next->key,
+                      &next->cost, &next->has_min, &next->min);
+        out->item_count++;
+    }
+}
+
+/* The memory block holds the permits, and then the items of all permits. */
+static void doorman__read_permit_requests(const doorman__field *list, doorman_request *out) {
+    size_t count = doorman__list_count(list);
+    size_t items = doorman__count_below(list, "item", SIZE_MAX);
+    doorman_permit_request *permits = (doorman_permit_request *)doorman__read_room(
+        list->reader, count * sizeof *permits + items * sizeof(doorman_permit_item));
+    if (!permits) return;
+    doorman_permit_item *next = (doorman_permit_item *)(void *)(permits + count);
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_permit_request(&item, &next, &permits[item.index]);
+    }
+    out->permits = permits;
+    out->permit_count = count;
+}
+
+static void doorman__read_permit_entries(const doorman__field *list, doorman_request *out) {
+    size_t count = doorman__list_count(list);
+    doorman_permit_entry *entries = (doorman_permit_entry *)doorman__read_room(
+        list->reader, count * sizeof(doorman_permit_entry));
+    if (!entries) return;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_permit_entry *next = &entries[item.index];
+        doorman__read(&item, "resource_id:s key?s", &next->resource_id, &next->key);
+        if (out->method == DOORMAN_REPORT) {
+            doorman__read(&item, "cost:n", &next->cost);
+        } else {
+            doorman__read(&item, "limit?s", &next->limit);
+        }
+        if (out->method == DOORMAN_RESET) {
+            doorman__read(&item, "ban?T", &next->sets_ban, &next->ban);
+        }
+    }
+    out->entries = entries;
+    out->entry_count = count;
+}
+
+/* The memory for the parts of entries on holds, which the functions below use up. */
+typedef struct doorman__hold_room {
+    double *amounts;
+    doorman_hold_item *items;
+} doorman__hold_room;
+
+/* Reads a list of amounts. */
+static void doorman__read_hold_amounts(const doorman__field *list, doorman__hold_room *room,
+                                       doorman_hold_request *out) {
+    out->amounts = room->amounts;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_amount(&item, room->amounts++);
+        out->amount_count++;
+    }
+}
+
+/* Reads what a client holds. */
+static void doorman__read_hold_items(const doorman__field *list, doorman__hold_room *room,
+                                     doorman_hold_request *out) {
+    out->items = room->items;
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_hold_item *next = room->items++;
+        doorman__read(&item, "resource_id:s key?s amount:a", &next->resource_id, &next->key,
+                      &next->amount);
+        out->item_count++;
+    }
+}
+
+static void doorman__read_hold_request(const doorman__field *field, doorman_method method,
+                                       doorman__hold_room *room, doorman_hold_request *out) {
+    doorman__field list = {.reader = field->reader};
+    if (method == DOORMAN_RENEW) {
+        doorman__read(field, "id:i time_to_live?d item?o", &out->id, &out->time_to_live, &list);
+        doorman__read_hold_items(&list, room, out);
+    } else if (method == DOORMAN_RELEASE) {
+        doorman__read(field, "id?i request_id?i keep?o", &out->id, &out->request_id, &list);
+        doorman__read_hold_amounts(&list, room, out);
+    } else if (method == DOORMAN_TRANSFER) {
+        doorman__read(field, "id:i request_id:i time_to_live?d amount?o", &out->id,
+                      &out->request_id, &out->time_to_live, &list);
+        doorman__read_hold_amounts(&list, room, out);
+    } else {
+        doorman__read(field, "transfer_id:i request_id:i time_to_live?d", &out->id,
+                      &out->request_id, &out->time_to_live);
+    }
+}
+
+/* The memory block holds the entries, then all items, and then all amounts. */
+static void doorman__read_hold_requests(const doorman__field *list, doorman_request *out) {
+    size_t count = doorman__list_count(list);
+    const char *key = out->method == DOORMAN_RELEASE ? "keep" : "amount";
+    size_t items = doorman__count_below(list, "item", SIZE_MAX);
+    size_t amounts = doorman__count_below(list, key, SIZE_MAX);
+    doorman_hold_request *holds = (doorman_hold_request *)doorman__read_room(
+        list->reader,
+        count * sizeof *holds + items * sizeof(doorman_hold_item) + amounts * sizeof(double));
+    if (!holds) return;
+    doorman__hold_room room = {.items = (doorman_hold_item *)(void *)(holds + count)};
+    room.amounts = (double *)(void *)(room.items + items);
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_hold_request(&item, out->method, &room, &holds[item.index]);
+    }
+    out->holds = holds;
+    out->hold_count = count;
+}
+
+/* Reads the body of a message on permits. Values that the server checks are not checked here. */
+static void doorman__read_permit_message(const doorman__field *body, doorman_request *out) {
+    bool acquires = out->method == DOORMAN_ACQUIRE;
+    bool holds = doorman__method_has_holds(out->method);
+    bool needs_id = acquires || holds || out->method == DOORMAN_REPORT;
+    doorman__field list;
+    if (!doorman__field_of(body, acquires ? "permit" : "entry", acquires ? 6 : 5).value) {
+        doorman__read_nested(body);
+    }
+    doorman__read(body, needs_id ? "client_id:s" : "client_id?s", &out->holder_id);
+    doorman__read(body, acquires ? "permit:o" : "entry:o", &list);
+    if (list.value && !cJSON_IsArray(list.value)) doorman__read_fail(&list, "must be a list");
+    if (acquires) doorman__read_permit_requests(&list, out);
+    if (holds) doorman__read_hold_requests(&list, out);
+    if (!acquires && !holds) doorman__read_permit_entries(&list, out);
+}
+
+/* ---- permit JSON: responses */
+/*
+ * A newer server may know more decisions and reasons. A decision that this version does not know
+ * counts as a refusal. A reason that it does not know is DOORMAN_NO_REASON.
+ */
+
+/* The memory for the parts of a response, which the functions below use up. */
+typedef struct doorman__permit_room {
+    doorman_permit_grant *grants;
+    doorman_permit_detail *details;
+} doorman__permit_room;
+
+static void doorman__read_permit_detail(const doorman__field *field, doorman_permit_detail *out) {
+    double tier = 0, refusals = 0;
+    doorman__read(field,
+                  "name:s limit?n used?n remaining?n reset_after?t window?t shadow?b tier?n "
+                  "moved_up?b refused?b refusals?n",
+                  &out->limit, &out->most, &out->used, &out->remaining, &out->reset_after,
+                  &out->window, &out->shadow, &tier, &out->moved_up, &out->refused, &refusals);
+    if (tier >= 0 && tier <= DOORMAN_TIERS_MAX) out->tier = (size_t)tier;
+    if (refusals >= 0 && refusals <= UINT32_MAX) out->refusals = (uint32_t)refusals;
+}
+
+/* Reads the list `limits` of an item or of an inspection. */
+static void doorman__read_permit_details(const doorman__field *object, size_t item_index,
+                                         doorman__permit_room *room, doorman_permit *out) {
+    doorman__field list;
+    doorman__read(object, "limits?o", &list);
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_permit_detail *next = room->details++;
+        next->item_index = item_index;
+        doorman__read_permit_detail(&item, next);
+        out->detail_count++;
+    }
+}
+
+/* Reads why a permit was refused. */
+static void doorman__read_permit_refusal(const doorman__field *field, doorman_permit *out) {
+    const char *reason = NULL;
+    double item_index = 0;
+    doorman__read(field, "reason?s limit?s item_index?n retry_after?T valid_for?t", &reason,
+                  &out->limit, &item_index, &out->has_retry_after, &out->retry_after,
+                  &out->valid_for);
+    if (item_index >= 0 && item_index <= DOORMAN__JSON_VALUES_MAX) {
+        out->item_index = (size_t)item_index;
+    }
+    for (int i = 0; reason && i < DOORMAN_REASON_COUNT; i++) {
+        const char *name = doorman_reason_name((doorman_reason)i);
+        if (strcmp(name, reason) == 0) out->reason = (doorman_reason)i;
+    }
+}
+
+static void doorman__read_permit(const doorman__field *field, doorman__permit_room *room,
+                                 doorman_permit *out) {
+    const char *decision = "";
+    doorman__field list;
+    doorman__read(field, "decision:s item?o", &decision, &list);
+    out->granted = strcmp(decision, "GRANTED") == 0;
+    out->details = room->details;
+    if (out->granted) {
+        out->items = room->grants;
+        doorman__field hold;
+        doorman__read(field, "wait?t warning?b hold?o", &out->wait, &out->warning, &hold);
+        if (hold.value) {
+            doorman__read(&hold, "id:i node?s waited?t expires_in:t", &out->hold_id, &out->node,
+                          &out->waited, &out->expires_in);
+        }
+    } else {
+        doorman__read_permit_refusal(field, out);
+    }
+    doorman__field item = doorman__read_list(&list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_permit_details(&item, item.index, room, out);
+        if (!out->granted) continue;
+        doorman_permit_grant *next = room->grants++;
+        doorman__read(&item, "granted:a limit?s remaining?n reset_after?t", &next->granted,
+                      &next->limit, &next->remaining, &next->reset_after);
+        out->item_count++;
+    }
+}
+
+static void doorman__read_permits(const doorman__field *list, doorman_response *out) {
+    size_t count = doorman__list_count(list), details = 0;
+    size_t grants = doorman__count_below(list, "item", SIZE_MAX);
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__field items = doorman__field_of(&item, "item", 4);
+        details += doorman__count_below(&items, "limits", SIZE_MAX);
+    }
+    doorman_permit *permits = (doorman_permit *)doorman__read_room(
+        list->reader, count * sizeof *permits + grants * sizeof(doorman_permit_grant) +
+                          details * sizeof(doorman_permit_detail));
+    if (!permits) return;
+    doorman__permit_room room = {.grants = (doorman_permit_grant *)(void *)(permits + count)};
+    room.details = (doorman_permit_detail *)(void *)(room.grants + grants);
+    item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman__read_permit(&item, &room, &permits[item.index]);
+    }
+    out->permits = permits;
+    out->permit_count = count;
+}
+
+static void doorman__read_permit_results(const doorman__field *list, doorman_response *out) {
+    size_t count = doorman__list_count(list);
+    size_t details = doorman__count_below(list, "limits", SIZE_MAX);
+    doorman_permit_result *results = (doorman_permit_result *)doorman__read_room(
+        list->reader, count * sizeof *results + details * sizeof(doorman_permit_detail));
+    if (!results) return;
+    doorman__permit_room room = {.details = (doorman_permit_detail *)(void *)(results + count)};
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_permit_result *next = &results[item.index];
+        double removed = 0;
+        next->state.details = room.details;
+        next->state.granted = !doorman__field_of(&item, "reason", 6).value;
+        doorman__read(&item, "charged?n count?n", &next->charged, &removed);
+        next->count = removed >= 0 && removed <= 1e9 ? (size_t)removed : 0;
+        doorman__read_permit_refusal(&item, &next->state);
+        doorman__read_permit_details(&item, 0, &room, &next->state);
+    }
+    out->results = results;
+    out->result_count = count;
+}
+
+static doorman_reason doorman__reason_of(const char *name) {
+    for (int i = 0; name && i < DOORMAN_REASON_COUNT; i++) {
+        if (strcmp(doorman_reason_name((doorman_reason)i), name) == 0) return (doorman_reason)i;
+    }
+    return DOORMAN_NO_REASON;
+}
+
+/* Reads the items of a hold: objects, or only their amounts. */
+static void doorman__read_held_items(const doorman__field *field, doorman_hold_item **items,
+                                     doorman_hold *out) {
+    doorman__field objects, amounts;
+    doorman__read(field, "item?o amount?o", &objects, &amounts);
+    out->items = *items;
+    doorman__field item = doorman__read_list(objects.value ? &objects : &amounts);
+    for (; item.value; doorman__next(&item)) {
+        doorman_hold_item *next = (*items)++;
+        if (objects.value) {
+            doorman__read(&item, "resource_id:s key?s amount:a", &next->resource_id, &next->key,
+                          &next->amount);
+        } else {
+            doorman__read_amount(&item, &next->amount);
+        }
+        out->item_count++;
+    }
+}
+
+/* Reads the results of a message on holds. */
+static void doorman__read_holds(const doorman__field *list, doorman_response *out) {
+    size_t count = doorman__list_count(list);
+    size_t all = doorman__count_below(list, "item", SIZE_MAX);
+    all += doorman__count_below(list, "amount", SIZE_MAX);
+    doorman_hold *holds = (doorman_hold *)doorman__read_room(
+        list->reader, count * sizeof *holds + all * sizeof(doorman_hold_item));
+    if (!holds) return;
+    doorman_hold_item *items = (doorman_hold_item *)(void *)(holds + count);
+    const char *id = out->method == DOORMAN_TRANSFER ? "transfer_id?i" : "id?i";
+    doorman__field item = doorman__read_list(list);
+    for (; item.value; doorman__next(&item)) {
+        doorman_hold *next = &holds[item.index];
+        const char *reason = NULL;
+        doorman__read(&item, id, &next->id);
+        doorman__read(&item, "gone?b reason?s node?s expires_in?t", &next->gone, &reason,
+                      &next->node, &next->expires_in);
+        next->reason = doorman__reason_of(reason);
+        doorman__read_held_items(&item, &items, next);
+    }
+    out->holds = holds;
+    out->hold_count = count;
+}
+
+static void doorman__read_permit_response(const doorman__field *body, doorman_response *out) {
+    bool holds = doorman__method_has_holds(out->method);
+    bool acquires = out->method == DOORMAN_ACQUIRE;
+    doorman__field list;
+    doorman__read(body, acquires ? "permit:o" : "entry:o", &list);
+    if (list.value && !cJSON_IsArray(list.value)) doorman__read_fail(&list, "must be a list");
+    if (acquires) doorman__read_permits(&list, out);
+    if (holds) doorman__read_holds(&list, out);
+    if (!acquires && !holds) doorman__read_permit_results(&list, out);
+}
+
+/* ---- permit JSON: writing limits */
+
+static void doorman__put_strings(doorman__writer *out, const char *key, const char *const *strings,
+                                 size_t count) {
+    if (!count) return;
+    doorman__put(out, ",%s:[", key);
+    for (size_t i = 0; i < count; i++) doorman__put(out, "%,%s", strings[i]);
+    doorman__put(out, "]");
+}
+
+static void doorman__put_tiers(doorman__writer *out, const doorman_figures *all) {
+    doorman__put(out, ",'tiers':[");
+    for (size_t i = 0; i < all->tier_count; i++) {
+        const doorman_tier *tier = &all->tiers[i];
+        doorman__put(out, "%,{'limit':%x,'window':%t,'active':%t", tier->limit, tier->window,
+                     tier->active);
+        if (tier->cooldown) doorman__put(out, ",'cooldown':%t", tier->cooldown);
+        if (tier->skippable) doorman__put(out, ",'skippable':%b", true);
+        doorman__put(out, "}");
+    }
+    doorman__put(out, "]");
+}
+
+/* Writes figures. Of an override, only those that are given. */
+static void doorman__put_figures(doorman__writer *out, doorman_limit_kind kind,
+                                 const doorman_figures *all, bool override_) {
+    const bool bucket = kind == DOORMAN_TOKEN_BUCKET, tiers = kind == DOORMAN_TIERS;
+    if (all->rate > 0) doorman__put(out, ",'rate':%x", all->rate);
+    if (bucket && (!override_ || all->has_size)) doorman__put(out, ",'size':%x", all->size);
+    if (override_ ? all->has_max_debt : all->max_debt > 0) {
+        doorman__put(out, ",'max_debt':%t", all->max_debt);
+    }
+    if (all->has_max_wait && (override_ || all->max_wait != all->max_debt)) {
+        doorman__put(out, ",'max_wait':%t", all->max_wait);
+    }
+    if (override_ ? all->has_limit : !bucket && !tiers) {
+        doorman__put(out, ",'limit':%x", all->limit);
+    }
+    if (all->time_to_live) doorman__put(out, ",'time_to_live':%t", all->time_to_live);
+    if (override_ ? all->has_queue : all->queue > 0) {
+        doorman__put(out, ",'queue':%n", (double)all->queue);
+    }
+    if (all->window) doorman__put(out, ",'window':%t", all->window);
+    if (all->calendar) doorman__put(out, ",'window':%s", doorman__calendars[all->calendar]);
+    if (override_ ? all->has_tiers : tiers) doorman__put_tiers(out, all);
+}
+
+static const char *doorman__limit_kind_name(doorman_limit_kind kind) {
+    size_t i = 0;
+    while (i < 4 && doorman__limit_kind_codes[i] != kind) i++;
+    return doorman__limit_kinds[i];
+}
+
+static void doorman__put_overrides(doorman__writer *out, const doorman_permit_limit *limit) {
+    if (!limit->override_count) return;
+    doorman__put(out, ",'overrides':[");
+    for (size_t i = 0; i < limit->override_count; i++) {
+        const doorman_override *override_ = &limit->overrides[i];
+        doorman__put(out, "%,{'keys':[");
+        for (size_t j = 0; j < override_->key_count; j++) {
+            doorman__put(out, "%,%s", override_->keys[j]);
+        }
+        doorman__put(out, "]");
+        doorman__put_figures(out, limit->kind, &override_->figures, true);
+        doorman__put(out, "}");
+    }
+    doorman__put(out, "]");
+}
+
+static void doorman__put_lease(doorman__writer *out, const doorman_permit_limit *limit) {
+    const doorman_figures *all = &limit->figures;
+    doorman__put(out, limit->kind == DOORMAN_CONCURRENCY ? ",'limit':%s" : ",'rate':%s", "leased");
+    if (all->time_to_live) doorman__put(out, ",'time_to_live':%t", all->time_to_live);
+    if (all->queue) doorman__put(out, ",'queue':%n", (double)all->queue);
+    if (all->max_wait) doorman__put(out, ",'max_wait':%t", all->max_wait);
+    if (limit->lease_of) doorman__put(out, ",'lease_of':%s", limit->lease_of);
+    if (limit->has_priority) doorman__put(out, ",'priority':%n", (double)limit->priority);
+    if (limit->subclients) doorman__put(out, ",'subclients':%n", (double)limit->subclients);
+}
+
+static void doorman__put_limit(doorman__writer *out, const doorman_permit_limit *limit) {
+    doorman__put(out, "%,{'name':%s", limit->name);
+    if (limit->per) doorman__put(out, ",'per':%s", doorman__scopes[limit->per]);
+    doorman__put_strings(out, "keys", limit->keys, limit->key_count);
+    doorman__put(out, ",'kind':%s", doorman__limit_kind_name(limit->kind));
+    if (limit->leased) {
+        doorman__put_lease(out, limit);
+    } else {
+        doorman__put_figures(out, limit->kind, &limit->figures, false);
+    }
+    doorman__put_overrides(out, limit);
+    if (limit->shadow) doorman__put(out, ",'shadow':%b", true);
+    if (limit->warn_at > 0) doorman__put(out, ",'warn_at':%x", limit->warn_at);
+    if (limit->ban.refusals) {
+        doorman__put(out, ",'ban':{'refusals':%n,'window':%t,'duration':%t}",
+                     (double)limit->ban.refusals, limit->ban.window, limit->ban.duration);
+    }
+    if (limit->has_max_cost) doorman__put(out, ",'max_cost':%x", limit->max_cost);
+    const size_t default_keys = limit->leased ? DOORMAN__MAX_LEASES : DOORMAN__MAX_KEYS;
+    if (limit->max_keys && limit->max_keys != default_keys) {
+        doorman__put(out, ",'max_keys':%n", (double)limit->max_keys);
+    }
+    if (limit->refuse_new) doorman__put(out, ",'overflow':%s", "refuse");
+    if (limit->empty_at_start) doorman__put(out, ",'on_restart':%s", "empty");
+    if (limit->full_at_start) doorman__put(out, ",'on_restart':%s", "full");
+    if (limit->refunds) doorman__put(out, ",'refunds':%b", true);
+    doorman__put(out, "}");
+}
+
+static void doorman__put_limits(doorman__writer *out, const doorman_template *template_) {
+    doorman__put(out, ",'limits':[");
+    for (size_t i = 0; i < template_->limit_count; i++) {
+        doorman__put_limit(out, &template_->limits[i]);
+    }
+    doorman__put(out, "]");
+}
+
+/* ---- permit JSON: writing messages */
+/*
+ * Durations are exact to a nanosecond, so they are not rounded. Units of `granted` and `charged`
+ * are exact too. What people read has at most six decimals: `remaining` is rounded down, and `used`
+ * is rounded up. So no client believes that more is left than there is.
+ */
+
+/* Returns an amount with at most six decimals, rounded down. An amount of 1e9 or more is rounded to
+ * an integer. */
+static double doorman__six_decimals(double amount) {
+    if (!(amount > 0)) return 0;
+    if (amount >= DOORMAN__INTEGER_MAX) return amount;
+    if (amount >= 1e9) return (double)(uint64_t)amount;
+    double down = (double)(uint64_t)(amount * 1e6) / 1e6;
+    return down <= amount ? down : doorman__max(0, down - 1e-6);
+}
+
+/* As doorman__six_decimals, but rounded up. */
+static double doorman__six_decimals_up(double amount) {
+    double down = doorman__six_decimals(amount);
+    if (down >= amount) return down;
+    if (amount >= 1e9) return down + 1;
+    return (double)((uint64_t)(down * 1e6 + 0.5) + 1) / 1e6;
+}
+
+static void doorman__put_permit_detail(doorman__writer *out, const doorman_permit_detail *detail) {
+    doorman__put(out, "%,{'name':%s,'limit':%n,'used':%n,'remaining':%n,'reset_after':%t",
+                 detail->limit, detail->most, doorman__six_decimals_up(detail->used),
+                 doorman__six_decimals(detail->remaining), detail->reset_after);
+    if (detail->window) doorman__put(out, ",'window':%t", detail->window);
+    if (detail->tier) doorman__put(out, ",'tier':%i", (uint64_t)detail->tier);
+    if (detail->moved_up) doorman__put(out, ",'moved_up':%b", true);
+    if (detail->shadow) doorman__put(out, ",'shadow':%b", true);
+    if (detail->refused) doorman__put(out, ",'refused':%b", true);
+    if (detail->refusals) doorman__put(out, ",'refusals':%i", (uint64_t)detail->refusals);
+    doorman__put(out, "}");
+}
+
+/* Writes the list `limits` of one item. The details of a permit are in the order of its items. */
+static void doorman__put_permit_details(doorman__writer *out, const doorman_permit *permit,
+                                        size_t item_index, size_t *next) {
+    doorman__put(out, "%,'limits':[");
+    while (*next < permit->detail_count && permit->details[*next].item_index == item_index) {
+        doorman__put_permit_detail(out, &permit->details[(*next)++]);
+    }
+    doorman__put(out, "]");
+}
+
+static void doorman__put_permit_items(doorman__writer *out, const doorman_permit *permit,
+                                      size_t item_count, bool detail) {
+    size_t next = 0;
+    doorman__put(out, ",'item':[");
+    for (size_t i = 0; i < item_count; i++) {
+        doorman__put(out, "%,{");
+        if (permit->granted) {
+            const doorman_permit_grant *grant = &permit->items[i];
+            doorman__put(out, "'granted':%n", grant->granted);
+            if (grant->limit) {
+                doorman__put(out, ",'limit':%s,'remaining':%n,'reset_after':%t", grant->limit,
+                             doorman__six_decimals(grant->remaining), grant->reset_after);
+            }
+        }
+        if (detail) doorman__put_permit_details(out, permit, i, &next);
+        doorman__put(out, "}");
+    }
+    doorman__put(out, "]");
+}
+
+/* Writes why a permit is refused, without the item. */
+static void doorman__put_permit_reason(doorman__writer *out, const doorman_permit *permit) {
+    if (permit->limit) doorman__put(out, "%,'limit':%s", permit->limit);
+    doorman__put(out, "%,'reason':%s", doorman_reason_name(permit->reason));
+    if (permit->has_retry_after) doorman__put(out, ",'retry_after':%t", permit->retry_after);
+}
+
+static void doorman__put_permit(doorman__writer *out, const doorman_permit *permit,
+                                const doorman_permit_request *request) {
+    const doorman_permit_item *item = &request->items[permit->item_index];
+    if (permit->granted) {
+        doorman__put(out, "%,{'decision':%s", "GRANTED");
+        if (permit->wait) doorman__put(out, ",'wait':%t", permit->wait);
+        if (permit->warning) doorman__put(out, ",'warning':%b", true);
+        if (permit->hold_id) {
+            doorman__put(out, ",'hold':{'id':%i,", permit->hold_id);
+            if (permit->node) doorman__put(out, "'node':%s,", permit->node);
+            doorman__put(out, "'waited':%t,'expires_in':%t}", permit->waited, permit->expires_in);
+        }
+    } else {
+        doorman__put(out, "%,{'decision':%s,'resource_id':%s", "REFUSED", item->resource_id);
+        if (item->key && item->key[0]) doorman__put(out, ",'key':%s", item->key);
+        if (permit->item_index) {
+            doorman__put(out, ",'item_index':%i", (uint64_t)permit->item_index);
+        }
+        doorman__put_permit_reason(out, permit);
+        doorman__put(out, ",'valid_for':%t", permit->valid_for);
+    }
+    if (permit->granted || request->detail) {
+        doorman__put_permit_items(out, permit, request->item_count, request->detail);
+    }
+    doorman__put(out, "}");
+}
+
+static void doorman__put_permit_result(doorman__writer *out, doorman_method method,
+                                       const doorman_permit_result *result) {
+    size_t next = 0;
+    doorman__put(out, "%,{");
+    if (method == DOORMAN_REPORT) {
+        doorman__put(out, "'charged':%n", result->charged);
+    } else if (method == DOORMAN_RESET) {
+        doorman__put(out, "'count':%i", (uint64_t)result->count);
+    } else {
+        if (!result->state.granted) doorman__put_permit_reason(out, &result->state);
+        doorman__put_permit_details(out, &result->state, 0, &next);
+    }
+    doorman__put(out, "}");
+}
+
+/* Writes what is held. Only a client that has seized it does not know the items. */
+static void doorman__put_hold(doorman__writer *out, doorman_method method,
+                              const doorman_hold *hold) {
+    if (hold->gone || hold->reason) {
+        if (hold->gone) doorman__put(out, "%,{'gone':%b}", true);
+        if (!hold->gone) doorman__put(out, "%,{'reason':%s}", doorman_reason_name(hold->reason));
+        return;
+    }
+    doorman__put(out, "%,{");
+    if (method == DOORMAN_TRANSFER) doorman__put(out, "%,'transfer_id':%i", hold->id);
+    if (method == DOORMAN_SEIZE) doorman__put(out, "%,'id':%i", hold->id);
+    if (method == DOORMAN_SEIZE && hold->node) doorman__put(out, "%,'node':%s", hold->node);
+    if (method != DOORMAN_RELEASE) doorman__put(out, "%,'expires_in':%t", hold->expires_in);
+    doorman__put(out, method == DOORMAN_SEIZE ? "%,'item':[" : "%,'amount':[");
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman_hold_item *item = &hold->items[i];
+        if (method == DOORMAN_SEIZE) {
+            doorman__put(out, "%,{'resource_id':%s,'key':%s,'amount':%n}", item->resource_id,
+                         item->key, item->amount);
+        } else {
+            doorman__put(out, "%,%n", item->amount);
+        }
+    }
+    doorman__put(out, "]}");
+}
+
+/* Writes the response of a master to a message on permits. A refusal names an item of the
+ * request. */
+static void doorman__put_permit_response(doorman__writer *out, const doorman_response *response,
+                                         const doorman_request *request) {
+    bool acquires = response->method == DOORMAN_ACQUIRE;
+    assert(response->permit_count == (acquires ? request->permit_count : 0));
+    doorman__put(out, "{%s:{", doorman_method_name(response->method, false));
+    doorman__put(out, acquires ? "'permit':[" : "'entry':[");
+    for (size_t i = 0; i < response->permit_count; i++) {
+        doorman__put_permit(out, &response->permits[i], &request->permits[i]);
+    }
+    for (size_t i = 0; i < response->result_count; i++) {
+        doorman__put_permit_result(out, response->method, &response->results[i]);
+    }
+    for (size_t i = 0; i < response->hold_count; i++) {
+        doorman__put_hold(out, response->method, &response->holds[i]);
+    }
+    doorman__put(out, "]}}");
+}
+
+static void doorman__put_permit_request(doorman__writer *out,
+                                        const doorman_permit_request *permit) {
+    doorman__put(out, "%,{");
+    if (permit->max_wait) doorman__put(out, "%,'max_wait':%t", permit->max_wait);
+    if (permit->equal) doorman__put(out, "%,'equal':%b", true);
+    if (permit->detail) doorman__put(out, "%,'detail':%b", true);
+    if (permit->request_id) doorman__put(out, "%,'request_id':%i", permit->request_id);
+    if (permit->time_to_live) doorman__put(out, "%,'time_to_live':%t", permit->time_to_live);
+    if (permit->has_priority && permit->priority != 1) {
+        doorman__put(out, "%,'priority':%i", (uint64_t)permit->priority);
+    }
+    if (permit->share) doorman__put(out, "%,'share':%b", true);
+    doorman__put(out, "%,'item':[");
+    for (size_t i = 0; i < permit->item_count; i++) {
+        const doorman_permit_item *item = &permit->items[i];
+        doorman__put(out, "%,{'resource_id':%s", item->resource_id);
+        if (item->key && item->key[0]) doorman__put(out, ",'key':%s", item->key);
+        if (!doorman__equal(item->cost, 1)) doorman__put(out, ",'cost':%n", item->cost);
+        if (item->has_min) doorman__put(out, ",'min':%n", item->min);
+        doorman__put(out, "}");
+    }
+    doorman__put(out, "]}");
+}
+
+static void doorman__put_permit_entry(doorman__writer *out, doorman_method method,
+                                      const doorman_permit_entry *entry) {
+    doorman__put(out, "%,{'resource_id':%s", entry->resource_id);
+    if (entry->key && entry->key[0]) doorman__put(out, ",'key':%s", entry->key);
+    if (method == DOORMAN_REPORT) doorman__put(out, ",'cost':%n", entry->cost);
+    if (method != DOORMAN_REPORT && entry->limit) doorman__put(out, ",'limit':%s", entry->limit);
+    if (method == DOORMAN_RESET && entry->sets_ban) doorman__put(out, ",'ban':%t", entry->ban);
+    doorman__put(out, "}");
+}
+
+static void doorman__put_hold_request(doorman__writer *out, doorman_method method,
+                                      const doorman_hold_request *hold) {
+    const char *id = method == DOORMAN_SEIZE ? "transfer_id" : "id";
+    const char *amounts = method == DOORMAN_RELEASE ? "keep" : "amount";
+    doorman__put(out, "%,{");
+    if (hold->id) doorman__put(out, "%,%s:%i", id, hold->id);
+    if (hold->request_id) doorman__put(out, "%,'request_id':%i", hold->request_id);
+    if (hold->time_to_live) doorman__put(out, "%,'time_to_live':%t", hold->time_to_live);
+    if (hold->amount_count) doorman__put(out, "%,%s:[", amounts);
+    for (size_t i = 0; i < hold->amount_count; i++) {
+        doorman__put(out, "%,%n", hold->amounts[i]);
+    }
+    if (hold->amount_count) doorman__put(out, "]");
+    if (hold->item_count) doorman__put(out, "%,'item':[");
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman_hold_item *item = &hold->items[i];
+        doorman__put(out, "%,{'resource_id':%s,'key':%s,'amount':%n}", item->resource_id,
+                     item->key ? item->key : "", item->amount);
+    }
+    doorman__put(out, hold->item_count ? "]}" : "}");
+}
+
+/* Writes a request of a client on permits. */
+static void doorman__put_permit_message(doorman__writer *out, const doorman_request *request) {
+    bool acquires = request->method == DOORMAN_ACQUIRE;
+    doorman__put(out, "{%s:{", doorman_method_name(request->method, false));
+    if (request->holder_id) doorman__put(out, "'client_id':%s,", request->holder_id);
+    doorman__put(out, acquires ? "'permit':[" : "'entry':[");
+    for (size_t i = 0; acquires && i < request->permit_count; i++) {
+        doorman__put_permit_request(out, &request->permits[i]);
+    }
+    for (size_t i = 0; !acquires && i < request->entry_count; i++) {
+        doorman__put_permit_entry(out, request->method, &request->entries[i]);
+    }
+    for (size_t i = 0; i < request->hold_count; i++) {
+        doorman__put_hold_request(out, request->method, &request->holds[i]);
+    }
+    doorman__put(out, "]}}");
+}
+
+/* Returns the most bytes that the response to a permit takes. `name` is what the name of a limit
+ * takes, and `limits` is how many limits a template has at most. */
+static size_t doorman__permit_reply_bytes(const doorman_permit_request *permit, size_t name,
+                                          size_t limits) {
+    size_t granted = 200, refused = 220 + name, longest = 0;
+    for (size_t i = 0; i < permit->item_count; i++) {
+        const char *id = permit->items[i].resource_id, *key = permit->items[i].key;
+        size_t bytes = doorman__quoted_bytes(id) + (key ? doorman__quoted_bytes(key) : 0);
+        if (bytes > longest) longest = bytes;
+        granted += 150 + name;
+    }
+    size_t bytes = granted > refused + longest ? granted : refused + longest;
+    if (permit->detail) bytes += permit->item_count * (20 + limits * (300 + name));
+    return bytes;
+}
+
+/* Returns the most bytes that the response to an entry on a hold takes. */
+static size_t doorman__hold_reply_bytes(const doorman_permits *permits,
+                                        const doorman_request *request,
+                                        const doorman_hold_request *entry) {
+    const doorman__hold *hold =
+        entry->id ? doorman__holds_find(permits, entry->id)
+                  : doorman__holds_find_request(permits, request->holder_id, entry->request_id);
+    size_t bytes = 120 + 32 * (hold ? hold->part_count : entry->item_count);
+    for (size_t i = 0; hold && request->method == DOORMAN_SEIZE && i < hold->part_count; i++) {
+        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        bytes += 48 + doorman__quoted_bytes(doorman__place_id(part->place));
+        bytes += doorman__quoted_bytes(part->key);
+    }
+    return bytes;
+}
+
+/* Refuses a message whose response could be too large, before the server decides. */
+static doorman_status doorman__permits_reply_check(const doorman_permits *permits,
+                                                   const doorman_request *request,
+                                                   doorman_error *error) {
+    size_t name = permits->name_bytes, limits = permits->limits_most;
+    size_t each = request->method == DOORMAN_INSPECT ? 100 + limits * (300 + name) : 60;
+    size_t bytes = 1024 + request->entry_count * each;
+    for (size_t i = 0; i < request->hold_count; i++) {
+        bytes += doorman__hold_reply_bytes(permits, request, &request->holds[i]);
+    }
+    for (size_t i = 0; i < request->permit_count && bytes <= DOORMAN_MESSAGE_BYTES_MAX; i++) {
+        bytes += doorman__permit_reply_bytes(&request->permits[i], name, limits);
+    }
+    if (bytes <= DOORMAN_MESSAGE_BYTES_MAX) return DOORMAN_OK;
+    return doorman__fail(error, DOORMAN_RESOURCE_EXHAUSTED,
+                         "%s: the response could be larger than 4 MiB; send less in one message",
+                         request->method == DOORMAN_ACQUIRE ? "permit" : "entry");
+}
+
+/* ---- permit JSON: an exchange */
+
+/* Returns a permit of the response that waits with this ticket, or NULL.
+ *   ticket   0: any permit that waits */
+static doorman_permit *doorman__exchange_pending(const doorman_json_exchange *exchange,
+                                                 uint64_t ticket) {
+    const doorman_response *response = &exchange->response;
+    bool acquires = exchange->request.method == DOORMAN_ACQUIRE && response->is_master;
+    if (exchange->state != DOORMAN__EXCHANGE_DECIDED || !acquires) return NULL;
+    for (size_t i = 0; i < response->permit_count; i++) {
+        /* the arena of the exchange has the permits, so they may be changed */
+        doorman_permit *permit = (doorman_permit *)doorman__mutable(&response->permits[i]);
+        if (permit->pending && (!ticket || permit->ticket == ticket)) return permit;
+    }
+    return NULL;
+}
+
+doorman_status doorman_json_exchange_settle(doorman_json_exchange *exchange, uint64_t ticket,
+                                            const doorman_permit *decision) {
+    if (!exchange || !decision) return DOORMAN_INVALID_ARGUMENT;
+    doorman_permit *permit = doorman__exchange_pending(exchange, ticket);
+    if (!permit) return DOORMAN_NOT_FOUND;
+    *permit = *decision;
+    if (doorman__permit_keep(&exchange->arena, permit)) return DOORMAN_OK;
+    return doorman__exchange_fail(exchange, DOORMAN_OUT_OF_MEMORY,
+                                  "out of memory; units may have been charged"); /* P9 */
+}
+
+void doorman_json_exchange_undo(doorman_json_exchange *exchange) {
+    if (!exchange) return;
+    if (!doorman__exchange_pending(exchange, 0)) return;
+    doorman__exchange_move(exchange, DOORMAN__EXCHANGE_READ, DOORMAN_OK);
+}
+
+static bool doorman__exchange_is_pending(const doorman_json_exchange *exchange) {
+    return doorman__exchange_pending(exchange, 0) != NULL;
+}
+
+static const doorman__json_permits doorman__permits_in_json = {
+    .read_limits = doorman__read_limits,
+    .put_limits = doorman__put_limits,
+    .read_request = doorman__read_permit_message,
+    .put_request = doorman__put_permit_message,
+    .read_response = doorman__read_permit_response,
+    .put_response = doorman__put_permit_response,
+    .check_reply = doorman__permits_reply_check,
+    .is_pending = doorman__exchange_is_pending,
+};
+#endif /* DOORMAN_JSON */
+
+#ifdef DOORMAN_NNG
+/* ---- >>permit_agent ------------------------------------------------------------------------- */
+/*
+ * An agent has a permit client with a mutex, a thread and a connection of their own. So a slow
+ * response with leases does not delay a permit, and many permits do not delay a lease. The thread
+ * starts with the first permit, so an agent without permits does not have it. It repeats these
+ * steps:
+ *
+ *   1. Parse the response that has come, without the mutex.
+ *   2. Pass it to the client, and take the next message and all decisions from the client.
+ *   3. Send the message, without the mutex. Then tell the callers their decisions.
+ *   4. Sleep until the client is due or something has changed.
+ *
+ * The message goes first, so that the server works while the callers wake up.
+ *
+ * A caller that waits sleeps on its own condition variable with its own mutex. With one mutex for
+ * all, 64 callers that wake up together would wait for each other. A caller also watches its
+ * timeout, in case the thread is late. A caller is counted in `callers` until it no longer uses the
+ * agent, and doorman_agent_stop waits until none is left.
+ */
+
+/* The permits of an agent. The mutex guards the other fields. Only the thread uses the transport.
+ * `agent` stays the same. */
+struct doorman__agent_permits {
+    doorman_agent *agent;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake; /* wakes the thread */
+    pthread_t thread;
+    bool has_thread;
+    bool closed;               /* new calls return at once */
+    bool wakeup;               /* the thread must run again before it sleeps */
+    doorman_time sleeps_until; /* when the thread wakes up; 0: it is awake */
+    doorman_time stop_by;      /* when the thread ends at the latest; NEVER: it is not stopping */
+    doorman__pause pause;
+    doorman_permit_client *client;
+    doorman_transport *transport;
+    doorman_transport *lanes[DOORMAN_PERMIT_LANES_MAX]; /* of the client's lanes */
+    size_t lane_count;
+    bool lanes_failed; /* memory has run out for a lane, so no more lanes are added */
+    void (*on_hold_changed)(void *context, const doorman_held *held);
+    void *context;
+    doorman_error last_error;
+    doorman_time last_error_at;       /* 0: no message has failed */
+    size_t callers;                   /* threads that wait for a permit; atomic */
+    struct doorman__acquirer *unused; /* the structs of threads that waited before; atomic */
+};
+
+/* Who gets the decision of a call. */
+typedef struct doorman__receiver {
+    void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired);
+    void *context;
+    doorman__call *call; /* NULL: the thread has taken the call from the client. The mutex of the
+                            permits guards this field */
+    bool is_allocated;   /* freed after on_decided */
+} doorman__receiver;
+
+/* A thread that waits for a decision. Its agent uses the struct again for other threads, and frees
+ * it when the agent stops. So a late signal to the condition variable does no harm. */
+typedef struct doorman__acquirer {
+    struct doorman__acquirer *next; /* in the list of those that nobody uses */
+    doorman__receiver receiver;
+    doorman__agent_permits *permits;
+    doorman_acquired *out;
+    doorman_time end;
+    struct timespec until; /* see doorman__acquirer_wait */
+    pthread_cond_t wake;
+    pthread_mutex_t mutex; /* guards the other fields */
+    bool decided;
+    doorman_status status;
+} doorman__acquirer;
+
+static void doorman__agent_permits_on_wakeup(void *context) {
+    doorman__agent_permits *permits = (doorman__agent_permits *)context;
+    pthread_mutex_lock(&permits->mutex);
+    permits->wakeup = true;
+    pthread_cond_signal(&permits->wake);
+    pthread_mutex_unlock(&permits->mutex);
+}
+
+/* Returns whether a permit waits for a lane, and no lane is free. */
+static bool doorman__agent_permits_needs_lane(const doorman__agent_permits *permits) {
+    const doorman_permit_client *client = permits->client;
+    size_t idle = 0;
+    for (size_t i = 0; i < client->lane_count; i++) {
+        idle += client->lanes[i]->upstream.state != DOORMAN__REQUESTED;
+    }
+    return !permits->lanes_failed && permits->lane_count < DOORMAN_PERMIT_LANES_MAX &&
+           client->queues[DOORMAN__CALL_WAIT].count > idle;
+}
+
+/* Returns when the client or a lane is due. */
+static doorman_time doorman__agent_permits_due(const doorman__agent_permits *permits) {
+    const doorman_permit_client *client = permits->client;
+    doorman_time due = doorman_upstream_due(&client->upstream);
+    if (doorman__agent_permits_needs_lane(permits)) return 0;
+    for (size_t i = 0; i < client->lane_count; i++) {
+        due = doorman__earlier(due, doorman_upstream_due(&client->lanes[i]->upstream));
+    }
+    return due;
+}
+
+/* Adds a lane with a transport of its own. If memory runs out, permits wait for the lanes that are
+ * there. */
+static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
+    char *const *pem = permits->transport->pem;
+    const doorman_tls tls = {.authority = pem[0], .certificate = pem[1], .key = pem[2]};
+    doorman_transport_options options = {.on_wakeup = doorman__agent_permits_on_wakeup,
+                                         .context = permits,
+                                         .tls = pem[0] ? &tls : NULL};
+    doorman_transport **lane = &permits->lanes[permits->lane_count];
+    doorman_status status = doorman_permit_client_add_lane(permits->client, &options.upstream);
+    if (status == DOORMAN_OK) status = doorman_transport_create(lane, &options);
+    permits->lanes_failed = status != DOORMAN_OK;
+    if (status == DOORMAN_OK) (*lane)->fails_early = true;
+    if (status == DOORMAN_OK) permits->lane_count++;
+}
+
+/* Unlocks the mutex. Wakes the thread if the client is due before the thread would wake up. The
+ * mutex is unlocked first, so that the thread need not wait for it. */
+static void doorman__agent_permits_unlock(doorman__agent_permits *permits) {
+    bool expedites = doorman__agent_permits_due(permits) < permits->sleeps_until;
+    if (expedites) permits->wakeup = true;
+    if (expedites) permits->sleeps_until = 0;
+    pthread_mutex_unlock(&permits->mutex);
+    if (expedites) pthread_cond_signal(&permits->wake);
+}
+
+/* Takes all decided calls from the client. Their receivers can no longer give up the calls. */
+static doorman__calls doorman__agent_permits_take(doorman__agent_permits *permits,
+                                                  doorman_time now) {
+    doorman_permit_client *client = permits->client;
+    doorman__permit_client_work(client, now);
+    doorman__calls calls = client->decided;
+    memset(&client->decided, 0, sizeof client->decided);
+    client->call_count -= calls.count;
+    for (doorman__call *call = calls.first; call; call = call->next) {
+        ((doorman__receiver *)call->context)->call = NULL;
+        doorman__call_forget(call); /* the thread frees the call later */
+        call->hold = NULL;
+        call->peer = NULL;
+    }
+    return calls;
+}
+
+/* Tells the receivers of calls their decisions. The mutex is not locked. */
+static void doorman__agent_permits_tell(const doorman__calls *calls) {
+    for (doorman__call *call = calls->first, *next = NULL; call; call = next) {
+        doorman__receiver *receiver = (doorman__receiver *)call->context;
+        bool is_allocated = receiver->is_allocated, done = call->status == DOORMAN_OK;
+        next = call->next;
+        receiver->on_decided(receiver->context, call->status, done ? &call->acquired : NULL);
+        if (is_allocated) DOORMAN_FREE(receiver);
+        DOORMAN_FREE(call);
+    }
+}
+
+/* Returns whether the thread still has reports to send, and a server that takes them. */
+static bool doorman__agent_permits_has_to_wait(const doorman__agent_permits *permits,
+                                               doorman_time now) {
+    const doorman_permit_client *client = permits->client;
+    const doorman_upstream *upstream = &client->upstream;
+    bool sends = upstream->state == DOORMAN__REQUESTED &&
+                 (upstream->method == DOORMAN_REPORT || upstream->method == DOORMAN_RELEASE);
+    return now < permits->stop_by && upstream->failures == 0 &&
+           (sends || client->queues[DOORMAN__CALL_REPORT].first ||
+            client->queues[DOORMAN__CALL_RELEASE].first);
+}
+
+static void doorman__agent_permits_sleep(doorman__agent_permits *permits, doorman_time now) {
+    doorman_time due = doorman__agent_permits_due(permits);
+    due = doorman__earlier(due, permits->stop_by);
+    /* A message has timed out, but nng has not ended it yet. */
+    if (due <= now) due = now + DOORMAN_SECOND / 1000;
+    permits->sleeps_until = due;
+    doorman__condition_wait(&permits->wake, &permits->mutex, due, now);
+    permits->sleeps_until = 0;
+}
+
+/* Tells the application of holds that are gone or smaller. The mutex is locked, except while the
+ * application is told. */
+static void doorman__agent_permits_tell_holds(doorman__agent_permits *permits, doorman_time now) {
+    doorman_held held;
+    while (permits->client->first_change) {
+        if (!doorman_permit_client_next_change(permits->client, &held, now)) break;
+        if (!permits->on_hold_changed) continue;
+        pthread_mutex_unlock(&permits->mutex);
+        permits->on_hold_changed(permits->context, &held);
+        pthread_mutex_lock(&permits->mutex);
+    }
+}
+
+/* Lets the lanes process their responses. */
+static void doorman__agent_permits_parse(doorman__agent_permits *permits) {
+    (void)doorman__transport_parse(permits->transport);
+    for (size_t i = 0; i < permits->lane_count; i++) {
+        (void)doorman__transport_parse(permits->lanes[i]);
+    }
+}
+
+/* Called with each result of the other part. Returns whether the thread of this part must run. */
+static bool doorman__pause_end(doorman__pause *pause, const doorman_transport_result *result) {
+    bool answered = result->has_ended && result->status == DOORMAN_OK && result->is_master;
+    if (!answered || !__atomic_load_n(&pause->lasts, __ATOMIC_SEQ_CST)) return false;
+    return !__atomic_exchange_n(&pause->ends, true, __ATOMIC_SEQ_CST);
+}
+
+/* Makes the message of a lane that is due. Keeps the error text if the last one has failed. Returns
+ * whether there is a message. */
+static bool doorman__agent_permits_update_lane(doorman__agent_permits *permits,
+                                               doorman_transport *transport, doorman_time now) {
+    doorman_transport_result result;
+    bool made = doorman_transport_update(transport, &result, now);
+    doorman_agent *agent = permits->agent;
+    if (doorman__pause_end(&agent->pause, &result)) doorman__agent_notify(agent);
+    if (result.error.text[0] && !result.is_probe) {
+        doorman__error_keep(&permits->last_error, result.address, &result.error);
+        permits->last_error_at = now;
+    }
+    return made;
+}
+
+/* Makes the messages that are due. Returns whether there are some.
+ *   made   out: for each lane */
+static bool doorman__agent_permits_update(doorman__agent_permits *permits,
+                                          bool made[DOORMAN_PERMIT_LANES_MAX + 1],
+                                          doorman_time now) {
+    while (doorman__agent_permits_needs_lane(permits)) doorman__agent_permits_add_lane(permits);
+    bool some = made[DOORMAN_PERMIT_LANES_MAX] =
+        doorman__agent_permits_update_lane(permits, permits->transport, now);
+    for (size_t i = 0; i < permits->lane_count; i++) {
+        made[i] = doorman__agent_permits_update_lane(permits, permits->lanes[i], now);
+        some = some || made[i];
+    }
+    return some;
+}
+
+static void doorman__agent_permits_send(doorman__agent_permits *permits,
+                                        const bool made[DOORMAN_PERMIT_LANES_MAX + 1]) {
+    if (made[DOORMAN_PERMIT_LANES_MAX]) doorman_transport_send(permits->transport);
+    for (size_t i = 0; i < permits->lane_count; i++) {
+        if (made[i]) doorman_transport_send(permits->lanes[i]);
+    }
+}
+
+static void *doorman__agent_permits_main(void *context) {
+    doorman__agent_permits *permits = (doorman__agent_permits *)context;
+    bool made[DOORMAN_PERMIT_LANES_MAX + 1] = {false};
+    pthread_mutex_lock(&permits->mutex);
+    for (;;) {
+        pthread_mutex_unlock(&permits->mutex);
+        doorman__agent_permits_parse(permits);
+        pthread_mutex_lock(&permits->mutex);
+        doorman_time now = doorman_clock();
+        permits->wakeup = false;
+        if (permits->closed) doorman__permit_client_end_all(permits->client, DOORMAN_UNAVAILABLE);
+        doorman__pause_check(&permits->pause, &permits->client->upstream);
+        bool some = doorman__agent_permits_update(permits, made, now);
+        doorman__calls calls = doorman__agent_permits_take(permits, now);
+        doorman__pause_note(&permits->pause, &permits->client->upstream);
+        pthread_mutex_unlock(&permits->mutex);
+        if (some) doorman__agent_permits_send(permits, made);
+        doorman__agent_permits_tell(&calls);
+        pthread_mutex_lock(&permits->mutex);
+        doorman__agent_permits_tell_holds(permits, now);
+        if (some || calls.first || permits->wakeup) continue;
+        now = doorman_clock();
+        bool stops = permits->stop_by != DOORMAN_NEVER;
+        if (stops && !doorman__agent_permits_has_to_wait(permits, now)) break;
+        doorman__agent_permits_sleep(permits, now);
+    }
+    pthread_mutex_unlock(&permits->mutex);
+    return NULL;
+}
+
+/* Returns whether the caller is an on_decided. Precondition: the mutex is locked, because the first
+ * call of another thread may start the thread. */
+static bool doorman__agent_permits_is_own_thread(const doorman__agent_permits *permits) {
+    return permits->has_thread && pthread_equal(pthread_self(), permits->thread);
+}
+
+static doorman_status doorman__agent_call_fail(doorman_error *error, doorman_status status) {
+    const char *text = "the agent is that of the parent process";
+    if (status == DOORMAN_DEADLOCK) text = doorman__status_text(status);
+    return doorman__fail(error, status, "%s", text);
+}
+
+/* Begins a call that uses the permits. If the result is OK, the mutex is locked, and the thread
+ * runs. */
+static doorman_status doorman__agent_permits_begin(doorman_agent *agent, doorman_error *error) {
+    doorman__agent_permits *permits = agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return doorman__agent_call_fail(error, status);
+    pthread_mutex_lock(&permits->mutex);
+    if (permits->closed) {
+        status = doorman__fail(error, DOORMAN_UNAVAILABLE, "the agent is shut down");
+    } else if (!permits->has_thread) {
+        permits->has_thread =
+            doorman__thread_start(&permits->thread, doorman__agent_permits_main, permits);
+        if (!permits->has_thread) {
+            status = doorman__fail(error, DOORMAN_UNAVAILABLE, "cannot start a thread");
+        }
+    }
+    if (status != DOORMAN_OK) pthread_mutex_unlock(&permits->mutex);
+    return status;
+}
+
+/* ---- permit agent: a thread that waits for a permit */
+
+/* The thread of the permits calls this function. The mutex is unlocked first, so that the thread
+ * that wakes up need not wait for it. */
+static void doorman__acquirer_on_decided(void *context, doorman_status status,
+                                         const doorman_acquired *acquired) {
+    doorman__acquirer *acquirer = (doorman__acquirer *)context;
+    pthread_mutex_lock(&acquirer->mutex);
+    if (acquired) *acquirer->out = *acquired;
+    acquirer->status = status;
+    acquirer->decided = true;
+    pthread_mutex_unlock(&acquirer->mutex);
+    pthread_cond_signal(&acquirer->wake);
+}
+
+/* Ends the call of this thread now, unless the thread of the permits has taken the call. The mutex
+ * of the acquirer is not locked.
+ *   gives_up   the result is not wanted */
+static void doorman__acquirer_end_call(doorman__acquirer *acquirer, bool gives_up) {
+    doorman__agent_permits *permits = acquirer->permits;
+    doorman_permit_client *client = permits->client;
+    pthread_mutex_lock(&permits->mutex);
+    doorman__call *call = acquirer->receiver.call;
+    if (call) {
+        if (!gives_up && call->state != DOORMAN__CALL_DECIDED)
+            doorman__permit_client_work(client, doorman__later(doorman_clock(), acquirer->end));
+        assert(call->attended); /* by this thread, which frees it */
+        if (gives_up && call->hold) {
+            const doorman_hold_request release = {.id = call->hold->number};
+            (void)doorman_permit_client_release(client, &release, NULL, doorman_clock());
+        }
+        if (call->state != DOORMAN__CALL_DECIDED) doorman__call_settle(client, call);
+        *acquirer->out = call->acquired;
+        acquirer->decided = true;
+        acquirer->receiver.call = NULL;
+        doorman__call_free(client, call);
+    }
+    pthread_mutex_unlock(&permits->mutex);
+}
+
+/* Waits for the decision, which the thread of the permits is about to tell. A thread that is
+ * cancelled here would leave the mutex locked, and that thread would wait for it for ever. So the
+ * cancellation waits until the call has returned. */
+static void doorman__acquirer_join(doorman__acquirer *acquirer) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    pthread_mutex_lock(&acquirer->mutex);
+    while (!acquirer->decided) pthread_cond_wait(&acquirer->wake, &acquirer->mutex);
+    pthread_mutex_unlock(&acquirer->mutex);
+    pthread_setcancelstate(before, NULL);
+}
+
+static doorman__acquirer *doorman__acquirer_create(doorman_agent *agent) {
+    doorman__acquirer *acquirer = (doorman__acquirer *)doorman__zalloc(sizeof *acquirer);
+    bool done = acquirer && pthread_mutex_init(&acquirer->mutex, NULL) == 0;
+    if (done && pthread_cond_init(&acquirer->wake, &agent->monotonic) == 0) {
+        acquirer->permits = agent->permits;
+        acquirer->receiver.on_decided = doorman__acquirer_on_decided;
+        acquirer->receiver.context = acquirer;
+        return acquirer;
+    }
+    if (done) pthread_mutex_destroy(&acquirer->mutex);
+    DOORMAN_FREE(acquirer);
+    return NULL;
+}
+
+/* Takes an acquirer that nobody uses, or makes one. Precondition: the mutex of the permits is
+ * locked. So only one thread at a time takes from the list, while others add to it. */
+static doorman__acquirer *doorman__acquirer_begin(doorman_agent *agent, doorman_acquired *out) {
+    doorman__agent_permits *permits = agent->permits;
+    doorman__acquirer *acquirer = __atomic_load_n(&permits->unused, __ATOMIC_ACQUIRE);
+    while (acquirer && !__atomic_compare_exchange_n(&permits->unused, &acquirer, acquirer->next,
+                                                    true, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
+    }
+    if (!acquirer) acquirer = doorman__acquirer_create(agent);
+    if (!acquirer) return NULL;
+    __atomic_add_fetch(&permits->callers, 1, __ATOMIC_RELAXED);
+    acquirer->decided = false;
+    acquirer->status = DOORMAN_OK;
+    acquirer->out = out;
+    return acquirer;
+}
+
+/* After this call the agent may be gone. */
+static void doorman__acquirer_finish(doorman__acquirer *acquirer) {
+    doorman__agent_permits *permits = acquirer->permits;
+    acquirer->next = __atomic_load_n(&permits->unused, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(&permits->unused, &acquirer->next, acquirer, true,
+                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    }
+    __atomic_sub_fetch(&permits->callers, 1, __ATOMIC_RELEASE);
+}
+
+/* Runs if the thread is cancelled. The mutex of the acquirer is locked. */
+static void doorman__acquirer_cancel(void *context) {
+    doorman__acquirer *acquirer = (doorman__acquirer *)context;
+    pthread_mutex_unlock(&acquirer->mutex);
+    doorman__acquirer_end_call(acquirer, true);
+    doorman__acquirer_join(acquirer);
+    doorman__agent_permits *permits = acquirer->permits;
+    const doorman_hold_request release = {.id = acquirer->out->hold};
+    bool granted = acquirer->status == DOORMAN_OK && release.id;
+    if (granted) pthread_mutex_lock(&permits->mutex);
+    if (granted) {
+        (void)doorman_permit_client_release(permits->client, &release, NULL, doorman_clock());
+        doorman__agent_permits_unlock(permits);
+    }
+    doorman__acquirer_finish(acquirer);
+}
+
+/* Waits for the decision until the timeout. If the thread is cancelled, a cleanup handler ends the
+ * call. `until` is not in the frame of a function that is called here. AddressSanitizer would still
+ * guard such a frame when the cleanup handler runs. */
+static void doorman__acquirer_wait(doorman__acquirer *acquirer) {
+    doorman_time now;
+    pthread_mutex_lock(&acquirer->mutex);
+    pthread_cleanup_push(doorman__acquirer_cancel, acquirer);
+    while (!acquirer->decided && (now = doorman_clock()) < acquirer->end) {
+        doorman_time nap = doorman__earlier(acquirer->end - now, DOORMAN__NAP_MAX);
+        acquirer->until = doorman__monotonic_end(nap);
+        (void)pthread_cond_timedwait(&acquirer->wake, &acquirer->mutex, &acquirer->until);
+    }
+    pthread_cleanup_pop(0);
+    bool decided = acquirer->decided;
+    pthread_mutex_unlock(&acquirer->mutex);
+    if (decided) return;
+    doorman__acquirer_end_call(acquirer, false);
+    doorman__acquirer_join(acquirer);
+}
+
+/* What a thread asks: exactly one of them. */
+typedef struct doorman__agent_ask {
+    const doorman_permit_request *permit;
+    const doorman_hold_request *transfer, *seizure;
+} doorman__agent_ask;
+
+/* Adds the call. A call that is decided already ends here. */
+static doorman_status doorman__acquirer_add(doorman__acquirer *acquirer,
+                                            const doorman__agent_ask *ask, doorman_time timeout,
+                                            doorman_error *error) {
+    doorman_permit_client *client = acquirer->permits->client;
+    doorman__receiver *receiver = &acquirer->receiver;
+    doorman_time now = doorman_clock();
+    doorman__call *call = NULL;
+    doorman_status status;
+    if (ask->permit) {
+        status =
+            doorman__permit_client_add(client, ask->permit, timeout, receiver, &call, error, now);
+    } else if (ask->transfer) {
+        status = doorman__permit_client_transfer(client, ask->transfer, timeout, receiver, &call,
+                                                 error, now);
+    } else {
+        status = doorman__permit_client_seize(client, ask->seizure, timeout, receiver, &call, error,
+                                              now);
+    }
+    if (status != DOORMAN_OK) return status;
+    acquirer->end = call->deadline;
+    acquirer->receiver.call = call;
+    if (call->state != DOORMAN__CALL_DECIDED) return DOORMAN_OK;
+    *acquirer->out = call->acquired;
+    acquirer->decided = true;
+    doorman__call_free(client, call);
+    return DOORMAN_OK;
+}
+
+static doorman_status doorman__agent_ask_and_wait(doorman_agent *agent,
+                                                  const doorman__agent_ask *ask,
+                                                  doorman_time timeout, doorman_acquired *out,
+                                                  doorman_error *error) {
+    doorman__agent_permits *permits = agent->permits;
+    doorman_status status = doorman__agent_permits_begin(agent, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__acquirer *acquirer = NULL;
+    if (doorman__agent_permits_is_own_thread(permits)) {
+        status = doorman__agent_call_fail(error, DOORMAN_DEADLOCK);
+    } else if (!(acquirer = doorman__acquirer_begin(agent, out))) {
+        status = doorman__no_memory(error);
+    } else {
+        status = doorman__acquirer_add(acquirer, ask, timeout, error);
+    }
+    bool waits = status == DOORMAN_OK && !acquirer->decided;
+    doorman__agent_permits_unlock(permits);
+    if (waits) {
+        doorman__acquirer_wait(acquirer);
+        status = acquirer->status;
+    }
+    if (acquirer) doorman__acquirer_finish(acquirer);
+    return status;
+}
+
+doorman_status doorman_agent_acquire(doorman_agent *agent, const doorman_permit_request *request,
+                                     doorman_time timeout, doorman_acquired *out,
+                                     doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
+    const doorman__agent_ask ask = {.permit = request};
+    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
+}
+
+doorman_status doorman_agent_transfer(doorman_agent *agent, const doorman_hold_request *request,
+                                      doorman_time timeout, doorman_acquired *out,
+                                      doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
+    const doorman__agent_ask ask = {.transfer = request};
+    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
+}
+
+doorman_status doorman_agent_seize(doorman_agent *agent, const doorman_hold_request *request,
+                                   doorman_time timeout, doorman_acquired *out,
+                                   doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    if (!out) return doorman__missing(error, "out");
+    const doorman__agent_ask ask = {.seizure = request};
+    return doorman__agent_ask_and_wait(agent, &ask, timeout, out, error);
+}
+
+doorman_status doorman_agent_release_part(doorman_agent *agent, const doorman_hold_request *request,
+                                          doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    doorman__agent_permits *permits = agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return doorman__agent_call_fail(error, status);
+    pthread_mutex_lock(&permits->mutex);
+    status = doorman_permit_client_release(permits->client, request, error, doorman_clock());
+    doorman__agent_permits_unlock(permits);
+    return status;
+}
+
+doorman_status doorman_agent_release(doorman_agent *agent, uint64_t hold) {
+    const doorman_hold_request request = {.id = hold};
+    if (!agent) return DOORMAN_INVALID_ARGUMENT;
+    return hold ? doorman_agent_release_part(agent, &request, NULL) : DOORMAN_OK;
+}
+
+doorman_status doorman_agent_new_hold(doorman_agent *agent, uint64_t *out) {
+    if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
+    doorman__agent_permits *permits = agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return status;
+    pthread_mutex_lock(&permits->mutex);
+    status = doorman_permit_client_new_hold(permits->client, out);
+    pthread_mutex_unlock(&permits->mutex);
+    return status;
+}
+
+doorman_status doorman_agent_read_hold(doorman_agent *agent, uint64_t hold, doorman_held *out) {
+    if (out) memset(out, 0, sizeof *out);
+    if (!agent || !out) return DOORMAN_INVALID_ARGUMENT;
+    doorman__agent_permits *permits = agent->permits;
+    doorman_status status = doorman__agent_check_call(agent);
+    if (status != DOORMAN_OK) return status;
+    pthread_mutex_lock(&permits->mutex);
+    doorman_permit_client_read_hold(permits->client, hold, out);
+    pthread_mutex_unlock(&permits->mutex);
+    return DOORMAN_OK;
+}
+
+doorman_status doorman_agent_acquire_async(
+    doorman_agent *agent, const doorman_permit_request *request, doorman_time timeout,
+    void (*on_decided)(void *context, doorman_status status, const doorman_acquired *acquired),
+    void *context, doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!request) return doorman__missing(error, "request");
+    if (!on_decided) return doorman__missing(error, "on_decided");
+    doorman__call *call = NULL;
+    doorman_status status = doorman__agent_permits_begin(agent, error);
+    if (status != DOORMAN_OK) return status;
+    doorman__receiver *receiver = (doorman__receiver *)doorman__zalloc(sizeof *receiver);
+    if (receiver) {
+        receiver->on_decided = on_decided;
+        receiver->context = context;
+        receiver->is_allocated = true;
+        status = doorman__permit_client_add(agent->permits->client, request, timeout, receiver,
+                                            &call, error, doorman_clock());
+    } else {
+        status = doorman__no_memory(error);
+    }
+    if (status != DOORMAN_OK) DOORMAN_FREE(receiver);
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the call owns the receiver */
+    doorman__agent_permits_unlock(agent->permits);
+    return status;
+}
+
+doorman_status doorman_agent_report(doorman_agent *agent, const char *resource_id, const char *key,
+                                    double cost, doorman_error *error) {
+    if (!agent) return doorman__missing(error, "agent");
+    if (!resource_id) return doorman__missing(error, "resource_id");
+    doorman_status status = doorman__agent_permits_begin(agent, error);
+    if (status != DOORMAN_OK) return status;
+    status = doorman_permit_client_report(agent->permits->client, resource_id, key, cost, error,
+                                          doorman_clock());
+    doorman__agent_permits_unlock(agent->permits);
+    return status;
+}
+
+/* ---- permit agent: when the agent starts and stops */
+
+static doorman__agent_permits *doorman__agent_permits_make(doorman_agent *agent) {
+    doorman__agent_permits *permits = (doorman__agent_permits *)doorman__zalloc(sizeof *permits);
+    bool done = permits && pthread_mutex_init(&permits->mutex, NULL) == 0 &&
+                pthread_cond_init(&permits->wake, &agent->monotonic) == 0;
+    if (done) {
+        permits->agent = agent;
+        permits->stop_by = DOORMAN_NEVER;
+        return permits;
+    }
+    DOORMAN_FREE(permits);
+    return NULL;
+}
+
+static doorman_status doorman__agent_permits_create(doorman_agent *agent,
+                                                    const doorman_client_options *options,
+                                                    doorman_error *error) {
+    doorman__agent_permits *permits = doorman__agent_permits_make(agent);
+    if (!permits) return doorman__no_memory(error);
+    agent->permits = permits;
+    doorman_client_options own = *options;
+    own.client_id = agent->client->client_id;
+    own.tls = NULL; /* only the transport uses it */
+    doorman_status status =
+        doorman_permit_client_create(&permits->client, &own, error, doorman_clock());
+    if (status != DOORMAN_OK) return status;
+    const doorman_transport_options transport = {
+        .upstream = doorman_permit_client_upstream(permits->client),
+        .on_wakeup = doorman__agent_permits_on_wakeup,
+        .context = permits,
+        .tls = options->tls};
+    status = doorman_transport_create(&permits->transport, &transport);
+    if (status != DOORMAN_OK) return doorman__no_memory(error);
+    permits->transport->fails_early = true;
+    permits->on_hold_changed = options->permits.on_hold_changed;
+    permits->context = options->permits.context;
+    return DOORMAN_OK;
+}
+
+/* Ends all calls, and allows no new calls.
+ *   stop_by   when the thread ends at the latest; 0: it does not end yet */
+static void doorman__agent_permits_close(doorman_agent *agent, doorman_time stop_by) {
+    doorman__agent_permits *permits = agent->permits;
+    pthread_mutex_lock(&permits->mutex);
+    permits->closed = true;
+    if (stop_by) permits->stop_by = stop_by;
+    permits->wakeup = true;
+    pthread_cond_signal(&permits->wake);
+    pthread_mutex_unlock(&permits->mutex);
+}
+
+/* Waits for the thread, and for the callers, which have been told that the agent stops. */
+static void doorman__agent_permits_join(doorman_agent *agent) {
+    doorman__agent_permits *permits = agent->permits;
+    const struct timespec pause = {.tv_nsec = (long)DOORMAN__SLICE_PAUSE};
+    if (permits->has_thread) pthread_join(permits->thread, NULL);
+    while (__atomic_load_n(&permits->callers, __ATOMIC_ACQUIRE) > 0) (void)nanosleep(&pause, NULL);
+}
+
+static void doorman__agent_permits_free(doorman_agent *agent) {
+    doorman__agent_permits *permits = agent->permits;
+    for (doorman__acquirer *acquirer = permits->unused, *next; acquirer; acquirer = next) {
+        next = acquirer->next;
+        pthread_cond_destroy(&acquirer->wake);
+        pthread_mutex_destroy(&acquirer->mutex);
+        DOORMAN_FREE(acquirer);
+    }
+    doorman_transport_destroy(permits->transport);
+    for (size_t i = 0; i < permits->lane_count; i++) doorman_transport_destroy(permits->lanes[i]);
+    doorman_permit_client_destroy(permits->client);
+    pthread_cond_destroy(&permits->wake);
+    pthread_mutex_destroy(&permits->mutex);
+    DOORMAN_FREE(permits);
+}
+
+/* Called with each result of a request for leases. */
+static void doorman__agent_permits_note_result(doorman_agent *agent,
+                                               const doorman_transport_result *result) {
+    doorman__agent_permits *permits = agent->permits;
+    if (doorman__pause_end(&permits->pause, result)) doorman__agent_permits_on_wakeup(permits);
+}
+
+/* Returns whether the calling thread is that of the permits. */
+static bool doorman__agent_permits_is_called(doorman_agent *agent) {
+    doorman__agent_permits *permits = agent->permits;
+    pthread_mutex_lock(&permits->mutex);
+    bool own_thread = doorman__agent_permits_is_own_thread(permits);
+    pthread_mutex_unlock(&permits->mutex);
+    return own_thread;
+}
+
+/* Adds what is known of the permits. Of two last errors, the later one stays. */
+static void doorman__agent_permits_read(doorman_agent *agent, doorman_agent_info *out) {
+    doorman__agent_permits *permits = agent->permits;
+    pthread_mutex_lock(&permits->mutex);
+    if (permits->last_error_at > out->last_error_at) {
+        out->last_error = permits->last_error;
+        out->last_error_at = permits->last_error_at;
+    }
+    doorman_permit_client_read(permits->client, &out->permits);
+    pthread_mutex_unlock(&permits->mutex);
+}
+
+static void doorman__agent_permits_set_kill_switch(doorman_agent *agent, bool on) {
+    doorman__agent_permits *permits = agent->permits;
+    pthread_mutex_lock(&permits->mutex);
+    doorman_permit_client_kill_switch(permits->client, on);
+    doorman__agent_permits_unlock(permits);
+}
+
+static const doorman__agent_permit_calls doorman__permits_in_agent = {
+    .create = doorman__agent_permits_create,
+    .free = doorman__agent_permits_free,
+    .note_result = doorman__agent_permits_note_result,
+    .close = doorman__agent_permits_close,
+    .is_own_thread = doorman__agent_permits_is_called,
+    .join = doorman__agent_permits_join,
+    .read = doorman__agent_permits_read,
+    .set_kill_switch = doorman__agent_permits_set_kill_switch,
+};
+#endif /* DOORMAN_NNG */
+
+#endif /* DOORMAN__PERMITS_IMPLEMENTED */
+#endif /* DOORMAN_IMPLEMENTATION */
+
+/*
+ * MIT License
+ *
+ * Copyright (c) 2026 the Doorman authors
+ *
+ * Permission is hereby granted, free of charge, to any person obtaining a copy
+ * of this software and associated documentation files (the "Software"), to deal
+ * in the Software without restriction, including without limitation the rights
+ * to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
+ * copies of the Software, and to permit persons to whom the Software is
+ * furnished to do so, subject to the following conditions:
+ *
+ * The above copyright notice and this permission notice shall be included in all
+ * copies or substantial portions of the Software.
+ *
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+ * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+ * FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+ * AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+ * LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+ * OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
+ * SOFTWARE.
+ */
