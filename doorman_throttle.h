@@ -11,9 +11,10 @@
  *
  *     The header includes doorman.h, which must be in the same folder and have the same version.
  *     This one file then has the implementation of both, so no other file may define
- *     DOORMAN_IMPLEMENTATION. Other files include the header without this macro. The macros of
- *     doorman.h, for JSON, nng, memory and DOORMAN_STATIC, are defined as for doorman.h. Without
- *     them the throttle needs only the C standard library.
+ *     DOORMAN_IMPLEMENTATION. If the program has permits too, this file includes doorman_permits.h
+ *     first. Other files include the header without this macro. The macros of doorman.h, for JSON,
+ *     nng, memory and DOORMAN_STATIC, are defined as for doorman.h. Without them the throttle needs
+ *     only the C standard library.
  *
  * THE THROTTLE
  *
