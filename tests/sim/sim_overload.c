@@ -476,16 +476,6 @@ void sim_overload_handled(sim_world *world, size_t index, const sim_message *mes
 
 /* ---- peaks */
 
-/* Returns how long leases can last, by the slowest clock. */
-static doorman_time longest_drain(const sim_world *world, size_t resource) {
-    doorman_time longest = 0;
-    for (size_t i = 0; i <= world->version; i++) {
-        doorman_time length = sim_drain_time(&world->versions[i].rules[resource]);
-        if (length > longest) longest = length;
-    }
-    return longest;
-}
-
 /* Adds an amount to the peaks of a root. Each peak is larger than the later ones. */
 static void add_peak(sim_peaks *peaks, double amount, doorman_time end, doorman_time now) {
     size_t count = 0;
@@ -502,7 +492,8 @@ static void add_peak(sim_peaks *peaks, double amount, doorman_time end, doorman_
  * server learns, it repeats leases, so older amounts count until these have ended. */
 void sim_overload_check(sim_world *world, size_t resource, bool learns) {
     if (!world->follows) return;
-    doorman_time end = world->now + longest_drain(world, resource) + world->hold;
+    doorman_time end =
+        world->now + world->versions[world->version].drain_max[resource] + world->hold;
     for (size_t i = 0; i < world->node_count; i++) {
         sim_node *node = &world->nodes[i];
         sim_peaks *peaks = &node->peaks[resource];
