@@ -10,6 +10,7 @@
 #define TOLERANCE 1e-9
 
 static bool exceeds(double amount, double bound) {
+    if (!(amount > bound)) return false; /* this is frequent, and fmax is slow */
     return amount > bound + TOLERANCE * fmax(1, fmax(fabs(amount), fabs(bound)));
 }
 

@@ -22,6 +22,7 @@
 #define TOLERANCE 1e-9
 
 static bool exceeds(double amount, double bound) {
+    if (!(amount > bound)) return false; /* this is frequent, and fmax is slow */
     return amount > bound + TOLERANCE * fmax(1, fmax(fabs(amount), fabs(bound)));
 }
 
@@ -502,7 +503,9 @@ void sim_overload_check(sim_world *world, size_t resource, bool learns) {
         for (size_t j = 0; j < node->process_count; j++) {
             const sim_process *process = &world->processes[node->first_process + j];
             bool running = process->server && !process->machine.paused_until;
-            if (running) amount = fmax(amount, process->in_force[resource]);
+            if (running && process->in_force[resource] > amount) {
+                amount = process->in_force[resource];
+            }
         }
         add_peak(peaks, amount, end, world->now);
         for (size_t j = 0; j < peaks->count && learns; j++) peaks->list[j].end = end;
@@ -515,7 +518,8 @@ double sim_overload_peak(const sim_world *world, size_t root, size_t resource, b
     double most = 0;
     if (!world->follows) return INFINITY;
     for (size_t i = 0; i < peaks->count; i++) {
-        if (world->now <= peaks->list[i].end - early) most = fmax(most, peaks->list[i].amount);
+        const sim_peak *peak = &peaks->list[i];
+        if (world->now <= peak->end - early && peak->amount > most) most = peak->amount;
     }
     return most;
 }
