@@ -115,13 +115,15 @@ static bool limit_is_valid(const sim_world *world, size_t resource) {
            world->now - world->checked_at <= limit->check_interval_max;
 }
 
-/* Stores the marks of all checks up to the last one. */
+/* Stores the marks of all checks up to the last one. A recount happens during a check, which has
+ * made its marks already: they stay. */
 static void store_marks(sim_world *world, size_t resource) {
     const sim_limit *limit = &world->limits[resource];
     for (size_t i = 0; i < world->version_count; i++) {
         sim_version *version = &world->versions[i];
-        if (limit->used >> i & 1) version->used_at[resource] = world->checked_at;
-        if (limit->kept >> i & 1) version->kept_at[resource] = world->checked_at;
+        doorman_time *used_at = &version->used_at[resource], *kept_at = &version->kept_at[resource];
+        if (limit->used >> i & 1 && world->checked_at > *used_at) *used_at = world->checked_at;
+        if (limit->kept >> i & 1 && world->checked_at > *kept_at) *kept_at = world->checked_at;
     }
 }
 
