@@ -178,8 +178,10 @@ typedef struct sim_rules {
 typedef struct sim_version {
     doorman_config *config;
     sim_rules rules[SIM_RESOURCES];
-    doorman_time used_at[SIM_RESOURCES]; /* when it was last in force for the resource */
-    doorman_time kept_at[SIM_RESOURCES]; /* when leases under it were last repeated */
+    doorman_time drains[SIM_RESOURCES]; /* how long leases can last after it, in simulated time */
+    doorman_time drain_max[SIM_RESOURCES]; /* the longest of these times, up to this version */
+    doorman_time used_at[SIM_RESOURCES];   /* when it was last in force for the resource */
+    doorman_time kept_at[SIM_RESOURCES];   /* when leases under it were last repeated */
 } sim_version;
 
 /* The largest sums that are right for one resource, and how long they stay valid: see
@@ -189,8 +191,9 @@ typedef struct sim_limit {
     bool valid;            /* the amounts are valid while all of the following holds */
     size_t version;        /* this configuration is in force */
     doorman_time until,
-        check_interval_max; /* now <= until; the last check is at most check_interval_max ago */
-    uint32_t used, kept;    /* as bits: versions that each check until then marks as used, kept */
+        check_interval_max;    /* now <= until; the last check is at most check_interval_max ago */
+    doorman_time learns_until; /* some server learns the resource until then */
+    uint32_t used, kept; /* as bits: versions that each check until then marks as used, kept */
 } sim_limit;
 
 /* What a client or a node must report with its next request. */
@@ -463,8 +466,8 @@ void sim_observe_learning(sim_world *world, size_t process);
 void sim_check_resources(sim_world *world, size_t process);
 void sim_check_sums(sim_world *world);
 void sim_check_settled(sim_world *world);
-/* Returns how long, in simulated time, leases under these rules can last. */
-doorman_time sim_drain_time(const sim_rules *rules);
+/* Computes how long leases can last after each configuration up to this one. */
+void sim_find_drains(sim_world *world, size_t version);
 size_t sim_first_version(sim_world *world);
 /* Must be called after any call to the client or its limiters, and after any change to its uses. */
 void sim_invalidate_client(sim_world *world, size_t client);

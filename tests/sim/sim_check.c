@@ -10,6 +10,7 @@
 #define TOLERANCE 1e-9
 
 static bool exceeds(double amount, double bound) {
+    if (!(amount > bound)) return false; /* this is frequent, and fmax is slow */
     return amount > bound + TOLERANCE * fmax(1, fmax(fabs(amount), fabs(bound)));
 }
 
@@ -33,9 +34,18 @@ static bool guarantees_capacity(const doorman_algorithm *algorithm) {
 /* Returns how long, in simulated time, leases of a configuration can last after it is no longer in
  * force: the lease length with drift, by the slowest clock. Where no template matches, leases have
  * the default length. */
-doorman_time sim_drain_time(const sim_rules *rules) {
+static doorman_time drain_time(const sim_rules *rules) {
     doorman_time length = rules->matched ? rules->algorithm.lease_length : 60 * DOORMAN_SECOND;
     return (length + length / 20) * 1000 / SIM_RATE_MIN;
+}
+
+void sim_find_drains(sim_world *world, size_t index) {
+    sim_version *version = &world->versions[index];
+    for (size_t i = 0; i < world->resource_count; i++) {
+        doorman_time longest = index ? world->versions[index - 1].drain_max[i] : 0;
+        version->drains[i] = drain_time(&version->rules[i]);
+        version->drain_max[i] = version->drains[i] > longest ? version->drains[i] : longest;
+    }
 }
 
 /* Computes when everything that was granted under each configuration has ended:
@@ -45,14 +55,10 @@ doorman_time sim_drain_time(const sim_rules *rules) {
  *   - A cut does not end the units in flight of a gauge: the holder continues to claim them. So
  *     ends are later by the longest hold. */
 static void find_ends(const sim_world *world, size_t resource, doorman_time *ends) {
-    doorman_time last = 0, longest = 0;
-    for (size_t i = 0; i <= world->version; i++) {
-        doorman_time length = sim_drain_time(&world->versions[i].rules[resource]);
-        if (length > longest) longest = length;
-    }
+    doorman_time last = 0, longest = world->versions[world->version].drain_max[resource];
     for (size_t i = 0; i <= world->version; i++) {
         const sim_version *version = &world->versions[i];
-        doorman_time end = version->used_at[resource] + sim_drain_time(&version->rules[resource]);
+        doorman_time end = version->used_at[resource] + version->drains[resource];
         if (end > last) last = end;
         if (version->kept_at[resource] + longest > last) {
             last = version->kept_at[resource] + longest;
@@ -104,19 +110,20 @@ void sim_invalidate_processes(sim_world *world) {
 
 static bool limit_is_valid(const sim_world *world, size_t resource) {
     const sim_limit *limit = &world->limits[resource];
-    if (world->follows) return false; /* each check notes the capacities in force */
     return limit->valid && !world->kept[resource] && limit->version == world->version &&
            world->now <= limit->until &&
            world->now - world->checked_at <= limit->check_interval_max;
 }
 
-/* Stores the marks of all checks up to the last one. */
+/* Stores the marks of all checks up to the last one. A recount happens during a check, which has
+ * made its marks already: they stay. */
 static void store_marks(sim_world *world, size_t resource) {
     const sim_limit *limit = &world->limits[resource];
     for (size_t i = 0; i < world->version_count; i++) {
         sim_version *version = &world->versions[i];
-        if (limit->used >> i & 1) version->used_at[resource] = world->checked_at;
-        if (limit->kept >> i & 1) version->kept_at[resource] = world->checked_at;
+        doorman_time *used_at = &version->used_at[resource], *kept_at = &version->kept_at[resource];
+        if (limit->used >> i & 1 && world->checked_at > *used_at) *used_at = world->checked_at;
+        if (limit->kept >> i & 1 && world->checked_at > *kept_at) *kept_at = world->checked_at;
     }
 }
 
@@ -192,8 +199,8 @@ static double capacity_limit(sim_world *world, size_t resource) {
 
 /* Makes the marks of a check, and computes the limit that follows from them. A marked configuration
  * and all newer ones count for as long as it is marked. Older ones count until their leases have
- * ended. */
-static void renew_limit(sim_world *world, size_t resource) {
+ * ended. Returns whether some server learns, so leases may be repeated. */
+static bool renew_limit(sim_world *world, size_t resource) {
     sim_limit *limit = &world->limits[resource];
     doorman_time ends[SIM_VERSIONS];
     store_marks(world, resource);
@@ -203,13 +210,13 @@ static void renew_limit(sim_world *world, size_t resource) {
     bool learns = world->kept[resource] || world->now < learns_until;
     if (learns && world->version) mark_kept(world, resource, &limit->kept);
     if (learns && world->version) limit->until = learns_until - 1;
+    limit->learns_until = learns_until;
     world->kept[resource] = false;
-    sim_overload_check(world, resource, learns);
     find_ends(world, resource, ends);
     limit->amount = find_limit(world, resource, ends, 0);
     limit->leases = find_limit(world, resource, ends, world->hold);
     for (size_t i = 0; i <= world->version; i++) {
-        doorman_time drained = sim_drain_time(&world->versions[i].rules[resource]);
+        doorman_time drained = world->versions[i].drains[resource];
         bool marked = (limit->used | limit->kept) & ((UINT64_C(2) << i) - 1);
         if (drained < limit->check_interval_max) limit->check_interval_max = drained;
         if (marked) continue;
@@ -217,6 +224,7 @@ static void renew_limit(sim_world *world, size_t resource) {
         doorman_time early = ends[i] - world->hold;
         if (world->now <= early && early < limit->until) limit->until = early;
     }
+    return learns;
 }
 
 /* ---- responses */
@@ -615,12 +623,18 @@ static bool observe_usages(sim_world *world, size_t resource) {
 static void recount(sim_world *world, size_t resource) {
     sim_limit *limit = &world->limits[resource];
     double before = limit->amount, leases = limit->leases;
+    doorman_time learns_until = limit->learns_until;
     bool was_valid = limit->valid;
-    renew_limit(world, resource);
+    (void)renew_limit(world, resource);
     if (was_valid && (limit->amount < before || limit->amount > before || limit->leases < leases ||
                       limit->leases > leases)) {
         sim_fail(world, "the simulator missed a change of the limit of %s from %g to %g",
                  world->resources[resource], before, limit->amount);
+    }
+    if (was_valid && limit->learns_until != learns_until) {
+        sim_fail(world, "the simulator missed that servers learn %s until %.3f s, not %.3f s",
+                 world->resources[resource], (double)limit->learns_until / DOORMAN_SECOND,
+                 (double)learns_until / DOORMAN_SECOND);
     }
     for (size_t i = 0; i < world->client_count; i++) {
         const sim_usage *usage = &world->clients[i].usages[resource];
@@ -662,12 +676,14 @@ static void add_up(sim_world *world, size_t resource) {
  * last check, its result still holds. */
 static void check_sums(sim_world *world, size_t resource) {
     bool same_limit = limit_is_valid(world, resource);
-    if (!same_limit) renew_limit(world, resource);
+    bool learns = same_limit ? world->now < world->limits[resource].learns_until
+                             : renew_limit(world, resource);
+    sim_overload_check(world, resource, learns);
     bool changed = observe_usages(world, resource);
     changed = sim_leased_changed(world, resource) || changed;
     if (changed) add_up(world, resource);
     if (world->handled_count % SIM_RECOUNT_INTERVAL == 0) recount(world, resource);
-    if (same_limit && !changed) return;
+    if (same_limit && !changed && !world->follows) return; /* peaks end at any time */
     const sim_limit *limit = &world->limits[resource];
     for (size_t i = 0; i < world->node_count; i++) {
         const sim_node *node = &world->nodes[i];

@@ -97,40 +97,53 @@ void sim_leased_refresh(sim_world *world) {
     for (size_t i = 0; i < world->resource_count; i++) world->leased->changed[i] = true;
 }
 
-/* Returns the units of the holds that a process has granted and that are in use.
- *   earlier   those of earlier masterships; otherwise those of the present one */
-static double held_units(const sim_world *world, size_t process, size_t resource, bool earlier) {
+/* The units of the holds in use that each process has granted, in its present mastership and in
+ * earlier ones. */
+typedef struct held_units {
+    double present[SIM_PROCESSES], earlier[SIM_PROCESSES];
+} held_units;
+
+/* Adds up the holds of a resource that are in use, for all processes. */
+static void add_held_units(const sim_world *world, size_t resource, held_units *out) {
     const sim_leased_run *run = world->leased;
-    double units = 0;
+    memset(out, 0, sizeof *out);
     for (size_t i = 0; i < world->client_count; i++) {
         doorman_time now = sim_local(&world->clients[i].machine.clock, world->now);
         for (size_t j = 0; j < SIM_LEASED_JOBS; j++) {
             const sim_leased_job *job = &run->users[i].jobs[j];
             if (job->state != SIM_LEASED_HOLDING || job->resource != resource) continue;
-            if (job->process != process || now >= job->end) continue;
-            if ((job->mastership != run->processes[process].mastership) == earlier) {
-                units += job->cost;
-            }
+            if (now >= job->end) continue;
+            bool earlier = job->mastership != run->processes[job->process].mastership;
+            (earlier ? out->earlier : out->present)[job->process] += job->cost;
         }
+    }
+}
+
+static double node_units(const sim_world *world, size_t node, size_t resource,
+                         const held_units *held) {
+    double units = 0;
+    for (size_t i = 0; i < world->nodes[node].process_count; i++) {
+        size_t process = world->nodes[node].first_process + i;
+        double lease = world->leased->processes[process].amounts[resource].units;
+        units += fmax(lease, held->present[process]);
+        units += held->earlier[process];
     }
     return units;
 }
 
 double sim_leased_units(const sim_world *world, size_t node, size_t resource) {
-    double units = 0;
+    held_units held;
     if (!world->leased) return 0;
-    for (size_t i = 0; i < world->nodes[node].process_count; i++) {
-        size_t process = world->nodes[node].first_process + i;
-        double lease = world->leased->processes[process].amounts[resource].units;
-        units += fmax(lease, held_units(world, process, resource, false));
-        units += held_units(world, process, resource, true);
-    }
-    return units;
+    add_held_units(world, resource, &held);
+    return node_units(world, node, resource, &held);
 }
 
 void sim_leased_add_up(sim_world *world, size_t resource) {
-    for (size_t i = 0; i < world->node_count && world->leased; i++) {
-        double lease = 0, units = sim_leased_units(world, i, resource);
+    held_units held;
+    if (!world->leased) return;
+    add_held_units(world, resource, &held);
+    for (size_t i = 0; i < world->node_count; i++) {
+        double lease = 0, units = node_units(world, i, resource, &held);
         for (size_t j = 0; j < world->nodes[i].process_count; j++) {
             size_t process = world->nodes[i].first_process + j;
             lease += world->leased->processes[process].amounts[resource].units;

@@ -22,6 +22,7 @@
 #define TOLERANCE 1e-9
 
 static bool exceeds(double amount, double bound) {
+    if (!(amount > bound)) return false; /* this is frequent, and fmax is slow */
     return amount > bound + TOLERANCE * fmax(1, fmax(fabs(amount), fabs(bound)));
 }
 
@@ -476,16 +477,6 @@ void sim_overload_handled(sim_world *world, size_t index, const sim_message *mes
 
 /* ---- peaks */
 
-/* Returns how long leases can last, by the slowest clock. */
-static doorman_time longest_drain(const sim_world *world, size_t resource) {
-    doorman_time longest = 0;
-    for (size_t i = 0; i <= world->version; i++) {
-        doorman_time length = sim_drain_time(&world->versions[i].rules[resource]);
-        if (length > longest) longest = length;
-    }
-    return longest;
-}
-
 /* Adds an amount to the peaks of a root. Each peak is larger than the later ones. */
 static void add_peak(sim_peaks *peaks, double amount, doorman_time end, doorman_time now) {
     size_t count = 0;
@@ -502,7 +493,8 @@ static void add_peak(sim_peaks *peaks, double amount, doorman_time end, doorman_
  * server learns, it repeats leases, so older amounts count until these have ended. */
 void sim_overload_check(sim_world *world, size_t resource, bool learns) {
     if (!world->follows) return;
-    doorman_time end = world->now + longest_drain(world, resource) + world->hold;
+    doorman_time end =
+        world->now + world->versions[world->version].drain_max[resource] + world->hold;
     for (size_t i = 0; i < world->node_count; i++) {
         sim_node *node = &world->nodes[i];
         sim_peaks *peaks = &node->peaks[resource];
@@ -511,7 +503,9 @@ void sim_overload_check(sim_world *world, size_t resource, bool learns) {
         for (size_t j = 0; j < node->process_count; j++) {
             const sim_process *process = &world->processes[node->first_process + j];
             bool running = process->server && !process->machine.paused_until;
-            if (running) amount = fmax(amount, process->in_force[resource]);
+            if (running && process->in_force[resource] > amount) {
+                amount = process->in_force[resource];
+            }
         }
         add_peak(peaks, amount, end, world->now);
         for (size_t j = 0; j < peaks->count && learns; j++) peaks->list[j].end = end;
@@ -524,7 +518,8 @@ double sim_overload_peak(const sim_world *world, size_t root, size_t resource, b
     double most = 0;
     if (!world->follows) return INFINITY;
     for (size_t i = 0; i < peaks->count; i++) {
-        if (world->now <= peaks->list[i].end - early) most = fmax(most, peaks->list[i].amount);
+        const sim_peak *peak = &peaks->list[i];
+        if (world->now <= peak->end - early && peak->amount > most) most = peak->amount;
     }
     return most;
 }

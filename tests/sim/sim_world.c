@@ -204,8 +204,8 @@ void sim_add_version(sim_world *world, const sim_rules *rules) {
     assert(world->version_count < SIM_VERSIONS && SIM_VERSIONS <= 32);
     doorman_template templates[2 * SIM_RESOURCES];
     doorman_permit_limit limits[SIM_RESOURCES];
-    size_t count = 0;
-    sim_version *version = &world->versions[world->version_count++];
+    size_t count = 0, index = world->version_count++;
+    sim_version *version = &world->versions[index];
     memset(templates, 0, sizeof templates);
     for (size_t i = 0; i < world->resource_count; i++) {
         version->rules[i] = rules[i];
@@ -231,6 +231,7 @@ void sim_add_version(sim_world *world, const sim_rules *rules) {
     for (size_t i = 0, at = 0; i < world->resource_count; i++) {
         if (rules[i].matched) version->rules[i].algorithm = options.templates[at++].algorithm;
     }
+    sim_find_drains(world, index);
 }
 
 /* ---- processes */
