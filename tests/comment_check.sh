@@ -91,4 +91,4 @@ awk '
         if (failed) print "[  FAILED  ] " failed " test(s)"
         exit failed != 0
     }
-' doorman.h doorman_server.c server/*.[ch] tests/*/*.[ch]
+' doorman.h doorman_server.c server/*.[ch] tests/*.h tests/*/*.[ch]
