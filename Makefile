@@ -180,7 +180,7 @@ ALL_FLAVORS = $(foreach flavor,$(FLAVORS),$(PROGRAMS:%=build/$(flavor)/%))
 TEST_SERVERS = $(FLAVORS:%=build/%/doorman_server)
 TEST_SHELL = build/asan/examples/doorman_shell
 TEST_EXAMPLES = $(addprefix build/asan/examples/,event_loop job_pool throttled_server)
-TEST_SOURCES = $(HEADERS) $(wildcard tests/*/*.h)
+TEST_SOURCES = $(HEADERS) $(wildcard tests/*.h tests/*/*.h)
 
 HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
 REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
@@ -303,7 +303,7 @@ MINUTES ?= 10
 abuse: build/plain/system/abuse_test build/plain/doorman_server ## abuse at full size; MINUTES=N
 	@DOORMAN_SERVER=build/plain/doorman_server ABUSE_MINUTES=$(MINUTES) $<
 
-C_SOURCES = $(wildcard *.[ch] server/*.[ch] examples/*.[ch]* tests/*/*.[ch])
+C_SOURCES = $(wildcard *.[ch] server/*.[ch] examples/*.[ch]* tests/*.h tests/*/*.[ch])
 SCRIPTS = .ci/run .ci/deps $(wildcard tests/*.sh) \
     $(addprefix examples/deploy/debian/,package.sh postinst prerm postrm)
 

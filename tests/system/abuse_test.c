@@ -5,6 +5,7 @@
  * `make test` runs this in small sizes. `make abuse` runs it at full size: ABUSE_MINUTES of kill
  * -9, and some more minutes for the rest. SEED=N repeats the random choices. */
 #define _GNU_SOURCE
+#define TEST_OWN_MAIN
 #include "client_fleet.h"
 
 #include <netinet/tcp.h>
@@ -371,8 +372,7 @@ static void peer_greet_surely(const struct server *server, int *peer) {
 
 /* V5: 1,000 nng connections that only greet, 1,000 that send nothing or half of a greeting, head or
  * message, and as many over HTTP, all at the same time. */
-static void many_silent_connections_do_not_delay_others(void **state) {
-    (void)state;
+TEST(many_silent_connections_do_not_delay_others) {
     static const char *const halves[] = {"", "GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\n",
                                          HTTP_HEAD("4000000") "{\"client_id\":"};
     struct fixture fixture = fixture_start(CONFIG("60", "16", NO_LEARNING));
@@ -405,8 +405,7 @@ static void many_silent_connections_do_not_delay_others(void **state) {
 
 /* V5: a client that sends one byte at a time is answered (over HTTP if it needs less than 30 s),
  * and does not delay others. */
-static void a_peer_that_sends_single_bytes_is_answered_and_delays_no_other(void **state) {
-    (void)state;
+TEST(a_peer_that_sends_single_bytes_is_answered_and_delays_no_other) {
     enum { COUNT = 200 }; /* of each kind; together fewer than the server takes over HTTP */
     char head[12] = "", text[] = "{\"get_capacity\":" CAPACITY_REQUEST "}", request[512],
          response[4096];
@@ -609,8 +608,7 @@ static bool flood_server(uint64_t random) {
 
 /* V5. On a very busy machine nng 1.5.2 can lose its listener: it accepts connections and never
  * greets. So one of three servers must succeed. */
-static void floods_of_invalid_messages_do_not_delay_others(void **state) {
-    (void)state;
+TEST(floods_of_invalid_messages_do_not_delay_others) {
     uint64_t random = random_start();
     bool answers = false;
     make_texts();
@@ -718,8 +716,7 @@ static void probe_during_reload(struct probe *probe, const char *last) {
  * least 75 % of the memory that they took returns to the system; the rest is in pieces between
  * blocks that are still in use. With a sanitizer this is not asserted, because it keeps freed
  * memory. */
-static void memory_is_returned_when_all_leases_have_ended(void **state) {
-    (void)state;
+TEST(memory_is_returned_when_all_leases_have_ended) {
     char config[512];
     struct fixture fixture;
     snprintf(config, sizeof config, CONFIG("%d", "1", NO_LEARNING), sizes.lease_seconds);
@@ -817,8 +814,7 @@ static void process_stop(struct process *process) {
 }
 
 /* V6. */
-static void a_log_on_a_full_disk_neither_blocks_nor_ends_the_server(void **state) {
-    (void)state;
+TEST(a_log_on_a_full_disk_neither_blocks_nor_ends_the_server) {
     struct process *process = process_new();
     snprintf(process->err, sizeof process->err, "/dev/full");
     noisy_server_start(process, NOISY_SERVER);
@@ -828,8 +824,7 @@ static void a_log_on_a_full_disk_neither_blocks_nor_ends_the_server(void **state
 
 /* V6: the log is on a disk of 64 KiB, in the server's own namespace. When there is room again, the
  * server logs how many lines were lost. */
-static void a_log_on_a_full_disk_continues_when_there_is_space(void **state) {
-    (void)state;
+TEST(a_log_on_a_full_disk_continues_when_there_is_space) {
     require(system("unshare -rm mount -t tmpfs -o size=64k none /mnt 2>/dev/null") == 0,
             "the right to mount in a new namespace");
     struct process *process = process_new();
@@ -853,8 +848,7 @@ static void a_log_on_a_full_disk_continues_when_there_is_space(void **state) {
 }
 
 /* V6: the log is a pipe that is full, and later one without a reader. */
-static void an_unread_log_neither_blocks_nor_ends_the_server(void **state) {
-    (void)state;
+TEST(an_unread_log_neither_blocks_nor_ends_the_server) {
     char lines[65536];
     struct process *process = process_new();
     assert_int_equal(mkfifo(process->err, 0600), 0);
@@ -918,8 +912,7 @@ static void check_without_free_files(struct fixture *fixture, const struct serve
     probe_end(&probe, what);
 }
 
-static void a_server_without_free_files_serves_open_connections_and_accepts_later(void **state) {
-    (void)state;
+TEST(a_server_without_free_files_serves_open_connections_and_accepts_later) {
     struct fixture fixture = fixture_start(CONFIG("60", "16", NO_LEARNING));
     check_without_free_files(&fixture, &fixture.server, "nng");
     server_stop(&fixture.server);
@@ -1034,8 +1027,7 @@ static void fleet_recover(void) {
 /* T7, R8, V2: processes of a tree under load are killed at random moments. The clients' leases are
  * added up after each response. After every ten rounds the tree is left alone until each client has
  * its share again. */
-static void random_kills_never_exceed_the_capacity_and_all_recover(void **state) {
-    (void)state;
+TEST(random_kills_never_exceed_the_capacity_and_all_recover) {
     static struct node nodes[NODES];
     uint64_t random = random_start();
     tree_start(nodes);
@@ -1068,8 +1060,6 @@ static void random_kills_never_exceed_the_capacity_and_all_recover(void **state)
     for (int i = NODES - 1; i >= 0; i--) process_stop(nodes[i].process);
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
 /* Raises the limit of open files as far as possible. If that is not enough for 1,000 connections of
  * each kind, there are fewer connections. */
 static void raise_file_limit(void) {
@@ -1085,23 +1075,10 @@ static void raise_file_limit(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "floods*" */
     read_sizes();
     raise_file_limit();
-    const struct CMUnitTest tests[] = {
-        TEST(many_silent_connections_do_not_delay_others),
-        TEST(a_peer_that_sends_single_bytes_is_answered_and_delays_no_other),
-        TEST(floods_of_invalid_messages_do_not_delay_others),
-        TEST(memory_is_returned_when_all_leases_have_ended),
-        TEST(a_log_on_a_full_disk_neither_blocks_nor_ends_the_server),
-        TEST(a_log_on_a_full_disk_continues_when_there_is_space),
-        TEST(an_unread_log_neither_blocks_nor_ends_the_server),
-        TEST(a_server_without_free_files_serves_open_connections_and_accepts_later),
-        cmocka_unit_test_teardown(random_kills_never_exceed_the_capacity_and_all_recover,
-                                  fleet_clean),
-    };
     doorman_time started_at = doorman_clock();
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = test_main(argc, argv);
     if (sizes.whole) {
         printf("abuse at full size: %s in %.0f minutes\n", failed ? "FAILED" : "all passed",
                (double)(doorman_clock() - started_at) / (60.0 * (double)DOORMAN_SECOND));

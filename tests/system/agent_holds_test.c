@@ -69,8 +69,7 @@ static pid_t start_holder(const char *url, int to) {
 }
 
 /* This test is the first one, because a process that has used nng must not fork. */
-static void a_killed_holder_frees_its_units(void **state) {
-    (void)state;
+TEST(a_killed_holder_frees_its_units) {
     struct server server = server_start(config, NULL);
     int ends[2];
     char done = 0;
@@ -91,8 +90,7 @@ static void a_killed_holder_frees_its_units(void **state) {
     server_stop(&server);
 }
 
-static void a_hold_is_renewed_until_it_is_released(void **state) {
-    (void)state;
+TEST(a_hold_is_renewed_until_it_is_released) {
     struct server server = server_start(config, NULL);
     doorman_agent *agent = start(server.url), *other = start(server.url);
     uint64_t hold = hold_units(agent, "short", 1, 0);
@@ -121,8 +119,7 @@ static void *wait_for_two(void *context) {
     return NULL;
 }
 
-static void a_thread_waits_in_the_queue_and_delays_no_other_permit(void **state) {
-    (void)state;
+TEST(a_thread_waits_in_the_queue_and_delays_no_other_permit) {
     struct server server = server_start(config, NULL);
     doorman_agent *agent = start(server.url);
     uint64_t first = hold_units(agent, "slots", 1, 0);
@@ -173,8 +170,7 @@ static void on_decided(void *context, doorman_status status, const doorman_acqui
     __atomic_add_fetch(&decision->calls, 1, __ATOMIC_RELEASE);
 }
 
-static void a_release_ends_a_call_that_waits(void **state) {
-    (void)state;
+TEST(a_release_ends_a_call_that_waits) {
     struct server server = server_start(config, NULL);
     doorman_agent *agent = start(server.url);
     uint64_t first = hold_units(agent, "slots", 2, 0), second = 0;
@@ -240,8 +236,7 @@ static void job_join(struct job *job, bool granted) {
 
 /* This thread cancels the permit of another thread, before it is asked for, while it waits in the
  * queue, and after the grant. No variable is shared while one of them writes it. */
-static void another_thread_cancels_a_permit_by_its_number(void **state) {
-    (void)state;
+TEST(another_thread_cancels_a_permit_by_its_number) {
     struct server server = server_start(config, NULL);
     doorman_agent *agent = start(server.url);
     uint64_t first = hold_units(agent, "slots", 1, 0);
@@ -278,8 +273,7 @@ static void another_thread_cancels_a_permit_by_its_number(void **state) {
 }
 
 /* The release comes at any moment. Whatever the permit got, its units come back. */
-static void a_release_by_number_may_come_at_any_moment(void **state) {
-    (void)state;
+TEST(a_release_by_number_may_come_at_any_moment) {
     struct server server = server_start(config, NULL);
     doorman_agent *agent = start(server.url);
     for (int i = 0; i < 100; i++) {
@@ -302,8 +296,7 @@ static void a_release_by_number_may_come_at_any_moment(void **state) {
     server_stop(&server);
 }
 
-static void units_move_to_another_agent(void **state) {
-    (void)state;
+TEST(units_move_to_another_agent) {
     struct server server = server_start(config, NULL);
     doorman_agent *giver = start(server.url), *taker = start(server.url);
     uint64_t hold = hold_units(giver, "slots", 2, 0);
@@ -334,8 +327,7 @@ static void count_hold(void *context, const doorman_held *held) {
     if (held->gone) __atomic_add_fetch((int *)context, 1, __ATOMIC_RELEASE);
 }
 
-static void an_application_is_told_that_its_hold_has_ended(void **state) {
-    (void)state;
+TEST(an_application_is_told_that_its_hold_has_ended) {
     int gone = 0; /* atomic */
     struct server server = server_start(config, NULL);
     doorman_agent *agent =
@@ -368,8 +360,7 @@ static struct process *server_at(const char *url, const char *text) {
 
 /* The new master learns for 1.05 times the time to live of 12 seconds. It then decides what waits.
  * So a hold that lasts 30 seconds shows that the new master counts it after it has learned. */
-static void a_hold_outlives_its_server(void **state) {
-    (void)state;
+TEST(a_hold_outlives_its_server) {
     char url[64];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port_free());
     struct process *server = server_at(url, ONE_UNIT("full"));
@@ -445,8 +436,7 @@ static void *work(void *context) {
     return NULL;
 }
 
-static void releases_at_any_moment_leak_nothing(void **state) {
-    (void)state;
+TEST(releases_at_any_moment_leak_nothing) {
     struct server server = server_start(config, NULL);
     struct stress stress = {.agent = start(server.url)};
     pthread_t threads[WORKERS];
@@ -460,22 +450,4 @@ static void releases_at_any_moment_leak_nothing(void **state) {
     assert_true(both > 0);
     stop(stress.agent);
     server_stop(&server);
-}
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-    const struct CMUnitTest tests[] = {
-        TEST(a_killed_holder_frees_its_units),
-        TEST(a_hold_is_renewed_until_it_is_released),
-        TEST(a_thread_waits_in_the_queue_and_delays_no_other_permit),
-        TEST(a_release_ends_a_call_that_waits),
-        TEST(another_thread_cancels_a_permit_by_its_number),
-        TEST(a_release_by_number_may_come_at_any_moment),
-        TEST(units_move_to_another_agent),
-        TEST(an_application_is_told_that_its_hold_has_ended),
-        TEST(a_hold_outlives_its_server),
-        TEST(releases_at_any_moment_leak_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

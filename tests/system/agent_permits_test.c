@@ -199,8 +199,7 @@ static void fake_stop(fake *self) {
 
 /* ---- decisions ------------------------------------------------------------------------------ */
 
-static void a_server_decides_and_a_refusal_is_repeated_locally(void **state) {
-    (void)state;
+TEST(a_server_decides_and_a_refusal_is_repeated_locally) {
     struct server server = serve();
     doorman_agent *agent = start(server.url);
     for (int i = 0; i < 2; i++) {
@@ -232,8 +231,7 @@ static void a_server_decides_and_a_refusal_is_repeated_locally(void **state) {
     server_stop(&server);
 }
 
-static void a_call_waits_as_the_server_tells(void **state) {
-    (void)state;
+TEST(a_call_waits_as_the_server_tells) {
     struct server server = serve();
     doorman_agent *agent = start(server.url);
     doorman_time start_at = doorman_clock();
@@ -247,8 +245,7 @@ static void a_call_waits_as_the_server_tells(void **state) {
     server_stop(&server);
 }
 
-static void many_threads_share_messages_and_a_limit_holds(void **state) {
-    (void)state;
+TEST(many_threads_share_messages_and_a_limit_holds) {
     enum { THREADS = 64 };
     struct server server = serve();
     doorman_agent *agent = start(server.url);
@@ -273,8 +270,7 @@ static void many_threads_share_messages_and_a_limit_holds(void **state) {
     server_stop(&server);
 }
 
-static void wrong_permits_are_refused(void **state) {
-    (void)state;
+TEST(wrong_permits_are_refused) {
     doorman_agent *agent = start("inproc://nobody");
     const doorman_permit_item item = {.resource_id = "free", .cost = -1};
     const doorman_permit_request request = {.items = &item, .item_count = 1};
@@ -288,8 +284,7 @@ static void wrong_permits_are_refused(void **state) {
 }
 
 /* The fallback grants a permit that the server calls wrong. So the state of the agent says why. */
-static void a_permit_that_needs_a_hold_is_named_in_the_last_error(void **state) {
-    (void)state;
+TEST(a_permit_that_needs_a_hold_is_named_in_the_last_error) {
     struct server server = serve();
     doorman_agent *agent = start(server.url);
     doorman_agent_info info;
@@ -338,8 +333,7 @@ static void chain_next(chain *self) {
     }
 }
 
-static void a_callback_gets_the_decision_and_may_ask_again(void **state) {
-    (void)state;
+TEST(a_callback_gets_the_decision_and_may_ask_again) {
     struct server server = serve();
     doorman_agent *agent = start(server.url);
     chain calls = {.agent = agent, .resource_id = "free", .timeout = LONG_TIME, .left = 20};
@@ -352,8 +346,7 @@ static void a_callback_gets_the_decision_and_may_ask_again(void **state) {
 
 /* The callers wait for the server, or, if the server has answered, until their time comes. Without
  * a timeout, no wait is too long for them. */
-static void each_callback_is_called_before_the_agent_has_stopped(void **state) {
-    (void)state;
+TEST(each_callback_is_called_before_the_agent_has_stopped) {
     struct server server = serve();
     for (int answered = 0; answered <= 1; answered++) {
         doorman_agent *agent = start(server.url);
@@ -372,8 +365,7 @@ static void each_callback_is_called_before_the_agent_has_stopped(void **state) {
 
 /* ---- reports -------------------------------------------------------------------------------- */
 
-static void a_report_is_charged_also_when_the_agent_stops(void **state) {
-    (void)state;
+TEST(a_report_is_charged_also_when_the_agent_stops) {
     struct server server = serve();
     doorman_agent *agent = start(server.url);
     assert_int_equal(doorman_agent_report(agent, "twice", "ann", 1.5, NULL), DOORMAN_OK);
@@ -397,8 +389,7 @@ static void a_report_is_charged_also_when_the_agent_stops(void **state) {
 
 /* ---- servers that fail ---------------------------------------------------------------------- */
 
-static void a_killed_server_stops_nobody_and_is_asked_again_when_it_is_back(void **state) {
-    (void)state;
+TEST(a_killed_server_stops_nobody_and_is_asked_again_when_it_is_back) {
     enum { THREADS = 8 };
     struct server server = serve();
     doorman_agent *agent = start(server.url);
@@ -431,8 +422,7 @@ static void a_killed_server_stops_nobody_and_is_asked_again_when_it_is_back(void
     server_stop(&server);
 }
 
-static void without_a_server_closed_refuses_and_the_breaker_opens(void **state) {
-    (void)state;
+TEST(without_a_server_closed_refuses_and_the_breaker_opens) {
     char url[64];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port_free());
     const char *addresses[] = {url};
@@ -448,8 +438,7 @@ static void without_a_server_closed_refuses_and_the_breaker_opens(void **state) 
     doorman_agent_stop(agent);
 }
 
-static void a_silent_server_does_not_hold_a_call_beyond_its_timeout(void **state) {
-    (void)state;
+TEST(a_silent_server_does_not_hold_a_call_beyond_its_timeout) {
     fake silent;
     fake_start(&silent, NULL, false);
     doorman_agent *agent = start(silent.url);
@@ -465,8 +454,7 @@ static void a_silent_server_does_not_hold_a_call_beyond_its_timeout(void **state
     fake_stop(&silent);
 }
 
-static void nonsense_is_a_failure(void **state) {
-    (void)state;
+TEST(nonsense_is_a_failure) {
     static const char *const replies[] = {
         "nonsense", "{\"error\": {\"status\": \"INTERNAL\", \"message\": \"no\"}}",
         "{\"acquire\": {\"permit\": []}}", "{\"get_capacity\": {\"resource\": []}}"};
@@ -483,8 +471,7 @@ static void nonsense_is_a_failure(void **state) {
     }
 }
 
-static void the_master_and_the_next_address_are_found(void **state) {
-    (void)state;
+TEST(the_master_and_the_next_address_are_found) {
     char reply[256], unused[64];
     struct server server = serve();
     fake follower;
@@ -511,8 +498,7 @@ static void the_master_and_the_next_address_are_found(void **state) {
 
 /* P24: the threads get no more units than the bucket has, and nearly all of them. Together they try
  * more often than the bucket has units. */
-static void units_taken_ahead_save_messages_and_stay_within_the_limit(void **state) {
-    (void)state;
+TEST(units_taken_ahead_save_messages_and_stay_within_the_limit) {
     struct server server = serve();
     const char *url = server.url;
     doorman_agent *agent = start_with(
@@ -536,8 +522,7 @@ static void units_taken_ahead_save_messages_and_stay_within_the_limit(void **sta
     server_stop(&server);
 }
 
-static void a_lease_that_is_not_answered_does_not_delay_a_permit(void **state) {
-    (void)state;
+TEST(a_lease_that_is_not_answered_does_not_delay_a_permit) {
     static const char reply[] = "{\"acquire\": {\"permit\": [{\"decision\": \"GRANTED\", "
                                 "\"item\": [{\"granted\": 1}]}]}}";
     fake server;
@@ -564,8 +549,7 @@ static void wait_long(doorman_agent *agent, worker *workers, size_t count) {
     EVENTUALLY(info_of(agent).granted == count + 1);
 }
 
-static void shutdown_ends_all_calls(void **state) {
-    (void)state;
+TEST(shutdown_ends_all_calls) {
     struct server server = serve();
     doorman_agent *agent = start(server.url);
     worker workers[4];
@@ -583,8 +567,7 @@ static void shutdown_ends_all_calls(void **state) {
     server_stop(&server);
 }
 
-static void stop_waits_for_the_threads_that_still_wait(void **state) {
-    (void)state;
+TEST(stop_waits_for_the_threads_that_still_wait) {
     struct server server = serve();
     doorman_agent *agent = start(server.url);
     worker workers[4];
@@ -595,8 +578,7 @@ static void stop_waits_for_the_threads_that_still_wait(void **state) {
     server_stop(&server);
 }
 
-static void a_waiting_thread_may_be_cancelled(void **state) {
-    (void)state;
+TEST(a_waiting_thread_may_be_cancelled) {
     struct server server = serve();
     doorman_agent *agent = start(server.url);
     worker workers[4];
@@ -632,8 +614,7 @@ static void slow_on_decided(void *context, doorman_status status,
 /* The timeout of the second call ends after its decision was made, and before it is told. A thread
  * that is cancelled then returns with the decision, and does not block the thread of the
  * permits. */
-static void a_thread_is_not_cancelled_while_its_decision_is_told(void **state) {
-    (void)state;
+TEST(a_thread_is_not_cancelled_while_its_decision_is_told) {
     fake silent;
     fake_start(&silent, NULL, false);
     doorman_agent *agent = start(silent.url);
@@ -662,8 +643,7 @@ static void a_thread_is_not_cancelled_while_its_decision_is_told(void **state) {
     fake_stop(&silent);
 }
 
-static void the_kill_switch_ends_waits_and_grants(void **state) {
-    (void)state;
+TEST(the_kill_switch_ends_waits_and_grants) {
     struct server server = serve();
     doorman_agent *agent = start(server.url);
     worker workers[4];
@@ -681,8 +661,7 @@ static void the_kill_switch_ends_waits_and_grants(void **state) {
     server_stop(&server);
 }
 
-static void a_child_process_cannot_acquire(void **state) {
-    (void)state;
+TEST(a_child_process_cannot_acquire) {
     struct server server = serve();
     doorman_agent *agent = start(server.url);
     assert_true(decide(agent, "free", "ann").granted);
@@ -720,8 +699,7 @@ static void acquire_in_on_change(void *context, const doorman_resource_info *inf
     }
 }
 
-static void a_call_within_on_change_would_wait_for_itself(void **state) {
-    (void)state;
+TEST(a_call_within_on_change_would_wait_for_itself) {
     struct server server = serve();
     change changes = {.agent = start(server.url)};
     doorman_resource *resource = NULL;
@@ -736,33 +714,4 @@ static void a_call_within_on_change_would_wait_for_itself(void **state) {
     doorman_agent_stop(changes.agent);
     assert_int_equal(load(&changes.calls), load(&changes.refused));
     server_stop(&server);
-}
-
-int main(void) {
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-    const struct CMUnitTest tests[] = {
-        TEST(a_server_decides_and_a_refusal_is_repeated_locally),
-        TEST(a_call_waits_as_the_server_tells),
-        TEST(many_threads_share_messages_and_a_limit_holds),
-        TEST(wrong_permits_are_refused),
-        TEST(a_permit_that_needs_a_hold_is_named_in_the_last_error),
-        TEST(a_callback_gets_the_decision_and_may_ask_again),
-        TEST(each_callback_is_called_before_the_agent_has_stopped),
-        TEST(a_report_is_charged_also_when_the_agent_stops),
-        TEST(a_killed_server_stops_nobody_and_is_asked_again_when_it_is_back),
-        TEST(without_a_server_closed_refuses_and_the_breaker_opens),
-        TEST(a_silent_server_does_not_hold_a_call_beyond_its_timeout),
-        TEST(nonsense_is_a_failure),
-        TEST(the_master_and_the_next_address_are_found),
-        TEST(units_taken_ahead_save_messages_and_stay_within_the_limit),
-        TEST(a_lease_that_is_not_answered_does_not_delay_a_permit),
-        TEST(shutdown_ends_all_calls),
-        TEST(stop_waits_for_the_threads_that_still_wait),
-        TEST(a_waiting_thread_may_be_cancelled),
-        TEST(a_thread_is_not_cancelled_while_its_decision_is_told),
-        TEST(the_kill_switch_ends_waits_and_grants),
-        TEST(a_child_process_cannot_acquire),
-        TEST(a_call_within_on_change_would_wait_for_itself),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,11 +30,10 @@ static void after_state_read(void);
 #include <math.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <cmocka.h>
+
+#include "../test.h"
 
 #define MILLISECOND (DOORMAN_SECOND / 1000)
 
@@ -399,9 +398,64 @@ static void async_wait_end_woken(async_wait *self) {
 
 /* ---- tests --------------------------------------------------------------------------------- */
 
+/* What a child says of itself: the number of the first thing that is not as it should be, or 0. A
+ * child uses nothing of cmocka's, and ends after a minute, whatever happens. */
+static int child_result(pid_t child) {
+    int result = 0;
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFEXITED(result));
+    return WEXITSTATUS(result);
+}
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        number++;                                                                                  \
+        if (!(condition)) return number;                                                           \
+    } while (0)
+
+/* The child: gets an address from its parent, and a lease from there. */
+static int child_starts_an_agent(int from) {
+    int number = 0;
+    (void)alarm(60);
+    char url[64] = "";
+    CHECK(read(from, url, sizeof url) == (ssize_t)sizeof url);
+    const char *addresses[] = {url};
+    doorman_client_options options = {.addresses = addresses, .address_count = 1};
+    doorman_resource_options database = {.resource_id = "db", .wants = 50};
+    doorman_resource_info info = {.leased = false};
+    doorman_agent *agent = NULL;
+    doorman_resource *resource = NULL;
+    CHECK(doorman_agent_start(&agent, &options, NULL) == DOORMAN_OK);
+    CHECK(doorman_resource_open(&resource, agent, &database, NULL) == DOORMAN_OK);
+    for (int i = 0; i < 10000 && !info.leased; i++) {
+        sleep_for(2 * MILLISECOND);
+        CHECK(doorman_resource_read(resource, &info) == DOORMAN_OK);
+        number--;
+    }
+    CHECK(info.leased);
+    CHECK(doorman_resource_wait(resource, 1, TEST_TIMEOUT) == DOORMAN_OK);
+    CHECK(doorman_agent_stop(agent) == DOORMAN_OK);
+    return 0;
+}
+
+/* Must be the first test: nng, once used, cannot be used in children. */
+TEST(a_child_can_start_an_agent_where_its_parent_had_none) {
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) _exit(child_starts_an_agent(ends[0]));
+    test_server server = {.capacity = 90};
+    test_server_start(&server);
+    assert_true(write(ends[1], server.url, sizeof server.url) == (ssize_t)sizeof server.url);
+    assert_int_equal(child_result(child), 0);
+    close(ends[0]);
+    close(ends[1]);
+    test_server_stop(&server);
+}
+
 /* L1, L2. */
-static void an_application_is_limited_to_the_rate_of_its_lease(void **state) {
-    (void)state;
+TEST(an_application_is_limited_to_the_rate_of_its_lease) {
     test_server server = {.capacity = 500, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
@@ -419,8 +473,7 @@ static void an_application_is_limited_to_the_rate_of_its_lease(void **state) {
 }
 
 /* L2. */
-static void an_invalid_wait_is_refused_at_once(void **state) {
-    (void)state;
+TEST(an_invalid_wait_is_refused_at_once) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
@@ -444,8 +497,7 @@ static void an_invalid_wait_is_refused_at_once(void **state) {
 }
 
 /* K4, K7. */
-static void without_a_server_nothing_blocks_and_the_fallback_applies(void **state) {
-    (void)state;
+TEST(without_a_server_nothing_blocks_and_the_fallback_applies) {
     char url[64];
     unused_address(url);
     doorman_time from = doorman_clock();
@@ -475,8 +527,7 @@ static void without_a_server_nothing_blocks_and_the_fallback_applies(void **stat
 
 /* K2, K4: a lease stays in force until its end after its server has gone. Then the fallback
  * decides. When the server is back, all resources have leases again. */
-static void leases_survive_a_server_that_restarts(void **state) {
-    (void)state;
+TEST(leases_survive_a_server_that_restarts) {
     test_server server = {.capacity = 90};
     test_server_bind(&server);
     test_server_start(&server);
@@ -512,8 +563,7 @@ static void leases_survive_a_server_that_restarts(void **state) {
 }
 
 /* L1: a blocked waiter sees at once that a lease has ended. */
-static void a_waiter_sees_the_end_of_a_lease_of_0(void **state) {
-    (void)state;
+TEST(a_waiter_sees_the_end_of_a_lease_of_0) {
     test_server server = {.capacity = 0};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
@@ -548,19 +598,12 @@ static void check_bad_server(behaviour what) {
     test_server_stop(&server);
 }
 
-static void a_server_that_never_answers_blocks_nothing(void **state) {
-    (void)state;
-    check_bad_server(SILENT);
-}
+TEST(a_server_that_never_answers_blocks_nothing) { check_bad_server(SILENT); }
 
-static void a_server_that_sends_garbage_blocks_nothing(void **state) {
-    (void)state;
-    check_bad_server(SENDS_GARBAGE);
-}
+TEST(a_server_that_sends_garbage_blocks_nothing) { check_bad_server(SENDS_GARBAGE); }
 
 /* K7: nng accepts the first address, but then cannot dial it. */
-static void an_unreachable_address_counts_as_a_failure(void **state) {
-    (void)state;
+TEST(an_unreachable_address_counts_as_a_failure) {
     test_server server = {.capacity = 90};
     test_server_start(&server);
     const char *addresses[] = {"inproc://nobody", server.url};
@@ -575,8 +618,7 @@ static void an_unreachable_address_counts_as_a_failure(void **state) {
 }
 
 /* K3. */
-static void a_redirect_is_followed(void **state) {
-    (void)state;
+TEST(a_redirect_is_followed) {
     test_server master = {.capacity = 90}, other = {.capacity = 90};
     test_server_start(&master);
     memcpy(other.redirect, master.url, sizeof other.redirect);
@@ -593,8 +635,7 @@ static void a_redirect_is_followed(void **state) {
 
 /* K3: after one request and five redirects it is a failure, and the next request follows at least 1
  * s later. */
-static void redirects_in_a_circle_end(void **state) {
-    (void)state;
+TEST(redirects_in_a_circle_end) {
     test_server left = {.capacity = 90}, right = {.capacity = 90};
     test_server_start(&left);
     memcpy(right.redirect, left.url, sizeof right.redirect);
@@ -616,8 +657,7 @@ static void redirects_in_a_circle_end(void **state) {
 }
 
 /* nng 1.5.2 can lose a connection. nng_close then waits for this connection for ever. */
-static void an_agent_stops_even_if_nng_cannot_close(void **state) {
-    (void)state;
+TEST(an_agent_stops_even_if_nng_cannot_close) {
     test_server server = {.capacity = 90};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
@@ -632,8 +672,7 @@ static void an_agent_stops_even_if_nng_cannot_close(void **state) {
 }
 
 /* nng's thread for timeouts may use the socket of an aio until the aio is freed. */
-static void a_socket_is_closed_after_its_aio_is_freed(void **state) {
-    (void)state;
+TEST(a_socket_is_closed_after_its_aio_is_freed) {
     test_server server = {.capacity = 90};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
@@ -690,15 +729,13 @@ static bool two_agents_hold_and_release(void) {
 
 /* K5: opening a resource twice gives one resource. What is closed or stopped is released at the
  * server. */
-static void two_agents_are_two_holders_and_release_when_they_stop(void **state) {
-    (void)state;
+TEST(two_agents_are_two_holders_and_release_when_they_stop) {
     bool in_time = false;
     for (int i = 0; i < TRIES && !in_time; i++) in_time = two_agents_hold_and_release();
     assert_true(in_time);
 }
 
-static void a_default_id_is_valid_and_names_the_process(void **state) {
-    (void)state;
+TEST(a_default_id_is_valid_and_names_the_process) {
     char id[DOORMAN_ID_BYTES_MAX + 1], tail[64];
     doorman__agent_default_id(id, 0x9f0c2e51a7b38d64);
     assert_true(doorman__id_valid(id));
@@ -707,8 +744,7 @@ static void a_default_id_is_valid_and_names_the_process(void **state) {
 }
 
 /* Containers can share the names of host and process, so the random part alone must differ. */
-static void default_ids_differ_within_a_process(void **state) {
-    (void)state;
+TEST(default_ids_differ_within_a_process) {
     enum { COUNT = 10 };
     static char ids[COUNT][DOORMAN_ID_BYTES_MAX + 1];
     for (int i = 0; i < COUNT; i++) {
@@ -728,8 +764,7 @@ static doorman_agent_info info_of(doorman_agent *agent) {
     return info;
 }
 
-static void an_agent_reports_its_state(void **state) {
-    (void)state;
+TEST(an_agent_reports_its_state) {
     test_server server = {.capacity = 90};
     test_server_start(&server);
     const char *addresses[] = {"inproc://nobody", server.url};
@@ -759,8 +794,7 @@ static void an_agent_reports_its_state(void **state) {
 }
 
 /* nng keeps trying to connect, and the agent says why that fails. */
-static void an_agent_says_why_it_cannot_connect(void **state) {
-    (void)state;
+TEST(an_agent_says_why_it_cannot_connect) {
     static const struct {
         const char *address, *why;
     } cases[] = {
@@ -782,8 +816,7 @@ static void an_agent_says_why_it_cannot_connect(void **state) {
 
 /* A refused connection is reported while the request still waits for a connection. When a server
  * comes, the same request gets its response. */
-static void an_agent_reports_a_refused_connection_before_the_request_times_out(void **state) {
-    (void)state;
+TEST(an_agent_reports_a_refused_connection_before_the_request_times_out) {
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     test_server_bind(&server);
     doorman_time from = doorman_clock();
@@ -808,8 +841,7 @@ static void an_agent_reports_a_refused_connection_before_the_request_times_out(v
 }
 
 /* A server that is not master, and knows of none. */
-static void an_agent_reports_that_there_is_no_master(void **state) {
-    (void)state;
+TEST(an_agent_reports_that_there_is_no_master) {
     test_server server = {.capacity = 90};
     test_server_start(&server);
     pthread_mutex_lock(&server.mutex);
@@ -871,8 +903,7 @@ static void call_everything(void *context, const doorman_resource_info *info) {
 }
 
 /* It comes from within a call, and then from the agent's thread. */
-static void calls_inside_on_change_are_refused_and_do_nothing(void **state) {
-    (void)state;
+TEST(calls_inside_on_change_are_refused_and_do_nothing) {
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
     change_callback self = {.agent = start(server.url)};
@@ -905,8 +936,7 @@ static void calls_inside_on_change_are_refused_and_do_nothing(void **state) {
 
 /* L4: a call that waits for an idle gauge makes the agent ask at once. Without that, each of the
  * calls would wait for the next check, for 0.1 s on average. */
-static void a_wait_for_an_idle_gauge_asks_at_once(void **state) {
-    (void)state;
+TEST(a_wait_for_an_idle_gauge_asks_at_once) {
     enum { CALLS = 8 };
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
@@ -972,8 +1002,7 @@ static void until_units_are_in_use(doorman_agent *agent, doorman_resource *resou
     assert_int_equal(doorman_resource_wait(resource, 3, TEST_TIMEOUT), DOORMAN_OK);
 }
 
-static void a_stop_without_a_server_takes_no_time(void **state) {
-    (void)state;
+TEST(a_stop_without_a_server_takes_no_time) {
     char url[64];
     unused_address(url);
     doorman_time least = TEST_TIMEOUT;
@@ -989,8 +1018,7 @@ static void a_stop_without_a_server_takes_no_time(void **state) {
 }
 
 /* A lease cannot be released while units are in use. */
-static void a_stop_with_units_in_use_takes_no_time(void **state) {
-    (void)state;
+TEST(a_stop_with_units_in_use_takes_no_time) {
     test_server server = {.capacity = 10000, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
     doorman_time least = TEST_TIMEOUT;
@@ -1011,8 +1039,7 @@ static void until_the_server_has_gone(doorman_agent *agent, doorman_resource *re
     EVENTUALLY(!info_of(agent).connected);
 }
 
-static void a_lease_without_its_server_does_not_delay_a_stop_for_long(void **state) {
-    (void)state;
+TEST(a_lease_without_its_server_does_not_delay_a_stop_for_long) {
     test_server server = {
         .capacity = 90, .lease_length = 10 * TEST_TIMEOUT, .refresh_interval = 10 * TEST_TIMEOUT};
     server_that_goes = &server;
@@ -1027,8 +1054,7 @@ static void a_lease_without_its_server_does_not_delay_a_stop_for_long(void **sta
 }
 
 /* The response to the first request may grant a lease, so a stop waits for it. */
-static void a_stop_releases_a_lease_that_is_granted_meanwhile(void **state) {
-    (void)state;
+TEST(a_stop_releases_a_lease_that_is_granted_meanwhile) {
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
     int in_time = 0;
@@ -1074,8 +1100,7 @@ static void *shutdown_main(void *agent) {
 }
 
 /* The pattern that the comment of doorman_agent_shutdown shows. Several threads call it at once. */
-static void shutdown_ends_endless_waits_without_a_race(void **state) {
-    (void)state;
+TEST(shutdown_ends_endless_waits_without_a_race) {
     enum { WORKERS = 8, SHUTDOWN_THREADS = 3, ROUNDS = 5 };
     for (int round = 0; round < ROUNDS; round++) {
         doorman_agent *agent = start("inproc://nobody");
@@ -1108,8 +1133,7 @@ static void shutdown_ends_endless_waits_without_a_race(void **state) {
     }
 }
 
-static void an_agent_that_is_shut_down_accepts_releases_and_grants_nothing(void **state) {
-    (void)state;
+TEST(an_agent_that_is_shut_down_accepts_releases_and_grants_nothing) {
     doorman_agent *agent = start("inproc://nobody");
     doorman_resource *resource = open_gauge(agent, "db", 50, DOORMAN_SAFE, 50);
     doorman_resource *rate = open_as(agent, "rate", 50, DOORMAN_SAFE, 50);
@@ -1136,22 +1160,6 @@ static void an_agent_that_is_shut_down_accepts_releases_and_grants_nothing(void 
 }
 
 /* ---- fork ---- */
-
-/* What a child says of itself: the number of the first thing that is not as it should be, or 0. A
- * child uses nothing of cmocka's, and ends after a minute, whatever happens. */
-static int child_result(pid_t child) {
-    int result = 0;
-    assert_true(child > 0);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_true(WIFEXITED(result));
-    return WEXITSTATUS(result);
-}
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        number++;                                                                                  \
-        if (!(condition)) return number;                                                           \
-    } while (0)
 
 static int child_limiters(doorman_resource *resource) {
     int number = 0;
@@ -1212,8 +1220,7 @@ static int child_checks(doorman_agent *agent, doorman_resource *rate, doorman_re
 }
 
 /* One thread waits, and everything is on that lets a limiter allow more than its lease. */
-static void after_a_fork_only_the_parent_can_use_the_agent(void **state) {
-    (void)state;
+TEST(after_a_fork_only_the_parent_can_use_the_agent) {
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
@@ -1260,8 +1267,7 @@ static void fork_on_change(void *context, const doorman_resource_info *info) {
     self->wrong_count = child_result(child);
 }
 
-static void on_change_can_fork(void **state) {
-    (void)state;
+TEST(on_change_can_fork) {
     change_callback self = {.agent = start("inproc://nobody")};
     doorman_resource_options options = {.resource_id = "db",
                                         .wants = 50,
@@ -1292,8 +1298,7 @@ static void *load_main(void *context) {
     return NULL;
 }
 
-static void a_fork_at_any_moment_leaves_both_processes_working(void **state) {
-    (void)state;
+TEST(a_fork_at_any_moment_leaves_both_processes_working) {
     test_server server = {.capacity = 90};
     test_server_start(&server);
     doorman_agent *agent = start(server.url), *other = start("inproc://nobody");
@@ -1318,50 +1323,8 @@ static void a_fork_at_any_moment_leaves_both_processes_working(void **state) {
     test_server_stop(&server);
 }
 
-/* The child: gets an address from its parent, and a lease from there. */
-static int child_starts_an_agent(int from) {
-    int number = 0;
-    (void)alarm(60);
-    char url[64] = "";
-    CHECK(read(from, url, sizeof url) == (ssize_t)sizeof url);
-    const char *addresses[] = {url};
-    doorman_client_options options = {.addresses = addresses, .address_count = 1};
-    doorman_resource_options database = {.resource_id = "db", .wants = 50};
-    doorman_resource_info info = {.leased = false};
-    doorman_agent *agent = NULL;
-    doorman_resource *resource = NULL;
-    CHECK(doorman_agent_start(&agent, &options, NULL) == DOORMAN_OK);
-    CHECK(doorman_resource_open(&resource, agent, &database, NULL) == DOORMAN_OK);
-    for (int i = 0; i < 10000 && !info.leased; i++) {
-        sleep_for(2 * MILLISECOND);
-        CHECK(doorman_resource_read(resource, &info) == DOORMAN_OK);
-        number--;
-    }
-    CHECK(info.leased);
-    CHECK(doorman_resource_wait(resource, 1, TEST_TIMEOUT) == DOORMAN_OK);
-    CHECK(doorman_agent_stop(agent) == DOORMAN_OK);
-    return 0;
-}
-
-/* Must be the first test: nng, once used, cannot be used in children. */
-static void a_child_can_start_an_agent_where_its_parent_had_none(void **state) {
-    (void)state;
-    int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    pid_t child = fork();
-    if (child == 0) _exit(child_starts_an_agent(ends[0]));
-    test_server server = {.capacity = 90};
-    test_server_start(&server);
-    assert_true(write(ends[1], server.url, sizeof server.url) == (ssize_t)sizeof server.url);
-    assert_int_equal(child_result(child), 0);
-    close(ends[0]);
-    close(ends[1]);
-    test_server_stop(&server);
-}
-
 /* K7. */
-static void stop_and_close_end_waits(void **state) {
-    (void)state;
+TEST(stop_and_close_end_waits) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
@@ -1388,8 +1351,7 @@ static void stop_and_close_end_waits(void **state) {
 /* L2: waiters are served in the order of their arrival, even if a later one would fit, and one that
  * gives up does not delay the others. Each release wakes the next waiter. Nothing else does,
  * because the agent's thread sleeps until the lease must be renewed. */
-static void waiters_are_served_in_order_of_arrival(void **state) {
-    (void)state;
+TEST(waiters_are_served_in_order_of_arrival) {
     enum { COUNT = 10, IMPATIENT = 3 };
     test_server server = {
         .capacity = 4, .lease_length = 10 * TEST_TIMEOUT, .refresh_interval = 10 * TEST_TIMEOUT};
@@ -1450,8 +1412,7 @@ static bool waiters_served_in_order(double rate) {
 
 /* L2: the same for a rate, where only time grants the next waiter. Each further try gives the
  * threads more time. */
-static void waiters_for_a_rate_are_served_in_order_of_arrival(void **state) {
-    (void)state;
+TEST(waiters_for_a_rate_are_served_in_order_of_arrival) {
     bool in_order = false;
     for (int i = 0; i < TRIES && !in_order; i++) in_order = waiters_served_in_order(20.0 / (1 + i));
     assert_true(in_order);
@@ -1466,8 +1427,7 @@ static doorman_time oversleep(doorman_time duration) {
 
 /* L2: a time-out is never early, and at most 2 ms late. A busy machine can delay some waits by
  * more, but not all 500, unless it also delays all sleeps. */
-static void a_wait_ends_at_its_timeout(void **state) {
-    (void)state;
+TEST(a_wait_ends_at_its_timeout) {
     enum { WAITS = 500 };
     char url[64];
     unused_address(url);
@@ -1491,8 +1451,7 @@ static void a_wait_ends_at_its_timeout(void **state) {
 
 /* L1: "a blocked waiter sees a new rate at once". At the old rate each of the 30 waiters would wait
  * for an hour. */
-static void a_blocked_waiter_sees_a_new_rate(void **state) {
-    (void)state;
+TEST(a_blocked_waiter_sees_a_new_rate) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
@@ -1508,8 +1467,7 @@ static void a_blocked_waiter_sees_a_new_rate(void **state) {
 }
 
 /* L1: a blocked waiter also sees the first lease at once. */
-static void a_blocked_waiter_sees_the_first_lease(void **state) {
-    (void)state;
+TEST(a_blocked_waiter_sees_the_first_lease) {
     test_server server = {.capacity = 100};
     test_server_bind(&server);
     doorman_agent *agent = start(server.url);
@@ -1529,8 +1487,7 @@ static void a_blocked_waiter_sees_the_first_lease(void **state) {
 
 /* L4: wants follow arrivals, so each wait counts once as demand: as waiting while it waits, then as
  * allowed, or as refused if it gives up. */
-static void every_wait_counts_once_as_demand(void **state) {
-    (void)state;
+TEST(every_wait_counts_once_as_demand) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
@@ -1565,8 +1522,7 @@ static void every_wait_counts_once_as_demand(void **state) {
 
 /* L2: a waiter that times out is counted as refused before it leaves the queue. After that another
  * thread may close the resource. */
-static void a_waiter_that_left_the_queue_does_not_use_the_resource(void **state) {
-    (void)state;
+TEST(a_waiter_that_left_the_queue_does_not_use_the_resource) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
@@ -1584,8 +1540,7 @@ static void a_waiter_that_left_the_queue_does_not_use_the_resource(void **state)
 
 /* L4: a wait for more than the capacity can ever give also counts as demand, as a try does.
  * Otherwise wants that follow use would never grow to where it is possible. */
-static void an_impossible_wait_counts_as_demand(void **state) {
-    (void)state;
+TEST(an_impossible_wait_counts_as_demand) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
@@ -1604,8 +1559,7 @@ static void an_impossible_wait_counts_as_demand(void **state) {
 /* L2: a gauge counts in steps of 1/4096, rounded up, also for waiters. So 1/3 does not fit into a
  * capacity of 1/3, and the wait reports that; and two tenths do not fit into 0.2001. The check
  * before the wait does not count as demand a second time. */
-static void a_wait_for_a_gauge_uses_the_precision_of_the_gauge(void **state) {
-    (void)state;
+TEST(a_wait_for_a_gauge_uses_the_precision_of_the_gauge) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
@@ -1622,8 +1576,7 @@ static void a_wait_for_a_gauge_uses_the_precision_of_the_gauge(void **state) {
 }
 
 /* L1: a rate saves up for a request of many units, also if its lease never grows. */
-static void a_wait_for_more_units_than_the_burst_ends(void **state) {
-    (void)state;
+TEST(a_wait_for_more_units_than_the_burst_ends) {
     doorman_agent *agent = start("inproc://nobody");
     doorman_time began = doorman_clock();
     doorman_resource *rate = open_as(agent, "rate", 0, DOORMAN_SAFE, 100);
@@ -1636,8 +1589,7 @@ static void a_wait_for_more_units_than_the_burst_ends(void **state) {
 
 /* L2, L4: a waiting call counts as demand. If only the lease in force is too small, it waits for a
  * larger one, which it gets. */
-static void a_wait_for_many_units_waits_for_a_large_enough_lease(void **state) {
-    (void)state;
+TEST(a_wait_for_many_units_waits_for_a_large_enough_lease) {
     test_server server = {.capacity = 1000, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
@@ -1658,8 +1610,7 @@ static void a_wait_for_many_units_waits_for_a_large_enough_lease(void **state) {
 
 /* L4: one caller that waits for unit after unit soon gets the whole of a free resource. Tests with
  * time as a variable check how soon. */
-static void a_loop_of_waits_gets_all_of_a_free_resource(void **state) {
-    (void)state;
+TEST(a_loop_of_waits_gets_all_of_a_free_resource) {
     test_server server = {.capacity = 500};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
@@ -1676,8 +1627,7 @@ static void a_loop_of_waits_gets_all_of_a_free_resource(void **state) {
 }
 
 /* K7: an idle agent wakes only a few times a second. */
-static void an_idle_agent_with_many_resources_uses_little_time(void **state) {
-    (void)state;
+TEST(an_idle_agent_with_many_resources_uses_little_time) {
     enum { RESOURCES = 2000 };
     char url[64];
     unused_address(url);
@@ -1713,8 +1663,7 @@ static void an_idle_agent_with_many_resources_uses_little_time(void **state) {
 #ifndef ADDRESS_SANITIZED
 /* L2: a thread that is cancelled while it waits leaves the queue and releases the lock, and the
  * next waiter is served. */
-static void a_cancelled_thread_leaves_the_queue(void **state) {
-    (void)state;
+TEST(a_cancelled_thread_leaves_the_queue) {
     char url[64];
     unused_address(url);
     doorman_agent *agent = start(url);
@@ -1743,8 +1692,7 @@ static void a_cancelled_thread_leaves_the_queue(void **state) {
 
 /* L5: while the kill switch is on, all waiters of both limiters return at once, and new calls do
  * not wait. */
-static void the_kill_switch_ends_waits(void **state) {
-    (void)state;
+TEST(the_kill_switch_ends_waits) {
     enum { COUNT = 8 };
     char url[64];
     unused_address(url);
@@ -1769,8 +1717,7 @@ static void the_kill_switch_ends_waits(void **state) {
 }
 
 /* L5: it applies to all resources, also to those that are opened later. Leases continue. */
-static void the_kill_switch_allows_everything_and_counts_it(void **state) {
-    (void)state;
+TEST(the_kill_switch_allows_everything_and_counts_it) {
     test_server server = {.capacity = 10, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
@@ -1799,8 +1746,7 @@ static void the_kill_switch_allows_everything_and_counts_it(void **state) {
 /* L2: a delay says what `retry_after` of a refusal would say, and takes nothing. The wants of the
  * rate are set. If they followed use, a lease that saves the 20 units sooner could be expected. The
  * wait takes all that was saved, at a time between `before` and `after`. */
-static void a_delay_says_when_to_try_again(void **state) {
-    (void)state;
+TEST(a_delay_says_when_to_try_again) {
     doorman_agent *agent = start("inproc://nobody");
     doorman_resource *rate = open_as(agent, "rate", 10, DOORMAN_SAFE, 10);
     doorman_resource *gauge = open_gauge(agent, "gauge", 0, DOORMAN_SAFE, 10);
@@ -1825,8 +1771,7 @@ static void a_delay_says_when_to_try_again(void **state) {
 }
 
 /* K5. */
-static void a_resource_is_opened_as_one_kind(void **state) {
-    (void)state;
+TEST(a_resource_is_opened_as_one_kind) {
     doorman_agent *agent = start("inproc://nobody");
     doorman_resource *rate = open_as(agent, "db", 5, DOORMAN_SAFE, 10), *other = NULL;
     doorman_resource_options options = {.resource_id = "db", .kind = DOORMAN_GAUGE, .wants = 5};
@@ -1841,8 +1786,7 @@ static void a_resource_is_opened_as_one_kind(void **state) {
 }
 
 /* L1, L2: all waits are granted, at the rate and not above it. */
-static void waits_are_granted_at_the_rate_and_not_above(void **state) {
-    (void)state;
+TEST(waits_are_granted_at_the_rate_and_not_above) {
     enum { RATE = 2000, UNITS = 1000 };
     char url[64];
     unused_address(url);
@@ -1899,8 +1843,7 @@ static size_t most_in_10_ms(const double *passed_at, size_t count) {
 
 /* Pacing: the example in the comment of >>nng. At 10,000 a second with a burst of 0.1 s, a unit is
  * paced 0.1 ms after the one before. The more has been saved, the sooner it is. */
-static void the_pace_follows_what_is_saved(void **state) {
-    (void)state;
+TEST(the_pace_follows_what_is_saved) {
     static const struct {
         doorman_time saved; /* beyond the price of the unit */
         double faster;
@@ -1921,8 +1864,7 @@ static void the_pace_follows_what_is_saved(void **state) {
 /* Pacing. The mean rate is within 0.1 % of the configured one. If a thread sometimes wakes up to 2
  * ms late, no 10 ms have more than 1.05 times their part at 10,000 units a second, and 1.2 times at
  * 1,000. If every sleep takes up to 80 ms longer, the mean rate still holds. */
-static void late_wakeups_cause_no_burst_and_lose_nothing(void **state) {
-    (void)state;
+TEST(late_wakeups_cause_no_burst_and_lose_nothing) {
     enum { MAX = 400000, SECONDS = 30 };
     static double passed_at[MAX];
     static const struct {
@@ -1984,8 +1926,7 @@ static void *gauge_thread_main(void *context) {
     return NULL;
 }
 
-static void many_threads_never_exceed_a_gauge(void **state) {
-    (void)state;
+TEST(many_threads_never_exceed_a_gauge) {
     test_server server = {.capacity = 3};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
@@ -2033,8 +1974,7 @@ static void *call_thread_main(void *context) {
     return NULL;
 }
 
-static void calls_from_many_threads_work_together(void **state) {
-    (void)state;
+TEST(calls_from_many_threads_work_together) {
     test_server server = {.capacity = 20, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
     doorman_agent *agent = start(server.url);
@@ -2079,8 +2019,7 @@ static void print_times(const char *what, doorman_time *times, size_t count) {
 /* A call that has locked the mutex lets the agent's thread pass, even if the call was faster. So no
  * calls, however many there are, can keep the thread from renewing a lease. The thread has nothing
  * to do after that, so it waits for the mutex once each time. */
-static void the_agents_thread_passes_before_a_call(void **state) {
-    (void)state;
+TEST(the_agents_thread_passes_before_a_call) {
     test_server server = {.capacity = 100, .lease_length = 10 * TEST_TIMEOUT};
     server.refresh_interval = 5 * TEST_TIMEOUT;
     test_server_start(&server);
@@ -2101,8 +2040,7 @@ static void the_agents_thread_passes_before_a_call(void **state) {
 
 /* K5: a release waits until the resource is opened again. On a slow machine the next opening can
  * come too late. It then costs a release and a request for a new lease. */
-static void opening_and_closing_in_a_loop_sends_few_messages(void **state) {
-    (void)state;
+TEST(opening_and_closing_in_a_loop_sends_few_messages) {
     enum { LOOPS = 200 };
     test_server server = {.capacity = 100, .lease_length = 10 * TEST_TIMEOUT};
     server.refresh_interval = 5 * TEST_TIMEOUT;
@@ -2126,8 +2064,7 @@ static void opening_and_closing_in_a_loop_sends_few_messages(void **state) {
 }
 
 /* K5: a stop does not wait for a resource to be opened again. */
-static void a_stop_releases_what_was_just_closed(void **state) {
-    (void)state;
+TEST(a_stop_releases_what_was_just_closed) {
     test_server server = {.capacity = 100, .lease_length = 10 * TEST_TIMEOUT};
     test_server_start(&server);
     doorman_agent *agent = start_with(server.url, TEST_TIMEOUT);
@@ -2139,8 +2076,7 @@ static void a_stop_releases_what_was_just_closed(void **state) {
     test_server_stop(&server);
 }
 
-static void an_agent_with_many_resources_serves_each_one(void **state) {
-    (void)state;
+TEST(an_agent_with_many_resources_serves_each_one) {
     enum { RESOURCES = 10000 };
     static doorman_resource *resources[RESOURCES];
     static doorman_time opens[RESOURCES], reads[RESOURCES], wants[RESOURCES];
@@ -2191,8 +2127,7 @@ static void an_agent_with_many_resources_serves_each_one(void **state) {
 }
 
 /* STYLE 6: a call that fails leaves its output as it was. */
-static void an_agent_that_cannot_start_reports_why(void **state) {
-    (void)state;
+TEST(an_agent_that_cannot_start_reports_why) {
     doorman_agent *agent = NULL;
     doorman_error error = {""};
     doorman_client_options options = {.addresses = NULL};
@@ -2202,8 +2137,7 @@ static void an_agent_that_cannot_start_reports_why(void **state) {
     assert_int_equal(doorman_agent_stop(NULL), DOORMAN_OK);
 }
 
-static void an_address_that_nng_cannot_reach_is_refused_at_the_start(void **state) {
-    (void)state;
+TEST(an_address_that_nng_cannot_reach_is_refused_at_the_start) {
     const doorman_tls empty = {.authority = NULL}, key_only = {.authority = "A", .key = "K"};
     const doorman_tls garbage = {.authority = "not PEM"};
     static const char schemes[] = "must be tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, "
@@ -2275,8 +2209,7 @@ static bool permits_may_ask(doorman_agent *agent) {
 }
 
 /* P23: the leases of an agent return before the pause of its permits would have ended. */
-static void a_response_with_leases_ends_the_pause_of_permits(void **state) {
-    (void)state;
+TEST(a_response_with_leases_ends_the_pause_of_permits) {
     test_server server = {.capacity = 100};
     test_server_bind(&server);
     doorman_agent *agent = start(server.url);
@@ -2299,8 +2232,7 @@ static bool backs_off(doorman_agent *agent) {
 }
 
 /* P23: the same the other way round. */
-static void a_response_to_permits_ends_the_pause_of_leases(void **state) {
-    (void)state;
+TEST(a_response_to_permits_ends_the_pause_of_leases) {
     test_server server = {.capacity = 100};
     test_server_bind(&server);
     doorman_agent *agent = start(server.url);
@@ -2438,8 +2370,7 @@ static bool check_response_after_read(test_server *server, int reads) {
 }
 
 /* K2: the response comes at each moment at which an update has just looked for it. */
-static void a_response_is_used_whenever_it_comes(void **state) {
-    (void)state;
+TEST(a_response_is_used_whenever_it_comes) {
     test_server server = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     server.refresh_interval = 10 * TEST_TIMEOUT;
     test_server_start(&server);
@@ -2450,8 +2381,7 @@ static void a_response_is_used_whenever_it_comes(void **state) {
 }
 
 /* K2, K7: each request ends with a result, and the next one goes to the next address at once. */
-static void a_transport_reports_the_result_of_each_request(void **state) {
-    (void)state;
+TEST(a_transport_reports_the_result_of_each_request) {
     test_server silent = {.capacity = 90, .behaviour = SILENT}, invalid = {.capacity = 90};
     test_server right = {.capacity = 90, .lease_length = 10 * TEST_TIMEOUT};
     right.refresh_interval = 10 * TEST_TIMEOUT; /* no second request */
@@ -2472,8 +2402,7 @@ static void a_transport_reports_the_result_of_each_request(void **state) {
 }
 
 /* R1: two processes without a seed of their own never grant leases with the same id. */
-static void a_server_without_a_seed_gets_a_random_one(void **state) {
-    (void)state;
+TEST(a_server_without_a_seed_gets_a_random_one) {
     uint64_t ids[2];
     for (int i = 0; i < 2; i++) {
         test_server server = {.capacity = 100, .url = "tcp://nowhere:1"};
@@ -2491,79 +2420,4 @@ static void a_server_without_a_seed_gets_a_random_one(void **state) {
         doorman_config_destroy(server.config);
     }
     assert_true(ids[0] != 0 && ids[0] != ids[1]);
-}
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_child_can_start_an_agent_where_its_parent_had_none),
-        cmocka_unit_test(a_server_without_a_seed_gets_a_random_one),
-        cmocka_unit_test(an_application_is_limited_to_the_rate_of_its_lease),
-        cmocka_unit_test(an_invalid_wait_is_refused_at_once),
-        cmocka_unit_test(without_a_server_nothing_blocks_and_the_fallback_applies),
-        cmocka_unit_test(leases_survive_a_server_that_restarts),
-        cmocka_unit_test(a_waiter_sees_the_end_of_a_lease_of_0),
-        cmocka_unit_test(a_server_that_never_answers_blocks_nothing),
-        cmocka_unit_test(a_server_that_sends_garbage_blocks_nothing),
-        cmocka_unit_test(an_unreachable_address_counts_as_a_failure),
-        cmocka_unit_test(a_redirect_is_followed),
-        cmocka_unit_test(redirects_in_a_circle_end),
-        cmocka_unit_test(an_agent_stops_even_if_nng_cannot_close),
-        cmocka_unit_test(a_socket_is_closed_after_its_aio_is_freed),
-        cmocka_unit_test(two_agents_are_two_holders_and_release_when_they_stop),
-        cmocka_unit_test(a_default_id_is_valid_and_names_the_process),
-        cmocka_unit_test(default_ids_differ_within_a_process),
-        cmocka_unit_test(an_agent_reports_its_state),
-        cmocka_unit_test(an_agent_says_why_it_cannot_connect),
-        cmocka_unit_test(an_agent_reports_a_refused_connection_before_the_request_times_out),
-        cmocka_unit_test(an_agent_reports_that_there_is_no_master),
-        cmocka_unit_test(calls_inside_on_change_are_refused_and_do_nothing),
-        cmocka_unit_test(a_wait_for_an_idle_gauge_asks_at_once),
-        cmocka_unit_test(a_stop_without_a_server_takes_no_time),
-        cmocka_unit_test(a_stop_with_units_in_use_takes_no_time),
-        cmocka_unit_test(a_lease_without_its_server_does_not_delay_a_stop_for_long),
-        cmocka_unit_test(a_stop_releases_a_lease_that_is_granted_meanwhile),
-        cmocka_unit_test(shutdown_ends_endless_waits_without_a_race),
-        cmocka_unit_test(an_agent_that_is_shut_down_accepts_releases_and_grants_nothing),
-        cmocka_unit_test(after_a_fork_only_the_parent_can_use_the_agent),
-        cmocka_unit_test(on_change_can_fork),
-        cmocka_unit_test(a_fork_at_any_moment_leaves_both_processes_working),
-        cmocka_unit_test(stop_and_close_end_waits),
-        cmocka_unit_test(waiters_are_served_in_order_of_arrival),
-        cmocka_unit_test(waiters_for_a_rate_are_served_in_order_of_arrival),
-        cmocka_unit_test(a_wait_ends_at_its_timeout),
-        cmocka_unit_test(a_blocked_waiter_sees_a_new_rate),
-        cmocka_unit_test(a_blocked_waiter_sees_the_first_lease),
-        cmocka_unit_test(every_wait_counts_once_as_demand),
-        cmocka_unit_test(a_waiter_that_left_the_queue_does_not_use_the_resource),
-        cmocka_unit_test(an_impossible_wait_counts_as_demand),
-        cmocka_unit_test(a_wait_for_more_units_than_the_burst_ends),
-        cmocka_unit_test(a_wait_for_many_units_waits_for_a_large_enough_lease),
-        cmocka_unit_test(a_loop_of_waits_gets_all_of_a_free_resource),
-        cmocka_unit_test(an_idle_agent_with_many_resources_uses_little_time),
-        cmocka_unit_test(a_wait_for_a_gauge_uses_the_precision_of_the_gauge),
-#ifndef ADDRESS_SANITIZED
-        cmocka_unit_test(a_cancelled_thread_leaves_the_queue),
-#endif
-        cmocka_unit_test(the_kill_switch_ends_waits),
-        cmocka_unit_test(the_kill_switch_allows_everything_and_counts_it),
-        cmocka_unit_test(a_delay_says_when_to_try_again),
-        cmocka_unit_test(a_resource_is_opened_as_one_kind),
-        cmocka_unit_test(waits_are_granted_at_the_rate_and_not_above),
-        cmocka_unit_test(late_wakeups_cause_no_burst_and_lose_nothing),
-        cmocka_unit_test(the_pace_follows_what_is_saved),
-        cmocka_unit_test(many_threads_never_exceed_a_gauge),
-        cmocka_unit_test(calls_from_many_threads_work_together),
-        cmocka_unit_test(the_agents_thread_passes_before_a_call),
-        cmocka_unit_test(opening_and_closing_in_a_loop_sends_few_messages),
-        cmocka_unit_test(a_stop_releases_what_was_just_closed),
-        cmocka_unit_test(an_agent_with_many_resources_serves_each_one),
-        cmocka_unit_test(an_agent_that_cannot_start_reports_why),
-        cmocka_unit_test(an_address_that_nng_cannot_reach_is_refused_at_the_start),
-        cmocka_unit_test(a_response_with_leases_ends_the_pause_of_permits),
-        cmocka_unit_test(a_response_to_permits_ends_the_pause_of_leases),
-        cmocka_unit_test(a_response_is_used_whenever_it_comes),
-        cmocka_unit_test(a_transport_reports_the_result_of_each_request),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,8 +35,7 @@ static void expect_all(const struct fixture *fixture, const char *path, int code
 }
 
 /* P4: a grant is 200, a refusal 429. Both say how much is left. */
-static void the_status_is_the_decision(void **state) {
-    (void)state;
+TEST(the_status_is_the_decision) {
     struct fixture fixture = start(NULL);
     expect_all(
         &fixture, "/v1/allow?resource=login&key=ann", 200,
@@ -62,8 +61,7 @@ static void the_status_is_the_decision(void **state) {
 }
 
 /* A cost of 0 only looks. A cost above what the limit ever grants has no Retry-After. */
-static void the_cost_is_charged_to_the_key(void **state) {
-    (void)state;
+TEST(the_cost_is_charged_to_the_key) {
     struct fixture fixture = start(NULL);
     expect(&fixture, "/v1/allow?resource=login&key=a%26b&cost=1.5", HOST, 200, "\"granted\":1.5");
     expect(&fixture, "/v1/allow?resource=login&key=a%26b&cost=1", HOST, 429, "\"RATE\"");
@@ -80,8 +78,7 @@ static void the_cost_is_charged_to_the_key(void **state) {
     server_stop(&fixture.server);
 }
 
-static void a_resource_without_limits_has_no_limit_headers(void **state) {
-    (void)state;
+TEST(a_resource_without_limits_has_no_limit_headers) {
     static const struct {
         const char *path, *text;
         int code;
@@ -103,16 +100,14 @@ static void a_resource_without_limits_has_no_limit_headers(void **state) {
 }
 
 /* RFC 9651: names are printable ASCII, and an integer has at most 15 digits. */
-static void the_headers_are_structured_fields(void **state) {
-    (void)state;
+TEST(the_headers_are_structured_fields) {
     struct fixture fixture = start(NULL);
     expect(&fixture, "/v1/allow?resource=odd", HOST, 200,
            "\r\nRateLimit-Policy: \"%C3%A9\\\"\";q=999999999999999;w=10000000\r\n");
     server_stop(&fixture.server);
 }
 
-static void an_error_names_the_wrong_parameter(void **state) {
-    (void)state;
+TEST(an_error_names_the_wrong_parameter) {
     static const char *const cases[][2] = {
         {"", "resource: is required"},
         {"key=a", "resource: is required"},
@@ -153,8 +148,7 @@ static void an_error_names_the_wrong_parameter(void **state) {
 }
 
 /* GET, HEAD and POST do the same. A POST needs no body, and its body has no meaning. */
-static void all_verbs_that_gateways_use_are_the_same(void **state) {
-    (void)state;
+TEST(all_verbs_that_gateways_use_are_the_same) {
     struct fixture fixture = start(NULL);
     char *response = exchange(&fixture, "HEAD /v1/allow?resource=login&key=a HTTP/1.1\r\n" HOST
                                         "Connection: close\r\n\r\n");
@@ -177,8 +171,7 @@ static void all_verbs_that_gateways_use_are_the_same(void **state) {
 }
 
 /* A web page must not use up the units of a key, on the machine of its reader or elsewhere. */
-static void a_web_page_cannot_charge_a_key(void **state) {
-    (void)state;
+TEST(a_web_page_cannot_charge_a_key) {
     static const char *const refused[] = {HOST "Origin: http://localhost\r\n",
                                           HOST "Origin: null\r\n",
                                           HOST "Origin:\r\n",
@@ -197,8 +190,7 @@ static void a_web_page_cannot_charge_a_key(void **state) {
 }
 
 /* Also a GET takes units, so it needs more than the role read. */
-static void a_token_needs_the_role_write(void **state) {
-    (void)state;
+TEST(a_token_needs_the_role_write) {
     struct process *files = process_new();
     file_write(files->config, "read r r-1\nwrite w w-1\n");
     struct fixture fixture = start((const char *[]){"--http-token", files->config, NULL});
@@ -211,8 +203,7 @@ static void a_token_needs_the_role_write(void **state) {
     server_stop(&fixture.server);
 }
 
-static void a_process_that_is_not_the_master_decides_nothing(void **state) {
-    (void)state;
+TEST(a_process_that_is_not_the_master_decides_nothing) {
     const char *const more[] = {"--etcd", "http://127.0.0.1:1", "--election-key", "k", NULL};
     struct fixture fixture = start(more);
     expect(&fixture, "/v1/allow?resource=login", HOST, 503, "\r\nRetry-After: 1\r\n");
@@ -266,8 +257,7 @@ static void await_delayed(const struct fixture *fixture, int count) {
 }
 
 /* P3: the response comes when the wait is over. The next request may have arrived meanwhile. */
-static void a_grant_that_waits_answers_after_the_wait(void **state) {
-    (void)state;
+TEST(a_grant_that_waits_answers_after_the_wait) {
     struct fixture fixture = start(NULL);
     double start_s = now_s();
     expect(&fixture, "/v1/allow?resource=soon&key=a&cost=4", HOST, 200, "\"granted\":4,\"limit\"");
@@ -306,16 +296,14 @@ static bool connections_wait(void) {
 
 /* The connections that wait have a bound. Beyond it a permit is decided as if it could not wait.
  * They block no thread, and a client that leaves makes room. */
-static void few_connections_wait_and_leaving_makes_room(void **state) {
-    (void)state;
+TEST(few_connections_wait_and_leaving_makes_room) {
     bool in_time = false;
     for (int i = 0; i < 5 && !in_time; i++) in_time = connections_wait();
     assert_true(in_time);
 }
 
 /* A client that sends much while it waits stops being read, and still gets its response. */
-static void a_client_that_sends_while_it_waits_is_bounded(void **state) {
-    (void)state;
+TEST(a_client_that_sends_while_it_waits_is_bounded) {
     struct fixture fixture = start(NULL);
     expect(&fixture, "/v1/allow?resource=soon&key=a&cost=4", HOST, 200, "GRANTED");
     int fd = send_get(&fixture, "/v1/allow?resource=soon&key=a&max_wait=25");
@@ -327,8 +315,7 @@ static void a_client_that_sends_while_it_waits_is_bounded(void **state) {
     server_stop(&fixture.server);
 }
 
-static void a_server_that_ends_does_not_wait_for_permits(void **state) {
-    (void)state;
+TEST(a_server_that_ends_does_not_wait_for_permits) {
     struct fixture fixture = start(NULL);
     expect(&fixture, "/v1/allow?resource=slow&key=a&cost=24.5", HOST, 200, "GRANTED");
     int fd = send_get(&fixture, "/v1/allow?resource=slow&key=a&max_wait=25");
@@ -341,8 +328,7 @@ static void a_server_that_ends_does_not_wait_for_permits(void **state) {
 }
 
 /* The draft: t is the time until more units are available, not until all are. */
-static void the_time_of_a_limit_is_that_of_more_units(void **state) {
-    (void)state;
+TEST(the_time_of_a_limit_is_that_of_more_units) {
     struct fixture fixture =
         fixture_start("{\"resources\": [" TEMPLATE(
                           "r", LIMIT("b", "TOKEN_BUCKET", "\"rate\": 0.001, \"size\": 100")) "]}",
@@ -354,8 +340,7 @@ static void the_time_of_a_limit_is_that_of_more_units(void **state) {
 }
 
 /* A client that reads r=0 and t=0 would ask again at once, for ever. */
-static void a_limit_of_0_has_no_time_at_which_units_come(void **state) {
-    (void)state;
+TEST(a_limit_of_0_has_no_time_at_which_units_come) {
 #define NONE(glob, kind) TEMPLATE(glob, LIMIT("none", kind, "\"limit\": 0, \"window\": 60"))
     struct fixture fixture =
         fixture_start("{\"resources\": [" NONE("fixed", "FIXED_WINDOW") ", " NONE(
@@ -376,8 +361,7 @@ static void a_limit_of_0_has_no_time_at_which_units_come(void **state) {
 }
 
 /* Nobody would release the hold. With a wrong cost of 0, a gateway would let everything pass. */
-static void a_limit_of_concurrency_is_an_error_for_every_cost(void **state) {
-    (void)state;
+TEST(a_limit_of_concurrency_is_an_error_for_every_cost) {
     struct fixture fixture = fixture_start(
         "{\"resources\": [" TEMPLATE("jobs", LIMIT("slots", "CONCURRENCY", "\"limit\": 4")) "]}",
         NULL);
@@ -394,8 +378,7 @@ static void a_limit_of_concurrency_is_an_error_for_every_cost(void **state) {
     "level=warning msg=\"a permit names a resource that no template with limits matches\""
 
 /* P18: a typing error is granted, or refused. It is counted and logged in both cases. */
-static void a_resource_that_no_template_matches_is_counted_and_named_in_the_log(void **state) {
-    (void)state;
+TEST(a_resource_that_no_template_matches_is_counted_and_named_in_the_log) {
     static const char *const configs[] = {
         "{\"resources\": [" TEMPLATE("api", PER_USER) "]}",
         "{\"unmatched\": \"reject\", \"resources\": [" TEMPLATE("api", PER_USER) "]}"};
@@ -415,8 +398,7 @@ static void a_resource_that_no_template_matches_is_counted_and_named_in_the_log(
 }
 
 /* P19 */
-static void a_key_in_use_that_is_forgotten_is_logged_and_max_keys_is_a_metric(void **state) {
-    (void)state;
+TEST(a_key_in_use_that_is_forgotten_is_logged_and_max_keys_is_a_metric) {
     struct fixture fixture = fixture_start(
         "{\"resources\": [" TEMPLATE("r", LIMIT("m", "FIXED_WINDOW",
                                                 "\"limit\": 4, \"window\": \"month\", "
@@ -437,30 +419,4 @@ static void a_key_in_use_that_is_forgotten_is_logged_and_max_keys_is_a_metric(vo
     assert_null(strstr(page, "doorman_permits_keys_max{template=\"free\""));
     free(page);
     server_stop(&fixture.server);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(the_status_is_the_decision),
-        TEST(the_cost_is_charged_to_the_key),
-        TEST(a_resource_without_limits_has_no_limit_headers),
-        TEST(the_headers_are_structured_fields),
-        TEST(an_error_names_the_wrong_parameter),
-        TEST(all_verbs_that_gateways_use_are_the_same),
-        TEST(a_web_page_cannot_charge_a_key),
-        TEST(a_token_needs_the_role_write),
-        TEST(a_process_that_is_not_the_master_decides_nothing),
-        TEST(a_grant_that_waits_answers_after_the_wait),
-        TEST(few_connections_wait_and_leaving_makes_room),
-        TEST(a_client_that_sends_while_it_waits_is_bounded),
-        TEST(a_server_that_ends_does_not_wait_for_permits),
-        TEST(the_time_of_a_limit_is_that_of_more_units),
-        TEST(a_limit_of_0_has_no_time_at_which_units_come),
-        TEST(a_limit_of_concurrency_is_an_error_for_every_cost),
-        TEST(a_resource_that_no_template_matches_is_counted_and_named_in_the_log),
-        TEST(a_key_in_use_that_is_forgotten_is_logged_and_max_keys_is_a_metric),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -127,6 +127,7 @@ static inline void fleet_run_for(doorman_time duration) {
     for (doorman_time end = doorman_clock() + duration; doorman_clock() < end;) fleet_step();
 }
 
+/* Teardown for each test: also ends the clients. */
 static inline int fleet_clean(void **state) {
     for (int i = 0; i < fleet.count; i++) {
         doorman_transport_destroy(fleet.clients[i].transport);
@@ -135,5 +136,8 @@ static inline int fleet_clean(void **state) {
     memset(&fleet, 0, sizeof fleet);
     return harness_clean(state);
 }
+
+#undef TEST_TEARDOWN
+#define TEST_TEARDOWN fleet_clean
 
 #endif

@@ -300,8 +300,7 @@ static void clients_stop(struct process *const *clients, int count, const struct
     free(response);
 }
 
-static void clients_share_the_capacity_and_follow_the_master(void **state) {
-    (void)state;
+TEST(clients_share_the_capacity_and_follow_the_master) {
     static struct etcd etcd;
     static struct leaf leaf;
     struct process *clients[CLIENTS];
@@ -354,30 +353,8 @@ static void try_early_client(const struct language *language) {
     server_stop(&server);
 }
 
-static void a_client_in_python_starts_before_its_server(void **state) {
-    (void)state;
-    try_early_client(&languages[0]);
-}
+TEST(a_client_in_python_starts_before_its_server) { try_early_client(&languages[0]); }
 
-static void a_client_in_javascript_starts_before_its_server(void **state) {
-    (void)state;
-    try_early_client(&languages[1]);
-}
+TEST(a_client_in_javascript_starts_before_its_server) { try_early_client(&languages[1]); }
 
-static void a_client_in_go_starts_before_its_server(void **state) {
-    (void)state;
-    try_early_client(&languages[2]);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        TEST(clients_share_the_capacity_and_follow_the_master),
-        TEST(a_client_in_python_starts_before_its_server),
-        TEST(a_client_in_javascript_starts_before_its_server),
-        TEST(a_client_in_go_starts_before_its_server),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(a_client_in_go_starts_before_its_server) { try_early_client(&languages[2]); }

@@ -9,7 +9,6 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
 #define REQUEST                                                                                    \
     "POST /v1/discovery HTTP/1.1\r\n" HOST JSON "Content-Length: 2\r\n"                            \
     "\r\n{}"
@@ -153,8 +152,7 @@ static void *probe_main(void *argument) {
 }
 
 /* V5: each client always has a request on its way, so no connection is ever idle for long. */
-static void more_busy_clients_than_connections_all_get_their_answers(void **state) {
-    (void)state;
+TEST(more_busy_clients_than_connections_all_get_their_answers) {
     struct fixture fixture = crowd_start(100);
     pthread_t thread;
     if (crowd.count < CLIENT_MIN) {
@@ -182,8 +180,7 @@ static void more_busy_clients_than_connections_all_get_their_answers(void **stat
 
 /* V5: requests that arrive while the process is stopped lie unread on idle connections, beside new
  * connections that need the place of idle ones. No connection with such a request is closed. */
-static void no_connection_with_an_unread_request_is_closed(void **state) {
-    (void)state;
+TEST(no_connection_with_an_unread_request_is_closed) {
     enum { NEW = 100 }; /* fewer than the system's queue of new connections can hold */
     struct fixture fixture = crowd_start(0);
     crowd.fixture = &fixture;
@@ -206,13 +203,4 @@ static void no_connection_with_an_unread_request_is_closed(void **state) {
     assert_int_equal(crowd.lost_count, 0);
     for (int i = 0; i < crowd.count; i++) client_close(&crowd.clients[i]);
     server_stop(&fixture.server);
-}
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        TEST(more_busy_clients_than_connections_all_get_their_answers),
-        TEST(no_connection_with_an_unread_request_is_closed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

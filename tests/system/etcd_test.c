@@ -163,11 +163,11 @@ static void servers_run_until(struct three_servers *servers, const double *expec
 }
 
 /* Repeats a test until it is in time once. */
-static void retry_timing(bool (*run)(void), void **state) {
+static void retry_timing(bool (*run)(void)) {
     bool is_in_time = run();
     for (int i = 1; i < TRIES && !is_in_time; i++) {
         print_message("too late; trying again\n");
-        fleet_clean(state);
+        fleet_clean(NULL);
         is_in_time = run();
     }
     assert_true(is_in_time);
@@ -205,13 +205,10 @@ static bool run_two_successors(void) {
     return !servers.is_late;
 }
 
-static void a_killed_master_and_a_stopped_master_have_successors(void **state) {
-    retry_timing(run_two_successors, state);
-}
+TEST(a_killed_master_and_a_stopped_master_have_successors) { retry_timing(run_two_successors); }
 
 /* V2. The TTL is 1 h, so only a key that is given back lets the next process win. */
-static void a_released_key_is_taken_at_once(void **state) {
-    (void)state;
+TEST(a_released_key_is_taken_at_once) {
     static struct etcd etcd;
     static struct three_servers servers;
     etcd_require(&etcd);
@@ -266,9 +263,7 @@ static bool run_frozen_master(void) {
     return !servers.is_late;
 }
 
-static void a_frozen_master_is_no_master_when_it_wakes(void **state) {
-    retry_timing(run_frozen_master, state);
-}
+TEST(a_frozen_master_is_no_master_when_it_wakes) { retry_timing(run_frozen_master); }
 
 /* V2, T7. First only the master is cut off from etcd, then etcd stops for all. */
 static bool run_master_without_etcd(void) {
@@ -302,8 +297,8 @@ static bool run_master_without_etcd(void) {
     return !servers.is_late;
 }
 
-static void a_master_without_etcd_resigns_before_another_one_starts(void **state) {
-    retry_timing(run_master_without_etcd, state);
+TEST(a_master_without_etcd_resigns_before_another_one_starts) {
+    retry_timing(run_master_without_etcd);
 }
 
 /* T5, T7, and K3 for a node. The clients ask a leaf below the node of three processes. */
@@ -334,13 +329,10 @@ static bool run_inheritance(void) {
     return !servers.is_late;
 }
 
-static void a_new_master_inherits_the_leases_of_its_node(void **state) {
-    retry_timing(run_inheritance, state);
-}
+TEST(a_new_master_inherits_the_leases_of_its_node) { retry_timing(run_inheritance); }
 
 /* V1. */
-static void a_configuration_in_etcd_is_watched_and_an_invalid_one_is_logged_once(void **state) {
-    (void)state;
+TEST(a_configuration_in_etcd_is_watched_and_an_invalid_one_is_logged_once) {
     static struct etcd etcd;
     static struct three_servers servers;
     etcd_require(&etcd);
@@ -372,8 +364,7 @@ static void a_configuration_in_etcd_is_watched_and_an_invalid_one_is_logged_once
 }
 
 /* V7. */
-static void a_configuration_in_etcd_is_checked_like_one_in_a_file(void **state) {
-    (void)state;
+TEST(a_configuration_in_etcd_is_checked_like_one_in_a_file) {
     static struct etcd etcd;
     etcd_require(&etcd);
     struct process *process = process_new();
@@ -395,8 +386,7 @@ static void a_configuration_in_etcd_is_checked_like_one_in_a_file(void **state) 
 }
 
 /* V2, V7. */
-static void impossible_election_flags_are_a_usage_error(void **state) {
-    (void)state;
+TEST(impossible_election_flags_are_a_usage_error) {
     static const char *const cases[][9] = {
         {"such as http://127.0.0.1:2379", "--config", "etcd:k", "--etcd",
          "http://127.0.0.1:1/path"},
@@ -436,8 +426,7 @@ static void impossible_election_flags_are_a_usage_error(void **state) {
 }
 
 /* V2: others cannot connect to a wildcard address. */
-static void an_unreachable_address_in_an_election_is_a_usage_error(void **state) {
-    (void)state;
+TEST(an_unreachable_address_in_an_election_is_a_usage_error) {
     static const char *const addresses[] = {"tcp://0.0.0.0:15000", "tcp://[::]:15000",
                                             "tcp://*:15000", "tcp://:15000", "inproc://here"};
     struct process *process = process_new();
@@ -463,22 +452,4 @@ static void an_unreachable_address_in_an_election_is_a_usage_error(void **state)
                                      "--listen",   "tcp://0.0.0.0:0", NULL};
     assert_int_equal(process_run(process, arguments, NULL), 2);
     assert_int_equal(process_logged(process, "others cannot reach 'tcp://0.0.0.0:"), 1);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, fleet_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_master*" */
-    const struct CMUnitTest tests[] = {
-        TEST(a_killed_master_and_a_stopped_master_have_successors),
-        TEST(a_released_key_is_taken_at_once),
-        TEST(a_frozen_master_is_no_master_when_it_wakes),
-        TEST(a_master_without_etcd_resigns_before_another_one_starts),
-        TEST(a_new_master_inherits_the_leases_of_its_node),
-        TEST(a_configuration_in_etcd_is_watched_and_an_invalid_one_is_logged_once),
-        TEST(a_configuration_in_etcd_is_checked_like_one_in_a_file),
-        TEST(impossible_election_flags_are_a_usage_error),
-        TEST(an_unreachable_address_in_an_election_is_a_usage_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

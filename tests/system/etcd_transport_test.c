@@ -222,8 +222,7 @@ static const char *with_config(char text[1024]) {
 /* ---- tests of members that misbehave -------------------------------------------------------- */
 
 /* After any failure, the call goes to the next member. */
-static void a_bad_response_is_an_error_of_its_member(void **state) {
-    (void)state;
+TEST(a_bad_response_is_an_error_of_its_member) {
     static const struct {
         enum manner manner;
         const char *head, *body; /* body NULL: `head` is everything that the member sends */
@@ -266,8 +265,7 @@ static void a_bad_response_is_an_error_of_its_member(void **state) {
 }
 
 /* The deadline is for the whole response. Bytes that arrive do not extend it. */
-static void a_slow_response_ends_at_the_deadline(void **state) {
-    (void)state;
+TEST(a_slow_response_ends_at_the_deadline) {
     static const struct {
         enum manner manner;
         const char *reply;
@@ -284,8 +282,7 @@ static void a_slow_response_ends_at_the_deadline(void **state) {
  * server, so it is skipped without the right to mount. The resolver would wait for 150 s. The
  * address of the nameserver contains the process id, because this program runs in several flavors
  * at the same time. */
-static void a_slow_name_lookup_ends_at_the_deadline(void **state) {
-    (void)state;
+TEST(a_slow_name_lookup_ends_at_the_deadline) {
     char command[256], unshare[256], urls[256], reply[1024], nameserver[96];
     struct process *process = process_new();
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(53)};
@@ -323,8 +320,7 @@ static void a_slow_name_lookup_ends_at_the_deadline(void **state) {
     close(fd);
 }
 
-static void a_redirect_is_not_followed(void **state) {
-    (void)state;
+TEST(a_redirect_is_not_followed) {
     struct fake redirect, target;
     char reply[1024], head[256], location[1024];
     fake_start(&target, ANSWERS, with_config(reply), NULL);
@@ -338,8 +334,7 @@ static void a_redirect_is_not_followed(void **state) {
 }
 
 /* The request is a plain POST. It has no header that libcurl adds for large or encoded bodies. */
-static void a_request_has_the_form_that_etcd_reads(void **state) {
-    (void)state;
+TEST(a_request_has_the_form_that_etcd_reads) {
     struct fake fake;
     char reply[1024];
     fake_start(&fake, ANSWERS, with_config(reply), NULL);
@@ -355,8 +350,7 @@ static void a_request_has_the_form_that_etcd_reads(void **state) {
 /* The server is stopped while a member does not answer. Without the stop, the call would take 2 s.
  * The test measures until the server closes its connection. The machine may be busy, so one of
  * 10 tries must be fast. */
-static void a_stop_ends_a_call_that_hangs(void **state) {
-    (void)state;
+TEST(a_stop_ends_a_call_that_hangs) {
     double best = 1e9;
     for (int i = 0; i < 10 && best > 0.3; i++) {
         struct fake fake;
@@ -386,8 +380,7 @@ static void password_write(const char *path, const char *password) {
     file_write(path, text);
 }
 
-static void a_request_carries_the_token_of_the_user(void **state) {
-    (void)state;
+TEST(a_request_carries_the_token_of_the_user) {
     struct fake fake;
     char reply[1024], token[1024];
     struct process *files = process_new();
@@ -408,8 +401,7 @@ static void a_request_carries_the_token_of_the_user(void **state) {
     cJSON_Delete(body);
 }
 
-static void a_useless_response_to_credentials_is_an_error(void **state) {
-    (void)state;
+TEST(a_useless_response_to_credentials_is_an_error) {
     static const struct {
         const char *head, *body, *text;
         int requests;
@@ -439,8 +431,7 @@ static void a_useless_response_to_credentials_is_an_error(void **state) {
 }
 
 /* expect_call fails if the log has the password. */
-static void a_password_that_comes_back_is_not_logged(void **state) {
-    (void)state;
+TEST(a_password_that_comes_back_is_not_logged) {
     struct fake fake;
     struct process *files = process_new();
     const char *const user[] = {"--etcd-user", "doorman", "--etcd-password-file", files->config,
@@ -451,8 +442,7 @@ static void a_password_that_comes_back_is_not_logged(void **state) {
     fake_stop(&fake);
 }
 
-static void a_new_token_that_is_refused_is_not_replaced_again(void **state) {
-    (void)state;
+TEST(a_new_token_that_is_refused_is_not_replaced_again) {
     struct fake fake;
     char reply[1024], token[1024];
     struct process *files = process_new();
@@ -471,8 +461,7 @@ static void a_new_token_that_is_refused_is_not_replaced_again(void **state) {
 
 /* The check of a password takes much of etcd's time. So the server asks at most every 2 s. With a
  * TTL of 2 s it polls every 0.4 s. */
-static void a_refused_password_is_not_sent_with_each_poll(void **state) {
-    (void)state;
+TEST(a_refused_password_is_not_sent_with_each_poll) {
     struct fake fake;
     char reply[1024];
     struct process *files = process_new();
@@ -497,8 +486,7 @@ static void a_refused_password_is_not_sent_with_each_poll(void **state) {
     assert_int_equal(fake_count(&fake.requests), 0);
 }
 
-static void a_file_that_cannot_be_read_is_named(void **state) {
-    (void)state;
+TEST(a_file_that_cannot_be_read_is_named) {
     struct process *files = process_new();
     char missing[96], missing_text[128];
     snprintf(missing, sizeof missing, "%s/missing", files->folder);
@@ -525,8 +513,7 @@ static void a_file_that_cannot_be_read_is_named(void **state) {
 }
 
 /* The warning comes before the first call, which fails because the address is not used. */
-static void a_password_over_plain_http_is_a_warning(void **state) {
-    (void)state;
+TEST(a_password_over_plain_http_is_a_warning) {
     static const struct {
         const char *url;
         int warnings;
@@ -547,8 +534,7 @@ static void a_password_over_plain_http_is_a_warning(void **state) {
     }
 }
 
-static void a_user_with_its_password_becomes_master(void **state) {
-    (void)state;
+TEST(a_user_with_its_password_becomes_master) {
     struct etcd etcd;
     etcd_require(&etcd);
     etcd_enable_users(&etcd, PASSWORD);
@@ -619,10 +605,10 @@ static bool tokens_are_replaced(void) {
 }
 
 /* On a very busy machine a call may reach its deadline of 2 s, so there are several tries. */
-static void a_token_that_ends_is_replaced(void **state) {
+TEST(a_token_that_ends_is_replaced) {
     bool good = tokens_are_replaced();
     for (int i = 1; i < 5 && !good; i++) {
-        harness_clean(state);
+        harness_clean(NULL);
         good = tokens_are_replaced();
     }
     assert_true(good);
@@ -655,8 +641,7 @@ static void certificates_create(struct certificates *paths) {
 }
 
 /* The certificate of etcd is valid for 127.0.0.1, and not for localhost. */
-static void a_member_must_have_the_right_certificate(void **state) {
-    (void)state;
+TEST(a_member_must_have_the_right_certificate) {
     struct certificates paths;
     struct etcd etcd;
     char url[64], text[128];
@@ -678,8 +663,7 @@ static void a_member_must_have_the_right_certificate(void **state) {
 
 /* In TLS 1.3 a member checks the certificate of a client after the client has sent its request. The
  * client sees an alert, or only the end of the connection. */
-static void a_member_can_require_a_certificate(void **state) {
-    (void)state;
+TEST(a_member_can_require_a_certificate) {
     struct certificates paths;
     struct etcd etcd;
     certificates_create(&paths);
@@ -700,8 +684,7 @@ static void a_member_can_require_a_certificate(void **state) {
 }
 
 /* The gateway of etcd 3.4 refuses a certificate with a common name if there are users. */
-static void a_user_can_have_a_certificate_too(void **state) {
-    (void)state;
+TEST(a_user_can_have_a_certificate_too) {
     struct certificates paths;
     struct etcd etcd;
     certificates_create(&paths);
@@ -730,8 +713,7 @@ static void certificates_replace(const char *used, const char *from) {
 }
 
 /* V1: etcd starts again with certificates of another authority. */
-static void changed_certificates_are_used_for_the_next_connection(void **state) {
-    (void)state;
+TEST(changed_certificates_are_used_for_the_next_connection) {
     struct certificates paths;
     struct etcd etcd;
     char ca[96], cert[96], key[96];
@@ -772,8 +754,7 @@ static void changed_certificates_are_used_for_the_next_connection(void **state) 
 }
 
 /* The first member accepts connections and never answers, not even to TLS. */
-static void a_member_that_hangs_in_tls_is_skipped(void **state) {
-    (void)state;
+TEST(a_member_that_hangs_in_tls_is_skipped) {
     struct certificates paths;
     struct etcd etcd;
     char urls[160];
@@ -818,41 +799,11 @@ static int connections_for_calls(void) {
 
 /* A call that reaches its deadline of 2 s ends its connection. A very busy machine may be so slow,
  * so there are several tries. */
-static void calls_share_a_connection(void **state) {
+TEST(calls_share_a_connection) {
     int accepted = connections_for_calls();
     for (int i = 1; i < 5 && accepted > 3; i++) {
-        harness_clean(state);
+        harness_clean(NULL);
         accepted = connections_for_calls();
     }
     assert_in_range(accepted, 1, 3);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_member*" */
-    const struct CMUnitTest tests[] = {
-        TEST(a_bad_response_is_an_error_of_its_member),
-        TEST(a_slow_response_ends_at_the_deadline),
-        TEST(a_slow_name_lookup_ends_at_the_deadline),
-        TEST(a_redirect_is_not_followed),
-        TEST(a_request_has_the_form_that_etcd_reads),
-        TEST(a_stop_ends_a_call_that_hangs),
-        TEST(a_request_carries_the_token_of_the_user),
-        TEST(a_useless_response_to_credentials_is_an_error),
-        TEST(a_password_that_comes_back_is_not_logged),
-        TEST(a_new_token_that_is_refused_is_not_replaced_again),
-        TEST(a_refused_password_is_not_sent_with_each_poll),
-        TEST(a_file_that_cannot_be_read_is_named),
-        TEST(a_password_over_plain_http_is_a_warning),
-        TEST(a_user_with_its_password_becomes_master),
-        TEST(a_token_that_ends_is_replaced),
-        TEST(a_member_must_have_the_right_certificate),
-        TEST(a_member_can_require_a_certificate),
-        TEST(a_user_can_have_a_certificate_too),
-        TEST(changed_certificates_are_used_for_the_next_connection),
-        TEST(a_member_that_hangs_in_tls_is_skipped),
-        TEST(calls_share_a_connection),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

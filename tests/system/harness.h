@@ -8,12 +8,7 @@
 #error "define _GNU_SOURCE before all includes"
 #endif
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-/* cmocka.h needs the four headers above. */
-#include <cmocka.h>
+#include "../test.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -261,6 +256,9 @@ static inline int harness_clean(void **state) {
     }
     return 0;
 }
+
+#undef TEST_TEARDOWN
+#define TEST_TEARDOWN harness_clean
 
 /* ---- servers -------------------------------------------------------------------------------- */
 

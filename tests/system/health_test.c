@@ -20,8 +20,7 @@ static struct fixture start_with_probes(const char *const *more) {
 }
 
 /* V3. */
-static void probes_need_no_token_and_get_nothing_else(void **state) {
-    (void)state;
+TEST(probes_need_no_token_and_get_nothing_else) {
     struct process *files = process_new();
     file_write(files->config, "secret");
     const char *const flags[2][5] = {{"--http", "127.0.0.1:0", "--http-token", files->config, NULL},
@@ -49,8 +48,7 @@ static void probes_need_no_token_and_get_nothing_else(void **state) {
 }
 
 /* V5: neither silent peers nor endless heads keep a probe from its response. */
-static void many_connections_do_not_block_probes(void **state) {
-    (void)state;
+TEST(many_connections_do_not_block_probes) {
     struct fixture fixture = start_with_probes((const char *[]){"--http", "off", NULL});
     int peers[40];
     char head[8192];
@@ -66,8 +64,7 @@ static void many_connections_do_not_block_probes(void **state) {
 }
 
 /* V7. */
-static void an_invalid_address_for_probes_is_refused(void **state) {
-    (void)state;
+TEST(an_invalid_address_for_probes_is_refused) {
     static const char *const invalid[] = {"127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:1x",
                                           "127.0.0.1:123456"};
     for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
@@ -77,16 +74,4 @@ static void an_invalid_address_for_probes_is_refused(void **state) {
     expect_refusal((const char *[]){"--http-health", fixture.http.url + strlen("tcp://"), NULL}, 1,
                    "cannot listen on --http-health");
     server_stop(&fixture.server);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "probes*" */
-    const struct CMUnitTest tests[] = {
-        TEST(probes_need_no_token_and_get_nothing_else),
-        TEST(many_connections_do_not_block_probes),
-        TEST(an_invalid_address_for_probes_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

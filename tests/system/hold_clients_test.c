@@ -212,83 +212,26 @@ static void try_cancel(const struct language *language) {
     server_stop(&server.server);
 }
 
-static void a_hold_in_python_is_renewed_released_and_waited_for(void **state) {
-    (void)state;
-    try_turns(&languages[0]);
-}
+TEST(a_hold_in_python_is_renewed_released_and_waited_for) { try_turns(&languages[0]); }
 
-static void a_hold_in_python_survives_a_restart_of_the_server(void **state) {
-    (void)state;
-    try_restart(&languages[0]);
-}
+TEST(a_hold_in_python_survives_a_restart_of_the_server) { try_restart(&languages[0]); }
 
-static void a_holder_in_python_is_told_that_its_hold_is_gone(void **state) {
-    (void)state;
-    try_gone(&languages[0]);
-}
+TEST(a_holder_in_python_is_told_that_its_hold_is_gone) { try_gone(&languages[0]); }
 
-static void a_holder_in_python_can_give_up_waiting(void **state) {
-    (void)state;
-    try_cancel(&languages[0]);
-}
+TEST(a_holder_in_python_can_give_up_waiting) { try_cancel(&languages[0]); }
 
-static void a_hold_in_javascript_is_renewed_released_and_waited_for(void **state) {
-    (void)state;
-    try_turns(&languages[1]);
-}
+TEST(a_hold_in_javascript_is_renewed_released_and_waited_for) { try_turns(&languages[1]); }
 
-static void a_hold_in_javascript_survives_a_restart_of_the_server(void **state) {
-    (void)state;
-    try_restart(&languages[1]);
-}
+TEST(a_hold_in_javascript_survives_a_restart_of_the_server) { try_restart(&languages[1]); }
 
-static void a_holder_in_javascript_is_told_that_its_hold_is_gone(void **state) {
-    (void)state;
-    try_gone(&languages[1]);
-}
+TEST(a_holder_in_javascript_is_told_that_its_hold_is_gone) { try_gone(&languages[1]); }
 
-static void a_holder_in_javascript_can_give_up_waiting(void **state) {
-    (void)state;
-    try_cancel(&languages[1]);
-}
+TEST(a_holder_in_javascript_can_give_up_waiting) { try_cancel(&languages[1]); }
 
-static void a_hold_in_go_is_renewed_released_and_waited_for(void **state) {
-    (void)state;
-    try_turns(&languages[2]);
-}
+TEST(a_hold_in_go_is_renewed_released_and_waited_for) { try_turns(&languages[2]); }
 
-static void a_hold_in_go_survives_a_restart_of_the_server(void **state) {
-    (void)state;
-    try_restart(&languages[2]);
-}
+TEST(a_hold_in_go_survives_a_restart_of_the_server) { try_restart(&languages[2]); }
 
-static void a_holder_in_go_is_told_that_its_hold_is_gone(void **state) {
-    (void)state;
-    try_gone(&languages[2]);
-}
+TEST(a_holder_in_go_is_told_that_its_hold_is_gone) { try_gone(&languages[2]); }
 
-static void a_holder_in_go_can_give_up_waiting(void **state) {
-    (void)state;
-    try_cancel(&languages[2]);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        TEST(a_hold_in_python_is_renewed_released_and_waited_for),
-        TEST(a_hold_in_python_survives_a_restart_of_the_server),
-        TEST(a_holder_in_python_is_told_that_its_hold_is_gone),
-        TEST(a_holder_in_python_can_give_up_waiting),
-        TEST(a_hold_in_javascript_is_renewed_released_and_waited_for),
-        TEST(a_hold_in_javascript_survives_a_restart_of_the_server),
-        TEST(a_holder_in_javascript_is_told_that_its_hold_is_gone),
-        TEST(a_holder_in_javascript_can_give_up_waiting),
-        TEST(a_hold_in_go_is_renewed_released_and_waited_for),
-        TEST(a_hold_in_go_survives_a_restart_of_the_server),
-        TEST(a_holder_in_go_is_told_that_its_hold_is_gone),
-        TEST(a_holder_in_go_can_give_up_waiting),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(a_holder_in_go_can_give_up_waiting) { try_cancel(&languages[2]); }

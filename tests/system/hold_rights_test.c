@@ -106,8 +106,7 @@ static void await_refusal(struct site *site) {
     }
 }
 
-static void nobody_can_use_the_hold_of_another_client(void **state) {
-    (void)state;
+TEST(nobody_can_use_the_hold_of_another_client) {
     for (int i = 0; i < 2; i++) {
         struct site site = site_start(i);
         double id = acquire(&site, "ann", 1, 2, "");
@@ -125,8 +124,7 @@ static void nobody_can_use_the_hold_of_another_client(void **state) {
     }
 }
 
-static void a_release_never_keeps_more_than_is_held(void **state) {
-    (void)state;
+TEST(a_release_never_keeps_more_than_is_held) {
     for (int i = 0; i < 2; i++) {
         struct site site = site_start(i);
         double id = acquire(&site, "ann", 1, 1, "");
@@ -142,8 +140,7 @@ static void a_release_never_keeps_more_than_is_held(void **state) {
 }
 
 /* The units belong to another client when the release arrives. */
-static void a_late_release_frees_nothing(void **state) {
-    (void)state;
+TEST(a_late_release_frees_nothing) {
     for (int i = 0; i < 2; i++) {
         struct site site = site_start(i);
         double ended = acquire(&site, "ann", 1, 2, ", \"time_to_live\": 0.001");
@@ -159,8 +156,7 @@ static void a_late_release_frees_nothing(void **state) {
     }
 }
 
-static void a_transfer_is_seized_once(void **state) {
-    (void)state;
+TEST(a_transfer_is_seized_once) {
     for (int i = 0; i < 2; i++) {
         struct site site = site_start(i);
         double id = acquire(&site, "ann", 1, 2, "");
@@ -181,8 +177,7 @@ static void a_transfer_is_seized_once(void **state) {
     }
 }
 
-static void a_transfer_can_be_seized_by_its_own_client_and_not_after_its_end(void **state) {
-    (void)state;
+TEST(a_transfer_can_be_seized_by_its_own_client_and_not_after_its_end) {
     for (int i = 0; i < 2; i++) {
         struct site site = site_start(i);
         double id = acquire(&site, "ann", 1, 2, "");
@@ -203,8 +198,7 @@ static void a_transfer_can_be_seized_by_its_own_client_and_not_after_its_end(voi
 }
 
 /* Claims of what a client held before a change of master. */
-static void claims_are_believed_up_to_the_limit(void **state) {
-    (void)state;
+TEST(claims_are_believed_up_to_the_limit) {
     for (int i = 0; i < 2; i++) {
         struct site site = site_start(i);
         const char *claims[] = {"1", "1e15", "1"};
@@ -240,8 +234,7 @@ static int acquire_batch(struct site *site, int first) {
     return granted;
 }
 
-static void a_client_has_at_most_ten_thousand_holds(void **state) {
-    (void)state;
+TEST(a_client_has_at_most_ten_thousand_holds) {
     for (int i = 0; i < 2; i++) {
         struct site site = site_start(i);
         for (int first = 1; first <= HOLD_MAX; first += BATCH) {
@@ -257,8 +250,7 @@ static void a_client_has_at_most_ten_thousand_holds(void **state) {
 }
 
 /* P15. What is held stays held, and nothing more is granted. */
-static void a_limit_that_is_lowered_to_0_keeps_its_holds(void **state) {
-    (void)state;
+TEST(a_limit_that_is_lowered_to_0_keeps_its_holds) {
     for (int i = 0; i < 2; i++) {
         struct site site = site_start(i);
         const char *config = site.fixture.server.process->config;
@@ -275,21 +267,4 @@ static void a_limit_that_is_lowered_to_0_keeps_its_holds(void **state) {
         await_free(&site);
         site_stop(&site);
     }
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        TEST(nobody_can_use_the_hold_of_another_client),
-        TEST(a_release_never_keeps_more_than_is_held),
-        TEST(a_late_release_frees_nothing),
-        TEST(a_transfer_is_seized_once),
-        TEST(a_transfer_can_be_seized_by_its_own_client_and_not_after_its_end),
-        TEST(claims_are_believed_up_to_the_limit),
-        TEST(a_client_has_at_most_ten_thousand_holds),
-        TEST(a_limit_that_is_lowered_to_0_keeps_its_holds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

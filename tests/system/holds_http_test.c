@@ -77,8 +77,7 @@ static void await_text(int fd, const char *text) {
     await_texts(fd, (const char *const[]){text, NULL});
 }
 
-static void a_message_waits_until_units_come_back(void **state) {
-    (void)state;
+TEST(a_message_waits_until_units_come_back) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 1);
     int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
@@ -92,8 +91,7 @@ static void a_message_waits_until_units_come_back(void **state) {
     server_stop(&fixture.server);
 }
 
-static void a_message_waits_no_longer_than_it_asks_for(void **state) {
-    (void)state;
+TEST(a_message_waits_no_longer_than_it_asks_for) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 1);
     int fd = send_acquire(&fixture, "b", 2, 0.05);
@@ -103,8 +101,7 @@ static void a_message_waits_no_longer_than_it_asks_for(void **state) {
 }
 
 /* The next request of the same connection may arrive meanwhile. It is answered afterwards. */
-static void the_next_request_is_answered_after_the_wait(void **state) {
-    (void)state;
+TEST(the_next_request_is_answered_after_the_wait) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 1);
     int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
@@ -118,8 +115,7 @@ static void the_next_request_is_answered_after_the_wait(void **state) {
 }
 
 /* The permit of a peer that has left holds nobody up. */
-static void a_closed_connection_cancels_its_permit(void **state) {
-    (void)state;
+TEST(a_closed_connection_cancels_its_permit) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 1);
     int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
@@ -131,8 +127,7 @@ static void a_closed_connection_cancels_its_permit(void **state) {
 }
 
 /* A client that gives up releases its request_id over another connection. */
-static void a_release_cancels_a_permit_that_waits(void **state) {
-    (void)state;
+TEST(a_release_cancels_a_permit_that_waits) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 1);
     int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
@@ -144,8 +139,7 @@ static void a_release_cancels_a_permit_that_waits(void **state) {
 }
 
 /* Beyond the bound a permit is decided as if it could not wait. A client that leaves makes room. */
-static void few_connections_wait(void **state) {
-    (void)state;
+TEST(few_connections_wait) {
     struct fixture fixture = start();
     int fds[WAIT_MAX];
     char client[16], body[256];
@@ -168,8 +162,7 @@ static void few_connections_wait(void **state) {
 }
 
 /* A client that sends much while it waits stops being read, and still gets its response. */
-static void a_client_that_sends_while_it_waits_is_bounded(void **state) {
-    (void)state;
+TEST(a_client_that_sends_while_it_waits_is_bounded) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 1);
     int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
@@ -183,8 +176,7 @@ static void a_client_that_sends_while_it_waits_is_bounded(void **state) {
     server_stop(&fixture.server);
 }
 
-static void a_server_that_ends_answers_those_who_wait(void **state) {
-    (void)state;
+TEST(a_server_that_ends_answers_those_who_wait) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 1);
     int fd = send_acquire(&fixture, "b", 2, LONG_WAIT);
@@ -196,8 +188,7 @@ static void a_server_that_ends_answers_those_who_wait(void **state) {
 }
 
 /* Another process becomes master, so its address is in etcd. The client learns it. */
-static void a_lost_mastership_answers_those_who_wait(void **state) {
-    (void)state;
+TEST(a_lost_mastership_answers_those_who_wait) {
     static struct etcd etcd;
     etcd_require(&etcd);
     const char *const more[] = {
@@ -221,15 +212,13 @@ static void a_lost_mastership_answers_those_who_wait(void **state) {
 }
 
 /* /v1/allow has no request_id, and nobody could release its hold. */
-static void a_gateway_cannot_hold_units(void **state) {
-    (void)state;
+TEST(a_gateway_cannot_hold_units) {
     struct fixture fixture = start();
     expect(&fixture, "/v1/allow?resource=slots", HOST, 400, "CONCURRENCY");
     server_stop(&fixture.server);
 }
 
-static void a_list_of_amounts_of_the_wrong_length_is_refused(void **state) {
-    (void)state;
+TEST(a_list_of_amounts_of_the_wrong_length_is_refused) {
     struct fixture fixture = start();
     acquire(&fixture, "a", 2);
     expect_post(&fixture, "/v1/release", HOST JSON,
@@ -242,8 +231,7 @@ static void a_list_of_amounts_of_the_wrong_length_is_refused(void **state) {
 }
 
 /* A client_id gives the right to its holds, so nobody can read it whole. */
-static void people_see_who_holds_and_who_waits(void **state) {
-    (void)state;
+TEST(people_see_who_holds_and_who_waits) {
     struct fixture fixture = start();
     acquire(&fixture, "<web>-7:4242:9f0c2e51", 1);
     int fd = send_acquire(&fixture, "secret", 2, LONG_WAIT);
@@ -282,8 +270,7 @@ static void people_see_who_holds_and_who_waits(void **state) {
 
 /* A server that has just started does not know the holds of its predecessor. A leased limit also
  * says how long its holds last. */
-static void people_see_why_a_new_server_grants_no_holds(void **state) {
-    (void)state;
+TEST(people_see_why_a_new_server_grants_no_holds) {
     struct fixture fixture = fixture_start(
         "{\"resources\": [{\"identifier_glob\": \"slots\", \"limits\": [{\"name\": \"slots\", "
         "\"kind\": \"CONCURRENCY\", \"limit\": 2, \"time_to_live\": 3600}]}, "
@@ -297,8 +284,7 @@ static void people_see_why_a_new_server_grants_no_holds(void **state) {
 }
 
 /* A key is chosen by a user of an application. It must not become a part of the page. */
-static void keys_are_escaped_wherever_people_see_them(void **state) {
-    (void)state;
+TEST(keys_are_escaped_wherever_people_see_them) {
     static const char *const keys[] = {"\\\"><script>alert(1)</script>", "' onclick='alert(1)",
                                        "&lt;img src=x&gt;", "\\u0001\\u202e\\ud83d\\ude00\\uffff"};
     struct fixture fixture = fixture_start(
@@ -336,8 +322,7 @@ static void keys_are_escaped_wherever_people_see_them(void **state) {
 
 /* Requests of any kind that follow on the connection of a permit that waits are answered after
  * it, in their order, and another permit among them waits too. */
-static void requests_that_follow_a_wait_are_answered_in_order(void **state) {
-    (void)state;
+TEST(requests_that_follow_a_wait_are_answered_in_order) {
     struct fixture fixture = start();
     char body[256], requests[2048];
     acquire(&fixture, "a", 1);
@@ -357,25 +342,4 @@ static void requests_that_follow_a_wait_are_answered_in_order(void **state) {
                                       "\"longest_held\"", "HTTP/1.1 405 ", NULL});
     close(fd);
     server_stop(&fixture.server);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(a_message_waits_until_units_come_back, harness_clean),
-        cmocka_unit_test_teardown(a_message_waits_no_longer_than_it_asks_for, harness_clean),
-        cmocka_unit_test_teardown(the_next_request_is_answered_after_the_wait, harness_clean),
-        cmocka_unit_test_teardown(a_closed_connection_cancels_its_permit, harness_clean),
-        cmocka_unit_test_teardown(a_release_cancels_a_permit_that_waits, harness_clean),
-        cmocka_unit_test_teardown(few_connections_wait, harness_clean),
-        cmocka_unit_test_teardown(a_client_that_sends_while_it_waits_is_bounded, harness_clean),
-        cmocka_unit_test_teardown(a_server_that_ends_answers_those_who_wait, harness_clean),
-        cmocka_unit_test_teardown(a_lost_mastership_answers_those_who_wait, harness_clean),
-        cmocka_unit_test_teardown(a_gateway_cannot_hold_units, harness_clean),
-        cmocka_unit_test_teardown(a_list_of_amounts_of_the_wrong_length_is_refused, harness_clean),
-        cmocka_unit_test_teardown(people_see_who_holds_and_who_waits, harness_clean),
-        cmocka_unit_test_teardown(people_see_why_a_new_server_grants_no_holds, harness_clean),
-        cmocka_unit_test_teardown(keys_are_escaped_wherever_people_see_them, harness_clean),
-        cmocka_unit_test_teardown(requests_that_follow_a_wait_are_answered_in_order, harness_clean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

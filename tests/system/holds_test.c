@@ -120,8 +120,7 @@ static void await_queue(const struct server *server, bool waits) {
     }
 }
 
-static void a_permit_waits_until_units_come_back(void **state) {
-    (void)state;
+TEST(a_permit_waits_until_units_come_back) {
     struct server server = server_start(QUEUE_OF("1"), NULL);
     char message[512];
     double first = acquire(&server, "a", 1);
@@ -140,8 +139,7 @@ static void a_permit_waits_until_units_come_back(void **state) {
 }
 
 /* The server looks for the name max_wait before it reads a message. JSON can write it otherwise. */
-static void a_permit_waits_if_the_name_of_its_wait_is_escaped(void **state) {
-    (void)state;
+TEST(a_permit_waits_if_the_name_of_its_wait_is_escaped) {
     struct server server = server_start(QUEUE_OF("1"), NULL);
     double first = acquire(&server, "a", 1);
     struct line line = line_open(&server);
@@ -157,8 +155,7 @@ static void a_permit_waits_if_the_name_of_its_wait_is_escaped(void **state) {
     server_stop(&server);
 }
 
-static void a_permit_waits_no_longer_than_it_asks_for(void **state) {
-    (void)state;
+TEST(a_permit_waits_no_longer_than_it_asks_for) {
     struct server server = server_start(QUEUE_OF("1000"), NULL);
     char message[512];
     (void)acquire(&server, "a", 1);
@@ -169,8 +166,7 @@ static void a_permit_waits_no_longer_than_it_asks_for(void **state) {
 }
 
 /* P16. No message arrives when the server has learned, so its thread notices that. */
-static void a_permit_waits_while_the_server_learns(void **state) {
-    (void)state;
+TEST(a_permit_waits_while_the_server_learns) {
     struct server server = server_start(LIMIT_OF("9", "\"time_to_live\": 1"), NULL);
     char message[512];
     cJSON *response = send_request(&server, acquire_text(message, "a", 1, 1, LONG_WAIT));
@@ -192,8 +188,7 @@ static void line_fill(struct line *line, const char *client) {
 }
 
 /* P19. More messages wait than the server has workers. */
-static void at_most_100_permits_of_a_connection_wait(void **state) {
-    (void)state;
+TEST(at_most_100_permits_of_a_connection_wait) {
     struct server server = server_start(QUEUE_OF("1000"), NULL);
     double first = acquire(&server, "a", 1);
     struct line line = line_open(&server);
@@ -211,8 +206,7 @@ static void at_most_100_permits_of_a_connection_wait(void **state) {
 }
 
 /* The permits of the closed connection no longer count, so another one has room for as many. */
-static void a_closed_connection_cancels_100_permits(void **state) {
-    (void)state;
+TEST(a_closed_connection_cancels_100_permits) {
     struct server server = server_start(QUEUE_OF("100"), NULL);
     (void)acquire(&server, "a", 1);
     for (int i = 0; i < 3; i++) {
@@ -259,8 +253,7 @@ static void line_receive_time_outs(struct line *line) {
 }
 
 /* As many permits wait as may. Each of them is answered, and the server serves others meanwhile. */
-static void ten_thousand_permits_time_out_in_the_same_seconds(void **state) {
-    (void)state;
+TEST(ten_thousand_permits_time_out_in_the_same_seconds) {
     struct server server = server_start(QUEUE_OF("10000"), NULL);
     char message[512], client[16];
     static struct line lines[LINES];
@@ -285,8 +278,7 @@ static void ten_thousand_permits_time_out_in_the_same_seconds(void **state) {
     server_stop(&server);
 }
 
-static void a_closed_connection_cancels_its_permits(void **state) {
-    (void)state;
+TEST(a_closed_connection_cancels_its_permits) {
     struct server server = server_start(QUEUE_OF("9"), NULL);
     char message[512];
     (void)acquire(&server, "a", 1);
@@ -299,8 +291,7 @@ static void a_closed_connection_cancels_its_permits(void **state) {
     server_stop(&server);
 }
 
-static void a_server_that_stops_answers_all_that_wait(void **state) {
-    (void)state;
+TEST(a_server_that_stops_answers_all_that_wait) {
     struct server server = server_start(QUEUE_OF("1"), NULL);
     char message[512];
     (void)acquire(&server, "a", 1);
@@ -330,8 +321,7 @@ static void await_mastership(const struct server *server) {
 }
 
 /* Another process becomes master, so its address is in etcd. The client learns it. */
-static void a_lost_mastership_answers_all_that_wait(void **state) {
-    (void)state;
+TEST(a_lost_mastership_answers_all_that_wait) {
     static struct etcd etcd;
     char message[512];
     etcd_require(&etcd);
@@ -352,8 +342,7 @@ static void a_lost_mastership_answers_all_that_wait(void **state) {
 }
 
 /* A message can have permits that wait beside others. It is answered when all are decided. */
-static void a_message_waits_for_all_its_permits(void **state) {
-    (void)state;
+TEST(a_message_waits_for_all_its_permits) {
     struct server server = server_start(QUEUE_OF("1"), NULL);
     double first = acquire(&server, "a", 1);
     struct line line = line_open(&server);
@@ -372,8 +361,7 @@ static void a_message_waits_for_all_its_permits(void **state) {
 }
 
 /* P9. The repeat may not wait, so its message is answered at once, as is the earlier one. */
-static void a_repeat_without_a_wait_answers_both_messages(void **state) {
-    (void)state;
+TEST(a_repeat_without_a_wait_answers_both_messages) {
     struct server server = server_start(QUEUE_OF("1"), NULL);
     char message[512];
     (void)acquire(&server, "a", 1);
@@ -388,25 +376,4 @@ static void a_repeat_without_a_wait_answers_both_messages(void **state) {
     cJSON_Delete(response);
     close(line.fd);
     server_stop(&server);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        TEST(a_permit_waits_until_units_come_back),
-        TEST(a_permit_waits_if_the_name_of_its_wait_is_escaped),
-        TEST(a_permit_waits_no_longer_than_it_asks_for),
-        TEST(a_permit_waits_while_the_server_learns),
-        TEST(at_most_100_permits_of_a_connection_wait),
-        TEST(a_closed_connection_cancels_its_permits),
-        TEST(a_closed_connection_cancels_100_permits),
-        TEST(ten_thousand_permits_time_out_in_the_same_seconds),
-        TEST(a_lost_mastership_answers_all_that_wait),
-        TEST(a_server_that_stops_answers_all_that_wait),
-        TEST(a_message_waits_for_all_its_permits),
-        TEST(a_repeat_without_a_wait_answers_both_messages),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

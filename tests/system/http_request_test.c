@@ -53,8 +53,7 @@ static int count_of(const char *text, const char *part) {
 /* ---- targets -------------------------------------------------------------------------------- */
 
 /* V3, RFC 9112, 3.2.2. */
-static void the_host_of_a_url_counts_instead_of_the_field(void **state) {
-    (void)state;
+TEST(the_host_of_a_url_counts_instead_of_the_field) {
 #define URL(url, lines)                                                                            \
     "POST " url "/v1/discovery HTTP/1.1\r\n" JSON "Content-Length: 2\r\n" lines "\r\n{}"
     static const struct request_case cases[] = {
@@ -89,8 +88,7 @@ static void the_host_of_a_url_counts_instead_of_the_field(void **state) {
 }
 
 /* RFC 3986, 2.1. Such a % would otherwise become a part of another path, or of another key. */
-static void a_broken_escape_in_a_target_is_refused(void **state) {
-    (void)state;
+TEST(a_broken_escape_in_a_target_is_refused) {
 #define GET(target) "GET " target " HTTP/1.1\r\n" HOST "\r\n"
 #define ALLOW(query) GET("/v1/allow?resource=db&" query)
     static const struct request_case cases[] = {
@@ -110,8 +108,7 @@ static void a_broken_escape_in_a_target_is_refused(void **state) {
 }
 
 /* RFC 9112, 3.2: HTTP/1.1 needs exactly one Host, also where any Host is allowed. */
-static void a_missing_or_doubled_host_is_refused(void **state) {
-    (void)state;
+TEST(a_missing_or_doubled_host_is_refused) {
     static const struct request_case cases[] = {
         {"GET /healthz HTTP/1.1\r\n\r\n", 400},
         {"GET /healthz HTTP/1.1\r\n" HOST "host: localhost\r\n\r\n", 400},
@@ -133,8 +130,7 @@ static void a_missing_or_doubled_host_is_refused(void **state) {
 }
 
 /* RFC 9112, 2.2. Some clients send an empty line behind the body of a POST. */
-static void empty_lines_before_a_request_are_skipped(void **state) {
-    (void)state;
+TEST(empty_lines_before_a_request_are_skipped) {
     static const char requests[] =
         "\r\n" DISCOVERY "Content-Length: 2\r\n\r\n{}\r\n"
         "\r\n\r\n\r\n" DISCOVERY CHUNKED "\r\n2\r\n{}\r\n0\r\n\r\n\r\n"
@@ -159,8 +155,7 @@ static void empty_lines_before_a_request_are_skipped(void **state) {
     server_stop(&fixture.server);
 }
 
-static void a_head_with_invalid_fields_is_refused(void **state) {
-    (void)state;
+TEST(a_head_with_invalid_fields_is_refused) {
     static const struct request_case cases[] = {
         {"GET /readyz HTTP/1.1\r\n" HOST "\r\n", 200},
         {"GET /readyz HTTP/1.2\r\n" HOST "Name:\t\xc3\xa4 \r\n\r\n", 200},
@@ -199,8 +194,7 @@ static char *send_with_interim(const struct fixture *fixture, const char *head, 
 }
 
 /* RFC 9110, 10.1.1. */
-static void an_interim_response_asks_for_the_body(void **state) {
-    (void)state;
+TEST(an_interim_response_asks_for_the_body) {
     static const char *const requests[][2] = {
         {DISCOVERY "Connection: close\r\n" CONTINUE "Content-Length: 2\r\n\r\n", "{}"},
         {DISCOVERY "Connection: close\r\nexpect:  100-Continue \r\n" CHUNKED "\r\n",
@@ -222,8 +216,7 @@ static void an_interim_response_asks_for_the_body(void **state) {
 }
 
 /* A connection may send several requests. Each gets its own interim response. */
-static void each_request_of_a_connection_gets_its_interim_response(void **state) {
-    (void)state;
+TEST(each_request_of_a_connection_gets_its_interim_response) {
     static const char head[] = DISCOVERY CONTINUE "Content-Length: 2\r\n\r\n";
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     int fd = raw_connect(&fixture.http);
@@ -244,8 +237,7 @@ static void each_request_of_a_connection_gets_its_interim_response(void **state)
     server_stop(&fixture.server);
 }
 
-static void a_peer_that_does_not_wait_gets_no_interim_response(void **state) {
-    (void)state;
+TEST(a_peer_that_does_not_wait_gets_no_interim_response) {
     static const char *const requests[] = {
         DISCOVERY CONTINUE "Content-Length: 2\r\n\r\n{}",
         DISCOVERY CONTINUE CHUNKED "\r\n2\r\n{}\r\n0\r\n\r\n",
@@ -270,8 +262,7 @@ static void a_peer_that_does_not_wait_gets_no_interim_response(void **state) {
 }
 
 /* The body of a refused request need not be sent at all. */
-static void a_refused_request_gets_no_interim_response(void **state) {
-    (void)state;
+TEST(a_refused_request_gets_no_interim_response) {
 #define REFUSED(head, lines) head " HTTP/1.1\r\n" lines CONTINUE "Content-Length: 9000000\r\n\r\n"
     static const struct request_case cases[] = {
         {REFUSED("POST /v1/discovery", "Host: evil.example\r\n" JSON), 403},
@@ -301,8 +292,7 @@ static void a_refused_request_gets_no_interim_response(void **state) {
 /* ---- bodies in chunks ----------------------------------------------------------------------- */
 
 /* RFC 9112, 7.1. */
-static void a_body_in_chunks_is_the_same_for_any_split_of_its_bytes(void **state) {
-    (void)state;
+TEST(a_body_in_chunks_is_the_same_for_any_split_of_its_bytes) {
     static const char requests[] = CAPACITY CHUNKED
         "\r\n"
         "1\r\n{\r\n"
@@ -331,8 +321,7 @@ static void a_body_in_chunks_is_the_same_for_any_split_of_its_bytes(void **state
 }
 
 /* After such a request, no byte is read as the next request. */
-static void a_body_whose_end_is_not_clear_is_refused(void **state) {
-    (void)state;
+TEST(a_body_whose_end_is_not_clear_is_refused) {
 #define CHUNKS(text) DISCOVERY CHUNKED "\r\n" text
     static const struct request_case cases[] = {
         {CHUNKS("2\r\n{}\r\n0\r\n\r\n"), 200},
@@ -395,8 +384,7 @@ static int send_repeated(const struct fixture *fixture, const char *head, const 
 }
 
 /* V5: a body in chunks has at most --max-message bytes. What is ignored has a limit too. */
-static void the_size_of_a_body_in_chunks_is_limited(void **state) {
-    (void)state;
+TEST(the_size_of_a_body_in_chunks_is_limited) {
     struct fixture fixture =
         fixture_start(CONFIG("100", ""), (const char *[]){"--max-message", "1000", NULL});
     char full[1100], extension[2048];
@@ -426,8 +414,7 @@ static void the_size_of_a_body_in_chunks_is_limited(void **state) {
 }
 
 /* V5: memory depends on the data of a body, and not on how it is divided into chunks. */
-static void many_small_chunks_need_no_more_memory(void **state) {
-    (void)state;
+TEST(many_small_chunks_need_no_more_memory) {
     enum { BYTES = 1 << 20, ROUNDS = 6 };
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     const char *program = getenv("DOORMAN_SERVER");
@@ -443,8 +430,7 @@ static void many_small_chunks_need_no_more_memory(void **state) {
 }
 
 /* A large buffer becomes smaller after its request. The bytes of the next request stay. */
-static void bytes_after_a_large_body_are_the_next_request(void **state) {
-    (void)state;
+TEST(bytes_after_a_large_body_are_the_next_request) {
     enum { BYTES = 1000000 };
     static const char next[] = "GET /healthz HTTP/1.0\r\n\r\n";
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
@@ -467,27 +453,4 @@ static void bytes_after_a_large_body_are_the_next_request(void **state) {
     }
     free(body);
     server_stop(&fixture.server);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_body*" */
-    const struct CMUnitTest tests[] = {
-        TEST(the_host_of_a_url_counts_instead_of_the_field),
-        TEST(a_broken_escape_in_a_target_is_refused),
-        TEST(a_missing_or_doubled_host_is_refused),
-        TEST(empty_lines_before_a_request_are_skipped),
-        TEST(a_head_with_invalid_fields_is_refused),
-        TEST(an_interim_response_asks_for_the_body),
-        TEST(each_request_of_a_connection_gets_its_interim_response),
-        TEST(a_peer_that_does_not_wait_gets_no_interim_response),
-        TEST(a_refused_request_gets_no_interim_response),
-        TEST(a_body_in_chunks_is_the_same_for_any_split_of_its_bytes),
-        TEST(a_body_whose_end_is_not_clear_is_refused),
-        TEST(the_size_of_a_body_in_chunks_is_limited),
-        TEST(many_small_chunks_need_no_more_memory),
-        TEST(bytes_after_a_large_body_are_the_next_request),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

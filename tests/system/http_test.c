@@ -11,8 +11,7 @@
 /* ---- the status page ------------------------------------------------------------------------ */
 
 /* V3. */
-static void the_page_shows_every_resource_and_escapes_ids(void **state) {
-    (void)state;
+TEST(the_page_shows_every_resource_and_escapes_ids) {
     struct fixture fixture =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "a<b>&'", NULL});
     request_capacity(&fixture, CAPACITY_REQUEST("<img src=x onerror=alert(1)>",
@@ -43,8 +42,7 @@ static void the_page_shows_every_resource_and_escapes_ids(void **state) {
 
 /* V3: the browser may load or run only what the page itself contains. The page's styles and scripts
  * have a nonce that is different in each response. */
-static void the_security_policy_allows_only_the_pages_own_content(void **state) {
-    (void)state;
+TEST(the_security_policy_allows_only_the_pages_own_content) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     char nonces[2][33];
     for (int i = 0; i < 2; i++) {
@@ -69,8 +67,7 @@ static void the_security_policy_allows_only_the_pages_own_content(void **state) 
 }
 
 /* V3: the page stays usable with 10,000 resources. */
-static void many_resources_are_paged_and_can_be_filtered(void **state) {
-    (void)state;
+TEST(many_resources_are_paged_and_can_be_filtered) {
     enum { RESOURCES = 10000, A_MESSAGE = 500 };
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     char *body = (char *)malloc(A_MESSAGE * 64 + 256);
@@ -110,8 +107,7 @@ static void many_resources_are_paged_and_can_be_filtered(void **state) {
     server_stop(&fixture.server);
 }
 
-static void leases_are_sorted_paged_and_filtered(void **state) {
-    (void)state;
+TEST(leases_are_sorted_paged_and_filtered) {
     enum { CLIENTS = 250 };
     struct fixture fixture = fixture_start(CONFIG("1000000", ""), NULL);
     for (int i = 0; i < CLIENTS; i++) {
@@ -143,8 +139,7 @@ static void leases_are_sorted_paged_and_filtered(void **state) {
 /* ---- JSON and metrics ----------------------------------------------------------------------- */
 
 /* V3: the state as JSON. */
-static void the_status_names_the_node_its_master_and_every_resource(void **state) {
-    (void)state;
+TEST(the_status_names_the_node_its_master_and_every_resource) {
     struct fixture fixture =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "n\"1", NULL});
     request_capacity(&fixture, CAPACITY_REQUEST("a", "db/\\\"orders", "30"));
@@ -173,8 +168,7 @@ static void the_status_names_the_node_its_master_and_every_resource(void **state
 }
 
 /* V3: a server that has not heard of a master says so. */
-static void the_status_says_that_the_master_is_not_known(void **state) {
-    (void)state;
+TEST(the_status_says_that_the_master_is_not_known) {
     const char *const more[] = {"--etcd", "http://127.0.0.1:1", "--election-key", "/k", NULL};
     struct fixture fixture = fixture_start(CONFIG("100", ""), more);
     expect(&fixture, "/v1/status", HOST, 200, "\"is_master\":false,\"master_address\":null");
@@ -186,8 +180,7 @@ static void the_status_says_that_the_master_is_not_known(void **state) {
 }
 
 /* S7: while a server learns, there is no safe capacity unless the template has one. */
-static void the_status_says_that_a_resource_learns(void **state) {
-    (void)state;
+TEST(the_status_says_that_a_resource_learns) {
     struct fixture fixture =
         fixture_start("{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":100}]}", NULL);
     expect(&fixture, "/", HOST, 200, "all resources, for "); /* also before the first request */
@@ -200,8 +193,7 @@ static void the_status_says_that_a_resource_learns(void **state) {
 }
 
 /* A node does not know for how long it learns before its parent has answered. */
-static void the_page_shows_no_time_of_learning_before_the_parent_answers(void **state) {
-    (void)state;
+TEST(the_page_shows_no_time_of_learning_before_the_parent_answers) {
     struct fixture leaf = leaf_start("tcp://127.0.0.1:1");
     request_capacity(&leaf, CAPACITY_REQUEST("a", "db", "30"));
     expect(&leaf, "/", HOST, 200, "1 resource, until the parent has a lease");
@@ -212,8 +204,7 @@ static void the_page_shows_no_time_of_learning_before_the_parent_answers(void **
 }
 
 /* V3: the response is a valid configuration file. */
-static void the_configuration_page_is_a_valid_configuration(void **state) {
-    (void)state;
+TEST(the_configuration_page_is_a_valid_configuration) {
     char *example = file_read("config.example.json");
     struct fixture fixture = fixture_start(example, NULL);
     char *first = get(&fixture, "/v1/config", HOST);
@@ -232,8 +223,7 @@ static void the_configuration_page_is_a_valid_configuration(void **state) {
 }
 
 /* V4. */
-static void the_metrics_count_events(void **state) {
-    (void)state;
+TEST(the_metrics_count_events) {
     struct fixture fixture =
         fixture_start("{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": "
                       "100, \"algorithm\": {\"kind\": \"FAIR_SHARE\", "
@@ -286,8 +276,7 @@ static double renew(const struct fixture *fixture, double id) {
 }
 
 /* S10: shown in the log (at most once a minute), in the metrics, and on the page. */
-static void two_processes_with_one_id_are_shown(void **state) {
-    (void)state;
+TEST(two_processes_with_one_id_are_shown) {
     struct fixture fixture =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "n", NULL});
     double one = renew(&fixture, 0), two = renew(&fixture, 0);
@@ -315,8 +304,7 @@ static void two_processes_with_one_id_are_shown(void **state) {
 }
 
 /* V4: Prometheus' own tool finds no violation of its conventions. */
-static void promtool_accepts_the_metrics(void **state) {
-    (void)state;
+TEST(promtool_accepts_the_metrics) {
     require_program("promtool");
     struct fixture root =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
@@ -331,8 +319,7 @@ static void promtool_accepts_the_metrics(void **state) {
 }
 
 /* V4: a real Prometheus reads the metrics. */
-static void prometheus_scrapes_the_metrics(void **state) {
-    (void)state;
+TEST(prometheus_scrapes_the_metrics) {
     require_program("prometheus");
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     request_capacity(&fixture, CAPACITY_REQUEST("a", "db/orders", "30"));
@@ -375,8 +362,7 @@ static void prometheus_scrapes_the_metrics(void **state) {
 }
 
 /* V4, V3: a node with a parent shows its lease from it. */
-static void a_node_shows_its_parent_and_its_lease(void **state) {
-    (void)state;
+TEST(a_node_shows_its_parent_and_its_lease) {
     struct fixture root =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
     struct fixture leaf = leaf_start(root.server.url);
@@ -402,8 +388,7 @@ static void a_node_shows_its_parent_and_its_lease(void **state) {
 /* ---- the protocol over HTTP ----------------------------------------------------------------- */
 
 /* PROTOCOL: requests and responses are the inner objects; errors also have HTTP status codes. */
-static void the_methods_answer_over_http_as_over_nng(void **state) {
-    (void)state;
+TEST(the_methods_answer_over_http_as_over_nng) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     char *response =
         post(&fixture, "/v1/get_capacity", HOST JSON, CAPACITY_REQUEST("a", "db", "30"));
@@ -430,8 +415,7 @@ static void the_methods_answer_over_http_as_over_nng(void **state) {
 }
 
 /* The path /v1 takes what every other transport takes. */
-static void a_whole_message_can_be_posted(void **state) {
-    (void)state;
+TEST(a_whole_message_can_be_posted) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     const char *release = "{\"release_capacity\": {\"client_id\": \"a\", \"resource\": []}}";
     char *elsewhere = send_bytes(fixture.server.url, release, strlen(release));
@@ -458,8 +442,7 @@ static void a_whole_message_can_be_posted(void **state) {
     server_stop(&fixture.server);
 }
 
-static void the_http_status_names_the_error_of_a_request(void **state) {
-    (void)state;
+TEST(the_http_status_names_the_error_of_a_request) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     const char *method = "/v1/get_capacity";
     expect_post(&fixture, method, HOST JSON, "{", 400, "INVALID_ARGUMENT");
@@ -499,8 +482,7 @@ static void the_http_status_names_the_error_of_a_request(void **state) {
 }
 
 /* The positions in errors count the bytes that the client has sent. */
-static void an_error_refers_to_the_body_of_the_request(void **state) {
-    (void)state;
+TEST(an_error_refers_to_the_body_of_the_request) {
     struct fixture fixture =
         fixture_start(CONFIG("100", ""), (const char *[]){"--max-message", "1000", NULL});
     static const struct {
@@ -538,8 +520,7 @@ static void an_error_refers_to_the_body_of_the_request(void **state) {
     server_stop(&fixture.server);
 }
 
-static void a_connection_serves_requests_in_order_for_any_split_of_their_bytes(void **state) {
-    (void)state;
+TEST(a_connection_serves_requests_in_order_for_any_split_of_their_bytes) {
     static const char requests[] =
         "GET /healthz HTTP/1.1\r\n" HOST "\r\nPOST /v1/discovery HTTP/1.1\r\n" HOST JSON
         "Content-Length: 2\r\n\r\n{}HEAD / HTTP/1.1\r\n" HOST "\r\n"
@@ -570,8 +551,7 @@ static void a_connection_serves_requests_in_order_for_any_split_of_their_bytes(v
 /* V3: a page of another site can make its reader's browser send requests to a port of loopback. But
  * such a request has that site's own name as its Host, and it cannot contain JSON without
  * permission. */
-static void a_foreign_web_page_cannot_use_the_server(void **state) {
-    (void)state;
+TEST(a_foreign_web_page_cannot_use_the_server) {
     struct fixture fixture = fixture_start(
         CONFIG("100", ""), (const char *[]){"--advertise", "tcp://doorman.example:15000", NULL});
     static const char *const unknown_hosts[] = {
@@ -604,8 +584,7 @@ static void a_foreign_web_page_cannot_use_the_server(void **state) {
 }
 
 /* V3. */
-static void a_configured_token_is_required_everywhere(void **state) {
-    (void)state;
+TEST(a_configured_token_is_required_everywhere) {
     struct process *files = process_new();
     file_write(files->config, "  s3cret:token\n");
     struct fixture fixture =
@@ -647,8 +626,7 @@ static void a_configured_token_is_required_everywhere(void **state) {
 }
 
 /* V3, V7. */
-static void http_beyond_loopback_needs_authentication(void **state) {
-    (void)state;
+TEST(http_beyond_loopback_needs_authentication) {
     static const char *const far[] = {"0.0.0.0:0", "[::]:0", "*:0", "127.0.0.1.example:0",
                                       "10.1.2.3:0"};
     for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
@@ -665,8 +643,7 @@ static void http_beyond_loopback_needs_authentication(void **state) {
 }
 
 /* V7. */
-static void http_errors_at_the_start_are_one_line(void **state) {
-    (void)state;
+TEST(http_errors_at_the_start_are_one_line) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     const char *taken = fixture.http.url + strlen("tcp://");
     expect_refusal((const char *[]){"--http", taken, NULL}, 1, "in use");
@@ -707,8 +684,7 @@ static void config_rewrite(const struct fixture *fixture, const char *config) {
 }
 
 /* V1: rewritten in place, replaced by a file, replaced by a link, or deleted. */
-static void a_changed_file_is_loaded_after_any_kind_of_change(void **state) {
-    (void)state;
+TEST(a_changed_file_is_loaded_after_any_kind_of_change) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     const char *path = fixture.server.process->config;
     char first[96], second[96], link_path[96];
@@ -740,8 +716,7 @@ static void a_changed_file_is_loaded_after_any_kind_of_change(void **state) {
 }
 
 /* V1: it is refused, logged and counted, and the old configuration stays in force. */
-static void an_invalid_changed_file_is_shown_and_the_last_configuration_stays(void **state) {
-    (void)state;
+TEST(an_invalid_changed_file_is_shown_and_the_last_configuration_stays) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     request_capacity(&fixture, CAPACITY_REQUEST("a", "db", "30"));
     config_rewrite(&fixture, CONFIG("\"<b>\"", ""));
@@ -775,8 +750,7 @@ static long slack(void) {
 
 /* V5: connections that send nothing or half a request do not delay others, and do not take up more
  * and more memory. */
-static void idle_connections_are_closed_when_others_need_them(void **state) {
-    (void)state;
+TEST(idle_connections_are_closed_when_others_need_them) {
     enum { PEERS = 1000, ROUNDS = 4 };
     static const char *const halves[] = {"", "G", "GET / HTTP/1.1\r\nHost: localhost\r\n",
                                          "POST /v1/discovery HTTP/1.1\r\n" HOST JSON
@@ -810,8 +784,7 @@ static int64_t clock_ns(void) {
 /* V5: a peer may leave at the moment at which the server ends its connection, here 2 s after a
  * malformed request. The peers leave within 1 ms of that moment, so that some of them meet it. With
  * nng 1.5.2 the process was aborted, if its stream was freed while nng ended the timeout. */
-static void a_peer_that_leaves_at_a_timeout_stops_nothing(void **state) {
-    (void)state;
+TEST(a_peer_that_leaves_at_a_timeout_stops_nothing) {
     enum { PEERS = 100, ROUNDS = 3, STEP = 20000 };
     static const char request[] = "GET /a b HTTP/1.1\r\n" HOST "\r\n";
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
@@ -837,8 +810,7 @@ static void a_peer_that_leaves_at_a_timeout_stops_nothing(void **state) {
 
 /* V5: a body of exactly 4 MiB is allowed. A body of 4 MiB and one byte is refused, and so are very
  * long paths and heads. */
-static void too_long_requests_are_refused_and_freed(void **state) {
-    (void)state;
+TEST(too_long_requests_are_refused_and_freed) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     size_t bytes = ((size_t)4 << 20) + 1;
     char *body = (char *)malloc(bytes + 1), *path = (char *)malloc(100001);
@@ -883,8 +855,7 @@ static size_t random_below(size_t end) {
 }
 
 /* V5: each request is answered with a status code, or only its own connection is closed. */
-static void requests_with_random_faults_do_not_affect_others(void **state) {
-    (void)state;
+TEST(requests_with_random_faults_do_not_affect_others) {
     static const char *const good[] = {
         "GET /?filter=%41&page=2&sort=has HTTP/1.1\r\n" HOST "\r\n",
         "GET /resources?resource=db&filter=a HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n",
@@ -924,8 +895,7 @@ static void requests_with_random_faults_do_not_affect_others(void **state) {
 }
 
 /* C7, V5. */
-static void the_limits_can_be_configured(void **state) {
-    (void)state;
+TEST(the_limits_can_be_configured) {
     struct fixture fixture =
         fixture_start(CONFIG("100", ""),
                       (const char *[]){"--max-resources", "2", "--max-holders", "3",
@@ -976,8 +946,7 @@ static void vanish(const struct server *server) {
 
 /* With nng 1.5.2 the peers block the thread that frees streams. A client that reads to the end of
  * the connection must get there nevertheless. */
-static void a_connection_closes_after_peers_over_nng_have_vanished(void **state) {
-    (void)state;
+TEST(a_connection_closes_after_peers_over_nng_have_vanished) {
     static const char request[] = "GET /healthz HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n";
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     for (int i = 0; i < 10; i++) {
@@ -988,44 +957,4 @@ static void a_connection_closes_after_peers_over_nng_have_vanished(void **state)
         close(fd);
     }
     server_stop(&fixture.server);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_token*" */
-    const struct CMUnitTest tests[] = {
-        TEST(the_page_shows_every_resource_and_escapes_ids),
-        TEST(the_security_policy_allows_only_the_pages_own_content),
-        TEST(many_resources_are_paged_and_can_be_filtered),
-        TEST(leases_are_sorted_paged_and_filtered),
-        TEST(the_status_names_the_node_its_master_and_every_resource),
-        TEST(the_status_says_that_the_master_is_not_known),
-        TEST(the_status_says_that_a_resource_learns),
-        TEST(the_page_shows_no_time_of_learning_before_the_parent_answers),
-        TEST(the_configuration_page_is_a_valid_configuration),
-        TEST(the_metrics_count_events),
-        TEST(two_processes_with_one_id_are_shown),
-        TEST(promtool_accepts_the_metrics),
-        TEST(prometheus_scrapes_the_metrics),
-        TEST(a_node_shows_its_parent_and_its_lease),
-        TEST(the_methods_answer_over_http_as_over_nng),
-        TEST(a_whole_message_can_be_posted),
-        TEST(the_http_status_names_the_error_of_a_request),
-        TEST(an_error_refers_to_the_body_of_the_request),
-        TEST(a_connection_serves_requests_in_order_for_any_split_of_their_bytes),
-        TEST(a_foreign_web_page_cannot_use_the_server),
-        TEST(a_configured_token_is_required_everywhere),
-        TEST(http_beyond_loopback_needs_authentication),
-        TEST(http_errors_at_the_start_are_one_line),
-        TEST(a_changed_file_is_loaded_after_any_kind_of_change),
-        TEST(an_invalid_changed_file_is_shown_and_the_last_configuration_stays),
-        TEST(idle_connections_are_closed_when_others_need_them),
-        TEST(a_peer_that_leaves_at_a_timeout_stops_nothing),
-        TEST(a_connection_closes_after_peers_over_nng_have_vanished),
-        TEST(too_long_requests_are_refused_and_freed),
-        TEST(requests_with_random_faults_do_not_affect_others),
-        TEST(the_limits_can_be_configured),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,8 +41,7 @@ static double acquire(const struct server *server) {
     return granted;
 }
 
-static void leases_and_permits_of_two_nodes_share_one_capacity(void **state) {
-    (void)state;
+TEST(leases_and_permits_of_two_nodes_share_one_capacity) {
     struct server root = server_start(ROOT, (const char *[]){"--node", "root", NULL});
     const char *const child[] = {"--parent", root.url, "--node", "leaf", NULL};
     struct server leaf = server_start(LEAF, child);
@@ -80,8 +79,7 @@ static void leases_and_permits_of_two_nodes_share_one_capacity(void **state) {
 }
 
 /* A root must have the capacity of the lease. Only a node with a parent gets it from elsewhere. */
-static void check_config_names_a_wrong_lease(void **state) {
-    (void)state;
+TEST(check_config_names_a_wrong_lease) {
     struct process *process = process_new();
     const char *const arguments[] = {"--config", process->config, "--check-config", NULL};
     file_write(process->config,
@@ -93,14 +91,4 @@ static void check_config_names_a_wrong_lease(void **state) {
     assert_true(process_logged(process, ":2:") > 0);
     assert_true(process_logged(process, "resources[1].limits[0].lease_of: no template matches") >
                 0);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(leases_and_permits_of_two_nodes_share_one_capacity),
-        TEST(check_config_names_a_wrong_lease),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

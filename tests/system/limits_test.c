@@ -42,8 +42,7 @@ static cJSON *read_limits(const struct fixture *fixture, const char *query) {
 }
 
 /* P18: what each limit has granted, and refused by reason. */
-static void the_decisions_of_each_limit_are_counted(void **state) {
-    (void)state;
+TEST(the_decisions_of_each_limit_are_counted) {
     struct fixture fixture = start_with_limits(false);
     acquire(&fixture, "ann", 2);
     acquire(&fixture, "bob", 5);
@@ -67,8 +66,7 @@ static void the_decisions_of_each_limit_are_counted(void **state) {
 }
 
 /* P20: a limit with room for one ban bans two keys. */
-static void bans_that_end_early_are_counted_and_logged(void **state) {
-    (void)state;
+TEST(bans_that_end_early_are_counted_and_logged) {
     struct fixture fixture = fixture_start(
         "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": [{\"name\": \"b\", "
         "\"kind\": \"FIXED_WINDOW\", \"limit\": 1, \"window\": \"month\", \"max_keys\": 1, "
@@ -91,8 +89,7 @@ static void bans_that_end_early_are_counted_and_logged(void **state) {
 }
 
 /* P15 */
-static void a_renamed_limit_is_a_warning_with_the_number_of_its_counters(void **state) {
-    (void)state;
+TEST(a_renamed_limit_is_a_warning_with_the_number_of_its_counters) {
     struct fixture fixture = start_with_limits(false);
     acquire(&fixture, "ann", 1);
     acquire(&fixture, "bob", 1);
@@ -109,8 +106,7 @@ static void a_renamed_limit_is_a_warning_with_the_number_of_its_counters(void **
 }
 
 /* P18: an empty list of limits is there to learn what a limit could be. */
-static void an_empty_list_of_limits_shows_what_it_grants(void **state) {
-    (void)state;
+TEST(an_empty_list_of_limits_shows_what_it_grants) {
     struct fixture fixture = fixture_start(
         "{\"resources\": [{\"identifier_glob\": \"login/*\", \"limits\": []}]}", NULL);
     acquire(&fixture, "ann", 2);
@@ -129,8 +125,7 @@ static void an_empty_list_of_limits_shows_what_it_grants(void **state) {
 }
 
 /* P20: the keys that a limit refuses and grants most often. */
-static void the_most_frequent_keys_of_a_limit_are_listed(void **state) {
-    (void)state;
+TEST(the_most_frequent_keys_of_a_limit_are_listed) {
     struct fixture fixture = start_with_limits(false);
     acquire(&fixture, "ann", 2);
     acquire(&fixture, "bob", 8);
@@ -157,8 +152,7 @@ static void the_most_frequent_keys_of_a_limit_are_listed(void **state) {
 
 /* P20: a page says what the limits have counted for one key. It needs a token, as the method
  * does. */
-static void a_key_can_be_inspected_with_a_token(void **state) {
-    (void)state;
+TEST(a_key_can_be_inspected_with_a_token) {
     struct fixture open = start_with_limits(false), fixture = start_with_limits(true);
     expect(&open, "/keys?resource=login/web&key=bob", HOST, 403, "--http-token");
     acquire(&fixture, "bob", 4);
@@ -174,8 +168,7 @@ static void a_key_can_be_inspected_with_a_token(void **state) {
     server_stop(&open.server);
 }
 
-static void a_process_that_is_not_master_has_no_counters(void **state) {
-    (void)state;
+TEST(a_process_that_is_not_master_has_no_counters) {
     const char *const more[] = {"--etcd", "http://127.0.0.1:1", "--election-key", "/k", NULL};
     struct fixture fixture = fixture_start(LOGIN, more);
     cJSON *tree = read_limits(&fixture, "");
@@ -185,20 +178,4 @@ static void a_process_that_is_not_master_has_no_counters(void **state) {
     expect(&fixture, "/limits", HOST, 200, "This process is not the master");
     expect(&fixture, "/v1/limits?limit=x", HOST, 404, "this process is not the master");
     server_stop(&fixture.server);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "the_decisions*" */
-    const struct CMUnitTest tests[] = {
-        TEST(the_decisions_of_each_limit_are_counted),
-        TEST(bans_that_end_early_are_counted_and_logged),
-        TEST(a_renamed_limit_is_a_warning_with_the_number_of_its_counters),
-        TEST(an_empty_list_of_limits_shows_what_it_grants),
-        TEST(the_most_frequent_keys_of_a_limit_are_listed),
-        TEST(a_key_can_be_inspected_with_a_token),
-        TEST(a_process_that_is_not_master_has_no_counters),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,8 +94,7 @@ static void await_link(const struct tree *tree, int from, const char *page, int 
 
 /* A node shows the state of its parent before its first client asks. It notices a dead parent, also
  * while it has no client. */
-static void a_node_says_whether_its_parent_answers(void **state) {
-    (void)state;
+TEST(a_node_says_whether_its_parent_answers) {
     struct fixture root = fixture_start(TEMPLATE(""), NULL);
     struct fixture leaf = child_start(&root, "leaf");
     process_await(leaf.server.process, "the parent answers", 1);
@@ -136,8 +135,7 @@ static void ask_until(const struct fixture *node, const char *expected) {
 }
 
 /* The header is green only while the node has its leases and its parent answers. */
-static void a_node_whose_lease_has_ended_is_not_live(void **state) {
-    (void)state;
+TEST(a_node_whose_lease_has_ended_is_not_live) {
     struct fixture root = fixture_start(SHORT_LEASES, NULL);
     struct fixture leaf = child_start(&root, "leaf");
     ask_until(&leaf, "5 leased from the parent");
@@ -153,8 +151,7 @@ static void a_node_whose_lease_has_ended_is_not_live(void **state) {
     server_stop(&leaf.server);
 }
 
-static void a_node_says_where_its_capacity_comes_from(void **state) {
-    (void)state;
+TEST(a_node_says_where_its_capacity_comes_from) {
     struct tree tree;
     tree_start(&tree, TEMPLATE(""));
     await_text(&tree.nodes[LEAF], "/resources?resource=db/a", "5 leased from the parent tcp://");
@@ -164,8 +161,7 @@ static void a_node_says_where_its_capacity_comes_from(void **state) {
 }
 
 /* The page and the status say why there is no master, and since when. */
-static void a_node_says_why_it_has_no_master(void **state) {
-    (void)state;
+TEST(a_node_says_why_it_has_no_master) {
     const char *const flags[] = {"--etcd", "http://127.0.0.1:1", "--election-key", "key", NULL};
     struct fixture lonely = fixture_start(TEMPLATE(""), flags);
     await_text(&lonely, "/", "none for ");
@@ -188,8 +184,7 @@ static double status_number(const struct fixture *fixture, const char *name) {
 }
 
 /* The mastership lasts an hour without etcd, so it does not end during the test. */
-static void a_master_says_how_long_it_stays_master_without_etcd(void **state) {
-    (void)state;
+TEST(a_master_says_how_long_it_stays_master_without_etcd) {
     struct etcd etcd;
     etcd_require(&etcd);
     const char *const flags[] = {
@@ -209,8 +204,7 @@ static void a_master_says_how_long_it_stays_master_without_etcd(void **state) {
     server_stop(&master.server);
 }
 
-static void a_server_without_an_election_does_not_speak_of_etcd(void **state) {
-    (void)state;
+TEST(a_server_without_an_election_does_not_speak_of_etcd) {
     struct fixture server = fixture_start(TEMPLATE(""), NULL);
     assert_true(status_number(&server, "mastership_ends_in") < 0);
     assert_true(status_number(&server, "etcd_answered_ago") < 0);
@@ -220,8 +214,7 @@ static void a_server_without_an_election_does_not_speak_of_etcd(void **state) {
     server_stop(&server.server);
 }
 
-static void pages_link_up_and_down_the_tree(void **state) {
-    (void)state;
+TEST(pages_link_up_and_down_the_tree) {
     struct tree tree;
     tree_start(&tree, TEMPLATE(""));
     for (int i = ROOT; i < LEAF; i++) {
@@ -246,8 +239,7 @@ static void pages_link_up_and_down_the_tree(void **state) {
 }
 
 /* The page of a node shows them, and so do /v1/status and /v1/config. */
-static void nodes_below_show_the_description_and_the_unit(void **state) {
-    (void)state;
+TEST(nodes_below_show_the_description_and_the_unit) {
     struct tree tree;
     tree_start(&tree, TEMPLATE("\"description\": \"all orders\", \"unit\": \"queries/s\", "));
     for (int i = 0; i < NODES; i++) {
@@ -268,8 +260,7 @@ static void expect_no_script(const struct fixture *fixture, const char *path) {
     free(response);
 }
 
-static void hostile_texts_of_a_configuration_stay_texts(void **state) {
-    (void)state;
+TEST(hostile_texts_of_a_configuration_stay_texts) {
     struct tree tree;
     tree_start(&tree, TEMPLATE("\"description\": \"" HOSTILE "\", \"unit\": \"" HOSTILE "\", "));
     const char *const pages[] = {"/", "/resources?resource=db/a", "/clients?client=c"};
@@ -295,8 +286,7 @@ static void request_as_node(const struct fixture *fixture, const char *node, con
 }
 
 /* A node of an older version sends no address. An address that is not valid is not known. */
-static void a_node_without_a_valid_address_has_no_link(void **state) {
-    (void)state;
+TEST(a_node_without_a_valid_address_has_no_link) {
     char long_address[400] = "";
     static const char *const addresses[] = {"",
                                             "javascript:alert(1)",
@@ -335,8 +325,7 @@ static void a_node_without_a_valid_address_has_no_link(void **state) {
 }
 
 /* The last request of a node counts: another process of the node may have become master. */
-static void a_node_that_moves_has_its_new_address(void **state) {
-    (void)state;
+TEST(a_node_that_moves_has_its_new_address) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     char own[160];
     snprintf(own, sizeof own, "{\"http_address\":\"http%s\",\"response\":[]}",
@@ -364,8 +353,7 @@ static void ask_as_child(const struct fixture *fixture, const char *request) {
 
 /* S13: a child node that dies is reported by its parent: in the log, on each page, as JSON and as a
  * metric. Nothing says so before it has missed two refreshes, or of a node without leases. */
-static void a_silent_child_is_shown_and_logged(void **state) {
-    (void)state;
+TEST(a_silent_child_is_shown_and_logged) {
     static const char config[] =
         "{\"resources\": ["
         "{\"identifier_glob\": \"short\", \"capacity\": 9, \"algorithm\": {" KIND
@@ -405,8 +393,7 @@ static void a_silent_child_is_shown_and_logged(void **state) {
 }
 
 /* Any peer can invent names, so the table is bounded. A node that stays keeps its place. */
-static void names_of_nodes_take_a_bounded_memory(void **state) {
-    (void)state;
+TEST(names_of_nodes_take_a_bounded_memory) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     for (int i = 0; i < 300; i++) {
         char node[32];
@@ -491,8 +478,7 @@ static void expect_one_visit(const struct found *found, int except) {
     }
 }
 
-static void a_client_is_found_over_all_resources(void **state) {
-    (void)state;
+TEST(a_client_is_found_over_all_resources) {
     struct fixture fixture = fixture_start(TEMPLATE(""), NULL);
     request_all(&fixture);
     static const struct {
@@ -525,8 +511,7 @@ static void a_client_is_found_over_all_resources(void **state) {
 }
 
 /* The search stops within a resource. Then all holders of this resource leave. */
-static void a_search_skips_no_lease_when_a_resource_disappears(void **state) {
-    (void)state;
+TEST(a_search_skips_no_lease_when_a_resource_disappears) {
     struct fixture fixture = fixture_start(TEMPLATE(""), NULL);
     request_all(&fixture);
     struct found found = {.count = 0};
@@ -549,8 +534,7 @@ static void a_search_skips_no_lease_when_a_resource_disappears(void **state) {
     server_stop(&fixture.server);
 }
 
-static void a_wrong_search_says_what_is_wrong(void **state) {
-    (void)state;
+TEST(a_wrong_search_says_what_is_wrong) {
     struct fixture fixture = fixture_start(TEMPLATE(""), NULL);
     struct fixture other = fixture_start(TEMPLATE(""), NULL);
     struct found found = {.count = 0};
@@ -577,8 +561,7 @@ static void a_wrong_search_says_what_is_wrong(void **state) {
     server_stop(&fixture.server);
 }
 
-static void the_page_finds_a_client(void **state) {
-    (void)state;
+TEST(the_page_finds_a_client) {
     struct fixture fixture = fixture_start(TEMPLATE(""), NULL);
     request_all(&fixture);
     expect(&fixture, "/", HOST, 200, "<form action='/clients' role=search><input name=client ");
@@ -598,8 +581,7 @@ static void the_page_finds_a_client(void **state) {
 
 /* A search with the limit 1 visits 5,000 elements. So it finds the only match of 6,000 leases in
  * two or more parts, and one of these parts has no lease. */
-static void a_search_visits_a_bounded_number_of_leases(void **state) {
-    (void)state;
+TEST(a_search_visits_a_bounded_number_of_leases) {
     enum { EACH = 500, LEASES = 6000 };
     struct fixture fixture = fixture_start(TEMPLATE(""), NULL);
     char *body = (char *)malloc((size_t)EACH * 64 + 256);
@@ -626,8 +608,7 @@ static void a_search_visits_a_bounded_number_of_leases(void **state) {
 }
 
 /* S10: two servers without an election use one node name. The root says so, and tells both. */
-static void two_nodes_of_one_name_are_told_and_shown(void **state) {
-    (void)state;
+TEST(two_nodes_of_one_name_are_told_and_shown) {
     static const char config[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 100, \"algorithm\": "
         "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 600, \"refresh_interval\": 0.5, "
@@ -650,31 +631,4 @@ static void two_nodes_of_one_name_are_told_and_shown(void **state) {
     server_stop(&two.server);
     server_stop(&one.server);
     server_stop(&root.server);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(pages_link_up_and_down_the_tree),
-        TEST(a_node_says_whether_its_parent_answers),
-        TEST(a_node_whose_lease_has_ended_is_not_live),
-        TEST(a_node_says_where_its_capacity_comes_from),
-        TEST(a_node_says_why_it_has_no_master),
-        TEST(a_master_says_how_long_it_stays_master_without_etcd),
-        TEST(a_server_without_an_election_does_not_speak_of_etcd),
-        TEST(nodes_below_show_the_description_and_the_unit),
-        TEST(hostile_texts_of_a_configuration_stay_texts),
-        TEST(two_nodes_of_one_name_are_told_and_shown),
-        TEST(a_silent_child_is_shown_and_logged),
-        TEST(a_node_without_a_valid_address_has_no_link),
-        TEST(a_node_that_moves_has_its_new_address),
-        TEST(names_of_nodes_take_a_bounded_memory),
-        TEST(a_client_is_found_over_all_resources),
-        TEST(a_search_skips_no_lease_when_a_resource_disappears),
-        TEST(a_wrong_search_says_what_is_wrong),
-        TEST(the_page_finds_a_client),
-        TEST(a_search_visits_a_bounded_number_of_leases),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,8 +82,7 @@ static void try_advertised(const struct advertised *row, const char *token) {
     server_stop(&fixture.server);
 }
 
-static void the_http_address_of_the_master_is_one_that_others_can_reach(void **state) {
-    (void)state;
+TEST(the_http_address_of_the_master_is_one_that_others_can_reach) {
     static const struct advertised rows[] = {
         {"http://127.0.0.1:PORT", {"--http", "127.0.0.1:0", "--listen", "tcp://127.0.0.1:0"}},
         {"http://127.0.0.1:PORT", {"--http", "0.0.0.0:0", "--listen", "tcp://127.0.0.1:0"}},
@@ -106,8 +105,7 @@ static void the_http_address_of_the_master_is_one_that_others_can_reach(void **s
     }
 }
 
-static void a_wrong_http_advertise_is_a_usage_error(void **state) {
-    (void)state;
+TEST(a_wrong_http_advertise_is_a_usage_error) {
     static const char *const addresses[] = {
         "10.0.0.1:15050",       "tcp://10.0.0.1:15050",      "http://",
         "http://:15050",        "http://0.0.0.0:15050",      "http://[::]:15050",
@@ -124,8 +122,7 @@ static void a_wrong_http_advertise_is_a_usage_error(void **state) {
 }
 
 /* A request that was redirected has the advertised name as its Host. */
-static void the_advertised_name_is_a_known_host(void **state) {
-    (void)state;
+TEST(the_advertised_name_is_a_known_host) {
     const char *const more[] = {"--http-advertise", "http://doorman.example:8080", NULL};
     struct fixture fixture = fixture_start(CONFIG("100", ""), more);
     expect_post(&fixture, "/v1/get_capacity", "Host: Doorman.example:8080\r\n" JSON, REQUEST, 200,
@@ -137,8 +134,7 @@ static void the_advertised_name_is_a_known_host(void **state) {
 
 /* ---- one process ---------------------------------------------------------------------------- */
 
-static void a_master_answers_and_is_ready_as_the_master(void **state) {
-    (void)state;
+TEST(a_master_answers_and_is_ready_as_the_master) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     char address[160];
     address_of(&fixture, address);
@@ -148,8 +144,7 @@ static void a_master_answers_and_is_ready_as_the_master(void **state) {
     server_stop(&fixture.server);
 }
 
-static void a_standby_without_a_known_master_does_not_redirect(void **state) {
-    (void)state;
+TEST(a_standby_without_a_known_master_does_not_redirect) {
     const char *const more[] = {"--etcd", "http://127.0.0.1:1", "--election-key", KEY, NULL};
     struct fixture fixture = fixture_start(CONFIG("100", ""), more);
     expect_address(&fixture, NULL);
@@ -222,8 +217,7 @@ static void expect_allow_redirect(const struct fixture *standby, const char *add
     expect(standby, "/v1/allow?resource=db&key=a", HOST, 503, "");
 }
 
-static void a_standby_sends_clients_to_the_master(void **state) {
-    (void)state;
+TEST(a_standby_sends_clients_to_the_master) {
     static struct etcd etcd;
     char address[160], line[256];
     etcd_require(&etcd);
@@ -272,8 +266,7 @@ static void put_key(const struct etcd *etcd, const struct fixture *standby, cons
 }
 
 /* The HTTP address is the second line. Earlier versions wrote only the first line. */
-static void the_key_of_another_version_is_understood(void **state) {
-    (void)state;
+TEST(the_key_of_another_version_is_understood) {
     static struct etcd etcd;
     etcd_require(&etcd);
     etcd_put(&etcd, KEY, "tcp://first:1");
@@ -290,20 +283,4 @@ static void the_key_of_another_version_is_understood(void **state) {
     put_key(&etcd, &standby, "\nhttp://fifth:2", NULL);
     expect_address(&standby, NULL);
     server_stop(&standby.server);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        TEST(the_http_address_of_the_master_is_one_that_others_can_reach),
-        TEST(a_wrong_http_advertise_is_a_usage_error),
-        TEST(the_advertised_name_is_a_known_host),
-        TEST(a_master_answers_and_is_ready_as_the_master),
-        TEST(a_standby_without_a_known_master_does_not_redirect),
-        TEST(a_standby_sends_clients_to_the_master),
-        TEST(the_key_of_another_version_is_understood),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,8 +89,7 @@ static int unit_stop(struct unit *unit) {
     return pings;
 }
 
-static void a_server_is_ready_when_it_answers_requests(void **state) {
-    (void)state;
+TEST(a_server_is_ready_when_it_answers_requests) {
     struct unit unit = {.fd = -1};
     unit_start(&unit, false, NULL, NULL);
     unit_receive(&unit);
@@ -103,8 +102,7 @@ static void a_server_is_ready_when_it_answers_requests(void **state) {
     unit_stop(&unit);
 }
 
-static void an_abstract_socket_gets_the_messages_too(void **state) {
-    (void)state;
+TEST(an_abstract_socket_gets_the_messages_too) {
     struct unit unit = {.fd = -1};
     unit_start(&unit, true, "WATCHDOG_USEC=100000", NULL);
     unit_await(&unit, "READY=1");
@@ -112,8 +110,7 @@ static void an_abstract_socket_gets_the_messages_too(void **state) {
     unit_stop(&unit);
 }
 
-static void the_watchdog_gets_pings_until_the_server_stops(void **state) {
-    (void)state;
+TEST(the_watchdog_gets_pings_until_the_server_stops) {
     struct unit unit = {.fd = -1};
     unit_start(&unit, false, "WATCHDOG_USEC=100000", NULL);
     for (int i = 0; i < 5; i++) {
@@ -128,8 +125,7 @@ static void the_watchdog_gets_pings_until_the_server_stops(void **state) {
 
 /* The server starts with WATCHDOG_PID of another process. In the time of the test, a watchdog of
  * 2 ms would get hundreds of pings. */
-static void the_watchdog_of_another_process_gets_no_pings(void **state) {
-    (void)state;
+TEST(the_watchdog_of_another_process_gets_no_pings) {
     struct unit unit = {.fd = -1};
     unit_start(&unit, false, "WATCHDOG_USEC=2000", "WATCHDOG_PID=1");
     unit_await(&unit, "STATUS=");
@@ -138,8 +134,7 @@ static void the_watchdog_of_another_process_gets_no_pings(void **state) {
 }
 
 /* Also if the new configuration is refused. The clock of MONOTONIC_USEC is that of the test. */
-static void a_reload_starts_and_ends_with_a_message(void **state) {
-    (void)state;
+TEST(a_reload_starts_and_ends_with_a_message) {
     struct unit unit = {.fd = -1};
     unit_start(&unit, false, "WATCHDOG_USEC=100000", NULL);
     unit_await(&unit, "READY=1");
@@ -165,8 +160,7 @@ static void a_reload_starts_and_ends_with_a_message(void **state) {
 }
 
 /* A node with a parent has nothing to load, but systemd waits for the end of the reload. */
-static void a_reload_of_a_node_with_a_parent_ends_too(void **state) {
-    (void)state;
+TEST(a_reload_of_a_node_with_a_parent_ends_too) {
     struct unit unit = {.fd = -1};
     struct process *process = process_new();
     char variable[160];
@@ -186,8 +180,7 @@ static void a_reload_of_a_node_with_a_parent_ends_too(void **state) {
 }
 
 /* The server runs without systemd too. It only logs that READY and STOPPING cannot be sent. */
-static void a_server_serves_if_nobody_receives_its_messages(void **state) {
-    (void)state;
+TEST(a_server_serves_if_nobody_receives_its_messages) {
     static const struct {
         const char *variable, *logged;
         int times;
@@ -209,19 +202,4 @@ static void a_server_serves_if_nobody_receives_its_messages(void **state) {
         server_stop(&unit.server);
         assert_int_equal(process_logged(process, "cannot notify systemd"), cases[i].times);
     }
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(a_server_is_ready_when_it_answers_requests),
-        TEST(an_abstract_socket_gets_the_messages_too),
-        TEST(the_watchdog_gets_pings_until_the_server_stops),
-        TEST(the_watchdog_of_another_process_gets_no_pings),
-        TEST(a_reload_starts_and_ends_with_a_message),
-        TEST(a_reload_of_a_node_with_a_parent_ends_too),
-        TEST(a_server_serves_if_nobody_receives_its_messages),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,8 +37,7 @@ static void send_and_free(const struct fixture *fixture, const char *message) {
 /* ---- metrics -------------------------------------------------------------------------------- */
 
 /* V4: the names, types and units are those of Prometheus' client libraries. */
-static void the_process_has_the_metrics_of_other_exporters(void **state) {
-    (void)state;
+TEST(the_process_has_the_metrics_of_other_exporters) {
     time_t before = time(NULL);
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     double resident = metric(&fixture, "process_resident_memory_bytes");
@@ -65,8 +64,7 @@ static void the_process_has_the_metrics_of_other_exporters(void **state) {
 }
 
 /* V4. A connection counts until the server has noticed its end. */
-static void connections_are_counted_by_kind(void **state) {
-    (void)state;
+TEST(connections_are_counted_by_kind) {
     enum { NNG = 5, HTTP = 7 };
     struct fixture root =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
@@ -89,8 +87,7 @@ static void connections_are_counted_by_kind(void **state) {
 }
 
 /* V4: a node has no configuration of its own, but a link to its parent. */
-static void a_node_shows_whether_its_parent_answers(void **state) {
-    (void)state;
+TEST(a_node_shows_whether_its_parent_answers) {
     const char *const series = "doorman_server_connections{kind=\"parent\"}";
     struct fixture root =
         fixture_start(CONFIG("100", ""), (const char *[]){"--node", "root", NULL});
@@ -120,8 +117,7 @@ static void hash_read(const struct fixture *fixture, char hash[17]) {
 }
 
 /* V4: two servers with one configuration show the same hash. The log has the hash too. */
-static void the_hash_tells_which_configuration_is_in_force(void **state) {
-    (void)state;
+TEST(the_hash_tells_which_configuration_is_in_force) {
     struct fixture one = fixture_start(CONFIG("100", ""), NULL);
     struct fixture other = fixture_start("  " CONFIG("1e2", "") "\n", NULL);
     char hash[3][17], line[64];
@@ -145,8 +141,7 @@ static void the_hash_tells_which_configuration_is_in_force(void **state) {
 }
 
 /* V4. A browser sends its first request without a token. */
-static void requests_without_the_right_token_are_counted(void **state) {
-    (void)state;
+TEST(requests_without_the_right_token_are_counted) {
     struct process *files = process_new();
     file_write(files->config, "secret\n");
     struct fixture fixture =
@@ -181,8 +176,7 @@ static void http_await(const struct fixture *fixture) {
 }
 
 /* V6, V4: the log is on a full disk. */
-static void lost_log_lines_are_counted(void **state) {
-    (void)state;
+TEST(lost_log_lines_are_counted) {
     struct fixture fixture = {.server = {process_new(), ""}};
     struct process *process = fixture.server.process;
     char http[32], url[96];
@@ -206,8 +200,7 @@ static void lost_log_lines_are_counted(void **state) {
 /* ---- log ------------------------------------------------------------------------------------ */
 
 /* V6: the address is that of the peer, over nng and over HTTP. */
-static void a_refused_message_is_logged_with_its_peer(void **state) {
-    (void)state;
+TEST(a_refused_message_is_logged_with_its_peer) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     struct sockaddr_in own;
     socklen_t bytes = sizeof own;
@@ -231,8 +224,7 @@ static void a_refused_message_is_logged_with_its_peer(void **state) {
 }
 
 /* V6: other log levels do not log requests. */
-static void debug_logs_each_request(void **state) {
-    (void)state;
+TEST(debug_logs_each_request) {
     static const char *const levels[] = {"info", "debug"};
     for (int i = 0; i < 2; i++) {
         struct fixture fixture =
@@ -248,8 +240,7 @@ static void debug_logs_each_request(void **state) {
 }
 
 /* V6: the peer of a message over IPC is a process. */
-static void a_peer_over_ipc_is_logged_as_a_process(void **state) {
-    (void)state;
+TEST(a_peer_over_ipc_is_logged_as_a_process) {
     struct process *process = process_new();
     char url[96], line[64];
     snprintf(url, sizeof url, "ipc://%s", process->socket);
@@ -269,8 +260,7 @@ static void a_peer_over_ipc_is_logged_as_a_process(void **state) {
 #define TEMPLATE(glob, capacity) "{\"identifier_glob\":\"" glob "\",\"capacity\":" capacity "}"
 
 /* V1. */
-static void the_log_says_what_a_new_configuration_changes(void **state) {
-    (void)state;
+TEST(the_log_says_what_a_new_configuration_changes) {
     struct fixture fixture = fixture_start(
         "{\"resources\":[" TEMPLATE("a", "1") "," TEMPLATE("b", "1") "," TEMPLATE("c", "1") "]}",
         NULL);
@@ -287,8 +277,7 @@ static void the_log_says_what_a_new_configuration_changes(void **state) {
 #define RELOAD_METRIC "doorman_server_last_reload_successful{what=\"config\"}"
 
 /* V1. What was loaded stays in force, but a restart would fail. */
-static void a_deleted_configuration_is_shown(void **state) {
-    (void)state;
+TEST(a_deleted_configuration_is_shown) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     struct process *process = fixture.server.process;
     assert_true(metric(&fixture, RELOAD_METRIC) == 1);
@@ -307,8 +296,7 @@ static void a_deleted_configuration_is_shown(void **state) {
 }
 
 /* G9. The fixed configuration has no warnings. */
-static void warnings_about_the_configuration_are_shown(void **state) {
-    (void)state;
+TEST(warnings_about_the_configuration_are_shown) {
     struct fixture fixture = fixture_start("{\"resources\":[" TEMPLATE("a[", "1") "]}", NULL);
     struct process *process = fixture.server.process;
     assert_true(metric(&fixture, "doorman_server_config_warnings") == 1);
@@ -323,8 +311,7 @@ static void warnings_about_the_configuration_are_shown(void **state) {
 }
 
 /* S4. */
-static void the_log_says_how_long_learning_lasts(void **state) {
-    (void)state;
+TEST(the_log_says_how_long_learning_lasts) {
     struct fixture fixture = fixture_start(
         "{\"resources\":[{\"identifier_glob\":\"static\",\"capacity\":1,\"algorithm\":{\"kind\":"
         "\"STATIC\"}},{\"identifier_glob\":\"*\",\"capacity\":1,\"algorithm\":{\"kind\":"
@@ -357,8 +344,7 @@ static struct fixture elector_start(const struct etcd *etcd) {
 }
 
 /* V2, V6: an operator deletes the key. The server wins the next election. */
-static void a_master_whose_key_is_deleted_says_so(void **state) {
-    (void)state;
+TEST(a_master_whose_key_is_deleted_says_so) {
     static struct etcd etcd;
     etcd_require(&etcd);
     struct fixture fixture = elector_start(&etcd);
@@ -378,8 +364,7 @@ static void a_master_whose_key_is_deleted_says_so(void **state) {
 }
 
 /* V2, V6. A server that is stopped resigns, which is no warning. */
-static void a_change_of_master_is_counted_by_both_servers(void **state) {
-    (void)state;
+TEST(a_change_of_master_is_counted_by_both_servers) {
     static struct etcd etcd;
     etcd_require(&etcd);
     struct fixture one = elector_start(&etcd);
@@ -394,8 +379,7 @@ static void a_change_of_master_is_counted_by_both_servers(void **state) {
 }
 
 /* V2, V6: the reason names the member and its error. */
-static void a_master_without_etcd_says_so(void **state) {
-    (void)state;
+TEST(a_master_without_etcd_says_so) {
     static struct etcd etcd;
     etcd_require(&etcd);
     struct fixture fixture = elector_start(&etcd);
@@ -413,38 +397,11 @@ static void a_master_without_etcd_says_so(void **state) {
 }
 
 /* V4: a server without an election has no metrics of one. */
-static void a_server_without_an_election_has_no_metrics_of_one(void **state) {
-    (void)state;
+TEST(a_server_without_an_election_has_no_metrics_of_one) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     char *response = get(&fixture, "/metrics", HOST);
     assert_null(strstr(response, "master_changes"));
     assert_null(strstr(response, "etcd_errors"));
     free(response);
     server_stop(&fixture.server);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        TEST(the_process_has_the_metrics_of_other_exporters),
-        TEST(connections_are_counted_by_kind),
-        TEST(a_node_shows_whether_its_parent_answers),
-        TEST(the_hash_tells_which_configuration_is_in_force),
-        TEST(requests_without_the_right_token_are_counted),
-        TEST(lost_log_lines_are_counted),
-        TEST(a_refused_message_is_logged_with_its_peer),
-        TEST(debug_logs_each_request),
-        TEST(a_peer_over_ipc_is_logged_as_a_process),
-        TEST(the_log_says_what_a_new_configuration_changes),
-        TEST(a_deleted_configuration_is_shown),
-        TEST(warnings_about_the_configuration_are_shown),
-        TEST(the_log_says_how_long_learning_lasts),
-        TEST(a_master_whose_key_is_deleted_says_so),
-        TEST(a_change_of_master_is_counted_by_both_servers),
-        TEST(a_master_without_etcd_says_so),
-        TEST(a_server_without_an_election_has_no_metrics_of_one),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,8 +17,7 @@
 #define CAPACITY "doorman_resource_capacity{resource=\"search\"}"
 #define CONFIGURED "doorman_resource_configured_capacity{resource=\"search\"}"
 
-static void a_report_lowers_the_capacity_and_people_see_why(void **state) {
-    (void)state;
+TEST(a_report_lowers_the_capacity_and_people_see_why) {
     struct fixture fixture = fixture_start(SEARCH, NULL);
     expect_post(&fixture, "/v1/report_overload", HOST JSON, REPORT(500, 500), 200,
                 "{\"response\":[{\"resource_id\":\"search\"}]}"); /* nobody has a lease */
@@ -40,8 +39,7 @@ static void a_report_lowers_the_capacity_and_people_see_why(void **state) {
     server_stop(&fixture.server);
 }
 
-static void a_report_over_nng_counts_too(void **state) {
-    (void)state;
+TEST(a_report_over_nng_counts_too) {
     struct fixture fixture = fixture_start(SEARCH, NULL);
     cJSON_Delete(send_request(&fixture.server, "{\"get_capacity\": " ASK("") "}"));
     cJSON *reply = send_request(&fixture.server, "{\"report_overload\": " REPORT(100, 900) "}");
@@ -55,8 +53,7 @@ static void a_report_over_nng_counts_too(void **state) {
 }
 
 /* A client that has a lease can report with its renewal. */
-static void a_request_for_capacity_can_carry_a_report(void **state) {
-    (void)state;
+TEST(a_request_for_capacity_can_carry_a_report) {
     struct fixture fixture = fixture_start(SEARCH, NULL);
     expect_post(&fixture, "/v1/get_capacity", HOST JSON, ASK(""), 200, "\"capacity\":100");
     expect_post(&fixture, "/v1/get_capacity", HOST JSON,
@@ -68,8 +65,7 @@ static void a_request_for_capacity_can_carry_a_report(void **state) {
     server_stop(&fixture.server);
 }
 
-static void a_wrong_report_is_refused_by_name(void **state) {
-    (void)state;
+TEST(a_wrong_report_is_refused_by_name) {
     static const struct {
         const char *report, *error;
     } rows[] = {{"\"arrived\": 1, \"finished\": 1, \"refused\": 0", "[0].interval: is missing"},
@@ -108,8 +104,7 @@ static const char *report_over_nng(const struct fixture *fixture, const char *cl
 
 /* Whatever reports say, the capacity stays from capacity_min to the configured one. A request for
  * capacity whose report is wrong has no effect. */
-static void reports_that_lie_cannot_leave_the_bounds_of_the_capacity(void **state) {
-    (void)state;
+TEST(reports_that_lie_cannot_leave_the_bounds_of_the_capacity) {
     static const char *const wrong[] = {
         "\"interval\": 1e9, \"arrived\": 99, \"finished\": 0, \"refused\": 99",
         "\"interval\": 1e-12, \"arrived\": 99, \"finished\": 0, \"refused\": 99",
@@ -143,8 +138,7 @@ static void reports_that_lie_cannot_leave_the_bounds_of_the_capacity(void **stat
 }
 
 /* The node below adds reports up, and its next request passes the sum on. */
-static void a_report_to_a_node_below_lowers_the_capacity_of_the_root(void **state) {
-    (void)state;
+TEST(a_report_to_a_node_below_lowers_the_capacity_of_the_root) {
     struct fixture root = fixture_start(SEARCH, NULL), leaf = leaf_start(root.server.url);
     double capacity = 100;
     for (int waited = 0; capacity > 99; waited += 100) {
@@ -156,18 +150,4 @@ static void a_report_to_a_node_below_lowers_the_capacity_of_the_root(void **stat
     }
     server_stop(&leaf.server);
     server_stop(&root.server);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(a_report_lowers_the_capacity_and_people_see_why, harness_clean),
-        cmocka_unit_test_teardown(a_report_over_nng_counts_too, harness_clean),
-        cmocka_unit_test_teardown(a_request_for_capacity_can_carry_a_report, harness_clean),
-        cmocka_unit_test_teardown(a_wrong_report_is_refused_by_name, harness_clean),
-        cmocka_unit_test_teardown(reports_that_lie_cannot_leave_the_bounds_of_the_capacity,
-                                  harness_clean),
-        cmocka_unit_test_teardown(a_report_to_a_node_below_lowers_the_capacity_of_the_root,
-                                  harness_clean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

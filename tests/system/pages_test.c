@@ -228,8 +228,7 @@ static bool requests_are_fast_beside_readers(void) {
  * parallel. Requests to another server, without readers, show how slow the machine is meanwhile.
  * The lock is held for at most 5 ms of CPU time. In a virtual machine this time can include the
  * time of other machines, so there are several tries. */
-static void eight_readers_of_large_pages_do_not_delay_requests(void **state) {
-    (void)state;
+TEST(eight_readers_of_large_pages_do_not_delay_requests) {
     bool fast = false;
     for (int i = 0; i < 5 && !fast; i++) fast = requests_are_fast_beside_readers();
     assert_true(fast);
@@ -247,8 +246,7 @@ static int count_codes(const int *peers, int count, const char *code) {
 }
 
 /* The server is stopped while the requests are sent, so that they arrive at the same time. */
-static void a_full_queue_refuses_pages_but_nothing_else(void **state) {
-    (void)state;
+TEST(a_full_queue_refuses_pages_but_nothing_else) {
     enum { PEERS = 200 };
     int peers[PEERS];
     struct fixture fixture = start_with(sanitized() ? 4000 : 20000, 0);
@@ -286,8 +284,7 @@ static double pages_made_for_leavers(void) {
 
 /* Most of the peers leave before the server has made their pages, unless the machine is so busy
  * that this test cannot run meanwhile. */
-static void a_reader_that_disconnects_stops_costing(void **state) {
-    (void)state;
+TEST(a_reader_that_disconnects_stops_costing) {
     double made = QUEUE_MAX;
     for (int i = 0; i < 5 && made > QUEUE_MAX / 2; i++) made = pages_made_for_leavers();
     assert_true(made >= 1 && made <= QUEUE_MAX / 2);
@@ -295,8 +292,7 @@ static void a_reader_that_disconnects_stops_costing(void **state) {
 
 /* Bytes of the next requests arrive while a page is made. The server stops receiving them for a
  * while, and loses none. */
-static void requests_behind_a_page_are_answered_after_it(void **state) {
-    (void)state;
+TEST(requests_behind_a_page_are_answered_after_it) {
     enum { REQUEST_COUNT = 8000 };
     static const char next[] = "GET /healthz HTTP/1.1\r\n" HOST "\r\n",
                       last[] = "GET /readyz HTTP/1.0\r\n\r\n";
@@ -325,8 +321,7 @@ static void requests_behind_a_page_are_answered_after_it(void **state) {
     server_stop(&fixture.server);
 }
 
-static void the_server_stops_while_pages_wait(void **state) {
-    (void)state;
+TEST(the_server_stops_while_pages_wait) {
     for (int round = 0; round < 3; round++) {
         struct fixture fixture = start_with(sanitized() ? 2000 : 20000, 0);
         int peers[2 * QUEUE_MAX];
@@ -338,18 +333,4 @@ static void the_server_stops_while_pages_wait(void **state) {
         server_stop(&fixture.server);
         for (int i = QUEUE_MAX * round; i < 2 * QUEUE_MAX; i++) close(peers[i]);
     }
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "eight*" */
-    const struct CMUnitTest tests[] = {
-        TEST(eight_readers_of_large_pages_do_not_delay_requests),
-        TEST(a_full_queue_refuses_pages_but_nothing_else),
-        TEST(a_reader_that_disconnects_stops_costing),
-        TEST(requests_behind_a_page_are_answered_after_it),
-        TEST(the_server_stops_while_pages_wait),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,8 +26,7 @@ static bool acquire(const struct server *server) {
     return granted;
 }
 
-static void permits_are_decided_over_nng(void **state) {
-    (void)state;
+TEST(permits_are_decided_over_nng) {
     struct server server = server_start(LIMITS("2"), NULL);
     assert_true(acquire(&server));
     assert_true(acquire(&server));
@@ -41,8 +40,7 @@ static void permits_are_decided_over_nng(void **state) {
 }
 
 /* P26: the clock of the calendar is that of the machine. */
-static void windows_follow_the_calendar(void **state) {
-    (void)state;
+TEST(windows_follow_the_calendar) {
     struct server server = server_start(LIMITS("9"), NULL);
     time_t now = time(NULL);
     struct tm utc;
@@ -61,8 +59,7 @@ static void windows_follow_the_calendar(void **state) {
 }
 
 /* P15 */
-static void a_reload_keeps_the_counters(void **state) {
-    (void)state;
+TEST(a_reload_keeps_the_counters) {
     struct server server = server_start(LIMITS("1"), NULL);
     assert_true(acquire(&server));
     assert_false(acquire(&server));
@@ -73,8 +70,7 @@ static void a_reload_keeps_the_counters(void **state) {
     server_stop(&server);
 }
 
-static void administration_is_not_possible_over_nng(void **state) {
-    (void)state;
+TEST(administration_is_not_possible_over_nng) {
     struct server server = server_start(LIMITS("1"), NULL);
     static const char *const methods[] = {"inspect", "reset"}, *const roles[] = {"read", "admin"};
     assert_true(acquire(&server));
@@ -96,8 +92,7 @@ static void administration_is_not_possible_over_nng(void **state) {
 }
 
 /* G8. The parent need not run. */
-static void a_node_with_a_parent_decides_by_its_own_limits(void **state) {
-    (void)state;
+TEST(a_node_with_a_parent_decides_by_its_own_limits) {
     static const char *const parent[] = {"--parent", "ipc:///nowhere", NULL};
     struct server leaf = server_start(LIMITS("1"), parent);
     assert_true(acquire(&leaf));
@@ -114,8 +109,7 @@ static void a_node_with_a_parent_decides_by_its_own_limits(void **state) {
 }
 
 /* G8 */
-static void a_node_with_a_parent_refuses_capacities(void **state) {
-    (void)state;
+TEST(a_node_with_a_parent_refuses_capacities) {
     struct process *process = process_new();
     file_write(process->config, CAPACITY);
     for (int checks = 0; checks < 2; checks++) {
@@ -134,8 +128,7 @@ static void a_node_with_a_parent_refuses_capacities(void **state) {
 }
 
 /* G8, P17: nothing could ever give the server this lease. */
-static void a_root_refuses_a_leased_limit_without_any_capacity(void **state) {
-    (void)state;
+TEST(a_root_refuses_a_leased_limit_without_any_capacity) {
     struct process *process = process_new();
     file_write(process->config, LEASED);
     const char *const arguments[] = {"--config", process->config, "--check-config", NULL};
@@ -149,8 +142,7 @@ static void a_root_refuses_a_leased_limit_without_any_capacity(void **state) {
     server_stop(&root);
 }
 
-static void a_node_with_a_parent_and_no_limits_refuses_all_permits(void **state) {
-    (void)state;
+TEST(a_node_with_a_parent_and_no_limits_refuses_all_permits) {
     struct server root = server_start(LIMITS("1"), NULL);
     struct process *process = process_new();
     char socket_url[128];
@@ -166,20 +158,4 @@ static void a_node_with_a_parent_and_no_limits_refuses_all_permits(void **state)
     cJSON_Delete(response);
     server_stop(&leaf);
     server_stop(&root);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(permits_are_decided_over_nng),
-        TEST(windows_follow_the_calendar),
-        TEST(a_reload_keeps_the_counters),
-        TEST(administration_is_not_possible_over_nng),
-        TEST(a_node_with_a_parent_decides_by_its_own_limits),
-        TEST(a_node_with_a_parent_refuses_capacities),
-        TEST(a_root_refuses_a_leased_limit_without_any_capacity),
-        TEST(a_node_with_a_parent_and_no_limits_refuses_all_permits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -195,19 +195,12 @@ static void try_examples(sender send_message) {
     free(page);
 }
 
-static void the_examples_of_the_reference_hold_over_nng(void **state) {
-    (void)state;
-    try_examples(send_by_nng);
-}
+TEST(the_examples_of_the_reference_hold_over_nng) { try_examples(send_by_nng); }
 
-static void the_examples_of_the_reference_hold_over_http(void **state) {
-    (void)state;
-    try_examples(send_by_http);
-}
+TEST(the_examples_of_the_reference_hold_over_http) { try_examples(send_by_http); }
 
 /* tests/openapi_check.sh compares the description with the reference and with servers. */
-static void the_server_has_its_description(void **state) {
-    (void)state;
+TEST(the_server_has_its_description) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     char *file = file_read("server/openapi.json");
     char *response = get(&fixture, "/v1/openapi.json", HOST);
@@ -221,13 +214,4 @@ static void the_server_has_its_description(void **state) {
     free(response);
     free(file);
     server_stop(&fixture.server);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(the_server_has_its_description, harness_clean),
-        cmocka_unit_test_teardown(the_examples_of_the_reference_hold_over_nng, harness_clean),
-        cmocka_unit_test_teardown(the_examples_of_the_reference_hold_over_http, harness_clean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

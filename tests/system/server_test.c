@@ -41,8 +41,7 @@ static void assert_logged_each_minute(const struct server *server, const char *t
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-static void a_request_over_nng_gets_a_lease(void **state) {
-    (void)state;
+TEST(a_request_over_nng_gets_a_lease) {
     const char *const more[] = {"--node", "leaf-eu-1", NULL};
     struct server server = server_start(CONFIG_120, more);
     double before = (double)time(NULL);
@@ -63,8 +62,7 @@ static void a_request_over_nng_gets_a_lease(void **state) {
 
 /* S1, V2: without an election the server is master, at the address given by --advertise or
  * --listen. */
-static void discovery_names_the_master(void **state) {
-    (void)state;
+TEST(discovery_names_the_master) {
     const char *const more[] = {"--advertise", "tcp://doorman.example:15000", NULL};
     struct server plain = server_start(CONFIG_120, NULL),
                   advertised = server_start(CONFIG_120, more);
@@ -81,8 +79,7 @@ static void discovery_names_the_master(void **state) {
 }
 
 /* R10: a release names its lease; any other id has no effect. */
-static void a_release_frees_the_capacity_of_the_lease_it_names(void **state) {
-    (void)state;
+TEST(a_release_frees_the_capacity_of_the_lease_it_names) {
     char release[256];
     struct server server = server_start(CONFIG_120, NULL);
     cJSON *reply = send_request(&server, CAPACITY_REQUEST("a", "db/orders", "120"));
@@ -105,8 +102,7 @@ static void a_release_frees_the_capacity_of_the_lease_it_names(void **state) {
 
 /* S4: a server that starts does not know the holders of leases, and grants no new leases at first.
  * It answers TRY_LATER instead of granting 0. */
-static void a_server_that_starts_learns_first(void **state) {
-    (void)state;
+TEST(a_server_that_starts_learns_first) {
     struct server server =
         server_start("{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":120}]}", NULL);
     cJSON *reply = send_request(&server, CAPACITY_REQUEST("a", "db/orders", "50"));
@@ -120,8 +116,7 @@ static void a_server_that_starts_learns_first(void **state) {
 }
 
 /* The example requests of PROTOCOL. */
-static void the_examples_of_the_protocol_are_answered(void **state) {
-    (void)state;
+TEST(the_examples_of_the_protocol_are_answered) {
     const char *const more[] = {"--node", "leaf-eu-1", NULL};
     struct server server = server_start(CONFIG_120, more);
     cJSON *reply = send_request(
@@ -144,8 +139,7 @@ static void the_examples_of_the_protocol_are_answered(void **state) {
     server_stop(&server);
 }
 
-static void every_resource_of_a_request_is_answered_in_order(void **state) {
-    (void)state;
+TEST(every_resource_of_a_request_is_answered_in_order) {
     struct server server = server_start(CONFIG_120, NULL);
     cJSON *reply = send_request(&server, "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":["
                                          "{\"resource_id\":\"other\",\"wants\":100},"
@@ -165,8 +159,7 @@ static void every_resource_of_a_request_is_answered_in_order(void **state) {
 }
 
 /* G2: it is logged, at most once a minute. */
-static void an_unmatched_resource_is_logged_once_a_minute(void **state) {
-    (void)state;
+TEST(an_unmatched_resource_is_logged_once_a_minute) {
     struct server server = server_start(CONFIG_120, NULL);
     time_t from = time(NULL);
     for (int i = 0; i < 50; i++) {
@@ -196,8 +189,7 @@ static double shared_id_renew(const struct server *server, int number_of_id, dou
 }
 
 /* S10, V6: eight ids have a line of their own. Later ids share a line. */
-static void each_id_that_two_processes_use_is_logged(void **state) {
-    (void)state;
+TEST(each_id_that_two_processes_use_is_logged) {
     const char *const more[] = {"--node", "n", NULL};
     struct server server = server_start(CONFIG_120, more);
     for (int i = 0; i < 10; i++) {
@@ -220,8 +212,7 @@ static void each_id_that_two_processes_use_is_logged(void **state) {
                      1);
 }
 
-static void two_servers_at_once_do_not_affect_each_other(void **state) {
-    (void)state;
+TEST(two_servers_at_once_do_not_affect_each_other) {
     struct server one = server_start(CONFIG_120, NULL), two = server_start(CONFIG("50"), NULL);
     assert_string_not_equal(one.url, two.url);
     assert_true(capacity_of(&one, CAPACITY_REQUEST("a", "db/orders", "1000")) == 120);
@@ -326,8 +317,7 @@ static const struct invalid {
      0, "INVALID_ARGUMENT", "release_capacity.resource[0].id"},
 };
 
-static void an_invalid_message_gets_an_error_and_has_no_effect(void **state) {
-    (void)state;
+TEST(an_invalid_message_gets_an_error_and_has_no_effect) {
     struct server server = server_start(CONFIG_120, NULL);
     time_t from = time(NULL);
     for (size_t i = 0; i < sizeof invalid_messages / sizeof *invalid_messages; i++) {
@@ -359,8 +349,7 @@ static void an_invalid_message_gets_an_error_and_has_no_effect(void **state) {
 }
 
 /* V5. */
-static void a_message_that_is_too_deep_or_too_full_is_refused(void **state) {
-    (void)state;
+TEST(a_message_that_is_too_deep_or_too_full_is_refused) {
     struct server server = server_start(CONFIG_120, NULL);
     static char deep[10001], full[(size_t)1 << 20];
     memset(deep, '[', 5000);
@@ -379,8 +368,7 @@ static void a_message_that_is_too_deep_or_too_full_is_refused(void **state) {
 }
 
 /* V5: the largest message is answered; a larger one is not read. */
-static void one_byte_more_than_the_largest_message_ends_the_connection(void **state) {
-    (void)state;
+TEST(one_byte_more_than_the_largest_message_ends_the_connection) {
     static char largest[DOORMAN_MESSAGE_BYTES_MAX];
     static const char request[] = "{\"discovery\":{}}";
     struct server server = server_start(CONFIG_120, NULL);
@@ -398,8 +386,7 @@ static void one_byte_more_than_the_largest_message_ends_the_connection(void **st
     server_stop(&server);
 }
 
-static void garbage_instead_of_a_greeting_ends_only_that_connection(void **state) {
-    (void)state;
+TEST(garbage_instead_of_a_greeting_ends_only_that_connection) {
     struct server server = server_start(CONFIG_120, NULL);
     static const char *const garbage[] = {"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
                                           "\377\377\377\377\377\377\377\377",
@@ -443,8 +430,7 @@ static void await_files(const struct server *server, int count) {
 
 /* V5: a client stops sending before the greeting, after it, in the head, or in the text, or does
  * not read its response. */
-static void a_peer_that_stops_in_a_message_does_not_affect_others(void **state) {
-    (void)state;
+TEST(a_peer_that_stops_in_a_message_does_not_affect_others) {
     struct server server = server_start(CONFIG_120, NULL);
     enum { ROUNDS = 40 }; /* more than the server has contexts */
     int silent[ROUNDS][5], files = files_of(&server);
@@ -496,8 +482,7 @@ static bool is_disconnected_if_it_does_not_read(const struct server *server, con
  * the server's places for requests. The server closes the connection, so that others are
  * answered. nng 1.5.2 can block the thread that closes the file descriptors of ended connections.
  * The peer does not see the end then, so one of three servers must succeed. */
-static void a_peer_that_does_not_read_its_responses_is_disconnected(void **state) {
-    (void)state;
+TEST(a_peer_that_does_not_read_its_responses_is_disconnected) {
     enum { RESOURCES = 2000, TRIES = 3 };
     static char request[RESOURCES * 64];
     static const char head[] = "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":[";
@@ -517,8 +502,7 @@ static void a_peer_that_does_not_read_its_responses_is_disconnected(void **state
 }
 
 /* V1, V5: many connections are reset while responses are on their way. */
-static void a_peer_that_vanishes_does_not_block_the_shutdown(void **state) {
-    (void)state;
+TEST(a_peer_that_vanishes_does_not_block_the_shutdown) {
     enum { ROUNDS = 20, PEERS = 40, REQUESTS = 8 };
     static const char request[] = CAPACITY_REQUEST("a", "db/orders", "1");
     const struct linger cut = {.l_onoff = 1, .l_linger = 0};
@@ -543,8 +527,7 @@ static void a_peer_that_vanishes_does_not_block_the_shutdown(void **state) {
 /* ---- signals -------------------------------------------------------------------------------- */
 
 /* V1, G5. */
-static void a_changed_configuration_takes_effect_at_sighup(void **state) {
-    (void)state;
+TEST(a_changed_configuration_takes_effect_at_sighup) {
     struct server server = server_start(CONFIG_120, NULL);
     assert_true(capacity_of(&server, CAPACITY_REQUEST("a", "db/one", "1000")) == 120);
     file_write(server.process->config, CONFIG("50"));
@@ -555,8 +538,7 @@ static void a_changed_configuration_takes_effect_at_sighup(void **state) {
 }
 
 /* V1. */
-static void an_invalid_configuration_at_sighup_leaves_the_last_one_in_force(void **state) {
-    (void)state;
+TEST(an_invalid_configuration_at_sighup_leaves_the_last_one_in_force) {
     struct server server = server_start(CONFIG_120, NULL);
     file_write(server.process->config, CONFIG("-50"));
     process_signal(server.process, SIGHUP);
@@ -583,8 +565,7 @@ static void config_replace(const struct process *process, const char *config) {
 }
 
 /* V1. Each error of a refused configuration has a line in the log, and each warning too. */
-static void the_log_has_all_errors_and_warnings_of_a_configuration(void **state) {
-    (void)state;
+TEST(the_log_has_all_errors_and_warnings_of_a_configuration) {
     struct server server = server_start("{\"resources\": []}", NULL);
     const struct process *process = server.process;
     process_await(process, "warning=\"line 1, column 2: resources: is empty", 1);
@@ -607,8 +588,7 @@ static void the_log_has_all_errors_and_warnings_of_a_configuration(void **state)
 
 /* V1. The file may be missing for a moment while it is replaced, so the report takes two seconds.
  * It is made once. */
-static void a_deleted_configuration_is_reported_and_stays_in_force(void **state) {
-    (void)state;
+TEST(a_deleted_configuration_is_reported_and_stays_in_force) {
     static const char missing[] = "level=warning msg=\"the configuration file is missing; the last "
                                   "configuration stays in force\"";
     struct server server = server_start(CONFIG_120, NULL);
@@ -634,8 +614,7 @@ static void a_deleted_configuration_is_reported_and_stays_in_force(void **state)
     server_stop(&server);
 }
 
-static void sigterm_and_sigint_end_the_server_with_success(void **state) {
-    (void)state;
+TEST(sigterm_and_sigint_end_the_server_with_success) {
     static const int signals[] = {SIGTERM, SIGINT};
     for (int i = 0; i < 2; i++) {
         struct server server = server_start(CONFIG_120, NULL);
@@ -672,8 +651,7 @@ static bool answers_stopping(struct server *server) {
 
 /* Error UNAVAILABLE: a client learns at once that it must ask another server. Tried up to 20 times,
  * because on a busy machine the client may sleep while the server stops. */
-static void a_stopping_server_answers_unavailable(void **state) {
-    (void)state;
+TEST(a_stopping_server_answers_unavailable) {
     bool advertised = false;
     for (int i = 0; i < 20 && !advertised; i++) {
         struct server server = server_start(CONFIG_120, NULL);
@@ -696,8 +674,7 @@ static void assert_refused(const struct process *process, const char *error_text
     free(out);
 }
 
-static void an_address_in_use_is_an_error_that_names_it(void **state) {
-    (void)state;
+TEST(an_address_in_use_is_an_error_that_names_it) {
     struct server server = server_start(CONFIG_120, NULL);
     struct process *second = process_new();
     const char *const arguments[] = {"--config", server.process->config, "--listen", server.url,
@@ -730,8 +707,7 @@ static void assert_printed(const struct process *process, const char *lines) {
 #define ONE_ERROR "doorman_server: %: 1 error; correct it, or give another --config\n"
 
 /* V7. The same lines are printed at the start and by --check-config. */
-static void an_unusable_configuration_is_an_error_that_says_why_and_where(void **state) {
-    (void)state;
+TEST(an_unusable_configuration_is_an_error_that_says_why_and_where) {
     static const struct {
         const char *config, *lines;
     } cases[] = {
@@ -766,8 +742,7 @@ static void an_unusable_configuration_is_an_error_that_says_why_and_where(void *
     }
 }
 
-static void the_first_20_errors_of_a_configuration_are_listed(void **state) {
-    (void)state;
+TEST(the_first_20_errors_of_a_configuration_are_listed) {
     struct process *process = process_new();
     const char *const arguments[] = {"--check-config", "--config", process->config, NULL};
     char config[1024] = "{\"resources\": [";
@@ -782,8 +757,7 @@ static void the_first_20_errors_of_a_configuration_are_listed(void **state) {
 }
 
 /* The path names a folder, so it can be opened but not read. */
-static void a_configuration_that_cannot_be_read_is_an_error(void **state) {
-    (void)state;
+TEST(a_configuration_that_cannot_be_read_is_an_error) {
     struct process *process = process_new();
     const char *const arguments[] = {"--config", process->folder, "--listen=tcp://127.0.0.1:0",
                                      NULL};
@@ -796,8 +770,7 @@ static void a_configuration_that_cannot_be_read_is_an_error(void **state) {
     text "," text "," text "," text "," text "," text "," text "," text "," text "," text "," text \
          "," text "," text "," text "," text "," text "," text
 
-static void a_usage_error_is_one_line_that_mentions_help(void **state) {
-    (void)state;
+TEST(a_usage_error_is_one_line_that_mentions_help) {
     static const struct {
         const char *arguments[6], *environment[2], *error_text;
     } cases[] = {
@@ -830,8 +803,7 @@ static void a_usage_error_is_one_line_that_mentions_help(void **state) {
 }
 
 /* Like the test above, but with a valid configuration. */
-static void an_invalid_address_or_name_is_a_usage_error(void **state) {
-    (void)state;
+TEST(an_invalid_address_or_name_is_a_usage_error) {
     static const struct {
         const char *flag, *value;
     } cases[] = {
@@ -862,8 +834,7 @@ static void an_invalid_address_or_name_is_a_usage_error(void **state) {
     }
 }
 
-static void help_lists_every_flag_with_its_variable_and_default(void **state) {
-    (void)state;
+TEST(help_lists_every_flag_with_its_variable_and_default) {
     static const char *const error_text[] = {"--config FILE",
                                              "--listen URL",
                                              "--parent URL",
@@ -894,8 +865,7 @@ static void help_lists_every_flag_with_its_variable_and_default(void **state) {
     assert_int_equal(process_logged(process, "\n"), 0);
 }
 
-static void the_version_is_that_of_the_header(void **state) {
-    (void)state;
+TEST(the_version_is_that_of_the_header) {
     struct process *process = process_new();
     const char *const arguments[] = {"--version", NULL};
     assert_int_equal(process_run(process, arguments, NULL), 0);
@@ -905,8 +875,7 @@ static void the_version_is_that_of_the_header(void **state) {
 }
 
 /* V7: nobody has seen the output, so the exit code is not 0. */
-static void output_that_cannot_be_written_is_a_failure(void **state) {
-    (void)state;
+TEST(output_that_cannot_be_written_is_a_failure) {
     struct process *process = process_new();
     const char *const arguments[] = {"--version", NULL};
     snprintf(process->out, sizeof process->out, "/dev/full");
@@ -916,8 +885,7 @@ static void output_that_cannot_be_written_is_a_failure(void **state) {
 
 /* ---- environment ---------------------------------------------------------------------------- */
 
-static void every_flag_can_be_set_in_the_environment(void **state) {
-    (void)state;
+TEST(every_flag_can_be_set_in_the_environment) {
     char config[128], first[128], second[128];
     struct process *process = process_new();
     snprintf(config, sizeof config, "DOORMAN_CONFIG=%s", process->config);
@@ -949,8 +917,7 @@ static void every_flag_can_be_set_in_the_environment(void **state) {
     process_end(process, 0);
 }
 
-static void flags_take_precedence_over_the_environment(void **state) {
-    (void)state;
+TEST(flags_take_precedence_over_the_environment) {
     struct process *process = process_new();
     const char *const arguments[] = {"--config",
                                      process->config,
@@ -981,8 +948,7 @@ static int check(struct process *process, const char *config) {
     return process_run(process, arguments, environment);
 }
 
-static void check_config_accepts_a_valid_configuration(void **state) {
-    (void)state;
+TEST(check_config_accepts_a_valid_configuration) {
     char expected[128];
     struct process *process = process_new();
     assert_int_equal(check(process, "{\"resources\":[{\"identifier_glob\":\"a\",\"capacity\":1},"
@@ -996,8 +962,7 @@ static void check_config_accepts_a_valid_configuration(void **state) {
 }
 
 /* G9 */
-static void check_config_prints_a_line_for_each_warning(void **state) {
-    (void)state;
+TEST(check_config_prints_a_line_for_each_warning) {
     struct process *process = process_new();
     char expected[2][256];
     snprintf(expected[0], sizeof expected[0],
@@ -1023,8 +988,7 @@ static void check_config_prints_a_line_for_each_warning(void **state) {
 
 /* G6: the limit is the lease length with drift, 60 s * 1.05. Immediate handover does not promise
  * T7, so it causes no warning. */
-static void learning_for_less_than_a_lease_causes_a_warning(void **state) {
-    (void)state;
+TEST(learning_for_less_than_a_lease_causes_a_warning) {
     struct process *process = process_new();
     assert_int_equal(
         check(process,
@@ -1047,8 +1011,7 @@ static void learning_for_less_than_a_lease_causes_a_warning(void **state) {
 /* ---- log ------------------------------------------------------------------------------------ */
 
 /* V6. */
-static void every_line_of_the_log_is_logfmt(void **state) {
-    (void)state;
+TEST(every_line_of_the_log_is_logfmt) {
     static const char *const form =
         "^time=[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}Z "
         "level=(debug|info|warning|error) msg=([^ \"=]+|\"([^\"\\\\]|\\\\.)+\")"
@@ -1075,8 +1038,7 @@ static void every_line_of_the_log_is_logfmt(void **state) {
 }
 
 /* V6: control characters could control a terminal, so they are escaped. */
-static void control_characters_are_escaped_in_the_log(void **state) {
-    (void)state;
+TEST(control_characters_are_escaped_in_the_log) {
     char config[128];
     struct process *process = process_new();
     snprintf(config, sizeof config, "%s/a\nb\033c", process->folder);
@@ -1092,8 +1054,7 @@ static void control_characters_are_escaped_in_the_log(void **state) {
     assert_int_equal(process_logged(process, "\033"), 0);
 }
 
-static void lines_below_the_log_level_are_not_logged(void **state) {
-    (void)state;
+TEST(lines_below_the_log_level_are_not_logged) {
     char url[96], *reply = NULL;
     struct process *process = process_new();
     snprintf(url, sizeof url, "ipc://%s", process->socket);
@@ -1113,52 +1074,4 @@ static void lines_below_the_log_level_are_not_logged(void **state) {
     process_signal(process, SIGTERM);
     process_end(process, 0);
     assert_int_equal(process_logged(process, "\n"), 1);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        TEST(a_request_over_nng_gets_a_lease),
-        TEST(discovery_names_the_master),
-        TEST(a_release_frees_the_capacity_of_the_lease_it_names),
-        TEST(a_server_that_starts_learns_first),
-        TEST(the_examples_of_the_protocol_are_answered),
-        TEST(every_resource_of_a_request_is_answered_in_order),
-        TEST(an_unmatched_resource_is_logged_once_a_minute),
-        TEST(each_id_that_two_processes_use_is_logged),
-        TEST(two_servers_at_once_do_not_affect_each_other),
-        TEST(an_invalid_message_gets_an_error_and_has_no_effect),
-        TEST(a_message_that_is_too_deep_or_too_full_is_refused),
-        TEST(one_byte_more_than_the_largest_message_ends_the_connection),
-        TEST(garbage_instead_of_a_greeting_ends_only_that_connection),
-        TEST(a_peer_that_stops_in_a_message_does_not_affect_others),
-        TEST(a_peer_that_does_not_read_its_responses_is_disconnected),
-        TEST(a_peer_that_vanishes_does_not_block_the_shutdown),
-        TEST(a_changed_configuration_takes_effect_at_sighup),
-        TEST(an_invalid_configuration_at_sighup_leaves_the_last_one_in_force),
-        TEST(the_log_has_all_errors_and_warnings_of_a_configuration),
-        TEST(a_deleted_configuration_is_reported_and_stays_in_force),
-        TEST(sigterm_and_sigint_end_the_server_with_success),
-        TEST(a_stopping_server_answers_unavailable),
-        TEST(an_address_in_use_is_an_error_that_names_it),
-        TEST(an_unusable_configuration_is_an_error_that_says_why_and_where),
-        TEST(the_first_20_errors_of_a_configuration_are_listed),
-        TEST(a_configuration_that_cannot_be_read_is_an_error),
-        TEST(a_usage_error_is_one_line_that_mentions_help),
-        TEST(an_invalid_address_or_name_is_a_usage_error),
-        TEST(help_lists_every_flag_with_its_variable_and_default),
-        TEST(the_version_is_that_of_the_header),
-        TEST(output_that_cannot_be_written_is_a_failure),
-        TEST(every_flag_can_be_set_in_the_environment),
-        TEST(flags_take_precedence_over_the_environment),
-        TEST(check_config_accepts_a_valid_configuration),
-        TEST(check_config_prints_a_line_for_each_warning),
-        TEST(learning_for_less_than_a_lease_causes_a_warning),
-        TEST(every_line_of_the_log_is_logfmt),
-        TEST(control_characters_are_escaped_in_the_log),
-        TEST(lines_below_the_log_level_are_not_logged),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

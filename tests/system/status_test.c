@@ -28,8 +28,7 @@ static cJSON *read_status(const struct fixture *fixture, const char *query) {
 
 /* S14: the page, the search and the status say why a lease is less than its holder wants. A holder
  * that has all its wants has no reason. */
-static void a_lease_below_the_wants_is_shown_with_its_reason(void **state) {
-    (void)state;
+TEST(a_lease_below_the_wants_is_shown_with_its_reason) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     request_for(&fixture, 1, "100");
     request_for(&fixture, 2, "50");
@@ -81,8 +80,7 @@ static void read_page(struct leases *leases, const struct fixture *fixture, cons
 }
 
 /* Each lease appears on exactly one page, even if holders come and go between two pages. */
-static void the_leases_of_a_resource_are_listed_in_pages(void **state) {
-    (void)state;
+TEST(the_leases_of_a_resource_are_listed_in_pages) {
     struct fixture fixture = fixture_start(CONFIG("1000000", ""), NULL);
     for (int i = 0; i < 200; i++) request_for(&fixture, i, "3");
     struct leases leases = {.count = 0};
@@ -102,8 +100,7 @@ static void the_leases_of_a_resource_are_listed_in_pages(void **state) {
 }
 
 /* The last page has no `next`, even if it is full. Without `limit` a page has 1,000 leases. */
-static void a_page_that_has_all_leases_is_the_last(void **state) {
-    (void)state;
+TEST(a_page_that_has_all_leases_is_the_last) {
     struct fixture fixture = fixture_start(CONFIG("1000000", ""), NULL);
     for (int i = 0; i < CLIENTS; i++) request_for(&fixture, i, "3");
     const char *const queries[] = {"resource=db", "resource=db&limit=250", "resource=db&limit=5000",
@@ -122,8 +119,7 @@ static void a_page_that_has_all_leases_is_the_last(void **state) {
 
 /* Each process lists the leases in an order of its own. So a position of another process would skip
  * leases. */
-static void a_position_of_another_process_is_refused(void **state) {
-    (void)state;
+TEST(a_position_of_another_process_is_refused) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     for (int i = 0; i < 3; i++) request_for(&fixture, i, "3");
     struct leases leases = {.count = 0};
@@ -150,8 +146,7 @@ static void a_position_of_another_process_is_refused(void **state) {
     server_stop(&fixture.server);
 }
 
-static void a_process_that_is_not_master_has_no_leases(void **state) {
-    (void)state;
+TEST(a_process_that_is_not_master_has_no_leases) {
     const char *const more[] = {"--etcd", "http://127.0.0.1:1", "--election-key", "/k", NULL};
     struct fixture fixture = fixture_start(CONFIG("100", ""), more);
     expect(&fixture, "/v1/status?resource=db", HOST, 404, "this process is not the master");
@@ -159,8 +154,7 @@ static void a_process_that_is_not_master_has_no_leases(void **state) {
 }
 
 /* A client that never names its last lease keeps the capacity of its first lease. */
-static void a_holder_that_never_confirms_is_shown(void **state) {
-    (void)state;
+TEST(a_holder_that_never_confirms_is_shown) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     request_for(&fixture, 1, "100");
     request_for(&fixture, 2, "50");
@@ -230,8 +224,7 @@ static void await_page(const struct fixture *fixture, const char *path, const ch
 
 /* A client that asks once gets nothing, because another one has all. The other one gives half of it
  * back. This half stays reserved for the first client, which does not fetch it. */
-static void the_share_of_a_client_that_asks_once_is_shown_as_reserved(void **state) {
-    (void)state;
+TEST(the_share_of_a_client_that_asks_once_is_shown_as_reserved) {
     static const char config[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 100, \"algorithm\": "
         "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 600, \"refresh_interval\": 0.1, "
@@ -252,8 +245,7 @@ static void the_share_of_a_client_that_asks_once_is_shown_as_reserved(void **sta
 }
 
 /* With a long refresh interval nobody is late. */
-static void a_client_that_has_just_asked_is_not_late(void **state) {
-    (void)state;
+TEST(a_client_that_has_just_asked_is_not_late) {
     struct fixture fixture = fixture_start(CONFIG("100", ""), NULL);
     request_for(&fixture, 1, "1");
     expect(&fixture, "/v1/status?resource=db", HOST, 200, "\"late\":false,");
@@ -263,8 +255,7 @@ static void a_client_that_has_just_asked_is_not_late(void **state) {
 }
 
 /* A third of 100 units is printed with 12 digits. The sum of the printed leases is at most 100. */
-static void the_status_has_no_digits_that_come_from_rounding(void **state) {
-    (void)state;
+TEST(the_status_has_no_digits_that_come_from_rounding) {
     struct fixture fixture = fixture_start(CONFIG("200", ""), NULL);
     for (int i = 0; i < 3; i++) request_for(&fixture, i, "0");
     for (int i = 0; i < 3; i++) request_for(&fixture, i, "150.1");
@@ -325,26 +316,7 @@ static void a_leaf_whose_lease_shrinks(const char *handover, double overshoot) {
     server_stop(&root.server);
 }
 
-static void a_leaf_reports_what_it_granted_beyond_what_it_may_have(void **state) {
-    (void)state;
+TEST(a_leaf_reports_what_it_granted_beyond_what_it_may_have) {
     a_leaf_whose_lease_shrinks("confirmed", 0);
     a_leaf_whose_lease_shrinks("immediate", 50);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(the_leases_of_a_resource_are_listed_in_pages),
-        TEST(a_lease_below_the_wants_is_shown_with_its_reason),
-        TEST(a_page_that_has_all_leases_is_the_last),
-        TEST(a_position_of_another_process_is_refused),
-        TEST(a_process_that_is_not_master_has_no_leases),
-        TEST(a_holder_that_never_confirms_is_shown),
-        TEST(the_share_of_a_client_that_asks_once_is_shown_as_reserved),
-        TEST(a_client_that_has_just_asked_is_not_late),
-        TEST(the_status_has_no_digits_that_come_from_rounding),
-        TEST(a_leaf_reports_what_it_granted_beyond_what_it_may_have),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

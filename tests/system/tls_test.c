@@ -49,8 +49,7 @@ static nng_tls_config *client_tls(const char *authority, const char *folder) {
 }
 
 /* V7: each flag names a file with something else than it needs. */
-static void files_that_are_no_certificates_are_refused_at_the_start(void **state) {
-    (void)state;
+TEST(files_that_are_no_certificates_are_refused_at_the_start) {
     require_program("openssl");
     struct process *files = process_new();
     assert_true(make_certificates(files->folder));
@@ -70,8 +69,7 @@ static void files_that_are_no_certificates_are_refused_at_the_start(void **state
 
 /* V7: nng itself accepts the key of another certificate. A certificate of RSA with a key of another
  * kind fails too. */
-static void a_key_of_another_certificate_is_refused_at_the_start(void **state) {
-    (void)state;
+TEST(a_key_of_another_certificate_is_refused_at_the_start) {
     require_program("openssl");
     struct process *files = process_new();
     char command[1024], cert[128], key[128];
@@ -260,8 +258,7 @@ static void expect_certificates(const struct fixture *fixture, const char *own, 
 
 /* V3: with a CA, only clients with a certificate of that CA get in. They see no other
  * difference. */
-static void with_an_authority_only_its_certificates_are_accepted(void **state) {
-    (void)state;
+TEST(with_an_authority_only_its_certificates_are_accepted) {
     nng_tls_config *tls = NULL;
     require_program("openssl");
     require_program("curl");
@@ -293,8 +290,7 @@ static void with_an_authority_only_its_certificates_are_accepted(void **state) {
 }
 
 /* V6: a line names the address. The next events of a kind are only counted for a minute. */
-static void a_refused_peer_is_logged(void **state) {
-    (void)state;
+TEST(a_refused_peer_is_logged) {
     struct process *files = process_new();
     char cert[128], key[128], ca[128];
     require_program("openssl");
@@ -344,8 +340,7 @@ static bool make_dated(const char *folder, const char *out, const char *begin, c
 }
 
 /* V7. A certificate with wrong dates is refused at the start, and never replaces another one. */
-static void a_certificate_that_is_not_valid_now_is_refused(void **state) {
-    (void)state;
+TEST(a_certificate_that_is_not_valid_now_is_refused) {
     require_program("openssl");
     require_program("curl");
     struct process *files = process_new();
@@ -391,8 +386,7 @@ static void expect_certificate_end(const struct fixture *fixture, const char *fo
 }
 
 /* A certificate that ends within 14 days is logged at once, and again after each load. */
-static void the_end_of_a_certificate_is_shown_and_announced(void **state) {
-    (void)state;
+TEST(the_end_of_a_certificate_is_shown_and_announced) {
     struct process *files = process_new();
     char cert[128], key[128], ca[128], command[1024];
     require_program("openssl");
@@ -423,8 +417,7 @@ static void the_end_of_a_certificate_is_shown_and_announced(void **state) {
 }
 
 /* V1: the folder `used` starts with the certificate of one CA, and then gets that of another. */
-static void a_changed_certificate_is_used_without_a_restart(void **state) {
-    (void)state;
+TEST(a_changed_certificate_is_used_without_a_restart) {
     struct process *used = process_new(), *old = process_new(), *other = process_new();
     char cert[128], key[128], url[64];
     require_program("openssl");
@@ -493,8 +486,7 @@ static void connect_without_tls(const char *url) {
 
 /* V4, V6. The server looks every ten seconds at what nng counts. nng counts at most one failed
  * handshake in a tenth of a second, so there is only one. */
-static void refused_peers_are_counted(void **state) {
-    (void)state;
+TEST(refused_peers_are_counted) {
     struct process *files = process_new();
     char cert[128], key[128], ca[128], url[64];
     int count = 0;
@@ -632,8 +624,7 @@ static void tls_tree_stop(struct tls_tree *tree) {
 
 /* V1: the root refuses the new certificate of the leaf until it has the new authority. Then the
  * root changes its certificate too. */
-static void a_leaf_renews_with_a_changed_certificate(void **state) {
-    (void)state;
+TEST(a_leaf_renews_with_a_changed_certificate) {
     require_program("openssl");
     struct tls_tree tree = tls_tree_start(true);
     replace(tree.leaf->folder, "own.key", tree.second->folder, "own.key");
@@ -655,8 +646,7 @@ static void a_leaf_renews_with_a_changed_certificate(void **state) {
 }
 
 /* V1: this leaf has no certificate of its own. */
-static void a_leaf_renews_with_a_changed_authority(void **state) {
-    (void)state;
+TEST(a_leaf_renews_with_a_changed_authority) {
     require_program("openssl");
     struct tls_tree tree = tls_tree_start(false);
     replace(tree.leaf->folder, "ca.pem", tree.second->folder, "ca.pem");
@@ -669,8 +659,7 @@ static void a_leaf_renews_with_a_changed_authority(void **state) {
 }
 
 /* V1: what was loaded from the file stays in force. */
-static void a_certificate_that_vanishes_is_reported_and_stays_in_force(void **state) {
-    (void)state;
+TEST(a_certificate_that_vanishes_is_reported_and_stays_in_force) {
     require_program("openssl");
     char from[128], to[128];
     struct tls_tree tree = tls_tree_start(true);
@@ -684,24 +673,4 @@ static void a_certificate_that_vanishes_is_reported_and_stays_in_force(void **st
     assert_int_equal(process_logged(tree.root, "certificate loaded"), 0);
     assert_int_equal(process_logged(tree.root, "stays in force"), 1);
     tls_tree_stop(&tree);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_token*" */
-    const struct CMUnitTest tests[] = {
-        TEST(files_that_are_no_certificates_are_refused_at_the_start),
-        TEST(a_key_of_another_certificate_is_refused_at_the_start),
-        TEST(a_certificate_that_is_not_valid_now_is_refused),
-        TEST(a_refused_peer_is_logged),
-        TEST(the_end_of_a_certificate_is_shown_and_announced),
-        TEST(a_changed_certificate_is_used_without_a_restart),
-        TEST(refused_peers_are_counted),
-        TEST(a_leaf_renews_with_a_changed_certificate),
-        TEST(a_leaf_renews_with_a_changed_authority),
-        TEST(a_certificate_that_vanishes_is_reported_and_stays_in_force),
-        TEST(with_an_authority_only_its_certificates_are_accepted),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,8 +19,7 @@ static struct fixture start_with_tokens(const char *tokens) {
 }
 
 /* V3: read allows all pages, write allows messages too. */
-static void a_role_decides_what_a_token_allows(void **state) {
-    (void)state;
+TEST(a_role_decides_what_a_token_allows) {
     static const struct {
         const char *token;
         bool writes;
@@ -59,8 +58,7 @@ static void a_role_decides_what_a_token_allows(void **state) {
 #define REPORT "{\"client_id\": \"c\", \"entry\": [{\"resource_id\": \"login\", \"cost\": 1}]}"
 
 /* P20: to ask for permits needs the role write, to look at a key read, and to change it admin. */
-static void permits_need_the_role_of_their_method(void **state) {
-    (void)state;
+TEST(permits_need_the_role_of_their_method) {
     static const struct {
         const char *path, *body;
         int codes[3]; /* of read, write and admin */
@@ -84,8 +82,7 @@ static void permits_need_the_role_of_their_method(void **state) {
 }
 
 /* P20: the log says who has changed what. */
-static void a_reset_and_a_ban_are_logged_with_the_name_of_the_token(void **state) {
-    (void)state;
+TEST(a_reset_and_a_ban_are_logged_with_the_name_of_the_token) {
     struct process *files = process_new();
     file_write(files->config, TOKENS);
     struct fixture fixture =
@@ -117,8 +114,7 @@ static void a_reset_and_a_ban_are_logged_with_the_name_of_the_token(void **state
     server_stop(&fixture.server);
 }
 
-static void a_reset_of_holds_is_logged_as_having_no_effect(void **state) {
-    (void)state;
+TEST(a_reset_of_holds_is_logged_as_having_no_effect) {
     struct process *files = process_new();
     file_write(files->config, TOKENS);
     struct fixture fixture = fixture_start(
@@ -149,8 +145,7 @@ static void a_reset_of_holds_is_logged_as_having_no_effect(void **state) {
 
 /* P20: units that somebody holds cannot be reset, because they are in use. A ban does not concern
  * what is held at once. */
-static void a_reset_frees_no_units_that_are_held(void **state) {
-    (void)state;
+TEST(a_reset_frees_no_units_that_are_held) {
     struct process *files = process_new();
     file_write(files->config, TOKENS);
     struct fixture fixture =
@@ -170,8 +165,7 @@ static void a_reset_frees_no_units_that_are_held(void **state) {
 }
 
 /* Not every transport knows who sends a message. */
-static void a_key_is_inspected_and_reset_only_over_http_with_a_token(void **state) {
-    (void)state;
+TEST(a_key_is_inspected_and_reset_only_over_http_with_a_token) {
     struct fixture open = fixture_start(LIMITED, NULL);
     expect_post(&open, "/v1/acquire", HOST JSON, ACQUIRE, 200, "GRANTED");
     expect_post(&open, "/v1/inspect", HOST JSON, ENTRY(""), 403,
@@ -189,8 +183,7 @@ static void a_key_is_inspected_and_reset_only_over_http_with_a_token(void **stat
     server_stop(&open.server);
 }
 
-static void a_token_that_is_not_in_the_file_is_refused(void **state) {
-    (void)state;
+TEST(a_token_that_is_not_in_the_file_is_refused) {
     static const char *const wrong[] = {"",
                                         BEARER("scrape-"),
                                         BEARER("scrape-11"),
@@ -214,8 +207,7 @@ static void a_token_that_is_not_in_the_file_is_refused(void **state) {
 }
 
 /* V6: a browser first sends no token, so only wrong tokens are logged. */
-static void a_wrong_token_is_logged(void **state) {
-    (void)state;
+TEST(a_wrong_token_is_logged) {
     struct fixture fixture = start_with_tokens(TOKENS);
     expect(&fixture, "/metrics", HOST, 401, "");
     expect(&fixture, "/metrics", HOST BEARER("scrape-1"), 200, "");
@@ -228,8 +220,7 @@ static void a_wrong_token_is_logged(void **state) {
 }
 
 /* V6: the metrics count such requests too. */
-static void a_role_that_is_too_small_is_logged_and_counted(void **state) {
-    (void)state;
+TEST(a_role_that_is_too_small_is_logged_and_counted) {
     struct fixture fixture = start_with_tokens(TOKENS);
     for (int i = 0; i < 3; i++) {
         expect_post(&fixture, "/v1/get_capacity", HOST JSON BEARER("scrape-1"), "{}", 403, "");
@@ -244,8 +235,7 @@ static void a_role_that_is_too_small_is_logged_and_counted(void **state) {
 }
 
 /* V6: the log has the name of the token that a request used. */
-static void the_name_of_a_token_is_logged(void **state) {
-    (void)state;
+TEST(the_name_of_a_token_is_logged) {
     struct process *files = process_new();
     file_write(files->config, TOKENS);
     struct fixture fixture =
@@ -266,8 +256,7 @@ static void the_name_of_a_token_is_logged(void **state) {
 }
 
 /* V7: the error names the line, and has no part of a token. */
-static void an_error_in_the_file_of_tokens_names_the_line(void **state) {
-    (void)state;
+TEST(an_error_in_the_file_of_tokens_names_the_line) {
     static const struct {
         const char *file, *error;
     } cases[] = {
@@ -307,8 +296,7 @@ static void write_tokens(const char *path, int count, int bytes) {
     assert_int_equal(fclose(file), 0);
 }
 
-static void the_file_of_tokens_has_limits(void **state) {
-    (void)state;
+TEST(the_file_of_tokens_has_limits) {
     static const struct {
         int count, bytes;
         const char *error; /* NULL: the file is valid */
@@ -333,8 +321,7 @@ static void the_file_of_tokens_has_limits(void **state) {
 }
 
 /* V1: an invalid file changes nothing. */
-static void a_changed_file_of_tokens_is_loaded(void **state) {
-    (void)state;
+TEST(a_changed_file_of_tokens_is_loaded) {
     struct process *files = process_new();
     file_write(files->config, "read a first\n");
     struct fixture fixture =
@@ -358,26 +345,4 @@ static void a_changed_file_of_tokens_is_loaded(void **state) {
     process_signal(fixture.server.process, SIGHUP);
     process_await(fixture.server.process, "tokens loaded", 2);
     server_stop(&fixture.server);
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, harness_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* for example "a_role*" */
-    const struct CMUnitTest tests[] = {
-        TEST(a_role_decides_what_a_token_allows),
-        TEST(permits_need_the_role_of_their_method),
-        TEST(a_reset_and_a_ban_are_logged_with_the_name_of_the_token),
-        TEST(a_reset_of_holds_is_logged_as_having_no_effect),
-        TEST(a_reset_frees_no_units_that_are_held),
-        TEST(a_key_is_inspected_and_reset_only_over_http_with_a_token),
-        TEST(a_token_that_is_not_in_the_file_is_refused),
-        TEST(a_wrong_token_is_logged),
-        TEST(a_role_that_is_too_small_is_logged_and_counted),
-        TEST(the_name_of_a_token_is_logged),
-        TEST(an_error_in_the_file_of_tokens_names_the_line),
-        TEST(the_file_of_tokens_has_limits),
-        TEST(a_changed_file_of_tokens_is_loaded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

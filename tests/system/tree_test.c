@@ -87,8 +87,7 @@ static void tree_stop(struct tree *tree) {
 /* Other tests cover the kinds of shares. These tests use FAIR_SHARE. */
 
 /* T2, T7. */
-static void a_tree_shares_as_one_server_would_and_never_exceeds_the_capacity(void **state) {
-    (void)state;
+TEST(a_tree_shares_as_one_server_would_and_never_exceeds_the_capacity) {
     static struct tree tree;
     tree_start(&tree, 10);
     fleet_run_until(ALL(10));
@@ -107,8 +106,7 @@ static void a_tree_shares_as_one_server_would_and_never_exceeds_the_capacity(voi
 
 /* T5, T6, T7. The next process of the node inherits the leases of its clients. If it starts too
  * late, other clients have that capacity in the meantime. */
-static void a_leaf_recovers_after_a_kill(void **state) {
-    (void)state;
+TEST(a_leaf_recovers_after_a_kill) {
     static struct tree tree;
     tree_start(&tree, 100);
     fleet_run_until(ALL(15));
@@ -129,8 +127,7 @@ static void a_leaf_recovers_after_a_kill(void **state) {
 
 /* S6, T4, T7. Without the root all leases end. After its return each client gets its share
  * again. */
-static void leases_end_when_the_root_is_away_for_too_long(void **state) {
-    (void)state;
+TEST(leases_end_when_the_root_is_away_for_too_long) {
     static struct tree tree;
     tree_start(&tree, 100);
     fleet_run_until(ALL(15));
@@ -144,8 +141,7 @@ static void leases_end_when_the_root_is_away_for_too_long(void **state) {
 /* A region loses its state about its leaves; its next process serves them again. Then that process
  * is stopped for longer than its lease lasts, and afterwards answers the requests that came
  * meanwhile. */
-static void a_region_recovers_after_a_kill_and_a_freeze(void **state) {
-    (void)state;
+TEST(a_region_recovers_after_a_kill_and_a_freeze) {
     static struct tree tree;
     tree_start(&tree, 100);
     fleet_run_until(ALL(15));
@@ -164,8 +160,7 @@ static void a_region_recovers_after_a_kill_and_a_freeze(void **state) {
 /* ---- parents -------------------------------------------------------------------------------- */
 
 /* V6: the log has the failure, with the address and the reason. */
-static void a_parent_address_that_does_not_answer_is_skipped(void **state) {
-    (void)state;
+TEST(a_parent_address_that_does_not_answer_is_skipped) {
     char silent_fd[NNG_MAXADDRLEN], log_text[512], parents[512];
     int fd = silent_listen(silent_fd);
     struct node root = {.name = "root", .config = CONFIG("")}, leaf = {.name = "leaf"};
@@ -190,8 +185,7 @@ static void a_parent_address_that_does_not_answer_is_skipped(void **state) {
 }
 
 /* T8. */
-static void two_nodes_that_are_parents_of_each_other_report_it_and_grant_nothing(void **state) {
-    (void)state;
+TEST(two_nodes_that_are_parents_of_each_other_report_it_and_grant_nothing) {
     struct node one = {.name = "one"}, two = {.name = "two"};
     node_prepare(&one);
     node_prepare(&two);
@@ -247,8 +241,7 @@ static doorman_time parent_delay(const struct node *leaf, int first, int count) 
 
 /* T4. A node that does not send a request at once sends it up to a second later, each time. A busy
  * machine can be as slow, so there are several tries. */
-static void a_node_requests_a_new_resource_at_once(void **state) {
-    (void)state;
+TEST(a_node_requests_a_new_resource_at_once) {
     enum { ROUNDS = 20, TRIES = 10 };
     const doorman_time most = ROUNDS * DOORMAN_SECOND / 2;
     struct node root = {.name = "root", .config = CONFIG("\"learning_mode_duration\":0,")};
@@ -300,8 +293,7 @@ static bool fresh_client_sees_learning(const struct node *root, doorman_resource
 /* S4: a server that restarts takes no lease from a client that has one, and no safe capacity from a
  * client that has none. It reports that it learns. On a very slow machine a client may come when
  * that is over, so there are several tries. */
-static void a_restarted_server_leaves_the_safe_capacity_in_force(void **state) {
-    (void)state;
+TEST(a_restarted_server_leaves_the_safe_capacity_in_force) {
     struct node root = {.name = "root", .config = CONFIG("\"learning_mode_duration\":4,")};
     doorman_agent *old = NULL;
     doorman_resource_info info = {.leased = false};
@@ -326,8 +318,7 @@ static void a_restarted_server_leaves_the_safe_capacity_in_force(void **state) {
 }
 
 /* G8, V1: SIGHUP has no effect on a node with a parent. */
-static void a_node_with_a_parent_cannot_reload_a_configuration(void **state) {
-    (void)state;
+TEST(a_node_with_a_parent_cannot_reload_a_configuration) {
     struct node root = {.name = "root", .config = CONFIG("")}, leaf = {.name = "leaf"};
     node_prepare(&root);
     node_start(&root);
@@ -343,8 +334,7 @@ static void a_node_with_a_parent_cannot_reload_a_configuration(void **state) {
 }
 
 /* G8, V7. */
-static void an_invalid_parent_address_is_a_usage_error(void **state) {
-    (void)state;
+TEST(an_invalid_parent_address_is_a_usage_error) {
     struct process *process = process_new();
     char own[96];
     snprintf(own, sizeof own, "ipc://%s", process->socket);
@@ -362,23 +352,4 @@ static void an_invalid_parent_address_is_a_usage_error(void **state) {
         assert_int_equal(process_logged(process, cases[i][1]), 1);
         assert_int_equal(process_logged(process, "\n"), 1);
     }
-}
-
-#define TEST(name) cmocka_unit_test_teardown(name, fleet_clean)
-
-int main(int argc, char **argv) {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        TEST(a_tree_shares_as_one_server_would_and_never_exceeds_the_capacity),
-        TEST(a_leaf_recovers_after_a_kill),
-        TEST(leases_end_when_the_root_is_away_for_too_long),
-        TEST(a_region_recovers_after_a_kill_and_a_freeze),
-        TEST(a_parent_address_that_does_not_answer_is_skipped),
-        TEST(two_nodes_that_are_parents_of_each_other_report_it_and_grant_nothing),
-        TEST(a_node_requests_a_new_resource_at_once),
-        TEST(a_restarted_server_leaves_the_safe_capacity_in_force),
-        TEST(a_node_with_a_parent_cannot_reload_a_configuration),
-        TEST(an_invalid_parent_address_is_a_usage_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

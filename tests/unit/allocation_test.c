@@ -1417,8 +1417,7 @@ static void limiters_start(doorman_time now) {
 }
 
 /* Calls that use or release what exists work without memory. */
-static void limiters_and_clients_work_without_memory(void **state) {
-    (void)state;
+TEST(limiters_and_clients_work_without_memory) {
     fixture *s = fixture_start();
     doorman_request request;
     doorman_response response;
@@ -1446,8 +1445,7 @@ static void limiters_and_clients_work_without_memory(void **state) {
 }
 
 /* A client renews and releases its holds without memory. */
-static void holds_of_clients_work_without_memory(void **state) {
-    (void)state;
+TEST(holds_of_clients_work_without_memory) {
     fixture *s = fixture_start();
     doorman_hold_request own = {.client_id = NULL};
     prepare_client_hold(s);
@@ -1468,8 +1466,7 @@ static void holds_of_clients_work_without_memory(void **state) {
 
 /* A server needs no memory while leases end and clients renew leases, because it keeps the memory
  * of its largest request. */
-static void a_server_works_without_memory(void **state) {
-    (void)state;
+TEST(a_server_works_without_memory) {
     fixture *s = fixture_start();
     text before = {NULL, 0, 0}, after = {NULL, 0, 0};
     const doorman_mastership other = {.address = "tcp://other:1"};
@@ -1498,8 +1495,7 @@ static void a_server_works_without_memory(void **state) {
 
 /* If a node's request cannot contain all resources because memory is missing, the next request
  * contains the other resources. */
-static void resources_that_do_not_fit_are_in_the_next_request(void **state) {
-    (void)state;
+TEST(resources_that_do_not_fit_are_in_the_next_request) {
     fixture *s = fixture_start();
     start_node_with_many_resources(s);
     doorman_upstream *upstream = doorman_server_upstream(s->created_server);
@@ -1521,8 +1517,7 @@ static void resources_that_do_not_fit_are_in_the_next_request(void **state) {
 }
 
 /* An agent's waits need no memory. Its own thread has memory. */
-static void waits_need_no_memory(void **state) {
-    (void)state;
+TEST(waits_need_no_memory) {
     fixture *s = fixture_start();
     prepare_agent(s);
     doorman_resource *rate = NULL, *gauge = NULL;
@@ -1725,8 +1720,7 @@ static bool try_without_memory(size_t nth, bool once) {
     return worked;
 }
 
-static void a_transport_without_memory_drops_the_response_and_retries(void **state) {
-    (void)state;
+TEST(a_transport_without_memory_drops_the_response_and_retries) {
     for (int once = 0; once < 2; once++) {
         size_t nth = 1;
         while (!try_without_memory(nth, once)) assert_true(++nth < 1000);
@@ -1736,8 +1730,7 @@ static void a_transport_without_memory_drops_the_response_and_retries(void **sta
 
 /* A node sends no request until there is memory for a request. A response that was not read is
  * freed with its transport. */
-static void the_transport_of_a_node_waits_for_memory(void **state) {
-    (void)state;
+TEST(the_transport_of_a_node_waits_for_memory) {
     fixture *s = fixture_start();
     start_node_with_many_resources(s);
     const doorman_tls tls = {.authority = "A"};
@@ -1797,8 +1790,7 @@ static doorman_status random_request(fixture *s, doorman_server *server) {
     return doorman_server_handle(server, &request, &response, NULL, s->now);
 }
 
-static void random_holders_and_failing_allocations_keep_the_lease_tables_valid(void **state) {
-    (void)state;
+TEST(random_holders_and_failing_allocations_keep_the_lease_tables_valid) {
     fixture *s = fixture_start();
     text before = {NULL, 0, 0}, after = {NULL, 0, 0};
     size_t refused = 0, done = 0;
@@ -1837,8 +1829,7 @@ static bool is_listed(const char *function) {
 }
 
 /* A new function that returns a status must be added to one of the two lists. */
-static void each_function_that_returns_a_status_is_listed(void **state) {
-    (void)state;
+TEST(each_function_that_returns_a_status_is_listed) {
     static const char start[] = "DOORMAN_API doorman_status ";
     static const char *const headers[] = {"doorman.h", "doorman_permits.h", "doorman_throttle.h"};
     char path[512], line[256], name[64];
@@ -1859,31 +1850,16 @@ static void each_function_that_returns_a_status_is_listed(void **state) {
     }
 }
 
-/* ---- main ----------------------------------------------------------------------------------- */
+/* ---- the test cases ------------------------------------------------------------------------- */
 
 static void *cjson_malloc(size_t bytes) { return unit_malloc(bytes); }
 static void cjson_free(void *block) { unit_free(block); }
 
-int main(void) {
-    const struct CMUnitTest others[] = {
-        cmocka_unit_test(limiters_and_clients_work_without_memory),
-        cmocka_unit_test(holds_of_clients_work_without_memory),
-        cmocka_unit_test(a_server_works_without_memory),
-        cmocka_unit_test(resources_that_do_not_fit_are_in_the_next_request),
-        cmocka_unit_test(waits_need_no_memory),
-        cmocka_unit_test(a_transport_without_memory_drops_the_response_and_retries),
-        cmocka_unit_test(the_transport_of_a_node_waits_for_memory),
-        cmocka_unit_test(random_holders_and_failing_allocations_keep_the_lease_tables_valid),
-        cmocka_unit_test(each_function_that_returns_a_status_is_listed),
-    };
-    struct CMUnitTest tests[COUNT_OF(test_cases) + COUNT_OF(others)];
+__attribute__((constructor)) static void test_cases_add(void) {
     cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, cjson_free});
-    memcpy(tests, others, sizeof others);
     for (size_t i = 0; i < COUNT_OF(test_cases); i++) {
-        tests[COUNT_OF(others) + i] =
-            (struct CMUnitTest){.name = test_cases[i].promise,
-                                .test_func = test_case_run,
-                                .initial_state = (void *)(uintptr_t)&test_cases[i]};
+        test_add(__LINE__, (struct CMUnitTest){.name = test_cases[i].promise,
+                                               .test_func = test_case_run,
+                                               .initial_state = (void *)(uintptr_t)&test_cases[i]});
     }
-    return run_all(tests);
 }

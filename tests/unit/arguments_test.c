@@ -1,8 +1,6 @@
 /* Arguments that must not be NULL, for every public function. The last test compares the functions
  * that this file calls with those that the headers declare. The errors of all calls name arguments
  * and fields as their caller knows them (C10). */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +10,7 @@
 #include "../../doorman_permits.h"
 #include "../../doorman_throttle.h"
 
-#include <cmocka.h>
+#include "../test.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define REFUSED(call) assert_int_equal((call), DOORMAN_INVALID_ARGUMENT)
@@ -57,8 +55,7 @@ static doorman_config *config_create(void) {
 
 /* ---- configurations, shares, limiters, and the throttle -------------------------------------- */
 
-static void configurations_and_shares_refuse_null(void **state) {
-    (void)state;
+TEST(configurations_and_shares_refuse_null) {
     doorman_config *config = config_create(), *out = NULL;
     doorman_config_options read;
     doorman_terms terms[DOORMAN_TERMS_MAX];
@@ -76,8 +73,7 @@ static void configurations_and_shares_refuse_null(void **state) {
 }
 
 /* A count without its array, and an element that is NULL. */
-static void arrays_of_a_configuration_must_be_there(void **state) {
-    (void)state;
+TEST(arrays_of_a_configuration_must_be_there) {
     static const char *const none[] = {NULL};
     static const doorman_override no_keys = {.key_count = 1}, null_key = {none, 1, {.limit = 1}};
     doorman_permit_limit limits[8];
@@ -111,8 +107,7 @@ static void arrays_of_a_configuration_must_be_there(void **state) {
     }
 }
 
-static void limiters_refuse_null(void **state) {
-    (void)state;
+TEST(limiters_refuse_null) {
     doorman_limit limit;
     doorman_limiter limiter;
     doorman_limiter_map *map = NULL;
@@ -146,8 +141,7 @@ static void limiters_refuse_null(void **state) {
     doorman_limiter_map_destroy(map);
 }
 
-static void a_throttle_refuses_null(void **state) {
-    (void)state;
+TEST(a_throttle_refuses_null) {
     const doorman_throttle_options options = {.queue_cost = 10};
     const doorman_throttle_request request = {.id = 1};
     doorman_throttle *throttle = NULL;
@@ -183,8 +177,7 @@ static void a_throttle_refuses_null(void **state) {
 
 /* ---- servers, elections and permits ---------------------------------------------------------- */
 
-static void a_server_refuses_null(void **state) {
-    (void)state;
+TEST(a_server_refuses_null) {
     doorman_config *config = config_create();
     doorman_server_options options = {.node = "root", .config = config, .seed = {1, 2}};
     const char *const none[] = {NULL};
@@ -234,8 +227,7 @@ static void a_server_refuses_null(void **state) {
 }
 
 /* The counts of a message without its arrays, and the parts of its elements. */
-static void a_message_without_its_arrays_is_refused(void **state) {
-    (void)state;
+TEST(a_message_without_its_arrays_is_refused) {
     doorman_config *config = config_create();
     const doorman_server_options options = {.node = "root", .config = config, .seed = {1, 2}};
     const doorman_mastership master = {.address = "here", .until = DOORMAN_NEVER};
@@ -293,8 +285,7 @@ static void a_message_without_its_arrays_is_refused(void **state) {
     doorman_config_destroy(config);
 }
 
-static void an_election_refuses_null(void **state) {
-    (void)state;
+TEST(an_election_refuses_null) {
     const doorman_election_options options = {.address = "here"};
     doorman_election election;
     doorman_election_call call;
@@ -313,8 +304,7 @@ static void an_election_refuses_null(void **state) {
     doorman_election_resign(NULL, 0);
 }
 
-static void decisions_refuse_null(void **state) {
-    (void)state;
+TEST(decisions_refuse_null) {
     doorman_config *config = config_create();
     doorman_permits_options options = {.config = config, .seed = {1, 2}};
     doorman_permits *permits = NULL;
@@ -353,8 +343,7 @@ static void decisions_refuse_null(void **state) {
     doorman_config_destroy(config);
 }
 
-static void the_state_of_permits_refuses_null(void **state) {
-    (void)state;
+TEST(the_state_of_permits_refuses_null) {
     doorman_config *config = config_create();
     const doorman_permits_options options = {.config = config, .seed = {1, 2}};
     doorman_permits *permits = NULL;
@@ -379,8 +368,7 @@ static void the_state_of_permits_refuses_null(void **state) {
     doorman_config_destroy(config);
 }
 
-static void holds_refuse_null(void **state) {
-    (void)state;
+TEST(holds_refuse_null) {
     static doorman_status (*const calls[])(
         doorman_permits *, const doorman_hold_request *, doorman_hold *, doorman_error *,
         doorman_time, doorman_time) = {doorman_permits_renew, doorman_permits_release,
@@ -426,8 +414,7 @@ static void holds_refuse_null(void **state) {
 
 /* ---- clients --------------------------------------------------------------------------------- */
 
-static void a_client_refuses_null(void **state) {
-    (void)state;
+TEST(a_client_refuses_null) {
     const char *const none[] = {NULL};
     doorman_client_options options = client_options;
     doorman_client *client = NULL;
@@ -474,8 +461,7 @@ static void a_client_refuses_null(void **state) {
 }
 
 /* A response with counts but without arrays changes nothing. */
-static void a_response_without_its_arrays_is_refused(void **state) {
-    (void)state;
+TEST(a_response_without_its_arrays_is_refused) {
     const doorman_capacity_response terms = {
         .resource_id = "db", .outcome = DOORMAN_GRANTED, .terms_count = 1};
     const doorman_capacity_response none = {.resource_id = NULL};
@@ -499,8 +485,7 @@ static void a_response_without_its_arrays_is_refused(void **state) {
     }
 }
 
-static void a_permit_client_refuses_null(void **state) {
-    (void)state;
+TEST(a_permit_client_refuses_null) {
     doorman_permit_client *client = NULL;
     doorman_upstream *lane;
     doorman_acquired acquired;
@@ -546,8 +531,7 @@ static void a_permit_client_refuses_null(void **state) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void json_refuses_null(void **state) {
-    (void)state;
+TEST(json_refuses_null) {
     doorman_config *config = NULL;
     doorman_buffer text = {NULL, 0, 0};
     doorman_json_exchange exchange;
@@ -597,8 +581,7 @@ static void on_decided(void *context, doorman_status status, const doorman_acqui
 static void on_wakeup(void *context) { (void)context; }
 
 /* The server need not run: nothing is sent before the check. */
-static void an_agent_refuses_null(void **state) {
-    (void)state;
+TEST(an_agent_refuses_null) {
     doorman_agent *agent = NULL;
     doorman_agent_info info;
     doorman_acquired out;
@@ -639,8 +622,7 @@ static void an_agent_refuses_null(void **state) {
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
 }
 
-static void a_resource_refuses_null(void **state) {
-    (void)state;
+TEST(a_resource_refuses_null) {
     doorman_agent *agent = NULL;
     doorman_resource *resource = NULL;
     doorman_resource_info info;
@@ -663,8 +645,7 @@ static void a_resource_refuses_null(void **state) {
     assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
 }
 
-static void a_transport_refuses_null(void **state) {
-    (void)state;
+TEST(a_transport_refuses_null) {
     doorman_client *client = NULL;
     doorman_transport *transport = NULL;
     assert_int_equal(doorman_client_create(&client, &client_options, NULL, 0), DOORMAN_OK);
@@ -709,8 +690,7 @@ static void check_text(int line, const doorman_error *error, const char *text) {
         check_text(__LINE__, &error, expected);                                                    \
     } while (0)
 
-static void errors_of_permits_have_the_names_of_c(void **state) {
-    (void)state;
+TEST(errors_of_permits_have_the_names_of_c) {
     doorman_config *config = config_create();
     doorman_permits *permits = NULL;
     const doorman_permits_options options = {.config = config, .seed = {1, 2}, .item_max = 2};
@@ -758,8 +738,7 @@ static void errors_of_permits_have_the_names_of_c(void **state) {
     doorman_config_destroy(config);
 }
 
-static void errors_of_permit_clients_have_the_names_of_c(void **state) {
-    (void)state;
+TEST(errors_of_permit_clients_have_the_names_of_c) {
     doorman_permit_client *client = NULL;
     doorman_agent *agent = NULL;
     doorman_acquired out;
@@ -871,8 +850,7 @@ static const struct {
 #undef GET
 
 /* A message with an error has the names of C, and those of the wire if it was read from JSON. */
-static void errors_of_messages_have_the_names_of_their_caller(void **state) {
-    (void)state;
+TEST(errors_of_messages_have_the_names_of_their_caller) {
     doorman_config *config = config_create();
     doorman_server *server = NULL;
     const doorman_server_options options = {.node = "root", .config = config, .seed = {1, 2}};
@@ -952,8 +930,7 @@ static const struct {
 };
 
 /* A configuration with an error, and the same one in JSON. */
-static void errors_of_configurations_have_the_names_of_their_caller(void **state) {
-    (void)state;
+TEST(errors_of_configurations_have_the_names_of_their_caller) {
     for (size_t i = 0; i < COUNT(wrong_limits); i++) {
         const doorman_template template_ = {.identifier_glob = "*",
                                             .capacity = 1,
@@ -984,8 +961,7 @@ static void errors_of_configurations_have_the_names_of_their_caller(void **state
 }
 
 /* A configuration remembers where it is from. */
-static void a_configuration_that_does_not_fit_has_the_names_of_its_caller(void **state) {
-    (void)state;
+TEST(a_configuration_that_does_not_fit_has_the_names_of_its_caller) {
     static const char json[] = "{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 1}]}";
     const doorman_template template_ = {.identifier_glob = "*", .capacity = 1};
     const doorman_config_options options = {.templates = &template_, .template_count = 1};
@@ -1052,40 +1028,8 @@ static size_t check_functions_of(const char *path) {
     return count;
 }
 
-static void every_public_function_is_in_this_file(void **state) {
-    (void)state;
+TEST(every_public_function_is_in_this_file) {
     assert_true(check_functions_of("doorman.h") > 50);
     assert_true(check_functions_of("doorman_permits.h") > 50);
     assert_true(check_functions_of("doorman_throttle.h") > 10);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(configurations_and_shares_refuse_null),
-        cmocka_unit_test(arrays_of_a_configuration_must_be_there),
-        cmocka_unit_test(limiters_refuse_null),
-        cmocka_unit_test(a_throttle_refuses_null),
-        cmocka_unit_test(a_server_refuses_null),
-        cmocka_unit_test(a_message_without_its_arrays_is_refused),
-        cmocka_unit_test(an_election_refuses_null),
-        cmocka_unit_test(decisions_refuse_null),
-        cmocka_unit_test(the_state_of_permits_refuses_null),
-        cmocka_unit_test(holds_refuse_null),
-        cmocka_unit_test(a_client_refuses_null),
-        cmocka_unit_test(a_response_without_its_arrays_is_refused),
-        cmocka_unit_test(a_permit_client_refuses_null),
-        cmocka_unit_test(json_refuses_null),
-        cmocka_unit_test(an_agent_refuses_null),
-        cmocka_unit_test(a_resource_refuses_null),
-        cmocka_unit_test(a_transport_refuses_null),
-        cmocka_unit_test(errors_of_permits_have_the_names_of_c),
-        cmocka_unit_test(errors_of_permit_clients_have_the_names_of_c),
-        cmocka_unit_test(errors_of_messages_have_the_names_of_their_caller),
-        cmocka_unit_test(errors_of_configurations_have_the_names_of_their_caller),
-        cmocka_unit_test(a_configuration_that_does_not_fit_has_the_names_of_its_caller),
-        cmocka_unit_test(every_public_function_is_in_this_file),
-    };
-    const char *pattern = getenv("TEST");
-    if (pattern) cmocka_set_test_filter(pattern);
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

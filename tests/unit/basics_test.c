@@ -7,15 +7,13 @@
 
 /* ---- the version, statuses, times, memory -------------------------------------------------- */
 
-static void the_number_of_the_version_is_that_of_its_text(void **state) {
-    (void)state;
+TEST(the_number_of_the_version_is_that_of_its_text) {
     int major = 0, minor = 0, patch = 0;
     assert_int_equal(sscanf(DOORMAN_VERSION, "%d.%d.%d", &major, &minor, &patch), 3);
     assert_int_equal(DOORMAN_VERSION_NUMBER, 10000 * major + 100 * minor + patch);
 }
 
-static void every_status_has_a_name_and_a_text_of_its_own(void **state) {
-    (void)state;
+TEST(every_status_has_a_name_and_a_text_of_its_own) {
 #define STATUS_TEXT(code, name, text) [code] = text,
     static const char *const texts[] = {DOORMAN_STATUSES(STATUS_TEXT)};
     assert_int_equal(DOORMAN_OK, 0);
@@ -31,16 +29,14 @@ static void every_status_has_a_name_and_a_text_of_its_own(void **state) {
     }
 }
 
-static void an_unknown_status_has_a_name(void **state) {
-    (void)state;
+TEST(an_unknown_status_has_a_name) {
     const int numbers[] = {-1, DOORMAN_STATUS_COUNT, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         assert_string_equal(doorman_status_name((doorman_status)numbers[i]), "UNKNOWN");
     }
 }
 
-static void a_time_beyond_the_maximum_is_never(void **state) {
-    (void)state;
+TEST(a_time_beyond_the_maximum_is_never) {
     assert_int_equal(doorman__after(5, 7), 12);
     assert_int_equal(doorman__after(DOORMAN_NEVER - 1, 1), DOORMAN_NEVER);
     assert_int_equal(doorman__after(DOORMAN_NEVER - 1, 2), DOORMAN_NEVER);
@@ -48,8 +44,7 @@ static void a_time_beyond_the_maximum_is_never(void **state) {
 }
 
 /* C4 */
-static void without_memory_an_array_stays_unchanged(void **state) {
-    (void)state;
+TEST(without_memory_an_array_stays_unchanged) {
     int *items = NULL;
     size_t capacity = 0, blocks = memory_blocks();
     assert_true(doorman__reserve((void **)&items, &capacity, 3, sizeof *items));
@@ -71,8 +66,7 @@ static void without_memory_an_array_stays_unchanged(void **state) {
 }
 
 /* C1 */
-static void the_same_seed_gives_the_same_numbers_from_0_to_1(void **state) {
-    (void)state;
+TEST(the_same_seed_gives_the_same_numbers_from_0_to_1) {
     uint64_t one = random_bits(), other = one;
     double sum = 0;
     for (int i = 0; i < 10000; i++) {
@@ -106,8 +100,7 @@ typedef struct sample {
 } sample;
 
 /* C5 */
-static void an_id_is_utf8_without_control_characters(void **state) {
-    (void)state;
+TEST(an_id_is_utf8_without_control_characters) {
     static const sample good[] = {
         {"a", "a letter"},
         {" ", "the first of ASCII"},
@@ -160,8 +153,7 @@ static void an_id_is_utf8_without_control_characters(void **state) {
 }
 
 /* C5 */
-static void an_id_has_at_most_256_bytes(void **state) {
-    (void)state;
+TEST(an_id_has_at_most_256_bytes) {
     char id[600];
     memset(id, 'x', sizeof id);
     id[599] = 0;
@@ -189,8 +181,7 @@ static void utf8_put(char *out, uint32_t code) {
 }
 
 /* C5 */
-static void every_character_except_controls_is_allowed_in_an_id(void **state) {
-    (void)state;
+TEST(every_character_except_controls_is_allowed_in_an_id) {
     for (uint32_t code = 1; code < 0x120000; code++) {
         char id[5];
         utf8_put(id, code);
@@ -205,8 +196,7 @@ static void every_character_except_controls_is_allowed_in_an_id(void **state) {
 
 /* C5. The check reads eight bytes at a time. A wrong byte is found at any place, between any two
  * neighbours. A single byte of 0x80 or more is not UTF-8. */
-static void a_wrong_byte_is_found_anywhere_in_an_id(void **state) {
-    (void)state;
+TEST(a_wrong_byte_is_found_anywhere_in_an_id) {
     const char neighbours[] = {' ', '0', '~'};
     for (size_t bytes = 1; bytes <= 20; bytes++) {
         for (size_t place = 0; place < 3 * bytes; place++) {
@@ -223,8 +213,7 @@ static void a_wrong_byte_is_found_anywhere_in_an_id(void **state) {
 /* C5. The valid ids of two bytes are 95 by 95 ids of ASCII, and U+00A0 to U+07FF. The ids of three
  * bytes have a first byte that cannot begin a shorter character. The valid ids of three bytes are
  * U+0800 to U+FFFF without the surrogates. */
-static void overlong_encodings_are_refused_in_an_id(void **state) {
-    (void)state;
+TEST(overlong_encodings_are_refused_in_an_id) {
     size_t of_two = 0, of_three = 0;
     for (unsigned first = 1; first < 256; first++) {
         for (unsigned second = 1; second < 256; second++) {
@@ -245,8 +234,7 @@ static void overlong_encodings_are_refused_in_an_id(void **state) {
 /* C8. The values for the key 0 are from CPython 3.11, whose hash of bytes is SipHash-1-3. The
  * values for the paper's key, the bytes 0 to 15, are from another program. That program agrees with
  * CPython for the key 0. */
-static void the_hash_is_siphash_1_3(void **state) {
-    (void)state;
+TEST(the_hash_is_siphash_1_3) {
     static const uint64_t none[2] = {0, 0};
     static const uint64_t key[2] = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)};
     static const struct {
@@ -300,8 +288,7 @@ static void table_check(doorman__table *table, const item *items) {
 /* C4, C8. The test alternates between phases with more additions and phases with more removals. So
  * the table grows and shrinks. Some hashes are equal, and some hashes are equal only in part.
  * Memory fails for a while and works again. */
-static void a_table_equals_a_plain_array_even_when_memory_fails(void **state) {
-    (void)state;
+TEST(a_table_equals_a_plain_array_even_when_memory_fails) {
     size_t blocks = memory_blocks(), refusals = 0;
     doorman__table table = {0};
     item items[ITEM_COUNT] = {0};
@@ -330,8 +317,7 @@ static void a_table_equals_a_plain_array_even_when_memory_fails(void **state) {
 }
 
 /* C8. A chain of 16 among 10,000 keyed hashes would happen once in millions of years. */
-static void a_table_keeps_its_chains_short_and_frees_memory(void **state) {
-    (void)state;
+TEST(a_table_keeps_its_chains_short_and_frees_memory) {
     enum { COUNT = 10000 };
     static item items[COUNT];
     doorman__table table = {0};
@@ -364,8 +350,7 @@ static void shuffle(double *amounts, size_t count) {
 }
 
 /* C9 */
-static void adding_and_removing_100000_amounts_leaves_exactly_0(void **state) {
-    (void)state;
+TEST(adding_and_removing_100000_amounts_leaves_exactly_0) {
     enum { COUNT = 100000 };
     static double amounts[COUNT];
     doorman__total total = {0, 0};
@@ -381,8 +366,7 @@ static void adding_and_removing_100000_amounts_leaves_exactly_0(void **state) {
 }
 
 /* C9. With plain doubles the 0.1 would be lost when 1e15 is added, and 0 would be left. */
-static void a_small_amount_beside_a_large_one_is_not_lost(void **state) {
-    (void)state;
+TEST(a_small_amount_beside_a_large_one_is_not_lost) {
     doorman__total total = {0, 0};
     double small = doorman__floor(0.1);
     for (int i = 0; i < 10; i++) doorman__total_add(&total, small);
@@ -392,8 +376,7 @@ static void a_small_amount_beside_a_large_one_is_not_lost(void **state) {
     assert_near(doorman__total_left(total, 1.25), 0.25, 1e-12);
 }
 
-static void an_amount_is_rounded_to_a_multiple_of_2_to_the_minus_48(void **state) {
-    (void)state;
+TEST(an_amount_is_rounded_to_a_multiple_of_2_to_the_minus_48) {
     for (int i = 0; i < 100000; i++) {
         double amount = random_amount();
         double down = doorman__floor(amount), up = doorman__ceil(amount);
@@ -410,8 +393,7 @@ static void an_amount_is_rounded_to_a_multiple_of_2_to_the_minus_48(void **state
 
 /* C9. Some totals are around 2^16, where the high word changes, and no double can represent them.
  * Other totals are larger than the largest amount. */
-static void a_total_is_rounded_in_the_safe_direction(void **state) {
-    (void)state;
+TEST(a_total_is_rounded_in_the_safe_direction) {
     doorman__total under = {0, UINT64_MAX}, over = {1, 1}, large = {0, 0};
     assert_true(doorman__total_floor(under) < 65536 && doorman__total_floor(under) > 65535.9999);
     assert_exact(doorman__total_ceil(under), 65536);
@@ -433,8 +415,7 @@ static wide wide_total(doorman__total total) { return (wide)total.high << 64 | t
 
 /* C9, T7. The reported rest is never more than the true rest. The reported rest is smaller by at
  * most the last bit of a double. */
-static void the_reported_rest_never_exceeds_the_true_rest(void **state) {
-    (void)state;
+TEST(the_reported_rest_never_exceeds_the_true_rest) {
     double held[64] = {0};
     doorman__total total = {0, 0};
     wide truth = 0;
@@ -479,8 +460,7 @@ static const doorman__timer *first_of(const doorman__timers *heap, const doorman
     return first;
 }
 
-static void timers_run_by_time_and_then_by_age(void **state) {
-    (void)state;
+TEST(timers_run_by_time_and_then_by_age) {
     doorman__timers timers = {.count = 0};
     doorman__timer all[TIMERS] = {{.at = 0}};
     assert_true(doorman__timers_reserve(&timers, TIMERS));
@@ -505,32 +485,4 @@ static void timers_run_by_time_and_then_by_age(void **state) {
         assert_int_equal(timers.count, count);
     }
     doorman__timers_uninit(&timers);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(timers_run_by_time_and_then_by_age),
-        cmocka_unit_test(the_number_of_the_version_is_that_of_its_text),
-        cmocka_unit_test(every_status_has_a_name_and_a_text_of_its_own),
-        cmocka_unit_test(an_unknown_status_has_a_name),
-        cmocka_unit_test(a_time_beyond_the_maximum_is_never),
-        cmocka_unit_test(without_memory_an_array_stays_unchanged),
-        cmocka_unit_test(the_same_seed_gives_the_same_numbers_from_0_to_1),
-        cmocka_unit_test(an_id_is_utf8_without_control_characters),
-        cmocka_unit_test(an_id_has_at_most_256_bytes),
-        cmocka_unit_test(every_character_except_controls_is_allowed_in_an_id),
-        cmocka_unit_test(a_wrong_byte_is_found_anywhere_in_an_id),
-        cmocka_unit_test(overlong_encodings_are_refused_in_an_id),
-        cmocka_unit_test(the_hash_is_siphash_1_3),
-        cmocka_unit_test(a_table_equals_a_plain_array_even_when_memory_fails),
-        cmocka_unit_test(a_table_keeps_its_chains_short_and_frees_memory),
-        cmocka_unit_test(adding_and_removing_100000_amounts_leaves_exactly_0),
-        cmocka_unit_test(a_small_amount_beside_a_large_one_is_not_lost),
-        cmocka_unit_test(an_amount_is_rounded_to_a_multiple_of_2_to_the_minus_48),
-        cmocka_unit_test(a_total_is_rounded_in_the_safe_direction),
-#ifdef __SIZEOF_INT128__
-        cmocka_unit_test(the_reported_rest_never_exceeds_the_true_rest),
-#endif
-    };
-    return run_all(tests);
 }

@@ -4,9 +4,7 @@
 #include "../../server/base64.c"
 #include "../../server/certificate.c"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "../test.h"
 
 /* The random bytes are the same in each run. */
 static unsigned random_below(unsigned bound) {
@@ -42,15 +40,13 @@ static const char far[] = "-----BEGIN CERTIFICATE-----\n"
                           "-----END CERTIFICATE-----\n";
 #define FAR_END INT64_C(3523375475)
 
-static void the_end_of_a_certificate_is_read(void **state) {
-    (void)state;
+TEST(the_end_of_a_certificate_is_read) {
     assert_int_equal(server_certificate_end(near, false), NEAR_END);
     assert_int_equal(server_certificate_end(near, true), NEAR_END);
     assert_int_equal(server_certificate_end(far, false), FAR_END);
 }
 
-static void a_file_with_several_certificates_has_an_earliest_and_a_latest_end(void **state) {
-    (void)state;
+TEST(a_file_with_several_certificates_has_an_earliest_and_a_latest_end) {
     char text[4096];
     for (int order = 0; order < 2; order++) {
         snprintf(text, sizeof text, "a comment\n%s\n%s", order ? near : far, order ? far : near);
@@ -60,8 +56,7 @@ static void a_file_with_several_certificates_has_an_earliest_and_a_latest_end(vo
 }
 
 /* RFC 5280, 4.1.2.5: the first and the last second belong to the validity. */
-static void a_certificate_is_valid_from_its_begin_to_its_end(void **state) {
-    (void)state;
+TEST(a_certificate_is_valid_from_its_begin_to_its_end) {
     struct certificate_period first;
     for (int any = 0; any < 2; any++) {
         assert_false(server_certificate_is_valid(near, any, NEAR_BEGIN - 1, &first));
@@ -75,8 +70,7 @@ static void a_certificate_is_valid_from_its_begin_to_its_end(void **state) {
 }
 
 /* The first certificate is that of the node. Of authorities, one is enough. */
-static void one_valid_authority_is_enough(void **state) {
-    (void)state;
+TEST(one_valid_authority_is_enough) {
     struct certificate_period first;
     char text[4096];
     snprintf(text, sizeof text, "%s%s", near, far);
@@ -88,8 +82,7 @@ static void one_valid_authority_is_enough(void **state) {
 }
 
 /* A certificate that cannot be read does not hide the others. */
-static void what_is_no_certificate_has_no_end(void **state) {
-    (void)state;
+TEST(what_is_no_certificate_has_no_end) {
     static const char *const texts[] = {"",
                                         "not PEM",
                                         PEM_BEGIN,
@@ -107,8 +100,7 @@ static void what_is_no_certificate_has_no_end(void **state) {
 
 /* Cut texts and changed bytes lead to another end or to none, and never outside the text, which a
  * sanitizer would notice. */
-static void damaged_certificates_are_read_safely(void **state) {
-    (void)state;
+TEST(damaged_certificates_are_read_safely) {
     size_t first = strlen(PEM_BEGIN) + 1, last = sizeof near - 1 - strlen(PEM_END) - 1;
     for (size_t cut = first; cut < last; cut++) {
         char *text = NULL;
@@ -132,8 +124,7 @@ static int64_t end_of_time(unsigned tag, const char *text) {
 }
 
 /* RFC 5280, 4.1.2.5: the years 50 to 99 of a UTCTime are those from 1950 on. */
-static void times_are_read_as_certificates_have_them(void **state) {
-    (void)state;
+TEST(times_are_read_as_certificates_have_them) {
     assert_int_equal(end_of_time(DER_UTC_TIME, "700101000001Z"), 1);
     assert_int_equal(end_of_time(DER_UTC_TIME, "491231235959Z"), INT64_C(2524607999));
     assert_true(end_of_time(DER_UTC_TIME, "500101000000Z") < 0);
@@ -143,17 +134,4 @@ static void times_are_read_as_certificates_have_them(void **state) {
     assert_int_equal(end_of_time(DER_UTC_TIME, "7001010000 1Z"), 0);
     assert_int_equal(end_of_time(DER_GENERALIZED_TIME, "700101000001Z"), 0);
     assert_int_equal(end_of_time(0x02, "700101000001Z"), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_end_of_a_certificate_is_read),
-        cmocka_unit_test(a_file_with_several_certificates_has_an_earliest_and_a_latest_end),
-        cmocka_unit_test(a_certificate_is_valid_from_its_begin_to_its_end),
-        cmocka_unit_test(one_valid_authority_is_enough),
-        cmocka_unit_test(what_is_no_certificate_has_no_end),
-        cmocka_unit_test(damaged_certificates_are_read_safely),
-        cmocka_unit_test(times_are_read_as_certificates_have_them),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

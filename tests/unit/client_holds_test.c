@@ -9,7 +9,6 @@
 
 #define SECOND DOORMAN_SECOND
 #define MILLISECOND (SECOND / 1000)
-#define UNUSED (void)state
 
 /* ---- a client whose server is played by the test -------------------------------------------- */
 
@@ -155,8 +154,7 @@ static world *world_with_hold(void) {
 
 /* ---- ends and renewals (P8) ----------------------------------------------------------------- */
 
-static void a_hold_ends_as_counted_from_the_sending(void **state) {
-    UNUSED;
+TEST(a_hold_ends_as_counted_from_the_sending) {
     world *w = world_start_with((doorman_permit_policy){.drift = 0.25});
     acquire_for(w, 2, 0, SECOND);
     take(w, DOORMAN_ACQUIRE);
@@ -175,8 +173,7 @@ static void a_hold_ends_as_counted_from_the_sending(void **state) {
     world_end(w);
 }
 
-static void a_renewal_is_due_at_a_third_and_never_moves_the_end_back(void **state) {
-    UNUSED;
+TEST(a_renewal_is_due_at_a_third_and_never_moves_the_end_back) {
     world *w = world_with_hold();
     assert_int_equal(doorman_upstream_due(w->upstream), 105 * SECOND);
     w->now = 105 * SECOND - 1;
@@ -197,8 +194,7 @@ static void a_renewal_is_due_at_a_third_and_never_moves_the_end_back(void **stat
     world_end(w);
 }
 
-static void renewals_travel_together(void **state) {
-    UNUSED;
+TEST(renewals_travel_together) {
     world *w = world_with_hold();
     w->now = 102 * SECOND;
     for (int i = 0; i < 5; i++) {
@@ -213,8 +209,7 @@ static void renewals_travel_together(void **state) {
     world_end(w);
 }
 
-static void after_gone_the_client_says_once_what_it_holds(void **state) {
-    UNUSED;
+TEST(after_gone_the_client_says_once_what_it_holds) {
     world *w = world_with_hold();
     w->now = 105 * SECOND;
     take(w, DOORMAN_RENEW);
@@ -242,8 +237,7 @@ static void after_gone_the_client_says_once_what_it_holds(void **state) {
     world_end(w);
 }
 
-static void a_failed_renewal_is_repeated_until_the_end(void **state) {
-    UNUSED;
+TEST(a_failed_renewal_is_repeated_until_the_end) {
     world *w = world_with_hold();
     size_t failures = 0;
     w->now = 105 * SECOND;
@@ -264,8 +258,7 @@ static void a_failed_renewal_is_repeated_until_the_end(void **state) {
 
 /* ---- releases ------------------------------------------------------------------------------- */
 
-static void a_release_is_sent_once_and_forgets_the_hold(void **state) {
-    UNUSED;
+TEST(a_release_is_sent_once_and_forgets_the_hold) {
     world *w = world_with_hold();
     release(w);
     assert_true(held(w).gone);
@@ -283,8 +276,7 @@ static void a_release_is_sent_once_and_forgets_the_hold(void **state) {
     world_end(w);
 }
 
-static void a_release_can_keep_units(void **state) {
-    UNUSED;
+TEST(a_release_can_keep_units) {
     world *w = world_with_hold();
     const double keep = 0.5;
     const doorman_hold_request request = {.id = w->hold, .amounts = &keep, .amount_count = 1};
@@ -300,8 +292,7 @@ static void a_release_can_keep_units(void **state) {
     world_end(w);
 }
 
-static void a_release_before_the_message_sends_nothing(void **state) {
-    UNUSED;
+TEST(a_release_before_the_message_sends_nothing) {
     world *w = world_start();
     acquire_for(w, 2, 0, SECOND);
     release(w);
@@ -312,8 +303,7 @@ static void a_release_before_the_message_sends_nothing(void **state) {
     world_end(w);
 }
 
-static void a_release_while_the_permit_is_under_way_releases_what_is_granted(void **state) {
-    UNUSED;
+TEST(a_release_while_the_permit_is_under_way_releases_what_is_granted) {
     world *w = world_start();
     acquire_for(w, 2, 0, SECOND);
     take(w, DOORMAN_ACQUIRE);
@@ -329,8 +319,7 @@ static void a_release_while_the_permit_is_under_way_releases_what_is_granted(voi
     world_end(w);
 }
 
-static void a_late_grant_is_released(void **state) {
-    UNUSED;
+TEST(a_late_grant_is_released) {
     world *w = world_start_with((doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED});
     acquire_for(w, 2, 0, SECOND / 100);
     take(w, DOORMAN_ACQUIRE);
@@ -343,8 +332,7 @@ static void a_late_grant_is_released(void **state) {
     world_end(w);
 }
 
-static void without_an_answer_a_hold_is_released_by_its_number(void **state) {
-    UNUSED;
+TEST(without_an_answer_a_hold_is_released_by_its_number) {
     world *w = world_start();
     acquire_for(w, 2, 0, SECOND / 100);
     take(w, DOORMAN_ACQUIRE);
@@ -361,8 +349,7 @@ static void without_an_answer_a_hold_is_released_by_its_number(void **state) {
     world_end(w);
 }
 
-static void a_lost_answer_is_asked_for_again_with_the_same_number(void **state) {
-    UNUSED;
+TEST(a_lost_answer_is_asked_for_again_with_the_same_number) {
     world *w = world_start();
     acquire_for(w, 2, 0, SECOND);
     take(w, DOORMAN_ACQUIRE);
@@ -376,8 +363,7 @@ static void a_lost_answer_is_asked_for_again_with_the_same_number(void **state) 
     world_end(w);
 }
 
-static void a_renewal_under_way_is_followed_by_the_release(void **state) {
-    UNUSED;
+TEST(a_renewal_under_way_is_followed_by_the_release) {
     world *w = world_with_hold();
     w->now = 105 * SECOND;
     take(w, DOORMAN_RENEW);
@@ -392,8 +378,7 @@ static void a_renewal_under_way_is_followed_by_the_release(void **state) {
 
 /* ---- lanes (P21) ---------------------------------------------------------------------------- */
 
-static void a_permit_that_waits_delays_no_other_message(void **state) {
-    UNUSED;
+TEST(a_permit_that_waits_delays_no_other_message) {
     world *w = world_with_hold();
     uint64_t first = w->hold;
     doorman_upstream *lane = NULL;
@@ -423,8 +408,7 @@ static void a_permit_that_waits_delays_no_other_message(void **state) {
     world_end(w);
 }
 
-static void a_queue_leaves_time_for_its_answer(void **state) {
-    UNUSED;
+TEST(a_queue_leaves_time_for_its_answer) {
     world *w = world_start();
     acquire_for(w, 1, 30 * SECOND, 2 * SECOND);
     take(w, DOORMAN_ACQUIRE); /* without a lane */
@@ -435,8 +419,7 @@ static void a_queue_leaves_time_for_its_answer(void **state) {
 }
 
 /* P7: all waits together last at most max_wait, also if servers change. */
-static void a_repeated_wait_asks_for_the_rest_of_its_time(void **state) {
-    UNUSED;
+TEST(a_repeated_wait_asks_for_the_rest_of_its_time) {
     world *w = world_start();
     acquire_for(w, 1, 10 * SECOND, 60 * SECOND);
     take(w, DOORMAN_ACQUIRE);
@@ -458,8 +441,7 @@ static void a_repeated_wait_asks_for_the_rest_of_its_time(void **state) {
     world_end(w);
 }
 
-static void a_canceled_wait_is_released_in_the_queue(void **state) {
-    UNUSED;
+TEST(a_canceled_wait_is_released_in_the_queue) {
     world *w = world_start();
     doorman_upstream *lane = NULL;
     assert_int_equal(doorman_permit_client_add_lane(w->client, &lane), DOORMAN_OK);
@@ -498,8 +480,7 @@ static world *world_with_number(void) {
     return w;
 }
 
-static void a_permit_gets_the_number_that_it_asks_with(void **state) {
-    UNUSED;
+TEST(a_permit_gets_the_number_that_it_asks_with) {
     world *w = world_with_number();
     uint64_t other = 0;
     assert_int_equal(doorman_permit_client_new_hold(w->client, &other), DOORMAN_OK);
@@ -521,8 +502,7 @@ static void a_permit_gets_the_number_that_it_asks_with(void **state) {
     world_end(w);
 }
 
-static void a_number_that_is_released_before_its_permit_ends_the_permit(void **state) {
-    UNUSED;
+TEST(a_number_that_is_released_before_its_permit_ends_the_permit) {
     for (int kill_switch = 0; kill_switch < 2; kill_switch++) {
         world *w = world_with_number();
         doorman_permit_client_kill_switch(w->client, kill_switch);
@@ -540,8 +520,7 @@ static void a_number_that_is_released_before_its_permit_ends_the_permit(void **s
     }
 }
 
-static void a_number_that_is_released_while_its_permit_waits_ends_the_permit(void **state) {
-    UNUSED;
+TEST(a_number_that_is_released_while_its_permit_waits_ends_the_permit) {
     world *w = world_with_number();
     assert_int_equal(acquire_as(w, 2, NULL), DOORMAN_OK);
     take(w, DOORMAN_ACQUIRE);
@@ -554,8 +533,7 @@ static void a_number_that_is_released_while_its_permit_waits_ends_the_permit(voi
     world_end(w);
 }
 
-static void a_number_is_for_one_permit(void **state) {
-    UNUSED;
+TEST(a_number_is_for_one_permit) {
     world *w = world_with_number();
     doorman_error error;
     assert_int_equal(acquire_as(w, -1, NULL), DOORMAN_INVALID_ARGUMENT); /* still not used */
@@ -580,8 +558,7 @@ static void a_number_is_for_one_permit(void **state) {
     world_end(w);
 }
 
-static void a_number_that_was_not_given_out_is_refused(void **state) {
-    UNUSED;
+TEST(a_number_that_was_not_given_out_is_refused) {
     world *w = world_with_number();
     const uint64_t number = w->hold;
     const uint64_t wrong[] = {number - 1, number + 1, number + ((UINT64_C(1) << 53) - 1),
@@ -603,8 +580,7 @@ static void a_number_that_was_not_given_out_is_refused(void **state) {
 }
 
 /* The numbers are a ring: 2^53 - 1 is followed by 1. */
-static void numbers_begin_again_after_the_last_one(void **state) {
-    UNUSED;
+TEST(numbers_begin_again_after_the_last_one) {
     world *w = world_start();
     const uint64_t last = (UINT64_C(1) << 53) - 1;
     w->client->hold_number = last - 1;
@@ -621,8 +597,7 @@ static void numbers_begin_again_after_the_last_one(void **state) {
     world_end(w);
 }
 
-static void numbers_without_a_permit_are_bounded(void **state) {
-    UNUSED;
+TEST(numbers_without_a_permit_are_bounded) {
     world *w = world_start();
     uint64_t number = 0;
     for (int i = 0; i < 100000; i++) {
@@ -638,8 +613,7 @@ static void numbers_without_a_permit_are_bounded(void **state) {
     world_end(w);
 }
 
-static void a_number_without_a_permit_cannot_be_transferred(void **state) {
-    UNUSED;
+TEST(a_number_without_a_permit_cannot_be_transferred) {
     world *w = world_with_number();
     const doorman_hold_request request = {.id = w->hold};
     assert_int_equal(doorman_permit_client_transfer(w->client, &request, SECOND, w, NULL, w->now),
@@ -660,8 +634,7 @@ static void transfer(world *w, const double *amounts, size_t count) {
     assert_int_equal(status, DOORMAN_OK);
 }
 
-static void a_transfer_takes_its_units_at_once(void **state) {
-    UNUSED;
+TEST(a_transfer_takes_its_units_at_once) {
     world *w = world_with_hold();
     const double amount = 0.5;
     transfer(w, &amount, 1);
@@ -691,8 +664,7 @@ static void a_transfer_takes_its_units_at_once(void **state) {
 }
 
 /* P21: the response to each transfer lists all items of its hold. */
-static void a_message_has_no_more_transfers_than_a_response_has_room_for(void **state) {
-    UNUSED;
+TEST(a_message_has_no_more_transfers_than_a_response_has_room_for) {
     world *w = world_start();
     doorman_permit_item items[DOORMAN_PERMIT_ITEMS_MAX];
     doorman_permit_grant grants[DOORMAN_PERMIT_ITEMS_MAX];
@@ -721,8 +693,7 @@ static void a_message_has_no_more_transfers_than_a_response_has_room_for(void **
 }
 
 /* A release says what is kept. Before the transfer it would also release what is moved. */
-static void a_release_does_not_overtake_a_transfer(void **state) {
-    UNUSED;
+TEST(a_release_does_not_overtake_a_transfer) {
     world *w = world_with_hold();
     const double keep = 1.5, moved = 0.5;
     const doorman_hold_request request = {.id = w->hold, .amounts = &keep, .amount_count = 1};
@@ -735,8 +706,7 @@ static void a_release_does_not_overtake_a_transfer(void **state) {
     world_end(w);
 }
 
-static void a_refused_transfer_gives_its_units_back(void **state) {
-    UNUSED;
+TEST(a_refused_transfer_gives_its_units_back) {
     world *w = world_with_hold();
     transfer(w, NULL, 0);
     take(w, DOORMAN_TRANSFER);
@@ -749,8 +719,7 @@ static void a_refused_transfer_gives_its_units_back(void **state) {
 }
 
 /* The timeout of the caller ends, and the answer comes before the caller takes its result. */
-static void a_late_answer_to_a_transfer_does_not_change_its_result(void **state) {
-    UNUSED;
+TEST(a_late_answer_to_a_transfer_does_not_change_its_result) {
     world *w = world_with_hold();
     const double amount = 0.5;
     transfer(w, &amount, 1);
@@ -766,8 +735,7 @@ static void a_late_answer_to_a_transfer_does_not_change_its_result(void **state)
     world_end(w);
 }
 
-static void a_seized_transfer_is_a_hold_with_its_items(void **state) {
-    UNUSED;
+TEST(a_seized_transfer_is_a_hold_with_its_items) {
     world *w = world_start();
     const doorman_hold_request request = {.id = 555};
     assert_int_equal(doorman_permit_client_seize(w->client, &request, SECOND, w, NULL, w->now),
@@ -788,8 +756,7 @@ static void a_seized_transfer_is_a_hold_with_its_items(void **state) {
     world_end(w);
 }
 
-static void a_seizure_of_what_is_gone_is_refused(void **state) {
-    UNUSED;
+TEST(a_seizure_of_what_is_gone_is_refused) {
     world *w = world_start();
     const doorman_hold_request request = {.id = 555};
     for (int i = 0; i < 2; i++) {
@@ -806,8 +773,7 @@ static void a_seizure_of_what_is_gone_is_refused(void **state) {
 
 /* ---- the kill switch (P25) ------------------------------------------------------------------ */
 
-static void in_shadow_a_granted_hold_is_renewed_and_released(void **state) {
-    UNUSED;
+TEST(in_shadow_a_granted_hold_is_renewed_and_released) {
     world *w = world_start_with((doorman_permit_policy){.shadow = true});
     acquire_for(w, 2, 0, SECOND);
     assert_true(next(w) && w->acquired.granted && w->acquired.hold == w->hold);
@@ -823,8 +789,7 @@ static void in_shadow_a_granted_hold_is_renewed_and_released(void **state) {
     world_end(w);
 }
 
-static void the_kill_switch_keeps_what_is_granted_later(void **state) {
-    UNUSED;
+TEST(the_kill_switch_keeps_what_is_granted_later) {
     world *w = world_start();
     acquire_for(w, 2, 0, SECOND);
     take(w, DOORMAN_ACQUIRE);
@@ -838,8 +803,7 @@ static void the_kill_switch_keeps_what_is_granted_later(void **state) {
 }
 
 /* The permit of this hold has its result already, so no caller compares the answer with it. */
-static void a_broken_answer_for_a_hold_whose_caller_is_gone_is_refused(void **state) {
-    UNUSED;
+TEST(a_broken_answer_for_a_hold_whose_caller_is_gone_is_refused) {
     const doorman_permit_grant item = {.granted = -1};
     const doorman_permit broken[] = {
         {.granted = true, .hold_id = 77, .expires_in = SECOND},
@@ -1327,8 +1291,7 @@ static void history(model *m) {
     doorman_permits_destroy(m->permits);
 }
 
-static void holds_never_add_up_to_more_than_the_limit_and_never_leak(void **state) {
-    UNUSED;
+TEST(holds_never_add_up_to_more_than_the_limit_and_never_leak) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"slots\", \"per\": "
         "\"resource\", \"kind\": \"CONCURRENCY\", \"limit\": 4, \"time_to_live\": 3, \"queue\": "
@@ -1350,46 +1313,4 @@ static void holds_never_add_up_to_more_than_the_limit_and_never_leak(void **stat
     assert_true(granted > 1000 && seized > 10 && changes > 10 && late > 10);
     doorman_config_destroy(config);
     assert_int_equal(memory_blocks(), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_hold_ends_as_counted_from_the_sending),
-        cmocka_unit_test(a_renewal_is_due_at_a_third_and_never_moves_the_end_back),
-        cmocka_unit_test(renewals_travel_together),
-        cmocka_unit_test(after_gone_the_client_says_once_what_it_holds),
-        cmocka_unit_test(a_failed_renewal_is_repeated_until_the_end),
-        cmocka_unit_test(a_release_is_sent_once_and_forgets_the_hold),
-        cmocka_unit_test(a_release_can_keep_units),
-        cmocka_unit_test(a_release_before_the_message_sends_nothing),
-        cmocka_unit_test(a_release_while_the_permit_is_under_way_releases_what_is_granted),
-        cmocka_unit_test(a_late_grant_is_released),
-        cmocka_unit_test(without_an_answer_a_hold_is_released_by_its_number),
-        cmocka_unit_test(a_lost_answer_is_asked_for_again_with_the_same_number),
-        cmocka_unit_test(a_renewal_under_way_is_followed_by_the_release),
-        cmocka_unit_test(a_permit_that_waits_delays_no_other_message),
-        cmocka_unit_test(a_queue_leaves_time_for_its_answer),
-        cmocka_unit_test(a_repeated_wait_asks_for_the_rest_of_its_time),
-        cmocka_unit_test(a_canceled_wait_is_released_in_the_queue),
-        cmocka_unit_test(a_permit_gets_the_number_that_it_asks_with),
-        cmocka_unit_test(a_number_that_is_released_before_its_permit_ends_the_permit),
-        cmocka_unit_test(a_number_that_is_released_while_its_permit_waits_ends_the_permit),
-        cmocka_unit_test(a_number_is_for_one_permit),
-        cmocka_unit_test(a_number_that_was_not_given_out_is_refused),
-        cmocka_unit_test(numbers_begin_again_after_the_last_one),
-        cmocka_unit_test(numbers_without_a_permit_are_bounded),
-        cmocka_unit_test(a_number_without_a_permit_cannot_be_transferred),
-        cmocka_unit_test(a_transfer_takes_its_units_at_once),
-        cmocka_unit_test(a_message_has_no_more_transfers_than_a_response_has_room_for),
-        cmocka_unit_test(a_release_does_not_overtake_a_transfer),
-        cmocka_unit_test(a_refused_transfer_gives_its_units_back),
-        cmocka_unit_test(a_late_answer_to_a_transfer_does_not_change_its_result),
-        cmocka_unit_test(a_seized_transfer_is_a_hold_with_its_items),
-        cmocka_unit_test(a_seizure_of_what_is_gone_is_refused),
-        cmocka_unit_test(in_shadow_a_granted_hold_is_renewed_and_released),
-        cmocka_unit_test(the_kill_switch_keeps_what_is_granted_later),
-        cmocka_unit_test(a_broken_answer_for_a_hold_whose_caller_is_gone_is_refused),
-        cmocka_unit_test(holds_never_add_up_to_more_than_the_limit_and_never_leak),
-    };
-    return run_all(tests);
 }

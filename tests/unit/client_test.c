@@ -239,8 +239,7 @@ static void sleep_until_due(world *w, doorman_client *client) {
 
 /* A5: gauge_is_divided warns an application once if the leases of its gauge are not whole units.
  */
-static void a_gauge_on_fractional_units_is_reported_once(void **state) {
-    (void)state;
+TEST(a_gauge_on_fractional_units_is_reported_once) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
@@ -262,8 +261,7 @@ static void a_gauge_on_fractional_units_is_reported_once(void **state) {
 }
 
 /* A5: wants of whole units are rounded up, so that no part of a unit is given back. */
-static void wants_of_whole_units_are_rounded_up(void **state) {
-    (void)state;
+TEST(wants_of_whole_units_are_rounded_up) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
@@ -292,8 +290,7 @@ static void assert_names(const doorman_error *error, const char *field) {
 }
 
 /* C5 */
-static void invalid_client_options_are_refused(void **state) {
-    (void)state;
+TEST(invalid_client_options_are_refused) {
     const doorman_tls tls = {.authority = "A"};
     static const char *const good[] = {"tcp://a:1"}, *const bad[] = {"tcp://a:1", "", NULL};
     char too_long[DOORMAN_ID_BYTES_MAX + 2] = {0};
@@ -346,8 +343,7 @@ static void invalid_client_options_are_refused(void **state) {
 }
 
 /* C5: a typing error in an address is found at the start. */
-static void invalid_addresses_are_refused(void **state) {
-    (void)state;
+TEST(invalid_addresses_are_refused) {
     static const char *const port = "addresses[0]: the port must be a number from 1 to 65535";
     static const char *const space = "addresses[0]: must not begin or end with a space";
     static const char *const within = "addresses[0]: must not contain a space";
@@ -450,8 +446,7 @@ static const struct {
 };
 
 /* C5 */
-static void invalid_resource_options_are_refused(void **state) {
-    (void)state;
+TEST(invalid_resource_options_are_refused) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
@@ -470,8 +465,7 @@ static void invalid_resource_options_are_refused(void **state) {
 }
 
 /* C5 */
-static void invalid_wants_are_refused(void **state) {
-    (void)state;
+TEST(invalid_wants_are_refused) {
     const double wrongs[] = {-1, (double)NAN, (double)INFINITY, 1.1e15};
     world w;
     world_start(&w, 100);
@@ -491,8 +485,7 @@ static void invalid_wants_are_refused(void **state) {
 }
 
 /* C3 */
-static void a_priority_of_zero_is_not_the_default(void **state) {
-    (void)state;
+TEST(a_priority_of_zero_is_not_the_default) {
     for (int given = 0; given < 2; given++) {
         world w;
         world_start(&w, 100);
@@ -508,8 +501,7 @@ static void a_priority_of_zero_is_not_the_default(void **state) {
 /* ---- fallbacks ---- */
 
 /* K4 */
-static void a_fallback_applies_only_without_a_lease(void **state) {
-    (void)state;
+TEST(a_fallback_applies_only_without_a_lease) {
     static const struct {
         doorman_fallback mode;
         /* The safe capacities in the options and in the response. -2: the response has none. */
@@ -549,8 +541,7 @@ static void a_fallback_applies_only_without_a_lease(void **state) {
 }
 
 /* K4: the limiters follow the fallback too. */
-static void limiters_follow_the_fallback_and_the_lease(void **state) {
-    (void)state;
+TEST(limiters_follow_the_fallback_and_the_lease) {
     static const struct {
         doorman_fallback mode;
         double safe_capacity, without;
@@ -588,8 +579,7 @@ static void limiters_follow_the_fallback_and_the_lease(void **state) {
 }
 
 /* K4: a safe capacity in a refusal counts too. */
-static void a_safe_capacity_in_a_refusal_is_used(void **state) {
-    (void)state;
+TEST(a_safe_capacity_in_a_refusal_is_used) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
@@ -610,8 +600,7 @@ static void a_safe_capacity_in_a_refusal_is_used(void **state) {
 }
 
 /* K4 */
-static void on_change_is_called_exactly_when_something_has_changed(void **state) {
-    (void)state;
+TEST(on_change_is_called_exactly_when_something_has_changed) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
@@ -655,8 +644,7 @@ static void on_change_is_called_exactly_when_something_has_changed(void **state)
 
 /* K4, S14: an application can read why its lease is less than its wants, also in on_change. Without
  * a lease there is no reason. */
-static void a_client_can_read_why_its_lease_is_less_than_its_wants(void **state) {
-    (void)state;
+TEST(a_client_can_read_why_its_lease_is_less_than_its_wants) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
@@ -693,8 +681,7 @@ static void a_client_can_read_why_its_lease_is_less_than_its_wants(void **state)
 
 /* S14: two clients share 100 units. The second one waits until the first one has confirmed, and
  * then both have their share. */
-static void two_clients_that_share_read_the_reason_of_the_server(void **state) {
-    (void)state;
+TEST(two_clients_that_share_read_the_reason_of_the_server) {
     world w;
     world_start(&w, 100);
     doorman_client_resource *a = open_resource(&w, add_client(&w, "a"), 100);
@@ -715,8 +702,7 @@ static void two_clients_that_share_read_the_reason_of_the_server(void **state) {
 }
 
 /* K4: the client's own wants are its capacity only without a lease. */
-static void without_a_lease_an_optimistic_capacity_follows_its_wants(void **state) {
-    (void)state;
+TEST(without_a_lease_an_optimistic_capacity_follows_its_wants) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
@@ -741,8 +727,7 @@ static void without_a_lease_an_optimistic_capacity_follows_its_wants(void **stat
 
 /* K4: the test reads the state just before, at and just after the end, without an update in
  * between. */
-static void a_lease_is_over_at_its_end(void **state) {
-    (void)state;
+TEST(a_lease_is_over_at_its_end) {
     for (int i = 0; i < 6; i++) {
         doorman_time late = i % 3 - 1;
         world w;
@@ -764,8 +749,7 @@ static void a_lease_is_over_at_its_end(void **state) {
 }
 
 /* K4. The Go client keeps the rate of an expired lease. */
-static void an_expired_rate_is_not_kept(void **state) {
-    (void)state;
+TEST(an_expired_rate_is_not_kept) {
     world w;
     world_start(&w, 1000);
     doorman_client_resource *resource = open_resource(&w, add_client(&w, "client"), 1000);
@@ -788,8 +772,7 @@ static void an_expired_rate_is_not_kept(void **state) {
 }
 
 /* C1: the clock runs while the machine is suspended, and nothing else does. */
-static void a_lease_ends_while_the_machine_is_suspended(void **state) {
-    (void)state;
+TEST(a_lease_ends_while_the_machine_is_suspended) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
@@ -807,8 +790,7 @@ static void a_lease_ends_while_the_machine_is_suspended(void **state) {
 
 /* S8. The Go Doorman ends leases by the wall clock. Here each side uses its own clock, and any
  * difference between the clocks is harmless. */
-static void leases_do_not_depend_on_the_clocks_of_other_machines(void **state) {
-    (void)state;
+TEST(leases_do_not_depend_on_the_clocks_of_other_machines) {
     world w;
     world_start(&w, 100);
     doorman_client_resource *resource = open_resource(&w, add_client(&w, "client"), 100);
@@ -824,8 +806,7 @@ static void leases_do_not_depend_on_the_clocks_of_other_machines(void **state) {
 }
 
 /* K7. The Go client hangs when its server is gone. */
-static void a_lost_server_costs_few_requests_and_is_found_again(void **state) {
-    (void)state;
+TEST(a_lost_server_costs_few_requests_and_is_found_again) {
     world w;
     world_start(&w, 100);
     doorman_client_resource *resource = open_with(
@@ -849,8 +830,7 @@ static void a_lost_server_costs_few_requests_and_is_found_again(void **state) {
 
 /* S4, K4: when a server comes back, its clients keep their safe capacity until the server has
  * learned. A safe capacity of 40/s stays 40/s all the time, in the limiter too. */
-static void a_learning_server_leaves_the_safe_capacity_in_force(void **state) {
-    (void)state;
+TEST(a_learning_server_leaves_the_safe_capacity_in_force) {
     world w;
     world_start(&w, 1000);
     doorman_client_resource *resource =
@@ -885,8 +865,7 @@ static void a_learning_server_leaves_the_safe_capacity_in_force(void **state) {
 
 /* S4, S7: a server that learns sends no safe capacity. The last safe capacity that was received
  * stays in force. */
-static void a_learning_server_leaves_the_last_received_safe_capacity(void **state) {
-    (void)state;
+TEST(a_learning_server_leaves_the_last_received_safe_capacity) {
     world w;
     world_start(&w, 1000);
     doorman_client_resource *resource =
@@ -911,8 +890,7 @@ static void a_learning_server_leaves_the_last_received_safe_capacity(void **stat
 }
 
 /* S4: while the next server learns, a lease stays in force, and is granted again. */
-static void a_learning_server_grants_the_same_lease_again(void **state) {
-    (void)state;
+TEST(a_learning_server_grants_the_same_lease_again) {
     world w;
     world_start(&w, 1000);
     doorman_client_resource *resource =
@@ -931,8 +909,7 @@ static void a_learning_server_grants_the_same_lease_again(void **state) {
 /* ---- opening and closing ---- */
 
 /* K5 */
-static void opening_twice_gives_one_resource(void **state) {
-    (void)state;
+TEST(opening_twice_gives_one_resource) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
@@ -956,8 +933,7 @@ static void opening_twice_gives_one_resource(void **state) {
 
 /* K5: a second call for an open resource reports the first option that differs, and changes
  * nothing. An option that equals its default does not differ from an option of zero. */
-static void other_options_on_a_second_opening_are_reported(void **state) {
-    (void)state;
+TEST(other_options_on_a_second_opening_are_reported) {
     static int other;
     static const struct {
         const char *field;
@@ -1013,8 +989,7 @@ static doorman_status open_as(world *w, doorman_resource_kind kind, doorman_erro
 
 /* K5: a resource has one limiter. The other kind is refused while the resource is open. It is also
  * refused while a closed resource has units in use. */
-static void a_resource_is_a_rate_or_a_gauge(void **state) {
-    (void)state;
+TEST(a_resource_is_a_rate_or_a_gauge) {
     world w;
     doorman_error error = {""};
     world_start(&w, 100);
@@ -1051,8 +1026,7 @@ static void a_resource_is_a_rate_or_a_gauge(void **state) {
 }
 
 /* The info has the safe capacity that a server has sent. */
-static void the_safe_capacity_of_the_server_can_be_read(void **state) {
-    (void)state;
+TEST(the_safe_capacity_of_the_server_can_be_read) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
@@ -1066,8 +1040,7 @@ static void the_safe_capacity_of_the_server_can_be_read(void **state) {
 }
 
 /* K5: a resource that is opened again gets the options of the new call. */
-static void a_resource_opened_again_takes_the_new_options(void **state) {
-    (void)state;
+TEST(a_resource_opened_again_takes_the_new_options) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
@@ -1089,8 +1062,7 @@ static void a_resource_opened_again_takes_the_new_options(void **state) {
 
 /* R10. In the Go client a release races with requests. Here a release arrives late, and names a
  * lease that is no longer the last one. */
-static void a_late_release_does_not_end_a_new_lease(void **state) {
-    (void)state;
+TEST(a_late_release_does_not_end_a_new_lease) {
     world w;
     world_start(&w, 100);
     doorman_client *client = add_client(&w, "client");
@@ -1115,8 +1087,7 @@ static void a_late_release_does_not_end_a_new_lease(void **state) {
 }
 
 /* K5. In the Go client two clients in one process have the same id. */
-static void two_clients_in_one_process_are_two_holders(void **state) {
-    (void)state;
+TEST(two_clients_in_one_process_are_two_holders) {
     world w;
     world_start(&w, 100);
     doorman_client_resource *one = open_resource(&w, add_client(&w, "host:4242:1"), 80);
@@ -1129,8 +1100,7 @@ static void two_clients_in_one_process_are_two_holders(void **state) {
 }
 
 /* T7, R3: the units that a gauge has in flight are not granted to another client. */
-static void capacity_moves_to_another_client_as_a_gauge_releases(void **state) {
-    (void)state;
+TEST(capacity_moves_to_another_client_as_a_gauge_releases) {
     world w;
     world_start(&w, 100);
     doorman_client_resource *full = open_gauge(&w, add_client(&w, "a"), 100);
@@ -1206,8 +1176,7 @@ static void call_randomly(world *w, doorman_client *client, doorman_client_resou
 }
 
 /* T7: random calls of applications, and random loss of messages. */
-static void leases_and_units_in_flight_never_exceed_the_capacity(void **state) {
-    (void)state;
+TEST(leases_and_units_in_flight_never_exceed_the_capacity) {
     static const char *const ids[CLIENTS] = {"a", "b", "c", "d"};
     for (int run = 0; run < 20; run++) {
         doorman_client_resource *resources[CLIENTS] = {NULL};
@@ -1269,8 +1238,7 @@ static doorman_client_resource *open_with_wants_from_use(world *w,
 }
 
 /* L4. The Go client wants 0.1 at a steady demand of 10 a second. */
-static void wants_settle_on_a_steady_demand(void **state) {
-    (void)state;
+TEST(wants_settle_on_a_steady_demand) {
     static const double rates[] = {2, 10, 137, 1000};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
         world w;
@@ -1288,8 +1256,7 @@ static void wants_settle_on_a_steady_demand(void **state) {
 }
 
 /* L4: demand counts from the first moment, even with the smallest possible lease. */
-static void unmet_wants_grow_until_they_are_met(void **state) {
-    (void)state;
+TEST(unmet_wants_grow_until_they_are_met) {
     world w;
     world_start(&w, 1e6);
     doorman_client_resource *resource =
@@ -1301,8 +1268,7 @@ static void unmet_wants_grow_until_they_are_met(void **state) {
 }
 
 /* L4 */
-static void a_client_that_shares_wants_what_it_needs_not_what_it_gets(void **state) {
-    (void)state;
+TEST(a_client_that_shares_wants_what_it_needs_not_what_it_gets) {
     world w;
     world_start(&w, 100);
     doorman_client_resource *greedy = open_resource(&w, add_client(&w, "greedy"), 1e6);
@@ -1316,8 +1282,7 @@ static void a_client_that_shares_wants_what_it_needs_not_what_it_gets(void **sta
 }
 
 /* L4 */
-static void a_busy_loop_does_not_raise_wants_without_bound(void **state) {
-    (void)state;
+TEST(a_busy_loop_does_not_raise_wants_without_bound) {
     world w;
     world_start(&w, 50);
     doorman_client_resource *resource =
@@ -1330,8 +1295,7 @@ static void a_busy_loop_does_not_raise_wants_without_bound(void **state) {
 }
 
 /* L4, K6: the wants of a loop that gets nothing do not grow without bound either. */
-static void a_busy_loop_without_capacity_wants_a_few_times_the_minimum(void **state) {
-    (void)state;
+TEST(a_busy_loop_without_capacity_wants_a_few_times_the_minimum) {
     world w;
     world_start(&w, 0);
     doorman_resource_options options = {.wants_minimum = 2};
@@ -1349,8 +1313,7 @@ static void a_busy_loop_without_capacity_wants_a_few_times_the_minimum(void **st
 }
 
 /* K6, L4 */
-static void an_idle_resource_keeps_the_minimum(void **state) {
-    (void)state;
+TEST(an_idle_resource_keeps_the_minimum) {
     static const double minima[] = {0, 0.25, 20};
     for (size_t i = 0; i < 3; i++) {
         world w;
@@ -1368,8 +1331,7 @@ static void an_idle_resource_keeps_the_minimum(void **state) {
 }
 
 /* L4 */
-static void wants_return_to_the_minimum_after_a_burst(void **state) {
-    (void)state;
+TEST(wants_return_to_the_minimum_after_a_burst) {
     world w;
     world_start(&w, 1000);
     doorman_client_resource *resource =
@@ -1384,8 +1346,7 @@ static void wants_return_to_the_minimum_after_a_burst(void **state) {
 }
 
 /* L4: with a window of 1 s, use is forgotten after 1 s. */
-static void a_shorter_window_forgets_sooner(void **state) {
-    (void)state;
+TEST(a_shorter_window_forgets_sooner) {
     world w;
     world_start(&w, 1000);
     doorman_client_resource *resource =
@@ -1398,8 +1359,7 @@ static void a_shorter_window_forgets_sooner(void **state) {
 }
 
 /* L4: the newest use has the largest weight. */
-static void a_changed_demand_is_seen_within_one_window(void **state) {
-    (void)state;
+TEST(a_changed_demand_is_seen_within_one_window) {
     world w;
     world_start(&w, 1000);
     doorman_client_resource *resource =
@@ -1413,8 +1373,7 @@ static void a_changed_demand_is_seen_within_one_window(void **state) {
 }
 
 /* L4 */
-static void wants_of_a_gauge_settle_on_its_units_in_flight(void **state) {
-    (void)state;
+TEST(wants_of_a_gauge_settle_on_its_units_in_flight) {
     static const size_t counts[] = {2, 20, 500};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         world w;
@@ -1431,8 +1390,7 @@ static void wants_of_a_gauge_settle_on_its_units_in_flight(void **state) {
 }
 
 /* L4 */
-static void a_busy_loop_on_a_gauge_does_not_raise_wants_without_bound(void **state) {
-    (void)state;
+TEST(a_busy_loop_on_a_gauge_does_not_raise_wants_without_bound) {
     world w;
     world_start(&w, 50);
     doorman_client_resource *resource =
@@ -1507,8 +1465,7 @@ static doorman_time gauges_wake(gauges *g, size_t at) {
 }
 
 /* K6: the server knows the idle clients all the same. */
-static void idle_gauges_leave_every_unit_to_a_busy_one(void **state) {
-    (void)state;
+TEST(idle_gauges_leave_every_unit_to_a_busy_one) {
     gauges g;
     gauges_start(&g, 20, 0);
     run_for(&g.w, MINUTE);
@@ -1524,8 +1481,7 @@ static void idle_gauges_leave_every_unit_to_a_busy_one(void **state) {
 }
 
 /* K6, L4: the unit is free at the server. */
-static void the_first_call_of_an_idle_gauge_gets_a_free_unit_at_once(void **state) {
-    (void)state;
+TEST(the_first_call_of_an_idle_gauge_gets_a_free_unit_at_once) {
     gauges g;
     gauges_start(&g, 3 * IDLE_GAUGES, 0); /* a unit that was refused first may count twice */
     for (size_t i = 0; i < IDLE_GAUGES; i++) {
@@ -1538,8 +1494,7 @@ static void the_first_call_of_an_idle_gauge_gets_a_free_unit_at_once(void **stat
 /* S3, A5: all units are in use, so the busy gauge must leave one. It learns this with its next
  * renewal, and the idle gauge gets the unit with its next request. An idle gauge that has had a
  * unit before is treated like a new one. */
-static void the_first_call_of_an_idle_gauge_gets_a_unit_that_was_in_use(void **state) {
-    (void)state;
+TEST(the_first_call_of_an_idle_gauge_gets_a_unit_that_was_in_use) {
     gauges g;
     gauges_start(&g, 20, MINUTE);
     gauges_take(&g, 20);
@@ -1554,8 +1509,7 @@ static void the_first_call_of_an_idle_gauge_gets_a_unit_that_was_in_use(void **s
 }
 
 /* L4 */
-static void what_idle_gauges_leave_is_used_within_two_refresh_intervals(void **state) {
-    (void)state;
+TEST(what_idle_gauges_leave_is_used_within_two_refresh_intervals) {
     static const doorman_time lengths[] = {3 * SECOND, 6 * SECOND, MINUTE};
     for (size_t k = 0; k < 3 * 20; k++) {
         doorman_time refresh = lengths[k % 3] / 3;
@@ -1577,8 +1531,7 @@ static void what_idle_gauges_leave_is_used_within_two_refresh_intervals(void **s
 }
 
 /* L4: a unit that is often in use stays. */
-static void a_gauge_that_is_used_now_and_then_keeps_its_units(void **state) {
-    (void)state;
+TEST(a_gauge_that_is_used_now_and_then_keeps_its_units) {
     gauges g;
     gauges_start(&g, 20, 0);
     run_for(&g.w, MINUTE);
@@ -1598,8 +1551,7 @@ static void a_gauge_that_is_used_now_and_then_keeps_its_units(void **state) {
 }
 
 /* L4: a large request is remembered until it was served and the gauge is idle again. */
-static void a_gauge_forgets_a_large_request_that_was_served(void **state) {
-    (void)state;
+TEST(a_gauge_forgets_a_large_request_that_was_served) {
     gauges g;
     gauges_start(&g, 20, 0);
     run_for(&g.w, MINUTE);
@@ -1614,8 +1566,7 @@ static void a_gauge_forgets_a_large_request_that_was_served(void **state) {
 }
 
 /* K6: with more clients than units, each client that tries gets a unit some time. */
-static void without_a_lease_a_gauge_still_wants_a_unit(void **state) {
-    (void)state;
+TEST(without_a_lease_a_gauge_still_wants_a_unit) {
     gauges g;
     bool had[IDLE_GAUGES] = {false};
     size_t count = 0;
@@ -1637,8 +1588,7 @@ static void without_a_lease_a_gauge_still_wants_a_unit(void **state) {
 }
 
 /* K6: a minimum that is given holds, even if it is 0. */
-static void the_minimum_of_wants_is_1_for_a_rate_and_0_for_a_gauge(void **state) {
-    (void)state;
+TEST(the_minimum_of_wants_is_1_for_a_rate_and_0_for_a_gauge) {
     static const struct {
         doorman_resource_options options;
         double wants;
@@ -1663,8 +1613,7 @@ static void the_minimum_of_wants_is_1_for_a_rate_and_0_for_a_gauge(void **state)
 }
 
 /* K6, L4 */
-static void a_rate_with_the_minimum_0_follows_use(void **state) {
-    (void)state;
+TEST(a_rate_with_the_minimum_0_follows_use) {
     static const double rates[] = {0.5, 2, 137};
     for (size_t i = 0; i < 3; i++) {
         world w;
@@ -1685,8 +1634,7 @@ static void a_rate_with_the_minimum_0_follows_use(void **state) {
 }
 
 /* K6 */
-static void wants_stay_between_their_bounds(void **state) {
-    (void)state;
+TEST(wants_stay_between_their_bounds) {
     world w;
     world_start(&w, 1e6);
     doorman_client_resource *resource = open_with_wants_from_use(
@@ -1701,8 +1649,7 @@ static void wants_stay_between_their_bounds(void **state) {
 }
 
 /* K6 */
-static void the_first_request_asks_for_the_initial_wants(void **state) {
-    (void)state;
+TEST(the_first_request_asks_for_the_initial_wants) {
     world w;
     world_start(&w, 1e6);
     doorman_client_resource *resource =
@@ -1713,8 +1660,7 @@ static void the_first_request_asks_for_the_initial_wants(void **state) {
 }
 
 /* K6 */
-static void explicit_wants_do_not_follow_use(void **state) {
-    (void)state;
+TEST(explicit_wants_do_not_follow_use) {
     world w;
     world_start(&w, 1000);
     doorman_client_resource *set = open_resource(&w, add_client(&w, "a"), 10);
@@ -1729,8 +1675,7 @@ static void explicit_wants_do_not_follow_use(void **state) {
 }
 
 /* K4, L4: the limiter grows with the wants, even without a server. */
-static void an_optimistic_fallback_with_wants_from_use_is_not_starved(void **state) {
-    (void)state;
+TEST(an_optimistic_fallback_with_wants_from_use_is_not_starved) {
     world w;
     world_start(&w, 1000);
     w.down = true;
@@ -1745,8 +1690,7 @@ static void an_optimistic_fallback_with_wants_from_use_is_not_starved(void **sta
 
 /* K1, L4: wants that change all the time do not cause a request each time. The client rarely sends
  * a request sooner: only when the load has grown and the server may have more. */
-static void wants_that_follow_use_keep_the_minimum_interval(void **state) {
-    (void)state;
+TEST(wants_that_follow_use_keep_the_minimum_interval) {
     world w;
     world_start(&w, 1e6);
     doorman_client_resource *resource =
@@ -1785,8 +1729,7 @@ static doorman_time time_to_grow(world *w, doorman_client_resource *resource, do
 static const double safe_capacities[] = {-1, 0, 10, 500};
 
 /* L4: the client starts, or has been idle for any time, with any safe capacity. */
-static void a_free_resource_is_granted_within_250_ms_of_the_first_refusal(void **state) {
-    (void)state;
+TEST(a_free_resource_is_granted_within_250_ms_of_the_first_refusal) {
     static const doorman_time idle[] = {0, 3 * SECOND, 25 * SECOND, 10 * MINUTE};
     for (size_t i = 0; i < sizeof safe_capacities / sizeof *safe_capacities; i++) {
         world w;
@@ -1803,8 +1746,7 @@ static void a_free_resource_is_granted_within_250_ms_of_the_first_refusal(void *
 }
 
 /* L4: the load has any size, and begins at any time between two observations. */
-static void a_new_load_is_seen_within_250_ms(void **state) {
-    (void)state;
+TEST(a_new_load_is_seen_within_250_ms) {
     static const double loads[] = {60, 200, 2400, 100000};
     for (int i = 0; i < 200; i++) {
         world w;
@@ -1821,8 +1763,7 @@ static void a_new_load_is_seen_within_250_ms(void **state) {
 }
 
 /* L4, K4: this works without a server. */
-static void an_optimistic_fallback_follows_a_new_load_within_250_ms(void **state) {
-    (void)state;
+TEST(an_optimistic_fallback_follows_a_new_load_within_250_ms) {
     world w;
     world_start(&w, 1000);
     w.down = true;
@@ -1836,8 +1777,7 @@ static void an_optimistic_fallback_follows_a_new_load_within_250_ms(void **state
 
 /* L4: idle clients hold only the minimum, and a busy client gets the rest. When all clients become
  * busy, they share the capacity exactly. */
-static void idle_clients_leave_the_capacity_to_a_busy_one(void **state) {
-    (void)state;
+TEST(idle_clients_leave_the_capacity_to_a_busy_one) {
     enum { IDLE = 99 };
     for (size_t k = 0; k < sizeof safe_capacities / sizeof *safe_capacities; k++) {
         world w;
@@ -1866,8 +1806,7 @@ static void idle_clients_leave_the_capacity_to_a_busy_one(void **state) {
 
 /* L4: 40 clients use one unit a second each, at random times, and are sometimes refused. The busy
  * client still gets what they leave. */
-static void clients_with_little_use_leave_the_rest_to_a_busy_one(void **state) {
-    (void)state;
+TEST(clients_with_little_use_leave_the_rest_to_a_busy_one) {
     enum { LIGHT = 40 };
     world w;
     world_start(&w, 1000);
@@ -1898,8 +1837,7 @@ static void clients_with_little_use_leave_the_rest_to_a_busy_one(void **state) {
 
 /* L4: n units fit into a burst of 0.1 s when the rate is n / 0.1 s. Until then they are REFUSED,
  * and not IMPOSSIBLE, because they will fit later. */
-static void a_try_for_many_units_of_a_free_rate_soon_succeeds(void **state) {
-    (void)state;
+TEST(a_try_for_many_units_of_a_free_rate_soon_succeeds) {
     for (double n = 1.5; n <= 100; n *= 1.3) {
         world w;
         world_start(&w, 1000);
@@ -1927,8 +1865,7 @@ static void a_try_for_many_units_of_a_free_rate_soon_succeeds(void **state) {
 }
 
 /* L4 */
-static void a_try_for_many_units_of_a_free_gauge_soon_succeeds(void **state) {
-    (void)state;
+TEST(a_try_for_many_units_of_a_free_gauge_soon_succeeds) {
     static const double safe[] = {-1, 0};
     for (double n = 1.5; n <= 1000; n *= 1.7) {
         for (int s = 0; s < 2; s++) {
@@ -1958,8 +1895,7 @@ static void a_try_for_many_units_of_a_free_gauge_soon_succeeds(void **state) {
 /* L4: if the server has no more, a request that does not fit is refused. The request raises the
  * wants to its size, but not above about eight times the capacity. After some time the request does
  * not raise the wants any more. */
-static void a_try_for_more_than_the_server_has_does_not_raise_wants_without_bound(void **state) {
-    (void)state;
+TEST(a_try_for_more_than_the_server_has_does_not_raise_wants_without_bound) {
     world w;
     world_start(&w, 10);
     doorman_client_resource *resource =
@@ -1982,8 +1918,7 @@ static void a_try_for_more_than_the_server_has_does_not_raise_wants_without_boun
 
 /* L2: IMPOSSIBLE depends on wants_maximum, or on the wants that are set. It does not depend on the
  * lease in force. */
-static void impossible_means_that_it_can_never_be_granted(void **state) {
-    (void)state;
+TEST(impossible_means_that_it_can_never_be_granted) {
     world w;
     world_start(&w, 1000);
     doorman_resource_options options = {.wants_maximum = 60, .burst_units = 6};
@@ -2011,8 +1946,7 @@ static void impossible_means_that_it_can_never_be_granted(void **state) {
 }
 
 /* L1, L2: a burst in units fits at any rate, so using it does not raise wants. */
-static void a_burst_in_units_can_be_used_at_any_rate(void **state) {
-    (void)state;
+TEST(a_burst_in_units_can_be_used_at_any_rate) {
     world w;
     world_start(&w, 1000);
     doorman_client_resource *resource =
@@ -2029,8 +1963,7 @@ static void a_burst_in_units_can_be_used_at_any_rate(void **state) {
 
 /* L4: a caller that sometimes tries for many units finds a lease that fits. This is so for a burst
  * in time and for a burst in units, even with less than one try in a window. */
-static void an_occasional_try_for_many_units_succeeds(void **state) {
-    (void)state;
+TEST(an_occasional_try_for_many_units_succeeds) {
     static const doorman_time intervals[] = {500, 1000, 3000, 7000, 11000, 12000, 25000};
     static const double sizes[] = {1.5, 8, 20, 99};
     for (size_t i = 0; i < 7 * 4 * 2; i++) {
@@ -2056,8 +1989,7 @@ static void an_occasional_try_for_many_units_succeeds(void **state) {
 /* ---- L2: decisions with values for a reply's headers ---- */
 
 /* L2: if the lease in force is too small, retry_after is when another lease is expected. */
-static void a_refusal_says_when_to_try_again(void **state) {
-    (void)state;
+TEST(a_refusal_says_when_to_try_again) {
     world w;
     world_start(&w, 1000);
     doorman_client *client = add_client(&w, "other");
@@ -2097,8 +2029,7 @@ static void a_refusal_says_when_to_try_again(void **state) {
 
 /* L2: a lease cannot save the units sooner than the largest wants allow. Wants that are set do not
  * grow. The growth time is a fifth of the window. */
-static void a_refusal_of_many_units_knows_how_far_wants_can_grow(void **state) {
-    (void)state;
+TEST(a_refusal_of_many_units_knows_how_far_wants_can_grow) {
     static const struct {
         doorman_resource_options options;
         double n;
@@ -2121,8 +2052,7 @@ static void a_refusal_of_many_units_knows_how_far_wants_can_grow(void **state) {
 
 /* L2, L4: the client does not know the capacity of a gauge. But the client knows when it next asks
  * the server for 50 units. retry_after is that time, so its callers rarely try 50 units of 20. */
-static void a_gauge_that_is_too_small_is_tried_rarely(void **state) {
-    (void)state;
+TEST(a_gauge_that_is_too_small_is_tried_rarely) {
     world w;
     world_start(&w, 20);
     doorman_resource_options options = {.kind = DOORMAN_GAUGE};
@@ -2150,8 +2080,7 @@ static void a_gauge_that_is_too_small_is_tried_rarely(void **state) {
 
 /* K7: an idle client only refreshes its leases. If its wants follow use, the client also checks one
  * flag five times a second. */
-static void an_idle_client_only_polls(void **state) {
-    (void)state;
+TEST(an_idle_client_only_polls) {
     world w;
     world_start(&w, 1000);
     doorman_client *client = add_client(&w, "client");
@@ -2278,8 +2207,7 @@ static const struct {
 
 /* L4: wants settle within three refresh intervals, do not oscillate, and return to the minimum when
  * idle. */
-static void wants_settle_on_a_load_that_steps_ramps_spikes_and_stops(void **state) {
-    (void)state;
+TEST(wants_settle_on_a_load_that_steps_ramps_spikes_and_stops) {
     for (int closed = 0; closed < 2; closed++) {
         for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
             world w;
@@ -2301,8 +2229,7 @@ static void wants_settle_on_a_load_that_steps_ramps_spikes_and_stops(void **stat
 
 /* L4: two clients need more than the capacity, and share it. Each client gets what the other gives
  * back. */
-static void wants_settle_when_two_clients_share_too_little(void **state) {
-    (void)state;
+TEST(wants_settle_when_two_clients_share_too_little) {
     static const phase before = {20, 100, 100}, busy = {40, 800, 800};
     for (int closed = 0; closed < 2; closed++) {
         world w;
@@ -2327,8 +2254,7 @@ static void wants_settle_when_two_clients_share_too_little(void **state) {
 /* ---- L5 ---- */
 
 /* L5: shadow mode applies to one resource, and can be set in its options. */
-static void shadow_mode_applies_to_one_resource(void **state) {
-    (void)state;
+TEST(shadow_mode_applies_to_one_resource) {
     world w;
     world_start(&w, 0);
     doorman_client *client = add_client(&w, "client");
@@ -2348,8 +2274,7 @@ static void shadow_mode_applies_to_one_resource(void **state) {
 }
 
 /* L5: the values that an application exports as metrics. */
-static void the_fallback_and_refresh_failures_can_be_read(void **state) {
-    (void)state;
+TEST(the_fallback_and_refresh_failures_can_be_read) {
     world w;
     world_start(&w, 10);
     doorman_client *client = add_client(&w, "client");
@@ -2364,85 +2289,4 @@ static void the_fallback_and_refresh_failures_can_be_read(void **state) {
     assert_int_equal(read_now(&w, resource).refresh_failures, w.request_count - asked);
     assert_true(w.request_count > asked);
     world_stop(&w);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_gauge_on_fractional_units_is_reported_once),
-        cmocka_unit_test(wants_of_whole_units_are_rounded_up),
-        cmocka_unit_test(invalid_client_options_are_refused),
-        cmocka_unit_test(invalid_addresses_are_refused),
-        cmocka_unit_test(invalid_resource_options_are_refused),
-        cmocka_unit_test(invalid_wants_are_refused),
-        cmocka_unit_test(a_priority_of_zero_is_not_the_default),
-        cmocka_unit_test(a_fallback_applies_only_without_a_lease),
-        cmocka_unit_test(limiters_follow_the_fallback_and_the_lease),
-        cmocka_unit_test(a_safe_capacity_in_a_refusal_is_used),
-        cmocka_unit_test(on_change_is_called_exactly_when_something_has_changed),
-        cmocka_unit_test(a_client_can_read_why_its_lease_is_less_than_its_wants),
-        cmocka_unit_test(two_clients_that_share_read_the_reason_of_the_server),
-        cmocka_unit_test(without_a_lease_an_optimistic_capacity_follows_its_wants),
-        cmocka_unit_test(a_lease_is_over_at_its_end),
-        cmocka_unit_test(an_expired_rate_is_not_kept),
-        cmocka_unit_test(a_lease_ends_while_the_machine_is_suspended),
-        cmocka_unit_test(leases_do_not_depend_on_the_clocks_of_other_machines),
-        cmocka_unit_test(a_lost_server_costs_few_requests_and_is_found_again),
-        cmocka_unit_test(a_learning_server_leaves_the_safe_capacity_in_force),
-        cmocka_unit_test(a_learning_server_leaves_the_last_received_safe_capacity),
-        cmocka_unit_test(a_learning_server_grants_the_same_lease_again),
-        cmocka_unit_test(opening_twice_gives_one_resource),
-        cmocka_unit_test(other_options_on_a_second_opening_are_reported),
-        cmocka_unit_test(a_resource_is_a_rate_or_a_gauge),
-        cmocka_unit_test(the_safe_capacity_of_the_server_can_be_read),
-        cmocka_unit_test(a_resource_opened_again_takes_the_new_options),
-        cmocka_unit_test(a_late_release_does_not_end_a_new_lease),
-        cmocka_unit_test(two_clients_in_one_process_are_two_holders),
-        cmocka_unit_test(capacity_moves_to_another_client_as_a_gauge_releases),
-        cmocka_unit_test(leases_and_units_in_flight_never_exceed_the_capacity),
-        cmocka_unit_test(wants_settle_on_a_steady_demand),
-        cmocka_unit_test(unmet_wants_grow_until_they_are_met),
-        cmocka_unit_test(a_client_that_shares_wants_what_it_needs_not_what_it_gets),
-        cmocka_unit_test(a_busy_loop_does_not_raise_wants_without_bound),
-        cmocka_unit_test(a_busy_loop_without_capacity_wants_a_few_times_the_minimum),
-        cmocka_unit_test(an_idle_resource_keeps_the_minimum),
-        cmocka_unit_test(wants_return_to_the_minimum_after_a_burst),
-        cmocka_unit_test(a_shorter_window_forgets_sooner),
-        cmocka_unit_test(a_changed_demand_is_seen_within_one_window),
-        cmocka_unit_test(wants_of_a_gauge_settle_on_its_units_in_flight),
-        cmocka_unit_test(a_busy_loop_on_a_gauge_does_not_raise_wants_without_bound),
-        cmocka_unit_test(idle_gauges_leave_every_unit_to_a_busy_one),
-        cmocka_unit_test(the_first_call_of_an_idle_gauge_gets_a_free_unit_at_once),
-        cmocka_unit_test(the_first_call_of_an_idle_gauge_gets_a_unit_that_was_in_use),
-        cmocka_unit_test(what_idle_gauges_leave_is_used_within_two_refresh_intervals),
-        cmocka_unit_test(a_gauge_that_is_used_now_and_then_keeps_its_units),
-        cmocka_unit_test(a_gauge_forgets_a_large_request_that_was_served),
-        cmocka_unit_test(without_a_lease_a_gauge_still_wants_a_unit),
-        cmocka_unit_test(the_minimum_of_wants_is_1_for_a_rate_and_0_for_a_gauge),
-        cmocka_unit_test(a_rate_with_the_minimum_0_follows_use),
-        cmocka_unit_test(wants_stay_between_their_bounds),
-        cmocka_unit_test(the_first_request_asks_for_the_initial_wants),
-        cmocka_unit_test(explicit_wants_do_not_follow_use),
-        cmocka_unit_test(an_optimistic_fallback_with_wants_from_use_is_not_starved),
-        cmocka_unit_test(wants_that_follow_use_keep_the_minimum_interval),
-        cmocka_unit_test(a_free_resource_is_granted_within_250_ms_of_the_first_refusal),
-        cmocka_unit_test(a_new_load_is_seen_within_250_ms),
-        cmocka_unit_test(an_optimistic_fallback_follows_a_new_load_within_250_ms),
-        cmocka_unit_test(idle_clients_leave_the_capacity_to_a_busy_one),
-        cmocka_unit_test(clients_with_little_use_leave_the_rest_to_a_busy_one),
-        cmocka_unit_test(a_try_for_many_units_of_a_free_rate_soon_succeeds),
-        cmocka_unit_test(a_try_for_many_units_of_a_free_gauge_soon_succeeds),
-        cmocka_unit_test(a_try_for_more_than_the_server_has_does_not_raise_wants_without_bound),
-        cmocka_unit_test(impossible_means_that_it_can_never_be_granted),
-        cmocka_unit_test(a_burst_in_units_can_be_used_at_any_rate),
-        cmocka_unit_test(an_occasional_try_for_many_units_succeeds),
-        cmocka_unit_test(a_refusal_says_when_to_try_again),
-        cmocka_unit_test(a_refusal_of_many_units_knows_how_far_wants_can_grow),
-        cmocka_unit_test(a_gauge_that_is_too_small_is_tried_rarely),
-        cmocka_unit_test(an_idle_client_only_polls),
-        cmocka_unit_test(wants_settle_on_a_load_that_steps_ramps_spikes_and_stops),
-        cmocka_unit_test(wants_settle_when_two_clients_share_too_little),
-        cmocka_unit_test(shadow_mode_applies_to_one_resource),
-        cmocka_unit_test(the_fallback_and_refresh_failures_can_be_read),
-    };
-    return run_all(tests);
 }

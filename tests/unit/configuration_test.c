@@ -77,8 +77,7 @@ static const struct {
 };
 
 /* G1 */
-static void globs_match_as_in_the_shell(void **state) {
-    (void)state;
+TEST(globs_match_as_in_the_shell) {
     for (size_t i = 0; i < COUNT_OF(glob_rows); i++) {
         for (size_t j = 0; j < 4; j++) {
             const char *glob = glob_rows[i].glob, *good = glob_rows[i].matches[j];
@@ -131,8 +130,7 @@ static void random_text(char *out, size_t most, const char *alphabet) {
 }
 
 /* G1 */
-static void globs_match_as_an_exhaustive_search_does(void **state) {
-    (void)state;
+TEST(globs_match_as_an_exhaustive_search_does) {
     size_t matched = 0;
     for (int i = 0; i < 300000; i++) {
         char glob[16], id[16];
@@ -148,8 +146,7 @@ static void globs_match_as_an_exhaustive_search_does(void **state) {
 }
 
 /* G1. A matcher that tries all possibilities would never finish this test. */
-static void a_glob_takes_time_proportional_to_its_length_times_the_ids(void **state) {
-    (void)state;
+TEST(a_glob_takes_time_proportional_to_its_length_times_the_ids) {
     char glob[DOORMAN_ID_BYTES_MAX + 1] = "", id[DOORMAN_ID_BYTES_MAX + 1];
     for (size_t i = 0; i < DOORMAN_ID_BYTES_MAX - 2; i += 2) memcpy(glob + i, "a*", 3);
     memset(id, 'a', DOORMAN_ID_BYTES_MAX);
@@ -170,8 +167,7 @@ static void assert_takes(const doorman_config *config, const char *resource_id, 
 }
 
 /* G1 */
-static void an_equal_id_precedes_the_first_matching_glob(void **state) {
-    (void)state;
+TEST(an_equal_id_precedes_the_first_matching_glob) {
     const doorman_template templates[] = {
         {.identifier_glob = "db/*", .capacity = 1}, {.identifier_glob = "db/7", .capacity = 2},
         {.identifier_glob = "*/7", .capacity = 4},  {.identifier_glob = "?[0-9]", .capacity = 5},
@@ -191,8 +187,7 @@ static void an_equal_id_precedes_the_first_matching_glob(void **state) {
 }
 
 /* G1. The Go server crashes on a slash if only `*` is configured. */
-static void a_resource_id_can_look_like_a_glob_or_a_path(void **state) {
-    (void)state;
+TEST(a_resource_id_can_look_like_a_glob_or_a_path) {
     const doorman_template all = {.identifier_glob = "*", .capacity = 1};
     doorman_config *config = config_of(&all, 1);
     static const char *const ids[] = {"*", "[", "]", "?", "\\", "/", "a/b", "a//b/", "[!a-", "**"};
@@ -214,8 +209,7 @@ static void a_resource_id_can_look_like_a_glob_or_a_path(void **state) {
 }
 
 /* G2 */
-static void a_resource_that_matches_no_glob_has_no_template(void **state) {
-    (void)state;
+TEST(a_resource_that_matches_no_glob_has_no_template) {
     const doorman_template template_ = {.identifier_glob = "db/*"};
     doorman_config *config = config_of(&template_, 1);
     assert_null(doorman__config_find(config, "db"));
@@ -250,8 +244,7 @@ static const doorman_template *find_by_linear_search(const doorman_config *confi
 }
 
 /* G1: the tables find what a linear search finds. */
-static void the_tables_find_the_same_template_as_a_linear_search(void **state) {
-    (void)state;
+TEST(the_tables_find_the_same_template_as_a_linear_search) {
     enum { ROUNDS = 300, MOST = 40 };
     size_t found_count = 0;
     for (int round = 0; round < ROUNDS; round++) {
@@ -288,8 +281,7 @@ static const doorman_algorithm *algorithm_of(const doorman_config *config, const
 }
 
 /* G3, G7 */
-static void a_template_without_an_algorithm_is_fair_share_with_defaults(void **state) {
-    (void)state;
+TEST(a_template_without_an_algorithm_is_fair_share_with_defaults) {
     const doorman_template templates[] = {
         {.identifier_glob = "none", .capacity = 10},
         {.identifier_glob = "zeros", .capacity = 10, .has_algorithm = true},
@@ -315,8 +307,7 @@ static void a_template_without_an_algorithm_is_fair_share_with_defaults(void **s
 }
 
 /* G3 */
-static void a_template_without_an_algorithm_takes_that_of_the_star(void **state) {
-    (void)state;
+TEST(a_template_without_an_algorithm_takes_that_of_the_star) {
     const doorman_template templates[] = {
         {.identifier_glob = "none", .capacity = 10},
         {.identifier_glob = "own",
@@ -337,8 +328,7 @@ static void a_template_without_an_algorithm_takes_that_of_the_star(void **state)
 }
 
 /* G6. The default refresh interval is valid even for a lease of one nanosecond. */
-static void the_default_refresh_interval_is_a_third_of_a_short_lease(void **state) {
-    (void)state;
+TEST(the_default_refresh_interval_is_a_third_of_a_short_lease) {
     static const struct {
         doorman_time lease_length, refresh_interval;
     } examples[] = {
@@ -361,8 +351,7 @@ static void the_default_refresh_interval_is_a_third_of_a_short_lease(void **stat
 }
 
 /* C3 */
-static void a_configuration_copies_everything_it_is_given(void **state) {
-    (void)state;
+TEST(a_configuration_copies_everything_it_is_given) {
     char glob[] = "db/[0-9]*", description[] = "queries a second", unit[] = "queries/s";
     doorman_template template_ = {
         .identifier_glob = glob,
@@ -415,8 +404,7 @@ static void a_configuration_copies_everything_it_is_given(void **state) {
     doorman_config_destroy(config);
 }
 
-static void each_kind_has_its_name(void **state) {
-    (void)state;
+TEST(each_kind_has_its_name) {
 #define KIND_NAME(kind, name) [kind] = name,
     static const char *const names[] = {DOORMAN_KINDS(KIND_NAME)};
     assert_int_equal(COUNT_OF(names), DOORMAN_KIND_COUNT);
@@ -507,8 +495,7 @@ static const struct {
 };
 
 /* G4 */
-static void an_error_refuses_the_whole_configuration_and_has_its_path(void **state) {
-    (void)state;
+TEST(an_error_refuses_the_whole_configuration_and_has_its_path) {
     size_t blocks = memory_blocks();
     for (size_t i = 0; i < COUNT_OF(refused); i++) {
         const doorman_template templates[] = {
@@ -529,8 +516,7 @@ static void an_error_refuses_the_whole_configuration_and_has_its_path(void **sta
 }
 
 /* G4: the text has the first error, and how many more there are. */
-static void an_error_says_how_many_more_there_are(void **state) {
-    (void)state;
+TEST(an_error_says_how_many_more_there_are) {
     const doorman_template templates[] = {
         {.identifier_glob = "a"},
         {.identifier_glob = "*", .capacity = -1},
@@ -549,8 +535,7 @@ static void an_error_says_how_many_more_there_are(void **state) {
 }
 
 /* A field that is out of range breaks no rule about several fields. */
-static void a_wrong_field_has_one_error(void **state) {
-    (void)state;
+TEST(a_wrong_field_has_one_error) {
     static const doorman_template wrong[] = {
         {.identifier_glob = NULL},
         {.identifier_glob = "b", .capacity = (double)NAN, .whole = true},
@@ -573,8 +558,7 @@ static void a_wrong_field_has_one_error(void **state) {
     }
 }
 
-static void missing_templates_are_refused(void **state) {
-    (void)state;
+TEST(missing_templates_are_refused) {
     const doorman_config_options options = {.template_count = 1};
     doorman_config *config = NULL;
     doorman_error error = {""};
@@ -600,8 +584,7 @@ static doorman_status create_many(size_t count, size_t most, doorman_error *erro
 }
 
 /* G4: the second template could never be used. */
-static void no_two_templates_have_the_same_glob(void **state) {
-    (void)state;
+TEST(no_two_templates_have_the_same_glob) {
     const doorman_template templates[] = {
         {.identifier_glob = "db/7"}, {.identifier_glob = "db/8"}, {.identifier_glob = "db/7"}};
     const doorman_config_options options = {.templates = templates, .template_count = 3};
@@ -613,8 +596,7 @@ static void no_two_templates_have_the_same_glob(void **state) {
 }
 
 /* C7 */
-static void the_number_of_templates_is_limited(void **state) {
-    (void)state;
+TEST(the_number_of_templates_is_limited) {
     doorman_error error = {""};
     assert_int_equal(create_many(3, 3, &error), DOORMAN_OK);
     assert_int_equal(create_many(4, 3, &error), DOORMAN_RESOURCE_EXHAUSTED);
@@ -643,8 +625,7 @@ static const struct {
 };
 
 /* G9 */
-static void learning_that_is_shorter_than_the_longest_lease_causes_a_warning(void **state) {
-    (void)state;
+TEST(learning_that_is_shorter_than_the_longest_lease_causes_a_warning) {
     for (size_t i = 0; i < COUNT_OF(learning_rows); i++) {
         const doorman_template templates[] = {{.identifier_glob = "a"},
                                               {.identifier_glob = "b",
@@ -662,8 +643,7 @@ static void learning_that_is_shorter_than_the_longest_lease_causes_a_warning(voi
 }
 
 /* G9 */
-static void a_warning_has_the_durations_and_the_number_of_warnings(void **state) {
-    (void)state;
+TEST(a_warning_has_the_durations_and_the_number_of_warnings) {
     const doorman_template templates[] = {
         {.identifier_glob = "a", WITH_LEARNING(SECONDS(60))},
         {.identifier_glob = "b"},
@@ -695,8 +675,7 @@ static doorman_error warning_of(const doorman_template *templates, size_t count,
 }
 
 /* G9 */
-static void a_valid_configuration_with_a_probable_mistake_causes_a_warning(void **state) {
-    (void)state;
+TEST(a_valid_configuration_with_a_probable_mistake_causes_a_warning) {
     const doorman_template good[] = {{.identifier_glob = "a[b]"}, {.identifier_glob = "*"}};
     const doorman_template open[] = {{.identifier_glob = "a[b]"}, {.identifier_glob = "a[b"}};
     assert_string_equal(warning_of(NULL, 0, false).text,
@@ -710,8 +689,7 @@ static void a_valid_configuration_with_a_probable_mistake_causes_a_warning(void 
 }
 
 /* G9 */
-static void a_refresh_interval_that_equals_the_lease_length_causes_a_warning(void **state) {
-    (void)state;
+TEST(a_refresh_interval_that_equals_the_lease_length_causes_a_warning) {
     static const struct {
         bool expected;
         doorman_algorithm algorithm;
@@ -735,8 +713,7 @@ static void a_refresh_interval_that_equals_the_lease_length_causes_a_warning(voi
 }
 
 /* G9, G1. A glob causes a warning if it has a `[` that matches only itself. */
-static void a_bracket_that_is_not_closed_causes_a_warning(void **state) {
-    (void)state;
+TEST(a_bracket_that_is_not_closed_causes_a_warning) {
     static const char *const open[] = {"[",   "a[",    "[]",  "[!]",   "[a-",      "[a-]b[",
                                        "*[b", "[a\\]", "[[a", "\\\\[", "\xc3\xa9["};
     static const char *const closed[] = {
@@ -751,33 +728,4 @@ static void a_bracket_that_is_not_closed_causes_a_warning(void **state) {
         const doorman_template template_ = {.identifier_glob = closed[i]};
         if (warning_of(&template_, 1, false).text[0]) fail_msg("a warning for %s", closed[i]);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(globs_match_as_in_the_shell),
-        cmocka_unit_test(globs_match_as_an_exhaustive_search_does),
-        cmocka_unit_test(a_glob_takes_time_proportional_to_its_length_times_the_ids),
-        cmocka_unit_test(an_equal_id_precedes_the_first_matching_glob),
-        cmocka_unit_test(a_resource_id_can_look_like_a_glob_or_a_path),
-        cmocka_unit_test(a_resource_that_matches_no_glob_has_no_template),
-        cmocka_unit_test(the_tables_find_the_same_template_as_a_linear_search),
-        cmocka_unit_test(a_template_without_an_algorithm_is_fair_share_with_defaults),
-        cmocka_unit_test(a_template_without_an_algorithm_takes_that_of_the_star),
-        cmocka_unit_test(the_default_refresh_interval_is_a_third_of_a_short_lease),
-        cmocka_unit_test(a_configuration_copies_everything_it_is_given),
-        cmocka_unit_test(each_kind_has_its_name),
-        cmocka_unit_test(an_error_refuses_the_whole_configuration_and_has_its_path),
-        cmocka_unit_test(an_error_says_how_many_more_there_are),
-        cmocka_unit_test(a_wrong_field_has_one_error),
-        cmocka_unit_test(missing_templates_are_refused),
-        cmocka_unit_test(no_two_templates_have_the_same_glob),
-        cmocka_unit_test(the_number_of_templates_is_limited),
-        cmocka_unit_test(learning_that_is_shorter_than_the_longest_lease_causes_a_warning),
-        cmocka_unit_test(a_warning_has_the_durations_and_the_number_of_warnings),
-        cmocka_unit_test(a_valid_configuration_with_a_probable_mistake_causes_a_warning),
-        cmocka_unit_test(a_refresh_interval_that_equals_the_lease_length_causes_a_warning),
-        cmocka_unit_test(a_bracket_that_is_not_closed_causes_a_warning),
-    };
-    return run_all(tests);
 }

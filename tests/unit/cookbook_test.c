@@ -374,8 +374,7 @@ static void player_line(player *p, const char *line, int number) {
 /* ---- the page ------------------------------------------------------------------------------- */
 
 /* Plays all recipes. */
-static void every_statement_of_the_cookbook_holds(void **state) {
-    (void)state;
+TEST(every_statement_of_the_cookbook_holds) {
     char *page = page_read(), *next = page;
     player p = {.config = NULL};
     int number = 1, block_line = 0;
@@ -399,9 +398,4 @@ static void every_statement_of_the_cookbook_holds(void **state) {
     print_message("%d recipes\n", p.recipes);
     assert_int_equal(p.differences, 0);
     assert_true(p.recipes >= 20);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_statement_of_the_cookbook_holds)};
-    return run_all(tests);
 }

@@ -63,8 +63,7 @@ static double run_for(fixture *f, double allowed, double refused) {
 /* ---- tests ---- */
 
 /* K6 */
-static void without_use_wants_fall_from_the_initial_wants_to_the_minimum(void **state) {
-    (void)state;
+TEST(without_use_wants_fall_from_the_initial_wants_to_the_minimum) {
     fixture f = start(2);
     assert_exact(run_for(&f, 0, 0), 2);
     f.estimator.initial = 70;
@@ -76,8 +75,7 @@ static void without_use_wants_fall_from_the_initial_wants_to_the_minimum(void **
 }
 
 /* L4 */
-static void wants_settle_on_a_steady_use(void **state) {
-    (void)state;
+TEST(wants_settle_on_a_steady_use) {
     for (int i = 0; i < 100; i++) {
         double rate = pow(10, random_unit() * 6), wants = 0;
         fixture f = start(0.5);
@@ -87,8 +85,7 @@ static void wants_settle_on_a_steady_use(void **state) {
 }
 
 /* L4: the counters wrap around after 2^52 units. */
-static void counters_can_wrap_around(void **state) {
-    (void)state;
+TEST(counters_can_wrap_around) {
     fixture f = start(1);
     f.reading.allowed = f.reading.refused = f.reading.gauge_refused = UINT64_MAX - 4096;
     doorman__estimator_init(&f.estimator, &f.reading);
@@ -96,8 +93,7 @@ static void counters_can_wrap_around(void **state) {
 }
 
 /* L4: refused units count as demand until the server has reported that it has no more. */
-static void refused_units_count_until_the_server_has_no_more(void **state) {
-    (void)state;
+TEST(refused_units_count_until_the_server_has_no_more) {
     fixture f = start(1);
     assert_near(run_for(&f, 10, 2390), 2400, 0.1);
     f.supply = (doorman__supply){.amount = 100, .exhausted = true};
@@ -109,8 +105,7 @@ static void refused_units_count_until_the_server_has_no_more(void **state) {
 }
 
 /* L4: refusals may begin at any moment of the 0.1 s. */
-static void a_poll_sees_a_rate_within_a_tenth_of_a_second(void **state) {
-    (void)state;
+TEST(a_poll_sees_a_rate_within_a_tenth_of_a_second) {
     for (int ms = 0; ms < 900; ms += 7) {
         fixture f = start(1);
         run_for(&f, 0, 0);
@@ -126,8 +121,7 @@ static void a_poll_sees_a_rate_within_a_tenth_of_a_second(void **state) {
 }
 
 /* L4: one refusal does not show a rate, even if it is for many units. */
-static void the_first_refusal_only_starts_the_measurement(void **state) {
-    (void)state;
+TEST(the_first_refusal_only_starts_the_measurement) {
     fixture f = start(1);
     count(&f, 0, 1, 100 * MILLISECOND);
     assert_exact(poll_demand(&f), 1);
@@ -140,8 +134,7 @@ static void the_first_refusal_only_starts_the_measurement(void **state) {
 
 /* L4: a sample between a refusal and its poll must not remove the counts that the poll needs, nor
  * leave older ones. */
-static void a_sample_between_a_refusal_and_its_poll_loses_nothing(void **state) {
-    (void)state;
+TEST(a_sample_between_a_refusal_and_its_poll_loses_nothing) {
     fixture f = start(1);
     for (int i = 0; i < 5; i++) run_for(&f, 1, 0);
     count(&f, 0, 0, 950 * MILLISECOND);
@@ -161,8 +154,7 @@ static void a_sample_between_a_refusal_and_its_poll_loses_nothing(void **state) 
 
 /* L4: the largest n raises the wants for ten windows, to a rate that saves n units in a fifth of a
  * window. This is so even while the request for n units is allowed. */
-static void a_rate_saves_a_request_for_many_units_in_time(void **state) {
-    (void)state;
+TEST(a_rate_saves_a_request_for_many_units_in_time) {
     fixture f = start(1);
     f.reading.largest = 200;
     assert_near(run_for(&f, 0, 20), 100, 1e-5);
@@ -173,8 +165,7 @@ static void a_rate_saves_a_request_for_many_units_in_time(void **state) {
 }
 
 /* L4 */
-static void wants_for_more_than_the_server_has_are_bounded(void **state) {
-    (void)state;
+TEST(wants_for_more_than_the_server_has_are_bounded) {
     fixture f = start(1);
     f.supply = (doorman__supply){.amount = 10, .exhausted = true};
     f.reading.largest = 1e9;
@@ -187,8 +178,7 @@ static void wants_for_more_than_the_server_has_are_bounded(void **state) {
 /* L4: a request of a gauge can be larger than what the server gives. After two windows, this
  * request is no demand for ten windows. It would take capacity from other clients, and never use
  * it. */
-static void a_request_that_never_fits_causes_no_demand(void **state) {
-    (void)state;
+TEST(a_request_that_never_fits_causes_no_demand) {
     fixture f = start(1);
     f.supply = (doorman__supply){.amount = 50, .exhausted = true};
     for (int i = 0; i < 100; i++) {
@@ -204,8 +194,7 @@ static void a_request_that_never_fits_causes_no_demand(void **state) {
 }
 
 /* L4: a request of a gauge that needs more than wants_maximum is IMPOSSIBLE, and no demand. */
-static void an_impossible_request_causes_no_demand(void **state) {
-    (void)state;
+TEST(an_impossible_request_causes_no_demand) {
     fixture f = start(1);
     f.estimator.maximum = 100;
     for (int i = 0; i < 30; i++) {
@@ -217,8 +206,7 @@ static void an_impossible_request_causes_no_demand(void **state) {
 }
 
 /* L4: one refused request of n units is a demand for n units, and not for more. */
-static void a_single_refused_request_counts_once(void **state) {
-    (void)state;
+TEST(a_single_refused_request_counts_once) {
     fixture f = start(1);
     for (int i = 0; i < 60; i++) {
         if (i % 3 == 0) f.reading.largest = 250;
@@ -229,8 +217,7 @@ static void a_single_refused_request_counts_once(void **state) {
 }
 
 /* L4: when all callers wait, their possible rate is unknown. It is at least the safe capacity. */
-static void when_all_callers_wait_wants_are_a_multiple_of_the_possible(void **state) {
-    (void)state;
+TEST(when_all_callers_wait_wants_are_a_multiple_of_the_possible) {
     fixture f = start(1);
     f.supply.amount = 50;
     f.reading.unmet_since = f.reading.at;
@@ -242,8 +229,7 @@ static void when_all_callers_wait_wants_are_a_multiple_of_the_possible(void **st
 }
 
 /* L4 */
-static void wants_of_a_gauge_are_units_in_flight_and_waiting_units(void **state) {
-    (void)state;
+TEST(wants_of_a_gauge_are_units_in_flight_and_waiting_units) {
     fixture f = start(1);
     f.reading.peak = 12;
     assert_exact(run_for(&f, 0, 0), 12);
@@ -261,8 +247,7 @@ static void wants_of_a_gauge_are_units_in_flight_and_waiting_units(void **state)
 }
 
 /* L4: the wants are never NaN, and never outside the bounds. */
-static void wants_stay_within_their_bounds_for_any_counts(void **state) {
-    (void)state;
+TEST(wants_stay_within_their_bounds_for_any_counts) {
     for (int i = 0; i < 300; i++) {
         fixture f = start(1 + random_unit());
         f.estimator.maximum = fmin(1e15, 5 + random_amount());
@@ -282,25 +267,4 @@ static void wants_stay_within_their_bounds_for_any_counts(void **state) {
             assert_true(wants >= f.estimator.minimum && wants <= f.estimator.maximum);
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_use_wants_fall_from_the_initial_wants_to_the_minimum),
-        cmocka_unit_test(wants_settle_on_a_steady_use),
-        cmocka_unit_test(counters_can_wrap_around),
-        cmocka_unit_test(refused_units_count_until_the_server_has_no_more),
-        cmocka_unit_test(a_poll_sees_a_rate_within_a_tenth_of_a_second),
-        cmocka_unit_test(the_first_refusal_only_starts_the_measurement),
-        cmocka_unit_test(a_sample_between_a_refusal_and_its_poll_loses_nothing),
-        cmocka_unit_test(a_rate_saves_a_request_for_many_units_in_time),
-        cmocka_unit_test(wants_for_more_than_the_server_has_are_bounded),
-        cmocka_unit_test(a_request_that_never_fits_causes_no_demand),
-        cmocka_unit_test(an_impossible_request_causes_no_demand),
-        cmocka_unit_test(a_single_refused_request_counts_once),
-        cmocka_unit_test(when_all_callers_wait_wants_are_a_multiple_of_the_possible),
-        cmocka_unit_test(wants_of_a_gauge_are_units_in_flight_and_waiting_units),
-        cmocka_unit_test(wants_stay_within_their_bounds_for_any_counts),
-    };
-    return run_all(tests);
 }

@@ -92,8 +92,7 @@ static void win(fixture *f, int64_t lease) {
 
 /* ---- stories -------------------------------------------------------------------------------- */
 
-static void the_process_that_creates_the_key_is_master(void **state) {
-    (void)state;
+TEST(the_process_that_creates_the_key_is_master) {
     fixture f = start();
     expect_state(&f, DOORMAN_NO_MASTER);
     expect(&f, DOORMAN_READ_KEY);
@@ -110,8 +109,7 @@ static void the_process_that_creates_the_key_is_master(void **state) {
     assert_int_equal(expect_state(&f, DOORMAN_MASTER).predecessor_gone, 0);
 }
 
-static void a_mastership_ends_after_95_percent_of_the_ttl(void **state) {
-    (void)state;
+TEST(a_mastership_ends_after_95_percent_of_the_ttl) {
     fixture f = start();
     win(&f, 7);
     doorman_time end = START + TTL / 100 * 95;
@@ -123,8 +121,7 @@ static void a_mastership_ends_after_95_percent_of_the_ttl(void **state) {
     expect_state(&f, DOORMAN_NO_MASTER);
 }
 
-static void a_mastership_counts_from_when_the_renewal_was_sent(void **state) {
-    (void)state;
+TEST(a_mastership_counts_from_when_the_renewal_was_sent) {
     fixture f = start();
     win(&f, 7);
     f.now += SECOND;
@@ -140,8 +137,7 @@ static void a_mastership_counts_from_when_the_renewal_was_sent(void **state) {
 }
 
 /* A store may grant another TTL than the one requested. */
-static void a_mastership_lasts_for_the_ttl_that_the_store_grants(void **state) {
-    (void)state;
+TEST(a_mastership_lasts_for_the_ttl_that_the_store_grants) {
     static const doorman_time granted[] = {2 * SECOND, 60 * SECOND, DOORMAN_DURATION_MAX};
     for (size_t i = 0; i < COUNT_OF(granted); i++) {
         fixture f = start();
@@ -155,8 +151,7 @@ static void a_mastership_lasts_for_the_ttl_that_the_store_grants(void **state) {
     }
 }
 
-static void an_absurd_ttl_of_the_store_counts_as_the_longest_duration(void **state) {
-    (void)state;
+TEST(an_absurd_ttl_of_the_store_counts_as_the_longest_duration) {
     fixture f = start();
     expect(&f, DOORMAN_READ_KEY);
     answer(&f, NO_KEY);
@@ -167,8 +162,7 @@ static void an_absurd_ttl_of_the_store_counts_as_the_longest_duration(void **sta
     expect_master_until(&f, START + DOORMAN_DURATION_MAX / 100 * 95);
 }
 
-static void a_master_that_gets_no_answers_stays_master_until_its_time_ends(void **state) {
-    (void)state;
+TEST(a_master_that_gets_no_answers_stays_master_until_its_time_ends) {
     fixture f = start();
     win(&f, 7);
     doorman_time end = START + TTL / 100 * 95;
@@ -185,8 +179,7 @@ static void a_master_that_gets_no_answers_stays_master_until_its_time_ends(void 
 }
 
 /* The renewal was received, but the key was not read. */
-static void a_renewal_without_a_look_at_the_key_does_not_extend_a_mastership(void **state) {
-    (void)state;
+TEST(a_renewal_without_a_look_at_the_key_does_not_extend_a_mastership) {
     fixture f = start();
     win(&f, 7);
     f.now += SECOND;
@@ -197,8 +190,7 @@ static void a_renewal_without_a_look_at_the_key_does_not_extend_a_mastership(voi
     expect_master_until(&f, START + TTL / 100 * 95);
 }
 
-static void the_owner_of_another_lease_is_the_master(void **state) {
-    (void)state;
+TEST(the_owner_of_another_lease_is_the_master) {
     fixture f = start();
     expect(&f, DOORMAN_READ_KEY);
     f.now += MILLISECOND;
@@ -207,8 +199,7 @@ static void the_owner_of_another_lease_is_the_master(void **state) {
     expect_pause(&f, START + SECOND);
 }
 
-static void another_master_is_known_for_a_ttl_after_the_last_answer(void **state) {
-    (void)state;
+TEST(another_master_is_known_for_a_ttl_after_the_last_answer) {
     fixture f = start();
     expect(&f, DOORMAN_READ_KEY);
     f.now += MILLISECOND;
@@ -226,8 +217,7 @@ static void another_master_is_known_for_a_ttl_after_the_last_answer(void **state
     assert_null(expect_state(&f, DOORMAN_NO_MASTER).address);
 }
 
-static void a_key_of_an_earlier_process_at_the_same_address_is_not_ours(void **state) {
-    (void)state;
+TEST(a_key_of_an_earlier_process_at_the_same_address_is_not_ours) {
     fixture f = start();
     expect(&f, DOORMAN_READ_KEY);
     answer(&f, KEY(6, OURS));
@@ -236,8 +226,7 @@ static void a_key_of_an_earlier_process_at_the_same_address_is_not_ours(void **s
     win(&f, 7);
 }
 
-static void an_invalid_address_of_the_master_is_not_known(void **state) {
-    (void)state;
+TEST(an_invalid_address_of_the_master_is_not_known) {
     char long_text[DOORMAN_ID_BYTES_MAX + 2];
     memset(long_text, 'a', sizeof long_text - 1);
     long_text[sizeof long_text - 1] = 0;
@@ -253,8 +242,7 @@ static void an_invalid_address_of_the_master_is_not_known(void **state) {
     assert_string_equal(expect_state(&f, DOORMAN_STANDBY).address, long_text + 1);
 }
 
-static void the_store_is_polled_every_second_or_five_times_within_the_ttl(void **state) {
-    (void)state;
+TEST(the_store_is_polled_every_second_or_five_times_within_the_ttl) {
     static const struct {
         doorman_time ttl, period;
     } cases[] = {{0, SECOND},
@@ -276,8 +264,7 @@ static void the_store_is_polled_every_second_or_five_times_within_the_ttl(void *
     }
 }
 
-static void a_poll_that_takes_long_is_followed_by_the_next_at_once(void **state) {
-    (void)state;
+TEST(a_poll_that_takes_long_is_followed_by_the_next_at_once) {
     fixture f = start();
     expect(&f, DOORMAN_READ_KEY);
     f.now += 2 * SECOND;
@@ -285,8 +272,7 @@ static void a_poll_that_takes_long_is_followed_by_the_next_at_once(void **state)
     expect(&f, DOORMAN_READ_KEY);
 }
 
-static void a_missing_master_is_looked_for_ten_times_a_second(void **state) {
-    (void)state;
+TEST(a_missing_master_is_looked_for_ten_times_a_second) {
     fixture f = start();
     expect(&f, DOORMAN_READ_KEY);
     answer(&f, NO_KEY);
@@ -300,8 +286,7 @@ static void a_missing_master_is_looked_for_ten_times_a_second(void **state) {
 }
 
 /* The loser of a race keeps its store lease until it sees the winner. */
-static void the_loser_of_a_race_becomes_a_standby(void **state) {
-    (void)state;
+TEST(the_loser_of_a_race_becomes_a_standby) {
     fixture f = start();
     expect(&f, DOORMAN_READ_KEY);
     answer(&f, NO_KEY);
@@ -320,8 +305,7 @@ static void the_loser_of_a_race_becomes_a_standby(void **state) {
 }
 
 /* The answer was lost, so the next poll finds the key. */
-static void a_key_created_by_a_call_without_an_answer_is_ours(void **state) {
-    (void)state;
+TEST(a_key_created_by_a_call_without_an_answer_is_ours) {
     fixture f = start();
     expect(&f, DOORMAN_READ_KEY);
     answer(&f, NO_KEY);
@@ -339,8 +323,7 @@ static void a_key_created_by_a_call_without_an_answer_is_ours(void **state) {
     expect_master_until(&f, START + SECOND + TTL / 100 * 95);
 }
 
-static void a_refused_store_lease_ends_the_poll(void **state) {
-    (void)state;
+TEST(a_refused_store_lease_ends_the_poll) {
     static const doorman_election_answer refusals[] = {{.lease = 7}, {.ttl = TTL}};
     for (size_t i = 0; i < COUNT_OF(refusals); i++) {
         fixture f = start();
@@ -354,8 +337,7 @@ static void a_refused_store_lease_ends_the_poll(void **state) {
 }
 
 /* Another process may have held the key since the last poll. */
-static void a_master_that_misses_its_key_steps_down_before_it_tries_again(void **state) {
-    (void)state;
+TEST(a_master_that_misses_its_key_steps_down_before_it_tries_again) {
     fixture f = start();
     win(&f, 7);
     f.now += SECOND;
@@ -370,8 +352,7 @@ static void a_master_that_misses_its_key_steps_down_before_it_tries_again(void *
 }
 
 /* Also if its store lease is still there: somebody has deleted the key. */
-static void a_master_whose_key_was_deleted_steps_down_first_too(void **state) {
-    (void)state;
+TEST(a_master_whose_key_was_deleted_steps_down_first_too) {
     fixture f = start();
     win(&f, 7);
     f.now += SECOND;
@@ -389,8 +370,7 @@ static void a_master_whose_key_was_deleted_steps_down_first_too(void **state) {
     assert_int_equal(f.call.lease, 7);
 }
 
-static void a_master_that_finds_another_key_becomes_a_standby(void **state) {
-    (void)state;
+TEST(a_master_that_finds_another_key_becomes_a_standby) {
     fixture f = start();
     win(&f, 7);
     f.now += SECOND;
@@ -402,8 +382,7 @@ static void a_master_that_finds_another_key_becomes_a_standby(void **state) {
 }
 
 /* The process slept while its answer waited. */
-static void a_result_that_is_too_old_when_it_arrives_does_not_count(void **state) {
-    (void)state;
+TEST(a_result_that_is_too_old_when_it_arrives_does_not_count) {
     for (doorman_time late = -1; late <= 1; late++) {
         fixture f = start();
         expect(&f, DOORMAN_READ_KEY);
@@ -422,8 +401,7 @@ static void a_result_that_is_too_old_when_it_arrives_does_not_count(void **state
     }
 }
 
-static void only_the_first_answer_to_the_last_call_counts(void **state) {
-    (void)state;
+TEST(only_the_first_answer_to_the_last_call_counts) {
     fixture f = start();
     doorman_election_answer key = KEY(8, OTHER);
     assert_int_equal(doorman_election_answered(&f.election, 0, &key, f.now), DOORMAN_STALE);
@@ -444,8 +422,7 @@ static void only_the_first_answer_to_the_last_call_counts(void **state) {
     expect_state(&f, DOORMAN_STANDBY);
 }
 
-static void a_process_that_resigns_is_not_master_and_gives_back_the_key(void **state) {
-    (void)state;
+TEST(a_process_that_resigns_is_not_master_and_gives_back_the_key) {
     for (int answered = 0; answered < 2; answered++) {
         fixture f = start();
         win(&f, 7);
@@ -465,8 +442,7 @@ static void a_process_that_resigns_is_not_master_and_gives_back_the_key(void **s
     }
 }
 
-static void a_process_can_resign_at_any_time(void **state) {
-    (void)state;
+TEST(a_process_can_resign_at_any_time) {
     fixture f = start();
     doorman_election_resign(&f.election, f.now);
     expect_state(&f, DOORMAN_RESIGNED);
@@ -507,22 +483,19 @@ static doorman_time predecessor_gone(uint64_t first, uint64_t second, uint64_t w
     return expect_state(&f, DOORMAN_MASTER).predecessor_gone;
 }
 
-static void a_predecessor_is_gone_since_the_key_was_first_missing(void **state) {
-    (void)state;
+TEST(a_predecessor_is_gone_since_the_key_was_first_missing) {
     assert_int_equal(predecessor_gone(4, 4, 5), START);
     assert_int_equal(predecessor_gone(4, 5, 6), START + SECOND);
 }
 
-static void a_master_in_between_is_a_predecessor_too(void **state) {
-    (void)state;
+TEST(a_master_in_between_is_a_predecessor_too) {
     assert_int_equal(predecessor_gone(4, 4, 6), 0);
     assert_int_equal(predecessor_gone(0, 0, 1), 0);
     assert_int_equal(predecessor_gone(0, 0, 0), 0); /* this store does not count */
 }
 
 /* Its own first mastership is then its predecessor. */
-static void a_master_that_becomes_master_again_learns_again(void **state) {
-    (void)state;
+TEST(a_master_that_becomes_master_again_learns_again) {
     fixture f = start();
     expect(&f, DOORMAN_READ_KEY);
     answer(&f, NO_KEY_AFTER(4));
@@ -540,8 +513,7 @@ static void a_master_that_becomes_master_again_learns_again(void **state) {
     assert_int_equal(expect_state(&f, DOORMAN_MASTER).predecessor_gone, 0);
 }
 
-static void time_that_goes_back_stands_still(void **state) {
-    (void)state;
+TEST(time_that_goes_back_stands_still) {
     fixture f = start();
     win(&f, 7);
     f.now += SECOND;
@@ -554,8 +526,7 @@ static void time_that_goes_back_stands_still(void **state) {
     expect_pause(&f, START + 2 * SECOND);
 }
 
-static void wrong_options_are_refused(void **state) {
-    (void)state;
+TEST(wrong_options_are_refused) {
     static const struct {
         doorman_election_options options;
         const char *error;
@@ -812,8 +783,7 @@ static void check_settled(void) {
     assert_int_equal(masters, 1);
 }
 
-static void random_histories_never_have_two_masters(void **state) {
-    (void)state;
+TEST(random_histories_never_have_two_masters) {
     doorman_time with_master = 0, total = 0;
     uint64_t handovers = 0;
     for (int round = 0; round < 300; round++) {
@@ -839,40 +809,4 @@ static void random_histories_never_have_two_masters(void **state) {
     print_message("%.0f %% of the time with a master, %llu masterships\n",
                   100 * (double)with_master / (double)total, (unsigned long long)handovers);
     assert_true(handovers > 600 && 10 * with_master > total);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_process_that_creates_the_key_is_master),
-        cmocka_unit_test(a_mastership_ends_after_95_percent_of_the_ttl),
-        cmocka_unit_test(a_mastership_counts_from_when_the_renewal_was_sent),
-        cmocka_unit_test(a_mastership_lasts_for_the_ttl_that_the_store_grants),
-        cmocka_unit_test(an_absurd_ttl_of_the_store_counts_as_the_longest_duration),
-        cmocka_unit_test(a_master_that_gets_no_answers_stays_master_until_its_time_ends),
-        cmocka_unit_test(a_renewal_without_a_look_at_the_key_does_not_extend_a_mastership),
-        cmocka_unit_test(the_owner_of_another_lease_is_the_master),
-        cmocka_unit_test(another_master_is_known_for_a_ttl_after_the_last_answer),
-        cmocka_unit_test(a_key_of_an_earlier_process_at_the_same_address_is_not_ours),
-        cmocka_unit_test(an_invalid_address_of_the_master_is_not_known),
-        cmocka_unit_test(the_store_is_polled_every_second_or_five_times_within_the_ttl),
-        cmocka_unit_test(a_poll_that_takes_long_is_followed_by_the_next_at_once),
-        cmocka_unit_test(a_missing_master_is_looked_for_ten_times_a_second),
-        cmocka_unit_test(the_loser_of_a_race_becomes_a_standby),
-        cmocka_unit_test(a_key_created_by_a_call_without_an_answer_is_ours),
-        cmocka_unit_test(a_refused_store_lease_ends_the_poll),
-        cmocka_unit_test(a_master_that_misses_its_key_steps_down_before_it_tries_again),
-        cmocka_unit_test(a_master_whose_key_was_deleted_steps_down_first_too),
-        cmocka_unit_test(a_master_that_finds_another_key_becomes_a_standby),
-        cmocka_unit_test(a_result_that_is_too_old_when_it_arrives_does_not_count),
-        cmocka_unit_test(only_the_first_answer_to_the_last_call_counts),
-        cmocka_unit_test(a_process_that_resigns_is_not_master_and_gives_back_the_key),
-        cmocka_unit_test(a_process_can_resign_at_any_time),
-        cmocka_unit_test(a_predecessor_is_gone_since_the_key_was_first_missing),
-        cmocka_unit_test(a_master_in_between_is_a_predecessor_too),
-        cmocka_unit_test(a_master_that_becomes_master_again_learns_again),
-        cmocka_unit_test(time_that_goes_back_stands_still),
-        cmocka_unit_test(wrong_options_are_refused),
-        cmocka_unit_test(random_histories_never_have_two_masters),
-    };
-    return run_all(tests);
 }

@@ -10,9 +10,7 @@
 #include "../../server/snapshot.c"
 #include "../../server/text.c"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "../test.h"
 
 /* A service with one resource, "db", whose clients want a total. */
 struct world {
@@ -39,11 +37,9 @@ static void configure(struct world *w, double capacity) {
     w->config = config;
 }
 
-static int setup(void **state) {
-    struct world *w = (struct world *)calloc(1, sizeof *w);
+static void world_setup(struct world *w) {
     const doorman_mastership mastership = {.address = "tcp://here:1", .until = DOORMAN_NEVER};
     doorman_time now = doorman_clock();
-    assert_non_null(w);
     configure(w, 100);
     const doorman_server_options options = {.node = "node", .config = w->config, .seed = {7, 7}};
     assert_int_equal(doorman_server_create(&w->service.server, &options, NULL, now), DOORMAN_OK);
@@ -51,20 +47,16 @@ static int setup(void **state) {
     assert_int_equal(pthread_mutex_init(&w->service.lock, NULL), 0);
     assert_true(server_history_create(&w->service));
     w->now = 1;
-    *state = w;
-    return 0;
 }
 
-static int teardown(void **state) {
-    struct world *w = (struct world *)*state;
+static void world_teardown(struct world *w) {
     server_history_destroy(&w->service);
     pthread_mutex_destroy(&w->service.lock);
     doorman_server_destroy(w->service.server);
     doorman_config_destroy(w->config);
     doorman_buffer_uninit(&w->text.buffer);
-    free(w);
-    return 0;
 }
+FIXTURE(world)
 
 /* Returns the id of the lease. */
 static uint64_t request(struct world *w, const char *client, double wants) {
@@ -119,41 +111,40 @@ static void assert_contains(const char *text, const char *part) {
 /* ---- bars ----------------------------------------------------------------------------------- */
 
 /* A greedy client hides neither the capacity nor the leases. */
-static void wants_above_four_times_the_capacity_are_cut_off(void **state) {
-    const char *bar = draw_bar((struct world *)*state, 100, 100, 100000);
+TEST_WITH(world, wants_above_four_times_the_capacity_are_cut_off) {
+    const char *bar = draw_bar(w, 100, 100, 100000);
     assert_contains(bar, "<rect class=wants width=1000.0 ");
     assert_contains(bar, "<rect class=has width=250.0 ");
     assert_contains(bar, "<rect class=edge x=247.0 ");
     assert_contains(bar, "<path class=more ");
     assert_contains(bar, "wants 100000");
-    assert_null(strstr(draw_bar((struct world *)*state, 100, 100, 400), "class=more"));
-    assert_null(strstr(draw_bar((struct world *)*state, 0, 0, 400), "class=more"));
+    assert_null(strstr(draw_bar(w, 100, 100, 400), "class=more"));
+    assert_null(strstr(draw_bar(w, 0, 0, 400), "class=more"));
 }
 
-static void a_bar_is_as_long_as_the_wants(void **state) {
-    const char *bar = draw_bar((struct world *)*state, 100, 100, 400);
+TEST_WITH(world, a_bar_is_as_long_as_the_wants) {
+    const char *bar = draw_bar(w, 100, 100, 400);
     assert_contains(bar, "<rect class=wants width=1000.0 ");
     assert_contains(bar, "<rect class=has width=250.0 ");
     assert_contains(bar, "<rect class=edge x=247.0 ");
     assert_contains(bar, "<title>has 100, wants 400, capacity 100</title>");
 }
 
-static void a_bar_names_the_unit(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_bar_names_the_unit) {
     const struct row row = {.info = {.has = 2, .wants = 3}, .unit = "\"><b>q/s"};
     server_graph_add_bar(&w->text, &row);
     assert_contains(w->text.buffer.text,
                     "<title>has 2, wants 3, in &quot;&gt;&lt;b&gt;q/s</title>");
 }
 
-static void a_small_part_of_a_bar_stays_visible(void **state) {
-    const char *bar = draw_bar((struct world *)*state, 1e9, 1, 1);
+TEST_WITH(world, a_small_part_of_a_bar_stays_visible) {
+    const char *bar = draw_bar(w, 1e9, 1, 1);
     assert_contains(bar, "<rect class=has width=4.0 ");
     assert_contains(bar, "<rect class=wants width=4.0 ");
 }
 
-static void a_bar_of_nothing_is_empty(void **state) {
-    const char *bar = draw_bar((struct world *)*state, 0, 0, 0);
+TEST_WITH(world, a_bar_of_nothing_is_empty) {
+    const char *bar = draw_bar(w, 0, 0, 0);
     assert_contains(bar, "<rect class=wants width=0.0 ");
     assert_contains(bar, "<rect class=has width=0.0 ");
     assert_null(strstr(bar, "edge"));
@@ -162,8 +153,7 @@ static void a_bar_of_nothing_is_empty(void **state) {
 /* ---- trends --------------------------------------------------------------------------------- */
 
 /* The capacity falls from 100 to 40 after two points. */
-static void a_trend_shows_the_capacity_of_then(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_trend_shows_the_capacity_of_then) {
     request(w, "a", 50);
     add_point(w);
     add_point(w);
@@ -176,8 +166,7 @@ static void a_trend_shows_the_capacity_of_then(void **state) {
     assert_contains(trend, "the last 20 s: has at most 50, wants at most 50, capacity at most 100");
 }
 
-static void an_axis_ends_at_four_times_the_capacity_and_says_what_is_wanted(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, an_axis_ends_at_four_times_the_capacity_and_says_what_is_wanted) {
     request(w, "a", 12500);
     add_point(w);
     add_point(w);
@@ -187,8 +176,7 @@ static void an_axis_ends_at_four_times_the_capacity_and_says_what_is_wanted(void
     assert_contains(trend, "<polyline class=wanted points='58,2.0 59,2.0 '/>");
 }
 
-static void a_trend_without_two_points_has_only_axes(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_trend_without_two_points_has_only_axes) {
     assert_contains(draw_trend(w), "<title>no history yet</title>");
     request(w, "a", 10);
     add_point(w);
@@ -196,8 +184,7 @@ static void a_trend_without_two_points_has_only_axes(void **state) {
     assert_null(strstr(draw_trend(w), "polyline"));
 }
 
-static void a_trend_keeps_its_last_ten_minutes(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_trend_keeps_its_last_ten_minutes) {
     request(w, "a", 90);
     add_point(w);
     request(w, "b", 1);
@@ -220,8 +207,7 @@ static size_t count_missing(struct world *w) {
     return added;
 }
 
-static void a_resource_keeps_its_history_without_holders(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_resource_keeps_its_history_without_holders) {
     uint64_t id = request(w, "a", 90);
     add_point(w);
     add_point(w);
@@ -238,8 +224,7 @@ static void a_resource_keeps_its_history_without_holders(void **state) {
     assert_int_equal(count_missing(w), 0);
 }
 
-static void a_resource_continues_its_history_with_a_new_holder(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_resource_continues_its_history_with_a_new_holder) {
     uint64_t id = request(w, "a", 90);
     add_point(w);
     release(w, "a", id);
@@ -254,50 +239,27 @@ static void a_resource_continues_its_history_with_a_new_holder(void **state) {
                 trend.has[HISTORY_POINTS - 1] == 50);
 }
 
-static void an_axis_ends_at_a_round_number(void **state) {
+TEST(an_axis_ends_at_a_round_number) {
     static const struct {
         double amount, expected;
     } rows[] = {{1, 1},   {1.1, 1.5},  {2.5, 3},    {7, 8},
                 {10, 10}, {999, 1000}, {0.45, 0.5}, {45e19, 5e20}};
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         double rounded = round_up(rows[i].amount) / rows[i].expected;
         assert_true(rounded > 1 - 1e-9 && rounded < 1 + 1e-9);
     }
 }
 
-static void a_short_amount_has_at_most_three_digits(void **state) {
+TEST_WITH(world, a_short_amount_has_at_most_three_digits) {
     static const struct {
         double amount;
         const char *expected;
     } rows[] = {{0, "0"},       {12.345, "12.3"}, {999, "999"},   {999.7, "1k"},
                 {1500, "1.5k"}, {12345, "12.3k"}, {2e6, "2M"},    {3e9, "3G"},
                 {5e12, "5T"},   {1e18, "1e+18"},  {999999, "1M"}, {0.5, "0.5"}};
-    struct world *w = (struct world *)*state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         w->text.buffer.bytes = 0;
         add_short_amount(&w->text, rows[i].amount);
         assert_string_equal(w->text.buffer.text, rows[i].expected);
     }
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(wants_above_four_times_the_capacity_are_cut_off),
-        TEST(a_bar_is_as_long_as_the_wants),
-        TEST(a_bar_names_the_unit),
-        TEST(a_small_part_of_a_bar_stays_visible),
-        TEST(a_bar_of_nothing_is_empty),
-        TEST(a_trend_shows_the_capacity_of_then),
-        TEST(an_axis_ends_at_four_times_the_capacity_and_says_what_is_wanted),
-        TEST(a_trend_without_two_points_has_only_axes),
-        TEST(a_trend_keeps_its_last_ten_minutes),
-        TEST(a_resource_keeps_its_history_without_holders),
-        TEST(a_resource_continues_its_history_with_a_new_holder),
-        TEST(an_axis_ends_at_a_round_number),
-        TEST(a_short_amount_has_at_most_three_digits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,6 @@
 
 #define SECOND DOORMAN_SECOND
 #define COUNT(array) (sizeof(array) / sizeof *(array))
-#define UNUSED (void)state
 
 /* ---- a fixture ------------------------------------------------------------------------------ */
 
@@ -218,8 +217,7 @@ static void recount(const fixture *f) {
 #define SLOTS "{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 4"
 #define QUEUE SLOTS ", \"queue\": 200, \"max_wait\": 30}"
 
-static void a_limit_of_holds_has_its_defaults(void **state) {
-    UNUSED;
+TEST(a_limit_of_holds_has_its_defaults) {
     doorman_config *config = limits_of(SLOTS ", \"overrides\": [{\"keys\": [\"a\"], \"limit\": 9},"
                                              "{\"keys\": [\"b\"], \"queue\": 3}]}");
     doorman_config_options read;
@@ -245,8 +243,7 @@ static void a_limit_of_holds_has_its_defaults(void **state) {
     doorman_config_destroy(config);
 }
 
-static void a_hold_keeps_its_units_until_it_is_released(void **state) {
-    UNUSED;
+TEST(a_hold_keeps_its_units_until_it_is_released) {
     fixture f = start(SLOTS "}");
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 3, 0));
@@ -270,8 +267,7 @@ static void a_hold_keeps_its_units_until_it_is_released(void **state) {
 }
 
 /* P8 */
-static void a_hold_ends_after_its_time_to_live_and_the_drift(void **state) {
-    UNUSED;
+TEST(a_hold_ends_after_its_time_to_live_and_the_drift) {
     fixture f = start(SLOTS "}");
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -289,8 +285,7 @@ static void a_hold_ends_after_its_time_to_live_and_the_drift(void **state) {
 }
 
 /* P8 */
-static void a_renewal_moves_the_end_but_never_back(void **state) {
-    UNUSED;
+TEST(a_renewal_moves_the_end_but_never_back) {
     fixture f = start(SLOTS "}");
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -311,8 +306,7 @@ static void a_renewal_moves_the_end_but_never_back(void **state) {
     stop(&f);
 }
 
-static void a_time_to_live_is_cut_to_that_of_the_limit(void **state) {
-    UNUSED;
+TEST(a_time_to_live_is_cut_to_that_of_the_limit) {
     fixture f = start(SLOTS "}");
     begin(&f);
     doorman_permit_request request = {
@@ -327,8 +321,7 @@ static void a_time_to_live_is_cut_to_that_of_the_limit(void **state) {
 }
 
 /* P8 */
-static void a_release_says_what_is_kept(void **state) {
-    UNUSED;
+TEST(a_release_says_what_is_kept) {
     fixture f = start(SLOTS "}");
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -351,8 +344,7 @@ static void a_release_says_what_is_kept(void **state) {
 }
 
 /* P1, P8 */
-static void items_are_held_and_released_one_by_one(void **state) {
-    UNUSED;
+TEST(items_are_held_and_released_one_by_one) {
     fixture f = start(SLOTS "}, {\"name\": \"all\", \"per\": \"template\", \"kind\": "
                             "\"CONCURRENCY\", \"limit\": 6, \"time_to_live\": 5}");
     begin(&f);
@@ -382,8 +374,7 @@ static void items_are_held_and_released_one_by_one(void **state) {
 
 /* Each item is rounded up to 1/4096 of a unit, so no part of a hold is counted too low. */
 /* P8, P11: a list that is too short or too long is a mistake of the client, so nothing happens. */
-static void a_list_of_amounts_must_have_one_for_each_item(void **state) {
-    UNUSED;
+TEST(a_list_of_amounts_must_have_one_for_each_item) {
     fixture f = start(SLOTS "}");
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 2, 0));
@@ -411,8 +402,7 @@ static void a_list_of_amounts_must_have_one_for_each_item(void **state) {
     stop(&f);
 }
 
-static void fractions_of_units_come_back_in_full(void **state) {
-    UNUSED;
+TEST(fractions_of_units_come_back_in_full) {
     fixture f = start(SLOTS "}");
     begin(&f);
     doorman_permit_item items[10];
@@ -445,8 +435,7 @@ static void fractions_of_units_come_back_in_full(void **state) {
     stop(&f);
 }
 
-static void a_permit_that_holds_needs_a_request_id(void **state) {
-    UNUSED;
+TEST(a_permit_that_holds_needs_a_request_id) {
     fixture f = start(SLOTS "}");
     begin(&f);
     doorman_permit_item item = {.resource_id = "r", .cost = 1};
@@ -463,8 +452,7 @@ static void a_permit_that_holds_needs_a_request_id(void **state) {
     stop(&f);
 }
 
-static void a_limit_of_zero_is_never_granted(void **state) {
-    UNUSED;
+TEST(a_limit_of_zero_is_never_granted) {
     fixture f = start("{\"name\": \"none\", \"kind\": \"CONCURRENCY\", \"limit\": 0, \"queue\": 9, "
                       "\"max_wait\": 9}");
     begin(&f);
@@ -474,8 +462,7 @@ static void a_limit_of_zero_is_never_granted(void **state) {
     stop(&f);
 }
 
-static void wrong_requests_are_named(void **state) {
-    UNUSED;
+TEST(wrong_requests_are_named) {
     fixture f = start(SLOTS "}");
     begin(&f);
     const doorman_permit_item items[] = {{.resource_id = "r", .cost = 1},
@@ -545,8 +532,7 @@ static void wrong_requests_are_named(void **state) {
 
 /* ---- repeats (P9) --------------------------------------------------------------------------- */
 
-static void a_repeat_renews_the_same_hold(void **state) {
-    UNUSED;
+TEST(a_repeat_renews_the_same_hold) {
     fixture f = start(SLOTS "}");
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 3, 0));
@@ -568,8 +554,7 @@ static void a_repeat_renews_the_same_hold(void **state) {
     stop(&f);
 }
 
-static void a_repeat_takes_over_the_place_of_a_waiting_permit(void **state) {
-    UNUSED;
+TEST(a_repeat_takes_over_the_place_of_a_waiting_permit) {
     fixture f = start(QUEUE);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -600,8 +585,7 @@ static void a_repeat_takes_over_the_place_of_a_waiting_permit(void **state) {
 }
 
 /* Otherwise a message that may not wait would have a pending permit. */
-static void a_repeat_that_may_not_wait_ends_the_wait(void **state) {
-    UNUSED;
+TEST(a_repeat_that_may_not_wait_ends_the_wait) {
     fixture f = start(QUEUE);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -617,8 +601,7 @@ static void a_repeat_that_may_not_wait_ends_the_wait(void **state) {
     stop(&f);
 }
 
-static void a_released_request_id_cancels_or_frees(void **state) {
-    UNUSED;
+TEST(a_released_request_id_cancels_or_frees) {
     fixture f = start(QUEUE);
     begin(&f);
     const doorman_hold_request ann = {.client_id = "ann", .request_id = 1};
@@ -648,8 +631,7 @@ static uint64_t wait_for(fixture *f, const char *client, int priority, double co
     return f->out.ticket;
 }
 
-static void permits_wait_by_priority_and_then_by_arrival(void **state) {
-    UNUSED;
+TEST(permits_wait_by_priority_and_then_by_arrival) {
     fixture f = start(QUEUE);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -667,8 +649,7 @@ static void permits_wait_by_priority_and_then_by_arrival(void **state) {
     stop(&f);
 }
 
-static void nobody_overtakes_a_permit_of_the_same_priority(void **state) {
-    UNUSED;
+TEST(nobody_overtakes_a_permit_of_the_same_priority) {
     fixture f = start(QUEUE);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 3, 0));
@@ -691,8 +672,7 @@ static void nobody_overtakes_a_permit_of_the_same_priority(void **state) {
 }
 
 /* The permit at the front is too large. When it gives up, the next one fits at once. */
-static void the_next_permit_is_served_when_the_first_gives_up(void **state) {
-    UNUSED;
+TEST(the_next_permit_is_served_when_the_first_gives_up) {
     fixture f = start(QUEUE);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 3, 0));
@@ -705,8 +685,7 @@ static void the_next_permit_is_served_when_the_first_gives_up(void **state) {
     stop(&f);
 }
 
-static void a_wait_ends_with_the_shorter_max_wait(void **state) {
-    UNUSED;
+TEST(a_wait_ends_with_the_shorter_max_wait) {
     fixture f = start(QUEUE);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -739,8 +718,7 @@ static void a_wait_ends_with_the_shorter_max_wait(void **state) {
     stop(&f);
 }
 
-static void queues_have_bounds(void **state) {
-    UNUSED;
+TEST(queues_have_bounds) {
     fixture f = start(SLOTS ", \"queue\": 3, \"max_wait\": 30}");
     f.options.client_waiting_max = 2;
     f.options.connection_waiting_max = 1;
@@ -791,8 +769,7 @@ static void queues_have_bounds(void **state) {
     stop(&f);
 }
 
-static void a_closed_connection_cancels_its_permits(void **state) {
-    UNUSED;
+TEST(a_closed_connection_cancels_its_permits) {
     fixture f = start(QUEUE);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 3, 0));
@@ -820,8 +797,7 @@ static void a_closed_connection_cancels_its_permits(void **state) {
     SLOTS ", \"queue\": 9, \"max_wait\": 30}, {\"name\": \"all\", \"per\": \"resource\", "         \
           "\"kind\": \"CONCURRENCY\", \"limit\": 6, \"queue\": 9, \"max_wait\": 30}"
 
-static void a_permit_moves_to_the_queue_of_the_counter_that_lacks_room(void **state) {
-    UNUSED;
+TEST(a_permit_moves_to_the_queue_of_the_counter_that_lacks_room) {
     fixture f = start(TWO);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "a", 4, 0));
@@ -853,8 +829,7 @@ static void a_permit_moves_to_the_queue_of_the_counter_that_lacks_room(void **st
     stop(&f);
 }
 
-static void a_permit_that_cannot_wait_at_the_next_counter_is_refused(void **state) {
-    UNUSED;
+TEST(a_permit_that_cannot_wait_at_the_next_counter_is_refused) {
     fixture f = start(SLOTS ", \"queue\": 9, \"max_wait\": 30}, {\"name\": \"all\", \"per\": "
                             "\"resource\", \"kind\": \"CONCURRENCY\", \"limit\": 6}");
     begin(&f);
@@ -878,8 +853,7 @@ static void a_permit_that_cannot_wait_at_the_next_counter_is_refused(void **stat
     SLOTS ", \"queue\": 9, \"max_wait\": 30}, {\"name\": \"rate\", \"kind\": \"TOKEN_BUCKET\", "   \
           "\"rate\": 0.01, \"size\": 6}"
 
-static void rates_are_charged_with_the_grant(void **state) {
-    UNUSED;
+TEST(rates_are_charged_with_the_grant) {
     fixture f = start(RATED);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0)); /* 2 are left of the rate */
@@ -901,8 +875,7 @@ static void rates_are_charged_with_the_grant(void **state) {
 }
 
 /* P10 */
-static void a_full_release_answers_those_who_share(void **state) {
-    UNUSED;
+TEST(a_full_release_answers_those_who_share) {
     fixture f = start(QUEUE);
     begin(&f);
     doorman_permit_request request = {
@@ -951,8 +924,7 @@ static bool seize(fixture *f, const char *client, uint64_t request_id, uint64_t 
                 (doorman_hold_request){.client_id = client, .id = id, .request_id = request_id});
 }
 
-static void a_transfer_moves_units_to_another_client(void **state) {
-    UNUSED;
+TEST(a_transfer_moves_units_to_another_client) {
     fixture f = start(SLOTS "}");
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -982,8 +954,7 @@ static void a_transfer_moves_units_to_another_client(void **state) {
 }
 
 /* P9 */
-static void a_late_copy_of_a_transfer_moves_nothing(void **state) {
-    UNUSED;
+TEST(a_late_copy_of_a_transfer_moves_nothing) {
     fixture f = start(SLOTS "}");
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -1008,8 +979,7 @@ static void a_late_copy_of_a_transfer_moves_nothing(void **state) {
     stop(&f);
 }
 
-static void a_transfer_ends_and_frees_its_units(void **state) {
-    UNUSED;
+TEST(a_transfer_ends_and_frees_its_units) {
     fixture f = start(SLOTS "}");
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -1030,8 +1000,7 @@ static void a_transfer_ends_and_frees_its_units(void **state) {
 }
 
 /* What was never held cannot be moved. A holder may not know yet that it holds less than before. */
-static void a_transfer_of_more_than_was_asked_for_is_an_error(void **state) {
-    UNUSED;
+TEST(a_transfer_of_more_than_was_asked_for_is_an_error) {
     fixture f = start(SLOTS "}");
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 3, 0));
@@ -1059,8 +1028,7 @@ static void a_transfer_of_more_than_was_asked_for_is_an_error(void **state) {
 }
 
 /* P10: the holder may have done nothing, so the next permit does the work. */
-static void the_end_of_a_hold_lets_the_next_permit_do_the_shared_work(void **state) {
-    UNUSED;
+TEST(the_end_of_a_hold_lets_the_next_permit_do_the_shared_work) {
     fixture f = start("{\"name\": \"one\", \"kind\": \"CONCURRENCY\", \"limit\": 1, "
                       "\"queue\": 9, \"max_wait\": 60}");
     begin(&f);
@@ -1098,8 +1066,7 @@ static bool claim(fixture *f, const char *client, uint64_t id, const char *key, 
         (doorman_hold_request){.client_id = client, .id = id, .items = &item, .item_count = 1});
 }
 
-static void a_new_master_learns_holds_within_what_is_free(void **state) {
-    UNUSED;
+TEST(a_new_master_learns_holds_within_what_is_free) {
     fixture f = start(QUEUE);
     f.options.learns_until = f.now + 16 * SECOND;
     begin(&f);
@@ -1134,8 +1101,7 @@ static void a_new_master_learns_holds_within_what_is_free(void **state) {
 }
 
 /* P16. The limit in shadow has room for one key, so it cannot count the second one. */
-static void a_claim_that_a_limit_in_shadow_cannot_count_is_believed(void **state) {
-    UNUSED;
+TEST(a_claim_that_a_limit_in_shadow_cannot_count_is_believed) {
     fixture f = start(SLOTS "}, {\"name\": \"dark\", \"kind\": \"CONCURRENCY\", \"limit\": 1, "
                             "\"shadow\": true, \"max_keys\": 1, \"overflow\": \"refuse\"}");
     f.options.learns_until = f.now + 16 * SECOND;
@@ -1151,8 +1117,7 @@ static void a_claim_that_a_limit_in_shadow_cannot_count_is_believed(void **state
 }
 
 /* P16, P19. A limit in shadow does not bound claims, and their sum could be too large to count. */
-static void claims_at_a_limit_in_shadow_are_counted_without_overflow(void **state) {
-    UNUSED;
+TEST(claims_at_a_limit_in_shadow_are_counted_without_overflow) {
     fixture f = start(SLOTS ", \"shadow\": true}");
     f.options.learns_until = f.now + 16 * SECOND;
     begin(&f);
@@ -1166,8 +1131,7 @@ static void claims_at_a_limit_in_shadow_are_counted_without_overflow(void **stat
 }
 
 /* P15, P19. Each key holds as much as a limit can have. A limit of all keys counts their sum. */
-static void holds_are_counted_again_without_overflow(void **state) {
-    UNUSED;
+TEST(holds_are_counted_again_without_overflow) {
     fixture f = start("{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 1e15}");
     begin(&f);
     uint64_t ids[9];
@@ -1185,8 +1149,7 @@ static void holds_are_counted_again_without_overflow(void **state) {
     stop(&f);
 }
 
-static void a_limit_that_is_full_at_the_start_grants_at_once(void **state) {
-    UNUSED;
+TEST(a_limit_that_is_full_at_the_start_grants_at_once) {
     fixture f = start(SLOTS ", \"on_restart\": \"full\"}");
     f.options.learns_until = f.now + 16 * SECOND;
     begin(&f);
@@ -1198,8 +1161,7 @@ static void a_limit_that_is_full_at_the_start_grants_at_once(void **state) {
 
 /* ---- a changed configuration (P15) ---------------------------------------------------------- */
 
-static void a_lowered_limit_grants_nothing_until_it_fits(void **state) {
-    UNUSED;
+TEST(a_lowered_limit_grants_nothing_until_it_fits) {
     fixture f = start(QUEUE);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -1223,8 +1185,7 @@ static void a_lowered_limit_grants_nothing_until_it_fits(void **state) {
     stop(&f);
 }
 
-static void a_raised_limit_serves_its_queue(void **state) {
-    UNUSED;
+TEST(a_raised_limit_serves_its_queue) {
     fixture f = start(QUEUE);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -1238,8 +1199,7 @@ static void a_raised_limit_serves_its_queue(void **state) {
     stop(&f);
 }
 
-static void a_new_limit_counts_the_holds_in_force(void **state) {
-    UNUSED;
+TEST(a_new_limit_counts_the_holds_in_force) {
     fixture f = start(SLOTS "}");
     begin(&f);
     assert_true(ask(&f, "ann", 1, "a", 3, 0));
@@ -1266,8 +1226,7 @@ static void a_new_limit_counts_the_holds_in_force(void **state) {
     stop(&f);
 }
 
-static void permits_that_no_limit_concerns_any_more_are_granted(void **state) {
-    UNUSED;
+TEST(permits_that_no_limit_concerns_any_more_are_granted) {
     fixture f = start(QUEUE);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -1282,8 +1241,7 @@ static void permits_that_no_limit_concerns_any_more_are_granted(void **state) {
     stop(&f);
 }
 
-static void decisions_outlive_a_change_of_the_configuration(void **state) {
-    UNUSED;
+TEST(decisions_outlive_a_change_of_the_configuration) {
     fixture f = start(QUEUE);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -1308,8 +1266,7 @@ static void decisions_outlive_a_change_of_the_configuration(void **state) {
 
 /* ---- bounds (P19), lists (P20), shadow ------------------------------------------------------ */
 
-static void holds_have_bounds(void **state) {
-    UNUSED;
+TEST(holds_have_bounds) {
     fixture f = start("{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 100}");
     f.options.client_hold_max = 3;
     f.options.hold_max = 4;
@@ -1338,8 +1295,7 @@ static void holds_have_bounds(void **state) {
 }
 
 /* The bounds that the options have by default. */
-static void a_client_has_ten_thousand_holds_and_a_server_a_million(void **state) {
-    UNUSED;
+TEST(a_client_has_ten_thousand_holds_and_a_server_a_million) {
     enum { OF_CLIENT = 10000, OF_SERVER = 1000000 };
     fixture f = start("{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 1e7}");
     begin(&f);
@@ -1361,8 +1317,7 @@ static void a_client_has_ten_thousand_holds_and_a_server_a_million(void **state)
     stop(&f);
 }
 
-static void the_longest_held_holds_are_listed(void **state) {
-    UNUSED;
+TEST(the_longest_held_holds_are_listed) {
     fixture f = start("{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 1000}");
     begin(&f);
     for (uint64_t i = 1; i <= 150; i++) {
@@ -1389,8 +1344,7 @@ static void the_longest_held_holds_are_listed(void **state) {
 }
 
 /* P20 */
-static void the_permits_that_wait_are_listed(void **state) {
-    UNUSED;
+TEST(the_permits_that_wait_are_listed) {
     fixture f = start(SLOTS ", \"queue\": 1000, \"max_wait\": 60}");
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -1419,8 +1373,7 @@ static void the_permits_that_wait_are_listed(void **state) {
     stop(&f);
 }
 
-static void shadow_never_refuses_and_counts_what_fits(void **state) {
-    UNUSED;
+TEST(shadow_never_refuses_and_counts_what_fits) {
     fixture f = start(SLOTS ", \"shadow\": true}");
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 3, 0));
@@ -1436,8 +1389,7 @@ static void shadow_never_refuses_and_counts_what_fits(void **state) {
 }
 
 /* P18. There is no room for a hold, so the counter that was made for it counts nothing. */
-static void a_counter_in_shadow_has_its_events_without_room_for_a_hold(void **state) {
-    UNUSED;
+TEST(a_counter_in_shadow_has_its_events_without_room_for_a_hold) {
     fixture f = start(SLOTS ", \"shadow\": true}");
     f.options.hold_max = 1;
     f.options.learns_until = f.now + 16 * SECOND;
@@ -1451,8 +1403,7 @@ static void a_counter_in_shadow_has_its_events_without_room_for_a_hold(void **st
     stop(&f);
 }
 
-static void a_reset_does_not_free_what_is_held(void **state) {
-    UNUSED;
+TEST(a_reset_does_not_free_what_is_held) {
     fixture f = start(SLOTS "}");
     begin(&f);
     size_t count = 1;
@@ -1471,8 +1422,7 @@ static void a_reset_does_not_free_what_is_held(void **state) {
 /* ---- many --------------------------------------------------------------------------------- */
 
 /* P7: a queue of 10,000 that all time out in the same second. */
-static void many_timeouts_take_many_short_updates(void **state) {
-    UNUSED;
+TEST(many_timeouts_take_many_short_updates) {
     fixture f = start("{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 1, "
                       "\"queue\": 20000, \"max_wait\": 30}");
     begin(&f);
@@ -1510,8 +1460,7 @@ static void many_timeouts_take_many_short_updates(void **state) {
     stop(&f);
 }
 
-static void released_holds_give_their_memory_back(void **state) {
-    UNUSED;
+TEST(released_holds_give_their_memory_back) {
     fixture f = start("{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 100000}");
     begin(&f);
     assert_true(ask(&f, "zoe", 1, "k", 1, 0));
@@ -2039,8 +1988,7 @@ static void random_history(size_t steps, uint64_t *decided) {
     stop(&f);
 }
 
-static void random_histories_are_those_of_the_model(void **state) {
-    UNUSED;
+TEST(random_histories_are_those_of_the_model) {
     uint64_t decided = 0;
     for (int i = 0; i < 100; i++) random_history(300, &decided);
     print_message("%d permits were granted after a wait\n", (int)decided);
@@ -2191,8 +2139,7 @@ static void many_step(fixture *f, holder *all, uint64_t *requests) {
     }
 }
 
-static void holders_never_use_more_than_a_limit(void **state) {
-    UNUSED;
+TEST(holders_never_use_more_than_a_limit) {
     for (int run = 0; run < 20; run++) {
         fixture f = start(many_limits[0]);
         static holder all[MANY];
@@ -2297,8 +2244,7 @@ static doorman_status step_learn(fixture *f) {
 
 /* C4: each allocation of each call fails once. The call then changes nothing, and works the next
  * time. */
-static void a_call_without_memory_changes_nothing(void **state) {
-    UNUSED;
+TEST(a_call_without_memory_changes_nothing) {
     static const step story[] = {step_learn,  step_hold,      step_renew,    step_wait,
                                  step_repeat, step_wait,      step_transfer, step_seize,
                                  step_reload, step_wait_more, step_release};
@@ -2334,8 +2280,7 @@ static void a_call_without_memory_changes_nothing(void **state) {
 }
 
 /* P15: a configuration that could not be used leaves everything as before. */
-static void a_configuration_without_memory_changes_nothing(void **state) {
-    UNUSED;
+TEST(a_configuration_without_memory_changes_nothing) {
     fixture f = start(QUEUE);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 3, 0));
@@ -2363,8 +2308,7 @@ static void a_configuration_without_memory_changes_nothing(void **state) {
 }
 
 /* Without memory the first permit of a queue waits, and an update tries again. */
-static void a_queue_is_served_when_memory_comes_back(void **state) {
-    UNUSED;
+TEST(a_queue_is_served_when_memory_comes_back) {
     fixture f = start(QUEUE);
     begin(&f);
     assert_true(ask(&f, "ann", 1, "k", 4, 0));
@@ -2423,8 +2367,7 @@ static doorman_server *server_of(doorman_config *config, doorman_time now) {
     return server;
 }
 
-static void holds_are_asked_for_and_renewed_by_messages(void **state) {
-    UNUSED;
+TEST(holds_are_asked_for_and_renewed_by_messages) {
     doorman_config *config = limits_of(SLOTS ", \"on_restart\": \"full\"}");
     doorman_time now = 1000 * SECOND;
     doorman_server *server = server_of(config, now);
@@ -2468,8 +2411,7 @@ static void holds_are_asked_for_and_renewed_by_messages(void **state) {
 }
 
 /* Without the field a hold lasts as long as its limits allow. 0 would mean that too. */
-static void a_time_to_live_of_0_is_an_error_in_a_message(void **state) {
-    UNUSED;
+TEST(a_time_to_live_of_0_is_an_error_in_a_message) {
     doorman_config *config = limits_of(SLOTS ", \"on_restart\": \"full\"}");
     doorman_time now = 1000 * SECOND;
     doorman_server *server = server_of(config, now);
@@ -2494,8 +2436,7 @@ static void a_time_to_live_of_0_is_an_error_in_a_message(void **state) {
 
 /* Any client that knows the id of a transfer can seize it. A client that asks for many leases sees
  * many ids, and none of them is the id of a hold or of a transfer. */
-static void the_ids_of_leases_tell_nothing_about_transfers(void **state) {
-    UNUSED;
+TEST(the_ids_of_leases_tell_nothing_about_transfers) {
     enum { COUNT = 20 };
     const char resources[] = "{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 100}, "
                              "{\"identifier_glob\": \"r\", \"limits\": [" SLOTS "}]}]}";
@@ -2527,8 +2468,7 @@ static void the_ids_of_leases_tell_nothing_about_transfers(void **state) {
 }
 
 /* A request that the library writes is read back the same, and so is a response. */
-static void messages_on_holds_are_read_back_the_same(void **state) {
-    UNUSED;
+TEST(messages_on_holds_are_read_back_the_same) {
     const double amounts[] = {1, 0.5};
     const doorman_hold_item items[] = {{"r", "k", 2}, {"s", NULL, 1}};
     const doorman_hold_request holds[] = {{.id = 5,
@@ -2561,8 +2501,7 @@ static void messages_on_holds_are_read_back_the_same(void **state) {
 
 /* P16: each victory begins with the holds of the predecessor, for as long as any configuration has
  * allowed. */
-static void a_server_learns_holds_after_a_victory(void **state) {
-    UNUSED;
+TEST(a_server_learns_holds_after_a_victory) {
     doorman_config *config = limits_of(SLOTS ", \"time_to_live\": 20}");
     doorman_config *shorter = limits_of(SLOTS ", \"time_to_live\": 1}");
     doorman_time now = 1000 * SECOND;
@@ -2628,8 +2567,7 @@ static bool believes(doorman_server *server, uint64_t id, const char *one, const
 }
 
 /* P16: a template with an hour does not block the other templates for an hour. */
-static void each_limit_learns_for_its_own_longest_time_to_live(void **state) {
-    UNUSED;
+TEST(each_limit_learns_for_its_own_longest_time_to_live) {
     doorman_config *config = two_lives(TWO_LIVES("f", 20, 3600));
     doorman_time now = 1000 * SECOND, fast = now + 21 * SECOND + 1, slow = now + 3780 * SECOND + 1;
     doorman_server *server = server_of(config, now);
@@ -2649,8 +2587,7 @@ static void each_limit_learns_for_its_own_longest_time_to_live(void **state) {
 }
 
 /* P16: the queue of a limit is served as soon as this limit has learned. */
-static void a_permit_that_waits_is_granted_when_its_limit_has_learned(void **state) {
-    UNUSED;
+TEST(a_permit_that_waits_is_granted_when_its_limit_has_learned) {
     doorman_config *config = two_lives(TWO_LIVES("f", 20, 3600));
     doorman_time now = 1000 * SECOND, fast = now + 21 * SECOND + 1;
     doorman_server *server = server_of(config, now);
@@ -2682,8 +2619,7 @@ static void loses_and_wins(doorman_server *server, doorman_time gone, doorman_ti
 }
 
 /* P16: after a change, a limit may count holds of a limit that it has replaced. */
-static void after_a_change_all_limits_learn_for_the_longest_time_to_live(void **state) {
-    UNUSED;
+TEST(after_a_change_all_limits_learn_for_the_longest_time_to_live) {
     doorman_config *config = two_lives(TWO_LIVES("f", 20, 3600));
     doorman_config *other = two_lives(TWO_LIVES("g", 20, 20));
     doorman_time now = 1000 * SECOND, hour = 3780 * SECOND + 1, short_ = 21 * SECOND + 1;
@@ -2708,8 +2644,7 @@ static void after_a_change_all_limits_learn_for_the_longest_time_to_live(void **
 }
 
 /* P16: a limit that grants at once has holds too, which a limit of a later configuration counts. */
-static void holds_of_a_limit_that_does_not_learn_are_learned(void **state) {
-    UNUSED;
+TEST(holds_of_a_limit_that_does_not_learn_are_learned) {
     doorman_config *full = limits_of(SLOTS ", \"time_to_live\": 20, \"on_restart\": \"full\"}");
     doorman_config *learns = limits_of(SLOTS ", \"time_to_live\": 1}");
     doorman_time now = 1000 * SECOND;
@@ -2753,8 +2688,7 @@ static void start_crowd(fixture *f) {
     take_crowd(f);
 }
 
-static void an_update_ends_at_most_a_thousand_holds(void **state) {
-    UNUSED;
+TEST(an_update_ends_at_most_a_thousand_holds) {
     fixture f;
     start_crowd(&f);
     pass(&f, 11 * SECOND);
@@ -2768,8 +2702,7 @@ static void an_update_ends_at_most_a_thousand_holds(void **state) {
     stop(&f);
 }
 
-static void an_acquire_ends_a_bounded_number_of_holds(void **state) {
-    UNUSED;
+TEST(an_acquire_ends_a_bounded_number_of_holds) {
     fixture f;
     start_crowd(&f);
     pass(&f, 11 * SECOND);
@@ -2783,8 +2716,7 @@ static void an_acquire_ends_a_bounded_number_of_holds(void **state) {
     stop(&f);
 }
 
-static void an_acquire_sees_the_units_of_4352_holds_that_have_ended(void **state) {
-    UNUSED;
+TEST(an_acquire_sees_the_units_of_4352_holds_that_have_ended) {
     const uint64_t holds = 256 + 16 * 256;
     fixture f = start("{\"name\": \"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 5000, "
                       "\"time_to_live\": 10}");
@@ -2798,8 +2730,7 @@ static void an_acquire_sees_the_units_of_4352_holds_that_have_ended(void **state
 }
 
 /* The 100th allocation would fail. */
-static void a_reload_allocates_nothing_for_each_hold(void **state) {
-    UNUSED;
+TEST(a_reload_allocates_nothing_for_each_hold) {
     fixture f;
     start_crowd(&f);
     doorman_config *none = limits_of(CROWD_LIMITS("0"));
@@ -2817,78 +2748,4 @@ static void a_reload_allocates_nothing_for_each_hold(void **state) {
     reload(&f, CROWD_LIMITS("1"));
     assert_true(ask(&f, "late", 3, "k", 1, 0));
     stop(&f);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_update_ends_at_most_a_thousand_holds),
-        cmocka_unit_test(an_acquire_ends_a_bounded_number_of_holds),
-        cmocka_unit_test(an_acquire_sees_the_units_of_4352_holds_that_have_ended),
-        cmocka_unit_test(a_reload_allocates_nothing_for_each_hold),
-        cmocka_unit_test(a_limit_of_holds_has_its_defaults),
-        cmocka_unit_test(a_hold_keeps_its_units_until_it_is_released),
-        cmocka_unit_test(a_hold_ends_after_its_time_to_live_and_the_drift),
-        cmocka_unit_test(a_renewal_moves_the_end_but_never_back),
-        cmocka_unit_test(a_time_to_live_is_cut_to_that_of_the_limit),
-        cmocka_unit_test(a_release_says_what_is_kept),
-        cmocka_unit_test(items_are_held_and_released_one_by_one),
-        cmocka_unit_test(a_list_of_amounts_must_have_one_for_each_item),
-        cmocka_unit_test(fractions_of_units_come_back_in_full),
-        cmocka_unit_test(a_permit_that_holds_needs_a_request_id),
-        cmocka_unit_test(a_limit_of_zero_is_never_granted),
-        cmocka_unit_test(wrong_requests_are_named),
-        cmocka_unit_test(a_repeat_renews_the_same_hold),
-        cmocka_unit_test(a_repeat_takes_over_the_place_of_a_waiting_permit),
-        cmocka_unit_test(a_repeat_that_may_not_wait_ends_the_wait),
-        cmocka_unit_test(a_released_request_id_cancels_or_frees),
-        cmocka_unit_test(permits_wait_by_priority_and_then_by_arrival),
-        cmocka_unit_test(nobody_overtakes_a_permit_of_the_same_priority),
-        cmocka_unit_test(the_next_permit_is_served_when_the_first_gives_up),
-        cmocka_unit_test(a_wait_ends_with_the_shorter_max_wait),
-        cmocka_unit_test(queues_have_bounds),
-        cmocka_unit_test(a_closed_connection_cancels_its_permits),
-        cmocka_unit_test(a_permit_moves_to_the_queue_of_the_counter_that_lacks_room),
-        cmocka_unit_test(a_permit_that_cannot_wait_at_the_next_counter_is_refused),
-        cmocka_unit_test(rates_are_charged_with_the_grant),
-        cmocka_unit_test(a_full_release_answers_those_who_share),
-        cmocka_unit_test(a_transfer_moves_units_to_another_client),
-        cmocka_unit_test(a_late_copy_of_a_transfer_moves_nothing),
-        cmocka_unit_test(a_transfer_ends_and_frees_its_units),
-        cmocka_unit_test(a_transfer_of_more_than_was_asked_for_is_an_error),
-        cmocka_unit_test(the_end_of_a_hold_lets_the_next_permit_do_the_shared_work),
-        cmocka_unit_test(a_new_master_learns_holds_within_what_is_free),
-        cmocka_unit_test(a_claim_that_a_limit_in_shadow_cannot_count_is_believed),
-        cmocka_unit_test(claims_at_a_limit_in_shadow_are_counted_without_overflow),
-        cmocka_unit_test(holds_are_counted_again_without_overflow),
-        cmocka_unit_test(a_limit_that_is_full_at_the_start_grants_at_once),
-        cmocka_unit_test(a_lowered_limit_grants_nothing_until_it_fits),
-        cmocka_unit_test(a_raised_limit_serves_its_queue),
-        cmocka_unit_test(a_new_limit_counts_the_holds_in_force),
-        cmocka_unit_test(permits_that_no_limit_concerns_any_more_are_granted),
-        cmocka_unit_test(decisions_outlive_a_change_of_the_configuration),
-        cmocka_unit_test(holds_have_bounds),
-        cmocka_unit_test(a_client_has_ten_thousand_holds_and_a_server_a_million),
-        cmocka_unit_test(the_longest_held_holds_are_listed),
-        cmocka_unit_test(the_permits_that_wait_are_listed),
-        cmocka_unit_test(shadow_never_refuses_and_counts_what_fits),
-        cmocka_unit_test(a_counter_in_shadow_has_its_events_without_room_for_a_hold),
-        cmocka_unit_test(a_reset_does_not_free_what_is_held),
-        cmocka_unit_test(many_timeouts_take_many_short_updates),
-        cmocka_unit_test(released_holds_give_their_memory_back),
-        cmocka_unit_test(random_histories_are_those_of_the_model),
-        cmocka_unit_test(holders_never_use_more_than_a_limit),
-        cmocka_unit_test(a_call_without_memory_changes_nothing),
-        cmocka_unit_test(a_configuration_without_memory_changes_nothing),
-        cmocka_unit_test(a_queue_is_served_when_memory_comes_back),
-        cmocka_unit_test(holds_are_asked_for_and_renewed_by_messages),
-        cmocka_unit_test(a_time_to_live_of_0_is_an_error_in_a_message),
-        cmocka_unit_test(the_ids_of_leases_tell_nothing_about_transfers),
-        cmocka_unit_test(messages_on_holds_are_read_back_the_same),
-        cmocka_unit_test(a_server_learns_holds_after_a_victory),
-        cmocka_unit_test(holds_of_a_limit_that_does_not_learn_are_learned),
-        cmocka_unit_test(each_limit_learns_for_its_own_longest_time_to_live),
-        cmocka_unit_test(a_permit_that_waits_is_granted_when_its_limit_has_learned),
-        cmocka_unit_test(after_a_change_all_limits_learn_for_the_longest_time_to_live),
-    };
-    return run_all(tests);
 }

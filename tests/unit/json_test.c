@@ -103,8 +103,7 @@ static const char *without_ids(const char *reply) {
 
 /* ---- what a server answers ---- */
 
-static void a_response_has_all_fields_of_a_lease(void **state) {
-    (void)state;
+TEST(a_response_has_all_fields_of_a_lease) {
     world *w = world_start();
     static const char request_text[] = DB("\"wants\":120");
     assert_int_equal(doorman_json_serve(w->server, request_text, sizeof request_text - 1, &w->reply,
@@ -131,8 +130,7 @@ static void a_response_has_all_fields_of_a_lease(void **state) {
     world_stop(w);
 }
 
-static void a_refused_resource_has_a_reason_and_others_are_granted(void **state) {
-    (void)state;
+TEST(a_refused_resource_has_a_reason_and_others_are_granted) {
     world *w = world_start();
     assert_string_equal(without_ids(send_text(w, GET("{\"resource_id\":\"other\",\"wants\":1},"
                                                      "{\"resource_id\":\"db\",\"wants\":1}"))),
@@ -146,8 +144,7 @@ static void a_refused_resource_has_a_reason_and_others_are_granted(void **state)
 }
 
 /* A5: a client receives `whole` with its lease. A server receives `whole` with the algorithm. */
-static void a_response_says_whether_units_are_whole(void **state) {
-    (void)state;
+TEST(a_response_says_whether_units_are_whole) {
     static const char config[] = "{\"resources\":[{\"identifier_glob\":\"db\",\"capacity\":20,"
                                  "\"whole\":true,\"algorithm\":{\"kind\":\"FAIR_SHARE\","
                                  "\"learning_mode_duration\":0}}]}";
@@ -169,8 +166,7 @@ static void a_response_says_whether_units_are_whole(void **state) {
 }
 
 /* S1: the response to every method names the master. */
-static void a_server_that_is_not_master_names_the_master(void **state) {
-    (void)state;
+TEST(a_server_that_is_not_master_names_the_master) {
     world *w = world_start();
     assert_string_equal(send_text(w, "{\"discovery\":{}}"),
                         "{\"discovery\":{\"is_master\":true,\"mastership\":{"
@@ -190,8 +186,7 @@ static void a_server_that_is_not_master_names_the_master(void **state) {
 }
 
 /* R10: a release names its lease. */
-static void a_released_lease_frees_its_capacity(void **state) {
-    (void)state;
+TEST(a_released_lease_frees_its_capacity) {
     world *w = world_start();
     const char *id = strstr(send_text(w, DB("\"wants\":5")), "\"id\":");
     char release[200];
@@ -394,8 +389,7 @@ static const struct {
 
 /* C5, V5: the reply has the code and the path of the field, and nothing in the message takes
  * effect. */
-static void an_invalid_message_gets_an_error_with_a_path_and_changes_nothing(void **state) {
-    (void)state;
+TEST(an_invalid_message_gets_an_error_with_a_path_and_changes_nothing) {
     world *w = world_start();
     for (size_t i = 0; i < COUNT(wrong_messages); i++) {
         char expected[512];
@@ -414,8 +408,7 @@ static void an_invalid_message_gets_an_error_with_a_path_and_changes_nothing(voi
 
 /* C5: a message that is cut at any place is refused. A message with a NUL at any place is refused
  * too. */
-static void a_cut_message_or_one_with_a_nul_is_refused(void **state) {
-    (void)state;
+TEST(a_cut_message_or_one_with_a_nul_is_refused) {
     world *w = world_start();
     static const char whole[] =
         DB("\"wants\":1,\"has\":{\"id\":1,\"node\":\"n\\ud83d\\ude00\xc3\xa9\","
@@ -433,8 +426,7 @@ static void a_cut_message_or_one_with_a_nul_is_refused(void **state) {
     world_stop(w);
 }
 
-static void every_form_that_rfc_8259_allows_is_accepted(void **state) {
-    (void)state;
+TEST(every_form_that_rfc_8259_allows_is_accepted) {
     static const char *const texts[] = {
         " \t\r\n{ \"discovery\" : { } } \n",
         "{\"discovery\":{\"x\":[0,-0,1.50,1E5,1e-400,-0.0e+2,9e307,{},[],[[]],{\"\":\"\"}]}}",
@@ -470,8 +462,7 @@ static void expect(world *w, char *text, doorman_status expected) {
 }
 
 /* V5 */
-static void messages_have_limits_of_size_depth_and_values(void **state) {
-    (void)state;
+TEST(messages_have_limits_of_size_depth_and_values) {
     world *w = world_start();
     const size_t frame = strlen("{\"discovery\":{}}");
     char spaces[] = " ";
@@ -497,8 +488,7 @@ static void messages_have_limits_of_size_depth_and_values(void **state) {
 }
 
 /* V5: this takes at most a second. A comparison of all pairs of keys would take minutes. */
-static void a_message_with_100000_keys_is_parsed_within_a_second(void **state) {
-    (void)state;
+TEST(a_message_with_100000_keys_is_parsed_within_a_second) {
     world *w = world_start();
     const size_t count = 100000;
     char *text = malloc(40 * count);
@@ -530,8 +520,7 @@ static doorman_status send_resources(world *w, size_t count) {
 
 /* V5: a response is a message too, so the limit applies to it. The error says how many resources a
  * message can have. */
-static void a_request_whose_response_could_be_too_large_is_refused(void **state) {
-    (void)state;
+TEST(a_request_whose_response_could_be_too_large_is_refused) {
     world *w = world_start();
     assert_int_equal(send_resources(w, 6000), DOORMAN_RESOURCE_EXHAUSTED);
     assert_true(granted_sum(w) < 0);
@@ -541,8 +530,7 @@ static void a_request_whose_response_could_be_too_large_is_refused(void **state)
     world_stop(w);
 }
 
-static void an_id_has_at_most_256_bytes(void **state) {
-    (void)state;
+TEST(an_id_has_at_most_256_bytes) {
     world *w = world_start();
     expect(w,
            repeat("{\"get_capacity\":{\"client_id\":\"c\",\"resource\":[{\"resource_id\":\"db", "x",
@@ -559,8 +547,7 @@ static void an_id_has_at_most_256_bytes(void **state) {
     world_stop(w);
 }
 
-static void transport_errors_have_the_same_form(void **state) {
-    (void)state;
+TEST(transport_errors_have_the_same_form) {
     static const struct {
         doorman_status status;
         const char *message, *expected;
@@ -657,10 +644,7 @@ static void expect_round_trips(void) {
     expect_round_trip(9007199254740991.0 / 16, 1);
 }
 
-static void amounts_and_times_survive_a_round_trip_exactly(void **state) {
-    (void)state;
-    expect_round_trips();
-}
+TEST(amounts_and_times_survive_a_round_trip_exactly) { expect_round_trips(); }
 
 /* Compiles the German locale into a temporary folder, and uses it. Few machines have it ready. */
 static bool german_locale_compiled(void) {
@@ -677,8 +661,7 @@ static bool german_locale_compiled(void) {
 }
 
 /* The application chooses the locale, so any decimal separator must work. */
-static void a_locale_with_a_decimal_comma_changes_nothing(void **state) {
-    (void)state;
+TEST(a_locale_with_a_decimal_comma_changes_nothing) {
     static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "nl_NL.UTF-8"};
     bool found = false;
     for (size_t i = 0; i < COUNT(names) && !found; i++) found = setlocale(LC_NUMERIC, names[i]);
@@ -701,8 +684,7 @@ static void a_locale_with_a_decimal_comma_changes_nothing(void **state) {
 
 /* Amounts around the powers of two, where the distance between neighbouring doubles halves, and at
  * the limits between which the writer does not need printf. */
-static void adjacent_doubles_are_written_differently(void **state) {
-    (void)state;
+TEST(adjacent_doubles_are_written_differently) {
     doorman_buffer text = {0};
     for (int power = -8; power <= 54; power++) {
         double amount = ldexp(1, power) * (1 - 3 * DBL_EPSILON);
@@ -716,8 +698,7 @@ static void adjacent_doubles_are_written_differently(void **state) {
     doorman_buffer_uninit(&text);
 }
 
-static void numbers_are_written_in_their_shortest_form(void **state) {
-    (void)state;
+TEST(numbers_are_written_in_their_shortest_form) {
     static const struct {
         double amount;
         const char *text;
@@ -863,8 +844,7 @@ static void assert_same_item(const doorman_capacity_response *a,
     assert_same_text(a->unit, b->unit);
 }
 
-static void a_server_sends_the_demand_of_its_clients_in_groups(void **state) {
-    (void)state;
+TEST(a_server_sends_the_demand_of_its_clients_in_groups) {
     static const char *const path[] = {"leaf", "mid\"dle"};
     static const doorman_demand wants[] = {{300, 40, 1}, {900.5, 3, 15}};
     static const doorman_capacity_request item_requests[] = {
@@ -901,8 +881,7 @@ static void a_server_sends_the_demand_of_its_clients_in_groups(void **state) {
 }
 
 /* H11: a message of its own, and its response. */
-static void a_report_of_overload_has_its_numbers_in_the_resource(void **state) {
-    (void)state;
+TEST(a_report_of_overload_has_its_numbers_in_the_resource) {
     static const doorman_capacity_request items[] = {
         {.resource_id = "db", .overload = {SECOND / 2, 400, 300, 90, 7}},
         {.resource_id = "other", .overload = {SECOND, 1, 1, 0, 0}}};
@@ -934,8 +913,7 @@ static void a_report_of_overload_has_its_numbers_in_the_resource(void **state) {
     doorman_buffer_uninit(&text);
 }
 
-static void a_release_of_a_server_says_that_it_is_a_server(void **state) {
-    (void)state;
+TEST(a_release_of_a_server_says_that_it_is_a_server) {
     static const doorman_capacity_request item_request = {.resource_id = "db", .has = {.id = 5}};
     const doorman_request request = {.method = DOORMAN_RELEASE_CAPACITY,
                                      .is_server = true,
@@ -953,8 +931,7 @@ static void a_release_of_a_server_says_that_it_is_a_server(void **state) {
     doorman_buffer_uninit(&text);
 }
 
-static void a_discovery_request_has_no_other_fields(void **state) {
-    (void)state;
+TEST(a_discovery_request_has_no_other_fields) {
     const doorman_request request = {.method = DOORMAN_DISCOVERY};
     doorman_buffer text = {0};
     world *w = world_start();
@@ -966,8 +943,7 @@ static void a_discovery_request_has_no_other_fields(void **state) {
 }
 
 /* T3: default values are not sent, and the receiver fills them in. */
-static void a_response_to_a_server_has_the_algorithm_and_terms(void **state) {
-    (void)state;
+TEST(a_response_to_a_server_has_the_algorithm_and_terms) {
     static const doorman_algorithm usual = {.learning_mode_duration = 63 * SECOND,
                                             .has_learning_mode_duration = true};
     static const doorman_terms terms[] = {{3, 14.25, 0}, {DOORMAN_ANY_PRIORITY, 0, 1}};
@@ -1136,8 +1112,7 @@ static void random_item(random_message *d, size_t i) {
     if (random_below(2)) item_response->unit = random_name();
 }
 
-static void random_messages_survive_a_round_trip(void **state) {
-    (void)state;
+TEST(random_messages_survive_a_round_trip) {
     random_message *d = calloc(1, sizeof *d);
     doorman_buffer text = {0};
     parsed_message r;
@@ -1178,8 +1153,7 @@ static void random_messages_survive_a_round_trip(void **state) {
     "5}"
 
 /* A parent may be newer than its child. The child still takes the lease. */
-static void unknown_fields_of_a_newer_parent_keep_the_lease(void **state) {
-    (void)state;
+TEST(unknown_fields_of_a_newer_parent_keep_the_lease) {
     static const char *const unknown[] = {
         SERVER_RESPONSE("\"algorithm\":{\"kind\":\"BETTER_SHARE\",\"lease_length\":-1,"
                         "\"parameters\":[{\"name\":\"x\"}]}"),
@@ -1219,8 +1193,7 @@ static void unknown_fields_of_a_newer_parent_keep_the_lease(void **state) {
 
 /* S14: a server may be older and send no reason, or newer and send a reason that this version does
  * not know. The lease counts all the same, and has no reason. */
-static void a_reason_that_is_absent_or_unknown_keeps_the_lease(void **state) {
-    (void)state;
+TEST(a_reason_that_is_absent_or_unknown_keeps_the_lease) {
     static const struct {
         const char *text;
         int reason;
@@ -1289,8 +1262,7 @@ static const struct {
 #undef AT
 
 /* C5 */
-static void an_error_in_a_response_to_a_server_has_its_path(void **state) {
-    (void)state;
+TEST(an_error_in_a_response_to_a_server_has_its_path) {
     for (size_t i = 0; i < COUNT(wrong_server_answers); i++) {
         const char *text = wrong_server_answers[i].text, *error = wrong_server_answers[i].error;
         parsed_message r;
@@ -1305,8 +1277,7 @@ static void an_error_in_a_response_to_a_server_has_its_path(void **state) {
 }
 
 /* T2, V5 */
-static void a_resource_has_at_most_512_groups(void **state) {
-    (void)state;
+TEST(a_resource_has_at_most_512_groups) {
     static const char start[] = "{\"get_server_capacity\":{\"server_id\":\"leaf\",\"path\":"
                                 "[\"leaf\"],\"resource\":[{\"resource_id\":\"db\",\"wants\":["
                                 "{\"num_clients\":1,\"wants\":1}";
@@ -1323,8 +1294,7 @@ static void a_resource_has_at_most_512_groups(void **state) {
 }
 
 /* C4: the memory that is reserved before a decision is enough for the longest response. */
-static void the_longest_response_fits_the_reserved_memory(void **state) {
-    (void)state;
+TEST(the_longest_response_fits_the_reserved_memory) {
     char id[DOORMAN_ID_BYTES_MAX + 1];
     memset(id, '"', DOORMAN_ID_BYTES_MAX);
     id[DOORMAN_ID_BYTES_MAX] = '\0';
@@ -1391,8 +1361,7 @@ static void the_longest_response_fits_the_reserved_memory(void **state) {
 }
 
 /* A node may ask for DOORMAN__ITEMS_MAX resources with the longest ids. */
-static void the_reply_to_the_largest_request_of_a_node_fits(void **state) {
-    (void)state;
+TEST(the_reply_to_the_largest_request_of_a_node_fits) {
     char id[DOORMAN_ID_BYTES_MAX + 1];
     doorman_capacity_request *items = calloc(DOORMAN__ITEMS_MAX, sizeof *items);
     assert_non_null(items);
@@ -1418,9 +1387,7 @@ static void expect_copy(const char *text, size_t room, const char *expected) {
 }
 
 /* T9: a text for people needs at most twice its bytes in JSON. */
-static void
-a_text_for_people_is_cut_between_characters_and_has_no_control_characters(void **state) {
-    (void)state;
+TEST(a_text_for_people_is_cut_between_characters_and_has_no_control_characters) {
     expect_copy(NULL, 8, "");
     expect_copy("", 1, "");
     expect_copy("abc", 1, "");
@@ -1453,8 +1420,7 @@ static void exchange_with_parent(world *parent, doorman_server *node, doorman_bu
 }
 
 /* T1, T3, T4 */
-static void a_node_and_its_parent_understand_each_other(void **state) {
-    (void)state;
+TEST(a_node_and_its_parent_understand_each_other) {
     static const char *const parents[] = {"tcp://here:1"};
     world *root = world_start();
     world leaf = {.now = root->now};
@@ -1492,8 +1458,7 @@ static doorman_status exchange_read(doorman_json_exchange *exchange, const char 
 
 /* The reply contains the decision. Later changes of the message's text, of other exchanges and of
  * the server do not change the reply. */
-static void a_reply_can_be_written_after_the_server_has_changed(void **state) {
-    (void)state;
+TEST(a_reply_can_be_written_after_the_server_has_changed) {
     static const char *const item_requests[] = {
         DB("\"wants\":120"), GET("{\"resource_id\":\"other\",\"wants\":1}"), "{\"discovery\":{}}",
         GET("{\"resource_id\":\"db\",\"wants\":1},{\"resource_id\":\"db2\","
@@ -1520,8 +1485,7 @@ static void a_reply_can_be_written_after_the_server_has_changed(void **state) {
 
 /* A server over HTTP adds the HTTP address of the master between the last two steps. Even with the
  * longest addresses, the reply fits into the memory of the first step. */
-static void a_caller_can_add_the_http_address_of_the_master(void **state) {
-    (void)state;
+TEST(a_caller_can_add_the_http_address_of_the_master) {
     world *w = world_start();
     doorman_json_exchange exchange = {.reply = {0}};
     char master[DOORMAN_ID_BYTES_MAX + 1] = "", http[DOORMAN_ID_BYTES_MAX + 1] = "";
@@ -1553,8 +1517,7 @@ static void a_caller_can_add_the_http_address_of_the_master(void **state) {
 
 /* A node tells its parent the address of its status page, and learns that of its parent. A client
  * learns nothing about the parent. */
-static void a_node_and_its_parent_tell_each_other_their_http_addresses(void **state) {
-    (void)state;
+TEST(a_node_and_its_parent_tell_each_other_their_http_addresses) {
     world *w = world_start();
     doorman_json_exchange exchange = {.reply = {0}};
     parsed_message r;
@@ -1577,8 +1540,7 @@ static void a_node_and_its_parent_tell_each_other_their_http_addresses(void **st
 }
 
 /* The fields that only a server gets do not change either. */
-static void a_reply_to_a_server_can_be_written_after_it_has_changed(void **state) {
-    (void)state;
+TEST(a_reply_to_a_server_can_be_written_after_it_has_changed) {
     random_message *d = calloc(1, sizeof *d);
     doorman_buffer expected = {0};
     doorman_json_exchange exchange = {.reply = {0}};
@@ -1612,8 +1574,7 @@ static void a_reply_to_a_server_can_be_written_after_it_has_changed(void **state
     free(d);
 }
 
-static void an_exchange_is_decided_at_most_once_and_never_after_an_error(void **state) {
-    (void)state;
+TEST(an_exchange_is_decided_at_most_once_and_never_after_an_error) {
     world *w = world_start();
     doorman_json_exchange exchange = {.reply = {0}};
     const char *reply = NULL;
@@ -1663,8 +1624,7 @@ static void bring_into(doorman_json_exchange *exchange, doorman__exchange_state 
 }
 
 /* For each step in each state: the result of the step, the next state, and the reply. */
-static void each_step_of_an_exchange_is_defined_in_each_state(void **state) {
-    (void)state;
+TEST(each_step_of_an_exchange_is_defined_in_each_state) {
     enum { READ, DECIDE, WRITE };
     static const char none[] =
         "{\"error\":{\"code\":\"INVALID_ARGUMENT\",\"message\":\"no message was read\"}}";
@@ -1724,8 +1684,7 @@ static void each_step_of_an_exchange_is_defined_in_each_state(void **state) {
 
 /* The error of an exchange has the same text as the reply, and names the field. The next message
  * clears it. */
-static void an_exchange_says_why_a_message_was_refused(void **state) {
-    (void)state;
+TEST(an_exchange_says_why_a_message_was_refused) {
     world *w = world_start();
     doorman_json_exchange exchange = {.reply = {0}};
     assert_int_equal(exchange_read(&exchange, DB("\"wants\":-1")), DOORMAN_INVALID_ARGUMENT);
@@ -1739,8 +1698,7 @@ static void an_exchange_says_why_a_message_was_refused(void **state) {
 }
 
 /* V5. A transport that stops receiving a large message has no text to pass on. */
-static void a_message_that_is_too_large_is_refused_unread(void **state) {
-    (void)state;
+TEST(a_message_that_is_too_large_is_refused_unread) {
     doorman_json_exchange exchange = {.reply = {0}};
     assert_int_equal(doorman_json_exchange_read(&exchange, NULL, DOORMAN_MESSAGE_BYTES_MAX + 1),
                      DOORMAN_RESOURCE_EXHAUSTED);
@@ -1752,8 +1710,7 @@ static void a_message_that_is_too_large_is_refused_unread(void **state) {
 }
 
 /* V5. A server over HTTP puts the method around a body of 4 MiB. */
-static void the_frame_of_a_message_does_not_count_as_its_size(void **state) {
-    (void)state;
+TEST(the_frame_of_a_message_does_not_count_as_its_size) {
     const char frame[] = "{\"discovery\":{}}";
     const size_t frame_bytes = strlen(frame);
     doorman_json_exchange exchange = {.frame_bytes = frame_bytes};
@@ -1769,8 +1726,7 @@ static void the_frame_of_a_message_does_not_count_as_its_size(void **state) {
 
 /* A message that was read but not answered leaks no memory, and an exchange can be used again after
  * its uninit. */
-static void an_exchange_frees_its_memory_and_can_be_used_again(void **state) {
-    (void)state;
+TEST(an_exchange_frees_its_memory_and_can_be_used_again) {
     world *w = world_start();
     size_t before = memory_blocks();
     doorman_json_exchange exchange = {.reply = {0}};
@@ -1837,8 +1793,7 @@ static bool is_leased(client_fixture *a, double *capacity) {
 #define CLIENT_RESPONSE(fields)                                                                    \
     "{\"get_capacity\":{\"response\":[{\"resource_id\":\"db\"," fields "}]}}"
 
-static void a_client_and_a_server_understand_each_other(void **state) {
-    (void)state;
+TEST(a_client_and_a_server_understand_each_other) {
     world *w = world_start();
     client_fixture *a = client_fixture_start();
     doorman_buffer text = {0};
@@ -1868,8 +1823,7 @@ static void a_client_and_a_server_understand_each_other(void **state) {
     world_stop(w);
 }
 
-static void a_response_is_accepted_once(void **state) {
-    (void)state;
+TEST(a_response_is_accepted_once) {
     client_fixture *a = client_fixture_start();
     double capacity = 0;
     assert_int_equal(receive(a, CLIENT_RESPONSE(GETS)), DOORMAN_OK);
@@ -1879,8 +1833,7 @@ static void a_response_is_accepted_once(void **state) {
     client_fixture_stop(a);
 }
 
-static void a_redirect_is_followed(void **state) {
-    (void)state;
+TEST(a_redirect_is_followed) {
     client_fixture *a = client_fixture_start();
     assert_int_equal(
         receive(a, "{\"get_capacity\":{\"mastership\":{\"master_address\":\"tcp://there:1\"}}}"),
@@ -1891,8 +1844,7 @@ static void a_redirect_is_followed(void **state) {
 }
 
 /* C5: the error gives the reason. The request has failed, and the client tries the next address. */
-static void an_invalid_response_is_a_failure(void **state) {
-    (void)state;
+TEST(an_invalid_response_is_a_failure) {
     static const struct {
         const char *text, *error;
     } rows[] = {
@@ -1961,8 +1913,7 @@ static void an_invalid_response_is_a_failure(void **state) {
     }
 }
 
-static void a_refusal_is_read_with_its_outcome(void **state) {
-    (void)state;
+TEST(a_refusal_is_read_with_its_outcome) {
     static const struct {
         const char *name;
         doorman_outcome outcome;
@@ -2000,8 +1951,7 @@ static doorman_config *load(const char *text, doorman_error *error) {
 #define PARAMETER(name, value) "{\"name\":\"" name "\",\"value\":" value "}"
 
 /* G7, and every field of a template. */
-static void a_configuration_can_set_every_field(void **state) {
-    (void)state;
+TEST(a_configuration_can_set_every_field) {
     static const char text[] =
         "{\"unmatched\":\"allow\",\"resources\":["
         "{\"identifier_glob\":\"a\",\"capacity\":10.5,\"safe_capacity\":-1,\"description\":\"d\","
@@ -2153,8 +2103,7 @@ static char *expect_written(const doorman_config_options *options, const doorman
 
 /* The options may be those that the configuration was made from, or those that were read from
  * it. */
-static void a_written_configuration_makes_an_equal_one(void **state) {
-    (void)state;
+TEST(a_written_configuration_makes_an_equal_one) {
     random_strings strings[6];
     doorman_template templates[6];
     for (int round = 0; round < 2000; round++) {
@@ -2179,8 +2128,7 @@ static void a_written_configuration_makes_an_equal_one(void **state) {
 
 /* Fields that have their default value are left out, except the lease length and the refresh
  * interval. */
-static void a_written_configuration_is_short_and_has_a_line_for_each_template(void **state) {
-    (void)state;
+TEST(a_written_configuration_is_short_and_has_a_line_for_each_template) {
     const doorman_template templates[] = {
         {.identifier_glob = "a", .capacity = 0.1},
         {.identifier_glob = "b*",
@@ -2233,8 +2181,7 @@ static int significant_digits(const char *text) {
     return fraction ? count : count - zeros;
 }
 
-static void numbers_of_a_configuration_have_the_fewest_digits(void **state) {
-    (void)state;
+TEST(numbers_of_a_configuration_have_the_fewest_digits) {
     doorman_buffer text = {0};
     for (int i = 0; i < 20000; i++) {
         char shortest[40];
@@ -2252,8 +2199,7 @@ static void numbers_of_a_configuration_have_the_fewest_digits(void **state) {
     doorman_buffer_uninit(&text);
 }
 
-static void each_kind_has_its_name(void **state) {
-    (void)state;
+TEST(each_kind_has_its_name) {
     for (int kind = 0; kind < DOORMAN_KIND_COUNT; kind++) {
         char text[200];
         snprintf(text, sizeof text, ALGORITHM("\"kind\":\"%s\""), doorman__kind_names[kind]);
@@ -2350,8 +2296,7 @@ static const struct {
 #undef KIND
 
 /* G4: the whole configuration is refused, with the path of the field and what was expected. */
-static void an_error_in_a_configuration_names_the_field(void **state) {
-    (void)state;
+TEST(an_error_in_a_configuration_names_the_field) {
     for (size_t i = 0; i < COUNT(wrong_configs); i++) {
         doorman_error error = {""};
         int prefix = 0;
@@ -2431,8 +2376,7 @@ static const struct {
 };
 
 /* G4 */
-static void an_error_in_a_configuration_has_its_line_and_column(void **state) {
-    (void)state;
+TEST(an_error_in_a_configuration_has_its_line_and_column) {
     for (size_t i = 0; i < COUNT(misplaced); i++) {
         const char *text = misplaced[i].text;
         doorman_config_problem problems[4];
@@ -2474,8 +2418,7 @@ static const char valid_config[] =
 /* Each text is a configuration with one wrong byte, or one that ends too early. The same text as a
  * message has an error with the number of the byte. Both name the same rule of the syntax, except
  * for the empty text. */
-static void the_line_and_column_of_a_syntax_error_are_those_of_its_byte(void **state) {
-    (void)state;
+TEST(the_line_and_column_of_a_syntax_error_are_those_of_its_byte) {
     size_t wrong_count = 0;
     for (size_t i = 0; i < 2 * sizeof valid_config; i++) {
         char text[sizeof valid_config];
@@ -2551,8 +2494,7 @@ static const char *const many_errors[] = {
 };
 
 /* G4 */
-static void all_errors_of_a_configuration_are_listed(void **state) {
-    (void)state;
+TEST(all_errors_of_a_configuration_are_listed) {
     static const char text[] = MANY;
     doorman_config_problem problems[40];
     doorman_config *config = NULL;
@@ -2572,8 +2514,7 @@ static void all_errors_of_a_configuration_are_listed(void **state) {
 }
 
 /* The array of the caller receives the first errors, and the count is that of all errors. */
-static void a_list_of_errors_fits_the_room_that_is_given(void **state) {
-    (void)state;
+TEST(a_list_of_errors_fits_the_room_that_is_given) {
     static const char text[] = MANY;
     doorman_config_problem problems[40], all[40];
     size_t count = 0;
@@ -2602,8 +2543,7 @@ static void a_list_of_errors_fits_the_room_that_is_given(void **state) {
 }
 
 /* An object with more than 16 keys is checked in another way than a small one. */
-static void each_key_that_appears_twice_is_listed(void **state) {
-    (void)state;
+TEST(each_key_that_appears_twice_is_listed) {
     static const char text[] =
         "{\"resources\":[],\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,"
         "\"k\":1,\"l\":1,\"m\":1,\"n\":1,\"o\":1,\"p\":1,\"b\":1,\"q\":1,\"c\":1,\"b\":1}";
@@ -2622,8 +2562,7 @@ static void each_key_that_appears_twice_is_listed(void **state) {
 }
 
 /* After an allocation has failed, the list of errors would be incomplete. */
-static void without_memory_the_only_error_says_so(void **state) {
-    (void)state;
+TEST(without_memory_the_only_error_says_so) {
     static const char text[] = MANY;
     size_t blocks = memory_blocks(), n = 0, failures = 0;
     bool works = false;
@@ -2650,8 +2589,7 @@ static void without_memory_the_only_error_says_so(void **state) {
 }
 
 /* C4: a list that has no memory does not look like a wrong list. */
-static void without_memory_a_good_configuration_has_no_other_error(void **state) {
-    (void)state;
+TEST(without_memory_a_good_configuration_has_no_other_error) {
     static const char text[] =
         "{\"shadow\": [\"s*\"], \"resources\": [{\"identifier_glob\": \"a\", \"capacity\": 5, "
         "\"algorithm\": {\"kind\": \"PRIORITY_SHARE\", \"lease_length\": 60, "
@@ -2677,8 +2615,7 @@ static void without_memory_a_good_configuration_has_no_other_error(void **state)
 }
 
 /* G4. One of the first two bytes is 0. */
-static void utf_16_without_a_mark_is_named(void **state) {
-    (void)state;
+TEST(utf_16_without_a_mark_is_named) {
     static const char *const orders[] = {"{\0}\0", "\0{\0}"};
     for (size_t i = 0; i < COUNT(orders); i++) {
         doorman_config_problem problem;
@@ -2691,8 +2628,7 @@ static void utf_16_without_a_mark_is_named(void **state) {
 }
 
 /* C7, V5 */
-static void a_configuration_that_is_too_large_has_one_error(void **state) {
-    (void)state;
+TEST(a_configuration_that_is_too_large_has_one_error) {
     doorman_config_problem problems[4];
     size_t count = 0;
     char *text = repeat("{\"resources\":[", "{},", 10000, "{}]}");
@@ -2740,8 +2676,7 @@ static const struct {
 };
 
 /* G9 */
-static void warnings_about_a_configuration_have_a_position(void **state) {
-    (void)state;
+TEST(warnings_about_a_configuration_have_a_position) {
     for (size_t i = 0; i < COUNT(warned_configs); i++) {
         const char *text = warned_configs[i].text, *const *warnings = warned_configs[i].warnings;
         doorman_config_problem problems[4];
@@ -2769,8 +2704,7 @@ static void warnings_about_a_configuration_have_a_position(void **state) {
 }
 
 /* V5: a long path is cut, but the rule behind the path is not cut. */
-static void a_long_key_does_not_hide_the_error_text(void **state) {
-    (void)state;
+TEST(a_long_key_does_not_hide_the_error_text) {
     doorman_error error = {""};
     char *text = repeat("{\"resources\":[],\"", "\xc3\xa9", 1000, "\":1}");
     assert_null(load(text, &error));
@@ -2782,6 +2716,10 @@ static void a_long_key_does_not_hide_the_error_text(void **state) {
 
 static void *cjson_malloc(size_t bytes) { return unit_malloc(bytes); }
 static void cjson_free(void *block) { unit_free(block); }
+
+__attribute__((constructor)) static void use_allocator(void) {
+    cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, cjson_free});
+}
 
 /* Fails unless a configuration in JSON has exactly this first warning. "": none. */
 static void expect_warning(const char *json, const char *expected) {
@@ -2800,8 +2738,7 @@ static void expect_warning(const char *json, const char *expected) {
 #define LIMITS(more) ONE("\"limits\": [{\"name\": \"n\", " more "}]")
 
 /* G9 */
-static void a_lease_above_an_hour_causes_a_warning(void **state) {
-    (void)state;
+TEST(a_lease_above_an_hour_causes_a_warning) {
     expect_warning(ONE("\"capacity\": 1, \"algorithm\": {\"kind\": \"FAIR_SHARE\", "
                        "\"lease_length\": 3600, \"refresh_interval\": 60}"),
                    "");
@@ -2810,16 +2747,14 @@ static void a_lease_above_an_hour_causes_a_warning(void **state) {
                    "resources[0].algorithm.lease_length: 3601 s is long");
 }
 
-static void a_safe_capacity_above_the_capacity_causes_a_warning(void **state) {
-    (void)state;
+TEST(a_safe_capacity_above_the_capacity_causes_a_warning) {
     expect_warning(ONE("\"capacity\": 10, \"safe_capacity\": 10"), "");
     expect_warning(ONE("\"capacity\": 10, \"safe_capacity\": -1"), "");
     expect_warning(ONE("\"capacity\": 10, \"safe_capacity\": 11"),
                    "resources[0].safe_capacity: 11 is above the capacity 10, so");
 }
 
-static void a_long_window_that_is_empty_at_a_restart_causes_a_warning(void **state) {
-    (void)state;
+TEST(a_long_window_that_is_empty_at_a_restart_causes_a_warning) {
 #define EMPTY(kind, window)                                                                        \
     LIMITS("\"kind\": \"" kind "\", \"limit\": 9, \"on_restart\": \"empty\", \"window\": " window)
     expect_warning(EMPTY("FIXED_WINDOW", "3600"), "");
@@ -2845,8 +2780,7 @@ static void a_long_window_that_is_empty_at_a_restart_causes_a_warning(void **sta
 }
 
 /* Nothing keeps a counter over a restart. */
-static void a_quota_of_an_hour_that_a_restart_renews_causes_a_warning(void **state) {
-    (void)state;
+TEST(a_quota_of_an_hour_that_a_restart_renews_causes_a_warning) {
     static const char *const fine[] = {
         "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 3599.999",
         "\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"minute\"",
@@ -2903,8 +2837,7 @@ static void a_quota_of_an_hour_that_a_restart_renews_causes_a_warning(void **sta
 }
 
 /* People start with this file. It says itself why it learns for a short time. */
-static void the_example_only_warns_of_its_short_learning(void **state) {
-    (void)state;
+TEST(the_example_only_warns_of_its_short_learning) {
     FILE *file = fopen("config.example.json", "r");
     assert_non_null(file);
     static char json[20000];
@@ -2921,8 +2854,7 @@ static void the_example_only_warns_of_its_short_learning(void **state) {
 }
 
 /* The first override that has a key counts, so a later one with the same key is never used. */
-static void an_override_that_an_earlier_one_hides_causes_a_warning(void **state) {
-    (void)state;
+TEST(an_override_that_an_earlier_one_hides_causes_a_warning) {
 #define OVER(first, second)                                                                        \
     LIMITS("\"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": 60, \"overrides\": "             \
            "[{\"keys\": " first ", \"limit\": 20}, {\"keys\": " second ", \"limit\": 30}]")
@@ -2943,16 +2875,14 @@ static void an_override_that_an_earlier_one_hides_causes_a_warning(void **state)
 }
 
 /* P16: the limit grants nothing while it learns. */
-static void a_time_to_live_above_an_hour_causes_a_warning(void **state) {
-    (void)state;
+TEST(a_time_to_live_above_an_hour_causes_a_warning) {
     expect_warning(LIMITS("\"kind\": \"CONCURRENCY\", \"limit\": 9, \"time_to_live\": 10000"),
                    "resources[0].limits[0].time_to_live: 10000 s is long: after each restart the "
                    "limit learns, and grants nothing, for 10500 s");
 }
 
 /* The first template whose glob matches counts. */
-static void a_template_that_an_earlier_one_hides_causes_a_warning(void **state) {
-    (void)state;
+TEST(a_template_that_an_earlier_one_hides_causes_a_warning) {
 #define TWO(first, second)                                                                         \
     "{\"resources\": [{\"identifier_glob\": \"" first "\", \"capacity\": 9}, "                     \
     "{\"identifier_glob\": \"" second "\", \"capacity\": 1}]}"
@@ -2963,82 +2893,4 @@ static void a_template_that_an_earlier_one_hides_causes_a_warning(void **state) 
     expect_warning(TWO("a?", "ab"), "");
     expect_warning(TWO("db*", "db/*"), hidden);
     expect_warning(TWO("**", "b"), hidden);
-}
-
-int main(void) {
-    cJSON_InitHooks(&(cJSON_Hooks){cjson_malloc, cjson_free});
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_response_has_all_fields_of_a_lease),
-        cmocka_unit_test(a_response_says_whether_units_are_whole),
-        cmocka_unit_test(a_refused_resource_has_a_reason_and_others_are_granted),
-        cmocka_unit_test(a_server_that_is_not_master_names_the_master),
-        cmocka_unit_test(a_released_lease_frees_its_capacity),
-        cmocka_unit_test(an_invalid_message_gets_an_error_with_a_path_and_changes_nothing),
-        cmocka_unit_test(a_cut_message_or_one_with_a_nul_is_refused),
-        cmocka_unit_test(every_form_that_rfc_8259_allows_is_accepted),
-        cmocka_unit_test(messages_have_limits_of_size_depth_and_values),
-        cmocka_unit_test(a_message_with_100000_keys_is_parsed_within_a_second),
-        cmocka_unit_test(a_request_whose_response_could_be_too_large_is_refused),
-        cmocka_unit_test(an_id_has_at_most_256_bytes),
-        cmocka_unit_test(transport_errors_have_the_same_form),
-        cmocka_unit_test(amounts_and_times_survive_a_round_trip_exactly),
-        cmocka_unit_test(a_locale_with_a_decimal_comma_changes_nothing),
-        cmocka_unit_test(adjacent_doubles_are_written_differently),
-        cmocka_unit_test(numbers_are_written_in_their_shortest_form),
-        cmocka_unit_test(a_server_sends_the_demand_of_its_clients_in_groups),
-        cmocka_unit_test(a_report_of_overload_has_its_numbers_in_the_resource),
-        cmocka_unit_test(a_release_of_a_server_says_that_it_is_a_server),
-        cmocka_unit_test(a_discovery_request_has_no_other_fields),
-        cmocka_unit_test(a_response_to_a_server_has_the_algorithm_and_terms),
-        cmocka_unit_test(random_messages_survive_a_round_trip),
-        cmocka_unit_test(unknown_fields_of_a_newer_parent_keep_the_lease),
-        cmocka_unit_test(a_reason_that_is_absent_or_unknown_keeps_the_lease),
-        cmocka_unit_test(an_error_in_a_response_to_a_server_has_its_path),
-        cmocka_unit_test(a_resource_has_at_most_512_groups),
-        cmocka_unit_test(the_longest_response_fits_the_reserved_memory),
-        cmocka_unit_test(a_node_and_its_parent_understand_each_other),
-        cmocka_unit_test(a_reply_can_be_written_after_the_server_has_changed),
-        cmocka_unit_test(a_caller_can_add_the_http_address_of_the_master),
-        cmocka_unit_test(a_node_and_its_parent_tell_each_other_their_http_addresses),
-        cmocka_unit_test(the_reply_to_the_largest_request_of_a_node_fits),
-        cmocka_unit_test(a_text_for_people_is_cut_between_characters_and_has_no_control_characters),
-        cmocka_unit_test(a_reply_to_a_server_can_be_written_after_it_has_changed),
-        cmocka_unit_test(an_exchange_is_decided_at_most_once_and_never_after_an_error),
-        cmocka_unit_test(each_step_of_an_exchange_is_defined_in_each_state),
-        cmocka_unit_test(an_exchange_says_why_a_message_was_refused),
-        cmocka_unit_test(a_message_that_is_too_large_is_refused_unread),
-        cmocka_unit_test(the_frame_of_a_message_does_not_count_as_its_size),
-        cmocka_unit_test(an_exchange_frees_its_memory_and_can_be_used_again),
-        cmocka_unit_test(a_client_and_a_server_understand_each_other),
-        cmocka_unit_test(a_response_is_accepted_once),
-        cmocka_unit_test(a_redirect_is_followed),
-        cmocka_unit_test(an_invalid_response_is_a_failure),
-        cmocka_unit_test(a_refusal_is_read_with_its_outcome),
-        cmocka_unit_test(a_configuration_can_set_every_field),
-        cmocka_unit_test(a_written_configuration_makes_an_equal_one),
-        cmocka_unit_test(a_written_configuration_is_short_and_has_a_line_for_each_template),
-        cmocka_unit_test(numbers_of_a_configuration_have_the_fewest_digits),
-        cmocka_unit_test(each_kind_has_its_name),
-        cmocka_unit_test(an_error_in_a_configuration_names_the_field),
-        cmocka_unit_test(an_error_in_a_configuration_has_its_line_and_column),
-        cmocka_unit_test(the_line_and_column_of_a_syntax_error_are_those_of_its_byte),
-        cmocka_unit_test(all_errors_of_a_configuration_are_listed),
-        cmocka_unit_test(a_list_of_errors_fits_the_room_that_is_given),
-        cmocka_unit_test(each_key_that_appears_twice_is_listed),
-        cmocka_unit_test(without_memory_the_only_error_says_so),
-        cmocka_unit_test(without_memory_a_good_configuration_has_no_other_error),
-        cmocka_unit_test(utf_16_without_a_mark_is_named),
-        cmocka_unit_test(a_configuration_that_is_too_large_has_one_error),
-        cmocka_unit_test(warnings_about_a_configuration_have_a_position),
-        cmocka_unit_test(a_long_key_does_not_hide_the_error_text),
-        cmocka_unit_test(a_lease_above_an_hour_causes_a_warning),
-        cmocka_unit_test(a_safe_capacity_above_the_capacity_causes_a_warning),
-        cmocka_unit_test(a_long_window_that_is_empty_at_a_restart_causes_a_warning),
-        cmocka_unit_test(a_quota_of_an_hour_that_a_restart_renews_causes_a_warning),
-        cmocka_unit_test(the_example_only_warns_of_its_short_learning),
-        cmocka_unit_test(an_override_that_an_earlier_one_hides_causes_a_warning),
-        cmocka_unit_test(a_time_to_live_above_an_hour_causes_a_warning),
-        cmocka_unit_test(a_template_that_an_earlier_one_hides_causes_a_warning),
-    };
-    return run_all(tests);
 }

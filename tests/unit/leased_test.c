@@ -12,7 +12,6 @@
 #define SECOND DOORMAN_SECOND
 #define STEP (SECOND / 100)
 #define COUNT(array) (sizeof(array) / sizeof *(array))
-#define UNUSED (void)state
 #define HOLDERS 3
 
 /* ---- a fixture ------------------------------------------------------------------------------ */
@@ -193,8 +192,7 @@ static double use_all(fixture *f, const char *resource_id) {
 
 /* ---- stories -------------------------------------------------------------------------------- */
 
-static void the_first_permit_is_refused_while_there_is_no_lease(void **state) {
-    UNUSED;
+TEST(the_first_permit_is_refused_while_there_is_no_lease) {
     fixture f = start(ROOT, NULL);
     doorman_server_lease lease;
     assert_false(acquire(&f, 0, "db"));
@@ -209,8 +207,7 @@ static void the_first_permit_is_refused_while_there_is_no_lease(void **state) {
     stop(&f);
 }
 
-static void a_permit_of_cost_0_and_an_inspection_open_no_lease(void **state) {
-    UNUSED;
+TEST(a_permit_of_cost_0_and_an_inspection_open_no_lease) {
     fixture f = start(ROOT, NULL);
     doorman_server_lease lease;
     (void)acquire_cost(&f, 0, "db", 0);
@@ -246,8 +243,7 @@ static double run_model(fixture *f, const char *resource_id, double capacity, in
     return second_half / (capacity * seconds / 2);
 }
 
-static void permits_and_leases_use_the_capacity_and_never_more(void **state) {
-    UNUSED;
+TEST(permits_and_leases_use_the_capacity_and_never_more) {
     fixture f = start(ROOT, NULL);
     for (size_t i = 0; i < HOLDERS; i++) add_client(&f, 0, "db");
     const double in_use = run_model(&f, "db", 1000, 120);
@@ -259,8 +255,7 @@ static void permits_and_leases_use_the_capacity_and_never_more(void **state) {
     stop(&f);
 }
 
-static void permits_of_two_nodes_use_one_capacity(void **state) {
-    UNUSED;
+TEST(permits_of_two_nodes_use_one_capacity) {
     fixture f = start(ROOT, CHILD);
     add_client(&f, 0, "db");
     add_client(&f, 1, "db");
@@ -273,15 +268,13 @@ static void permits_of_two_nodes_use_one_capacity(void **state) {
     stop(&f);
 }
 
-static void permits_alone_get_the_whole_capacity(void **state) {
-    UNUSED;
+TEST(permits_alone_get_the_whole_capacity) {
     fixture f = start(ROOT, NULL);
     assert_true(run_model(&f, "db", 1000, 60) >= 0.99);
     stop(&f);
 }
 
-static void a_lease_that_shrinks_shrinks_what_permits_get(void **state) {
-    UNUSED;
+TEST(a_lease_that_shrinks_shrinks_what_permits_get) {
     fixture f = start(ROOT, NULL);
     (void)run_model(&f, "db", 1000, 30);
     doorman_config *smaller =
@@ -299,8 +292,7 @@ static void a_lease_that_shrinks_shrinks_what_permits_get(void **state) {
     stop(&f);
 }
 
-static void permits_stop_with_the_mastership_and_begin_without_a_lease(void **state) {
-    UNUSED;
+TEST(permits_stop_with_the_mastership_and_begin_without_a_lease) {
     fixture f = start(ROOT, NULL);
     (void)run_model(&f, "db", 1000, 30);
     make_master(&f, 0, 0);
@@ -319,8 +311,7 @@ static void permits_stop_with_the_mastership_and_begin_without_a_lease(void **st
 }
 
 /* Restarts of both nodes at random times. The account counts what each process has granted. */
-static void the_capacity_is_never_exceeded_when_masters_change(void **state) {
-    UNUSED;
+TEST(the_capacity_is_never_exceeded_when_masters_change) {
     for (int run = 0; run < 4; run++) {
         fixture f = start(ROOT, CHILD);
         add_client(&f, 0, "db");
@@ -341,8 +332,7 @@ static void the_capacity_is_never_exceeded_when_masters_change(void **state) {
     }
 }
 
-static void an_idle_lease_is_released(void **state) {
-    UNUSED;
+TEST(an_idle_lease_is_released) {
     fixture f = start(ROOT, NULL);
     doorman_server_lease lease;
     (void)acquire(&f, 0, "db");
@@ -354,8 +344,7 @@ static void an_idle_lease_is_released(void **state) {
     stop(&f);
 }
 
-static void refusals_raise_the_wants(void **state) {
-    UNUSED;
+TEST(refusals_raise_the_wants) {
     fixture f = start(ROOT, NULL);
     doorman_server_lease lease;
     (void)acquire_cost(&f, 0, "db", 400); /* more than the lease of an idle limit saves in years */
@@ -370,8 +359,7 @@ static void refusals_raise_the_wants(void **state) {
     stop(&f);
 }
 
-static void a_refusal_by_another_limit_takes_nothing_of_the_lease(void **state) {
-    UNUSED;
+TEST(a_refusal_by_another_limit_takes_nothing_of_the_lease) {
     fixture f = start("{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 1000, "
                       "\"limits\": [" LEASED ", {\"name\": \"none\", \"per\": \"resource\", "
                       "\"kind\": \"FIXED_WINDOW\", \"limit\": 0, \"window\": 60}]}]}",
@@ -388,8 +376,7 @@ static void a_refusal_by_another_limit_takes_nothing_of_the_lease(void **state) 
 }
 
 /* Several limits with one lease: what the items want is added up. */
-static void limits_with_one_lease_share_it(void **state) {
-    UNUSED;
+TEST(limits_with_one_lease_share_it) {
     fixture f = start("{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 1000}, "
                       "{\"identifier_glob\": \"api/*\", \"limits\": [{\"name\": \"share\", "
                       "\"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": \"leased\", "
@@ -421,8 +408,7 @@ static void limits_with_one_lease_share_it(void **state) {
 }
 
 /* The permits of a node may stand for several clients. */
-static void subclients_are_the_weight_of_the_permits(void **state) {
-    UNUSED;
+TEST(subclients_are_the_weight_of_the_permits) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 1000, " ALGORITHM
         ", \"limits\": [{\"name\": \"share\", \"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", "
@@ -451,8 +437,7 @@ static void subclients_are_the_weight_of_the_permits(void **state) {
 }
 
 /* An item may ask for more than its minimum. It gets whole units that are saved, and no more. */
-static void an_item_gets_whole_units_above_its_minimum(void **state) {
-    UNUSED;
+TEST(an_item_gets_whole_units_above_its_minimum) {
     fixture f = start(ROOT, NULL);
     (void)run_model(&f, "db", 1000, 10);
     pass(&f, SECOND);
@@ -469,8 +454,7 @@ static void an_item_gets_whole_units_above_its_minimum(void **state) {
     stop(&f);
 }
 
-static void a_report_charges_what_is_saved_and_raises_the_wants(void **state) {
-    UNUSED;
+TEST(a_report_charges_what_is_saved_and_raises_the_wants) {
     fixture f = start(ROOT, NULL);
     double charged = -1;
     (void)run_model(&f, "db", 1000, 10);
@@ -498,8 +482,7 @@ static void a_report_charges_what_is_saved_and_raises_the_wants(void **state) {
     stop(&f);
 }
 
-static void a_limit_in_shadow_never_refuses(void **state) {
-    UNUSED;
+TEST(a_limit_in_shadow_never_refuses) {
     fixture f = start("{\"resources\": [{\"identifier_glob\": \"db\", \"capacity\": 10, "
                       "\"limits\": [{\"name\": \"share\", \"per\": \"resource\", \"kind\": "
                       "\"TOKEN_BUCKET\", \"rate\": \"leased\", \"shadow\": true}]}]}",
@@ -518,8 +501,7 @@ static void a_limit_in_shadow_never_refuses(void **state) {
     stop(&f);
 }
 
-static void no_client_may_use_the_id_of_the_permits(void **state) {
-    UNUSED;
+TEST(no_client_may_use_the_id_of_the_permits) {
     fixture f = start(ROOT, NULL);
     const doorman_demand wants = {.wants = 5};
     const doorman_capacity_request item = {.resource_id = "db", .wants = &wants, .wants_count = 1};
@@ -533,8 +515,7 @@ static void no_client_may_use_the_id_of_the_permits(void **state) {
     stop(&f);
 }
 
-static void leases_of_permits_are_bounded(void **state) {
-    UNUSED;
+TEST(leases_of_permits_are_bounded) {
     fixture f = start("{\"resources\": [{\"identifier_glob\": \"*\", \"capacity\": 10, "
                       "\"limits\": [{\"name\": \"share\", \"per\": \"resource\", \"kind\": "
                       "\"TOKEN_BUCKET\", \"rate\": \"leased\", \"max_keys\": 2}]}]}",
@@ -551,8 +532,7 @@ static void leases_of_permits_are_bounded(void **state) {
     stop(&f);
 }
 
-static void permits_without_a_server_have_no_lease(void **state) {
-    UNUSED;
+TEST(permits_without_a_server_have_no_lease) {
     doorman_config *config = config_of(ROOT);
     const doorman_permits_options options = {.config = config, .seed = {1, 2}};
     const doorman_permit_item item = {.resource_id = "db", .cost = 1};
@@ -652,8 +632,7 @@ static double units_in_use(fixture *f, slots *all) {
     return sum;
 }
 
-static void holds_and_gauges_use_the_capacity_and_never_more(void **state) {
-    UNUSED;
+TEST(holds_and_gauges_use_the_capacity_and_never_more) {
     for (int tree = 0; tree < 2; tree++) {
         fixture f = start(WHOLE_ROOT, tree ? WHOLE_CHILD : NULL);
         slots all = {.count = 0};
@@ -683,8 +662,7 @@ static void holds_and_gauges_use_the_capacity_and_never_more(void **state) {
 }
 
 /* Nodes are restarted at random times. Holders learn of it when a renewal fails. */
-static void holds_of_a_predecessor_never_exceed_the_capacity(void **state) {
-    UNUSED;
+TEST(holds_of_a_predecessor_never_exceed_the_capacity) {
     for (int run = 0; run < 4; run++) {
         fixture f = start(WHOLE_ROOT, WHOLE_CHILD);
         slots all = {.count = 0};
@@ -706,8 +684,7 @@ static void holds_of_a_predecessor_never_exceed_the_capacity(void **state) {
     }
 }
 
-static void a_hold_ends_no_later_than_its_lease(void **state) {
-    UNUSED;
+TEST(a_hold_ends_no_later_than_its_lease) {
     fixture f = start(WHOLE_ROOT, NULL);
     slots all = {.count = 0};
     assert_false(hold_one(&f, &all, 0, 0));
@@ -737,8 +714,7 @@ static void a_hold_ends_no_later_than_its_lease(void **state) {
 
 /* P17. Another limit has holds that last for an hour, so the permits learn for as long. Their lease
  * is in force long before. */
-static void a_new_master_does_not_believe_a_hold_out_of_a_lease(void **state) {
-    UNUSED;
+TEST(a_new_master_does_not_believe_a_hold_out_of_a_lease) {
     fixture f =
         start("{\"resources\": [{\"identifier_glob\": \"gpu\", \"capacity\": 40, \"whole\": "
               "true, " ALGORITHM ", \"limits\": [" SLOTS
@@ -772,8 +748,7 @@ static void a_new_master_does_not_believe_a_hold_out_of_a_lease(void **state) {
     stop(&f);
 }
 
-static void a_permit_waits_until_the_lease_has_grown(void **state) {
-    UNUSED;
+TEST(a_permit_waits_until_the_lease_has_grown) {
     fixture f = start(WHOLE_ROOT, NULL);
     slots all = {.count = 0};
     size_t granted = 0;
@@ -793,8 +768,7 @@ static void a_permit_waits_until_the_lease_has_grown(void **state) {
 }
 
 /* A shrunk lease gives units back as they are released, and no hold starts before it fits. */
-static void a_lease_that_shrinks_waits_for_its_holds(void **state) {
-    UNUSED;
+TEST(a_lease_that_shrinks_waits_for_its_holds) {
     fixture f = start(WHOLE_ROOT, NULL);
     slots all = {.count = 0};
     doorman_server_lease lease;
@@ -834,8 +808,7 @@ static void a_lease_that_shrinks_waits_for_its_holds(void **state) {
     stop(&f);
 }
 
-static void a_lease_of_a_gauge_is_released_when_nothing_is_held(void **state) {
-    UNUSED;
+TEST(a_lease_of_a_gauge_is_released_when_nothing_is_held) {
     fixture f = start(WHOLE_ROOT, NULL);
     slots all = {.count = 0};
     doorman_server_lease lease;
@@ -860,8 +833,7 @@ static void a_lease_of_a_gauge_is_released_when_nothing_is_held(void **state) {
     "\"a\", " fields "}]}]}"
 #define BUCKET "\"per\": \"resource\", \"kind\": \"TOKEN_BUCKET\", \"rate\": \"leased\""
 
-static void wrong_configurations_are_refused_by_path(void **state) {
-    UNUSED;
+TEST(wrong_configurations_are_refused_by_path) {
     const struct {
         const char *text, *error;
     } wrong[] = {
@@ -930,8 +902,7 @@ static void wrong_configurations_are_refused_by_path(void **state) {
     }
 }
 
-static void a_leased_limit_is_written_as_it_was_read(void **state) {
-    UNUSED;
+TEST(a_leased_limit_is_written_as_it_was_read) {
     doorman_config *config = config_of(LIMIT_OF(
         BUCKET ", \"lease_of\": \"db\", \"priority\": 0, \"subclients\": 7, \"max_keys\": 9"));
     doorman_config_options options;
@@ -960,8 +931,7 @@ static void a_leased_limit_is_written_as_it_was_read(void **state) {
 
 /* ---- without memory ------------------------------------------------------------------------- */
 
-static void without_memory_a_permit_is_refused_and_nothing_leaks(void **state) {
-    UNUSED;
+TEST(without_memory_a_permit_is_refused_and_nothing_leaks) {
     fixture f = start(ROOT, NULL);
     size_t n = 0;
     do {
@@ -981,39 +951,4 @@ static void without_memory_a_permit_is_refused_and_nothing_leaks(void **state) {
     } while (n < 1000);
     assert_true(n > 3 && n < 1000);
     stop(&f);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_permit_is_refused_while_there_is_no_lease),
-        cmocka_unit_test(a_permit_of_cost_0_and_an_inspection_open_no_lease),
-        cmocka_unit_test(permits_and_leases_use_the_capacity_and_never_more),
-        cmocka_unit_test(permits_of_two_nodes_use_one_capacity),
-        cmocka_unit_test(permits_alone_get_the_whole_capacity),
-        cmocka_unit_test(a_lease_that_shrinks_shrinks_what_permits_get),
-        cmocka_unit_test(permits_stop_with_the_mastership_and_begin_without_a_lease),
-        cmocka_unit_test(the_capacity_is_never_exceeded_when_masters_change),
-        cmocka_unit_test(an_idle_lease_is_released),
-        cmocka_unit_test(refusals_raise_the_wants),
-        cmocka_unit_test(a_refusal_by_another_limit_takes_nothing_of_the_lease),
-        cmocka_unit_test(limits_with_one_lease_share_it),
-        cmocka_unit_test(subclients_are_the_weight_of_the_permits),
-        cmocka_unit_test(an_item_gets_whole_units_above_its_minimum),
-        cmocka_unit_test(a_report_charges_what_is_saved_and_raises_the_wants),
-        cmocka_unit_test(a_limit_in_shadow_never_refuses),
-        cmocka_unit_test(no_client_may_use_the_id_of_the_permits),
-        cmocka_unit_test(leases_of_permits_are_bounded),
-        cmocka_unit_test(permits_without_a_server_have_no_lease),
-        cmocka_unit_test(holds_and_gauges_use_the_capacity_and_never_more),
-        cmocka_unit_test(holds_of_a_predecessor_never_exceed_the_capacity),
-        cmocka_unit_test(a_hold_ends_no_later_than_its_lease),
-        cmocka_unit_test(a_new_master_does_not_believe_a_hold_out_of_a_lease),
-        cmocka_unit_test(a_permit_waits_until_the_lease_has_grown),
-        cmocka_unit_test(a_lease_that_shrinks_waits_for_its_holds),
-        cmocka_unit_test(a_lease_of_a_gauge_is_released_when_nothing_is_held),
-        cmocka_unit_test(wrong_configurations_are_refused_by_path),
-        cmocka_unit_test(a_leased_limit_is_written_as_it_was_read),
-        cmocka_unit_test(without_memory_a_permit_is_refused_and_nothing_leaks),
-    };
-    return run_all(tests);
 }

@@ -172,8 +172,7 @@ static void audit(const fixture *f) {
 /* ---- R5: grants ---------------------------------------------------------------------------- */
 
 /* R4, R5, T7 */
-static void a_shrunk_lease_frees_capacity_once_its_holder_confirms(void **state) {
-    (void)state;
+TEST(a_shrunk_lease_frees_capacity_once_its_holder_confirms) {
     fixture f;
     fixture_start(&f, 500, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     assert_exact(request_lease(&f, "c1", 500, 0, false).capacity, 500);
@@ -197,8 +196,7 @@ static void a_shrunk_lease_frees_capacity_once_its_holder_confirms(void **state)
 
 /* R1, R4. c1 claims 0 and gets 500. Then a copy of c1's request arrives. If the claim of 0 in that
  * copy counted, c0 would get 182, and leases of 682 would be in force. */
-static void a_delayed_duplicate_of_a_request_frees_nothing(void **state) {
-    (void)state;
+TEST(a_delayed_duplicate_of_a_request_frees_nothing) {
     fixture f;
     fixture_start(&f, 500, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     assert_exact(request_lease(&f, "c1", 500, 0, false).capacity, 500);
@@ -212,8 +210,7 @@ static void a_delayed_duplicate_of_a_request_frees_nothing(void **state) {
 }
 
 /* R3. A gauge is cut to 10 while 90 units are in flight, and claims 90. */
-static void units_in_flight_stay_committed(void **state) {
-    (void)state;
+TEST(units_in_flight_stay_committed) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     assert_exact(request_lease(&f, "gauge", 100, 0, false).capacity, 100);
@@ -230,8 +227,7 @@ static void units_in_flight_stay_committed(void **state) {
 }
 
 /* R4. A claim can lower what is committed, but never raise it. */
-static void a_claim_never_raises_the_committed_amount(void **state) {
-    (void)state;
+TEST(a_claim_never_raises_the_committed_amount) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     assert_exact(request_lease(&f, "c1", 40, 0, false).capacity, 40);
@@ -246,8 +242,7 @@ static void a_claim_never_raises_the_committed_amount(void **state) {
 }
 
 /* R4. A claim may be finer than the unit of committed amounts. Such a claim is rounded up. */
-static void the_committed_amount_covers_the_claim(void **state) {
-    (void)state;
+TEST(the_committed_amount_covers_the_claim) {
     fixture f;
     fixture_start(&f, 10, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     assert_exact(request_lease(&f, "c1", 10, 0, false).capacity, 10);
@@ -262,8 +257,7 @@ static void the_committed_amount_covers_the_claim(void **state) {
 
 /* R5, S5. Thirds do not add up exactly in doubles. The committed amounts fit to the last bit, and
  * use the whole capacity. */
-static void leases_never_exceed_the_capacity(void **state) {
-    (void)state;
+TEST(leases_never_exceed_the_capacity) {
     for (int i = 0; i < 300; i++) {
         fixture f;
         double capacity = i ? random_amount() : 100;
@@ -286,8 +280,7 @@ static void leases_never_exceed_the_capacity(void **state) {
 }
 
 /* S5. STATIC and NO_ALGORITHM do not divide the capacity. */
-static void a_kind_that_does_not_divide_the_capacity_is_not_cut(void **state) {
-    (void)state;
+TEST(a_kind_that_does_not_divide_the_capacity_is_not_cut) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_STATIC_SHARE, DOORMAN_CONFIRMED);
     assert_exact(request_lease(&f, "a", 1000, 0, false).capacity, 100);
@@ -304,8 +297,7 @@ static void a_kind_that_does_not_divide_the_capacity_is_not_cut(void **state) {
 /* A1. The Go Doorman uses the sums from before the request. In this library the request counts.
  * Example: two holders want 1000 and 50 of 120. A third holder wants 10, which is below an equal
  * part, and gets 10. A demand from before a change no longer counts. */
-static void a_share_includes_the_demand_of_the_request(void **state) {
-    (void)state;
+TEST(a_share_includes_the_demand_of_the_request) {
     fixture f;
     fixture_start(&f, 120, DOORMAN_PROPORTIONAL_SHARE, DOORMAN_CONFIRMED);
     assert_about(request_lease(&f, "greedy", 1000, 0, false).target, 120);
@@ -321,8 +313,7 @@ static void a_share_includes_the_demand_of_the_request(void **state) {
 
 /* G5. In the Go Doorman a cut makes the lease negative, and a negative lease counts as
  * unlimited. */
-static void a_cut_in_capacity_never_gives_a_negative_lease(void **state) {
-    (void)state;
+TEST(a_cut_in_capacity_never_gives_a_negative_lease) {
     static const char *const ids[] = {"a", "b", "c", "d"};
     static const double capacities[] = {10, 0, 1e-12, 100, 1};
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
@@ -347,8 +338,7 @@ static void a_cut_in_capacity_never_gives_a_negative_lease(void **state) {
 
 /* R5. If grants were cut to the free capacity alone, the first holder that renews would drop to
  * 0. */
-static void no_holder_is_cut_below_its_share(void **state) {
-    (void)state;
+TEST(no_holder_is_cut_below_its_share) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     assert_exact(request_lease(&f, "a", 50, 0, false).capacity, 50);
@@ -368,8 +358,7 @@ static void no_holder_is_cut_below_its_share(void **state) {
 
 /* R5. The amount stays committed. But the request does not name the lease, so the holder may not
  * have the lease. */
-static void a_holder_that_names_no_lease_gets_only_free_capacity(void **state) {
-    (void)state;
+TEST(a_holder_that_names_no_lease_gets_only_free_capacity) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     assert_exact(request_lease(&f, "a", 50, 0, false).capacity, 50);
@@ -396,8 +385,7 @@ static void cut_with_units_in_flight(fixture *f, doorman_handover handover) {
 
 /* T7, R5. Each of these leases is within the amount that its holder may still use. Together they
  * would be above the capacity. */
-static void moving_shares_after_a_cut_do_not_keep_leases_above_the_capacity(void **state) {
-    (void)state;
+TEST(moving_shares_after_a_cut_do_not_keep_leases_above_the_capacity) {
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         fixture f;
         cut_with_units_in_flight(&f, (doorman_handover)handover);
@@ -420,8 +408,7 @@ static void moving_shares_after_a_cut_do_not_keep_leases_above_the_capacity(void
 }
 
 /* R5. The units in flight come back, the sum fits, and the shares are exact again. */
-static void a_cut_is_over_when_the_committed_amounts_fit(void **state) {
-    (void)state;
+TEST(a_cut_is_over_when_the_committed_amounts_fit) {
     fixture f;
     cut_with_units_in_flight(&f, DOORMAN_CONFIRMED);
     for (int i = 0; i < 3; i++) {
@@ -463,8 +450,7 @@ static void gauge_client_renew(fixture *f, gauge_client *self) {
 
 /* T7, R5. The capacity is cut and raised, demands change, and responses are lost. One lease length
  * plus the drift after the last cut, the leases in force fit. */
-static void one_lease_length_after_the_last_cut_the_leases_fit(void **state) {
-    (void)state;
+TEST(one_lease_length_after_the_last_cut_the_leases_fit) {
     for (int run = 0; run < 400; run++) {
         gauge_client clients[] = {{.id = "a"}, {.id = "b"}, {.id = "c"}, {.id = "d"}};
         fixture f;
@@ -494,8 +480,7 @@ static void one_lease_length_after_the_last_cut_the_leases_fit(void **state) {
 
 /* R4. If a client never names its lease, its largest lease stays committed for at most two lease
  * lengths. After that, only recent grants are committed. */
-static void an_unconfirmed_amount_is_free_after_its_lease_has_ended(void **state) {
-    (void)state;
+TEST(an_unconfirmed_amount_is_free_after_its_lease_has_ended) {
     fixture f;
     fixture_start(&f, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     doorman_time start = f.now, fell_at = 0;
@@ -514,8 +499,7 @@ static void an_unconfirmed_amount_is_free_after_its_lease_has_ended(void **state
 
 /* R4. The committed amount is at least the largest lease that has not ended. This may be neither
  * the first nor the last lease. */
-static void the_committed_amount_covers_every_lease_in_force(void **state) {
-    (void)state;
+TEST(the_committed_amount_covers_every_lease_in_force) {
     fixture f;
     fixture_start(&f, 1000, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     double given[300];
@@ -538,8 +522,7 @@ static void the_committed_amount_covers_every_lease_in_force(void **state) {
 }
 
 /* R4. Units in flight that a holder continues to claim are committed with each of its leases. */
-static void a_repeated_claim_stays_committed(void **state) {
-    (void)state;
+TEST(a_repeated_claim_stays_committed) {
     fixture f;
     cut_with_units_in_flight(&f, DOORMAN_CONFIRMED);
     for (int i = 0; i < 20; i++) {
@@ -553,8 +536,7 @@ static void a_repeated_claim_stays_committed(void **state) {
 /* ---- immediate handover -------------------------------------------------------------------- */
 
 /* T7 with immediate handover: the difference is free at once when a lease shrinks. */
-static void immediate_handover_commits_only_the_last_grant(void **state) {
-    (void)state;
+TEST(immediate_handover_commits_only_the_last_grant) {
     fixture f;
     fixture_start(&f, 500, DOORMAN_FAIR_SHARE, DOORMAN_IMMEDIATE);
     assert_exact(request_lease(&f, "c1", 500, 0, false).capacity, 500);
@@ -571,8 +553,7 @@ static void immediate_handover_commits_only_the_last_grant(void **state) {
 /* ---- R6: learning -------------------------------------------------------------------------- */
 
 /* S4, R6 */
-static void while_learning_holders_keep_their_leases_and_none_grows(void **state) {
-    (void)state;
+TEST(while_learning_holders_keep_their_leases_and_none_grows) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     granted a = learn(&f, "a", 90, 30);
@@ -590,8 +571,7 @@ static void while_learning_holders_keep_their_leases_and_none_grows(void **state
 }
 
 /* S4, R6. While the Go Doorman learns, it accepts a claim of 1e9. */
-static void while_learning_claims_are_limited_to_the_capacity(void **state) {
-    (void)state;
+TEST(while_learning_claims_are_limited_to_the_capacity) {
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         fixture f;
         fixture_start(&f, 100, DOORMAN_FAIR_SHARE, (doorman_handover)handover);
@@ -610,8 +590,7 @@ static void while_learning_claims_are_limited_to_the_capacity(void **state) {
 /* ---- ends ---------------------------------------------------------------------------------- */
 
 /* S2 */
-static void leases_expire_on_time_and_the_earliest_first(void **state) {
-    (void)state;
+TEST(leases_expire_on_time_and_the_earliest_first) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     (void)request_lease(&f, "a", 30, 0, false);
@@ -644,8 +623,7 @@ static void set_lease_length(fixture *f, doorman_template *next, doorman_time le
 
 /* R9, G5, S2. A new configuration has shorter leases. No end of a lease gets earlier. A new
  * holder's lease ends on time, before the leases of earlier holders. */
-static void shorter_leases_from_a_new_configuration_end_on_time(void **state) {
-    (void)state;
+TEST(shorter_leases_from_a_new_configuration_end_on_time) {
     fixture f;
     doorman_template shorter;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -681,8 +659,7 @@ static void shorter_leases_from_a_new_configuration_end_on_time(void **state) {
 
 /* S2. Leases are shortened again while the first leases have not ended. No entry ends before the
  * entry ahead of it. So an entry can last up to one old lease length. */
-static void a_lease_that_is_shortened_twice_keeps_the_order_of_expiry(void **state) {
-    (void)state;
+TEST(a_lease_that_is_shortened_twice_keeps_the_order_of_expiry) {
     fixture f;
     doorman_template shorter, shortest, last;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
@@ -710,8 +687,7 @@ static void a_lease_that_is_shortened_twice_keeps_the_order_of_expiry(void **sta
 /* ---- the lease table ----------------------------------------------------------------------- */
 
 /* Clients and servers have separate id spaces. Entries with the same hash are distinguished. */
-static void a_holder_is_found_by_its_id_and_whether_it_is_a_server(void **state) {
-    (void)state;
+TEST(a_holder_is_found_by_its_id_and_whether_it_is_a_server) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     static const char *const ids[] = {"a", "b", "a"};
@@ -731,8 +707,7 @@ static void a_holder_is_found_by_its_id_and_whether_it_is_a_server(void **state)
 }
 
 /* C4 */
-static void without_memory_the_lease_table_stays_unchanged(void **state) {
-    (void)state;
+TEST(without_memory_the_lease_table_stays_unchanged) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     (void)request_lease(&f, "a", 10, 0, false);
@@ -747,8 +722,7 @@ static void without_memory_the_lease_table_stays_unchanged(void **state) {
 
 /* A2. A renewal that changes nothing keeps the terms. A holder that arrives, leaves or changes its
  * demand causes new terms. */
-static void terms_stay_cached_until_a_demand_changes(void **state) {
-    (void)state;
+TEST(terms_stay_cached_until_a_demand_changes) {
     fixture f;
     fixture_start(&f, 100, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     (void)renew(&f, "a", 100);
@@ -764,8 +738,7 @@ static void terms_stay_cached_until_a_demand_changes(void **state) {
 }
 
 /* A3. Demands are regrouped when the new kind has priority bands, or no longer has them. */
-static void a_new_template_shares_by_its_own_kind(void **state) {
-    (void)state;
+TEST(a_new_template_shares_by_its_own_kind) {
     fixture f;
     fixture_start(&f, 120, DOORMAN_FAIR_SHARE, DOORMAN_CONFIRMED);
     static const doorman_demand demands[] = {{100, 1, 2}, {50, 1, 1}, {50, 1, 1}};
@@ -797,13 +770,11 @@ static void a_new_template_shares_by_its_own_kind(void **state) {
 /* C9. Random operations in random order. */
 /* With 8 bytes of malloc's own, such an entry fills a block of 144 bytes. One byte more would take
  * 160. */
-static void a_lease_entry_with_an_id_of_32_bytes_takes_136_bytes(void **state) {
-    (void)state;
+TEST(a_lease_entry_with_an_id_of_32_bytes_takes_136_bytes) {
     assert_true(offsetof(doorman__lease_entry, holder_id) + 32 + 1 <= 136);
 }
 
-static void the_sums_of_a_lease_table_equal_a_recount(void **state) {
-    (void)state;
+TEST(the_sums_of_a_lease_table_equal_a_recount) {
     fixture f;
     fixture_start(&f, 1000, DOORMAN_PRIORITY_SHARE, DOORMAN_CONFIRMED);
     for (int step = 0; step < 40000; step++) {
@@ -960,8 +931,7 @@ static void world_settle(world *all) {
 }
 
 /* T7, R1 to R5, R9, S8 */
-static void leases_fit_the_capacity_despite_lost_duplicated_and_late_messages(void **state) {
-    (void)state;
+TEST(leases_fit_the_capacity_despite_lost_duplicated_and_late_messages) {
     for (int run = 0; run < 300; run++) {
         static world all;
         memset(&all, 0, sizeof all);
@@ -977,40 +947,4 @@ static void leases_fit_the_capacity_despite_lost_duplicated_and_late_messages(vo
         world_settle(&all);
         fixture_stop(&all.f);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_shrunk_lease_frees_capacity_once_its_holder_confirms),
-        cmocka_unit_test(a_delayed_duplicate_of_a_request_frees_nothing),
-        cmocka_unit_test(units_in_flight_stay_committed),
-        cmocka_unit_test(a_claim_never_raises_the_committed_amount),
-        cmocka_unit_test(the_committed_amount_covers_the_claim),
-        cmocka_unit_test(leases_never_exceed_the_capacity),
-        cmocka_unit_test(a_kind_that_does_not_divide_the_capacity_is_not_cut),
-        cmocka_unit_test(a_share_includes_the_demand_of_the_request),
-        cmocka_unit_test(a_cut_in_capacity_never_gives_a_negative_lease),
-        cmocka_unit_test(no_holder_is_cut_below_its_share),
-        cmocka_unit_test(a_holder_that_names_no_lease_gets_only_free_capacity),
-        cmocka_unit_test(moving_shares_after_a_cut_do_not_keep_leases_above_the_capacity),
-        cmocka_unit_test(a_cut_is_over_when_the_committed_amounts_fit),
-        cmocka_unit_test(one_lease_length_after_the_last_cut_the_leases_fit),
-        cmocka_unit_test(an_unconfirmed_amount_is_free_after_its_lease_has_ended),
-        cmocka_unit_test(the_committed_amount_covers_every_lease_in_force),
-        cmocka_unit_test(a_repeated_claim_stays_committed),
-        cmocka_unit_test(immediate_handover_commits_only_the_last_grant),
-        cmocka_unit_test(while_learning_holders_keep_their_leases_and_none_grows),
-        cmocka_unit_test(while_learning_claims_are_limited_to_the_capacity),
-        cmocka_unit_test(leases_expire_on_time_and_the_earliest_first),
-        cmocka_unit_test(shorter_leases_from_a_new_configuration_end_on_time),
-        cmocka_unit_test(a_lease_that_is_shortened_twice_keeps_the_order_of_expiry),
-        cmocka_unit_test(a_holder_is_found_by_its_id_and_whether_it_is_a_server),
-        cmocka_unit_test(without_memory_the_lease_table_stays_unchanged),
-        cmocka_unit_test(terms_stay_cached_until_a_demand_changes),
-        cmocka_unit_test(a_new_template_shares_by_its_own_kind),
-        cmocka_unit_test(a_lease_entry_with_an_id_of_32_bytes_takes_136_bytes),
-        cmocka_unit_test(the_sums_of_a_lease_table_equal_a_recount),
-        cmocka_unit_test(leases_fit_the_capacity_despite_lost_duplicated_and_late_messages),
-    };
-    return run_all(tests);
 }

@@ -175,27 +175,17 @@ static void check_histories(size_t every, bool may_rise) {
 }
 
 /* L1 */
-static void a_steady_rate_is_never_exceeded_in_any_window(void **state) {
-    (void)state;
-    check_histories(0, false);
-}
+TEST(a_steady_rate_is_never_exceeded_in_any_window) { check_histories(0, false); }
 
 /* L1 */
-static void a_rate_that_falls_is_never_exceeded_in_any_window(void **state) {
-    (void)state;
-    check_histories(10, false);
-}
+TEST(a_rate_that_falls_is_never_exceeded_in_any_window) { check_histories(10, false); }
 
 /* L1: the rate falls and rises again. */
-static void a_rate_that_changes_is_never_exceeded_in_any_window(void **state) {
-    (void)state;
-    check_histories(5, true);
-}
+TEST(a_rate_that_changes_is_never_exceeded_in_any_window) { check_histories(5, true); }
 
 /* L1: a burst that was saved at a low rate has no more units at a high rate. Otherwise each move of
  * capacity between two holders would add a burst. */
-static void a_higher_rate_does_not_enlarge_the_saved_burst(void **state) {
-    (void)state;
+TEST(a_higher_rate_does_not_enlarge_the_saved_burst) {
     source s = source_open(0, 0, 0);
     doorman__rate *rate = &s.resource->rate;
     doorman_time now = 0;
@@ -215,8 +205,7 @@ static void a_higher_rate_does_not_enlarge_the_saved_burst(void **state) {
 }
 
 /* L1: a rate that is tried all the time grants its full amount. */
-static void a_rate_that_is_tried_all_the_time_is_fully_used(void **state) {
-    (void)state;
+TEST(a_rate_that_is_tried_all_the_time_is_fully_used) {
     static const double rates[] = {0.5, 1, 3, 6, 7, 9, 10, 33, 97, 1000};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
         doorman__rate rate = rate_of(rates[i], 0, 0);
@@ -230,8 +219,7 @@ static void a_rate_that_is_tried_all_the_time_is_fully_used(void **state) {
 /* ---- L1: the burst ---- */
 
 /* L1 */
-static void a_rate_starts_empty(void **state) {
-    (void)state;
+TEST(a_rate_starts_empty) {
     doorman__rate rate = rate_of(10, 0, 5 * SECOND);
     assert_int_equal(doorman__rate_try(&rate, 1, 5 * SECOND), DOORMAN_REFUSED);
     assert_int_equal(doorman__rate_try(&rate, 1, 5 * SECOND + 100 * MILLISECOND - 1),
@@ -240,8 +228,7 @@ static void a_rate_starts_empty(void **state) {
 }
 
 /* L1: the example in the section's comment. */
-static void unused_time_is_saved_for_one_burst(void **state) {
-    (void)state;
+TEST(unused_time_is_saved_for_one_burst) {
     doorman__rate rate = rate_of(10, 0, 0);
     assert_int_equal(count_allowed(&rate, 5, 5 * SECOND), 1);
     assert_int_equal(doorman__rate_delay(&rate, 1, 5 * SECOND), 100 * MILLISECOND);
@@ -252,8 +239,7 @@ static void unused_time_is_saved_for_one_burst(void **state) {
 }
 
 /* L1: at any rate the whole burst passes at once, to the exact unit. */
-static void a_whole_burst_can_be_used_at_once(void **state) {
-    (void)state;
+TEST(a_whole_burst_can_be_used_at_once) {
     for (int units = 1; units <= 2000; units++) {
         doorman__rate second = rate_of(units, SECOND, 0);
         assert_int_equal(doorman__rate_delay(&second, units, 0), SECOND);
@@ -266,8 +252,7 @@ static void a_whole_burst_can_be_used_at_once(void **state) {
 }
 
 /* L1: no request is too large for a rate, unless the burst is a number of units. */
-static void a_request_larger_than_the_burst_saves_up_for_it(void **state) {
-    (void)state;
+TEST(a_request_larger_than_the_burst_saves_up_for_it) {
     doorman__rate rate = rate_of(100, 0, 0); /* the burst is worth 10 units */
     assert_int_equal(count_allowed(&rate, 20, MINUTE), 10);
     assert_int_equal(doorman__rate_try(&rate, 20, MINUTE), DOORMAN_REFUSED);
@@ -287,8 +272,7 @@ static void a_request_larger_than_the_burst_saves_up_for_it(void **state) {
 }
 
 /* L1: a lease that changes every second does not take what a large request has saved. */
-static void what_a_large_request_has_saved_survives_a_change_of_the_rate(void **state) {
-    (void)state;
+TEST(what_a_large_request_has_saved_survives_a_change_of_the_rate) {
     doorman__rate rate = rate_of(1, 0, 0);
     double saved = 1; /* in the first second */
     for (int second = 1; second <= 100; second++) {
@@ -307,8 +291,7 @@ static void what_a_large_request_has_saved_survives_a_change_of_the_rate(void **
 }
 
 /* L1 */
-static void a_slow_rate_still_allows_one_unit(void **state) {
-    (void)state;
+TEST(a_slow_rate_still_allows_one_unit) {
     static const double rates[] = {0.5, 0.3, 1.0 / 3, 0.7, 3, 6, 7, 9, 9.99, 1e-3, 1e-6};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
         doorman__rate rate = rate_of(rates[i], 0, 0);
@@ -321,8 +304,7 @@ static void a_slow_rate_still_allows_one_unit(void **state) {
 }
 
 /* L1 */
-static void a_smaller_lease_shrinks_the_saved_burst(void **state) {
-    (void)state;
+TEST(a_smaller_lease_shrinks_the_saved_burst) {
     source s = source_open(1000, 0, 0);
     doorman__rate *rate = &s.resource->rate;
     source_set(&s, 100, MINUTE);
@@ -334,8 +316,7 @@ static void a_smaller_lease_shrinks_the_saved_burst(void **state) {
 
 /* L1: the test tries just before, at and just after the end of a lease, without a call in
  * between. */
-static void an_expired_lease_is_seen_at_once(void **state) {
-    (void)state;
+TEST(an_expired_lease_is_seen_at_once) {
     for (doorman_time late = -1; late <= 1; late++) {
         doorman__rate rate = rate_of(0, 0, 0);
         doorman__rate_set(&rate, 1000, MINUTE, 10, 0, 0);
@@ -349,8 +330,7 @@ static void an_expired_lease_is_seen_at_once(void **state) {
 
 /* L1: a saved burst has no more units if the lease ends and the fallback has a larger capacity,
  * such as a safe capacity. Otherwise all clients would use a burst when their server is gone. */
-static void the_end_of_a_lease_does_not_enlarge_the_saved_burst(void **state) {
-    (void)state;
+TEST(the_end_of_a_lease_does_not_enlarge_the_saved_burst) {
     static const double leases[] = {0, 5, 10, 50};
     for (size_t i = 0; i < sizeof leases / sizeof *leases; i++) {
         int saved = (int)fmax(1, leases[i] / 10); /* at least one unit may be saved */
@@ -371,8 +351,7 @@ static void the_end_of_a_lease_does_not_enlarge_the_saved_burst(void **state) {
 }
 
 /* L1: at any rate the burst has exactly the configured number of units. */
-static void a_burst_in_units_has_that_size_at_any_rate(void **state) {
-    (void)state;
+TEST(a_burst_in_units_has_that_size_at_any_rate) {
     static const double rates[] = {1e-3, 0.3, 1, 7, 1000, 1e6};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
         for (int burst = 1; burst <= 1000; burst *= 3) {
@@ -390,8 +369,7 @@ static void a_burst_in_units_has_that_size_at_any_rate(void **state) {
 }
 
 /* L1: a change of the rate does not add units to what was saved. */
-static void a_burst_in_units_is_not_enlarged_by_a_change(void **state) {
-    (void)state;
+TEST(a_burst_in_units_is_not_enlarged_by_a_change) {
     doorman__rate rate = rate_with_units(10, 20, 0);
     doorman__rate_set(&rate, 1000, DOORMAN_NEVER, 0, 0, SECOND); /* 10 units are saved */
     assert_int_equal(count_allowed(&rate, 100, SECOND), 10);
@@ -402,8 +380,7 @@ static void a_burst_in_units_is_not_enlarged_by_a_change(void **state) {
 }
 
 /* L2: the values that a reply's headers need. */
-static void a_decision_has_the_remaining_units_and_the_retry_time(void **state) {
-    (void)state;
+TEST(a_decision_has_the_remaining_units_and_the_retry_time) {
     doorman_result result;
     doorman__rate rate = rate_of(10, SECOND, 0);
     assert_int_equal(doorman__rate_decide(&rate, 4, &result, MINUTE), DOORMAN_ALLOWED);
@@ -434,8 +411,7 @@ static void a_decision_has_the_remaining_units_and_the_retry_time(void **state) 
 }
 
 /* L2 */
-static void a_decision_of_a_gauge_has_the_remaining_units(void **state) {
-    (void)state;
+TEST(a_decision_of_a_gauge_has_the_remaining_units) {
     doorman_result result;
     doorman__gauge gauge = gauge_of(10);
     assert_int_equal(doorman__gauge_decide(&gauge, 7, &result, 0), DOORMAN_ALLOWED);
@@ -457,8 +433,7 @@ static void a_decision_of_a_gauge_has_the_remaining_units(void **state) {
 /* ---- L1: clocks ---- */
 
 /* C1: two threads read the clock, and the thread with the earlier time makes the second call. */
-static void a_clock_that_goes_back_a_little_loses_nothing(void **state) {
-    (void)state;
+TEST(a_clock_that_goes_back_a_little_loses_nothing) {
     doorman__rate rate = rate_of(1000, 0, 0);
     assert_int_equal(count_allowed(&rate, 200, MINUTE), 100);
     assert_int_equal(count_allowed(&rate, 200, MINUTE - SECOND), 0);
@@ -467,8 +442,7 @@ static void a_clock_that_goes_back_a_little_loses_nothing(void **state) {
 }
 
 /* C1 */
-static void no_clock_can_block_an_unlimited_rate(void **state) {
-    (void)state;
+TEST(no_clock_can_block_an_unlimited_rate) {
     doorman__rate rate = rate_of(DOORMAN_UNLIMITED, 0, MINUTE);
     static const doorman_time times[] = {MINUTE, MINUTE - 1, 0, YEAR, MINUTE, DOORMAN_NEVER};
     for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
@@ -478,16 +452,14 @@ static void no_clock_can_block_an_unlimited_rate(void **state) {
 }
 
 /* L1 */
-static void a_year_without_use_saves_one_burst(void **state) {
-    (void)state;
+TEST(a_year_without_use_saves_one_burst) {
     doorman__rate rate = rate_of(1000, 0, 0);
     assert_int_equal(count_allowed(&rate, 1000, YEAR), 100);
     assert_int_equal(count_allowed(&rate, 1000, YEAR + SECOND), 100);
 }
 
 /* L1: the stored time wraps around after 834 days, which delays a call by at most 20 minutes. */
-static void years_without_use_save_at_most_one_burst(void **state) {
-    (void)state;
+TEST(years_without_use_save_at_most_one_burst) {
     const doorman_time round = INT64_C(1) << 56;
     for (int i = 0; i < 2000; i++) {
         doorman_time start = (doorman_time)random_below(1000) * DAY;
@@ -506,8 +478,7 @@ static void years_without_use_save_at_most_one_burst(void **state) {
 /* ---- L2: amounts ---- */
 
 /* L2 */
-static void invalid_amounts_are_impossible(void **state) {
-    (void)state;
+TEST(invalid_amounts_are_impossible) {
     const double none[] = {-1, -1e-300, (double)NAN, (double)INFINITY, -(double)INFINITY, 1.1e15};
     const double rates[] = {0, 10, 1e15, DOORMAN_UNLIMITED};
     for (size_t r = 0; r < 4; r++) {
@@ -524,8 +495,7 @@ static void invalid_amounts_are_impossible(void **state) {
 }
 
 /* L2 */
-static void an_amount_of_0_is_always_allowed(void **state) {
-    (void)state;
+TEST(an_amount_of_0_is_always_allowed) {
     const double rates[] = {0, 1e-9, 10, DOORMAN_UNLIMITED};
     for (size_t r = 0; r < 4; r++) {
         doorman__rate rate = rate_of(rates[r], 0, MINUTE);
@@ -537,8 +507,7 @@ static void an_amount_of_0_is_always_allowed(void **state) {
 }
 
 /* L2 */
-static void a_rate_of_0_refuses_until_it_rises(void **state) {
-    (void)state;
+TEST(a_rate_of_0_refuses_until_it_rises) {
     source s = source_open(0, 0, 0);
     doorman__rate *rate = &s.resource->rate;
     assert_int_equal(doorman__rate_try(rate, 1, YEAR), DOORMAN_REFUSED);
@@ -549,8 +518,7 @@ static void a_rate_of_0_refuses_until_it_rises(void **state) {
 }
 
 /* L2 */
-static void a_rate_of_almost_0_allows_nothing(void **state) {
-    (void)state;
+TEST(a_rate_of_almost_0_allows_nothing) {
     doorman__rate rate = rate_of(1e-9, 0, 0);
     for (doorman_time now = 0; now < YEAR; now += DAY) {
         assert_true(doorman__rate_try(&rate, 1, now) != DOORMAN_ALLOWED);
@@ -560,8 +528,7 @@ static void a_rate_of_almost_0_allows_nothing(void **state) {
 }
 
 /* L1 */
-static void a_huge_rate_is_enforced(void **state) {
-    (void)state;
+TEST(a_huge_rate_is_enforced) {
     doorman__rate rate = rate_of(1e12, 0, 0);
     assert_int_equal(doorman__rate_try(&rate, 1e11, SECOND), DOORMAN_ALLOWED);
     assert_int_equal(doorman__rate_try(&rate, 1e6, SECOND), DOORMAN_REFUSED);
@@ -572,8 +539,7 @@ static void a_huge_rate_is_enforced(void **state) {
 
 /* L2: a try is refused 1 ns before the delay is over, and allowed when the delay is over. A call of
  * delay takes no units. */
-static void delay_is_exactly_the_time_until_a_try_succeeds(void **state) {
-    (void)state;
+TEST(delay_is_exactly_the_time_until_a_try_succeeds) {
     for (int i = 0; i < 20000; i++) {
         double units = random_rate();
         doorman_time burst = random_burst(),
@@ -592,8 +558,7 @@ static void delay_is_exactly_the_time_until_a_try_succeeds(void **state) {
 }
 
 /* L1 */
-static void the_longest_burst_at_the_highest_rate_is_possible(void **state) {
-    (void)state;
+TEST(the_longest_burst_at_the_highest_rate_is_possible) {
     doorman__rate rate = rate_of(1e15, DOORMAN_DURATION_MAX, 0);
     assert_int_equal(doorman__rate_try(&rate, 1, SECOND), DOORMAN_ALLOWED);
 }
@@ -601,8 +566,7 @@ static void the_longest_burst_at_the_highest_rate_is_possible(void **state) {
 /* ---- L1: gauges ---- */
 
 /* L1 */
-static void a_gauge_never_exceeds_its_capacity(void **state) {
-    (void)state;
+TEST(a_gauge_never_exceeds_its_capacity) {
     doorman__gauge gauge = gauge_of(10);
     for (int i = 0; i < 10; i++) {
         assert_int_equal(doorman__gauge_try(&gauge, 1, 0), DOORMAN_ALLOWED);
@@ -615,8 +579,7 @@ static void a_gauge_never_exceeds_its_capacity(void **state) {
 }
 
 /* L1 */
-static void a_gauge_that_shrinks_allows_nothing_until_it_fits(void **state) {
-    (void)state;
+TEST(a_gauge_that_shrinks_allows_nothing_until_it_fits) {
     source s = source_open_gauge(10);
     doorman__gauge *gauge = &s.resource->gauge;
     for (int i = 0; i < 8; i++) assert_int_equal(doorman__gauge_try(gauge, 1, 0), DOORMAN_ALLOWED);
@@ -634,8 +597,7 @@ static void a_gauge_that_shrinks_allows_nothing_until_it_fits(void **state) {
 }
 
 /* L1 */
-static void a_gauge_refuses_and_counts_a_release_of_more_than_is_in_use(void **state) {
-    (void)state;
+TEST(a_gauge_refuses_and_counts_a_release_of_more_than_is_in_use) {
     doorman_resource_info info;
     source s = source_open_gauge(2);
     const double wrong[] = {1.001, 2, 1000, DOORMAN_AMOUNT_MAX};
@@ -657,8 +619,7 @@ static void a_gauge_refuses_and_counts_a_release_of_more_than_is_in_use(void **s
 }
 
 /* C9 */
-static void fractions_return_to_exactly_0(void **state) {
-    (void)state;
+TEST(fractions_return_to_exactly_0) {
     doorman__gauge gauge = gauge_of(100);
     for (int i = 0; i < 100; i++) {
         assert_int_equal(doorman__gauge_try(&gauge, 0.1, 0), DOORMAN_ALLOWED);
@@ -670,8 +631,7 @@ static void fractions_return_to_exactly_0(void **state) {
 }
 
 /* L1 */
-static void gauges_with_capacity_0_and_unlimited_ones(void **state) {
-    (void)state;
+TEST(gauges_with_capacity_0_and_unlimited_ones) {
     doorman__gauge none = gauge_of(0), all = gauge_of(DOORMAN_UNLIMITED);
     assert_int_equal(doorman__gauge_try(&none, 1e-9, 0), DOORMAN_REFUSED);
     assert_int_equal(doorman__gauge_try(&all, 1e14, 0), DOORMAN_ALLOWED);
@@ -681,8 +641,7 @@ static void gauges_with_capacity_0_and_unlimited_ones(void **state) {
 }
 
 /* L1: compares the gauge with a model that keeps a list of the units in flight. */
-static void a_gauge_equals_a_model_with_a_list_of_holds(void **state) {
-    (void)state;
+TEST(a_gauge_equals_a_model_with_a_list_of_holds) {
     enum { HOLDS = 64 };
     for (int run = 0; run < 50; run++) {
         double holds[HOLDS], sum = 0, capacity = 32;
@@ -720,8 +679,7 @@ static void assert_counts(const doorman_counts *counts, double allowed, double r
 }
 
 /* L5 */
-static void shadow_mode_allows_above_a_rate_and_counts_it(void **state) {
-    (void)state;
+TEST(shadow_mode_allows_above_a_rate_and_counts_it) {
     doorman_counts counts;
     doorman__rate rate = rate_of(10, 0, 0);
     assert_int_equal(count_allowed(&rate, 5, MINUTE), 1);
@@ -744,8 +702,7 @@ static void shadow_mode_allows_above_a_rate_and_counts_it(void **state) {
 }
 
 /* L5, L1: units that shadow mode has allowed count as in flight. */
-static void shadow_mode_allows_above_a_gauge_and_counts_it(void **state) {
-    (void)state;
+TEST(shadow_mode_allows_above_a_gauge_and_counts_it) {
     doorman_counts counts;
     doorman__gauge gauge = gauge_of(2);
     set_shadow(&gauge.usage, true);
@@ -995,8 +952,7 @@ static void compare_with_model(limiter_kind kind) {
 }
 
 /* L2 */
-static void each_kind_of_limiter_follows_its_definition(void **state) {
-    (void)state;
+TEST(each_kind_of_limiter_follows_its_definition) {
     for (int i = 0; i < 60; i++) {
         for (int kind = 0; kind < LIMITER_KIND_COUNT; kind++) {
             compare_with_model((limiter_kind)kind);
@@ -1007,8 +963,7 @@ static void each_kind_of_limiter_follows_its_definition(void **state) {
 #define CLOCK(minutes, seconds) ((minutes)*MINUTE + (seconds)*SECOND)
 
 /* Example: a limit of 2 a minute. */
-static void a_log_also_counts_refused_attempts(void **state) {
-    (void)state;
+TEST(a_log_also_counts_refused_attempts) {
     const doorman_limit_options options = {
         .kind = DOORMAN_SLIDING_LOG, .limit = 2, .window = MINUTE};
     doorman_limit limit = limit_of(&options);
@@ -1026,8 +981,7 @@ static void a_log_also_counts_refused_attempts(void **state) {
 
 /* L2: a place of the log stores the latest clock that it has seen. Otherwise a window would begin
  * too early for the threads whose clock is right. */
-static void a_late_clock_makes_no_arrival_older(void **state) {
-    (void)state;
+TEST(a_late_clock_makes_no_arrival_older) {
     const doorman_limit_options options = {
         .kind = DOORMAN_SLIDING_LOG, .limit = 1, .window = SECOND};
     doorman_limit limit = limit_of(&options);
@@ -1044,8 +998,7 @@ static void a_late_clock_makes_no_arrival_older(void **state) {
 
 /* L2: windows are numbered modulo 2^24. Even near this border a new limiter is in the window of its
  * clock. Its counts do not belong to a later window. */
-static void a_new_limiter_starts_in_the_window_of_its_clock(void **state) {
-    (void)state;
+TEST(a_new_limiter_starts_in_the_window_of_its_clock) {
     static const doorman_time numbers[] = {0, 1, 255, (1 << 24) - 200, (1 << 24) - 1, 1 << 24};
     doorman_limit_options options = {.kind = DOORMAN_FIXED_WINDOW, .limit = 1, .window = SECOND};
     doorman_limit one = limit_of(&options);
@@ -1063,8 +1016,7 @@ static void a_new_limiter_starts_in_the_window_of_its_clock(void **state) {
 
 /* Example: the limit is 7 a minute. 5 units in the last minute and 3 units in this minute count as
  * 6.5 after 30 % of this minute. */
-static void a_sliding_window_counts_a_part_of_the_last_window(void **state) {
-    (void)state;
+TEST(a_sliding_window_counts_a_part_of_the_last_window) {
     const doorman_limit_options options = {
         .kind = DOORMAN_SLIDING_WINDOW, .limit = 7, .window = MINUTE};
     doorman_limit limit = limit_of(&options);
@@ -1086,8 +1038,7 @@ static void a_sliding_window_counts_a_part_of_the_last_window(void **state) {
 
 /* L2: a thread whose clock is a little behind stays in the window that other threads have reached.
  * A clock that is far behind has jumped, and starts a new window. */
-static void a_late_clock_does_not_reopen_a_window(void **state) {
-    (void)state;
+TEST(a_late_clock_does_not_reopen_a_window) {
     doorman_limit_options options = {.kind = DOORMAN_FIXED_WINDOW, .limit = 10, .window = SECOND};
     doorman_limit one = limit_of(&options);
     options.kind = DOORMAN_SLIDING_WINDOW;
@@ -1107,8 +1058,7 @@ static void a_late_clock_does_not_reopen_a_window(void **state) {
 }
 
 /* A fixed window allows twice the limit around a border. */
-static void a_fixed_window_allows_twice_its_limit_at_the_border(void **state) {
-    (void)state;
+TEST(a_fixed_window_allows_twice_its_limit_at_the_border) {
     const doorman_limit_options options = {
         .kind = DOORMAN_FIXED_WINDOW, .limit = 100, .window = MINUTE};
     doorman_limit limit = limit_of(&options);
@@ -1121,8 +1071,7 @@ static void a_fixed_window_allows_twice_its_limit_at_the_border(void **state) {
 }
 
 /* An example with debt, and both bounds of the bucket. */
-static void calls_after_a_debt_wait_until_it_is_paid(void **state) {
-    (void)state;
+TEST(calls_after_a_debt_wait_until_it_is_paid) {
     doorman_limit_options options = {
         .kind = DOORMAN_TOKEN_BUCKET, .rate = 10, .size = 5, .max_debt = 2 * SECOND};
     doorman_limit limit = limit_of(&options);
@@ -1149,8 +1098,7 @@ static void calls_after_a_debt_wait_until_it_is_paid(void **state) {
 }
 
 /* A debt may be worth more than 18 minutes, the largest difference between clocks. */
-static void a_debt_of_hours_is_not_mistaken_for_the_past(void **state) {
-    (void)state;
+TEST(a_debt_of_hours_is_not_mistaken_for_the_past) {
     const doorman_limit_options options = {
         .kind = DOORMAN_TOKEN_BUCKET, .rate = 0.01, .max_debt = 10000 * SECOND};
     doorman_limit limit = limit_of(&options);
@@ -1165,8 +1113,7 @@ static void a_debt_of_hours_is_not_mistaken_for_the_past(void **state) {
 }
 
 /* If max_wait is 0, units are lent only to a caller that need not wait for earlier debt. */
-static void a_bucket_with_wait_max_0_lends_once_until_the_debt_is_paid(void **state) {
-    (void)state;
+TEST(a_bucket_with_wait_max_0_lends_once_until_the_debt_is_paid) {
     const doorman_limit_options options = {.kind = DOORMAN_TOKEN_BUCKET,
                                            .rate = 10,
                                            .size = 5,
@@ -1182,8 +1129,7 @@ static void a_bucket_with_wait_max_0_lends_once_until_the_debt_is_paid(void **st
 }
 
 /* A queue of 3, at a rate of 2 a second. */
-static void a_leaky_bucket_smooths_a_burst(void **state) {
-    (void)state;
+TEST(a_leaky_bucket_smooths_a_burst) {
     const doorman_limit_options options = {
         .kind = DOORMAN_TOKEN_BUCKET, .rate = 2, .max_debt = 3 * SECOND / 2};
     doorman_limit limit = limit_of(&options);
@@ -1198,8 +1144,7 @@ static void a_leaky_bucket_smooths_a_burst(void **state) {
 }
 
 /* One limit serves any number of limiters, and each limiter counts by itself. */
-static void limiters_of_one_limit_do_not_share_their_state(void **state) {
-    (void)state;
+TEST(limiters_of_one_limit_do_not_share_their_state) {
     enum { USERS = 50 };
     assert_int_equal(sizeof(doorman_limiter), 16);
     assert_int_equal(sizeof(doorman_limit), 64);
@@ -1228,8 +1173,7 @@ static void limiters_of_one_limit_do_not_share_their_state(void **state) {
 
 /* L1: the rate of a resource and a bucket compute with the same function. After a rest a rate has
  * saved its whole burst, like a bucket of that size. */
-static void a_rate_and_an_equal_bucket_decide_alike(void **state) {
-    (void)state;
+TEST(a_rate_and_an_equal_bucket_decide_alike) {
     for (int i = 0; i < 200; i++) {
         static const int rates[] = {1, 2, 5, 10, 64, 125, 1000}; /* their unit's time is exact */
         int units = rates[random_below(7)];
@@ -1264,8 +1208,7 @@ static double in_use(const doorman_limiter *limiter) {
 
 /* L1: compares the limiter with a model that keeps a list of the units in use. Sometimes a release
  * has more units than are in use, and changes nothing. */
-static void a_concurrency_limiter_equals_a_model_with_a_list_of_holds(void **state) {
-    (void)state;
+TEST(a_concurrency_limiter_equals_a_model_with_a_list_of_holds) {
     enum { HOLDS = 64 };
     for (int run = 0; run < 50; run++) {
         double holds[HOLDS], sum = 0, units = (double)random_below(32 * 4096) / 4096;
@@ -1300,8 +1243,7 @@ static void a_concurrency_limiter_equals_a_model_with_a_list_of_holds(void **sta
 }
 
 /* L1 */
-static void a_release_of_more_than_is_in_use_is_refused(void **state) {
-    (void)state;
+TEST(a_release_of_more_than_is_in_use_is_refused) {
     doorman_limit limit = concurrency_of(2);
     doorman_limiter limiter = limiter_of(&limit, 0);
     const double none[] = {-1,     (double)NAN, (double)INFINITY,  -(double)INFINITY,
@@ -1321,8 +1263,7 @@ static void a_release_of_more_than_is_in_use_is_refused(void **state) {
 }
 
 /* L2: other kinds have nothing to release, so their state stays as it is. */
-static void a_release_changes_no_limiter_of_another_kind(void **state) {
-    (void)state;
+TEST(a_release_changes_no_limiter_of_another_kind) {
     for (int kind = 0; kind < LIMITER_KIND_COUNT; kind++) {
         doorman_time wait;
         subject s;
@@ -1336,8 +1277,7 @@ static void a_release_changes_no_limiter_of_another_kind(void **state) {
 }
 
 /* L2 */
-static void a_concurrency_limiter_of_any_size_works(void **state) {
-    (void)state;
+TEST(a_concurrency_limiter_of_any_size_works) {
     doorman_limit none = concurrency_of(0), all = concurrency_of(DOORMAN_AMOUNT_MAX);
     doorman_limiter small = limiter_of(&none, 0), large = limiter_of(&all, 0);
     assert_int_equal(doorman_limiter_try(&small, &none, 0, NULL, 0), DOORMAN_ALLOWED);
@@ -1351,8 +1291,7 @@ static void a_concurrency_limiter_of_any_size_works(void **state) {
 }
 
 /* L2: fractions are rounded up in the same way when they are taken and when they are released. */
-static void fractions_of_a_concurrency_limiter_return_to_exactly_0(void **state) {
-    (void)state;
+TEST(fractions_of_a_concurrency_limiter_return_to_exactly_0) {
     doorman_limit limit = concurrency_of(100);
     doorman_limiter limiter = limiter_of(&limit, 0);
     for (int i = 0; i < 100; i++) {
@@ -1382,8 +1321,7 @@ static double saved_units(const doorman__quota *quota, uint64_t paid_until, uint
 /* L1: a change of the rate never adds units, except that one unit can always be saved. A debt does
  * not change. A fall keeps the saved time. If the burst is in units, a fall keeps the saved
  * units. */
-static void a_changed_rate_keeps_no_more_units_than_were_saved(void **state) {
-    (void)state;
+TEST(a_changed_rate_keeps_no_more_units_than_were_saved) {
     const uint64_t now = doorman__ticks(1000 * SECOND);
     for (int i = 0; i < 20000; i++) {
         doorman__rate rate = rate_of(1, random_burst(), 0);
@@ -1473,8 +1411,7 @@ static const invalid_option invalid_options[] = {
 };
 
 /* C5: the error names the field, and the limit stays as it was. */
-static void an_error_names_the_invalid_field_of_a_limit(void **state) {
-    (void)state;
+TEST(an_error_names_the_invalid_field_of_a_limit) {
     doorman_limit limit, before;
     memset(&limit, 0x5a, sizeof limit);
     before = limit;
@@ -1494,8 +1431,7 @@ static void an_error_names_the_invalid_field_of_a_limit(void **state) {
 }
 
 /* C5: the largest and the smallest figures that are allowed. */
-static void limits_at_their_bounds_are_accepted(void **state) {
-    (void)state;
+TEST(limits_at_their_bounds_are_accepted) {
     const doorman_limit_options options[] = {
         {BUCKET, .rate = 1e15, .size = 1e15, .max_debt = 9999999 * SECOND},
         {BUCKET, .rate = 1e-7, .size = 0.5, .max_debt = 5000000 * SECOND},
@@ -1511,8 +1447,7 @@ static void limits_at_their_bounds_are_accepted(void **state) {
 }
 
 /* C5: a call finds out that an init was left out, or that `out` is missing. */
-static void a_limiter_without_its_init_is_impossible(void **state) {
-    (void)state;
+TEST(a_limiter_without_its_init_is_impossible) {
     const doorman_limit zero = {.kind = (doorman_limit_kind)0};
     const doorman_limit_options log = {SLIDING_LOG, .limit = 2, .window = SECOND};
     const doorman_limit_options leaky = {BUCKET, .rate = 1, .max_debt = SECOND};
@@ -1535,8 +1470,7 @@ static void a_limiter_without_its_init_is_impossible(void **state) {
 }
 
 /* C5: a log needs aligned memory for its arrivals. Other kinds take no such memory. */
-static void a_limiter_with_invalid_log_memory_is_refused(void **state) {
-    (void)state;
+TEST(a_limiter_with_invalid_log_memory_is_refused) {
     const doorman_limit_options options[] = {
         {BUCKET, .rate = 1, .size = 1},
         {FIXED_WINDOW, .limit = 1, .window = SECOND},
@@ -1558,8 +1492,7 @@ static void a_limiter_with_invalid_log_memory_is_refused(void **state) {
 }
 
 /* L2: amounts are 0, invalid or too large. The clock stands still, or jumps by a year. */
-static void limiters_withstand_any_amount_and_clock(void **state) {
-    (void)state;
+TEST(limiters_withstand_any_amount_and_clock) {
     const double none[] = {-1,    -1e-300, (double)NAN,    (double)INFINITY,
                            1e300, 1e15,    2 * LIMIT + 0.1};
     for (int kind = 0; kind < LIMITER_KIND_COUNT; kind++) {
@@ -1637,8 +1570,7 @@ static void *try_at_one_time(void *context) {
 }
 
 /* L1, L3: the number of allowed units is exact. */
-static void sixteen_threads_share_one_burst_exactly(void **state) {
-    (void)state;
+TEST(sixteen_threads_share_one_burst_exactly) {
     pthread_t threads[THREADS];
     for (int i = 0; i < 5; i++) {
         doorman__rate rate = rate_of(10000, SECOND, 0);
@@ -1670,8 +1602,7 @@ static void *try_limiter(void *context) {
 }
 
 /* L1, L3: each limiter allows the exact number of units at once. */
-static void sixteen_threads_share_each_kind_of_limiter_exactly(void **state) {
-    (void)state;
+TEST(sixteen_threads_share_each_kind_of_limiter_exactly) {
     pthread_t threads[THREADS];
     for (int kind = 0; kind < LIMITER_KIND_COUNT; kind++) {
         subject s, alone;
@@ -1706,8 +1637,7 @@ static void *try_windows(void *context) {
 
 /* L1: a window keeps its limit even if threads in the previous window call in between. If a try
  * stayed in the window that it first found, three of eight runs of this test would fail. */
-static void a_late_thread_does_not_reset_the_next_window(void **state) {
-    (void)state;
+TEST(a_late_thread_does_not_reset_the_next_window) {
     pthread_t threads[THREADS];
     subject s;
     subject_init(&s, FIXED, 0);
@@ -1738,8 +1668,7 @@ static void thread_group_clock(thread_group *c, doorman_time now) {
 }
 
 /* L1, C2: one thread changes the rate while 16 others use it. */
-static void sixteen_threads_stay_within_a_rate_that_changes(void **state) {
-    (void)state;
+TEST(sixteen_threads_stay_within_a_rate_that_changes) {
     pthread_t threads[THREADS];
     source s = source_open(1000, 0, 0);
     thread_group c = {.rate = &s.resource->rate};
@@ -1792,8 +1721,7 @@ static void hold_in_threads(thread_group *c) {
 }
 
 /* L1 */
-static void sixteen_threads_never_exceed_a_gauge(void **state) {
-    (void)state;
+TEST(sixteen_threads_never_exceed_a_gauge) {
     doorman__gauge gauge = gauge_of(5);
     thread_group c = {.gauge = &gauge, .capacity = 5};
     hold_in_threads(&c);
@@ -1801,8 +1729,7 @@ static void sixteen_threads_never_exceed_a_gauge(void **state) {
 }
 
 /* L1, L3 */
-static void sixteen_threads_never_exceed_a_concurrency_limiter(void **state) {
-    (void)state;
+TEST(sixteen_threads_never_exceed_a_concurrency_limiter) {
     doorman_limit limit = concurrency_of(5);
     doorman_limiter limiter = limiter_of(&limit, 0);
     thread_group c = {.limiter = &limiter, .limit = &limit, .capacity = 5};
@@ -1813,8 +1740,7 @@ static void sixteen_threads_never_exceed_a_concurrency_limiter(void **state) {
 /* R3: a thread lowers a gauge, and then reads the units in flight. The result includes all units
  * that can still start under the old capacity. If a try did not check the capacity again, one of
  * two runs of this test would fail. */
-static void a_claim_includes_every_unit_in_flight(void **state) {
-    (void)state;
+TEST(a_claim_includes_every_unit_in_flight) {
     pthread_t threads[THREADS];
     source s = source_open_gauge(12);
     thread_group c = {.gauge = &s.resource->gauge, .capacity = 12, .spins = true};
@@ -1837,76 +1763,3 @@ static void a_claim_includes_every_unit_in_flight(void **state) {
     assert_exact(doorman__gauge_in_flight(c.gauge), 0);
     doorman_client_destroy(s.client);
 }
-
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(a_steady_rate_is_never_exceeded_in_any_window),
-    cmocka_unit_test(a_rate_that_falls_is_never_exceeded_in_any_window),
-    cmocka_unit_test(a_rate_that_changes_is_never_exceeded_in_any_window),
-    cmocka_unit_test(a_higher_rate_does_not_enlarge_the_saved_burst),
-    cmocka_unit_test(a_rate_that_is_tried_all_the_time_is_fully_used),
-    cmocka_unit_test(a_rate_starts_empty),
-    cmocka_unit_test(unused_time_is_saved_for_one_burst),
-    cmocka_unit_test(a_whole_burst_can_be_used_at_once),
-    cmocka_unit_test(a_slow_rate_still_allows_one_unit),
-    cmocka_unit_test(a_request_larger_than_the_burst_saves_up_for_it),
-    cmocka_unit_test(what_a_large_request_has_saved_survives_a_change_of_the_rate),
-    cmocka_unit_test(a_smaller_lease_shrinks_the_saved_burst),
-    cmocka_unit_test(an_expired_lease_is_seen_at_once),
-    cmocka_unit_test(the_end_of_a_lease_does_not_enlarge_the_saved_burst),
-    cmocka_unit_test(a_burst_in_units_has_that_size_at_any_rate),
-    cmocka_unit_test(a_burst_in_units_is_not_enlarged_by_a_change),
-    cmocka_unit_test(a_decision_has_the_remaining_units_and_the_retry_time),
-    cmocka_unit_test(a_decision_of_a_gauge_has_the_remaining_units),
-    cmocka_unit_test(a_clock_that_goes_back_a_little_loses_nothing),
-    cmocka_unit_test(no_clock_can_block_an_unlimited_rate),
-    cmocka_unit_test(a_year_without_use_saves_one_burst),
-    cmocka_unit_test(years_without_use_save_at_most_one_burst),
-    cmocka_unit_test(invalid_amounts_are_impossible),
-    cmocka_unit_test(an_amount_of_0_is_always_allowed),
-    cmocka_unit_test(a_rate_of_0_refuses_until_it_rises),
-    cmocka_unit_test(a_rate_of_almost_0_allows_nothing),
-    cmocka_unit_test(a_huge_rate_is_enforced),
-    cmocka_unit_test(delay_is_exactly_the_time_until_a_try_succeeds),
-    cmocka_unit_test(the_longest_burst_at_the_highest_rate_is_possible),
-    cmocka_unit_test(a_gauge_never_exceeds_its_capacity),
-    cmocka_unit_test(a_gauge_that_shrinks_allows_nothing_until_it_fits),
-    cmocka_unit_test(a_gauge_refuses_and_counts_a_release_of_more_than_is_in_use),
-    cmocka_unit_test(fractions_return_to_exactly_0),
-    cmocka_unit_test(gauges_with_capacity_0_and_unlimited_ones),
-    cmocka_unit_test(a_gauge_equals_a_model_with_a_list_of_holds),
-    cmocka_unit_test(shadow_mode_allows_above_a_rate_and_counts_it),
-    cmocka_unit_test(shadow_mode_allows_above_a_gauge_and_counts_it),
-    cmocka_unit_test(each_kind_of_limiter_follows_its_definition),
-    cmocka_unit_test(a_log_also_counts_refused_attempts),
-    cmocka_unit_test(a_late_clock_makes_no_arrival_older),
-    cmocka_unit_test(a_new_limiter_starts_in_the_window_of_its_clock),
-    cmocka_unit_test(a_sliding_window_counts_a_part_of_the_last_window),
-    cmocka_unit_test(a_late_clock_does_not_reopen_a_window),
-    cmocka_unit_test(a_fixed_window_allows_twice_its_limit_at_the_border),
-    cmocka_unit_test(calls_after_a_debt_wait_until_it_is_paid),
-    cmocka_unit_test(a_debt_of_hours_is_not_mistaken_for_the_past),
-    cmocka_unit_test(a_leaky_bucket_smooths_a_burst),
-    cmocka_unit_test(a_bucket_with_wait_max_0_lends_once_until_the_debt_is_paid),
-    cmocka_unit_test(limiters_of_one_limit_do_not_share_their_state),
-    cmocka_unit_test(a_rate_and_an_equal_bucket_decide_alike),
-    cmocka_unit_test(a_concurrency_limiter_equals_a_model_with_a_list_of_holds),
-    cmocka_unit_test(a_release_of_more_than_is_in_use_is_refused),
-    cmocka_unit_test(a_release_changes_no_limiter_of_another_kind),
-    cmocka_unit_test(a_concurrency_limiter_of_any_size_works),
-    cmocka_unit_test(fractions_of_a_concurrency_limiter_return_to_exactly_0),
-    cmocka_unit_test(a_changed_rate_keeps_no_more_units_than_were_saved),
-    cmocka_unit_test(an_error_names_the_invalid_field_of_a_limit),
-    cmocka_unit_test(limits_at_their_bounds_are_accepted),
-    cmocka_unit_test(a_limiter_without_its_init_is_impossible),
-    cmocka_unit_test(a_limiter_with_invalid_log_memory_is_refused),
-    cmocka_unit_test(limiters_withstand_any_amount_and_clock),
-    cmocka_unit_test(sixteen_threads_share_one_burst_exactly),
-    cmocka_unit_test(sixteen_threads_share_each_kind_of_limiter_exactly),
-    cmocka_unit_test(a_late_thread_does_not_reset_the_next_window),
-    cmocka_unit_test(sixteen_threads_stay_within_a_rate_that_changes),
-    cmocka_unit_test(sixteen_threads_never_exceed_a_gauge),
-    cmocka_unit_test(sixteen_threads_never_exceed_a_concurrency_limiter),
-    cmocka_unit_test(a_claim_includes_every_unit_in_flight),
-};
-
-int main(void) { return run_all(tests); }

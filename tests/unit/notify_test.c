@@ -8,8 +8,7 @@ int server_main(int argc, char **argv);
 #undef main
 #include "../../server/notify.c"
 
-#include <setjmp.h>
-#include <cmocka.h>
+#include "../test.h"
 
 #define CONFIG "{\"resources\":[{\"identifier_glob\":\"*\",\"capacity\":100}]}"
 #define PING "WATCHDOG=1"
@@ -42,9 +41,7 @@ static void open_systemd(struct world *w) {
     assert_int_equal(bind(w->systemd, (struct sockaddr *)&address, sizeof address), 0);
 }
 
-static int setup(void **state) {
-    struct world *w = (struct world *)calloc(1, sizeof *w);
-    assert_non_null(w);
+static void world_setup(struct world *w) {
     w->service.settings = &w->settings;
     pthread_mutex_init(&w->service.lock, NULL);
     doorman_error error;
@@ -55,21 +52,17 @@ static int setup(void **state) {
                      DOORMAN_OK);
     open_systemd(w);
     set_environment(w);
-    *state = w;
-    return 0;
 }
 
-static int teardown(void **state) {
-    struct world *w = (struct world *)*state;
+static void world_teardown(struct world *w) {
     server_notify_stop(&w->service);
     doorman_server_destroy(w->service.server);
     doorman_config_destroy(w->service.config);
     close(w->systemd);
     unlink(w->path);
     rmdir(w->folder);
-    free(w);
-    return 0;
 }
+FIXTURE(world)
 
 /* Receives a message. Returns false if none comes within `ms`. */
 static bool receive(const struct world *w, char text[512], int ms) {
@@ -106,8 +99,7 @@ static void drain(const struct world *w) {
     while (receive(w, message, 0)) continue;
 }
 
-static void no_ping_is_sent_while_a_thread_keeps_the_lock(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, no_ping_is_sent_while_a_thread_keeps_the_lock) {
     assert_int_equal(server_notify_start(&w->service), CONTINUE);
     await(w, "READY=1");
     await(w, PING);
@@ -123,8 +115,7 @@ static void block(void *argument) {
     pthread_mutex_unlock((pthread_mutex_t *)argument);
 }
 
-static void no_ping_is_sent_while_all_threads_of_nng_hang(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, no_ping_is_sent_while_all_threads_of_nng_hang) {
     static nng_aio *blockers[BLOCKER_COUNT];
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     assert_int_equal(server_notify_start(&w->service), CONTINUE);
@@ -158,8 +149,7 @@ static void follow_master(struct world *w) {
     pthread_mutex_unlock(&w->service.lock);
 }
 
-static void the_status_names_the_master_and_a_refused_configuration(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, the_status_names_the_master_and_a_refused_configuration) {
     assert_int_equal(server_notify_start(&w->service), CONTINUE);
     await(w, "STATUS=no master is known");
     become_master(w);
@@ -176,8 +166,7 @@ static void the_status_names_the_master_and_a_refused_configuration(void **state
 }
 
 /* Without a watchdog there are no pings, and the probes only update the status. */
-static void only_a_watchdog_for_this_process_gets_pings(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, only_a_watchdog_for_this_process_gets_pings) {
     static const struct {
         const char *microseconds, *pid;
         bool expected;
@@ -204,8 +193,7 @@ static void only_a_watchdog_for_this_process_gets_pings(void **state) {
     assert_int_equal(notify.interval_ms, 5);
 }
 
-static void an_address_is_a_path_or_an_abstract_name_that_fits(void **state) {
-    (void)state;
+TEST(an_address_is_a_path_or_an_abstract_name_that_fits) {
     struct notify notify = {.fd = -1};
     char text[128];
     const size_t most = sizeof notify.address.sun_path - 1;
@@ -221,17 +209,4 @@ static void an_address_is_a_path_or_an_abstract_name_that_fits(void **state) {
     assert_true(notify_set_address(&notify, text));
     snprintf(text, sizeof text, "/%0*d", (int)most, 0);
     assert_false(notify_set_address(&notify, text));
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(no_ping_is_sent_while_a_thread_keeps_the_lock),
-        TEST(no_ping_is_sent_while_all_threads_of_nng_hang),
-        TEST(the_status_names_the_master_and_a_refused_configuration),
-        TEST(only_a_watchdog_for_this_process_gets_pings),
-        cmocka_unit_test(an_address_is_a_path_or_an_abstract_name_that_fits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,8 +159,7 @@ static world *start_leased(double capacity, double capacity_min, double leased) 
 
 /* ---- configuration and input ---- */
 
-static void wrong_settings_are_refused_by_name(void **state) {
-    (void)state;
+TEST(wrong_settings_are_refused_by_name) {
     const struct {
         const char *text;
         doorman_overload overload;
@@ -184,8 +183,7 @@ static void wrong_settings_are_refused_by_name(void **state) {
     }
 }
 
-static void wrong_reports_are_refused_by_name(void **state) {
-    (void)state;
+TEST(wrong_reports_are_refused_by_name) {
     const struct {
         const char *text;
         doorman_overload_report report;
@@ -214,8 +212,7 @@ static void wrong_reports_are_refused_by_name(void **state) {
     stop(w);
 }
 
-static void without_a_target_reports_have_no_effect(void **state) {
-    (void)state;
+TEST(without_a_target_reports_have_no_effect) {
     world *w = start_leased(100, 0, 80);
     doorman_config *config = NULL;
     const doorman_algorithm algorithm = {.reserve = 0};
@@ -235,8 +232,7 @@ static void without_a_target_reports_have_no_effect(void **state) {
 /* ---- cuts ---- */
 
 /* Just below, at and just above each limit of the rule. */
-static void a_resource_is_overloaded_beyond_each_limit(void **state) {
-    (void)state;
+TEST(a_resource_is_overloaded_beyond_each_limit) {
     const struct {
         double arrived, finished, refused, late;
         bool overloaded;
@@ -254,8 +250,7 @@ static void a_resource_is_overloaded_beyond_each_limit(void **state) {
 }
 
 /* The mean of the leases counts, so a second report about the same time does not cut again. */
-static void a_second_report_of_the_same_time_does_not_cut_again(void **state) {
-    (void)state;
+TEST(a_second_report_of_the_same_time_does_not_cut_again) {
     world *w = start_leased(100, 0, 80);
     report(w, HALF_LOST);
     assert_about(capacity_of(w), 0.97 * 80 / 2);
@@ -266,8 +261,7 @@ static void a_second_report_of_the_same_time_does_not_cut_again(void **state) {
 }
 
 /* The leases were 80 in the first half of the time of the reports, and 40 in the second half. */
-static void the_mean_of_the_leases_is_that_of_the_time_of_the_reports(void **state) {
-    (void)state;
+TEST(the_mean_of_the_leases_is_that_of_the_time_of_the_reports) {
     world *w = start_leased(100, 0, 80);
     report(w, ALL_WELL);
     for (size_t i = 0; i < 4; i++) renew(w, i);
@@ -283,16 +277,14 @@ static void the_mean_of_the_leases_is_that_of_the_time_of_the_reports(void **sta
 }
 
 /* A server that has caught up finishes more than arrived. */
-static void more_may_finish_than_arrive(void **state) {
-    (void)state;
+TEST(more_may_finish_than_arrive) {
     world *w = start_leased(100, 0, 60);
     report(w, 1000, 1500, 100, 0);
     assert_about(capacity_of(w), 0.97 * 60 * 1.5);
     stop(w);
 }
 
-static void the_capacity_stays_within_its_bounds(void **state) {
-    (void)state;
+TEST(the_capacity_stays_within_its_bounds) {
     world *w = start_leased(100, 30, 80);
     report(w, 1000, 0, 1000, 0);
     assert_exact(capacity_of(w), 30);
@@ -300,8 +292,7 @@ static void the_capacity_stays_within_its_bounds(void **state) {
 }
 
 /* Reports of the last two refresh intervals count, and of at most a quarter more. */
-static void old_reports_do_not_count(void **state) {
-    (void)state;
+TEST(old_reports_do_not_count) {
     for (int quarters = 7; quarters <= 9; quarters++) {
         world *w = start_leased(100, 0, 80);
         report(w, 1000, 950, 50, 0); /* not overloaded */
@@ -313,8 +304,7 @@ static void old_reports_do_not_count(void **state) {
 }
 
 /* T7: a cut takes nothing away that is in force. Others get more only when it fits. */
-static void leases_in_force_never_exceed_the_capacity_before_the_cut(void **state) {
-    (void)state;
+TEST(leases_in_force_never_exceed_the_capacity_before_the_cut) {
     world *w = start_leased(100, 0, 100);
     report(w, HALF_LOST);
     assert_about(capacity_of(w), 48.5);
@@ -345,8 +335,7 @@ static void pass_intervals(world *w, int count, double refused) {
     }
 }
 
-static void the_capacity_comes_back_in_steps_that_grow(void **state) {
-    (void)state;
+TEST(the_capacity_comes_back_in_steps_that_grow) {
     static const double steps[] = {.5, .5, .5, .5, .5, .5, .5, .5, .5,
                                    .5, 1,  2,  4,  8,  10, 10, 10, 10};
     world *w = start_leased(100, 0, 100);
@@ -375,8 +364,7 @@ static void the_capacity_comes_back_in_steps_that_grow(void **state) {
     stop(w);
 }
 
-static void it_does_not_grow_while_the_resource_is_overloaded(void **state) {
-    (void)state;
+TEST(it_does_not_grow_while_the_resource_is_overloaded) {
     world *w = start_leased(100, 0, 100);
     report(w, HALF_LOST);
     for (size_t k = 0; k < 4; k++) w->holders[k].wants = 100;
@@ -393,8 +381,7 @@ static void it_does_not_grow_while_the_resource_is_overloaded(void **state) {
 }
 
 /* 5 % refused is no overload, but nearly one. */
-static void the_steps_stay_small_while_the_resource_is_nearly_overloaded(void **state) {
-    (void)state;
+TEST(the_steps_stay_small_while_the_resource_is_nearly_overloaded) {
     world *w = start_leased(100, 0, 100);
     report(w, HALF_LOST);
     pass_intervals(w, 3, 0);
@@ -411,8 +398,7 @@ static void the_steps_stay_small_while_the_resource_is_nearly_overloaded(void **
 }
 
 /* A server that nobody has called for a day makes all steps in one call. */
-static void a_late_call_makes_all_steps(void **state) {
-    (void)state;
+TEST(a_late_call_makes_all_steps) {
     world *w = start_leased(100, 0, 100);
     report(w, 1000, 1, 999, 0);
     w->now += 24 * 3600 * SECOND;
@@ -421,8 +407,7 @@ static void a_late_call_makes_all_steps(void **state) {
     stop(w);
 }
 
-static void the_server_is_due_when_a_step_is_due(void **state) {
-    (void)state;
+TEST(the_server_is_due_when_a_step_is_due) {
     world *w = start_leased(100, 0, 100);
     report(w, HALF_LOST);
     for (int i = 0; i < 4 * 16 * 10; i++) {
@@ -440,8 +425,7 @@ static void the_server_is_due_when_a_step_is_due(void **state) {
 
 /* ---- what a change of configuration or of master does ---- */
 
-static void a_new_configuration_keeps_what_reports_have_lowered(void **state) {
-    (void)state;
+TEST(a_new_configuration_keeps_what_reports_have_lowered) {
     const struct {
         double capacity, least, wanted;
     } rows[] = {{100, 0, 48.5}, {200, 0, 48.5}, {40, 0, 40}, {100, 60, 60}};
@@ -460,8 +444,7 @@ static void a_new_configuration_keeps_what_reports_have_lowered(void **state) {
     }
 }
 
-static void a_new_master_begins_with_the_configured_capacity(void **state) {
-    (void)state;
+TEST(a_new_master_begins_with_the_configured_capacity) {
     world *w = start_leased(100, 0, 100);
     report(w, HALF_LOST);
     const doorman_mastership none = {.address = NULL};
@@ -488,8 +471,7 @@ static bool child_asks(world *w) {
     return reported;
 }
 
-static void a_node_passes_the_sum_of_its_reports_on_once(void **state) {
-    (void)state;
+TEST(a_node_passes_the_sum_of_its_reports_on_once) {
     world *w = start(100, 0);
     w->child = server_of(w, "child", "tcp://root:1");
     w->holders[0].wants = 100;
@@ -530,8 +512,7 @@ static doorman_overload_report client_asks(world *w, doorman_client *client) {
 }
 
 /* A server behind the resource reports what its throttle has counted with its own client. */
-static void a_client_sends_the_sum_of_its_reports_once(void **state) {
-    (void)state;
+TEST(a_client_sends_the_sum_of_its_reports_once) {
     world *w = start_leased(100, 0, 80);
     const char *const addresses[] = {"tcp://root:1"};
     const doorman_client_options options = {
@@ -571,8 +552,7 @@ static void a_client_sends_the_sum_of_its_reports_once(void **state) {
 
 /* ---- memory ---- */
 
-static void a_report_that_finds_no_memory_changes_nothing(void **state) {
-    (void)state;
+TEST(a_report_that_finds_no_memory_changes_nothing) {
     size_t n = 0;
     doorman_status status = DOORMAN_OK;
     do {
@@ -592,30 +572,4 @@ static void a_report_that_finds_no_memory_changes_nothing(void **state) {
         stop(w);
     } while (status != DOORMAN_OK);
     assert_true(n > 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_settings_are_refused_by_name),
-        cmocka_unit_test(wrong_reports_are_refused_by_name),
-        cmocka_unit_test(without_a_target_reports_have_no_effect),
-        cmocka_unit_test(a_resource_is_overloaded_beyond_each_limit),
-        cmocka_unit_test(a_second_report_of_the_same_time_does_not_cut_again),
-        cmocka_unit_test(the_mean_of_the_leases_is_that_of_the_time_of_the_reports),
-        cmocka_unit_test(more_may_finish_than_arrive),
-        cmocka_unit_test(the_capacity_stays_within_its_bounds),
-        cmocka_unit_test(old_reports_do_not_count),
-        cmocka_unit_test(leases_in_force_never_exceed_the_capacity_before_the_cut),
-        cmocka_unit_test(the_capacity_comes_back_in_steps_that_grow),
-        cmocka_unit_test(it_does_not_grow_while_the_resource_is_overloaded),
-        cmocka_unit_test(the_steps_stay_small_while_the_resource_is_nearly_overloaded),
-        cmocka_unit_test(a_late_call_makes_all_steps),
-        cmocka_unit_test(the_server_is_due_when_a_step_is_due),
-        cmocka_unit_test(a_new_configuration_keeps_what_reports_have_lowered),
-        cmocka_unit_test(a_new_master_begins_with_the_configured_capacity),
-        cmocka_unit_test(a_node_passes_the_sum_of_its_reports_on_once),
-        cmocka_unit_test(a_client_sends_the_sum_of_its_reports_once),
-        cmocka_unit_test(a_report_that_finds_no_memory_changes_nothing),
-    };
-    return run_all(tests);
 }

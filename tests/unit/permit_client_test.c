@@ -142,8 +142,7 @@ static doorman_permit_client_info info_of(const world *w) {
 
 /* ---- batches (P21) */
 
-static void one_caller_is_sent_at_once(void **state) {
-    (void)state;
+TEST(one_caller_is_sent_at_once) {
     world *w = world_start();
     assert_int_equal(doorman_upstream_due(w->upstream), DOORMAN_NEVER);
     assert_false(take_message(w));
@@ -167,8 +166,7 @@ static void one_caller_is_sent_at_once(void **state) {
     world_end(w);
 }
 
-static void callers_share_the_next_message(void **state) {
-    (void)state;
+TEST(callers_share_the_next_message) {
     world *w = world_start();
     acquire(w, "ann", 1);
     assert_true(take_message(w));
@@ -185,8 +183,7 @@ static void callers_share_the_next_message(void **state) {
     world_end(w);
 }
 
-static void a_message_has_a_bound_of_items_and_of_text(void **state) {
-    (void)state;
+TEST(a_message_has_a_bound_of_items_and_of_text) {
     world *w = world_start();
     doorman_permit_item items[100];
     for (size_t i = 0; i < 100; i++)
@@ -224,8 +221,7 @@ static doorman_status report(world *w, const char *key, double cost) {
     return doorman_permit_client_report(w->client, "login", key, cost, NULL, w->now);
 }
 
-static void permits_and_reports_alternate(void **state) {
-    (void)state;
+TEST(permits_and_reports_alternate) {
     world *w = world_start();
     acquire(w, "ann", 1);
     assert_true(take_message(w));
@@ -255,8 +251,7 @@ static void permits_and_reports_alternate(void **state) {
 }
 
 /* P13: a report that is larger than the room of a limit is charged in part. */
-static void units_that_a_report_could_not_charge_are_counted(void **state) {
-    (void)state;
+TEST(units_that_a_report_could_not_charge_are_counted) {
     world *w = world_start();
     const double costs[] = {5, 2, -3}, charged[] = {1.5, 2, -1};
     for (size_t i = 0; i < 3; i++) {
@@ -279,8 +274,7 @@ static void wait_with(world *w, doorman_time wait) {
     assert_int_equal(respond(w, &response), DOORMAN_OK);
 }
 
-static void a_grant_with_a_wait_comes_after_the_wait(void **state) {
-    (void)state;
+TEST(a_grant_with_a_wait_comes_after_the_wait) {
     world *w = world_start();
     acquire_for(w, "ann", 1, SECOND / 2, SECOND, 1);
     assert_true(take_message(w));
@@ -298,8 +292,7 @@ static void a_grant_with_a_wait_comes_after_the_wait(void **state) {
 
 /* The server may let the caller wait no longer than its timeout. If the response is late, the
  * caller gets the rest of the wait. */
-static void a_wait_ends_with_the_timeout(void **state) {
-    (void)state;
+TEST(a_wait_ends_with_the_timeout) {
     world *w = world_start();
     acquire_for(w, "ann", 1, SECOND, SECOND / 2, 1);
     w->now += SECOND / 10;
@@ -342,8 +335,7 @@ static bool refuses_alone(world *w, const char *key, double cost, doorman_time m
     return true;
 }
 
-static void a_valid_refusal_is_repeated_without_a_message(void **state) {
-    (void)state;
+TEST(a_valid_refusal_is_repeated_without_a_message) {
     world *w = world_start();
     learn_refusal(w, "ann", 2, SECOND / 10, SECOND / 2);
     w->now += SECOND / 4;
@@ -366,8 +358,7 @@ static void a_valid_refusal_is_repeated_without_a_message(void **state) {
 
 /* The server decides after the message was sent. So a time that begins with the response would be
  * too long. */
-static void a_refusal_is_valid_from_when_the_message_was_sent(void **state) {
-    (void)state;
+TEST(a_refusal_is_valid_from_when_the_message_was_sent) {
     world *w = world_start();
     acquire_for(w, "ann", 1, 0, 10 * SECOND, 1);
     assert_true(take_message(w));
@@ -383,8 +374,7 @@ static void a_refusal_is_valid_from_when_the_message_was_sent(void **state) {
     world_end(w);
 }
 
-static void a_permit_with_a_refused_item_is_refused(void **state) {
-    (void)state;
+TEST(a_permit_with_a_refused_item_is_refused) {
     world *w = world_start();
     learn_refusal(w, "ann", 1, 0, SECOND);
     const doorman_permit_item items[] = {
@@ -400,8 +390,7 @@ static void a_permit_with_a_refused_item_is_refused(void **state) {
 
 /* A refusal of several items says nothing about one of them. A refusal with valid_for 0, for
  * example of CONCURRENCY, says nothing about the next moment. */
-static void only_refusals_of_one_item_with_a_time_are_kept(void **state) {
-    (void)state;
+TEST(only_refusals_of_one_item_with_a_time_are_kept) {
     world *w = world_start();
     const doorman_permit_item items[] = {{.resource_id = "login", .key = "ann", .cost = 1},
                                          {.resource_id = "login", .key = "bob", .cost = 1}};
@@ -419,8 +408,7 @@ static void only_refusals_of_one_item_with_a_time_are_kept(void **state) {
     world_end(w);
 }
 
-static void refusals_are_bounded(void **state) {
-    (void)state;
+TEST(refusals_are_bounded) {
     world *w = world_start();
     char key[32];
     for (size_t i = 0; i <= DOORMAN__REFUSALS_MAX; i++) {
@@ -445,8 +433,7 @@ static void refusals_are_bounded(void **state) {
 }
 
 /* A key that is refused again and again must not keep the refusals of other keys in memory. */
-static void a_refusal_that_is_renewed_is_the_last_one_to_be_forgotten(void **state) {
-    (void)state;
+TEST(a_refusal_that_is_renewed_is_the_last_one_to_be_forgotten) {
     world *w = world_start();
     learn_refusal(w, "hot", 1, 0, SECOND);
     learn_refusal(w, "ann", 1, 0, SECOND / 2);
@@ -458,8 +445,7 @@ static void a_refusal_that_is_renewed_is_the_last_one_to_be_forgotten(void **sta
     world_end(w);
 }
 
-static void an_idle_client_forgets_its_refusals_when_the_last_one_ends(void **state) {
-    (void)state;
+TEST(an_idle_client_forgets_its_refusals_when_the_last_one_ends) {
     world *w = world_start();
     learn_refusal(w, "ann", 1, 0, SECOND);
     learn_refusal(w, "bob", 1, 0, SECOND / 2);
@@ -476,8 +462,7 @@ static void an_idle_client_forgets_its_refusals_when_the_last_one_ends(void **st
 }
 
 /* Holds the refusals against a list that remembers the last one of each key. */
-static void refusals_are_those_of_a_slow_model(void **state) {
-    (void)state;
+TEST(refusals_are_those_of_a_slow_model) {
     struct {
         double min;
         doorman_time max_wait, until;
@@ -517,8 +502,7 @@ static void refusals_are_those_of_a_slow_model(void **state) {
 static const doorman_limit_options one_a_second = {
     .kind = DOORMAN_TOKEN_BUCKET, .rate = 1, .size = 1};
 
-static void no_answer_in_time_grants_the_minimum(void **state) {
-    (void)state;
+TEST(no_answer_in_time_grants_the_minimum) {
     world *w = world_start();
     const doorman_permit_item items[] = {
         {.resource_id = "r", .key = "a", .cost = 5, .has_min = true, .min = 2},
@@ -544,8 +528,7 @@ static void no_answer_in_time_grants_the_minimum(void **state) {
     world_end(w);
 }
 
-static void equal_items_fall_back_to_a_whole_number(void **state) {
-    (void)state;
+TEST(equal_items_fall_back_to_a_whole_number) {
     world *w = world_start();
     const doorman_permit_item items[] = {
         {.resource_id = "r", .key = "a", .cost = 5, .has_min = true, .min = 1.5},
@@ -561,8 +544,7 @@ static void equal_items_fall_back_to_a_whole_number(void **state) {
     world_end(w);
 }
 
-static void closed_refuses(void **state) {
-    (void)state;
+TEST(closed_refuses) {
     world *w = world_start_with((doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED}, 1);
     acquire(w, "ann", 1);
     w->now += SECOND;
@@ -573,8 +555,7 @@ static void closed_refuses(void **state) {
     world_end(w);
 }
 
-static void a_local_limiter_decides_for_each_key(void **state) {
-    (void)state;
+TEST(a_local_limiter_decides_for_each_key) {
     world *w = world_start_with(
         (doorman_permit_policy){.fallback = DOORMAN_FAIL_LOCAL, .local = &one_a_second}, 1);
     acquire(w, "ann", 1);
@@ -592,8 +573,7 @@ static void a_local_limiter_decides_for_each_key(void **state) {
     world_end(w);
 }
 
-static void an_unmatched_resource_falls_back(void **state) {
-    (void)state;
+TEST(an_unmatched_resource_falls_back) {
     world *w = world_start();
     acquire(w, "ann", 1);
     assert_true(take_message(w));
@@ -608,8 +588,7 @@ static void an_unmatched_resource_falls_back(void **state) {
     world_end(w);
 }
 
-static void a_late_response_has_no_effect_on_a_call_that_timed_out(void **state) {
-    (void)state;
+TEST(a_late_response_has_no_effect_on_a_call_that_timed_out) {
     world *w = world_start();
     acquire_for(w, "ann", 1, 0, 10 * MILLISECOND, 1);
     acquire_for(w, "bob", 1, 0, SECOND, 2);
@@ -624,8 +603,7 @@ static void a_late_response_has_no_effect_on_a_call_that_timed_out(void **state)
 }
 
 /* A caller that is in a hurry does not end the message: the server has 0.1 s. */
-static void a_hurry_is_no_failure(void **state) {
-    (void)state;
+TEST(a_hurry_is_no_failure) {
     world *w = world_start();
     acquire_for(w, "ann", 1, 0, MILLISECOND, 1);
     assert_true(take_message(w));
@@ -638,8 +616,7 @@ static void a_hurry_is_no_failure(void **state) {
     world_end(w);
 }
 
-static void a_failed_message_is_sent_again_to_the_next_address(void **state) {
-    (void)state;
+TEST(a_failed_message_is_sent_again_to_the_next_address) {
     world *w = world_start_with((doorman_permit_policy){.shadow = false}, 2);
     acquire(w, "ann", 1);
     acquire(w, "bob", 2);
@@ -667,8 +644,7 @@ static void a_failed_message_is_sent_again_to_the_next_address(void **state) {
     world_end(w);
 }
 
-static void a_redirect_is_followed_at_once_with_all_permits(void **state) {
-    (void)state;
+TEST(a_redirect_is_followed_at_once_with_all_permits) {
     world *w = world_start_with((doorman_permit_policy){.shadow = false}, 2);
     acquire(w, "ann", 1);
     acquire(w, "bob", 2);
@@ -692,8 +668,7 @@ static void a_redirect_is_followed_at_once_with_all_permits(void **state) {
     world_end(w);
 }
 
-static void a_ring_of_redirects_is_a_failure(void **state) {
-    (void)state;
+TEST(a_ring_of_redirects_is_a_failure) {
     world *w = world_start();
     acquire(w, "ann", 1);
     for (int i = 0; i <= DOORMAN__REDIRECTS_MAX; i++) {
@@ -705,8 +680,7 @@ static void a_ring_of_redirects_is_a_failure(void **state) {
     world_end(w);
 }
 
-static void a_response_that_does_not_fit_is_a_failure(void **state) {
-    (void)state;
+TEST(a_response_that_does_not_fit_is_a_failure) {
     for (int which = 0; which < 6; which++) {
         world *w = world_start();
         acquire(w, "ann", 1);
@@ -742,8 +716,7 @@ static void open_breaker(world *w) {
     while (next(w)) assert_int_equal(w->acquired.decided_by, DOORMAN_BY_FALLBACK);
 }
 
-static void the_breaker_opens_after_five_failures_in_a_row(void **state) {
-    (void)state;
+TEST(the_breaker_opens_after_five_failures_in_a_row) {
     world *w = world_start();
     open_breaker(w);
     assert_int_equal(info_of(w).failures, 5);
@@ -770,8 +743,7 @@ static void the_breaker_opens_after_five_failures_in_a_row(void **state) {
     world_end(w);
 }
 
-static void a_success_ends_the_row_of_failures(void **state) {
-    (void)state;
+TEST(a_success_ends_the_row_of_failures) {
     world *w = world_start();
     for (int i = 0; i < 4; i++) {
         acquire(w, "ann", 1);
@@ -805,8 +777,7 @@ static void check_pauses(doorman_time max_pause, const int *pauses, size_t count
     world_end(w);
 }
 
-static void a_failed_test_doubles_the_pause_up_to_max_pause(void **state) {
-    (void)state;
+TEST(a_failed_test_doubles_the_pause_up_to_max_pause) {
     const int usual[] = {1, 2, 4, 8, 16, 30, 30, 30}, shortest[] = {1, 1, 1}, few[] = {1, 2, 3, 3};
     const int most[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600, 3600};
     check_pauses(0, usual, sizeof usual / sizeof *usual);
@@ -815,8 +786,7 @@ static void a_failed_test_doubles_the_pause_up_to_max_pause(void **state) {
     check_pauses(3600 * SECOND, most, sizeof most / sizeof *most);
 }
 
-static void a_wrong_max_pause_is_refused(void **state) {
-    (void)state;
+TEST(a_wrong_max_pause_is_refused) {
     const doorman_time wrong[] = {-1, 1, SECOND - 1, 3600 * SECOND + 1, DOORMAN_NEVER};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         const doorman_client_options options = {.client_id = "me",
@@ -833,8 +803,7 @@ static void a_wrong_max_pause_is_refused(void **state) {
 }
 
 /* An election ends soon, so the client asks often. */
-static void servers_without_a_master_are_asked_every_four_seconds(void **state) {
-    (void)state;
+TEST(servers_without_a_master_are_asked_every_four_seconds) {
     world *w = world_start();
     open_breaker(w);
     const int pauses[] = {1, 2, 4, 4, 4};
@@ -852,8 +821,7 @@ static void servers_without_a_master_are_asked_every_four_seconds(void **state) 
     world_end(w);
 }
 
-static void closed_says_when_the_breaker_asks_again(void **state) {
-    (void)state;
+TEST(closed_says_when_the_breaker_asks_again) {
     world *w = world_start_with((doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED}, 1);
     open_breaker(w);
     w->now += SECOND / 4;
@@ -866,8 +834,7 @@ static void closed_says_when_the_breaker_asks_again(void **state) {
 
 /* Holds the breaker against a model with a number of failures and a time. One address, and one call
  * at a time whose message fails twice before the call falls back. */
-static void the_breaker_is_that_of_a_slow_model(void **state) {
-    (void)state;
+TEST(the_breaker_is_that_of_a_slow_model) {
     world *w = world_start();
     unsigned failures = 0;
     doorman_time open_until = 0;
@@ -901,8 +868,7 @@ static void the_breaker_is_that_of_a_slow_model(void **state) {
 
 /* ---- the kill switch and shadow (P25) */
 
-static void in_shadow_a_permit_is_granted_at_once_and_counted(void **state) {
-    (void)state;
+TEST(in_shadow_a_permit_is_granted_at_once_and_counted) {
     world *w = world_start_with((doorman_permit_policy){.shadow = true}, 1);
     acquire_for(w, "ann", 7, 0, SECOND, 1);
     assert_next(w, 1, true, DOORMAN_BY_BYPASS);
@@ -922,8 +888,7 @@ static void in_shadow_a_permit_is_granted_at_once_and_counted(void **state) {
     world_end(w);
 }
 
-static void the_kill_switch_ends_all_waits(void **state) {
-    (void)state;
+TEST(the_kill_switch_ends_all_waits) {
     world *w = world_start_with((doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED}, 1);
     acquire_for(w, "waits", 1, SECOND, SECOND, 1);
     assert_true(take_message(w));
@@ -954,8 +919,7 @@ static void the_kill_switch_ends_all_waits(void **state) {
 }
 
 /* The figures are those of the limit that the decision names, also in a refusal. */
-static void a_decision_with_detail_has_the_figures_of_its_limit(void **state) {
-    (void)state;
+TEST(a_decision_with_detail_has_the_figures_of_its_limit) {
     world *w = world_start();
     const doorman_permit_item item = {.resource_id = "login", .key = "ann", .cost = 1};
     const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
@@ -990,8 +954,7 @@ static void a_decision_with_detail_has_the_figures_of_its_limit(void **state) {
 }
 
 /* P23: what the client knows decides, or else the fallback. No message is sent. */
-static void a_timeout_of_0_waits_for_no_server(void **state) {
-    (void)state;
+TEST(a_timeout_of_0_waits_for_no_server) {
     static const doorman_time timeouts[] = {0, -1, -DOORMAN_NEVER};
     world *w = world_start_with(
         (doorman_permit_policy){.fallback = DOORMAN_FAIL_LOCAL, .local = &one_a_second}, 1);
@@ -1010,8 +973,7 @@ static void a_timeout_of_0_waits_for_no_server(void **state) {
 
 /* ---- checks, and ends */
 
-static void wrong_permits_are_refused(void **state) {
-    (void)state;
+TEST(wrong_permits_are_refused) {
     world *w = world_start();
     doorman_permit_item items[101];
     for (size_t i = 0; i < 101; i++)
@@ -1059,8 +1021,7 @@ static void wrong_permits_are_refused(void **state) {
     world_end(w);
 }
 
-static void wrong_options_are_refused(void **state) {
-    (void)state;
+TEST(wrong_options_are_refused) {
     const doorman_limit_options debt = {.kind = DOORMAN_TOKEN_BUCKET, .rate = 1, .max_debt = 1};
     const doorman_limit_options gauge = {.kind = DOORMAN_CONCURRENCY, .limit = 1};
     const doorman_limit_options no_rate = {.kind = DOORMAN_TOKEN_BUCKET};
@@ -1086,8 +1047,7 @@ static void wrong_options_are_refused(void **state) {
     assert_int_equal(memory_blocks(), 0);
 }
 
-static void a_client_with_calls_in_all_states_can_be_destroyed(void **state) {
-    (void)state;
+TEST(a_client_with_calls_in_all_states_can_be_destroyed) {
     world *w = world_start();
     learn_refusal(w, "refused", 1, 0, SECOND);
     acquire_for(w, "waits", 1, SECOND, SECOND, 1);
@@ -1104,8 +1064,7 @@ static void a_client_with_calls_in_all_states_can_be_destroyed(void **state) {
 
 /* A world in which messages are lost, fail, are redirected, come late, or are answered. Each caller
  * gets exactly one decision, and within its timeout. */
-static void each_call_ends_once_and_in_time(void **state) {
-    (void)state;
+TEST(each_call_ends_once_and_in_time) {
     enum { CALLS = 64 };
     world *w = world_start_with((doorman_permit_policy){.shadow = false}, 2);
     doorman_time ends[CALLS] = {0}; /* 0: there is no such call now */
@@ -1156,8 +1115,7 @@ static void each_call_ends_once_and_in_time(void **state) {
 }
 
 /* A server in the same process decides. */
-static void a_server_object_decides(void **state) {
-    (void)state;
+TEST(a_server_object_decides) {
     world *w = world_start();
     const doorman_permit_limit limit = {.name = "per-user",
                                         .kind = DOORMAN_FIXED_WINDOW,
@@ -1190,52 +1148,4 @@ static void a_server_object_decides(void **state) {
     doorman_server_destroy(server);
     doorman_config_destroy(config);
     world_end(w);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_caller_is_sent_at_once),
-        cmocka_unit_test(callers_share_the_next_message),
-        cmocka_unit_test(a_message_has_a_bound_of_items_and_of_text),
-        cmocka_unit_test(permits_and_reports_alternate),
-        cmocka_unit_test(units_that_a_report_could_not_charge_are_counted),
-        cmocka_unit_test(a_grant_with_a_wait_comes_after_the_wait),
-        cmocka_unit_test(a_wait_ends_with_the_timeout),
-        cmocka_unit_test(a_valid_refusal_is_repeated_without_a_message),
-        cmocka_unit_test(a_refusal_is_valid_from_when_the_message_was_sent),
-        cmocka_unit_test(a_permit_with_a_refused_item_is_refused),
-        cmocka_unit_test(only_refusals_of_one_item_with_a_time_are_kept),
-        cmocka_unit_test(refusals_are_bounded),
-        cmocka_unit_test(a_refusal_that_is_renewed_is_the_last_one_to_be_forgotten),
-        cmocka_unit_test(an_idle_client_forgets_its_refusals_when_the_last_one_ends),
-        cmocka_unit_test(refusals_are_those_of_a_slow_model),
-        cmocka_unit_test(no_answer_in_time_grants_the_minimum),
-        cmocka_unit_test(equal_items_fall_back_to_a_whole_number),
-        cmocka_unit_test(closed_refuses),
-        cmocka_unit_test(a_local_limiter_decides_for_each_key),
-        cmocka_unit_test(an_unmatched_resource_falls_back),
-        cmocka_unit_test(a_late_response_has_no_effect_on_a_call_that_timed_out),
-        cmocka_unit_test(a_hurry_is_no_failure),
-        cmocka_unit_test(a_failed_message_is_sent_again_to_the_next_address),
-        cmocka_unit_test(a_redirect_is_followed_at_once_with_all_permits),
-        cmocka_unit_test(a_ring_of_redirects_is_a_failure),
-        cmocka_unit_test(a_response_that_does_not_fit_is_a_failure),
-        cmocka_unit_test(the_breaker_opens_after_five_failures_in_a_row),
-        cmocka_unit_test(a_success_ends_the_row_of_failures),
-        cmocka_unit_test(a_failed_test_doubles_the_pause_up_to_max_pause),
-        cmocka_unit_test(a_wrong_max_pause_is_refused),
-        cmocka_unit_test(servers_without_a_master_are_asked_every_four_seconds),
-        cmocka_unit_test(closed_says_when_the_breaker_asks_again),
-        cmocka_unit_test(the_breaker_is_that_of_a_slow_model),
-        cmocka_unit_test(in_shadow_a_permit_is_granted_at_once_and_counted),
-        cmocka_unit_test(the_kill_switch_ends_all_waits),
-        cmocka_unit_test(a_timeout_of_0_waits_for_no_server),
-        cmocka_unit_test(a_decision_with_detail_has_the_figures_of_its_limit),
-        cmocka_unit_test(wrong_permits_are_refused),
-        cmocka_unit_test(wrong_options_are_refused),
-        cmocka_unit_test(a_client_with_calls_in_all_states_can_be_destroyed),
-        cmocka_unit_test(each_call_ends_once_and_in_time),
-        cmocka_unit_test(a_server_object_decides),
-    };
-    return run_all(tests);
 }

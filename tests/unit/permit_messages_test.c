@@ -10,7 +10,6 @@
 
 #define SECOND DOORMAN_SECOND
 #define COUNT(array) (sizeof(array) / sizeof *(array))
-#define UNUSED (void)state
 
 static const char limits[] =
     "{\"resources\": ["
@@ -111,8 +110,7 @@ static doorman_permit_result result_of(node *n, doorman_method method, doorman_p
 /* ---- a server decides ----------------------------------------------------------------------- */
 
 /* P16 */
-static void only_a_master_decides(void **state) {
-    UNUSED;
+TEST(only_a_master_decides) {
     node *n = node_start(limits, NULL);
     assert_true(acquire(n, "login", "alice", 5).granted);
     doorman_permits_info info;
@@ -131,8 +129,7 @@ static void only_a_master_decides(void **state) {
 }
 
 /* P16 */
-static void a_new_master_has_fresh_counters(void **state) {
-    UNUSED;
+TEST(a_new_master_has_fresh_counters) {
     node *n = node_start(limits, NULL);
     assert_true(acquire(n, "login", "alice", 5).granted);
     assert_false(acquire(n, "login", "alice", 1).granted);
@@ -154,8 +151,7 @@ static void a_new_master_has_fresh_counters(void **state) {
 }
 
 /* A mastership also ends when its time passes. */
-static void counters_end_with_the_time_of_the_mastership(void **state) {
-    UNUSED;
+TEST(counters_end_with_the_time_of_the_mastership) {
     node *n = node_start(limits, NULL);
     const doorman_mastership soon = {.address = "tcp://here:1", .until = n->now + 60 * SECOND};
     assert_int_equal(doorman_server_set_master(n->server, &soon, n->now), DOORMAN_OK);
@@ -169,8 +165,7 @@ static void counters_end_with_the_time_of_the_mastership(void **state) {
 }
 
 /* P26: without an epoch, 1970 begins at `now` = 0. */
-static void windows_follow_the_epoch_of_the_server(void **state) {
-    UNUSED;
+TEST(windows_follow_the_epoch_of_the_server) {
     node *n = node_start(limits, NULL);
     (void)acquire(n, "login", "alice", 0.5);
     doorman_permit permit = acquire(n, "login", "bob", 0.25);
@@ -189,8 +184,7 @@ static void windows_follow_the_epoch_of_the_server(void **state) {
     node_stop(n);
 }
 
-static void an_epoch_that_steps_back_opens_no_new_window(void **state) {
-    UNUSED;
+TEST(an_epoch_that_steps_back_opens_no_new_window) {
     node *n = node_start(limits, NULL);
     for (int i = 0; i < 20; i++) {
         char key[8];
@@ -210,8 +204,7 @@ static void an_epoch_that_steps_back_opens_no_new_window(void **state) {
 }
 
 /* A clock that goes back stands still. */
-static void a_clock_that_steps_back_gives_no_units(void **state) {
-    UNUSED;
+TEST(a_clock_that_steps_back_gives_no_units) {
     node *n = node_start(limits, NULL);
     assert_true(acquire(n, "login", "alice", 5).granted);
     for (int i = 0; i < 5; i++) {
@@ -228,8 +221,7 @@ static void a_clock_that_steps_back_gives_no_units(void **state) {
 }
 
 /* P16: leases are learned, permits are not. */
-static void a_server_that_learns_decides_on_permits(void **state) {
-    UNUSED;
+TEST(a_server_that_learns_decides_on_permits) {
     node *n = node_start(capacities, NULL);
     assert_true(doorman_server_learns_until(n->server, n->now) > n->now);
     assert_true(acquire(n, "login", "alice", 1).granted);
@@ -239,8 +231,7 @@ static void a_server_that_learns_decides_on_permits(void **state) {
     node_stop(n);
 }
 
-static void a_template_without_limits_has_no_permits_and_without_capacity_no_leases(void **state) {
-    UNUSED;
+TEST(a_template_without_limits_has_no_permits_and_without_capacity_no_leases) {
     node *n = node_start(capacities, NULL);
     doorman_permit permit = acquire(n, "db", "alice", 1);
     assert_false(permit.granted);
@@ -258,8 +249,7 @@ static void a_template_without_limits_has_no_permits_and_without_capacity_no_lea
 }
 
 /* P15 */
-static void a_new_configuration_keeps_the_counters(void **state) {
-    UNUSED;
+TEST(a_new_configuration_keeps_the_counters) {
     node *n = node_start(limits, NULL);
     assert_true(acquire(n, "login", "alice", 5).granted);
     doorman_config *same = config_of(limits);
@@ -274,8 +264,7 @@ static void a_new_configuration_keeps_the_counters(void **state) {
 }
 
 /* G8, P17: such a limit could never grant anything. */
-static void a_root_refuses_a_leased_limit_without_any_capacity(void **state) {
-    UNUSED;
+TEST(a_root_refuses_a_leased_limit_without_any_capacity) {
     static const char leased[] =
         "{\"resources\": [{\"identifier_glob\": \"a\", \"limits\": []}, "
         "{\"identifier_glob\": \"b\", \"limits\": [{\"name\": \"day\", \"kind\": \"FIXED_WINDOW\", "
@@ -299,8 +288,7 @@ static void a_root_refuses_a_leased_limit_without_any_capacity(void **state) {
 }
 
 /* G8 */
-static void a_node_with_a_parent_may_have_limits_alone(void **state) {
-    UNUSED;
+TEST(a_node_with_a_parent_may_have_limits_alone) {
     static const char *const parents[] = {"tcp://parent:1"};
     doorman_config *config = config_of(limits), *wrong = config_of(capacities);
     doorman_error error = {""};
@@ -325,8 +313,7 @@ static void a_node_with_a_parent_may_have_limits_alone(void **state) {
     node_stop(n);
 }
 
-static void a_node_without_a_configuration_refuses_all_permits(void **state) {
-    UNUSED;
+TEST(a_node_without_a_configuration_refuses_all_permits) {
     static const char *const parents[] = {"tcp://parent:1"};
     const doorman_server_options options = {
         .node = "child", .parents = parents, .parent_count = 1, .seed = {1, 2}};
@@ -343,8 +330,7 @@ static void a_node_without_a_configuration_refuses_all_permits(void **state) {
 }
 
 /* P14: the work of the server includes that of the permits. */
-static void the_loop_of_the_server_removes_fresh_counters(void **state) {
-    UNUSED;
+TEST(the_loop_of_the_server_removes_fresh_counters) {
     node *n = node_start(limits, NULL);
     doorman_upstream *upstream = doorman_server_upstream(n->server);
     assert_true(acquire(n, "slow", "a", 1).granted);
@@ -365,8 +351,7 @@ static void the_loop_of_the_server_removes_fresh_counters(void **state) {
 /* ---- whole messages ------------------------------------------------------------------------- */
 
 /* P1 holds for each permit by itself. The parts of the response do not move. */
-static void the_permits_of_a_message_are_decided_in_their_order(void **state) {
-    UNUSED;
+TEST(the_permits_of_a_message_are_decided_in_their_order) {
     enum { PERMITS = 60 };
     node *n = node_start(limits, NULL);
     doorman_permit_item items[PERMITS][2];
@@ -395,8 +380,7 @@ static void the_permits_of_a_message_are_decided_in_their_order(void **state) {
 }
 
 /* An error answers the whole message, and nothing of it has taken effect. */
-static void a_wrong_message_charges_nothing(void **state) {
-    UNUSED;
+TEST(a_wrong_message_charges_nothing) {
     node *n = node_start(limits, NULL);
     char long_key[258];
     memset(long_key, 'k', sizeof long_key - 1);
@@ -451,8 +435,7 @@ static void a_wrong_message_charges_nothing(void **state) {
 }
 
 /* The release of the first entry grants the permit of the second one, which waits until then. */
-static void a_wrong_release_of_a_permit_that_waits_releases_nothing(void **state) {
-    UNUSED;
+TEST(a_wrong_release_of_a_permit_that_waits_releases_nothing) {
     node *n = node_start("{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": "
                          "\"slots\", \"kind\": \"CONCURRENCY\", \"limit\": 1, \"queue\": 5, "
                          "\"max_wait\": 30}]}]}",
@@ -489,8 +472,7 @@ static void a_wrong_release_of_a_permit_that_waits_releases_nothing(void **state
 }
 
 /* P19 */
-static void bounds_of_a_message_are_refused_by_name(void **state) {
-    UNUSED;
+TEST(bounds_of_a_message_are_refused_by_name) {
     const doorman_permits_options few = {
         .item_max = 3, .message_item_max = 5, .message_detail_max = 2};
     node *n = node_start(limits, &few);
@@ -529,8 +511,7 @@ static void bounds_of_a_message_are_refused_by_name(void **state) {
     node_stop(n);
 }
 
-static void only_administration_needs_no_client_id(void **state) {
-    UNUSED;
+TEST(only_administration_needs_no_client_id) {
     node *n = node_start(limits, NULL);
     static const doorman_method methods[] = {DOORMAN_ACQUIRE, DOORMAN_REPORT, DOORMAN_INSPECT,
                                              DOORMAN_RESET};
@@ -550,8 +531,7 @@ static void only_administration_needs_no_client_id(void **state) {
 /* ---- reports, inspections, resets ------------------------------------------------------------ */
 
 /* P13 */
-static void reports_charge_what_an_action_has_cost(void **state) {
-    UNUSED;
+TEST(reports_charge_what_an_action_has_cost) {
     node *n = node_start(limits, NULL);
     const doorman_permit_entry six = {.resource_id = "login", .key = "alice", .cost = 6};
     const doorman_permit_entry refund = {.resource_id = "login", .key = "alice", .cost = -1};
@@ -565,8 +545,7 @@ static void reports_charge_what_an_action_has_cost(void **state) {
     node_stop(n);
 }
 
-static void inspections_change_nothing(void **state) {
-    UNUSED;
+TEST(inspections_change_nothing) {
     node *n = node_start(limits, NULL);
     const doorman_permit_entry entry = {.resource_id = "login", .key = "alice"};
     assert_true(acquire(n, "login", "alice", 2).granted);
@@ -586,8 +565,7 @@ static void inspections_change_nothing(void **state) {
 }
 
 /* A typing error must not look like a key without counters. */
-static void inspections_and_resets_of_unknown_limits_are_refused(void **state) {
-    UNUSED;
+TEST(inspections_and_resets_of_unknown_limits_are_refused) {
     static const char *const errors[] = {
         "entries[0].limit: the template of this resource has no limit with this name",
         "entries[0].resource_id: the list of limits of its template is empty",
@@ -614,8 +592,7 @@ static void inspections_and_resets_of_unknown_limits_are_refused(void **state) {
 }
 
 /* P20 */
-static void resets_remove_counters_and_set_and_end_bans(void **state) {
-    UNUSED;
+TEST(resets_remove_counters_and_set_and_end_bans) {
     node *n = node_start(limits, NULL);
     doorman_permit_entry entry = {.resource_id = "login", .key = "alice"};
     assert_true(acquire(n, "login", "alice", 5).granted);
@@ -648,8 +625,7 @@ static void resets_remove_counters_and_set_and_end_bans(void **state) {
 }
 
 /* P20: what a reset has removed, and what was counted before. */
-static void a_reset_tells_what_it_has_reset(void **state) {
-    UNUSED;
+TEST(a_reset_tells_what_it_has_reset) {
     node *n = node_start(limits, NULL);
     doorman_permit_entry entry = {.resource_id = "login", .key = "alice"};
     assert_true(acquire(n, "login", "alice", 5).granted);
@@ -668,8 +644,7 @@ static void a_reset_tells_what_it_has_reset(void **state) {
     node_stop(n);
 }
 
-static void bans_have_a_bound_too(void **state) {
-    UNUSED;
+TEST(bans_have_a_bound_too) {
     const doorman_permits_options one = {.counter_max = 1};
     node *n = node_start(limits, &one);
     doorman_permit_entry entry = {
@@ -687,8 +662,7 @@ static void bans_have_a_bound_too(void **state) {
     node_stop(n);
 }
 
-static void wrong_entries_are_refused_with_their_path(void **state) {
-    UNUSED;
+TEST(wrong_entries_are_refused_with_their_path) {
     node *n = node_start(limits, NULL);
     const struct {
         doorman_method method;
@@ -735,8 +709,7 @@ static void assert_reply(node *n, const char *message, const char *reply) {
     free(text);
 }
 
-static void messages_are_answered_in_json(void **state) {
-    UNUSED;
+TEST(messages_are_answered_in_json) {
     node *n = node_start(limits, NULL);
     assert_reply(n,
                  "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"max_wait\": 0.5, \"item\": "
@@ -775,8 +748,7 @@ static void messages_are_answered_in_json(void **state) {
 }
 
 /* P6 */
-static void details_list_each_limit_of_each_item(void **state) {
-    UNUSED;
+TEST(details_list_each_limit_of_each_item) {
     node *n = node_start(limits, NULL);
     assert_reply(n,
                  "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"detail\": true, \"item\": "
@@ -797,8 +769,7 @@ static void details_list_each_limit_of_each_item(void **state) {
     node_stop(n);
 }
 
-static void administration_is_answered_in_json(void **state) {
-    UNUSED;
+TEST(administration_is_answered_in_json) {
     node *n = node_start(limits, NULL);
     assert_reply(n,
                  "{\"report\": {\"client_id\": \"c\", \"entry\": [{\"resource_id\": \"slow\", "
@@ -841,8 +812,7 @@ static void administration_is_answered_in_json(void **state) {
 #define KEY_OF_256 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32 KEY_OF_32
 
 /* Every error answers the whole message, and names the field by its path. */
-static void wrong_messages_are_refused_with_the_path(void **state) {
-    UNUSED;
+TEST(wrong_messages_are_refused_with_the_path) {
     static const struct {
         const char *message, *error;
     } wrong[] = {
@@ -935,8 +905,7 @@ static void wrong_messages_are_refused_with_the_path(void **state) {
 }
 
 /* Unknown fields are ignored, also those of later versions of the protocol. */
-static void unknown_fields_are_ignored(void **state) {
-    UNUSED;
+TEST(unknown_fields_are_ignored) {
     node *n = node_start(limits, NULL);
     assert_reply(n,
                  "{\"acquire\": {\"client_id\": \"c\", \"future\": [1], \"permit\": [{\"colour\": "
@@ -976,8 +945,7 @@ static void assert_large_reply(node *n, size_t permits, size_t items, const char
 }
 
 /* P19 */
-static void large_messages_are_answered_up_to_the_bounds(void **state) {
-    UNUSED;
+TEST(large_messages_are_answered_up_to_the_bounds) {
     node *n = node_start(limits, NULL);
     static const char item[] = "{\"resource_id\":\"login\",\"key\":\"a\",\"cost\":0.01}";
     static const char open[] = "{\"resource_id\":\"open\"}";
@@ -996,8 +964,7 @@ static void large_messages_are_answered_up_to_the_bounds(void **state) {
 }
 
 /* A response that a client could not read is refused before anything is charged. */
-static void a_response_of_more_than_4_mib_is_not_begun(void **state) {
-    UNUSED;
+TEST(a_response_of_more_than_4_mib_is_not_begun) {
     node *n = node_start(limits, NULL);
     static const char item[] = "{\"resource_id\":\"login\",\"key\":\"" KEY_OF_256 "\"}";
     char quotes[600] = "{\"resource_id\":\"login\",\"key\":\"";
@@ -1023,8 +990,7 @@ static void a_response_of_more_than_4_mib_is_not_begun(void **state) {
 
 /* The exchange keeps its own copies: another thread may use the server before the reply is
  * written. */
-static void a_reply_does_not_need_the_server(void **state) {
-    UNUSED;
+TEST(a_reply_does_not_need_the_server) {
     static const char message[] =
         "{\"acquire\": {\"client_id\": \"c\", \"permit\": [{\"detail\": true, \"item\": "
         "[{\"resource_id\": \"slow\", \"key\": \"acme\"}]}, {\"item\": [{\"resource_id\": "
@@ -1056,8 +1022,7 @@ static void a_reply_does_not_need_the_server(void **state) {
     node_stop(n);
 }
 
-static void an_exchange_can_forbid_administration(void **state) {
-    UNUSED;
+TEST(an_exchange_can_forbid_administration) {
     static const char *const messages[] = {
         "{\"inspect\": {\"entry\": []}}", "{\"reset\": {\"entry\": []}}",
         "{\"report\": {\"client_id\": \"c\", \"entry\": []}}", "{\"discovery\": {}}"};
@@ -1224,8 +1189,7 @@ static void check_round_trip(node *n, doorman_json_exchange *exchange, const ran
 }
 
 /* What a client writes is what the server reads, and the other way round. */
-static void random_messages_survive_the_wire(void **state) {
-    UNUSED;
+TEST(random_messages_survive_the_wire) {
     node *n = node_start(rich, NULL);
     doorman_json_exchange exchange = {.status = DOORMAN_OK};
     for (int i = 0; i < 3000; i++) {
@@ -1239,8 +1203,7 @@ static void random_messages_survive_the_wire(void **state) {
 }
 
 /* A newer server may have more reasons and decisions. */
-static void a_client_survives_what_it_does_not_know(void **state) {
-    UNUSED;
+TEST(a_client_survives_what_it_does_not_know) {
     static const char text[] =
         "{\"acquire\": {\"permit\": [{\"decision\": \"REFUSED\", \"reason\": \"MOON_PHASE\", "
         "\"retry_after\": 2, \"new\": {}}, {\"decision\": \"PENDING\"}, {\"decision\": "
@@ -1258,8 +1221,7 @@ static void a_client_survives_what_it_does_not_know(void **state) {
     (void)doorman__read_end(&incoming.reader);
 }
 
-static void wrong_responses_are_refused(void **state) {
-    UNUSED;
+TEST(wrong_responses_are_refused) {
     static const struct {
         const char *text, *error;
     } wrong[] = {
@@ -1294,8 +1256,7 @@ static void wrong_responses_are_refused(void **state) {
 }
 
 /* A node that is not master has no decisions. */
-static void a_client_reads_the_mastership(void **state) {
-    UNUSED;
+TEST(a_client_reads_the_mastership) {
     doorman__incoming incoming;
     doorman_error error = {""};
     assert_int_equal(read_response(&incoming,
@@ -1309,8 +1270,7 @@ static void a_client_reads_the_mastership(void **state) {
 }
 
 /* Amounts for people are rounded so that nobody believes that more is left than there is. */
-static void remaining_is_rounded_down_and_used_up(void **state) {
-    UNUSED;
+TEST(remaining_is_rounded_down_and_used_up) {
     for (int i = 0; i < 100000; i++) {
         double amount = pow(10, whole_below(17)) * (whole_below(1000000) + 1) / 999983;
         double down = doorman__six_decimals(amount), up = doorman__six_decimals_up(amount);
@@ -1321,49 +1281,4 @@ static void remaining_is_rounded_down_and_used_up(void **state) {
     assert_true(doorman__equal(doorman__six_decimals(-1), 0));
     assert_true(doorman__equal(doorman__six_decimals(4), 4));
     assert_true(doorman__equal(doorman__six_decimals_up(4), 4));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_a_master_decides),
-        cmocka_unit_test(a_new_master_has_fresh_counters),
-        cmocka_unit_test(counters_end_with_the_time_of_the_mastership),
-        cmocka_unit_test(windows_follow_the_epoch_of_the_server),
-        cmocka_unit_test(an_epoch_that_steps_back_opens_no_new_window),
-        cmocka_unit_test(a_clock_that_steps_back_gives_no_units),
-        cmocka_unit_test(a_server_that_learns_decides_on_permits),
-        cmocka_unit_test(a_template_without_limits_has_no_permits_and_without_capacity_no_leases),
-        cmocka_unit_test(a_new_configuration_keeps_the_counters),
-        cmocka_unit_test(a_root_refuses_a_leased_limit_without_any_capacity),
-        cmocka_unit_test(a_node_with_a_parent_may_have_limits_alone),
-        cmocka_unit_test(a_node_without_a_configuration_refuses_all_permits),
-        cmocka_unit_test(the_loop_of_the_server_removes_fresh_counters),
-        cmocka_unit_test(the_permits_of_a_message_are_decided_in_their_order),
-        cmocka_unit_test(a_wrong_message_charges_nothing),
-        cmocka_unit_test(a_wrong_release_of_a_permit_that_waits_releases_nothing),
-        cmocka_unit_test(bounds_of_a_message_are_refused_by_name),
-        cmocka_unit_test(only_administration_needs_no_client_id),
-        cmocka_unit_test(reports_charge_what_an_action_has_cost),
-        cmocka_unit_test(inspections_change_nothing),
-        cmocka_unit_test(inspections_and_resets_of_unknown_limits_are_refused),
-        cmocka_unit_test(resets_remove_counters_and_set_and_end_bans),
-        cmocka_unit_test(a_reset_tells_what_it_has_reset),
-        cmocka_unit_test(bans_have_a_bound_too),
-        cmocka_unit_test(wrong_entries_are_refused_with_their_path),
-        cmocka_unit_test(messages_are_answered_in_json),
-        cmocka_unit_test(details_list_each_limit_of_each_item),
-        cmocka_unit_test(administration_is_answered_in_json),
-        cmocka_unit_test(wrong_messages_are_refused_with_the_path),
-        cmocka_unit_test(unknown_fields_are_ignored),
-        cmocka_unit_test(large_messages_are_answered_up_to_the_bounds),
-        cmocka_unit_test(a_response_of_more_than_4_mib_is_not_begun),
-        cmocka_unit_test(a_reply_does_not_need_the_server),
-        cmocka_unit_test(an_exchange_can_forbid_administration),
-        cmocka_unit_test(random_messages_survive_the_wire),
-        cmocka_unit_test(a_client_survives_what_it_does_not_know),
-        cmocka_unit_test(wrong_responses_are_refused),
-        cmocka_unit_test(a_client_reads_the_mastership),
-        cmocka_unit_test(remaining_is_rounded_down_and_used_up),
-    };
-    return run_all(tests);
 }

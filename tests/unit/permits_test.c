@@ -11,7 +11,6 @@
 
 #define SECOND DOORMAN_SECOND
 #define COUNT(array) (sizeof(array) / sizeof *(array))
-#define UNUSED (void)state
 
 /* ---- configurations ------------------------------------------------------------------------- */
 
@@ -55,8 +54,7 @@ static const char example[] =
     "  {\"identifier_glob\": \"open\", \"limits\": []}],\n"
     " \"shadow\": [\"beta-*\"]}";
 
-static void limits_are_read_with_all_their_fields(void **state) {
-    UNUSED;
+TEST(limits_are_read_with_all_their_fields) {
     doorman_config *config = config_of(example);
     doorman_config_options read;
     doorman_config_read(config, &read);
@@ -86,8 +84,7 @@ static void limits_are_read_with_all_their_fields(void **state) {
     doorman_config_destroy(config);
 }
 
-static void a_written_configuration_is_read_back_the_same(void **state) {
-    UNUSED;
+TEST(a_written_configuration_is_read_back_the_same) {
     doorman_config *config = config_of(example);
     doorman_config_options read;
     doorman_buffer first = {NULL, 0, 0}, second = {NULL, 0, 0};
@@ -216,8 +213,7 @@ static const struct {
      ".overrides: needs a limit per key"},
 };
 
-static void a_wrong_limit_is_named_by_path_and_position(void **state) {
-    UNUSED;
+TEST(a_wrong_limit_is_named_by_path_and_position) {
     for (size_t i = 0; i < COUNT(wrong_limits); i++) {
         char text[1024], path[512];
         doorman_error error = {""};
@@ -239,8 +235,7 @@ static void a_wrong_limit_is_named_by_path_and_position(void **state) {
 }
 
 /* The same in a text: each error has the line and column of the field. */
-static void wrong_lists_of_limits_are_named_by_path_and_position(void **state) {
-    UNUSED;
+TEST(wrong_lists_of_limits_are_named_by_path_and_position) {
     static const char *const texts[] = {
         "[{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": []},\n"
         "{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": []}]",
@@ -274,8 +269,7 @@ static void wrong_lists_of_limits_are_named_by_path_and_position(void **state) {
                         "line 2, column 1: resources[0].limits: must be a list of at most 16");
 }
 
-static void a_template_has_at_most_16_limits_with_different_names(void **state) {
-    UNUSED;
+TEST(a_template_has_at_most_16_limits_with_different_names) {
     doorman_permit_limit limits[17];
     char names[17][8];
     memset(limits, 0, sizeof limits);
@@ -332,8 +326,7 @@ static void expect_warnings(const char *text, const char *const *warnings, size_
     assert_int_equal(count, expected);
 }
 
-static void limits_that_cannot_act_cause_warnings(void **state) {
-    UNUSED;
+TEST(limits_that_cannot_act_cause_warnings) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": ["
         "{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 1, \"window\": 1, "
@@ -352,8 +345,7 @@ static void limits_that_cannot_act_cause_warnings(void **state) {
 }
 
 /* A request of cost 1 is refused for ever. A limit of 0 for some keys is a way to refuse them. */
-static void limits_that_refuse_everything_cause_warnings(void **state) {
-    UNUSED;
+TEST(limits_that_refuse_everything_cause_warnings) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": ["
         "{\"name\": \"a\", \"kind\": \"TIERS\", \"tiers\": []},"
@@ -381,8 +373,7 @@ static void limits_that_refuse_everything_cause_warnings(void **state) {
     expect_warnings(text, warnings, COUNT(warnings));
 }
 
-static void a_bracket_of_keys_that_does_not_close_causes_a_warning(void **state) {
-    UNUSED;
+TEST(a_bracket_of_keys_that_does_not_close_causes_a_warning) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": ["
         "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 9, \"size\": 1, "
@@ -399,8 +390,7 @@ static void a_bracket_of_keys_that_does_not_close_causes_a_warning(void **state)
 
 /* The limit `a` per key has the warnings, beside other limits of the template. The other limits are
  * compared with it one by one, and so are its overrides. */
-static void a_limit_per_key_above_one_that_all_keys_share_causes_a_warning(void **state) {
-    UNUSED;
+TEST(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [\n"
         "{\"name\": \"a\", \"kind\": \"FIXED_WINDOW\", \"limit\": 9, \"window\": \"minute\",\n"
@@ -425,8 +415,7 @@ static void a_limit_per_key_above_one_that_all_keys_share_causes_a_warning(void 
 }
 
 /* Fields that only leases use have no effect. The template "*" lends its algorithm to others. */
-static void fields_of_leases_in_a_template_without_capacity_cause_warnings(void **state) {
-    UNUSED;
+TEST(fields_of_leases_in_a_template_without_capacity_cause_warnings) {
     static const char text[] =
         "{\"resources\": [\n"
         "{\"identifier_glob\": \"a\", \"limits\": [], \"safe_capacity\": 1},\n"
@@ -442,8 +431,7 @@ static void fields_of_leases_in_a_template_without_capacity_cause_warnings(void 
 }
 
 /* The tiers of an override are checked like those of the limit. */
-static void tiers_of_an_override_that_cannot_act_cause_warnings(void **state) {
-    UNUSED;
+TEST(tiers_of_an_override_that_cannot_act_cause_warnings) {
     static const char text[] =
         "{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"t\",\n"
         " \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 1, \"window\": 2, \"active\": 4}],\n"
@@ -460,8 +448,7 @@ static void tiers_of_an_override_that_cannot_act_cause_warnings(void **state) {
 }
 
 /* A resource with limits alone has no leases, even where other resources without a template do. */
-static void a_template_without_capacity_grants_no_leases(void **state) {
-    UNUSED;
+TEST(a_template_without_capacity_grants_no_leases) {
     doorman_config *config = config_of(example);
     doorman_server *server = NULL;
     const doorman_server_options options = {.node = "root", .config = config, .seed = {1, 2}};
@@ -563,8 +550,7 @@ static size_t counters(const fixture *f) {
     "\"window\": 60}"
 
 /* P1 */
-static void a_refusal_charges_nothing_and_creates_nothing(void **state) {
-    UNUSED;
+TEST(a_refusal_charges_nothing_and_creates_nothing) {
     fixture f = start_config(limits_of(BUCKET ", " ALL));
     create(&f);
     assert_true(acquire(&f, "r", "ann", 5));
@@ -583,8 +569,7 @@ static void a_refusal_charges_nothing_and_creates_nothing(void **state) {
 }
 
 /* P1 */
-static void items_that_meet_in_one_counter_are_added_up(void **state) {
-    UNUSED;
+TEST(items_that_meet_in_one_counter_are_added_up) {
     fixture f = start_config(limits_of(ALL ", " BUCKET));
     create(&f);
     const doorman_permit_item items[] = {{.resource_id = "r", .key = "ann", .cost = 4},
@@ -604,8 +589,7 @@ static void items_that_meet_in_one_counter_are_added_up(void **state) {
 }
 
 /* P1. Counters count in 63 bits. */
-static void the_largest_costs_of_many_items_do_not_overflow(void **state) {
-    UNUSED;
+TEST(the_largest_costs_of_many_items_do_not_overflow) {
     fixture f = start_config(limits_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", "
                                        "\"limit\": 1e15, \"window\": \"day\"}, "
                                        "{\"name\": \"s\", \"kind\": \"FIXED_WINDOW\", "
@@ -625,8 +609,7 @@ static void the_largest_costs_of_many_items_do_not_overflow(void **state) {
 }
 
 /* P2. Counters count in 1/4096 of a unit, but a client gets what it has asked for. */
-static void no_item_is_granted_more_than_its_cost(void **state) {
-    UNUSED;
+TEST(no_item_is_granted_more_than_its_cost) {
     fixture f = start_config(limits_of(ALL));
     create(&f);
     const doorman_permit_item items[] = {
@@ -649,8 +632,7 @@ static void no_item_is_granted_more_than_its_cost(void **state) {
 }
 
 /* P2. 1.3 and 0.65 are no multiples of 1/4096. Costs and limits are rounded alike, and once. */
-static void a_limit_grants_a_cost_that_is_equal_to_it(void **state) {
-    UNUSED;
+TEST(a_limit_grants_a_cost_that_is_equal_to_it) {
     static const char *const limits[] = {
         "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1.3}",
         "{\"name\": \"d\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1.3, \"size\": 0, \"max_debt\": "
@@ -684,8 +666,7 @@ static void a_limit_grants_a_cost_that_is_equal_to_it(void **state) {
 }
 
 /* The level of a full bucket may be less than whole parts, so the time must not depend on them. */
-static void a_bucket_grants_its_size_as_soon_as_it_is_full(void **state) {
-    UNUSED;
+TEST(a_bucket_grants_its_size_as_soon_as_it_is_full) {
     fixture f = start_config(
         limits_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1.3}"));
     create(&f);
@@ -701,8 +682,7 @@ static void a_bucket_grants_its_size_as_soon_as_it_is_full(void **state) {
 }
 
 /* P2. What is granted is bounded too, and not only the minimum. */
-static void no_permit_is_granted_more_than_max_cost(void **state) {
-    UNUSED;
+TEST(no_permit_is_granted_more_than_max_cost) {
     static const char *const limits[] = {
         "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 100, \"max_cost\": "
         "5}",
@@ -753,8 +733,7 @@ static void no_permit_is_granted_more_than_max_cost(void **state) {
 }
 
 /* P2. Only the minimum is worth a debt, because the next callers have to wait for it. */
-static void a_permit_with_a_minimum_borrows_only_for_its_minimum(void **state) {
-    UNUSED;
+TEST(a_permit_with_a_minimum_borrows_only_for_its_minimum) {
     for (int i = 0; i < 3; i++) {
         fixture f =
             start_config(limits_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, "
@@ -773,9 +752,7 @@ static void a_permit_with_a_minimum_borrows_only_for_its_minimum(void **state) {
 }
 
 /* P13. A cost and its refund leave no more than was there before. */
-static void
-a_report_charges_no_more_than_its_cost_and_refunds_no_more_than_it_charged(void **state) {
-    UNUSED;
+TEST(a_report_charges_no_more_than_its_cost_and_refunds_no_more_than_it_charged) {
     fixture f = start_config(limits_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", "
                                        "\"limit\": 5, \"window\": \"day\", \"refunds\": true}"));
     create(&f);
@@ -794,8 +771,7 @@ a_report_charges_no_more_than_its_cost_and_refunds_no_more_than_it_charged(void 
 }
 
 /* P2 */
-static void items_get_whole_units_above_their_minimum_in_order(void **state) {
-    UNUSED;
+TEST(items_get_whole_units_above_their_minimum_in_order) {
     fixture f = start_config(limits_of(ALL));
     create(&f);
     const doorman_permit_item items[] = {
@@ -809,8 +785,7 @@ static void items_get_whole_units_above_their_minimum_in_order(void **state) {
 }
 
 /* P2 */
-static void equal_items_get_the_same_whole_number(void **state) {
-    UNUSED;
+TEST(equal_items_get_the_same_whole_number) {
     fixture f = start_config(limits_of(ALL));
     create(&f);
     const doorman_permit_item items[] = {
@@ -832,8 +807,7 @@ static void equal_items_get_the_same_whole_number(void **state) {
 }
 
 /* P2, P3 */
-static void a_debt_is_waited_for_and_no_longer_than_allowed(void **state) {
-    UNUSED;
+TEST(a_debt_is_waited_for_and_no_longer_than_allowed) {
     fixture f =
         start_config(limits_of("{\"name\": \"leaky\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 10, "
                                "\"size\": 0, \"max_debt\": 2, \"max_wait\": 1}"));
@@ -856,8 +830,7 @@ static void a_debt_is_waited_for_and_no_longer_than_allowed(void **state) {
 }
 
 /* P2 */
-static void a_cost_of_zero_looks_and_creates_nothing(void **state) {
-    UNUSED;
+TEST(a_cost_of_zero_looks_and_creates_nothing) {
     fixture f = start_config(limits_of(BUCKET));
     create(&f);
     assert_true(acquire(&f, "r", "a", 0));
@@ -871,8 +844,7 @@ static void a_cost_of_zero_looks_and_creates_nothing(void **state) {
 }
 
 /* P4, P5 */
-static void the_refusal_that_lasts_longest_is_named(void **state) {
-    UNUSED;
+TEST(the_refusal_that_lasts_longest_is_named) {
     fixture f = start_config(limits_of(BUCKET ", " ALL));
     create(&f);
     f.epoch = 1700000040 * SECOND; /* a minute begins */
@@ -903,8 +875,7 @@ static void the_refusal_that_lasts_longest_is_named(void **state) {
     stop(&f);
 }
 
-static void a_resource_without_limits_is_unmatched(void **state) {
-    UNUSED;
+TEST(a_resource_without_limits_is_unmatched) {
     static const char *const texts[] = {
         "{\"resources\": [{\"identifier_glob\": \"leases\", \"capacity\": 1}]}",
         "{\"resources\": [{\"identifier_glob\": \"leases\", \"capacity\": 1}], \"unmatched\": "
@@ -921,8 +892,7 @@ static void a_resource_without_limits_is_unmatched(void **state) {
 }
 
 /* P18: "other" may be a typing error, so it is counted whether it is granted or refused. */
-static void items_without_limits_are_counted_and_named(void **state) {
-    UNUSED;
+TEST(items_without_limits_are_counted_and_named) {
     for (int reject = 0; reject < 2; reject++) {
         fixture f = start_config(config_of(
             reject ? "{\"resources\": [{\"identifier_glob\": \"api\", \"limits\": [" BUCKET
@@ -948,8 +918,7 @@ static void items_without_limits_are_counted_and_named(void **state) {
     }
 }
 
-static void only_the_events_that_are_asked_for_are_raised(void **state) {
-    UNUSED;
+TEST(only_the_events_that_are_asked_for_are_raised) {
     fixture f = start_config(limits_of(BUCKET));
     doorman_permits_options options = {.config = f.config,
                                        .seed = {7, 9},
@@ -972,8 +941,7 @@ static void only_the_events_that_are_asked_for_are_raised(void **state) {
     stop(&f);
 }
 
-static void an_empty_list_of_limits_grants_everything(void **state) {
-    UNUSED;
+TEST(an_empty_list_of_limits_grants_everything) {
     fixture f = start_config(limits_of(""));
     create(&f);
     assert_true(acquire(&f, "r", "a", 1e15));
@@ -981,8 +949,7 @@ static void an_empty_list_of_limits_grants_everything(void **state) {
     stop(&f);
 }
 
-static void an_empty_list_of_tiers_refuses_everything(void **state) {
-    UNUSED;
+TEST(an_empty_list_of_tiers_refuses_everything) {
     fixture f = start_config(limits_of("{\"name\": \"no\", \"kind\": \"TIERS\", \"tiers\": []}"));
     create(&f);
     assert_false(acquire(&f, "r", "a", 1));
@@ -990,8 +957,7 @@ static void an_empty_list_of_tiers_refuses_everything(void **state) {
     stop(&f);
 }
 
-static void keys_and_overrides_choose_the_figures(void **state) {
-    UNUSED;
+TEST(keys_and_overrides_choose_the_figures) {
     fixture f = start_config(limits_of(
         "{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": 2, \"window\": 60, "
         "\"overrides\": ["
@@ -1011,8 +977,7 @@ static void keys_and_overrides_choose_the_figures(void **state) {
     stop(&f);
 }
 
-static void a_detail_says_when_all_units_come_back(void **state) {
-    UNUSED;
+TEST(a_detail_says_when_all_units_come_back) {
     fixture f = start_config(
         limits_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 4, \"size\": 10}, "
                   "{\"name\": \"w\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 2, \"window\": 60}, "
@@ -1027,8 +992,7 @@ static void a_detail_says_when_all_units_come_back(void **state) {
     stop(&f);
 }
 
-static void shadow_counts_but_never_refuses(void **state) {
-    UNUSED;
+TEST(shadow_counts_but_never_refuses) {
     fixture f = start_config(limits_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": "
                                        "2, \"window\": 60, \"shadow\": true}"));
     create(&f);
@@ -1054,8 +1018,7 @@ static void shadow_counts_but_never_refuses(void **state) {
 }
 
 /* Otherwise an item in shadow would open a counter that it shares with others. */
-static void a_shared_counter_is_in_shadow_only_if_all_items_are(void **state) {
-    UNUSED;
+TEST(a_shared_counter_is_in_shadow_only_if_all_items_are) {
     fixture f = start_config(
         config_of("{\"resources\": [{\"identifier_glob\": \"*\", \"limits\": [{\"name\": \"w\","
                   "\"per\": \"template\", \"kind\": \"FIXED_WINDOW\", \"limit\": 3, \"window\": "
@@ -1069,8 +1032,7 @@ static void a_shared_counter_is_in_shadow_only_if_all_items_are(void **state) {
     stop(&f);
 }
 
-static void a_warning_comes_above_its_fraction(void **state) {
-    UNUSED;
+TEST(a_warning_comes_above_its_fraction) {
     fixture f =
         start_config(limits_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": 10, "
                                "\"window\": 60, \"warn_at\": 0.8}"));
@@ -1085,8 +1047,7 @@ static void a_warning_comes_above_its_fraction(void **state) {
     "{\"refusals\": 3, "                                                                           \
     "\"window\": 10, \"duration\": 100}}"
 
-static void a_key_that_keeps_sending_is_banned(void **state) {
-    UNUSED;
+TEST(a_key_that_keeps_sending_is_banned) {
     fixture f = start_config(limits_of(BANS));
     create(&f);
     assert_true(acquire(&f, "r", "a", 1));
@@ -1112,8 +1073,7 @@ static void a_key_that_keeps_sending_is_banned(void **state) {
 }
 
 /* P4. The caller is told of MAX_COST or UNMATCHED, and not of the limit with the ban. */
-static void a_refusal_that_names_another_reason_counts_for_no_ban(void **state) {
-    UNUSED;
+TEST(a_refusal_that_names_another_reason_counts_for_no_ban) {
     fixture f = start_config(config_of(
         "{\"resources\": [{\"identifier_glob\": \"r\", \"limits\": [" BANS
         "]}, {\"identifier_glob\": \"small\", \"limits\": [{\"name\": \"s\", \"kind\": "
@@ -1138,8 +1098,7 @@ static void a_refusal_that_names_another_reason_counts_for_no_ban(void **state) 
 static doorman_status ban(fixture *f, const char *id, const char *key, doorman_time duration);
 
 /* P4. Of a ban and of a refusal of another item, the longer one is named. */
-static void a_ban_does_not_hide_a_longer_refusal_of_another_item(void **state) {
-    UNUSED;
+TEST(a_ban_does_not_hide_a_longer_refusal_of_another_item) {
     fixture f = start_config(limits_of("{\"name\": \"d\", \"kind\": \"TOKEN_BUCKET\", \"rate\": "
                                        "0.001, \"size\": 1}"));
     create(&f);
@@ -1158,8 +1117,7 @@ static void a_ban_does_not_hide_a_longer_refusal_of_another_item(void **state) {
 }
 
 /* Two limits ban a key with the same refusal. */
-static void of_two_bans_the_longer_one_is_in_force(void **state) {
-    UNUSED;
+TEST(of_two_bans_the_longer_one_is_in_force) {
     static const char limits[] =
         "{\"name\": \"long\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, "
         "\"ban\": {\"refusals\": 1, \"window\": 10, \"duration\": 100}},"
@@ -1179,8 +1137,7 @@ static void of_two_bans_the_longer_one_is_in_force(void **state) {
     stop(&f);
 }
 
-static void a_count_of_refusals_ends_with_its_window(void **state) {
-    UNUSED;
+TEST(a_count_of_refusals_ends_with_its_window) {
     fixture f = start_config(limits_of(BANS));
     create(&f);
     assert_true(acquire(&f, "r", "a", 1));
@@ -1195,8 +1152,7 @@ static void a_count_of_refusals_ends_with_its_window(void **state) {
     stop(&f);
 }
 
-static void reset_makes_a_key_fresh_and_ends_its_ban(void **state) {
-    UNUSED;
+TEST(reset_makes_a_key_fresh_and_ends_its_ban) {
     fixture f = start_config(limits_of(BANS ", " ALL));
     create(&f);
     for (int i = 0; i < 6; i++) (void)acquire(&f, "r", "a", 1);
@@ -1228,8 +1184,7 @@ static doorman_status ban(fixture *f, const char *id, const char *key, doorman_t
     return doorman_permits_ban(f->permits, id, key, duration, NULL, f->epoch, f->now);
 }
 
-static void a_ban_can_be_set_changed_and_ended(void **state) {
-    UNUSED;
+TEST(a_ban_can_be_set_changed_and_ended) {
     fixture f = start_config(limits_of(BUCKET));
     create(&f);
     assert_int_equal(ban(&f, "r", "a", 10 * SECOND), DOORMAN_OK);
@@ -1260,8 +1215,7 @@ static void a_ban_can_be_set_changed_and_ended(void **state) {
     stop(&f);
 }
 
-static void a_ban_holds_also_where_nothing_is_limited(void **state) {
-    UNUSED;
+TEST(a_ban_holds_also_where_nothing_is_limited) {
     static const char text[] = "{\"resources\": [{\"identifier_glob\": \"free\", \"limits\": []}]}";
     fixture f = start_config(config_of(text));
     create(&f);
@@ -1277,8 +1231,7 @@ static void a_ban_holds_also_where_nothing_is_limited(void **state) {
     stop(&f);
 }
 
-static void a_report_charges_what_was_used(void **state) {
-    UNUSED;
+TEST(a_report_charges_what_was_used) {
     fixture f = start_config(limits_of("{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": "
                                        "10, \"size\": 5, \"refunds\": true},"
                                        "{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": "
@@ -1311,8 +1264,7 @@ static void a_report_charges_what_was_used(void **state) {
 }
 
 /* P18 */
-static void a_counter_for_refusals_is_created_with_an_event(void **state) {
-    UNUSED;
+TEST(a_counter_for_refusals_is_created_with_an_event) {
     fixture f = start_config(limits_of("{\"name\": \"w\", \"kind\": \"FIXED_WINDOW\", \"limit\": "
                                        "1, \"window\": 60, \"on_restart\": \"empty\", \"ban\": "
                                        "{\"refusals\": 3, \"window\": 60, \"duration\": 60}}"));
@@ -1324,8 +1276,7 @@ static void a_counter_for_refusals_is_created_with_an_event(void **state) {
 }
 
 /* P14 */
-static void idle_counters_are_removed(void **state) {
-    UNUSED;
+TEST(idle_counters_are_removed) {
     fixture f = start_config(limits_of(BUCKET ", " BANS2 ", " ALL));
     create(&f);
     char key[16];
@@ -1347,8 +1298,7 @@ static void idle_counters_are_removed(void **state) {
 }
 
 /* P19 */
-static void counters_stay_within_max_keys(void **state) {
-    UNUSED;
+TEST(counters_stay_within_max_keys) {
     for (int refuse = 0; refuse < 2; refuse++) {
         char text[512];
         snprintf(text, sizeof text,
@@ -1370,8 +1320,7 @@ static void counters_stay_within_max_keys(void **state) {
     }
 }
 
-static void memory_stays_within_its_bound(void **state) {
-    UNUSED;
+TEST(memory_stays_within_its_bound) {
     fixture f = start_config(limits_of(BUCKET));
     const doorman_permits_options options = {
         .config = f.config, .seed = {7, 9}, .counter_max = 1000, .memory_max = 20000};
@@ -1386,8 +1335,7 @@ static void memory_stays_within_its_bound(void **state) {
     stop(&f);
 }
 
-static void wrong_requests_are_named_by_path(void **state) {
-    UNUSED;
+TEST(wrong_requests_are_named_by_path) {
     fixture f = start_config(limits_of(BUCKET));
     create(&f);
     char long_key[300];
@@ -1450,8 +1398,7 @@ static int64_t end_of_window(const char *limits, int64_t at) {
     return at + rest / SECOND;
 }
 
-static void windows_follow_the_calendar(void **state) {
-    UNUSED;
+TEST(windows_follow_the_calendar) {
     assert_int_equal(end_of_window(CALENDAR("minute"), 1700000000), 1700000040);
     assert_int_equal(end_of_window(CALENDAR("hour"), 1700000000), 1700002800);
     assert_int_equal(end_of_window(CALENDAR("day"), 1700000000), 1700006400);
@@ -1473,8 +1420,7 @@ static void windows_follow_the_calendar(void **state) {
 }
 
 /* P26 */
-static void windows_go_on_when_the_clock_steps_back(void **state) {
-    UNUSED;
+TEST(windows_go_on_when_the_clock_steps_back) {
     fixture f = start_config(limits_of(CALENDAR("minute")));
     f.epoch = 1700000040 * SECOND;
     create(&f);
@@ -1495,8 +1441,7 @@ static void windows_go_on_when_the_clock_steps_back(void **state) {
 }
 
 /* P16 */
-static void nothing_is_saved_at_the_start_if_the_limit_says_so(void **state) {
-    UNUSED;
+TEST(nothing_is_saved_at_the_start_if_the_limit_says_so) {
     static const struct {
         const char *kind;
         doorman_time rest;
@@ -1522,8 +1467,7 @@ static void nothing_is_saved_at_the_start_if_the_limit_says_so(void **state) {
 }
 
 /* P12, the example of the comment */
-static void tiers_are_entered_one_after_the_other(void **state) {
-    UNUSED;
+TEST(tiers_are_entered_one_after_the_other) {
     fixture f = start_config(
         limits_of("{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": [{\"limit\": 100, \"window\": "
                   "60, \"active\": 60},"
@@ -1556,8 +1500,7 @@ static void tiers_are_entered_one_after_the_other(void **state) {
 /* ---- reload (P15) --------------------------------------------------------------------------- */
 
 /* P12: the end of a tier frees no units. */
-static void a_tier_that_is_entered_again_has_its_units_in_its_window(void **state) {
-    UNUSED;
+TEST(a_tier_that_is_entered_again_has_its_units_in_its_window) {
     fixture f = start_config(limits_of("{\"name\": \"t\", \"kind\": \"TIERS\", \"tiers\": "
                                        "[{\"limit\": 10, \"window\": 2, \"active\": 2}]}"));
     create(&f);
@@ -1591,8 +1534,7 @@ static void configure(fixture *f, doorman_config *config) {
 }
 
 /* P16: a window of changed length is fresh. A fresh window that contains the start is used up. */
-static void a_changed_window_that_contains_the_start_is_used_up(void **state) {
-    UNUSED;
+TEST(a_changed_window_that_contains_the_start_is_used_up) {
     static const char limit[] = "{\"name\": \"w\", \"kind\": \"SLIDING_WINDOW\", \"limit\": 5, "
                                 "\"window\": %d, \"on_restart\": \"empty\"}";
     char text[200];
@@ -1611,8 +1553,7 @@ static void a_changed_window_that_contains_the_start_is_used_up(void **state) {
 }
 
 /* P18: an empty list of limits is there to learn what a limit could be. */
-static void an_empty_list_of_limits_counts_what_it_grants(void **state) {
-    UNUSED;
+TEST(an_empty_list_of_limits_counts_what_it_grants) {
     static const char open[] = "{\"resources\": [{\"identifier_glob\": \"a*\", \"limits\": []},"
                                "{\"identifier_glob\": \"b\", \"limits\": [" BUCKET "]},"
                                "{\"identifier_glob\": \"c\", \"capacity\": 1},"
@@ -1656,8 +1597,7 @@ static void an_empty_list_of_limits_counts_what_it_grants(void **state) {
 }
 
 /* P18 */
-static void an_event_names_the_limit_that_a_counter_had(void **state) {
-    UNUSED;
+TEST(an_event_names_the_limit_that_a_counter_had) {
     fixture f = start_config(limits_of(ALL));
     create(&f);
     assert_true(acquire(&f, "r", "a", 1));
@@ -1669,8 +1609,7 @@ static void an_event_names_the_limit_that_a_counter_had(void **state) {
     stop(&f);
 }
 
-static void a_bucket_keeps_its_level_when_the_rate_changes(void **state) {
-    UNUSED;
+TEST(a_bucket_keeps_its_level_when_the_rate_changes) {
     fixture f = start_config(limits_of(BUCKET));
     create(&f);
     assert_true(acquire(&f, "r", "a", 4));
@@ -1691,8 +1630,7 @@ static void a_bucket_keeps_its_level_when_the_rate_changes(void **state) {
     stop(&f);
 }
 
-static void a_lowered_limit_grants_nothing_until_usage_is_below_it(void **state) {
-    UNUSED;
+TEST(a_lowered_limit_grants_nothing_until_usage_is_below_it) {
     fixture f = start_config(limits_of(ALL));
     create(&f);
     assert_true(acquire(&f, "r", "a", 7));
@@ -1712,8 +1650,7 @@ static void a_lowered_limit_grants_nothing_until_usage_is_below_it(void **state)
     stop(&f);
 }
 
-static void counters_follow_their_resource_to_another_template(void **state) {
-    UNUSED;
+TEST(counters_follow_their_resource_to_another_template) {
     fixture f = start_config(limits_of(BUCKET ", " BANS2));
     create(&f);
     assert_true(acquire(&f, "api-x", "a", 4));
@@ -1731,8 +1668,7 @@ static void counters_follow_their_resource_to_another_template(void **state) {
     stop(&f);
 }
 
-static void bans_stay_when_the_configuration_changes(void **state) {
-    UNUSED;
+TEST(bans_stay_when_the_configuration_changes) {
     fixture f = start_config(limits_of(BANS));
     create(&f);
     for (int i = 0; i < 4; i++) (void)acquire(&f, "r", "a", 1);
@@ -1743,8 +1679,7 @@ static void bans_stay_when_the_configuration_changes(void **state) {
 }
 
 /* The count of a ban includes a refusal at the end of its window, and no later one. */
-static void a_count_of_refusals_includes_the_end_of_its_window(void **state) {
-    UNUSED;
+TEST(a_count_of_refusals_includes_the_end_of_its_window) {
     for (int late = 0; late < 2; late++) {
         fixture f = start_config(limits_of(BANS));
         create(&f);
@@ -1760,8 +1695,7 @@ static void a_count_of_refusals_includes_the_end_of_its_window(void **state) {
 }
 
 /* A resource that leaves a template and comes back finds no counters of the time before. */
-static void counters_do_not_come_back_with_a_template(void **state) {
-    UNUSED;
+TEST(counters_do_not_come_back_with_a_template) {
 #define TWO(other)                                                                                 \
     "{\"resources\": [{\"identifier_glob\": \"" other "\", \"limits\": [" ALL                      \
     "]}, {\"identifier_glob\": \"*\", \"limits\": [" BUCKET "]}]}"
@@ -1775,8 +1709,7 @@ static void counters_do_not_come_back_with_a_template(void **state) {
     stop(&f);
 }
 
-static void windows_of_different_lengths_are_different_at_the_same_end(void **state) {
-    UNUSED;
+TEST(windows_of_different_lengths_are_different_at_the_same_end) {
     fixture f = start_config(limits_of(CALENDAR("hour")));
     f.epoch = (1700002800 - 30) * SECOND; /* the last minute of an hour */
     create(&f);
@@ -2614,8 +2547,7 @@ static void recount(const doorman_permits *p) {
 }
 
 /* DECISIONS=N sets how many. */
-static void random_decisions_are_those_of_the_model(void **state) {
-    UNUSED;
+TEST(random_decisions_are_those_of_the_model) {
     const char *given = getenv("DECISIONS");
     size_t left = given ? strtoull(given, NULL, 10) : 20000, granted = 0, reloads = 0;
     for (size_t all = left; left > 0;) {
@@ -2730,15 +2662,11 @@ static void flood(const char *overflow) {
     stop(&f);
 }
 
-static void a_flood_of_keys_evicts_no_key_that_is_used_up(void **state) {
-    UNUSED;
-    flood("evict");
-}
+TEST(a_flood_of_keys_evicts_no_key_that_is_used_up) { flood("evict"); }
 
 /* All windows of a month end at the same time, so how soon a key is fresh says nothing. A reload
  * changes nothing either. P19 */
-static void a_flood_of_keys_evicts_no_quota_of_the_month(void **state) {
-    UNUSED;
+TEST(a_flood_of_keys_evicts_no_quota_of_the_month) {
     const char *text = "{\"name\": \"m\", \"kind\": \"FIXED_WINDOW\", \"limit\": 5, "
                        "\"window\": \"month\", \"max_keys\": 1000}";
     fixture f = start_config(limits_of(text));
@@ -2764,8 +2692,7 @@ static void a_flood_of_keys_evicts_no_quota_of_the_month(void **state) {
 }
 
 /* P19: with up to 8 counters, all are sampled. */
-static void the_key_that_has_used_the_smallest_fraction_is_evicted(void **state) {
-    UNUSED;
+TEST(the_key_that_has_used_the_smallest_fraction_is_evicted) {
     fixture f = start_config(
         limits_of("{\"name\": \"m\", \"kind\": \"FIXED_WINDOW\", \"limit\": 10, \"window\": "
                   "\"month\", \"max_keys\": 4, \"overrides\": [{\"keys\": [\"large\"], "
@@ -2793,13 +2720,9 @@ static void the_key_that_has_used_the_smallest_fraction_is_evicted(void **state)
     stop(&f);
 }
 
-static void a_flood_of_keys_is_refused_where_the_limit_says_so(void **state) {
-    UNUSED;
-    flood("refuse");
-}
+TEST(a_flood_of_keys_is_refused_where_the_limit_says_so) { flood("refuse"); }
 
-static void a_flood_of_keys_leaves_the_lists_of_a_map_short(void **state) {
-    UNUSED;
+TEST(a_flood_of_keys_leaves_the_lists_of_a_map_short) {
     const doorman_limiter_map_options options = {
         .limit = {.kind = DOORMAN_TOKEN_BUCKET, .rate = 1e-3, .size = 10},
         .max_keys = FLOOD_KEYS,
@@ -2816,8 +2739,7 @@ static void a_flood_of_keys_leaves_the_lists_of_a_map_short(void **state) {
 }
 
 /* Each limit evicts its own counters alone. A limit that has none is refused. */
-static void all_limits_together_have_at_most_counter_max_counters(void **state) {
-    UNUSED;
+TEST(all_limits_together_have_at_most_counter_max_counters) {
     fixture f =
         start_config(config_of("{\"resources\": [{\"identifier_glob\": \"a\", \"limits\": [" BUCKET
                                "]}, {\"identifier_glob\": \"b\", \"limits\": [" BUCKET "]}]}"));
@@ -2847,8 +2769,7 @@ static void all_limits_together_have_at_most_counter_max_counters(void **state) 
 }
 
 /* Long keys, new resources, frequent keys and bans: all count. */
-static void all_memory_of_permits_stays_within_memory_max(void **state) {
-    UNUSED;
+TEST(all_memory_of_permits_stays_within_memory_max) {
     fixture f = start_config(
         limits_of("{\"name\": \"k\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1e-6, \"size\": 10}"));
     const size_t most = 200000;
@@ -2877,8 +2798,7 @@ static void all_memory_of_permits_stays_within_memory_max(void **state) {
 }
 
 /* Each item of a refused permit adds a resource, and the call removes as many. */
-static void refused_permits_of_new_resources_use_little_memory(void **state) {
-    UNUSED;
+TEST(refused_permits_of_new_resources_use_little_memory) {
     fixture f = start_config(limits_of("{\"name\": \"n\", \"kind\": \"TIERS\", \"tiers\": []}"));
     create(&f);
     doorman_permit_item items[100];
@@ -2915,8 +2835,7 @@ static doorman_permits_limit first_limit(const fixture *f) {
 }
 
 /* P19: a key that is fresh again makes room without an eviction. */
-static void evicted_keys_that_were_in_use_are_counted(void **state) {
-    UNUSED;
+TEST(evicted_keys_that_were_in_use_are_counted) {
     fixture f = start_config(limits_of("{\"name\": \"m\", \"kind\": \"FIXED_WINDOW\", "
                                        "\"limit\": 10, \"window\": 10, \"max_keys\": 1}"));
     create(&f);
@@ -2931,8 +2850,7 @@ static void evicted_keys_that_were_in_use_are_counted(void **state) {
 }
 
 /* One client sends 1,000 random keys, and each of them is banned. */
-static void a_limit_has_at_most_max_keys_bans(void **state) {
-    UNUSED;
+TEST(a_limit_has_at_most_max_keys_bans) {
     fixture f = start_config(limits_of(BANS_AT_ONCE));
     create(&f);
     assert_int_equal(ban(&f, "r", "of the admin", 50 * SECOND), DOORMAN_OK);
@@ -2960,8 +2878,7 @@ static void a_limit_has_at_most_max_keys_bans(void **state) {
 }
 
 /* P20: keys that are not banned do not push out bans. */
-static void a_flood_of_keys_ends_no_ban(void **state) {
-    UNUSED;
+TEST(a_flood_of_keys_ends_no_ban) {
     fixture f = start_config(limits_of(BANS_AT_ONCE));
     create(&f);
     assert_true(acquire(&f, "r", "a", 1));
@@ -2976,8 +2893,7 @@ static void a_flood_of_keys_ends_no_ban(void **state) {
     stop(&f);
 }
 
-static void of_several_bans_the_one_that_ends_first_makes_room(void **state) {
-    UNUSED;
+TEST(of_several_bans_the_one_that_ends_first_makes_room) {
     fixture f = start_config(limits_of(BUCKET));
     create_bounded(&f, 3, 0);
     assert_int_equal(ban(&f, "r", "a", 30 * SECOND), DOORMAN_OK);
@@ -2997,8 +2913,7 @@ static void of_several_bans_the_one_that_ends_first_makes_room(void **state) {
 }
 
 /* P20: also a ban that takes over that of a limit, and the reverse. */
-static void a_ban_of_an_administrator_gives_way_only_to_his_own(void **state) {
-    UNUSED;
+TEST(a_ban_of_an_administrator_gives_way_only_to_his_own) {
     fixture f = start_config(limits_of(BANS_AT_ONCE));
     create_bounded(&f, 3, 0);
     char key[16];
@@ -3022,8 +2937,7 @@ static void a_ban_of_an_administrator_gives_way_only_to_his_own(void **state) {
 }
 
 /* P20: neither keys nor bans can take the memory of the other. */
-static void a_full_memory_still_counts_keys_and_bans_them(void **state) {
-    UNUSED;
+TEST(a_full_memory_still_counts_keys_and_bans_them) {
     static const char limits[] =
         "{\"name\": \"b\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, "
         "\"ban\": {\"refusals\": 1, \"window\": 10, \"duration\": 100}}";
@@ -3052,8 +2966,7 @@ static void a_full_memory_still_counts_keys_and_bans_them(void **state) {
     }
 }
 
-static void bans_have_a_bound(void **state) {
-    UNUSED;
+TEST(bans_have_a_bound) {
     for (int by_memory = 0; by_memory < 2; by_memory++) {
         fixture f = start_config(limits_of(BUCKET));
         create_bounded(&f, by_memory ? 0 : 100, by_memory ? 10000 : 0);
@@ -3102,8 +3015,7 @@ static size_t top_list(const fixture *f, size_t limit, doorman_top_kind kind, si
 }
 
 /* Keys are drawn so that key n is about as frequent as 1 / n. */
-static void the_most_frequent_keys_are_listed_with_their_counts(void **state) {
-    UNUSED;
+TEST(the_most_frequent_keys_are_listed_with_their_counts) {
     fixture f = start_config(config_of(tops_text));
     create(&f);
     uint64_t exact[TOP_KEYS] = {0}, all = 0;
@@ -3139,8 +3051,7 @@ static void the_most_frequent_keys_are_listed_with_their_counts(void **state) {
     stop(&f);
 }
 
-static void counts_of_frequent_keys_are_halved_each_minute(void **state) {
-    UNUSED;
+TEST(counts_of_frequent_keys_are_halved_each_minute) {
     fixture f = start_config(config_of(tops_text));
     create(&f);
     doorman_permits_top list[101];
@@ -3169,8 +3080,7 @@ static void counts_of_frequent_keys_are_halved_each_minute(void **state) {
 }
 
 /* P20: a key with few large permits uses more than a key with many small ones. */
-static void the_list_of_frequent_keys_has_their_units(void **state) {
-    UNUSED;
+TEST(the_list_of_frequent_keys_has_their_units) {
     fixture f = start_config(config_of(tops_text));
     create(&f);
     for (int i = 0; i < 4; i++) assert_true(acquire(&f, "r", "small", 1));
@@ -3193,8 +3103,7 @@ static void the_list_of_frequent_keys_has_their_units(void **state) {
     stop(&f);
 }
 
-static void refused_keys_are_listed_also_in_shadow_and_while_banned(void **state) {
-    UNUSED;
+TEST(refused_keys_are_listed_also_in_shadow_and_while_banned) {
     fixture f = start_config(
         limits_of(BANS ", {\"name\": \"s\", \"kind\": \"TOKEN_BUCKET\", \"rate\": 1, \"size\": 1, "
                        "\"shadow\": true}"));
@@ -3214,8 +3123,7 @@ static void refused_keys_are_listed_also_in_shadow_and_while_banned(void **state
     stop(&f);
 }
 
-static void a_key_has_one_entry_after_its_resource_was_forgotten(void **state) {
-    UNUSED;
+TEST(a_key_has_one_entry_after_its_resource_was_forgotten) {
     fixture f = start_config(limits_of("{\"name\": \"n\", \"kind\": \"TIERS\", \"tiers\": []}"));
     create(&f);
     doorman_permits_top list[101];
@@ -3233,8 +3141,7 @@ static void a_key_has_one_entry_after_its_resource_was_forgotten(void **state) {
 /* ---- the table ------------------------------------------------------------------------------ */
 
 /* A node is found after every step of growing and shrinking, and the buckets are freed. */
-static void a_table_finds_its_nodes_while_it_grows_and_shrinks(void **state) {
-    UNUSED;
+TEST(a_table_finds_its_nodes_while_it_grows_and_shrinks) {
     enum { NODES = 3000 };
     doorman__chains chains = {.segments = NULL};
     doorman__chain *nodes = (doorman__chain *)calloc(NODES, sizeof *nodes);
@@ -3279,8 +3186,7 @@ static doorman_limiter_map *create_map(const doorman_limiter_map_options *option
 }
 
 /* The same names have the same meaning and unit in a limit of one process and in one of permits. */
-static void figures_mean_the_same_in_a_limiter_and_in_a_permit(void **state) {
-    UNUSED;
+TEST(figures_mean_the_same_in_a_limiter_and_in_a_permit) {
     for (int i = 0; i < 12; i++) {
         doorman_limit_options options = {
             .kind = DOORMAN_TOKEN_BUCKET, .rate = 4, .size = i % 3, .max_debt = SECOND};
@@ -3332,8 +3238,7 @@ static void figures_mean_the_same_in_a_limiter_and_in_a_permit(void **state) {
 }
 
 /* Each key has the decisions of a limiter of its own. A clock that steps back stands still. */
-static void a_map_decides_as_a_limiter_for_each_key(void **state) {
-    UNUSED;
+TEST(a_map_decides_as_a_limiter_for_each_key) {
     enum { KEYS = 50 };
     static const doorman_limit_options kinds[] = {
         {.kind = DOORMAN_TOKEN_BUCKET, .rate = 3, .size = 4, .max_debt = 2 * SECOND / 3},
@@ -3378,8 +3283,7 @@ static void a_map_decides_as_a_limiter_for_each_key(void **state) {
     }
 }
 
-static void a_map_stays_within_key_max_and_keeps_what_is_in_use(void **state) {
-    UNUSED;
+TEST(a_map_stays_within_key_max_and_keeps_what_is_in_use) {
     for (int refuse = 0; refuse < 2; refuse++) {
         const doorman_limiter_map_options options = {
             .limit = {.kind = DOORMAN_CONCURRENCY, .limit = 2},
@@ -3414,8 +3318,7 @@ static void a_map_stays_within_key_max_and_keeps_what_is_in_use(void **state) {
     doorman_limiter_map_destroy(map);
 }
 
-static void a_map_needs_a_limit_that_fits_into_it(void **state) {
-    UNUSED;
+TEST(a_map_needs_a_limit_that_fits_into_it) {
     doorman_limiter_map *map = NULL;
     doorman_error error;
     doorman_limiter_map_options options = {
@@ -3435,8 +3338,7 @@ static void a_map_needs_a_limit_that_fits_into_it(void **state) {
 
 /* Each allocation of a decision fails in turn. The decision then has no effect, and is later the
  * same as without a failure. */
-static void a_decision_without_memory_charges_nothing(void **state) {
-    UNUSED;
+TEST(a_decision_without_memory_charges_nothing) {
     size_t blocks = memory_blocks();
     fixture f = start_config(limits_of(BUCKET ", " ALL ", " BANS2));
     create(&f);
@@ -3465,103 +3367,4 @@ static void a_decision_without_memory_charges_nothing(void **state) {
     }
     stop(&f);
     assert_int_equal(memory_blocks(), blocks);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(limits_are_read_with_all_their_fields),
-        cmocka_unit_test(a_written_configuration_is_read_back_the_same),
-        cmocka_unit_test(a_wrong_limit_is_named_by_path_and_position),
-        cmocka_unit_test(wrong_lists_of_limits_are_named_by_path_and_position),
-        cmocka_unit_test(a_template_has_at_most_16_limits_with_different_names),
-        cmocka_unit_test(limits_that_cannot_act_cause_warnings),
-        cmocka_unit_test(limits_that_refuse_everything_cause_warnings),
-        cmocka_unit_test(a_bracket_of_keys_that_does_not_close_causes_a_warning),
-        cmocka_unit_test(a_limit_per_key_above_one_that_all_keys_share_causes_a_warning),
-        cmocka_unit_test(fields_of_leases_in_a_template_without_capacity_cause_warnings),
-        cmocka_unit_test(tiers_of_an_override_that_cannot_act_cause_warnings),
-        cmocka_unit_test(a_template_without_capacity_grants_no_leases),
-        cmocka_unit_test(a_refusal_charges_nothing_and_creates_nothing),
-        cmocka_unit_test(items_that_meet_in_one_counter_are_added_up),
-        cmocka_unit_test(the_largest_costs_of_many_items_do_not_overflow),
-        cmocka_unit_test(no_item_is_granted_more_than_its_cost),
-        cmocka_unit_test(a_limit_grants_a_cost_that_is_equal_to_it),
-        cmocka_unit_test(a_bucket_grants_its_size_as_soon_as_it_is_full),
-        cmocka_unit_test(no_permit_is_granted_more_than_max_cost),
-        cmocka_unit_test(a_permit_with_a_minimum_borrows_only_for_its_minimum),
-        cmocka_unit_test(
-            a_report_charges_no_more_than_its_cost_and_refunds_no_more_than_it_charged),
-        cmocka_unit_test(items_get_whole_units_above_their_minimum_in_order),
-        cmocka_unit_test(equal_items_get_the_same_whole_number),
-        cmocka_unit_test(a_debt_is_waited_for_and_no_longer_than_allowed),
-        cmocka_unit_test(a_cost_of_zero_looks_and_creates_nothing),
-        cmocka_unit_test(the_refusal_that_lasts_longest_is_named),
-        cmocka_unit_test(a_resource_without_limits_is_unmatched),
-        cmocka_unit_test(items_without_limits_are_counted_and_named),
-        cmocka_unit_test(only_the_events_that_are_asked_for_are_raised),
-        cmocka_unit_test(an_empty_list_of_limits_grants_everything),
-        cmocka_unit_test(an_empty_list_of_tiers_refuses_everything),
-        cmocka_unit_test(keys_and_overrides_choose_the_figures),
-        cmocka_unit_test(a_detail_says_when_all_units_come_back),
-        cmocka_unit_test(shadow_counts_but_never_refuses),
-        cmocka_unit_test(a_shared_counter_is_in_shadow_only_if_all_items_are),
-        cmocka_unit_test(a_warning_comes_above_its_fraction),
-        cmocka_unit_test(a_key_that_keeps_sending_is_banned),
-        cmocka_unit_test(of_two_bans_the_longer_one_is_in_force),
-        cmocka_unit_test(a_refusal_that_names_another_reason_counts_for_no_ban),
-        cmocka_unit_test(a_ban_does_not_hide_a_longer_refusal_of_another_item),
-        cmocka_unit_test(a_count_of_refusals_ends_with_its_window),
-        cmocka_unit_test(reset_makes_a_key_fresh_and_ends_its_ban),
-        cmocka_unit_test(a_ban_can_be_set_changed_and_ended),
-        cmocka_unit_test(a_ban_holds_also_where_nothing_is_limited),
-        cmocka_unit_test(a_report_charges_what_was_used),
-        cmocka_unit_test(a_counter_for_refusals_is_created_with_an_event),
-        cmocka_unit_test(idle_counters_are_removed),
-        cmocka_unit_test(counters_stay_within_max_keys),
-        cmocka_unit_test(memory_stays_within_its_bound),
-        cmocka_unit_test(wrong_requests_are_named_by_path),
-        cmocka_unit_test(windows_follow_the_calendar),
-        cmocka_unit_test(windows_go_on_when_the_clock_steps_back),
-        cmocka_unit_test(nothing_is_saved_at_the_start_if_the_limit_says_so),
-        cmocka_unit_test(tiers_are_entered_one_after_the_other),
-        cmocka_unit_test(a_tier_that_is_entered_again_has_its_units_in_its_window),
-        cmocka_unit_test(a_changed_window_that_contains_the_start_is_used_up),
-        cmocka_unit_test(an_empty_list_of_limits_counts_what_it_grants),
-        cmocka_unit_test(an_event_names_the_limit_that_a_counter_had),
-        cmocka_unit_test(a_bucket_keeps_its_level_when_the_rate_changes),
-        cmocka_unit_test(a_lowered_limit_grants_nothing_until_usage_is_below_it),
-        cmocka_unit_test(counters_follow_their_resource_to_another_template),
-        cmocka_unit_test(bans_stay_when_the_configuration_changes),
-        cmocka_unit_test(a_count_of_refusals_includes_the_end_of_its_window),
-        cmocka_unit_test(counters_do_not_come_back_with_a_template),
-        cmocka_unit_test(windows_of_different_lengths_are_different_at_the_same_end),
-        cmocka_unit_test(random_decisions_are_those_of_the_model),
-        cmocka_unit_test(a_flood_of_keys_evicts_no_key_that_is_used_up),
-        cmocka_unit_test(a_flood_of_keys_evicts_no_quota_of_the_month),
-        cmocka_unit_test(the_key_that_has_used_the_smallest_fraction_is_evicted),
-        cmocka_unit_test(evicted_keys_that_were_in_use_are_counted),
-        cmocka_unit_test(a_flood_of_keys_is_refused_where_the_limit_says_so),
-        cmocka_unit_test(a_flood_of_keys_leaves_the_lists_of_a_map_short),
-        cmocka_unit_test(all_limits_together_have_at_most_counter_max_counters),
-        cmocka_unit_test(all_memory_of_permits_stays_within_memory_max),
-        cmocka_unit_test(refused_permits_of_new_resources_use_little_memory),
-        cmocka_unit_test(bans_have_a_bound),
-        cmocka_unit_test(a_limit_has_at_most_max_keys_bans),
-        cmocka_unit_test(a_flood_of_keys_ends_no_ban),
-        cmocka_unit_test(of_several_bans_the_one_that_ends_first_makes_room),
-        cmocka_unit_test(a_ban_of_an_administrator_gives_way_only_to_his_own),
-        cmocka_unit_test(a_full_memory_still_counts_keys_and_bans_them),
-        cmocka_unit_test(the_most_frequent_keys_are_listed_with_their_counts),
-        cmocka_unit_test(counts_of_frequent_keys_are_halved_each_minute),
-        cmocka_unit_test(the_list_of_frequent_keys_has_their_units),
-        cmocka_unit_test(refused_keys_are_listed_also_in_shadow_and_while_banned),
-        cmocka_unit_test(a_key_has_one_entry_after_its_resource_was_forgotten),
-        cmocka_unit_test(a_table_finds_its_nodes_while_it_grows_and_shrinks),
-        cmocka_unit_test(figures_mean_the_same_in_a_limiter_and_in_a_permit),
-        cmocka_unit_test(a_map_decides_as_a_limiter_for_each_key),
-        cmocka_unit_test(a_map_stays_within_key_max_and_keeps_what_is_in_use),
-        cmocka_unit_test(a_map_needs_a_limit_that_fits_into_it),
-        cmocka_unit_test(a_decision_without_memory_charges_nothing),
-    };
-    return run_all(tests);
 }

@@ -134,8 +134,7 @@ static void fill_stock(world *w, double cost) {
 
 /* ---- when units are taken, and how many */
 
-static void a_key_that_is_used_often_is_served_without_a_message(void **state) {
-    (void)state;
+TEST(a_key_that_is_used_often_is_served_without_a_message) {
     world *w = world_start(1, 100);
     fill_stock(w, 1);
     size_t messages = w->messages;
@@ -150,8 +149,7 @@ static void a_key_that_is_used_often_is_served_without_a_message(void **state) {
     world_end(w);
 }
 
-static void a_client_without_prefetch_takes_nothing_ahead(void **state) {
-    (void)state;
+TEST(a_client_without_prefetch_takes_nothing_ahead) {
     world *w = world_start_with((doorman_permit_limit){.figures = {.rate = 1, .size = 100}},
                                 (doorman_permit_policy){.fallback = DOORMAN_FAIL_CLOSED});
     for (int i = 0; i < 10; i++) {
@@ -161,8 +159,7 @@ static void a_client_without_prefetch_takes_nothing_ahead(void **state) {
     world_end(w);
 }
 
-static void keys_that_are_used_once_are_not_prefetched(void **state) {
-    (void)state;
+TEST(keys_that_are_used_once_are_not_prefetched) {
     world *w = world_start(1, 100);
     for (int i = 0; i < 50; i++) {
         char key[8];
@@ -177,8 +174,7 @@ static void keys_that_are_used_once_are_not_prefetched(void **state) {
     world_end(w);
 }
 
-static void at_most_what_was_used_in_the_time_is_taken(void **state) {
-    (void)state;
+TEST(at_most_what_was_used_in_the_time_is_taken) {
     world *w = world_start(1, 1000);
     assert_int_equal(decide(w, "ann", 20), DOORMAN_BY_SERVER);
     w->now += SECOND; /* this use is in the past now */
@@ -190,8 +186,7 @@ static void at_most_what_was_used_in_the_time_is_taken(void **state) {
     world_end(w);
 }
 
-static void at_most_half_of_what_remains_is_taken(void **state) {
-    (void)state;
+TEST(at_most_half_of_what_remains_is_taken) {
     world *w = world_start(0.001, 16);
     for (int i = 0; i < 2; i++) assert_int_equal(decide(w, "ann", 5), DOORMAN_BY_SERVER);
     assert_true(take_message(w, 0)); /* 10 were used, and 6 remain */
@@ -202,8 +197,7 @@ static void at_most_half_of_what_remains_is_taken(void **state) {
 }
 
 /* Another client takes the rest first. The server grants fewer units, and refuses nothing. */
-static void units_that_are_gone_meanwhile_are_not_refused(void **state) {
-    (void)state;
+TEST(units_that_are_gone_meanwhile_are_not_refused) {
     world *w = world_start(0.001, 16);
     for (int i = 0; i < 2; i++) assert_int_equal(decide(w, "ann", 5), DOORMAN_BY_SERVER);
     assert_true(take_message(w, 0));
@@ -225,8 +219,7 @@ static void units_that_are_gone_meanwhile_are_not_refused(void **state) {
 
 /* ---- when units are lost */
 
-static void unused_units_lapse_after_twice_the_time(void **state) {
-    (void)state;
+TEST(unused_units_lapse_after_twice_the_time) {
     for (int late = 0; late < 2; late++) {
         world *w = world_start(0.001, 100);
         fill_stock(w, 1);
@@ -238,8 +231,7 @@ static void unused_units_lapse_after_twice_the_time(void **state) {
 }
 
 /* The server charges after the message is sent. */
-static void the_time_of_units_begins_when_their_message_is_sent(void **state) {
-    (void)state;
+TEST(the_time_of_units_begins_when_their_message_is_sent) {
     world *w = world_start(0.001, 100);
     for (int i = 0; i < 2; i++) assert_int_equal(decide(w, "ann", 1), DOORMAN_BY_SERVER);
     assert_true(take_message(w, 0));
@@ -251,8 +243,7 @@ static void the_time_of_units_begins_when_their_message_is_sent(void **state) {
     world_end(w);
 }
 
-static void an_idle_client_forgets_its_stocks(void **state) {
-    (void)state;
+TEST(an_idle_client_forgets_its_stocks) {
     world *w = world_start(1, 100);
     fill_stock(w, 1);
     doorman_upstream *upstream = doorman_permit_client_upstream(w->clients[0]);
@@ -265,8 +256,7 @@ static void an_idle_client_forgets_its_stocks(void **state) {
     world_end(w);
 }
 
-static void stocks_are_bounded(void **state) {
-    (void)state;
+TEST(stocks_are_bounded) {
     world *w = world_start(1, 100);
     fill_stock(w, 1);
     for (int i = 0; i < 10010; i++) {
@@ -279,8 +269,7 @@ static void stocks_are_bounded(void **state) {
     world_end(w);
 }
 
-static void a_ban_ends_the_stock(void **state) {
-    (void)state;
+TEST(a_ban_ends_the_stock) {
     world *w = world_start(1, 100);
     fill_stock(w, 5);
     doorman_permits *permits = doorman_server_permits(w->server);
@@ -297,8 +286,7 @@ static void a_ban_ends_the_stock(void **state) {
 
 /* ---- which permits get units of a stock */
 
-static void permits_with_holds_or_several_items_ask_the_server(void **state) {
-    (void)state;
+TEST(permits_with_holds_or_several_items_ask_the_server) {
     world *w = world_start(1, 100);
     fill_stock(w, 2);
     uint64_t hold = 0;
@@ -322,8 +310,7 @@ static void permits_with_holds_or_several_items_ask_the_server(void **state) {
 }
 
 /* A limit can have a max_cost. The client does not know it. */
-static void a_permit_that_costs_more_than_any_before_asks_the_server(void **state) {
-    (void)state;
+TEST(a_permit_that_costs_more_than_any_before_asks_the_server) {
     world *w = world_start_with(
         (doorman_permit_limit){
             .figures = {.rate = 1, .size = 100}, .has_max_cost = true, .max_cost = 3},
@@ -338,8 +325,7 @@ static void a_permit_that_costs_more_than_any_before_asks_the_server(void **stat
 }
 
 /* A server counts in 1/4096 of a unit. So a unit has at most 4096 permits. */
-static void small_costs_are_rounded_up_as_by_a_server(void **state) {
-    (void)state;
+TEST(small_costs_are_rounded_up_as_by_a_server) {
     world *w = world_start(0.001, 100);
     fill_stock(w, 1);
     for (int i = 0; i < 4096; i++) {
@@ -351,8 +337,7 @@ static void small_costs_are_rounded_up_as_by_a_server(void **state) {
     world_end(w);
 }
 
-static void the_kill_switch_spends_no_units(void **state) {
-    (void)state;
+TEST(the_kill_switch_spends_no_units) {
     world *w = world_start(1, 100);
     fill_stock(w, 1);
     doorman_permit_client_kill_switch(w->clients[0], true);
@@ -367,8 +352,7 @@ static void the_kill_switch_spends_no_units(void **state) {
 /* ---- failures */
 
 /* A lost answer may have charged. So the message is not sent again, and nobody notices. */
-static void a_message_that_fails_is_not_sent_again(void **state) {
-    (void)state;
+TEST(a_message_that_fails_is_not_sent_again) {
     world *w = world_start(1, 100);
     for (int i = 0; i < 2; i++) assert_int_equal(decide(w, "ann", 1), DOORMAN_BY_SERVER);
     assert_true(take_message(w, 0));
@@ -384,8 +368,7 @@ static void a_message_that_fails_is_not_sent_again(void **state) {
 }
 
 /* While the breaker is open, the units that are there can be used. Nothing is asked. */
-static void units_can_be_used_while_servers_fail(void **state) {
-    (void)state;
+TEST(units_can_be_used_while_servers_fail) {
     world *w = world_start(0.001, 1000);
     fill_stock(w, 10);
     doorman_upstream *upstream = doorman_permit_client_upstream(w->clients[0]);
@@ -404,8 +387,7 @@ static void units_can_be_used_while_servers_fail(void **state) {
     world_end(w);
 }
 
-static void without_memory_no_units_are_taken(void **state) {
-    (void)state;
+TEST(without_memory_no_units_are_taken) {
     bool worked = false;
     for (size_t n = 1; !worked && n < 200; n++) {
         world *w = world_start(1, 100);
@@ -430,8 +412,7 @@ static void without_memory_no_units_are_taken(void **state) {
     assert_true(worked);
 }
 
-static void wrong_times_are_refused(void **state) {
-    (void)state;
+TEST(wrong_times_are_refused) {
     const doorman_time times[] = {-1, 1, MILLISECOND - 1, 60 * SECOND + 1};
     for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
         const doorman_client_options options =
@@ -463,8 +444,7 @@ static size_t messages_for_a_hot_key(doorman_time prefetch) {
     return messages;
 }
 
-static void a_hot_key_needs_fewer_messages(void **state) {
-    (void)state;
+TEST(a_hot_key_needs_fewer_messages) {
     size_t without = messages_for_a_hot_key(0), with = messages_for_a_hot_key(SECOND);
     print_message("messages for 1,000 permits: %zu, with prefetch %zu\n", without, with);
     assert_int_equal(without, 1000);
@@ -473,8 +453,7 @@ static void a_hot_key_needs_fewer_messages(void **state) {
 
 /* A random world in which messages are lost, fail or come late. What callers get never exceeds what
  * the bucket grants, and no unit is taken twice. */
-static void all_clients_together_stay_within_the_limit(void **state) {
-    (void)state;
+TEST(all_clients_together_stay_within_the_limit) {
     const double rate = 40, size = 30;
     static const double costs[] = {0.25, 1, 1, 1, 2, 3.7};
     world *w = world_start(rate, size);
@@ -516,31 +495,4 @@ static void all_clients_together_stay_within_the_limit(void **state) {
     doorman_permit_client_info info = info_of(w);
     assert_true(info.prefetched >= info.lapsed && info.lapsed > 0);
     world_end(w);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_key_that_is_used_often_is_served_without_a_message),
-        cmocka_unit_test(a_client_without_prefetch_takes_nothing_ahead),
-        cmocka_unit_test(keys_that_are_used_once_are_not_prefetched),
-        cmocka_unit_test(at_most_what_was_used_in_the_time_is_taken),
-        cmocka_unit_test(at_most_half_of_what_remains_is_taken),
-        cmocka_unit_test(units_that_are_gone_meanwhile_are_not_refused),
-        cmocka_unit_test(unused_units_lapse_after_twice_the_time),
-        cmocka_unit_test(the_time_of_units_begins_when_their_message_is_sent),
-        cmocka_unit_test(an_idle_client_forgets_its_stocks),
-        cmocka_unit_test(stocks_are_bounded),
-        cmocka_unit_test(a_ban_ends_the_stock),
-        cmocka_unit_test(permits_with_holds_or_several_items_ask_the_server),
-        cmocka_unit_test(a_permit_that_costs_more_than_any_before_asks_the_server),
-        cmocka_unit_test(small_costs_are_rounded_up_as_by_a_server),
-        cmocka_unit_test(the_kill_switch_spends_no_units),
-        cmocka_unit_test(a_message_that_fails_is_not_sent_again),
-        cmocka_unit_test(units_can_be_used_while_servers_fail),
-        cmocka_unit_test(without_memory_no_units_are_taken),
-        cmocka_unit_test(wrong_times_are_refused),
-        cmocka_unit_test(a_hot_key_needs_fewer_messages),
-        cmocka_unit_test(all_clients_together_stay_within_the_limit),
-    };
-    return run_all(tests);
 }

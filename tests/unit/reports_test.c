@@ -68,8 +68,7 @@ static void report(struct world *w, const char *message) {
     "{\"release_capacity\":{\"client_id\":\"a\",\"resource\":[{\"resource_id\":\"db\",\"id\":" id  \
     "}]}}"
 
-static void a_refused_message_is_logged_with_its_method_and_field(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_refused_message_is_logged_with_its_method_and_field) {
     report(w, "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":[{\"resource_id\":\"db\"}]}}");
     assert_int_equal(logged(w, "msg=\"a message was refused\" count=1 peer=unknown "
                                "method=get_capacity code=INVALID_ARGUMENT field=resource[0].wants "
@@ -86,16 +85,14 @@ static void a_refused_message_is_logged_with_its_method_and_field(void **state) 
 }
 
 /* A message without a known method has the kind "unknown". Text of a peer is escaped. */
-static void a_message_without_a_method_is_logged_with_its_error(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_message_without_a_method_is_logged_with_its_error) {
     report(w, "{\"a\\\"b\\n\":{}}");
     assert_int_equal(logged(w, " peer=unknown method=unknown code=NOT_FOUND error=\"no such "
                                "method: a\\\"b\\n; the methods are "),
                      1);
 }
 
-static void each_method_has_a_line_of_its_own_once_a_minute(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, each_method_has_a_line_of_its_own_once_a_minute) {
     for (int i = 0; i < 100; i++) report(w, "rubbish");
     assert_int_equal(logged(w, " count=1 peer=unknown method=unknown "), 1);
     for (int i = 0; i < 100; i++) report(w, RELEASE("0"));
@@ -105,8 +102,7 @@ static void each_method_has_a_line_of_its_own_once_a_minute(void **state) {
 }
 
 /* A valid message is only logged with --log-level debug. */
-static void debug_logs_every_message(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, debug_logs_every_message) {
     static const char request[] = "{\"get_capacity\":{\"client_id\":\"a\",\"resource\":["
                                   "{\"resource_id\":\"one\",\"wants\":1},"
                                   "{\"resource_id\":\"two\",\"wants\":1}]}}";
@@ -145,8 +141,7 @@ static void expect_changes(struct world *w, const char *before, const char *afte
     doorman_config_destroy(last);
 }
 
-static void the_log_says_what_a_new_configuration_changes(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, the_log_says_what_a_new_configuration_changes) {
     expect_changes(w, A "," B, A "," B, "changes=none");
     expect_changes(w, A "," B, B "," A, "order=changed");
     expect_changes(w, A "," B, A "," B "," C, "added=c");
@@ -165,8 +160,7 @@ static void the_log_says_what_a_new_configuration_changes(void **state) {
 #define BUCKET(name) "{\"name\":\"" name "\",\"kind\":\"TOKEN_BUCKET\",\"rate\":1,\"size\":1}"
 
 /* P15: an operator sees which counters start fresh. */
-static void the_log_says_which_limits_have_changed(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, the_log_says_which_limits_have_changed) {
     static const char fresh[] = ", so its counters start fresh\"\n";
     static const struct {
         const char *before, *after, *change, *end;
@@ -202,8 +196,7 @@ static void the_log_says_which_limits_have_changed(void **state) {
 }
 
 /* P15: a warning says how many counters a change has dropped. */
-static void a_warning_counts_the_counters_that_a_change_drops(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_warning_counts_the_counters_that_a_change_drops) {
     static const size_t counters[] = {1, 300, 7};
     doorman_config *last =
         config_of("{\"identifier_glob\":\"a\",\"limits\":[" BUCKET("x") "]}," LIMITS(
@@ -230,8 +223,7 @@ static void a_warning_counts_the_counters_that_a_change_drops(void **state) {
 }
 
 /* A template that was renamed by mistake looks like one that was removed. */
-static void templates_that_are_gone_are_a_warning(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, templates_that_are_gone_are_a_warning) {
     static const size_t counters[] = {20, 3};
     doorman_config *last = config_of(A "," LIMITS(BUCKET("w") "," BUCKET("v")), "");
     doorman_config *now = config_of(A, "");
@@ -257,8 +249,7 @@ static void templates_that_are_gone_are_a_warning(void **state) {
     "\"refresh_interval\":5,\"lease_length\":" length more "}}"
 
 /* R8, P16: a new server cannot know how long older leases and holds last. */
-static void the_log_warns_of_a_shortened_time(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, the_log_warns_of_a_shortened_time) {
     static const struct {
         const char *before, *after, *line;
     } cases[] = {
@@ -283,8 +274,7 @@ static void the_log_warns_of_a_shortened_time(void **state) {
     }
 }
 
-static void the_log_names_a_few_templates_and_counts_the_rest(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, the_log_names_a_few_templates_and_counts_the_rest) {
     static const char more[] = RESOURCE("d", "1") "," RESOURCE("e", "1");
     char list[512];
     snprintf(list, sizeof list, A "," B "," C ",%s", more);
@@ -294,8 +284,7 @@ static void the_log_names_a_few_templates_and_counts_the_rest(void **state) {
 }
 
 /* The longest lists of the longest names fit into a line, or are cut off. */
-static void long_globs_are_logged(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, long_globs_are_logged) {
     char list[2048] = "", name[DOORMAN_ID_BYTES_MAX + 1];
     size_t bytes = 0;
     memset(name, 'x', sizeof name);
@@ -313,8 +302,7 @@ static void long_globs_are_logged(void **state) {
     doorman_config_destroy(last);
 }
 
-static void the_log_says_what_happens_to_unmatched_resources(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, the_log_says_what_happens_to_unmatched_resources) {
     doorman_config *allows = config_of(A, ""), *rejects = config_of(A, "\"unmatched\":\"reject\",");
     load(w, allows, rejects, "");
     assert_int_equal(logged(w, "loaded\" file=file unmatched=reject\n"), 1);
@@ -324,8 +312,7 @@ static void the_log_says_what_happens_to_unmatched_resources(void **state) {
     doorman_config_destroy(allows);
 }
 
-static void a_refused_configuration_is_logged_with_its_error(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_refused_configuration_is_logged_with_its_error) {
     w->settings.config = "file";
     snprintf(w->service.last_load.error, sizeof w->service.last_load.error, "wrong");
     server_report_config(&w->service, NULL, NULL);
@@ -335,8 +322,7 @@ static void a_refused_configuration_is_logged_with_its_error(void **state) {
 }
 
 /* The hash does not depend on layout and defaults, but on every value. */
-static void equal_configurations_have_equal_hashes(void **state) {
-    (void)state;
+TEST(equal_configurations_have_equal_hashes) {
     static const char *const lists[] = {A, " { \"capacity\" : 1.0 , \"identifier_glob\" : \"a\" } ",
                                         RESOURCE("a", "1.5"), RESOURCE("b", "1"), A "," B};
     char first[CONFIG_HASH_BYTES], hash[CONFIG_HASH_BYTES];
@@ -359,8 +345,7 @@ static void equal_configurations_have_equal_hashes(void **state) {
     "they have, and get no more\" seconds="
 #define ENDED "msg=\"learning has ended\" seconds="
 
-static void the_log_says_how_long_learning_lasts(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, the_log_says_how_long_learning_lasts) {
     doorman_config *config = server_create(w, 100 * SECOND);
     server_report_learning(&w->service, LEARNING_OF_MASTER, 100 * SECOND);
     assert_int_equal(logged(w, ""), 0);
@@ -380,8 +365,7 @@ static void the_log_says_how_long_learning_lasts(void **state) {
 }
 
 /* R8: a template that has only limits of permits has no leases, so nothing is learned for it. */
-static void the_log_names_the_learning_time_of_the_leases_that_exist(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, the_log_names_the_learning_time_of_the_leases_that_exist) {
     doorman_config *config =
         config_of("{\"identifier_glob\": \"a\", \"capacity\": 1, \"algorithm\": "
                   "{\"kind\": \"FAIR_SHARE\", \"lease_length\": 30}}, {\"identifier_glob\": \"b\", "
@@ -397,8 +381,7 @@ static void the_log_names_the_learning_time_of_the_leases_that_exist(void **stat
 }
 
 /* A server that loses its mastership has not learned. As the next master it learns again. */
-static void learning_that_a_lost_mastership_cuts_short_has_no_end(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, learning_that_a_lost_mastership_cuts_short_has_no_end) {
     doorman_config *config = server_create(w, 100 * SECOND);
     set_master(w, 120 * SECOND, 100 * SECOND);
     server_report_learning(&w->service, LEARNING_OF_MASTER, 100 * SECOND);
@@ -416,8 +399,7 @@ static void learning_that_a_lost_mastership_cuts_short_has_no_end(void **state) 
 }
 
 /* Resources that had no template were not limited, so clients can hold leases of them. */
-static void the_log_says_that_a_configuration_causes_learning(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, the_log_says_that_a_configuration_causes_learning) {
     doorman_config *first = server_create(w, 0), *second = config_of(A "," B, "");
     doorman_config *third = config_of(A "," B "," C, "");
     set_master(w, DOORMAN_NEVER, 0);
@@ -458,8 +440,7 @@ static void report_result(struct world *w, doorman_transport_result result, door
 }
 
 /* The line about the recovery has the number of failures, and no line about them comes later. */
-static void the_log_says_how_long_the_parent_did_not_answer(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, the_log_says_how_long_the_parent_did_not_answer) {
     const struct parent_state *parent = &w->service.parent_link.state;
     report_result(w, result_of(DOORMAN_OK, "a"), 50 * SECOND);
     assert_int_equal(logged(w, "msg=\"the parent answers\" parent=a\n"), 1);
@@ -478,8 +459,7 @@ static void the_log_says_how_long_the_parent_did_not_answer(void **state) {
 }
 
 /* A redirect to a server that does not answer is not an answer of the parent. */
-static void the_log_says_where_the_parent_redirects_to(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, the_log_says_where_the_parent_redirects_to) {
     const struct parent_state *parent = &w->service.parent_link.state;
     doorman_transport_result redirect = result_of(DOORMAN_OK, "a");
     redirect.is_master = false;
@@ -502,8 +482,7 @@ static void the_log_says_where_the_parent_redirects_to(void **state) {
 }
 
 /* A node without clients only sends probes, which follow no redirect. */
-static void a_probe_says_where_the_master_is(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_probe_says_where_the_master_is) {
     doorman_transport_result probe = result_of(DOORMAN_OK, "a");
     probe.is_master = false;
     probe.is_probe = true;
@@ -513,8 +492,7 @@ static void a_probe_says_where_the_master_is(void **state) {
     assert_true(w->service.parent_link.state.answered_at == 100 * SECOND);
 }
 
-static void a_parent_without_a_master_is_a_problem(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_parent_without_a_master_is_a_problem) {
     const struct parent_state *parent = &w->service.parent_link.state;
     doorman_transport_result answer = result_of(DOORMAN_OK, "a");
     answer.is_master = false;
@@ -526,34 +504,4 @@ static void a_parent_without_a_master_is_a_problem(void **state) {
     report_result(w, result_of(DOORMAN_OK, "a"), 103 * SECOND);
     assert_int_equal(logged(w, "answers\" parent=a after_seconds=3.0 failures=3\n"), 1);
     assert_false(parent->has_no_master);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, log_setup, log_teardown)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(a_refused_message_is_logged_with_its_method_and_field),
-        TEST(a_message_without_a_method_is_logged_with_its_error),
-        TEST(a_warning_counts_the_counters_that_a_change_drops),
-        TEST(templates_that_are_gone_are_a_warning),
-        TEST(the_log_warns_of_a_shortened_time),
-        TEST(each_method_has_a_line_of_its_own_once_a_minute),
-        TEST(debug_logs_every_message),
-        TEST(the_log_says_what_a_new_configuration_changes),
-        TEST(the_log_says_which_limits_have_changed),
-        TEST(the_log_names_a_few_templates_and_counts_the_rest),
-        TEST(long_globs_are_logged),
-        TEST(the_log_says_what_happens_to_unmatched_resources),
-        TEST(a_refused_configuration_is_logged_with_its_error),
-        TEST(equal_configurations_have_equal_hashes),
-        TEST(the_log_says_how_long_learning_lasts),
-        TEST(the_log_names_the_learning_time_of_the_leases_that_exist),
-        TEST(learning_that_a_lost_mastership_cuts_short_has_no_end),
-        TEST(the_log_says_that_a_configuration_causes_learning),
-        TEST(the_log_says_how_long_the_parent_did_not_answer),
-        TEST(the_log_says_where_the_parent_redirects_to),
-        TEST(a_probe_says_where_the_master_is),
-        TEST(a_parent_without_a_master_is_a_problem),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

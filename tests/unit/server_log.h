@@ -3,8 +3,7 @@
 #ifndef DOORMAN_TESTS_SERVER_LOG_H
 #define DOORMAN_TESTS_SERVER_LOG_H
 
-#include <setjmp.h>
-#include <cmocka.h>
+#include "../test.h"
 
 #define SECOND DOORMAN_SECOND
 
@@ -16,27 +15,21 @@ struct world {
     int standard_error; /* a copy of the descriptor, for the end of the test */
 };
 
-static int log_setup(void **state) {
-    struct world *w = (struct world *)calloc(1, sizeof *w);
-    assert_non_null(w);
+static void world_setup(struct world *w) {
     w->service.settings = &w->settings;
     w->log = tmpfile();
     assert_non_null(w->log);
     w->standard_error = dup(STDERR_FILENO);
     assert_true(dup2(fileno(w->log), STDERR_FILENO) == STDERR_FILENO);
-    *state = w;
-    return 0;
 }
 
-static int log_teardown(void **state) {
-    struct world *w = (struct world *)*state;
+static void world_teardown(struct world *w) {
     dup2(w->standard_error, STDERR_FILENO);
     close(w->standard_error);
     fclose(w->log);
     free(w->service.suspects);
-    free(w);
-    return 0;
 }
+FIXTURE(world)
 
 /* Returns how many lines contain a text, and empties the log. */
 static inline int logged(struct world *w, const char *text) {

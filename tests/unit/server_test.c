@@ -163,8 +163,7 @@ static size_t count_resources(world *w, size_t *holders) {
 /* ---- tests ---- */
 
 /* S5 */
-static void new_holders_get_a_share_of_the_capacity(void **state) {
-    (void)state;
+TEST(new_holders_get_a_share_of_the_capacity) {
     world *w = world_start(120, NULL);
     holder a = {.id = "a", .wants = 1000}, b = {.id = "b", .wants = 50},
            c = {.id = "c", .wants = 10};
@@ -191,8 +190,7 @@ static void new_holders_get_a_share_of_the_capacity(void **state) {
 
 /* T7 with `immediate`: a new holder gets its share at once. The sum exceeds the capacity until
  * every holder has renewed. */
-static void immediate_handover_grants_at_once(void **state) {
-    (void)state;
+TEST(immediate_handover_grants_at_once) {
     const doorman_algorithm immediate = {.handover = DOORMAN_IMMEDIATE,
                                          .has_learning_mode_duration = true};
     world *w = world_start(100, &immediate);
@@ -207,8 +205,7 @@ static void immediate_handover_grants_at_once(void **state) {
 }
 
 /* S1 */
-static void a_server_that_is_not_master_names_the_master(void **state) {
-    (void)state;
+TEST(a_server_that_is_not_master_names_the_master) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10};
     assert_about(request_capacity(w, &a), 10);
@@ -226,8 +223,7 @@ static void a_server_that_is_not_master_names_the_master(void **state) {
 }
 
 /* S1: a mastership ends at its time, without any call. */
-static void mastership_ends_exactly_at_its_time_without_a_call(void **state) {
-    (void)state;
+TEST(mastership_ends_exactly_at_its_time_without_a_call) {
     world *w = world_start(100, NULL);
     const doorman_mastership mastership = {.address = "tcp://here:1",
                                            .until = w->now + 10 * SECOND};
@@ -247,8 +243,7 @@ static void mastership_ends_exactly_at_its_time_without_a_call(void **state) {
 }
 
 /* S2, S8 */
-static void a_lease_is_committed_until_its_end_plus_drift(void **state) {
-    (void)state;
+TEST(a_lease_is_committed_until_its_end_plus_drift) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
     assert_int_equal(request(w, &a).gets.expires_in, 60 * SECOND);
@@ -264,8 +259,7 @@ static void a_lease_is_committed_until_its_end_plus_drift(void **state) {
 }
 
 /* S3, R11 */
-static void a_request_within_the_minimum_interval_gets_the_same_lease(void **state) {
-    (void)state;
+TEST(a_request_within_the_minimum_interval_gets_the_same_lease) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 40};
     uint64_t first = request(w, &a).gets.id;
@@ -282,8 +276,7 @@ static void a_request_within_the_minimum_interval_gets_the_same_lease(void **sta
 }
 
 /* S3, L4: a cold start does not wait for the minimum interval. */
-static void a_satisfied_holder_can_grow_within_the_minimum_interval(void **state) {
-    (void)state;
+TEST(a_satisfied_holder_can_grow_within_the_minimum_interval) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 1}, b = {.id = "b", .wants = 30};
     uint64_t first = request(w, &a).gets.id;
@@ -300,8 +293,7 @@ static void a_satisfied_holder_can_grow_within_the_minimum_interval(void **state
 
 /* S3: the minimum interval applies to a holder whose wants were not met. So the holder gains
  * nothing by asking often. */
-static void an_unsatisfied_holder_waits_for_the_minimum_interval(void **state) {
-    (void)state;
+TEST(an_unsatisfied_holder_waits_for_the_minimum_interval) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 90}, b = {.id = "b", .wants = 90};
     assert_about(request_capacity(w, &a), 90);
@@ -319,8 +311,7 @@ static void an_unsatisfied_holder_waits_for_the_minimum_interval(void **state) {
 }
 
 /* S3: a holder that would not get more gets no new lease within the minimum interval. */
-static void a_holder_that_cannot_grow_gets_the_same_lease(void **state) {
-    (void)state;
+TEST(a_holder_that_cannot_grow_gets_the_same_lease) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 50}, b = {.id = "b", .wants = 50};
     uint64_t first = request(w, &a).gets.id;
@@ -335,8 +326,7 @@ static void a_holder_that_cannot_grow_gets_the_same_lease(void **state) {
 
 /* R11, T7: a holder gives an amount back within the minimum interval, and another holder may have
  * got that amount. */
-static void a_holder_that_gave_capacity_back_grows_only_from_free_capacity(void **state) {
-    (void)state;
+TEST(a_holder_that_gave_capacity_back_grows_only_from_free_capacity) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 80}, b = {.id = "b", .wants = 50};
     uint64_t first = request(w, &a).gets.id;
@@ -354,8 +344,7 @@ static void a_holder_that_gave_capacity_back_grows_only_from_free_capacity(void 
 }
 
 /* R11: an amount that was given back within the minimum interval is not granted again. */
-static void a_returned_amount_is_not_granted_again_within_the_minimum_interval(void **state) {
-    (void)state;
+TEST(a_returned_amount_is_not_granted_again_within_the_minimum_interval) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 80};
     assert_about(request_capacity(w, &a), 80);
@@ -370,8 +359,7 @@ static void a_returned_amount_is_not_granted_again_within_the_minimum_interval(v
 }
 
 /* R11: the minimum interval (S3) applies only to requests that name the last lease. */
-static void a_holder_that_lost_its_lease_need_not_wait(void **state) {
-    (void)state;
+TEST(a_holder_that_lost_its_lease_need_not_wait) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 40};
     uint64_t first = request(w, &a).gets.id;
@@ -384,8 +372,7 @@ static void a_holder_that_lost_its_lease_need_not_wait(void **state) {
 }
 
 /* S3: the minimum interval is at most half the refresh interval. */
-static void the_minimum_interval_is_at_most_half_the_refresh_interval(void **state) {
-    (void)state;
+TEST(the_minimum_interval_is_at_most_half_the_refresh_interval) {
     const doorman_algorithm lively = {.lease_length = 6 * SECOND,
                                       .refresh_interval = 2 * SECOND,
                                       .has_learning_mode_duration = true};
@@ -398,8 +385,7 @@ static void the_minimum_interval_is_at_most_half_the_refresh_interval(void **sta
 }
 
 /* S4, R6: holders are granted what they claim, and no holder grows. */
-static void a_new_master_grants_holders_what_they_claim(void **state) {
-    (void)state;
+TEST(a_new_master_grants_holders_what_they_claim) {
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
     world *w = world_start(100, &fair);
     holder a = {.id = "a",
@@ -434,8 +420,7 @@ static void assert_refused(world *w, holder *h, doorman_time refresh_interval) {
 
 /* S4: a refused holder retries after the usual interval, or when learning ends, whichever is
  * sooner. It does not retry within 1 s. */
-static void a_holder_without_a_lease_is_refused_until_learning_ends(void **state) {
-    (void)state;
+TEST(a_holder_without_a_lease_is_refused_until_learning_ends) {
     world *w = world_start(100, &learns);
     holder a = {.id = "a", .wants = 90};
     assert_refused(w, &a, 16 * SECOND);
@@ -450,8 +435,7 @@ static void a_holder_without_a_lease_is_refused_until_learning_ends(void **state
 
 /* S4: the wants of a refused holder count for as long as the holder keeps asking. Nothing is
  * committed for the holder. If it stops asking, no lease counts as expired. */
-static void the_wants_of_a_refused_holder_count_while_it_keeps_asking(void **state) {
-    (void)state;
+TEST(the_wants_of_a_refused_holder_count_while_it_keeps_asking) {
     world *w = world_start(100, &learns);
     holder a = {.id = "a", .wants = 90}, b = {.id = "b", .wants = 7};
     assert_refused(w, &a, 16 * SECOND);
@@ -472,8 +456,7 @@ static void the_wants_of_a_refused_holder_count_while_it_keeps_asking(void **sta
 
 /* S4: a refused holder that does not ask again is forgotten after the length of a lease, even if
  * the refresh interval is longer. */
-static void a_refused_holder_is_forgotten_after_one_lease_length(void **state) {
-    (void)state;
+TEST(a_refused_holder_is_forgotten_after_one_lease_length) {
     const doorman_algorithm slow = {.lease_length = 60 * SECOND, .refresh_interval = 50 * SECOND};
     world *w = world_start(100, &slow);
     holder a = {.id = "a", .wants = 90};
@@ -487,8 +470,7 @@ static void a_refused_holder_is_forgotten_after_one_lease_length(void **state) {
 
 /* S4, R6: if there is no room for a claim, the holder gets a lease of 0, and stops using the old
  * lease. Later the holder may get what other holders give back. */
-static void a_claim_that_does_not_fit_gets_0(void **state) {
-    (void)state;
+TEST(a_claim_that_does_not_fit_gets_0) {
     world *w = world_start(100, &learns);
     holder a = {.id = "a",
                 .wants = 100,
@@ -509,8 +491,7 @@ static void a_claim_that_does_not_fit_gets_0(void **state) {
 
 /* S4: a holder that has given back everything has 0, but keeps its lease until the end of the
  * lease. When it wants something again, it may get the amount that it returned. */
-static void a_holder_that_returned_everything_can_get_it_again(void **state) {
-    (void)state;
+TEST(a_holder_that_returned_everything_can_get_it_again) {
     world *w = world_start(100, &learns);
     holder a = {.id = "a",
                 .wants = 60,
@@ -531,8 +512,7 @@ static void a_holder_that_returned_everything_can_get_it_again(void **state) {
 
 /* S4: a lease of 0 is in force too, and ends the fallback of its holder. So a new master renews it,
  * as it renews any other lease. A lease of 0 of another node is worth nothing. */
-static void a_learning_server_renews_a_lease_of_0(void **state) {
-    (void)state;
+TEST(a_learning_server_renews_a_lease_of_0) {
     world *w = world_start(0, &learns);
     const doorman_lease zero = {.id = 5, .node = "root", .expires_in = SECOND};
     holder a = {.id = "a", .wants = 90, .has = zero};
@@ -554,8 +534,7 @@ static void a_learning_server_renews_a_lease_of_0(void **state) {
 
 /* R6, S4: a holder that lost its lease is refused. The amount that it may still use stays
  * committed. */
-static void a_holder_that_lost_its_lease_is_refused_and_stays_committed(void **state) {
-    (void)state;
+TEST(a_holder_that_lost_its_lease_is_refused_and_stays_committed) {
     world *w = world_start(100, &learns);
     holder a = {.id = "a",
                 .wants = 60,
@@ -570,8 +549,7 @@ static void a_holder_that_lost_its_lease_is_refused_and_stays_committed(void **s
 }
 
 /* S4: an algorithm that does not divide the capacity grants at once. */
-static void a_kind_that_does_not_divide_the_capacity_needs_no_learning(void **state) {
-    (void)state;
+TEST(a_kind_that_does_not_divide_the_capacity_needs_no_learning) {
     const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE};
     world *w = world_start(100, &each);
     holder a = {.id = "a", .wants = 90};
@@ -582,8 +560,7 @@ static void a_kind_that_does_not_divide_the_capacity_needs_no_learning(void **st
 }
 
 /* R6. The Go server accepts a claim of 1e9. */
-static void while_learning_claims_are_limited_to_the_capacity(void **state) {
-    (void)state;
+TEST(while_learning_claims_are_limited_to_the_capacity) {
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
     world *w = world_start(100, &fair);
     holder a = {.id = "a", .has = {.id = 5, .node = "root", .capacity = 70, .expires_in = SECOND}};
@@ -596,8 +573,7 @@ static void while_learning_claims_are_limited_to_the_capacity(void **state) {
 }
 
 /* R6 */
-static void while_learning_claims_to_leases_of_other_nodes_are_ignored(void **state) {
-    (void)state;
+TEST(while_learning_claims_to_leases_of_other_nodes_are_ignored) {
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
     world *w = world_start(100, &fair);
     holder a = {.id = "a",
@@ -609,8 +585,7 @@ static void while_learning_claims_to_leases_of_other_nodes_are_ignored(void **st
 
 /* R8: the predecessor may already have had a configuration with longer leases. This server loads
  * that configuration only while it learns. So it learns for as long as those leases last. */
-static void longer_leases_that_are_loaded_while_learning_extend_it(void **state) {
-    (void)state;
+TEST(longer_leases_that_are_loaded_while_learning_extend_it) {
     const doorman_algorithm quick = {.lease_length = 20 * SECOND};
     const doorman_algorithm slow = {.lease_length = 60 * SECOND};
     world *w = world_start(100, &quick);
@@ -629,8 +604,7 @@ static void longer_leases_that_are_loaded_while_learning_extend_it(void **state)
 
 /* R8: learning begins when the predecessor is known to be gone. An earlier beginning means an
  * earlier end. */
-static void learning_starts_when_the_predecessor_was_gone(void **state) {
-    (void)state;
+TEST(learning_starts_when_the_predecessor_was_gone) {
     const doorman_algorithm fair = {.kind = DOORMAN_FAIR_SHARE};
     world *w = world_start(100, &fair);
     doorman_mastership other = {.until = 0};
@@ -669,8 +643,7 @@ static void renew_repeatedly(world *w, holder *h, int times) {
 
 /* S10: the second process is noticed when it renews its lease for the second time, after two
  * refresh intervals. The mark is removed when one of the two processes has ended. */
-static void two_processes_with_one_id_are_detected(void **state) {
-    (void)state;
+TEST(two_processes_with_one_id_are_detected) {
     world *w = world_start(1000, NULL);
     holder a = {.id = "same", .wants = 800}, b = a, other = {.id = "other", .wants = 10};
     renew_repeatedly(w, &a, 5);
@@ -703,8 +676,7 @@ static void two_processes_with_one_id_are_detected(void **state) {
 }
 
 /* S10: one process sends eight times as many requests as the other, and responses are lost. */
-static void two_processes_with_one_id_are_detected_at_different_request_rates(void **state) {
-    (void)state;
+TEST(two_processes_with_one_id_are_detected_at_different_request_rates) {
     world *w = world_start(1000, NULL);
     holder a = {.id = "same", .wants = 800}, b = a;
     for (int round = 0; round < 6; round++) {
@@ -764,8 +736,7 @@ static void run_on_bad_network(world *w, process *p) {
 }
 
 /* S10: one process on a bad network is not reported as two. */
-static void one_process_on_a_bad_network_is_not_reported_as_two(void **state) {
-    (void)state;
+TEST(one_process_on_a_bad_network_is_not_reported_as_two) {
     for (int run = 0; run < 20; run++) {
         world *w = world_start(1000, NULL);
         process p = {.now = {.id = "one", .wants = 800}};
@@ -797,8 +768,7 @@ static void assert_unconfirmed(world *w, const char *holder_id, bool is_marked) 
 }
 
 /* A client that sends no `has` keeps its first lease committed. */
-static void a_holder_that_never_confirms_is_marked(void **state) {
-    (void)state;
+TEST(a_holder_that_never_confirms_is_marked) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
     (void)request(w, &a);
@@ -824,8 +794,7 @@ static void a_holder_that_never_confirms_is_marked(void **state) {
 
 /* A client that names its last lease, but claims more than that lease, does not confirm it. Units
  * in use may exceed the lease, so a client that reports them does confirm. */
-static void a_holder_that_claims_more_than_its_lease_is_marked(void **state) {
-    (void)state;
+TEST(a_holder_that_claims_more_than_its_lease_is_marked) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
     (void)request(w, &a);
@@ -846,8 +815,7 @@ static void a_holder_that_claims_more_than_its_lease_is_marked(void **state) {
 }
 
 /* A restart, a lost response and a late copy each add 1 to the count. */
-static void a_restart_and_lost_messages_do_not_mark_a_holder(void **state) {
-    (void)state;
+TEST(a_restart_and_lost_messages_do_not_mark_a_holder) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100};
     (void)request(w, &a);
@@ -865,8 +833,7 @@ static void a_restart_and_lost_messages_do_not_mark_a_holder(void **state) {
 }
 
 /* A client whose lease has ended names no lease. Its entry lasts longer than the lease. */
-static void requests_after_the_end_of_the_lease_need_no_confirmation(void **state) {
-    (void)state;
+TEST(requests_after_the_end_of_the_lease_need_no_confirmation) {
     for (int early = 0; early < 2; early++) {
         world *w = world_start(100, NULL);
         holder a = {.id = "a", .wants = 100};
@@ -881,8 +848,7 @@ static void requests_after_the_end_of_the_lease_need_no_confirmation(void **stat
     }
 }
 
-static void a_marked_holder_that_leaves_is_no_longer_counted(void **state) {
-    (void)state;
+TEST(a_marked_holder_that_leaves_is_no_longer_counted) {
     for (int expires = 0; expires < 2; expires++) {
         world *w = world_start(100, NULL);
         holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 1};
@@ -902,8 +868,7 @@ static void a_marked_holder_that_leaves_is_no_longer_counted(void **state) {
 }
 
 /* R4: a claim under an older lease does not lower the committed amount. */
-static void a_delayed_duplicate_of_a_request_frees_nothing(void **state) {
-    (void)state;
+TEST(a_delayed_duplicate_of_a_request_frees_nothing) {
     world *w = world_start(682, NULL);
     holder c1 = {.id = "c1", .wants = 500}, c0 = {.id = "c0", .wants = 682};
     holder copy = c1;
@@ -916,8 +881,7 @@ static void a_delayed_duplicate_of_a_request_frees_nothing(void **state) {
 }
 
 /* R3, R4: a gauge confirms no less than its units in flight. */
-static void units_in_flight_stay_committed(void **state) {
-    (void)state;
+TEST(units_in_flight_stay_committed) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
     assert_about(request_capacity(w, &a), 100);
@@ -935,8 +899,7 @@ static void units_in_flight_stay_committed(void **state) {
 
 /* R5: a client still uses 4 units of a lease that has ended. A report of units in use commits
  * nothing, because no lease in force has these units. */
-static void units_in_use_without_a_lease_are_not_committed(void **state) {
-    (void)state;
+TEST(units_in_use_without_a_lease_are_not_committed) {
     world *w = world_start(5, NULL);
     holder a = {.id = "a", .wants = 0, .outstanding = 4}, b = {.id = "b", .wants = 5};
     doorman_capacity_response item_response = request(w, &a);
@@ -952,8 +915,7 @@ static void units_in_use_without_a_lease_are_not_committed(void **state) {
 }
 
 /* R4, R5: the committed amount in a response is what stays committed of the claim. */
-static void a_response_says_how_much_of_the_claim_stays_committed(void **state) {
-    (void)state;
+TEST(a_response_says_how_much_of_the_claim_stays_committed) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
     assert_exact(request_capacity(w, &a), 100);
@@ -974,8 +936,7 @@ static void a_response_says_how_much_of_the_claim_stays_committed(void **state) 
 
 /* R6: three leases of 30 were granted before the capacity fell to 50. The new master commits only
  * what fits, and each holder replaces its old lease. */
-static void after_a_cut_a_learning_server_commits_only_what_fits(void **state) {
-    (void)state;
+TEST(after_a_cut_a_learning_server_commits_only_what_fits) {
     world *w = world_start(50, &learns);
     static const char *const ids[] = {"a", "b", "c"};
     static const double fits[] = {30, 20, 0};
@@ -994,8 +955,7 @@ static void after_a_cut_a_learning_server_commits_only_what_fits(void **state) {
 }
 
 /* R5: after a cut, what a holder uses does not let its lease grow while the leases do not fit. */
-static void no_lease_grows_while_the_leases_do_not_fit(void **state) {
-    (void)state;
+TEST(no_lease_grows_while_the_leases_do_not_fit) {
     world *w = world_start(300, NULL);
     holder a = {.id = "a", .wants = 150, .outstanding = 150};
     holder b = {.id = "b", .wants = 150, .outstanding = 150};
@@ -1019,8 +979,7 @@ static void no_lease_grows_while_the_leases_do_not_fit(void **state) {
 /* R5, R6: a child node reports more in use than the leases that a new master could grant. It is
  * committed, but it is no lease. So the lease of the child does not grow at the expense of another
  * lease, even if that lease was made smaller and its holder has not received the smaller one. */
-static void what_a_child_uses_without_a_lease_is_no_room_for_a_lease(void **state) {
-    (void)state;
+TEST(what_a_child_uses_without_a_lease_is_no_room_for_a_lease) {
     world *w = world_start(100, &learns);
     const doorman_lease old = {.id = 5, .node = "root", .capacity = 70, .expires_in = 60 * SECOND};
     holder a = {.id = "a", .is_server = true, .wants = 70, .outstanding = 70, .has = old};
@@ -1040,8 +999,7 @@ static void what_a_child_uses_without_a_lease_is_no_room_for_a_lease(void **stat
 }
 
 /* R10 */
-static void a_release_names_its_lease(void **state) {
-    (void)state;
+TEST(a_release_names_its_lease) {
     world *w = world_start(176, NULL);
     holder a = {.id = "a", .wants = 176};
     uint64_t first = request(w, &a).gets.id;
@@ -1055,8 +1013,7 @@ static void a_release_names_its_lease(void **state) {
 }
 
 /* S6 */
-static void the_refresh_interval_is_at_most_a_third_of_the_lease(void **state) {
-    (void)state;
+TEST(the_refresh_interval_is_at_most_a_third_of_the_lease) {
     const doorman_algorithm slow = {.lease_length = 30 * SECOND,
                                     .refresh_interval = 30 * SECOND,
                                     .has_learning_mode_duration = true};
@@ -1067,8 +1024,7 @@ static void the_refresh_interval_is_at_most_a_third_of_the_lease(void **state) {
 }
 
 /* S6: the bound of the refresh interval does not make leases end before they are renewed. */
-static void short_leases_are_renewed_three_times_before_they_end(void **state) {
-    (void)state;
+TEST(short_leases_are_renewed_three_times_before_they_end) {
     const doorman_algorithm quick = {.lease_length = 3 * SECOND / 2,
                                      .refresh_interval = SECOND,
                                      .has_learning_mode_duration = true};
@@ -1079,8 +1035,7 @@ static void short_leases_are_renewed_three_times_before_they_end(void **state) {
 }
 
 /* R12 */
-static void a_holder_below_its_share_renews_sooner(void **state) {
-    (void)state;
+TEST(a_holder_below_its_share_renews_sooner) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
     assert_int_equal(request(w, &a).gets.refresh_interval, 16 * SECOND);
@@ -1089,8 +1044,7 @@ static void a_holder_below_its_share_renews_sooner(void **state) {
 }
 
 /* S7 */
-static void the_safe_capacity_is_the_configured_one_or_an_equal_part(void **state) {
-    (void)state;
+TEST(the_safe_capacity_is_the_configured_one_or_an_equal_part) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10}, b = {.id = "b", .wants = 10};
     assert_about(request(w, &a).safe_capacity, 100);
@@ -1110,8 +1064,7 @@ static void the_safe_capacity_is_the_configured_one_or_an_equal_part(void **stat
 }
 
 /* S9 */
-static void an_unknown_claim_is_reported_and_ignored(void **state) {
-    (void)state;
+TEST(an_unknown_claim_is_reported_and_ignored) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100};
     holder b = {.id = "b",
@@ -1125,8 +1078,7 @@ static void an_unknown_claim_is_reported_and_ignored(void **state) {
 }
 
 /* Algorithms that do not divide the capacity do not cut amounts, and need no learning. */
-static void static_amounts_are_per_client(void **state) {
-    (void)state;
+TEST(static_amounts_are_per_client) {
     const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE},
                             none = {.kind = DOORMAN_NO_ALGORITHM};
     world *w = world_start(10, &each);
@@ -1140,8 +1092,7 @@ static void static_amounts_are_per_client(void **state) {
 }
 
 /* G5. In the Go server a cut causes a negative lease. */
-static void after_a_cut_no_holder_grows_until_the_sum_fits(void **state) {
-    (void)state;
+TEST(after_a_cut_no_holder_grows_until_the_sum_fits) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 60}, b = {.id = "b", .wants = 40}, c = {.id = "c", .wants = 90};
     assert_about(request_capacity(w, &a), 60);
@@ -1188,8 +1139,7 @@ static void assert_reason(world *w, holder *h, double capacity, int reason) {
 }
 
 /* S14: SHARE and RESERVED. The share of b is 50, but a may still use all until it confirms. */
-static void a_lease_says_whether_the_share_is_used_up_or_still_committed(void **state) {
-    (void)state;
+TEST(a_lease_says_whether_the_share_is_used_up_or_still_committed) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 90};
     assert_reason(w, &a, 100, 0);
@@ -1210,8 +1160,7 @@ static void a_lease_says_whether_the_share_is_used_up_or_still_committed(void **
 }
 
 /* S14: a holder that has the whole capacity has its share. */
-static void a_holder_that_wants_more_than_the_capacity_has_its_share(void **state) {
-    (void)state;
+TEST(a_holder_that_wants_more_than_the_capacity_has_its_share) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 120};
     assert_reason(w, &a, 100, DOORMAN_LEASE_SHARE);
@@ -1225,8 +1174,7 @@ static void a_holder_that_wants_more_than_the_capacity_has_its_share(void **stat
 }
 
 /* S14: CUT. From the cut until all holders have confirmed, leases of before do not fit. */
-static void a_lease_says_that_the_capacity_was_cut_until_the_leases_fit(void **state) {
-    (void)state;
+TEST(a_lease_says_that_the_capacity_was_cut_until_the_leases_fit) {
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     world *w = world_start(100, &quick);
     holder a = {.id = "a", .wants = 60}, b = {.id = "b", .wants = 40}, c = {.id = "c", .wants = 90};
@@ -1248,8 +1196,7 @@ static void a_lease_says_that_the_capacity_was_cut_until_the_leases_fit(void **s
 }
 
 /* S14, H11: reports of overload cut the capacity as a new configuration does. */
-static void a_lease_says_that_reports_of_overload_cut_the_capacity(void **state) {
-    (void)state;
+TEST(a_lease_says_that_reports_of_overload_cut_the_capacity) {
     doorman_template all = {.identifier_glob = "*",
                             .capacity = 100,
                             .has_algorithm = true,
@@ -1286,8 +1233,7 @@ static void a_lease_says_that_reports_of_overload_cut_the_capacity(void **state)
 }
 
 /* S14: LEARNING. A refusal has its outcome, and no reason. */
-static void a_lease_says_that_the_server_learns(void **state) {
-    (void)state;
+TEST(a_lease_says_that_the_server_learns) {
     world *w = world_start(100, &learns);
     const doorman_lease old = {.id = 5, .node = "root", .capacity = 60, .expires_in = SECOND};
     holder a = {.id = "a", .wants = 90, .has = old}, b = {.id = "b", .wants = 90, .has = old};
@@ -1308,8 +1254,7 @@ static void a_lease_says_that_the_server_learns(void **state) {
 
 /* S14: with STATIC each holder may have the same amount. The sum can exceed that amount, but this
  * is no cut. */
-static void an_amount_that_is_not_divided_is_the_share_of_each(void **state) {
-    (void)state;
+TEST(an_amount_that_is_not_divided_is_the_share_of_each) {
     const doorman_algorithm each = {.kind = DOORMAN_STATIC_SHARE};
     world *w = world_start(10, &each);
     holder a = {.id = "a", .wants = 15}, b = {.id = "b", .wants = 15}, c = {.id = "c", .wants = 7};
@@ -1327,8 +1272,7 @@ static void an_amount_that_is_not_divided_is_the_share_of_each(void **state) {
 
 /* S14, R11: within the minimum interval a holder gets its last lease with the same reason again. If
  * that lease had none, because the holder wanted less, there is one now. */
-static void a_repeated_lease_has_its_reason_again(void **state) {
-    (void)state;
+TEST(a_repeated_lease_has_its_reason_again) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10}, b = {.id = "b", .wants = 60}, c = {.id = "c", .wants = 90};
     assert_reason(w, &a, 10, 0);
@@ -1350,8 +1294,7 @@ static void a_repeated_lease_has_its_reason_again(void **state) {
 
 /* S14, A5: three holders take turns with two units. Each lease of 0 has a reason, and no lease of
  * 1 has one. */
-static void a_holder_that_waits_for_its_turn_is_told_why(void **state) {
-    (void)state;
+TEST(a_holder_that_waits_for_its_turn_is_told_why) {
     const doorman_template all = {.identifier_glob = "*",
                                   .capacity = 2,
                                   .whole = true,
@@ -1379,8 +1322,7 @@ static void a_holder_that_waits_for_its_turn_is_told_why(void **state) {
 }
 
 /* G5, R8: leases may have been granted without a lease entry, so the resource must learn first. */
-static void a_resource_that_gains_a_template_learns_first(void **state) {
-    (void)state;
+TEST(a_resource_that_gains_a_template_learns_first) {
     world *w = world_start(100, NULL);
     doorman_template other = {.identifier_glob = "other", .capacity = 1};
     doorman_config *config = NULL;
@@ -1410,8 +1352,7 @@ static doorman_config *config_of_one(const char *glob, doorman_time lease_length
 }
 
 /* G5, R8: a template is removed, and comes back with shorter leases. */
-static void long_leases_of_a_removed_template_are_learned_when_it_returns(void **state) {
-    (void)state;
+TEST(long_leases_of_a_removed_template_are_learned_when_it_returns) {
     world *w = world_start(100, NULL);
     reload(w, config_of_one("db", 300 * SECOND));
     holder a = {.id = "a", .wants = 100}, b = {.id = "b", .wants = 100};
@@ -1430,8 +1371,7 @@ static void long_leases_of_a_removed_template_are_learned_when_it_returns(void *
 
 /* S3, S6: a holder that renews after its refresh interval gets a new lease, for any refresh
  * interval. */
-static void a_holder_that_renews_on_time_gets_a_new_lease(void **state) {
-    (void)state;
+TEST(a_holder_that_renews_on_time_gets_a_new_lease) {
     const doorman_algorithm slow = {.lease_length = 6 * SECOND,
                                     .refresh_interval = 6 * SECOND,
                                     .has_learning_mode_duration = true};
@@ -1448,8 +1388,7 @@ static void a_holder_that_renews_on_time_gets_a_new_lease(void **state) {
 }
 
 /* G2 */
-static void unmatched_resources_can_be_refused(void **state) {
-    (void)state;
+TEST(unmatched_resources_can_be_refused) {
     world *w = world_start(100, NULL);
     const doorman_config_options options = {.reject_unmatched = true};
     doorman_config *config = NULL;
@@ -1463,8 +1402,7 @@ static void unmatched_resources_can_be_refused(void **state) {
 }
 
 /* G5, S2: earlier leases may end later than new, shorter leases. Each lease ends on time. */
-static void a_reload_that_shortens_leases_keeps_the_earlier_ones(void **state) {
-    (void)state;
+TEST(a_reload_that_shortens_leases_keeps_the_earlier_ones) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 50}, b = {.id = "b", .wants = 50};
     assert_about(request_capacity(w, &a), 50);
@@ -1492,8 +1430,7 @@ static void a_reload_that_shortens_leases_keeps_the_earlier_ones(void **state) {
 }
 
 /* C7 */
-static void a_bound_refuses_only_the_new_holder(void **state) {
-    (void)state;
+TEST(a_bound_refuses_only_the_new_holder) {
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     const doorman_server_options bounds = {
         .resource_max = 2, .holder_max = 2, .resource_max_per_holder = 1};
@@ -1517,8 +1454,7 @@ static void a_bound_refuses_only_the_new_holder(void **state) {
 }
 
 /* C7: a resource that is refused takes no room from others. */
-static void a_refused_resource_leaves_nothing_behind(void **state) {
-    (void)state;
+TEST(a_refused_resource_leaves_nothing_behind) {
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     const doorman_server_options bounds = {.resource_max_per_holder = 1};
     world *w = world_start_full(100, &quick, bounds);
@@ -1533,8 +1469,7 @@ static void a_refused_resource_leaves_nothing_behind(void **state) {
 }
 
 /* C5: a request that is invalid has no effect, even if its first half is valid. */
-static void an_invalid_message_changes_nothing(void **state) {
-    (void)state;
+TEST(an_invalid_message_changes_nothing) {
     world *w = world_start(100, NULL);
     const double not_a_number = strtod("nan", NULL), infinite = strtod("inf", NULL);
     const struct {
@@ -1594,8 +1529,7 @@ static void an_invalid_message_changes_nothing(void **state) {
 }
 
 /* C5: errors of a client's request outside its items. */
-static void an_invalid_request_changes_nothing(void **state) {
-    (void)state;
+TEST(an_invalid_request_changes_nothing) {
     static const char *const deep[DOORMAN__PATH_MAX + 1] = {
         "1", "2", "3", "4", "5", "6", "7", "8", "9", "a", "b", "c", "d", "e", "f", "10", "11"};
     static const char *const nameless[] = {"child", ""};
@@ -1661,8 +1595,7 @@ static void an_invalid_request_changes_nothing(void **state) {
 
 /* C5: a server with invalid options is not created, and an invalid call does not change a
  * server. */
-static void a_list_without_its_elements_is_named(void **state) {
-    (void)state;
+TEST(a_list_without_its_elements_is_named) {
     static const struct {
         doorman_request request;
         const char *list;
@@ -1686,8 +1619,7 @@ static void a_list_without_its_elements_is_named(void **state) {
     world_stop(w);
 }
 
-static void invalid_server_options_are_refused(void **state) {
-    (void)state;
+TEST(invalid_server_options_are_refused) {
     world *w = world_start(100, NULL);
     const doorman_config *config = w->config;
     const struct {
@@ -1725,8 +1657,7 @@ static void invalid_server_options_are_refused(void **state) {
 }
 
 /* S8: with a drift of 1 a lease entry lasts twice as long as its lease. */
-static void a_configured_drift_is_applied(void **state) {
-    (void)state;
+TEST(a_configured_drift_is_applied) {
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     world *w = world_start_full(100, &quick, (doorman_server_options){.drift = 1});
     holder a = {.id = "a", .wants = 10};
@@ -1740,8 +1671,7 @@ static void a_configured_drift_is_applied(void **state) {
 
 /* An iteration over an unknown resource's leases is empty, and an iteration ends when the
  * mastership ends. */
-static void an_iteration_over_leases_ends_with_the_mastership(void **state) {
-    (void)state;
+TEST(an_iteration_over_leases_ends_with_the_mastership) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 10};
     doorman_capacity_response item_response;
@@ -1763,8 +1693,7 @@ static void an_iteration_over_leases_ends_with_the_mastership(void **state) {
 }
 
 /* G1. In the Go server a slash in an id causes a crash if * is the only template. */
-static void ids_can_contain_slashes_stars_and_brackets(void **state) {
-    (void)state;
+TEST(ids_can_contain_slashes_stars_and_brackets) {
     world *w = world_start(100, NULL);
     const char *const ids[] = {"a/b/c", "*", "[", "[a", "\\", "?", "../..", "\xc3\xa9"};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
@@ -1778,8 +1707,7 @@ static void ids_can_contain_slashes_stars_and_brackets(void **state) {
 }
 
 /* C1: if the clock goes back, time stands still. */
-static void a_clock_that_goes_back_stands_still(void **state) {
-    (void)state;
+TEST(a_clock_that_goes_back_stands_still) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 90};
     assert_about(request_capacity(w, &a), 90);
@@ -1791,8 +1719,7 @@ static void a_clock_that_goes_back_stands_still(void **state) {
 }
 
 /* R1 */
-static void lease_ids_are_unique(void **state) {
-    (void)state;
+TEST(lease_ids_are_unique) {
     enum { ROUNDS = 2000 };
     world *w = world_start(100, NULL);
     static uint64_t ids[ROUNDS];
@@ -1812,8 +1739,7 @@ static void lease_ids_are_unique(void **state) {
 }
 
 /* S2: expired leases are freed without any request. */
-static void update_frees_expired_leases(void **state) {
-    (void)state;
+TEST(update_frees_expired_leases) {
     world *w = world_start(100, NULL);
     for (int i = 0; i < 100; i++) {
         char id[16];
@@ -1848,8 +1774,7 @@ static void audit_dues(const world *w) {
 
 /* S2: resources end at random times. An update removes all resources that have ended. The next
  * update is due at most a second after the next resource has ended. */
-static void an_update_removes_all_resources_that_have_ended(void **state) {
-    (void)state;
+TEST(an_update_removes_all_resources_that_have_ended) {
     enum { RESOURCES = 50 };
     world *w = world_start(100, NULL);
     for (int step = 0; step < 5000; step++) {
@@ -1886,8 +1811,7 @@ static void an_update_removes_all_resources_that_have_ended(void **state) {
 }
 
 /* A resource without holders is not kept for a second. */
-static void an_update_is_due_at_once_when_the_last_holder_releases(void **state) {
-    (void)state;
+TEST(an_update_is_due_at_once_when_the_last_holder_releases) {
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 1}, b = {.id = "b", .wants = 1};
     (void)request(w, &a);
@@ -1904,8 +1828,7 @@ static void an_update_is_due_at_once_when_the_last_holder_releases(void **state)
 }
 
 /* R1: with the same seed, a process that restarts would repeat the ids of its leases. */
-static void a_server_without_a_seed_is_refused(void **state) {
-    (void)state;
+TEST(a_server_without_a_seed_is_refused) {
     doorman_config *config = config_of(100, NULL);
     doorman_server_options options = {.node = "root", .config = config};
     doorman_server *server = NULL;
@@ -1924,8 +1847,7 @@ static void a_server_without_a_seed_is_refused(void **state) {
 }
 
 /* S4: amounts that are not parts of the capacity need no learning. */
-static void a_resource_shows_whether_it_learns(void **state) {
-    (void)state;
+TEST(a_resource_shows_whether_it_learns) {
     for (int is_static = 0; is_static < 2; is_static++) {
         const doorman_algorithm algorithm = {.kind = is_static ? DOORMAN_STATIC_SHARE
                                                                : DOORMAN_FAIR_SHARE};
@@ -1948,8 +1870,7 @@ static void a_resource_shows_whether_it_learns(void **state) {
 
 /* R8: a root knows how long it learns before any holder asks. A server that is not master, or whose
  * mastership has ended, does not learn. */
-static void a_root_says_when_it_stops_learning(void **state) {
-    (void)state;
+TEST(a_root_says_when_it_stops_learning) {
     for (int is_static = 0; is_static < 2; is_static++) {
         const doorman_algorithm algorithm = {.kind = is_static ? DOORMAN_STATIC_SHARE
                                                                : DOORMAN_FAIR_SHARE};
@@ -1988,8 +1909,7 @@ static void force_lease(world *w, const char *holder_id, double has) {
 }
 
 /* S12: T7 holds for the older capacity until the leases from before the cut have ended. */
-static void a_cut_is_no_overshoot_until_the_older_leases_have_ended(void **state) {
-    (void)state;
+TEST(a_cut_is_no_overshoot_until_the_older_leases_have_ended) {
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     world *w = world_start(100, NULL);
     holder a = {.id = "a", .wants = 60}, b = {.id = "b", .wants = 40};
@@ -2017,8 +1937,7 @@ static void a_cut_is_no_overshoot_until_the_older_leases_have_ended(void **state
 
 /* S12: after two cuts, each older capacity counts for its own time. After a third cut the second
  * capacity counts for the time of the third. A raise ends what it covers. */
-static void each_older_capacity_counts_until_its_own_leases_have_ended(void **state) {
-    (void)state;
+TEST(each_older_capacity_counts_until_its_own_leases_have_ended) {
     const double capacities[] = {80, 50, 20};
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     for (size_t cuts = 1; cuts <= 3; cuts++) {
@@ -2045,8 +1964,7 @@ static void each_older_capacity_counts_until_its_own_leases_have_ended(void **st
 }
 
 /* S12: leases may be from a configuration with longer leases than the one before the cut. */
-static void an_older_capacity_counts_until_its_longest_lease_has_ended(void **state) {
-    (void)state;
+TEST(an_older_capacity_counts_until_its_longest_lease_has_ended) {
     const doorman_algorithm quick = {.lease_length = 20 * SECOND,
                                      .refresh_interval = 5 * SECOND,
                                      .has_learning_mode_duration = true};
@@ -2062,8 +1980,7 @@ static void an_older_capacity_counts_until_its_longest_lease_has_ended(void **st
 }
 
 /* S12: leases that no capacity bounded are no overshoot of a capacity that comes later. */
-static void a_new_kind_is_no_overshoot_until_the_older_leases_have_ended(void **state) {
-    (void)state;
+TEST(a_new_kind_is_no_overshoot_until_the_older_leases_have_ended) {
     const doorman_algorithm none = {.kind = DOORMAN_NO_ALGORITHM},
                             quick = {.has_learning_mode_duration = true};
     world *w = world_start(100, &none);
@@ -2084,8 +2001,7 @@ static void a_new_kind_is_no_overshoot_until_the_older_leases_have_ended(void **
 }
 
 /* S2, S12: one call removes only a part of very many leases that end together. */
-static void leases_that_have_ended_together_are_no_overshoot(void **state) {
-    (void)state;
+TEST(leases_that_have_ended_together_are_no_overshoot) {
     enum { HOLDERS = 2500 };
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     world *w = world_start(HOLDERS, NULL);
@@ -2105,8 +2021,7 @@ static void leases_that_have_ended_together_are_no_overshoot(void **state) {
 }
 
 /* R7, S12: a child that learns gets its last lease again, even after a cut. */
-static void the_lease_of_a_child_that_learns_is_no_overshoot(void **state) {
-    (void)state;
+TEST(the_lease_of_a_child_that_learns_is_no_overshoot) {
     const doorman_algorithm quick = {.has_learning_mode_duration = true};
     world *w = world_start(100, NULL);
     const doorman_demand demand = {60, 1, 1};
@@ -2134,8 +2049,7 @@ static void the_lease_of_a_child_that_learns_is_no_overshoot(void **state) {
 
 /* Two processes that share an id count as one holder, so their use has no effect on the overshoot.
  * Amounts that are not parts of the capacity cannot exceed it. */
-static void a_shared_id_or_an_undivided_amount_is_no_overshoot(void **state) {
-    (void)state;
+TEST(a_shared_id_or_an_undivided_amount_is_no_overshoot) {
     world *w = world_start(100, NULL);
     holder a = {.id = "same", .wants = 80}, b = a;
     for (int i = 0; i < 5; i++, w->now += 16 * SECOND) {
@@ -2155,8 +2069,7 @@ static void a_shared_id_or_an_undivided_amount_is_no_overshoot(void **state) {
 
 /* S2: each update frees a part of many expired leases, so that no request waits for all of them.
  * The other expired leases do not change any response. */
-static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) {
-    (void)state;
+TEST(an_update_with_much_work_does_a_part_and_is_due_again) {
     enum { HOLDERS = 25000 };
     world *w = world_start(100, NULL);
     holder late = {.id = "late", .wants = 100};
@@ -2186,8 +2099,7 @@ static void an_update_with_much_work_does_a_part_and_is_due_again(void **state) 
 
 /* S2: no call removes all of very many expired leases. What a call leaves still counts as
  * committed, except for the lease of a holder that asks again. */
-static void a_call_removes_only_a_part_of_many_expired_leases(void **state) {
-    (void)state;
+TEST(a_call_removes_only_a_part_of_many_expired_leases) {
     enum { HOLDERS = 5000 };
     world *w = world_start(HOLDERS, NULL);
     holder last = {.id = "h4999", .wants = 1}, late = {.id = "late", .wants = 2 * HOLDERS};
@@ -2275,8 +2187,7 @@ static void check_iteration(bool leases, int place, int added) {
     world_stop(w);
 }
 
-static void an_iteration_visits_each_lasting_element_exactly_once(void **state) {
-    (void)state;
+TEST(an_iteration_visits_each_lasting_element_exactly_once) {
     for (int leases = 0; leases < 2; leases++) {
         for (int place = 0; place <= 40; place++) check_iteration(leases, place, 1);
         check_iteration(leases, 13, 1000);
@@ -2284,8 +2195,7 @@ static void an_iteration_visits_each_lasting_element_exactly_once(void **state) 
 }
 
 /* The table of a server shrinks between two steps. */
-static void an_iteration_continues_in_a_table_that_shrinks(void **state) {
-    (void)state;
+TEST(an_iteration_continues_in_a_table_that_shrinks) {
     enum { COUNT = 1000, KEPT = 10 };
     int visits[COUNT] = {0};
     doorman_cursor cursor = {0};
@@ -2302,8 +2212,7 @@ static void an_iteration_continues_in_a_table_that_shrinks(void **state) {
 }
 
 /* A server that is no longer master has nothing to iterate over, and finds nothing. */
-static void an_iteration_ends_with_the_mastership(void **state) {
-    (void)state;
+TEST(an_iteration_ends_with_the_mastership) {
     doorman_cursor cursor = {0};
     doorman_server_resource resource;
     world *w = world_start(100, NULL);
@@ -2324,8 +2233,7 @@ static void an_iteration_ends_with_the_mastership(void **state) {
 /* C9, A4, T7: holders act at random. Some of them lose their lease, claim too much, release or
  * disappear. At every step the sums equal a recount of the leases, and the invariant of section
  * >>leases holds. */
-static void sums_equal_a_recount_over_random_histories(void **state) {
-    (void)state;
+TEST(sums_equal_a_recount_over_random_histories) {
     enum { HOLDERS = 20, STEPS = 20000 };
     world *w = world_start(100, NULL);
     holder h[HOLDERS];
@@ -2364,102 +2272,4 @@ static void sums_equal_a_recount_over_random_histories(void **state) {
     assert_true(read_resource(w).committed <= 0 && read_resource(w).has <= 0 &&
                 read_resource(w).wants <= 0);
     world_stop(w);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(new_holders_get_a_share_of_the_capacity),
-        cmocka_unit_test(immediate_handover_grants_at_once),
-        cmocka_unit_test(a_server_that_is_not_master_names_the_master),
-        cmocka_unit_test(mastership_ends_exactly_at_its_time_without_a_call),
-        cmocka_unit_test(a_lease_is_committed_until_its_end_plus_drift),
-        cmocka_unit_test(a_request_within_the_minimum_interval_gets_the_same_lease),
-        cmocka_unit_test(a_satisfied_holder_can_grow_within_the_minimum_interval),
-        cmocka_unit_test(an_unsatisfied_holder_waits_for_the_minimum_interval),
-        cmocka_unit_test(a_holder_that_cannot_grow_gets_the_same_lease),
-        cmocka_unit_test(a_holder_that_gave_capacity_back_grows_only_from_free_capacity),
-        cmocka_unit_test(a_returned_amount_is_not_granted_again_within_the_minimum_interval),
-        cmocka_unit_test(a_holder_that_lost_its_lease_need_not_wait),
-        cmocka_unit_test(the_minimum_interval_is_at_most_half_the_refresh_interval),
-        cmocka_unit_test(a_new_master_grants_holders_what_they_claim),
-        cmocka_unit_test(a_holder_without_a_lease_is_refused_until_learning_ends),
-        cmocka_unit_test(the_wants_of_a_refused_holder_count_while_it_keeps_asking),
-        cmocka_unit_test(a_refused_holder_is_forgotten_after_one_lease_length),
-        cmocka_unit_test(a_claim_that_does_not_fit_gets_0),
-        cmocka_unit_test(a_holder_that_returned_everything_can_get_it_again),
-        cmocka_unit_test(a_learning_server_renews_a_lease_of_0),
-        cmocka_unit_test(a_holder_that_lost_its_lease_is_refused_and_stays_committed),
-        cmocka_unit_test(a_kind_that_does_not_divide_the_capacity_needs_no_learning),
-        cmocka_unit_test(while_learning_claims_are_limited_to_the_capacity),
-        cmocka_unit_test(while_learning_claims_to_leases_of_other_nodes_are_ignored),
-        cmocka_unit_test(longer_leases_that_are_loaded_while_learning_extend_it),
-        cmocka_unit_test(learning_starts_when_the_predecessor_was_gone),
-        cmocka_unit_test(two_processes_with_one_id_are_detected),
-        cmocka_unit_test(two_processes_with_one_id_are_detected_at_different_request_rates),
-        cmocka_unit_test(one_process_on_a_bad_network_is_not_reported_as_two),
-        cmocka_unit_test(a_holder_that_never_confirms_is_marked),
-        cmocka_unit_test(a_holder_that_claims_more_than_its_lease_is_marked),
-        cmocka_unit_test(a_restart_and_lost_messages_do_not_mark_a_holder),
-        cmocka_unit_test(requests_after_the_end_of_the_lease_need_no_confirmation),
-        cmocka_unit_test(a_marked_holder_that_leaves_is_no_longer_counted),
-        cmocka_unit_test(a_delayed_duplicate_of_a_request_frees_nothing),
-        cmocka_unit_test(units_in_flight_stay_committed),
-        cmocka_unit_test(units_in_use_without_a_lease_are_not_committed),
-        cmocka_unit_test(a_response_says_how_much_of_the_claim_stays_committed),
-        cmocka_unit_test(after_a_cut_a_learning_server_commits_only_what_fits),
-        cmocka_unit_test(no_lease_grows_while_the_leases_do_not_fit),
-        cmocka_unit_test(what_a_child_uses_without_a_lease_is_no_room_for_a_lease),
-        cmocka_unit_test(a_release_names_its_lease),
-        cmocka_unit_test(the_refresh_interval_is_at_most_a_third_of_the_lease),
-        cmocka_unit_test(short_leases_are_renewed_three_times_before_they_end),
-        cmocka_unit_test(a_holder_below_its_share_renews_sooner),
-        cmocka_unit_test(the_safe_capacity_is_the_configured_one_or_an_equal_part),
-        cmocka_unit_test(an_unknown_claim_is_reported_and_ignored),
-        cmocka_unit_test(static_amounts_are_per_client),
-        cmocka_unit_test(after_a_cut_no_holder_grows_until_the_sum_fits),
-        cmocka_unit_test(a_lease_says_whether_the_share_is_used_up_or_still_committed),
-        cmocka_unit_test(a_holder_that_wants_more_than_the_capacity_has_its_share),
-        cmocka_unit_test(a_lease_says_that_the_capacity_was_cut_until_the_leases_fit),
-        cmocka_unit_test(a_lease_says_that_reports_of_overload_cut_the_capacity),
-        cmocka_unit_test(a_lease_says_that_the_server_learns),
-        cmocka_unit_test(an_amount_that_is_not_divided_is_the_share_of_each),
-        cmocka_unit_test(a_repeated_lease_has_its_reason_again),
-        cmocka_unit_test(a_holder_that_waits_for_its_turn_is_told_why),
-        cmocka_unit_test(a_resource_that_gains_a_template_learns_first),
-        cmocka_unit_test(long_leases_of_a_removed_template_are_learned_when_it_returns),
-        cmocka_unit_test(a_holder_that_renews_on_time_gets_a_new_lease),
-        cmocka_unit_test(unmatched_resources_can_be_refused),
-        cmocka_unit_test(a_reload_that_shortens_leases_keeps_the_earlier_ones),
-        cmocka_unit_test(a_bound_refuses_only_the_new_holder),
-        cmocka_unit_test(a_refused_resource_leaves_nothing_behind),
-        cmocka_unit_test(an_invalid_message_changes_nothing),
-        cmocka_unit_test(an_invalid_request_changes_nothing),
-        cmocka_unit_test(a_list_without_its_elements_is_named),
-        cmocka_unit_test(invalid_server_options_are_refused),
-        cmocka_unit_test(a_configured_drift_is_applied),
-        cmocka_unit_test(an_iteration_over_leases_ends_with_the_mastership),
-        cmocka_unit_test(ids_can_contain_slashes_stars_and_brackets),
-        cmocka_unit_test(a_clock_that_goes_back_stands_still),
-        cmocka_unit_test(lease_ids_are_unique),
-        cmocka_unit_test(update_frees_expired_leases),
-        cmocka_unit_test(a_server_without_a_seed_is_refused),
-        cmocka_unit_test(a_resource_shows_whether_it_learns),
-        cmocka_unit_test(a_root_says_when_it_stops_learning),
-        cmocka_unit_test(a_cut_is_no_overshoot_until_the_older_leases_have_ended),
-        cmocka_unit_test(each_older_capacity_counts_until_its_own_leases_have_ended),
-        cmocka_unit_test(an_older_capacity_counts_until_its_longest_lease_has_ended),
-        cmocka_unit_test(a_new_kind_is_no_overshoot_until_the_older_leases_have_ended),
-        cmocka_unit_test(leases_that_have_ended_together_are_no_overshoot),
-        cmocka_unit_test(the_lease_of_a_child_that_learns_is_no_overshoot),
-        cmocka_unit_test(a_shared_id_or_an_undivided_amount_is_no_overshoot),
-        cmocka_unit_test(an_update_removes_all_resources_that_have_ended),
-        cmocka_unit_test(an_update_is_due_at_once_when_the_last_holder_releases),
-        cmocka_unit_test(an_update_with_much_work_does_a_part_and_is_due_again),
-        cmocka_unit_test(a_call_removes_only_a_part_of_many_expired_leases),
-        cmocka_unit_test(an_iteration_visits_each_lasting_element_exactly_once),
-        cmocka_unit_test(an_iteration_continues_in_a_table_that_shrinks),
-        cmocka_unit_test(an_iteration_ends_with_the_mastership),
-        cmocka_unit_test(sums_equal_a_recount_over_random_histories),
-    };
-    return run_all(tests);
 }

@@ -26,22 +26,19 @@ static void assert_shares(doorman_algorithm algorithm, double capacity,
 
 static const doorman_demand three_demands[] = {{1000, 1, 1}, {50, 1, 1}, {10, 1, 1}};
 
-static void fair_shares_of_120_between_1000_and_50_and_10_are_60_and_50_and_10(void **state) {
-    (void)state;
+TEST(fair_shares_of_120_between_1000_and_50_and_10_are_60_and_50_and_10) {
     const double expected[] = {60, 50, 10};
     assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 120, three_demands, expected, 3);
 }
 
-static void proportional_shares_of_120_are_equal_parts_and_a_part_of_the_rest(void **state) {
-    (void)state;
+TEST(proportional_shares_of_120_are_equal_parts_and_a_part_of_the_rest) {
     const double expected[] = {40 + 30 * 960.0 / 970, 40 + 30 * 10.0 / 970, 10};
     assert_shares(ALGORITHM(.kind = DOORMAN_PROPORTIONAL_SHARE), 120, three_demands, expected, 3);
     assert_near(expected[0], 69.69, 1e-4);
     assert_near(expected[1], 40.31, 1e-4);
 }
 
-static void proportional_shares_of_90_between_100_and_50_and_10(void **state) {
-    (void)state;
+TEST(proportional_shares_of_90_between_100_and_50_and_10) {
     const doorman_demand demands[] = {{100, 1, 1}, {50, 1, 1}, {10, 1, 1}};
     const double expected[] = {30 + 20 * 70.0 / 90, 30 + 20 * 20.0 / 90, 10};
     assert_shares(ALGORITHM(.kind = DOORMAN_PROPORTIONAL_SHARE), 90, demands, expected, 3);
@@ -49,22 +46,19 @@ static void proportional_shares_of_90_between_100_and_50_and_10(void **state) {
 
 /* The demand of 10 leaves 30 of its equal part of 40. Then the demand of 45 leaves 5 of its part of
  * 50. These 5 go to the demand of 100. */
-static void fair_share_distributes_the_whole_capacity(void **state) {
-    (void)state;
+TEST(fair_share_distributes_the_whole_capacity) {
     const doorman_demand demands[] = {{100, 1, 1}, {50, 1, 1}, {45, 1, 1}, {10, 1, 1}};
     const double expected[] = {55, 50, 45, 10};
     assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 160, demands, expected, 4);
 }
 
-static void fair_shares_of_unlimited_wants_are_proportional_to_weights(void **state) {
-    (void)state;
+TEST(fair_shares_of_unlimited_wants_are_proportional_to_weights) {
     const doorman_demand demands[] = {{1000, 6, 1}, {500, 4, 1}, {200, 2, 1}};
     const double expected[] = {60, 40, 20};
     assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 120, demands, expected, 3);
 }
 
-static void priority_bands_are_served_from_the_highest_down(void **state) {
-    (void)state;
+TEST(priority_bands_are_served_from_the_highest_down) {
     const doorman_demand demands[] = {{100, 1, 2}, {50, 1, 1}, {50, 1, 1}};
     const double expected[] = {100, 10, 10};
     assert_shares(ALGORITHM(.kind = DOORMAN_PRIORITY_SHARE), 120, demands, expected, 3);
@@ -72,23 +66,20 @@ static void priority_bands_are_served_from_the_highest_down(void **state) {
     assert_shares(ALGORITHM(.kind = DOORMAN_PRIORITY_SHARE), 90, demands, of_nothing_left, 3);
 }
 
-static void a_reserve_is_shared_by_all_before_the_priority_bands(void **state) {
-    (void)state;
+TEST(a_reserve_is_shared_by_all_before_the_priority_bands) {
     const doorman_demand demands[] = {{100, 1, 2}, {50, 1, 1}, {50, 1, 1}};
     const double half[] = {80, 20, 20}, whole[] = {40, 40, 40};
     assert_shares(ALGORITHM(.kind = DOORMAN_PRIORITY_SHARE, .reserve = 0.5), 120, demands, half, 3);
     assert_shares(ALGORITHM(.kind = DOORMAN_PRIORITY_SHARE, .reserve = 1), 120, demands, whole, 3);
 }
 
-static void static_shares_are_per_client_and_do_not_divide_the_capacity(void **state) {
-    (void)state;
+TEST(static_shares_are_per_client_and_do_not_divide_the_capacity) {
     const doorman_demand demands[] = {{1000, 1, 1}, {1000, 3, 1}, {10, 1, 1}};
     const double expected[] = {120, 360, 10};
     assert_shares(ALGORITHM(.kind = DOORMAN_STATIC_SHARE), 120, demands, expected, 3);
 }
 
-static void no_algorithm_grants_the_wants(void **state) {
-    (void)state;
+TEST(no_algorithm_grants_the_wants) {
     const doorman_demand demands[] = {{1e15, 1, 1}, {1000, 3, 0}, {0, 1, 15}};
     const double expected[] = {1e15, 1000, 0};
     assert_shares(ALGORITHM(.kind = DOORMAN_NO_ALGORITHM), 120, demands, expected, 3);
@@ -97,8 +88,7 @@ static void no_algorithm_grants_the_wants(void **state) {
 /* ---- known faults of the Go Doorman -------------------------------------------------------- */
 
 /* A4 */
-static void fair_shares_never_exceed_the_wants(void **state) {
-    (void)state;
+TEST(fair_shares_never_exceed_the_wants) {
     const doorman_demand demands[] = {{1, 10, 1}, {20, 1, 1}, {5, 1, 1}};
     const double expected[] = {1, 6, 5};
     assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 12, demands, expected, 3);
@@ -106,8 +96,7 @@ static void fair_shares_never_exceed_the_wants(void **state) {
 
 /* A holder that wants at most its weight's part of the capacity gets all its wants, for any wants
  * of the others. */
-static void a_guaranteed_share_is_not_starved_where_weights_differ(void **state) {
-    (void)state;
+TEST(a_guaranteed_share_is_not_starved_where_weights_differ) {
     const doorman_demand demands[] = {{50, 5, 1}, {1e15, 1, 1}, {1e15, 4, 1}};
     const double expected[] = {50, 10, 40};
     assert_shares(ALGORITHM(.kind = DOORMAN_FAIR_SHARE), 100, demands, expected, 3);
@@ -300,23 +289,13 @@ static void check_kind(doorman_kind kind) {
     }
 }
 
-static void fair_shares_equal_a_simulation_of_water_filling(void **state) {
-    (void)state;
-    check_kind(DOORMAN_FAIR_SHARE);
-}
+TEST(fair_shares_equal_a_simulation_of_water_filling) { check_kind(DOORMAN_FAIR_SHARE); }
 
-static void proportional_shares_equal_the_definition(void **state) {
-    (void)state;
-    check_kind(DOORMAN_PROPORTIONAL_SHARE);
-}
+TEST(proportional_shares_equal_the_definition) { check_kind(DOORMAN_PROPORTIONAL_SHARE); }
 
-static void priority_shares_equal_water_filling_band_by_band(void **state) {
-    (void)state;
-    check_kind(DOORMAN_PRIORITY_SHARE);
-}
+TEST(priority_shares_equal_water_filling_band_by_band) { check_kind(DOORMAN_PRIORITY_SHARE); }
 
-static void static_share_and_no_algorithm_depend_on_one_demand_only(void **state) {
-    (void)state;
+TEST(static_share_and_no_algorithm_depend_on_one_demand_only) {
     check_kind(DOORMAN_STATIC_SHARE);
     check_kind(DOORMAN_NO_ALGORITHM);
 }
@@ -325,8 +304,7 @@ static void static_share_and_no_algorithm_depend_on_one_demand_only(void **state
 
 /* As doubles, 1 + 0.1 + 0.1 is a little more than 1.2. No holder may lose more than that
  * difference. */
-static void a_capacity_that_is_short_by_the_last_bit_is_shared_completely(void **state) {
-    (void)state;
+TEST(a_capacity_that_is_short_by_the_last_bit_is_shared_completely) {
     const doorman_demand demands[] = {{1, 1, 1}, {0.1, 1, 1}, {0.1, 1, 1}};
     const double expected[] = {1, 0.1, 0.1};
     for (int kind = 0; kind <= DOORMAN_PRIORITY_SHARE; kind++) {
@@ -347,16 +325,14 @@ static void a_capacity_that_is_short_by_the_last_bit_is_shared_completely(void *
     }
 }
 
-static void without_capacity_every_share_is_0(void **state) {
-    (void)state;
+TEST(without_capacity_every_share_is_0) {
     const double expected[] = {0, 0, 0};
     for (int kind = 0; kind <= DOORMAN_STATIC_SHARE; kind++) {
         assert_shares(ALGORITHM(.kind = (doorman_kind)kind), 0, three_demands, expected, 3);
     }
 }
 
-static void terms_are_common_or_per_priority_from_the_highest(void **state) {
-    (void)state;
+TEST(terms_are_common_or_per_priority_from_the_highest) {
     const doorman_demand demands[] = {{5, 1, 3}, {5, 1, 15}, {5, 1, 0}, {5, 1, 3}};
     doorman_terms terms[DOORMAN_TERMS_MAX];
     size_t count = 0;
@@ -377,8 +353,7 @@ static void terms_are_common_or_per_priority_from_the_highest(void **state) {
     assert_exact(doorman__terms_target(terms, count, &demands[0]), 5); /* this demand alone fits */
 }
 
-static void the_default_algorithm_is_fair_share_and_subclients_default_to_1(void **state) {
-    (void)state;
+TEST(the_default_algorithm_is_fair_share_and_subclients_default_to_1) {
     const doorman_demand demands[] = {{1000, 0, 1}, {50, 1, 1}, {10, 0, 1}};
     double amounts[3];
     assert_int_equal(doorman_shares(NULL, 120, demands, 3, amounts, NULL, NULL, NULL), DOORMAN_OK);
@@ -403,8 +378,7 @@ static doorman_status share_two(doorman_algorithm algorithm, double capacity, do
 }
 
 /* C5 */
-static void what_is_no_demand_is_refused_by_its_path_and_writes_nothing(void **state) {
-    (void)state;
+TEST(what_is_no_demand_is_refused_by_its_path_and_writes_nothing) {
     const double infinite = (double)INFINITY, none = (double)NAN, more = 1.0000000000000002e15;
     const doorman_demand good = {1e15, 1e9, 15};
     const struct {
@@ -446,8 +420,7 @@ static void what_is_no_demand_is_refused_by_its_path_and_writes_nothing(void **s
 }
 
 /* Amounts and terms are optional. A call that wants terms, but not their number, is refused. */
-static void a_caller_takes_amounts_or_terms_or_both_or_neither(void **state) {
-    (void)state;
+TEST(a_caller_takes_amounts_or_terms_or_both_or_neither) {
     const doorman_demand *demands = three_demands;
     doorman_terms terms[DOORMAN_TERMS_MAX] = {{7, -1, -1}};
     doorman_error error = {""};
@@ -565,8 +538,7 @@ static void check_between(const doorman__index *index, const kept *list, size_t 
 }
 
 /* C9. Random insertions and removals, in any order. */
-static void the_index_keeps_exact_sums(void **state) {
-    (void)state;
+TEST(the_index_keeps_exact_sums) {
     static kept list[KEPT_MAX];
     size_t blocks = memory_blocks(), in = 0;
     doorman__index index = {.spare_leaf = NULL};
@@ -600,8 +572,7 @@ static void the_index_keeps_exact_sums(void **state) {
 }
 
 /* C9. A sum that is kept by adding and subtracting would be 0 in this test. */
-static void a_small_demand_survives_the_removal_of_a_large_one(void **state) {
-    (void)state;
+TEST(a_small_demand_survives_the_removal_of_a_large_one) {
     const doorman__demand small = {0.1, 1, 1}, large = {1e15, 1000000000, 1};
     doorman__index index = {.spare_leaf = NULL};
     put(&index, 0, &small);
@@ -613,8 +584,7 @@ static void a_small_demand_survives_the_removal_of_a_large_one(void **state) {
 }
 
 /* C4. Each allocation fails in turn, with nodes that are full to any degree. */
-static void without_memory_the_index_stays_unchanged(void **state) {
-    (void)state;
+TEST(without_memory_the_index_stays_unchanged) {
     size_t blocks = memory_blocks();
     doorman__index index = {.spare_leaf = NULL};
     for (size_t i = 0; i < 3000; i++) {
@@ -637,8 +607,7 @@ static void without_memory_the_index_stays_unchanged(void **state) {
 
 /* A2. A node that is emptied between two full nodes is removed. It does not join either of the two
  * nodes. */
-static void a_node_between_full_ones_can_be_emptied(void **state) {
-    (void)state;
+TEST(a_node_between_full_ones_can_be_emptied) {
     enum { SPAN = DOORMAN__WIDTH, NODES = 4 };
     size_t blocks = memory_blocks();
     doorman__index index = {.spare_leaf = NULL};
@@ -683,8 +652,7 @@ static doorman__demand ordered_demand(int order, size_t i) {
 
 /* A2. Holders choose their wants to harm the index. Demands come in order, and leave in such a way
  * that each node keeps as few demands as possible. */
-static void the_index_stays_shallow_in_any_order_of_changes(void **state) {
-    (void)state;
+TEST(the_index_stays_shallow_in_any_order_of_changes) {
     static doorman__demand demands[MANY];
     for (int order = 0; order < 4; order++) {
         doorman__index index = {.spare_leaf = NULL};
@@ -708,8 +676,7 @@ static void the_index_stays_shallow_in_any_order_of_changes(void **state) {
 }
 
 /* Any number of equal demands is one entry. */
-static void equal_demands_share_one_entry(void **state) {
-    (void)state;
+TEST(equal_demands_share_one_entry) {
     const doorman__demand demand = {5, 3, 1}, other = {5, 4, 1}, of_equal_ratio = {10, 6, 1};
     doorman__index index = {.spare_leaf = NULL};
     for (size_t i = 0; i < MANY; i++) put(&index, 1, &demand);
@@ -754,8 +721,7 @@ static void change_problem(problem *it, doorman__index *index, size_t most) {
 }
 
 /* A1, A4. Checks every kind on one index, after random insertions, changes and removals. */
-static void shares_are_right_after_random_changes(void **state) {
-    (void)state;
+TEST(shares_are_right_after_random_changes) {
     static problem it;
     doorman__index index = {.spare_leaf = NULL};
     for (int step = 0; step < 100000; step++) {
@@ -774,38 +740,4 @@ static void shares_are_right_after_random_changes(void **state) {
     while (it.count) index_remove(&index, &it.demands[--it.count]);
     assert_exact(doorman__index_wants(&index), 0);
     doorman__index_uninit(&index);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fair_shares_of_120_between_1000_and_50_and_10_are_60_and_50_and_10),
-        cmocka_unit_test(proportional_shares_of_120_are_equal_parts_and_a_part_of_the_rest),
-        cmocka_unit_test(proportional_shares_of_90_between_100_and_50_and_10),
-        cmocka_unit_test(fair_share_distributes_the_whole_capacity),
-        cmocka_unit_test(fair_shares_of_unlimited_wants_are_proportional_to_weights),
-        cmocka_unit_test(priority_bands_are_served_from_the_highest_down),
-        cmocka_unit_test(a_reserve_is_shared_by_all_before_the_priority_bands),
-        cmocka_unit_test(static_shares_are_per_client_and_do_not_divide_the_capacity),
-        cmocka_unit_test(no_algorithm_grants_the_wants),
-        cmocka_unit_test(fair_shares_never_exceed_the_wants),
-        cmocka_unit_test(a_guaranteed_share_is_not_starved_where_weights_differ),
-        cmocka_unit_test(fair_shares_equal_a_simulation_of_water_filling),
-        cmocka_unit_test(proportional_shares_equal_the_definition),
-        cmocka_unit_test(priority_shares_equal_water_filling_band_by_band),
-        cmocka_unit_test(static_share_and_no_algorithm_depend_on_one_demand_only),
-        cmocka_unit_test(a_capacity_that_is_short_by_the_last_bit_is_shared_completely),
-        cmocka_unit_test(without_capacity_every_share_is_0),
-        cmocka_unit_test(terms_are_common_or_per_priority_from_the_highest),
-        cmocka_unit_test(the_default_algorithm_is_fair_share_and_subclients_default_to_1),
-        cmocka_unit_test(what_is_no_demand_is_refused_by_its_path_and_writes_nothing),
-        cmocka_unit_test(a_caller_takes_amounts_or_terms_or_both_or_neither),
-        cmocka_unit_test(the_index_keeps_exact_sums),
-        cmocka_unit_test(a_small_demand_survives_the_removal_of_a_large_one),
-        cmocka_unit_test(without_memory_the_index_stays_unchanged),
-        cmocka_unit_test(a_node_between_full_ones_can_be_emptied),
-        cmocka_unit_test(the_index_stays_shallow_in_any_order_of_changes),
-        cmocka_unit_test(equal_demands_share_one_entry),
-        cmocka_unit_test(shares_are_right_after_random_changes),
-    };
-    return run_all(tests);
 }

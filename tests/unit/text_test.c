@@ -26,8 +26,7 @@ static const char *number_text(double value) {
     return out;
 }
 
-static void a_number_has_at_most_twelve_digits(void **state) {
-    (void)state;
+TEST(a_number_has_at_most_twelve_digits) {
     assert_string_equal(number_text(0), "0");
     assert_string_equal(number_text(0.1 + 0.2), "0.3");
     assert_string_equal(number_text(-1), "-1");
@@ -37,8 +36,7 @@ static void a_number_has_at_most_twelve_digits(void **state) {
     assert_string_equal(number_text(1e15), "1000000000000000");
 }
 
-static void a_lease_is_rounded_down(void **state) {
-    (void)state;
+TEST(a_lease_is_rounded_down) {
     assert_string_equal(lease_text(200.0 / 3), "66.6666666666");
     assert_string_equal(lease_text(100.0 / 3), "33.3333333333");
     assert_string_equal(lease_text(0.1), "0.1");
@@ -59,8 +57,7 @@ static size_t count_digits(const char *text) {
 
 /* The text loses less than one unit of its last digit. Writing the same number again changes
  * nothing. Larger amounts have no smaller text. */
-static void random_leases_are_rounded_down_by_at_most_one_digit(void **state) {
-    (void)state;
+TEST(random_leases_are_rounded_down_by_at_most_one_digit) {
     for (int i = 0; i < 200000; i++) {
         double amount = (double)random_below(1000000000) / (double)(1 + random_below(1000000));
         if (i % 2) amount /= 1e9;
@@ -75,13 +72,4 @@ static void random_leases_are_rounded_down_by_at_most_one_digit(void **state) {
         assert_string_equal(lease_text(printed), text);
         assert_true(strtod(lease_text(amount * (1 + 1e-15)), NULL) >= printed);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_number_has_at_most_twelve_digits),
-        cmocka_unit_test(a_lease_is_rounded_down),
-        cmocka_unit_test(random_leases_are_rounded_down_by_at_most_one_digit),
-    };
-    return run_all(tests);
 }

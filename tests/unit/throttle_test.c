@@ -63,8 +63,7 @@ static uint64_t workers_turn(doorman_throttle *throttle, uint64_t running[16], d
     return running[0];
 }
 
-static void the_worked_example_of_the_manual_holds(void **state) {
-    (void)state;
+TEST(the_worked_example_of_the_manual_holds) {
     doorman_throttle *throttle =
         throttle_of((doorman_throttle_options){.queue_cost = 1600, .concurrency = 16});
     uint64_t running[16] = {0}, left = 0;
@@ -92,8 +91,7 @@ static void the_worked_example_of_the_manual_holds(void **state) {
 
 /* ---- options ---- */
 
-static void each_wrong_option_is_named(void **state) {
-    (void)state;
+TEST(each_wrong_option_is_named) {
     const struct {
         const char *text;
         doorman_throttle_options options;
@@ -126,8 +124,7 @@ static void each_wrong_option_is_named(void **state) {
 
 /* ---- H1: ids ---- */
 
-static void an_unknown_id_and_a_second_finish_change_nothing(void **state) {
-    (void)state;
+TEST(an_unknown_id_and_a_second_finish_change_nothing) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     assert_int_equal(offer(throttle, 1, 0, 0), DOORMAN_THROTTLE_TAKEN);
     assert_false(doorman_throttle_finish(throttle, 1, 1, 0)); /* it waits, and does not run */
@@ -164,8 +161,7 @@ static double cost_of(doorman_throttle *throttle, uint64_t class_id) {
     return cost;
 }
 
-static void a_class_costs_its_average_and_an_unknown_class_the_mean(void **state) {
-    (void)state;
+TEST(a_class_costs_its_average_and_an_unknown_class_the_mean) {
     doorman_throttle *throttle = throttle_of(
         (doorman_throttle_options){.queue_cost = 1000, .initial_cost = 5, .class_max = 2});
     assert_exact(cost_of(throttle, 1), 5);
@@ -186,8 +182,7 @@ static void a_class_costs_its_average_and_an_unknown_class_the_mean(void **state
     doorman_throttle_destroy(throttle);
 }
 
-static void the_prediction_learns_only_from_amounts(void **state) {
-    (void)state;
+TEST(the_prediction_learns_only_from_amounts) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     finish_one(throttle, 1, NAN);
     finish_one(throttle, 1, -1);
@@ -202,8 +197,7 @@ static void the_prediction_learns_only_from_amounts(void **state) {
     doorman_throttle_destroy(throttle);
 }
 
-static void one_request_passes_the_bound_whatever_it_costs(void **state) {
-    (void)state;
+TEST(one_request_passes_the_bound_whatever_it_costs) {
     for (unsigned waiting = 9; waiting <= 10; waiting++) {
         doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
         finish_one(throttle, 9, 100);
@@ -219,8 +213,7 @@ static void one_request_passes_the_bound_whatever_it_costs(void **state) {
 
 /* ---- H3: concurrency and rate ---- */
 
-static void work_starts_within_the_concurrency(void **state) {
-    (void)state;
+TEST(work_starts_within_the_concurrency) {
     doorman_throttle *throttle =
         throttle_of((doorman_throttle_options){.queue_cost = 10, .concurrency = 2});
     for (uint64_t id = 1; id <= 3; id++) offer(throttle, id, 0, 0);
@@ -232,8 +225,7 @@ static void work_starts_within_the_concurrency(void **state) {
     doorman_throttle_destroy(throttle);
 }
 
-static void work_starts_at_the_rate_and_is_corrected_at_the_end(void **state) {
-    (void)state;
+TEST(work_starts_at_the_rate_and_is_corrected_at_the_end) {
     doorman_throttle *throttle = throttle_of(
         (doorman_throttle_options){.queue_cost = 100, .rate = 20, .max_wait = 100 * SECOND});
     for (uint64_t id = 1; id <= 5; id++) offer(throttle, id, 0, 0);
@@ -252,8 +244,7 @@ static void work_starts_at_the_rate_and_is_corrected_at_the_end(void **state) {
 
 /* ---- H4: a full queue ---- */
 
-static void a_higher_criticality_displaces_the_lowest_and_newest(void **state) {
-    (void)state;
+TEST(a_higher_criticality_displaces_the_lowest_and_newest) {
     doorman_throttle *throttle =
         throttle_of((doorman_throttle_options){.queue_cost = 4, .max_wait = SECOND});
     offer(throttle, 1, 1, 0);
@@ -272,8 +263,7 @@ static void a_higher_criticality_displaces_the_lowest_and_newest(void **state) {
     doorman_throttle_destroy(throttle);
 }
 
-static void nothing_is_displaced_if_that_would_not_suffice(void **state) {
-    (void)state;
+TEST(nothing_is_displaced_if_that_would_not_suffice) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 4});
     finish_one(throttle, 9, 5);
     finish_one(throttle, 1, 1);
@@ -300,8 +290,7 @@ static uint64_t id_in(doorman_throttle *throttle, unsigned cohort, uint64_t from
     }
 }
 
-static void a_lower_cohort_displaces_the_highest(void **state) {
-    (void)state;
+TEST(a_lower_cohort_displaces_the_highest) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 3});
     const unsigned cohorts[] = {6, 2, 4, 4, 1, 3};
     uint64_t ids[6] = {0};
@@ -322,8 +311,7 @@ static void a_lower_cohort_displaces_the_highest(void **state) {
     doorman_throttle_destroy(throttle);
 }
 
-static void while_the_newest_goes_first_it_takes_the_place_of_the_oldest(void **state) {
-    (void)state;
+TEST(while_the_newest_goes_first_it_takes_the_place_of_the_oldest) {
     for (doorman_time late = 0; late <= 1; late++) {
         doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 3});
         for (uint64_t id = 1; id <= 3; id++) offer(throttle, id, 0, (doorman_time)id);
@@ -338,8 +326,7 @@ static void while_the_newest_goes_first_it_takes_the_place_of_the_oldest(void **
 
 /* ---- H5: time ---- */
 
-static void a_request_waits_at_most_max_wait(void **state) {
-    (void)state;
+TEST(a_request_waits_at_most_max_wait) {
     for (doorman_time late = -1; late <= 1; late++) {
         doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
         assert_int_equal(doorman_throttle_due(throttle), DOORMAN_NEVER);
@@ -352,8 +339,7 @@ static void a_request_waits_at_most_max_wait(void **state) {
     }
 }
 
-static void a_request_waits_for_half_of_the_time_to_its_deadline(void **state) {
-    (void)state;
+TEST(a_request_waits_for_half_of_the_time_to_its_deadline) {
     for (doorman_time late = -1; late <= 1; late++) {
         doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
         const doorman_throttle_request request = {.id = 1, .deadline = SECOND + 20 * MILLISECOND};
@@ -367,8 +353,7 @@ static void a_request_waits_for_half_of_the_time_to_its_deadline(void **state) {
     }
 }
 
-static void a_deadline_in_the_past_is_refused(void **state) {
-    (void)state;
+TEST(a_deadline_in_the_past_is_refused) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     for (doorman_time late = -1; late <= 1; late++) {
         const doorman_throttle_request request = {.id = 1, .deadline = SECOND - late};
@@ -381,8 +366,7 @@ static void a_deadline_in_the_past_is_refused(void **state) {
     doorman_throttle_destroy(throttle);
 }
 
-static void max_wait_is_ten_mean_service_times(void **state) {
-    (void)state;
+TEST(max_wait_is_ten_mean_service_times) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     offer(throttle, 1, 0, 0);
     assert_int_equal(next(throttle, 0), 1);
@@ -392,8 +376,7 @@ static void max_wait_is_ten_mean_service_times(void **state) {
     doorman_throttle_destroy(throttle);
 }
 
-static void a_clock_that_steps_back_stands_still(void **state) {
-    (void)state;
+TEST(a_clock_that_steps_back_stands_still) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     offer(throttle, 1, 0, 10 * SECOND);
     offer(throttle, 2, 0, SECOND); /* counts as 10 s */
@@ -405,8 +388,7 @@ static void a_clock_that_steps_back_stands_still(void **state) {
     doorman_throttle_destroy(throttle);
 }
 
-static void ten_thousand_requests_can_time_out_at_once(void **state) {
-    (void)state;
+TEST(ten_thousand_requests_can_time_out_at_once) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 1e6});
     for (uint64_t id = 1; id <= 10000; id++) {
         assert_int_not_equal(offer(throttle, id, id % 16, 0), DOORMAN_THROTTLE_REFUSED);
@@ -424,8 +406,7 @@ static void ten_thousand_requests_can_time_out_at_once(void **state) {
 
 /* ---- H6: the order ---- */
 
-static void the_newest_goes_first_while_the_oldest_has_waited_more_than_half(void **state) {
-    (void)state;
+TEST(the_newest_goes_first_while_the_oldest_has_waited_more_than_half) {
     for (doorman_time late = -1; late <= 1; late++) {
         doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
         offer(throttle, 1, 0, 0);
@@ -438,8 +419,7 @@ static void the_newest_goes_first_while_the_oldest_has_waited_more_than_half(voi
     }
 }
 
-static void the_newest_goes_first_until_its_cohort_is_empty(void **state) {
-    (void)state;
+TEST(the_newest_goes_first_until_its_cohort_is_empty) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     offer(throttle, 1, 0, 0);
     offer(throttle, 2, 0, 60 * MILLISECOND);
@@ -454,8 +434,7 @@ static void the_newest_goes_first_until_its_cohort_is_empty(void **state) {
     doorman_throttle_destroy(throttle);
 }
 
-static void a_user_has_one_cohort_for_an_hour(void **state) {
-    (void)state;
+TEST(a_user_has_one_cohort_for_an_hour) {
     doorman_throttle *throttle =
         throttle_of((doorman_throttle_options){.queue_cost = 10, .seed = {1, 2}});
     unsigned cohorts = 0, moved = 0;
@@ -478,8 +457,7 @@ static void a_user_has_one_cohort_for_an_hour(void **state) {
 
 /* ---- H9: warnings and retry_after ---- */
 
-static void a_queue_that_is_nearly_full_warns(void **state) {
-    (void)state;
+TEST(a_queue_that_is_nearly_full_warns) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     for (uint64_t id = 1; id <= 10; id++) {
         assert_int_equal(offer(throttle, id, 0, 0),
@@ -500,8 +478,7 @@ static void a_queue_that_is_nearly_full_warns(void **state) {
 
 /* ---- H11: reports ---- */
 
-static void a_report_has_what_was_counted_since_the_last_one(void **state) {
-    (void)state;
+TEST(a_report_has_what_was_counted_since_the_last_one) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 3});
     doorman_overload_report report;
     doorman_throttle_update(throttle, 100 * SECOND);
@@ -533,8 +510,7 @@ static void a_report_has_what_was_counted_since_the_last_one(void **state) {
 
 /* A report without an interval has no effect at a server. So it must not forget what was counted:
  * not if a clock stands still, and not if the clock begins at 0. */
-static void a_report_without_time_leaves_all_to_the_next(void **state) {
-    (void)state;
+TEST(a_report_without_time_leaves_all_to_the_next) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     doorman_overload_report report;
     assert_int_equal(offer(throttle, 1, 0, 0), DOORMAN_THROTTLE_TAKEN);
@@ -555,8 +531,7 @@ static void a_report_without_time_leaves_all_to_the_next(void **state) {
 }
 
 /* The longest work that a clock can show is a number that the counters can have. */
-static void the_mean_service_time_has_a_bound(void **state) {
-    (void)state;
+TEST(the_mean_service_time_has_a_bound) {
     doorman_throttle *throttle = throttle_of((doorman_throttle_options){.queue_cost = 10});
     assert_int_equal(offer(throttle, 1, 0, 0), DOORMAN_THROTTLE_TAKEN);
     assert_int_equal(next(throttle, 0), 1);
@@ -567,8 +542,7 @@ static void the_mean_service_time_has_a_bound(void **state) {
 
 /* ---- H12: refusals that are not read ---- */
 
-static void refusals_that_are_not_read_use_room_and_lose_nothing(void **state) {
-    (void)state;
+TEST(refusals_that_are_not_read_use_room_and_lose_nothing) {
     doorman_throttle *throttle =
         throttle_of((doorman_throttle_options){.queue_cost = 10, .queue_max = 2, .concurrency = 1});
     uint64_t id = 0, last = 0;
@@ -705,8 +679,7 @@ static void offer_to_both(doorman_throttle *throttle, model *m, uint64_t id, doo
 }
 
 /* H4, H5, H6: random histories give what the slow model gives. */
-static void random_histories_match_the_model(void **state) {
-    (void)state;
+TEST(random_histories_match_the_model) {
     for (int run = 0; run < 200; run++) {
         doorman_throttle *throttle = throttle_of(
             (doorman_throttle_options){.queue_cost = random_below(2) ? MODEL_QUEUE : 1e6,
@@ -767,8 +740,7 @@ static void check_extremely(doorman_throttle *throttle, doorman_time now) {
 }
 
 /* H12. Options and numbers at the ends of their ranges, by chance and in all pairs of options. */
-static void extreme_options_and_numbers_lose_no_request(void **state) {
-    (void)state;
+TEST(extreme_options_and_numbers_lose_no_request) {
     const double rates[] = {0, 5e-324, 1e-9, 1e15}, bounds[] = {5e-324, 1, 1e15};
     const doorman_time waits[] = {0, 1, DOORMAN_DURATION_MAX}, steps[] = {0, 1, -1, SECOND};
     for (size_t i = 0; i < 36; i++) {
@@ -794,8 +766,7 @@ static void extreme_options_and_numbers_lose_no_request(void **state) {
 
 /* ---- H10: the retry budget ---- */
 
-static void retries_are_a_tenth_of_first_tries(void **state) {
-    (void)state;
+TEST(retries_are_a_tenth_of_first_tries) {
     doorman_retry_budget budget;
     doorman_retry_budget_init(&budget);
     for (int i = 0; i < 10; i++) assert_true(doorman_retry_budget_retry(&budget));
@@ -807,39 +778,4 @@ static void retries_are_a_tenth_of_first_tries(void **state) {
     for (int i = 0; i < 1000; i++) doorman_retry_budget_first_try(&budget);
     for (int i = 0; i < 10; i++) assert_true(doorman_retry_budget_retry(&budget));
     assert_false(doorman_retry_budget_retry(&budget));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_worked_example_of_the_manual_holds),
-        cmocka_unit_test(each_wrong_option_is_named),
-        cmocka_unit_test(an_unknown_id_and_a_second_finish_change_nothing),
-        cmocka_unit_test(a_class_costs_its_average_and_an_unknown_class_the_mean),
-        cmocka_unit_test(the_prediction_learns_only_from_amounts),
-        cmocka_unit_test(one_request_passes_the_bound_whatever_it_costs),
-        cmocka_unit_test(work_starts_within_the_concurrency),
-        cmocka_unit_test(work_starts_at_the_rate_and_is_corrected_at_the_end),
-        cmocka_unit_test(a_higher_criticality_displaces_the_lowest_and_newest),
-        cmocka_unit_test(nothing_is_displaced_if_that_would_not_suffice),
-        cmocka_unit_test(a_lower_cohort_displaces_the_highest),
-        cmocka_unit_test(while_the_newest_goes_first_it_takes_the_place_of_the_oldest),
-        cmocka_unit_test(a_request_waits_at_most_max_wait),
-        cmocka_unit_test(a_request_waits_for_half_of_the_time_to_its_deadline),
-        cmocka_unit_test(a_deadline_in_the_past_is_refused),
-        cmocka_unit_test(max_wait_is_ten_mean_service_times),
-        cmocka_unit_test(a_clock_that_steps_back_stands_still),
-        cmocka_unit_test(ten_thousand_requests_can_time_out_at_once),
-        cmocka_unit_test(the_newest_goes_first_while_the_oldest_has_waited_more_than_half),
-        cmocka_unit_test(the_newest_goes_first_until_its_cohort_is_empty),
-        cmocka_unit_test(a_user_has_one_cohort_for_an_hour),
-        cmocka_unit_test(a_queue_that_is_nearly_full_warns),
-        cmocka_unit_test(a_report_has_what_was_counted_since_the_last_one),
-        cmocka_unit_test(a_report_without_time_leaves_all_to_the_next),
-        cmocka_unit_test(the_mean_service_time_has_a_bound),
-        cmocka_unit_test(refusals_that_are_not_read_use_room_and_lose_nothing),
-        cmocka_unit_test(random_histories_match_the_model),
-        cmocka_unit_test(extreme_options_and_numbers_lose_no_request),
-        cmocka_unit_test(retries_are_a_tenth_of_first_tries),
-    };
-    return run_all(tests);
 }

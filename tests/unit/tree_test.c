@@ -276,8 +276,7 @@ static void compare_with_one_server(const forest *f, const doorman_algorithm *al
 
 /* T1, T4: after the first request for a resource, a node asks its parent at once. The holder renews
  * one second later, and gets its share. */
-static void a_first_request_through_a_node_gets_its_share_within_seconds(void **state) {
-    (void)state;
+TEST(a_first_request_through_a_node_gets_its_share_within_seconds) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, add_node(f, 0));
     forest_client *m = add_client(f, leaf, 40, 1);
@@ -304,8 +303,7 @@ static int reason_of(const forest *f, const forest_client *m) {
 /* S14: the reason of a node's own lease comes from its parent, and the node finds the reasons for
  * its clients itself. First a client of the root holds everything, and the node gets a lease of 0.
  * The node has nothing to divide, so its client has its share of nothing. */
-static void a_node_reads_the_reason_of_its_own_lease_and_gives_its_own_reasons(void **state) {
-    (void)state;
+TEST(a_node_reads_the_reason_of_its_own_lease_and_gives_its_own_reasons) {
     doorman_server_resource resource;
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
@@ -351,8 +349,7 @@ static forest_client *add_gauge(forest *f, int at) {
 
 /* K6, S3, T1: idle clients of a tree want nothing, and all nodes know them. The first call of such
  * a client gets its unit within seconds, although nodes and clients ask only every 16 s. */
-static void the_first_unit_of_an_idle_client_comes_through_a_tree_within_seconds(void **state) {
-    (void)state;
+TEST(the_first_unit_of_an_idle_client_comes_through_a_tree_within_seconds) {
     const doorman_template all = {.identifier_glob = "*",
                                   .capacity = 100,
                                   .whole = true,
@@ -387,8 +384,7 @@ static void the_first_unit_of_an_idle_client_comes_through_a_tree_within_seconds
 }
 
 /* T1: a spike under one leaf is met within seconds, although nodes ask every 8 s. */
-static void unmet_demand_is_sent_to_the_parent_early(void **state) {
-    (void)state;
+TEST(unmet_demand_is_sent_to_the_parent_early) {
     forest *f = forest_start_one(1000, fair);
     int leaf = add_node(f, add_node(f, 0));
     add_client(f, leaf, 40, 1);
@@ -401,8 +397,7 @@ static void unmet_demand_is_sent_to_the_parent_early(void **state) {
 
 /* T7: a leaf gets the share of another leaf only when that share is free. pass() checks every
  * step. */
-static void a_share_moves_from_leaf_to_leaf(void **state) {
-    (void)state;
+TEST(a_share_moves_from_leaf_to_leaf) {
     forest *f = forest_start_one(100, fair);
     int region = add_node(f, 0), one = add_node(f, region), two = add_node(f, region);
     add_client(f, one, 100, 1);
@@ -417,8 +412,7 @@ static void a_share_moves_from_leaf_to_leaf(void **state) {
 
 /* T3: the interval is 8 s for the root's holders, 4 s one level below, then 2 s, and never below
  * 1.5 s. */
-static void the_refresh_interval_falls_by_half_a_level(void **state) {
-    (void)state;
+TEST(the_refresh_interval_falls_by_half_a_level) {
     doorman_algorithm algorithm = fair;
     algorithm.minimum_refresh_interval = 3 * SECOND / 2;
     forest *f = forest_start_one(100, algorithm);
@@ -437,8 +431,7 @@ static void the_refresh_interval_falls_by_half_a_level(void **state) {
 
 /* R7, R8: a leaf that restarts gets its last lease again at once, and its clients keep their
  * leases. It learns until the leases of its predecessor have ended. */
-static void a_leaf_that_restarts_keeps_the_leases_of_its_clients(void **state) {
-    (void)state;
+TEST(a_leaf_that_restarts_keeps_the_leases_of_its_clients) {
     forest *f = forest_start_one(100, fair);
     int region = add_node(f, 0), one = add_node(f, region), two = add_node(f, region);
     add_client(f, one, 100, 1);
@@ -456,8 +449,7 @@ static void a_leaf_that_restarts_keeps_the_leases_of_its_clients(void **state) {
 
 /* R7, R8: the leaf has been away for 3 s, and leases last 7 s. A client that has lost its lease
  * meanwhile gets its share when the leaf has finished learning. */
-static void a_leaf_that_was_away_grants_the_old_leases_again(void **state) {
-    (void)state;
+TEST(a_leaf_that_was_away_grants_the_old_leases_again) {
     doorman_algorithm algorithm = {.lease_length = 7 * SECOND, .refresh_interval = SECOND};
     forest *f = forest_start_one(1200, algorithm);
     int region = add_node(f, 0), one = add_node(f, region), two = add_node(f, region);
@@ -475,8 +467,7 @@ static void a_leaf_that_was_away_grants_the_old_leases_again(void **state) {
 }
 
 /* R6, R8: no holder grows while a leaf learns, because the leaf may not know all old leases yet. */
-static void no_holder_grows_while_a_leaf_learns(void **state) {
-    (void)state;
+TEST(no_holder_grows_while_a_leaf_learns) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     add_client(f, leaf, 60, 1);
@@ -495,8 +486,7 @@ static void no_holder_grows_while_a_leaf_learns(void **state) {
 
 /* R8: a leaf knows when it stops learning, once its parent has answered. A leaf that restarts
  * without a lease at its parent does not learn. */
-static void a_leaf_says_when_it_stops_learning(void **state) {
-    (void)state;
+TEST(a_leaf_says_when_it_stops_learning) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     add_client(f, leaf, 60, 1);
@@ -519,8 +509,7 @@ static void a_leaf_says_when_it_stops_learning(void **state) {
 
 /* R6: a root that restarts grants its children what they claim, and does not treat them as new
  * holders without a lease. */
-static void a_root_that_restarts_learns_from_its_children(void **state) {
-    (void)state;
+TEST(a_root_that_restarts_learns_from_its_children) {
     forest *f = forest_start_one(100, fair);
     int one = add_node(f, 0), two = add_node(f, 0);
     add_client(f, one, 80, 1);
@@ -536,8 +525,7 @@ static void a_root_that_restarts_learns_from_its_children(void **state) {
 
 /* S13: a node with leases that falls silent is reported once, with its last lease. A node that has
  * no clients any more releases its leases, and is not reported. */
-static void a_child_whose_last_lease_expires_is_reported_once(void **state) {
-    (void)state;
+TEST(a_child_whose_last_lease_expires_is_reported_once) {
     const doorman_template both[] = {{.identifier_glob = "db", .capacity = 100},
                                      {.identifier_glob = "*", .capacity = 100}};
     forest *f = forest_start(both, 2);
@@ -573,8 +561,7 @@ static double in_force(const forest *f, const forest_client *m) {
 
 /* S4, T4: a new node below a learning root has no lease. The clients of the node get TRY_LATER with
  * the reason, and do not ask more often. They also get the configured safe capacity. */
-static void clients_below_a_learning_root_are_answered_try_later(void **state) {
-    (void)state;
+TEST(clients_below_a_learning_root_are_answered_try_later) {
     const doorman_template all = {
         .identifier_glob = "*", .capacity = 100, .has_safe_capacity = true, .safe_capacity = 7};
     forest *f = forest_start(&all, 1);
@@ -607,8 +594,7 @@ static void clients_below_a_learning_root_are_answered_try_later(void **state) {
 /* S4, R7: a root restarts, and a leaf restarts while the root learns. So the leaf has no lease. Its
  * clients keep their leases until these end. After that they get TRY_LATER, and not a lease of
  * 0. */
-static void a_leaf_that_restarts_below_a_learning_root_answers_try_later_and_never_0(void **state) {
-    (void)state;
+TEST(a_leaf_that_restarts_below_a_learning_root_answers_try_later_and_never_0) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     forest_client *m = add_client(f, leaf, 60, 1);
@@ -627,8 +613,7 @@ static void a_leaf_that_restarts_below_a_learning_root_answers_try_later_and_nev
 
 /* T7: all servers restart at once. The clients keep their leases until these end, and the capacity
  * is not exceeded. */
-static void all_servers_can_restart_at_once(void **state) {
-    (void)state;
+TEST(all_servers_can_restart_at_once) {
     forest *f = forest_start_one(100, fair);
     int region = add_node(f, 0), one = add_node(f, region), two = add_node(f, region);
     add_client(f, one, 80, 1);
@@ -645,8 +630,7 @@ static void all_servers_can_restart_at_once(void **state) {
 /* T4, S6: a node that is cut off from its parent grants leases until its own lease ends. No lease
  * of its holders ends later. After that the node answers TRY_LATER, and does not grant a lease of
  * 0. */
-static void a_node_without_a_lease_answers_try_later(void **state) {
-    (void)state;
+TEST(a_node_without_a_lease_answers_try_later) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     add_client(f, leaf, 60, 1);
@@ -672,8 +656,7 @@ static void a_node_without_a_lease_answers_try_later(void **state) {
 /* S6: the length of a node's lease does not change between two renewals, and is still known after
  * the lease has ended. The lease of a node ends with that of its parent at the latest, so it can be
  * shorter than lease_length. */
-static void the_length_of_a_nodes_lease_is_that_of_its_last_lease(void **state) {
-    (void)state;
+TEST(the_length_of_a_nodes_lease_is_that_of_its_last_lease) {
     forest *f = forest_start_one(100, fair);
     int region = add_node(f, 0), leaf = add_node(f, region);
     add_client(f, leaf, 60, 1);
@@ -698,8 +681,7 @@ static void the_length_of_a_nodes_lease_is_that_of_its_last_lease(void **state) 
 }
 
 /* R10: a node stops asking for clients that have left, and then releases its lease. */
-static void a_node_releases_the_lease_that_no_client_wants(void **state) {
-    (void)state;
+TEST(a_node_releases_the_lease_that_no_client_wants) {
     forest *f = forest_start_one(100, fair);
     int region = add_node(f, 0), leaf = add_node(f, region);
     add_client(f, leaf, 60, 1);
@@ -717,8 +699,7 @@ static void a_node_releases_the_lease_that_no_client_wants(void **state) {
 
 /* R10: a node that learns does not release its lease, even if no holder has sent a request. It does
  * not know yet which holders use the lease. */
-static void a_learning_node_releases_nothing(void **state) {
-    (void)state;
+TEST(a_learning_node_releases_nothing) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     add_client(f, leaf, 60, 1);
@@ -797,8 +778,7 @@ static int literal_second(forest *f, int at, literal_client *clients, int *toget
 
 /* S6, T4: a node that has lost its parent cannot extend leases. Its holders ask at most once a
  * second until their leases end, and once at the end. After that they do not ask together. */
-static void the_clients_of_a_node_without_its_parent_do_not_ask_more_and_more_often(void **state) {
-    (void)state;
+TEST(the_clients_of_a_node_without_its_parent_do_not_ask_more_and_more_often) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0), together;
     literal_client clients[LITERAL_CLIENTS] = {{.next = 0}};
@@ -822,8 +802,7 @@ static void the_clients_of_a_node_without_its_parent_do_not_ask_more_and_more_of
 /* S3, S6: a lease may be short because the node's own lease ends soon. The minimum interval is then
  * at most a sixth of the lease. So a request renews the lease, and does not get the old lease until
  * its end. */
-static void a_short_lease_is_renewed_in_time(void **state) {
-    (void)state;
+TEST(a_short_lease_is_renewed_in_time) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     add_client(f, leaf, 60, 1);
@@ -845,8 +824,7 @@ static void a_short_lease_is_renewed_in_time(void **state) {
 
 /* S7: if the configuration has no safe capacity, each level divides its capacity, and the result
  * does not become 0. A configured safe capacity is passed down the tree. */
-static void safe_capacities_are_passed_down_the_tree(void **state) {
-    (void)state;
+TEST(safe_capacities_are_passed_down_the_tree) {
     for (int given = 0; given < 2; given++) {
         doorman_template all = {.identifier_glob = "*",
                                 .capacity = 100,
@@ -872,8 +850,7 @@ static void safe_capacities_are_passed_down_the_tree(void **state) {
 }
 
 /* Ids that look like globs are plain ids. A subtree that wants nothing keeps its template. */
-static void resource_ids_that_look_like_globs_are_plain_ids(void **state) {
-    (void)state;
+TEST(resource_ids_that_look_like_globs_are_plain_ids) {
     static const char *const ids[] = {"*", "[", "db/[a-z]*"};
     doorman_template templates[] = {
         {.identifier_glob = "db/*", .capacity = 100, .has_algorithm = true, .algorithm = fair},
@@ -902,8 +879,7 @@ static void resource_ids_that_look_like_globs_are_plain_ids(void **state) {
 
 /* G2: requests for unmatched resources are granted in full, even through a tree. If the
  * configuration says so, they are refused. */
-static void unmatched_resources_are_refused_or_granted_through_the_tree(void **state) {
-    (void)state;
+TEST(unmatched_resources_are_refused_or_granted_through_the_tree) {
     for (int reject = 0; reject < 2; reject++) {
         forest *f = forest_start(NULL, 0);
         doorman_config *config = NULL;
@@ -924,8 +900,7 @@ static void unmatched_resources_are_refused_or_granted_through_the_tree(void **s
 }
 
 /* STATIC and NO_ALGORITHM do not divide the capacity, at any level. */
-static void amounts_of_kinds_that_do_not_divide_are_passed_through_the_tree(void **state) {
-    (void)state;
+TEST(amounts_of_kinds_that_do_not_divide_are_passed_through_the_tree) {
     for (int kind = DOORMAN_STATIC_SHARE; kind <= DOORMAN_NO_ALGORITHM; kind++) {
         doorman_algorithm algorithm = fair;
         algorithm.kind = (doorman_kind)kind;
@@ -939,8 +914,7 @@ static void amounts_of_kinds_that_do_not_divide_are_passed_through_the_tree(void
 }
 
 /* T8: two, three and four nodes form a ring. No node is blocked, and no client gets a lease. */
-static void a_loop_is_refused(void **state) {
-    (void)state;
+TEST(a_loop_is_refused) {
     for (int ring = 2; ring <= 4; ring++) {
         forest *f = forest_start_one(100, fair);
         /* The parent is set before the other nodes exist, so that its address is not found yet. */
@@ -958,8 +932,7 @@ static void a_loop_is_refused(void **state) {
 }
 
 /* T5: the parent knows the node by its name, so all its servers are one holder. */
-static void a_new_master_of_a_node_is_the_same_holder(void **state) {
-    (void)state;
+TEST(a_new_master_of_a_node_is_the_same_holder) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     add_client(f, leaf, 60, 1);
@@ -976,8 +949,7 @@ static void a_new_master_of_a_node_is_the_same_holder(void **state) {
 /* T2: priority 0 gets only its part of the reserve. Priority 2 gets more. The level of the reserve
  * lies between two demands of priority 2. The node of these demands has no demands of priority
  * 0. */
-static void a_reserve_is_shared_fairly_across_nodes(void **state) {
-    (void)state;
+TEST(a_reserve_is_shared_fairly_across_nodes) {
     doorman_algorithm algorithm = fair;
     algorithm.kind = DOORMAN_PRIORITY_SHARE;
     algorithm.reserve = 0.675;
@@ -995,8 +967,7 @@ static void a_reserve_is_shared_fairly_across_nodes(void **state) {
 
 /* Immediate handover reaches the same shares, one step sooner. The sums are not asserted, because
  * they may exceed the capacity for a while. */
-static void immediate_handover_reaches_the_same_shares(void **state) {
-    (void)state;
+TEST(immediate_handover_reaches_the_same_shares) {
     doorman_algorithm algorithm = fair;
     algorithm.handover = DOORMAN_IMMEDIATE;
     forest *f = forest_start_one(100, algorithm);
@@ -1056,8 +1027,7 @@ static void renew_gauge(forest *f, int at, gauge_client *gauge, double wants) {
 /* T7, R5: the lease of a node falls from 300 to 100 while two gauges below it have 150 units in
  * flight each. Their wants alternate, so that each has a large target when it renews. One lease
  * length plus the drift after the cut, their leases fit the capacity. */
-static void after_a_cut_the_leases_below_a_node_fit_for_any_wants(void **state) {
-    (void)state;
+TEST(after_a_cut_the_leases_below_a_node_fit_for_any_wants) {
     doorman_algorithm algorithm = {
         .lease_length = 20 * SECOND, .refresh_interval = 4 * SECOND, .has_minimum_interval = true};
     forest *f = forest_start_one(300, algorithm);
@@ -1094,8 +1064,7 @@ static void after_a_cut_the_leases_below_a_node_fit_for_any_wants(void **state) 
 
 /* A holder claims a lease that lasts for years, while the node has no lease yet. The claim counts
  * only for the length of a lease. So it does not take capacity from others for ever. */
-static void a_claim_lasts_no_longer_than_a_lease(void **state) {
-    (void)state;
+TEST(a_claim_lasts_no_longer_than_a_lease) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     doorman_lease years = {
@@ -1109,8 +1078,7 @@ static void a_claim_lasts_no_longer_than_a_lease(void **state) {
 
 /* T8: one message from a child with the root's name does not stop its parent for ever. A message
  * with the name of the parent's parent is refused at once. */
-static void a_wrong_node_name_does_no_lasting_harm(void **state) {
-    (void)state;
+TEST(a_wrong_node_name_does_no_lasting_harm) {
     forest *f = forest_start_one(100, fair);
     int middle = add_node(f, add_node(f, 0));
     add_client(f, middle, 10, 1);
@@ -1139,8 +1107,7 @@ static void a_wrong_node_name_does_no_lasting_harm(void **state) {
 
 /* Sums can be larger than the largest amount. 20,000 holders want the largest amount of a resource
  * whose algorithm does not divide the capacity. */
-static void sums_above_the_largest_amount_cause_no_endless_requests(void **state) {
-    (void)state;
+TEST(sums_above_the_largest_amount_cause_no_endless_requests) {
     doorman_algorithm algorithm = fair;
     algorithm.kind = DOORMAN_NO_ALGORITHM;
     algorithm.has_minimum_interval = true; /* the minimum interval is 0 */
@@ -1163,8 +1130,7 @@ static void sums_above_the_largest_amount_cause_no_endless_requests(void **state
 }
 
 /* C7: if the parent answers FULL because of a limit, the node answers FULL too. */
-static void full_at_the_parent_is_full_at_the_node(void **state) {
-    (void)state;
+TEST(full_at_the_parent_is_full_at_the_node) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     f->nodes[0].server->options.resource_max = 1;
@@ -1184,8 +1150,7 @@ static void full_at_the_parent_is_full_at_the_node(void **state) {
 }
 
 /* K2: a node's request also fails when it is not answered within the time-out. */
-static void a_nodes_request_fails_after_its_timeout(void **state) {
-    (void)state;
+TEST(a_nodes_request_fails_after_its_timeout) {
     const char *parents[] = {"n0"};
     const doorman_server_options options = {.node = "leaf",
                                             .parents = parents,
@@ -1219,8 +1184,7 @@ static doorman_time await_lease(forest *f, int at, bool leased) {
     return 0;
 }
 
-static void a_node_reports_the_end_of_its_lease_once(void **state) {
-    (void)state;
+TEST(a_node_reports_the_end_of_its_lease_once) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     const size_t *ended = &f->events[DOORMAN_EVENT_LEASE_ENDED];
@@ -1239,8 +1203,7 @@ static void a_node_reports_the_end_of_its_lease_once(void **state) {
 }
 
 /* A node gives a lease back when its last holder has left. */
-static void a_lease_that_is_given_back_does_not_count_as_ended(void **state) {
-    (void)state;
+TEST(a_lease_that_is_given_back_does_not_count_as_ended) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     request_as(f, leaf, "c", "db", 1, (doorman_lease){.id = 0});
@@ -1253,8 +1216,7 @@ static void a_lease_that_is_given_back_does_not_count_as_ended(void **state) {
 }
 
 /* Very many leases that end together are reported by several calls. */
-static void every_end_of_many_leases_is_reported(void **state) {
-    (void)state;
+TEST(every_end_of_many_leases_is_reported) {
     enum { RESOURCES = 2500 };
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
@@ -1296,8 +1258,7 @@ static int add_node_with_a_dead_address(forest *f, uint64_t seed) {
 
 /* K2: after an outage in which its lease has ended, a node has a lease again within its refresh
  * interval of 8 s, although one of the addresses of its parent is dead. */
-static void a_node_without_a_lease_is_back_within_its_refresh_interval(void **state) {
-    (void)state;
+TEST(a_node_without_a_lease_is_back_within_its_refresh_interval) {
     for (uint64_t seed = 1; seed <= 50; seed++) {
         forest *f = forest_start_one(100, fair);
         int leaf = add_node_with_a_dead_address(f, seed);
@@ -1315,8 +1276,7 @@ static void a_node_without_a_lease_is_back_within_its_refresh_interval(void **st
 /* A node forgets a resource without holders, even while the node learns. A request for the resource
  * is under way when the last entry ends. This request is never answered, and the next request is
  * refused. */
-static void a_node_forgets_a_resource_that_its_parent_refuses(void **state) {
-    (void)state;
+TEST(a_node_forgets_a_resource_that_its_parent_refuses) {
     forest *f = forest_start(NULL, 0);
     doorman_config *config = NULL;
     doorman_config_options options = {.reject_unmatched = true};
@@ -1339,8 +1299,7 @@ static void a_node_forgets_a_resource_that_its_parent_refuses(void **state) {
 }
 
 /* Releases of many resources, one after the other, do not delay the renewal of others. */
-static void releases_do_not_delay_renewals(void **state) {
-    (void)state;
+TEST(releases_do_not_delay_renewals) {
     forest *f = forest_start_one(1e6, fair);
     forest_client *m = add_client(f, 0, 10, 1);
     doorman_client_resource *closing[60];
@@ -1400,8 +1359,7 @@ static doorman_status send(forest *f, parent_exchange *x, const doorman_demand *
 
 /* Each group is a separate demand. The capacity is 120. One client wants 1000, and two clients want
  * 60 together. The level is 60, wherever the clients are. */
-static void demand_groups_are_separate_demands(void **state) {
-    (void)state;
+TEST(demand_groups_are_separate_demands) {
     forest *f = forest_start_one(120, fair);
     const doorman_demand wants[] = {{1000, 1, 1}, {60, 2, 1}, {0, 3, 1}};
     parent_exchange x = {.error = {""}};
@@ -1417,8 +1375,7 @@ static void demand_groups_are_separate_demands(void **state) {
 
 /* R7: a learning child with a lease entry gets its last lease again, and learns until the entry
  * ends. A learning child without an entry is a new holder. */
-static void a_learning_child_gets_its_last_lease_and_when_learning_ends(void **state) {
-    (void)state;
+TEST(a_learning_child_gets_its_last_lease_and_when_learning_ends) {
     forest *f = forest_start_one(100, fair);
     const doorman_demand wants[] = {{80, 4, 1}}, more[] = {{90, 4, 1}}, less[] = {{10, 1, 1}};
     parent_exchange x = {.item = {.learning = true}};
@@ -1447,8 +1404,7 @@ static void a_learning_child_gets_its_last_lease_and_when_learning_ends(void **s
 }
 
 /* C5: the error names the wrong field, and the request has no effect. */
-static void an_error_names_the_invalid_group(void **state) {
-    (void)state;
+TEST(an_error_names_the_invalid_group) {
     static const struct {
         doorman_demand wants;
         const char *text;
@@ -1480,8 +1436,7 @@ static void an_error_names_the_invalid_group(void **state) {
 }
 
 /* A claim above the granted amount causes an event, and only the granted amount counts. */
-static void a_claim_above_the_grant_is_reported(void **state) {
-    (void)state;
+TEST(a_claim_above_the_grant_is_reported) {
     forest *f = forest_start_one(100, fair);
     const doorman_demand wants[] = {{100, 4, 1}};
     parent_exchange x = {.error = {""}};
@@ -1518,8 +1473,7 @@ static void wrong_algorithm(tested_response *t) { t->algorithm.decay_factor = 2;
 static void for_a_client(tested_response *t) { t->response.is_server = false; }
 
 /* C5: an invalid response is a failure, and no part of it is accepted. */
-static void invalid_terms_are_refused(void **state) {
-    (void)state;
+TEST(invalid_terms_are_refused) {
     static void (*const wrongs[])(tested_response *) = {
         too_many_terms, no_time_to_learn, less_than_no_time, low_priority,    high_priority,
         negative_level, negative_slope,   steep_slope,       wrong_algorithm, for_a_client};
@@ -1559,8 +1513,7 @@ static doorman__server_resource_entry *any_resource(const doorman_server *server
 
 /* T2: a parent may send 16 levels of its own choice. The child's groups end at some of them, and
  * their number stays within the bound. The sum of the groups is the sum of all clients' wants. */
-static void more_levels_than_groups_do_no_harm(void **state) {
-    (void)state;
+TEST(more_levels_than_groups_do_no_harm) {
     forest *f = forest_start_one(1e6, fair);
     int leaf = add_node(f, 0);
     for (int i = 1; i <= 300; i++) add_client(f, leaf, i, 1);
@@ -1585,8 +1538,7 @@ static void more_levels_than_groups_do_no_harm(void **state) {
 
 /* The child does not know an algorithm of a newer parent. The terms still apply, no lease is lost,
  * and the child reports an event. */
-static void an_unknown_algorithm_keeps_the_lease(void **state) {
-    (void)state;
+TEST(an_unknown_algorithm_keeps_the_lease) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     add_client(f, leaf, 60, 1);
@@ -1598,8 +1550,7 @@ static void an_unknown_algorithm_keeps_the_lease(void **state) {
 }
 
 /* T1: resources that do not fit into one message are sent in several messages. */
-static void many_resources_are_split_into_several_messages(void **state) {
-    (void)state;
+TEST(many_resources_are_split_into_several_messages) {
     enum { COUNT = 2500 };
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
@@ -1625,8 +1576,7 @@ static void many_resources_are_split_into_several_messages(void **state) {
 }
 
 /* T1: demands that do not fit into one message are also sent in several messages. */
-static void many_groups_are_split_into_several_messages(void **state) {
-    (void)state;
+TEST(many_groups_are_split_into_several_messages) {
     enum { COUNT = 150 };
     forest *f = forest_start_one(1e6, fair);
     int leaf = add_node(f, 0);
@@ -1665,8 +1615,7 @@ static void many_groups_are_split_into_several_messages(void **state) {
 }
 
 /* G8. */
-static void a_node_has_a_configuration_or_a_parent(void **state) {
-    (void)state;
+TEST(a_node_has_a_configuration_or_a_parent) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     const char *parents[] = {"n0"};
@@ -1685,8 +1634,7 @@ static void a_node_has_a_configuration_or_a_parent(void **state) {
 }
 
 /* C7 */
-static void a_full_node_with_a_parent_refuses(void **state) {
-    (void)state;
+TEST(a_full_node_with_a_parent_refuses) {
     static const char *const parents[] = {"tcp://parent:1"};
     const doorman_server_options options = {
         .node = "child", .parents = parents, .parent_count = 1, .seed = {1, 2}, .holder_max = 1};
@@ -1710,8 +1658,7 @@ static void a_full_node_with_a_parent_refuses(void **state) {
 }
 
 /* A root has work to do, but nothing to send. */
-static void a_root_has_an_upstream_that_sends_nothing(void **state) {
-    (void)state;
+TEST(a_root_has_an_upstream_that_sends_nothing) {
     forest *f = forest_start_one(100, fair);
     doorman_request request;
     doorman_upstream *root = doorman_server_upstream(f->nodes[0].server);
@@ -1733,8 +1680,7 @@ static void a_root_has_an_upstream_that_sends_nothing(void **state) {
 }
 
 /* A server that loses mastership deletes its state, and a later response is ignored. */
-static void a_lost_mastership_cancels_the_request_in_progress(void **state) {
-    (void)state;
+TEST(a_lost_mastership_cancels_the_request_in_progress) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     add_client(f, leaf, 60, 1);
@@ -1771,8 +1717,7 @@ enum { LARGE = 2500 };
 
 /* T2: shares differ by at most 5 % from those of a single server, for every kind and position of
  * the clients. Wants differ by six orders of magnitude. */
-static void a_tree_shares_as_one_server_would(void **state) {
-    (void)state;
+TEST(a_tree_shares_as_one_server_would) {
     for (int round = 0; round < 24; round++) {
         doorman_algorithm algorithm = fair;
         algorithm.kind = (doorman_kind)(round % 3);
@@ -1932,8 +1877,7 @@ static void audit_rotation(forest *f, int at) {
 }
 
 /* A5: 25 clients, 20 units. Clients that wait for a unit do not send more requests. */
-static void units_that_cannot_be_divided_rotate_among_holders(void **state) {
-    (void)state;
+TEST(units_that_cannot_be_divided_rotate_among_holders) {
     forest *f = forest_start_whole(20, usual);
     for (int i = 0; i < 25; i++) add_client(f, 0, 1, 1);
     rotation_history *t = watch_rotation_long(f, 20);
@@ -1947,8 +1891,7 @@ static void units_that_cannot_be_divided_rotate_among_holders(void **state) {
 }
 
 /* A5: the remainder that is not a whole unit rotates, for every kind. */
-static void every_kind_gives_whole_units(void **state) {
-    (void)state;
+TEST(every_kind_gives_whole_units) {
     static const struct {
         doorman_kind kind;
         double reserve, in_use;
@@ -1977,8 +1920,7 @@ static void every_kind_gives_whole_units(void **state) {
 }
 
 /* A5: in a tree, clients below different nodes get the same shares. */
-static void units_rotate_through_a_tree(void **state) {
-    (void)state;
+TEST(units_rotate_through_a_tree) {
     forest *f = forest_start_whole(20, usual);
     int one = add_node(f, 0), two = add_node(f, 0), three = add_node(f, one);
     const int leaves[] = {one, two, three};
@@ -1993,8 +1935,7 @@ static void units_rotate_through_a_tree(void **state) {
 }
 
 /* A new client does not wait for a whole rotation. It gets a unit when a holder releases a unit. */
-static void a_newcomer_has_its_first_unit_soon(void **state) {
-    (void)state;
+TEST(a_newcomer_has_its_first_unit_soon) {
     forest *f = forest_start_whole(20, usual);
     for (int i = 0; i < 20; i++) add_client(f, 0, 1, 1);
     free(watch_rotation(f, 100, 20));
@@ -2007,8 +1948,7 @@ static void a_newcomer_has_its_first_unit_soon(void **state) {
 
 /* A5: with one client more than there are units, one client at a time has no unit. Soon another
  * client gives up its unit. */
-static void nobody_waits_long_for_a_turn(void **state) {
-    (void)state;
+TEST(nobody_waits_long_for_a_turn) {
     forest *f = forest_start_whole(20, usual);
     for (int i = 0; i < 21; i++) add_client(f, 0, 4, 1);
     rotation_history *t = watch_rotation(f, 3600, 20);
@@ -2026,8 +1966,7 @@ static void nobody_waits_long_for_a_turn(void **state) {
 }
 
 /* Clients come and go, and all sums stay correct. The sums are 0 after the last client. */
-static void the_rotation_continues_when_holders_leave(void **state) {
-    (void)state;
+TEST(the_rotation_continues_when_holders_leave) {
     forest *f = forest_start_whole(7, usual);
     for (int i = 0; i < 12; i++) add_client(f, 0, 1 + i % 3, 1);
     for (int round = 0; round < 200; round++) {
@@ -2051,8 +1990,7 @@ static void the_rotation_continues_when_holders_leave(void **state) {
 
 /* A5, G5: one lease length after a configuration requires whole units, all leases are whole
  * units. */
-static void whole_units_can_be_switched_on_and_off(void **state) {
-    (void)state;
+TEST(whole_units_can_be_switched_on_and_off) {
     forest *f = forest_start_one(20, usual);
     int leaf = add_node(f, 0);
     for (int i = 0; i < 25; i++) add_client(f, i % 2 ? leaf : 0, 1, 1);
@@ -2085,8 +2023,7 @@ static void whole_units_can_be_switched_on_and_off(void **state) {
 }
 
 /* A child rounds down what an older parent grants it. */
-static void a_fractional_lease_from_the_parent_is_rounded_down(void **state) {
-    (void)state;
+TEST(a_fractional_lease_from_the_parent_is_rounded_down) {
     forest *f = forest_start_whole(20, usual);
     int leaf = add_node(f, 0);
     for (int i = 0; i < 3; i++) add_client(f, leaf, 10, 1);
@@ -2127,8 +2064,7 @@ static double overshoot_of(const forest *f, int at) {
 /* A second leaf asks for half of what the first leaf has, so the lease of the first leaf shrinks.
  * Its client has the older lease until the next renewal. With `confirmed` handover the root keeps
  * the older lease committed. With `immediate` handover the root grants the difference at once. */
-static void a_smaller_lease_is_an_overshoot_only_if_the_rest_is_granted_at_once(void **state) {
-    (void)state;
+TEST(a_smaller_lease_is_an_overshoot_only_if_the_rest_is_granted_at_once) {
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         doorman_algorithm algorithm = fair;
         algorithm.handover = (doorman_handover)handover;
@@ -2226,8 +2162,7 @@ static doorman_server_resource read_node(const lone_node *n) {
 /* A parent that learns commits less than the node has claimed. The node's older lease is in force
  * until it ends, and a slow clock of a client may add the drift. What is in force after that time
  * is an overshoot. With `immediate` handover the older lease does not count. */
-static void an_older_lease_of_a_node_counts_until_it_has_ended(void **state) {
-    (void)state;
+TEST(an_older_lease_of_a_node_counts_until_it_has_ended) {
     for (int handover = DOORMAN_CONFIRMED; handover <= DOORMAN_IMMEDIATE; handover++) {
         lone_node n = start_lone_node((doorman_handover)handover);
         bool immediate = handover == DOORMAN_IMMEDIATE;
@@ -2246,8 +2181,7 @@ static void an_older_lease_of_a_node_counts_until_it_has_ended(void **state) {
 }
 
 /* R5: what the parent keeps committed for the node counts, even after the older lease has ended. */
-static void what_the_parent_keeps_committed_is_no_overshoot(void **state) {
-    (void)state;
+TEST(what_the_parent_keeps_committed_is_no_overshoot) {
     lone_node n = start_lone_node(DOORMAN_CONFIRMED);
     doorman_time ends = n.now + 63 * SECOND;
     keep_entry(&n);
@@ -2263,8 +2197,7 @@ static void what_the_parent_keeps_committed_is_no_overshoot(void **state) {
 }
 
 /* R3: a node limits itself to what it claims, so the older lease does not count after a claim. */
-static void a_claim_of_a_node_ends_its_older_lease(void **state) {
-    (void)state;
+TEST(a_claim_of_a_node_ends_its_older_lease) {
     lone_node n = start_lone_node(DOORMAN_CONFIRMED);
     uint64_t hash = doorman__hash(n.server->options.seed, "db");
     doorman__lease_table *leases = &doorman__server_find(n.server, hash, "db")->leases;
@@ -2280,8 +2213,7 @@ static void a_claim_of_a_node_ends_its_older_lease(void **state) {
 
 /* S6, S8: a node that has lost its lease reports no overshoot while entries of its clients last. It
  * reports leases that outlast its own. */
-static void a_lost_lease_counts_until_the_drift_has_passed(void **state) {
-    (void)state;
+TEST(a_lost_lease_counts_until_the_drift_has_passed) {
     for (int faulty = 0; faulty < 2; faulty++) {
         lone_node n = start_lone_node(DOORMAN_CONFIRMED);
         doorman_time start = n.now;
@@ -2323,8 +2255,7 @@ static void expect_texts(const forest *f, int at, const char *description, const
 }
 
 /* T9: at every level. The root shows the whole description, and its nodes show 256 bytes. */
-static void nodes_show_the_description_and_the_unit_of_the_root(void **state) {
-    (void)state;
+TEST(nodes_show_the_description_and_the_unit_of_the_root) {
     forest *f = forest_start_one(100, fair);
     char description[401] = "", sent[257] = "";
     int leaf = add_node(f, add_node(f, 0));
@@ -2347,8 +2278,7 @@ static void nodes_show_the_description_and_the_unit_of_the_root(void **state) {
 }
 
 /* C4: the node still takes its lease. It takes the texts from a later response. */
-static void a_node_without_memory_keeps_the_last_texts(void **state) {
-    (void)state;
+TEST(a_node_without_memory_keeps_the_last_texts) {
     forest *f = forest_start_one(100, fair);
     int leaf = add_node(f, 0);
     add_client(f, leaf, 5, 1);
@@ -2364,80 +2294,4 @@ static void a_node_without_memory_keeps_the_last_texts(void **state) {
     run_for(f, 30, 100);
     expect_texts(f, leaf, "second", "b");
     forest_stop(f);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_first_request_through_a_node_gets_its_share_within_seconds),
-        cmocka_unit_test(a_node_reads_the_reason_of_its_own_lease_and_gives_its_own_reasons),
-        cmocka_unit_test(the_first_unit_of_an_idle_client_comes_through_a_tree_within_seconds),
-        cmocka_unit_test(unmet_demand_is_sent_to_the_parent_early),
-        cmocka_unit_test(a_share_moves_from_leaf_to_leaf),
-        cmocka_unit_test(the_refresh_interval_falls_by_half_a_level),
-        cmocka_unit_test(a_leaf_that_restarts_keeps_the_leases_of_its_clients),
-        cmocka_unit_test(a_leaf_that_was_away_grants_the_old_leases_again),
-        cmocka_unit_test(no_holder_grows_while_a_leaf_learns),
-        cmocka_unit_test(a_leaf_says_when_it_stops_learning),
-        cmocka_unit_test(a_root_that_restarts_learns_from_its_children),
-        cmocka_unit_test(a_child_whose_last_lease_expires_is_reported_once),
-        cmocka_unit_test(clients_below_a_learning_root_are_answered_try_later),
-        cmocka_unit_test(a_leaf_that_restarts_below_a_learning_root_answers_try_later_and_never_0),
-        cmocka_unit_test(all_servers_can_restart_at_once),
-        cmocka_unit_test(a_node_without_a_lease_answers_try_later),
-        cmocka_unit_test(the_length_of_a_nodes_lease_is_that_of_its_last_lease),
-        cmocka_unit_test(a_node_releases_the_lease_that_no_client_wants),
-        cmocka_unit_test(a_learning_node_releases_nothing),
-        cmocka_unit_test(the_clients_of_a_node_without_its_parent_do_not_ask_more_and_more_often),
-        cmocka_unit_test(a_short_lease_is_renewed_in_time),
-        cmocka_unit_test(safe_capacities_are_passed_down_the_tree),
-        cmocka_unit_test(resource_ids_that_look_like_globs_are_plain_ids),
-        cmocka_unit_test(unmatched_resources_are_refused_or_granted_through_the_tree),
-        cmocka_unit_test(amounts_of_kinds_that_do_not_divide_are_passed_through_the_tree),
-        cmocka_unit_test(a_loop_is_refused),
-        cmocka_unit_test(a_new_master_of_a_node_is_the_same_holder),
-        cmocka_unit_test(a_reserve_is_shared_fairly_across_nodes),
-        cmocka_unit_test(immediate_handover_reaches_the_same_shares),
-        cmocka_unit_test(after_a_cut_the_leases_below_a_node_fit_for_any_wants),
-        cmocka_unit_test(a_claim_lasts_no_longer_than_a_lease),
-        cmocka_unit_test(a_wrong_node_name_does_no_lasting_harm),
-        cmocka_unit_test(sums_above_the_largest_amount_cause_no_endless_requests),
-        cmocka_unit_test(full_at_the_parent_is_full_at_the_node),
-        cmocka_unit_test(a_nodes_request_fails_after_its_timeout),
-        cmocka_unit_test(a_node_reports_the_end_of_its_lease_once),
-        cmocka_unit_test(a_lease_that_is_given_back_does_not_count_as_ended),
-        cmocka_unit_test(every_end_of_many_leases_is_reported),
-        cmocka_unit_test(a_node_without_a_lease_is_back_within_its_refresh_interval),
-        cmocka_unit_test(a_node_forgets_a_resource_that_its_parent_refuses),
-        cmocka_unit_test(releases_do_not_delay_renewals),
-        cmocka_unit_test(demand_groups_are_separate_demands),
-        cmocka_unit_test(a_learning_child_gets_its_last_lease_and_when_learning_ends),
-        cmocka_unit_test(an_error_names_the_invalid_group),
-        cmocka_unit_test(a_claim_above_the_grant_is_reported),
-        cmocka_unit_test(invalid_terms_are_refused),
-        cmocka_unit_test(more_levels_than_groups_do_no_harm),
-        cmocka_unit_test(an_unknown_algorithm_keeps_the_lease),
-        cmocka_unit_test(many_resources_are_split_into_several_messages),
-        cmocka_unit_test(many_groups_are_split_into_several_messages),
-        cmocka_unit_test(a_full_node_with_a_parent_refuses),
-        cmocka_unit_test(a_root_has_an_upstream_that_sends_nothing),
-        cmocka_unit_test(a_node_has_a_configuration_or_a_parent),
-        cmocka_unit_test(a_lost_mastership_cancels_the_request_in_progress),
-        cmocka_unit_test(a_tree_shares_as_one_server_would),
-        cmocka_unit_test(units_that_cannot_be_divided_rotate_among_holders),
-        cmocka_unit_test(every_kind_gives_whole_units),
-        cmocka_unit_test(units_rotate_through_a_tree),
-        cmocka_unit_test(a_newcomer_has_its_first_unit_soon),
-        cmocka_unit_test(nobody_waits_long_for_a_turn),
-        cmocka_unit_test(the_rotation_continues_when_holders_leave),
-        cmocka_unit_test(whole_units_can_be_switched_on_and_off),
-        cmocka_unit_test(a_fractional_lease_from_the_parent_is_rounded_down),
-        cmocka_unit_test(a_smaller_lease_is_an_overshoot_only_if_the_rest_is_granted_at_once),
-        cmocka_unit_test(an_older_lease_of_a_node_counts_until_it_has_ended),
-        cmocka_unit_test(what_the_parent_keeps_committed_is_no_overshoot),
-        cmocka_unit_test(a_claim_of_a_node_ends_its_older_lease),
-        cmocka_unit_test(a_lost_lease_counts_until_the_drift_has_passed),
-        cmocka_unit_test(nodes_show_the_description_and_the_unit_of_the_root),
-        cmocka_unit_test(a_node_without_memory_keeps_the_last_texts),
-    };
-    return run_all(tests);
 }

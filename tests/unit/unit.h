@@ -7,15 +7,10 @@
  *     #define DOORMAN_IMPLEMENTATION
  *     #include "../../doorman.h"
  *
- *     static void a_promise_is_kept(void **state) { ... }
- *
- *     int main(void) {
- *         const struct CMUnitTest tests[] = {cmocka_unit_test(a_promise_is_kept)};
- *         return run_all(tests);
- *     }
+ *     TEST(a_promise_is_kept) { ... }
  *
  * numbers   random_bits(), random_below(n), random_unit(), random_amount(): one random sequence for
- *           each program. run_all() prints the seed, and takes it from the environment: SEED=42
+ *           each program. It prints its seed, or takes it from the environment: SEED=42
  * memory    memory_fails_at(n): the n-th allocation from now on fails, once;
  *           memory_fails_from(n): it fails, and so do all after it; memory_works(): allocations
  *           succeed again, and returns true if none has failed since the last call. These affect
@@ -42,15 +37,11 @@
  * them. Most tests reach a small part of the header, so they compile in a fraction of the time. */
 #define DOORMAN_STATIC
 
-#include <setjmp.h>
-#include <stdarg.h>
+#include "../test.h"
+
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
-#include <cmocka.h>
 
 /* ---- numbers ------------------------------------------------------------------------------- */
 
@@ -84,21 +75,13 @@ static inline double random_amount(void) {
     return amount;
 }
 
-static inline void unit__seed(void) {
+__attribute__((constructor)) static void unit__seed(void) {
     const char *given = getenv("SEED");
     uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
     print_message("SEED=%llu\n", (unsigned long long)seed);
     unit__random_state = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15);
     if (!unit__random_state) unit__random_state = 1;
 }
-
-/* TEST='a_pattern*' runs only the tests whose names match. */
-static inline void unit__filter(void) {
-    const char *pattern = getenv("TEST");
-    if (pattern) cmocka_set_test_filter(pattern);
-}
-
-#define run_all(tests) (unit__seed(), unit__filter(), cmocka_run_group_tests(tests, NULL, NULL))
 
 /* ---- memory -------------------------------------------------------------------------------- */
 

@@ -175,8 +175,7 @@ static doorman_client_resource *start_with_lease(world *w, double wants, double 
 /* ---- when to ask ---- */
 
 /* K1 */
-static void a_new_resource_is_requested_at_once(void **state) {
-    (void)state;
+TEST(a_new_resource_is_requested_at_once) {
     world w = world_start();
     assert_int_equal(doorman_upstream_due(w.upstream), DOORMAN_NEVER);
     assert_false(has_request(&w));
@@ -197,8 +196,7 @@ static void a_new_resource_is_requested_at_once(void **state) {
 }
 
 /* K1 */
-static void no_request_is_sent_while_another_is_under_way(void **state) {
-    (void)state;
+TEST(no_request_is_sent_while_another_is_under_way) {
     world w = world_start();
     open_resource(&w, "db", 120);
     assert_true(has_request(&w));
@@ -210,8 +208,7 @@ static void no_request_is_sent_while_another_is_under_way(void **state) {
 }
 
 /* K1 */
-static void one_request_renews_all_leases_past_half_their_interval(void **state) {
-    (void)state;
+TEST(one_request_renews_all_leases_past_half_their_interval) {
     world w = world_start();
     doorman_time start = w.now;
     open_resource(&w, "first", 1);
@@ -235,8 +232,7 @@ static void one_request_renews_all_leases_past_half_their_interval(void **state)
 }
 
 /* K1 */
-static void a_renewal_is_up_to_a_twentieth_late_and_never_early(void **state) {
-    (void)state;
+TEST(a_renewal_is_up_to_a_twentieth_late_and_never_early) {
     double least = 1, most = 0;
     for (int i = 0; i < 300; i++) {
         world w;
@@ -254,8 +250,7 @@ static void a_renewal_is_up_to_a_twentieth_late_and_never_early(void **state) {
 }
 
 /* K1 */
-static void a_change_of_wants_by_a_tenth_or_less_causes_no_request(void **state) {
-    (void)state;
+TEST(a_change_of_wants_by_a_tenth_or_less_causes_no_request) {
     static const double quiet[] = {110, 90, 100, 101}, loud[] = {110.1, 89.9, 0, 1e15};
     for (size_t i = 0; i < 4; i++) {
         world w;
@@ -271,8 +266,7 @@ static void a_change_of_wants_by_a_tenth_or_less_causes_no_request(void **state)
 }
 
 /* K1 */
-static void changed_wants_wait_for_the_minimum_interval(void **state) {
-    (void)state;
+TEST(changed_wants_wait_for_the_minimum_interval) {
     /* The minimum interval is at most half of the interval. */
     static const doorman_time intervals[] = {16, 6}, minima[] = {5, 3};
     for (size_t i = 0; i < 2; i++) {
@@ -295,8 +289,7 @@ static void changed_wants_wait_for_the_minimum_interval(void **state) {
 }
 
 /* K1 */
-static void wants_that_change_during_a_request_are_sent_next(void **state) {
-    (void)state;
+TEST(wants_that_change_during_a_request_are_sent_next) {
     world w = world_start();
     doorman_client_resource *resource = open_resource(&w, "db", 100);
     assert_true(has_request(&w));
@@ -309,8 +302,7 @@ static void wants_that_change_during_a_request_are_sent_next(void **state) {
 }
 
 /* K1, R12: new wants are reported even if units in flight still prevent a confirmation. */
-static void wants_that_change_while_a_gauge_is_above_its_lease_are_sent(void **state) {
-    (void)state;
+TEST(wants_that_change_while_a_gauge_is_above_its_lease_are_sent) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     take_units(&w, resource, 90);
@@ -327,8 +319,7 @@ static void wants_that_change_while_a_gauge_is_above_its_lease_are_sent(void **s
 }
 
 /* R12 */
-static void a_smaller_lease_is_confirmed_at_once(void **state) {
-    (void)state;
+TEST(a_smaller_lease_is_confirmed_at_once) {
     world w;
     start_with_lease(&w, 100, 100);
     wait_for_request(&w);
@@ -345,8 +336,7 @@ static void a_smaller_lease_is_confirmed_at_once(void **state) {
 }
 
 /* R12 */
-static void a_larger_or_equal_lease_needs_no_confirmation(void **state) {
-    (void)state;
+TEST(a_larger_or_equal_lease_needs_no_confirmation) {
     for (int more = 0; more < 2; more++) {
         world w;
         start_with_lease(&w, 100, 50);
@@ -359,8 +349,7 @@ static void a_larger_or_equal_lease_needs_no_confirmation(void **state) {
 }
 
 /* R12 */
-static void a_failed_confirmation_is_repeated(void **state) {
-    (void)state;
+TEST(a_failed_confirmation_is_repeated) {
     world w;
     start_with_lease(&w, 100, 100);
     wait_for_request(&w);
@@ -374,8 +363,7 @@ static void a_failed_confirmation_is_repeated(void **state) {
 }
 
 /* R12, R3 */
-static void a_gauge_above_its_lease_confirms_as_it_falls_at_most_once_a_second(void **state) {
-    (void)state;
+TEST(a_gauge_above_its_lease_confirms_as_it_falls_at_most_once_a_second) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     take_units(&w, resource, 90);
@@ -405,8 +393,7 @@ static void a_gauge_above_its_lease_confirms_as_it_falls_at_most_once_a_second(v
 
 /* K1: the client sends a request when the first resource is due. While units in flight prevent a
  * confirmation, the confirmation is not due. */
-static void a_gauge_above_its_lease_does_not_speed_up_other_resources(void **state) {
-    (void)state;
+TEST(a_gauge_above_its_lease_does_not_speed_up_other_resources) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     take_units(&w, resource, 90);
@@ -426,8 +413,7 @@ static void a_gauge_above_its_lease_does_not_speed_up_other_resources(void **sta
 /* ---- what to ask ---- */
 
 /* R3, R9 */
-static void a_request_reports_the_lease_and_its_remaining_time(void **state) {
-    (void)state;
+TEST(a_request_reports_the_lease_and_its_remaining_time) {
     world w;
     start_with_lease(&w, 100, 80);
     doorman_time sent = w.now;
@@ -441,8 +427,7 @@ static void a_request_reports_the_lease_and_its_remaining_time(void **state) {
 }
 
 /* R3 */
-static void a_lease_that_has_ended_is_not_reported(void **state) {
-    (void)state;
+TEST(a_lease_that_has_ended_is_not_reported) {
     for (doorman_time early = 0; early < 2; early++) {
         world w;
         start_with_lease(&w, 100, 80);
@@ -454,8 +439,7 @@ static void a_lease_that_has_ended_is_not_reported(void **state) {
 }
 
 /* R3 */
-static void a_holder_that_wants_less_lowers_its_limit_before_it_reports_it(void **state) {
-    (void)state;
+TEST(a_holder_that_wants_less_lowers_its_limit_before_it_reports_it) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     set_wants(&w, resource, 30);
@@ -472,8 +456,7 @@ static void a_holder_that_wants_less_lowers_its_limit_before_it_reports_it(void 
 }
 
 /* R3 */
-static void units_in_flight_are_reported_with_any_wants(void **state) {
-    (void)state;
+TEST(units_in_flight_are_reported_with_any_wants) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     take_units(&w, resource, 70);
@@ -487,8 +470,7 @@ static void units_in_flight_are_reported_with_any_wants(void **state) {
 
 /* R3: nothing is committed for units in flight under a lease that has ended. So a new master must
  * not accept a claim to these units. */
-static void units_in_flight_after_the_lease_has_ended_are_reported_but_not_claimed(void **state) {
-    (void)state;
+TEST(units_in_flight_after_the_lease_has_ended_are_reported_but_not_claimed) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     take_units(&w, resource, 90);
@@ -505,8 +487,7 @@ static void units_in_flight_after_the_lease_has_ended_are_reported_but_not_claim
 
 /* R3: units in flight above the lease are reported while they are in use, and never claimed as a
  * lease. */
-static void units_above_the_lease_are_reported_but_not_claimed(void **state) {
-    (void)state;
+TEST(units_above_the_lease_are_reported_but_not_claimed) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     doorman_time end = w.now + 60 * SECOND;
@@ -523,8 +504,7 @@ static void units_above_the_lease_are_reported_but_not_claimed(void **state) {
 }
 
 /* K1, V5: a request stays within its bounds. */
-static void many_resources_are_split_into_several_requests(void **state) {
-    (void)state;
+TEST(many_resources_are_split_into_several_requests) {
     enum { count = 2500 };
     world w = world_start();
     doorman_client_resource *resources[count];
@@ -555,8 +535,7 @@ static void many_resources_are_split_into_several_requests(void **state) {
 
 /* K1: each resource is renewed often enough, even if responses are slow and one request cannot
  * contain all resources. */
-static void every_one_of_many_resources_is_renewed(void **state) {
-    (void)state;
+TEST(every_one_of_many_resources_is_renewed) {
     enum { count = 2500, ROUNDS = 60 };
     static unsigned asked[count];
     memset(asked, 0, sizeof asked);
@@ -586,8 +565,7 @@ static void every_one_of_many_resources_is_renewed(void **state) {
 /* ---- failures ---- */
 
 /* K2 */
-static void retries_back_off_from_one_second_to_one_minute(void **state) {
-    (void)state;
+TEST(retries_back_off_from_one_second_to_one_minute) {
     double least[10], most[10];
     for (size_t i = 0; i < 10; i++) least[i] = 1e9, most[i] = 0;
     for (int round = 0; round < 300; round++) {
@@ -611,8 +589,7 @@ static void retries_back_off_from_one_second_to_one_minute(void **state) {
 }
 
 /* K2 */
-static void a_response_ends_the_back_off(void **state) {
-    (void)state;
+TEST(a_response_ends_the_back_off) {
     world w = world_start();
     open_resource(&w, "db", 10);
     for (int i = 0; i < 8; i++) {
@@ -630,8 +607,7 @@ static void a_response_ends_the_back_off(void **state) {
 
 /* K2. After each failure at least 4 s before the lease ends, three more tries follow before the
  * end. At least 1 s passes between two tries. */
-static void retries_fit_three_times_before_the_first_lease_ends(void **state) {
-    (void)state;
+TEST(retries_fit_three_times_before_the_first_lease_ends) {
     for (int round = 0; round < 500; round++) {
         world w = world_start();
         open_resource(&w, "db", 10);
@@ -657,8 +633,7 @@ static void retries_fit_three_times_before_the_first_lease_ends(void **state) {
 }
 
 /* K2: the lease that ends first counts, even if the request was for another resource. */
-static void a_lease_of_any_resource_speeds_up_the_retries(void **state) {
-    (void)state;
+TEST(a_lease_of_any_resource_speeds_up_the_retries) {
     for (int round = 0; round < 100; round++) {
         world w = world_start();
         open_resource(&w, "short", 10);
@@ -681,8 +656,7 @@ static void a_lease_of_any_resource_speeds_up_the_retries(void **state) {
 }
 
 /* K2 */
-static void a_timeout_counts_as_a_failure(void **state) {
-    (void)state;
+TEST(a_timeout_counts_as_a_failure) {
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1"};
     for (doorman_time timeout = 0; timeout < 3; timeout++) {
         const doorman_client_options options = {
@@ -713,8 +687,7 @@ static void a_timeout_counts_as_a_failure(void **state) {
 }
 
 /* K2 */
-static void addresses_are_tried_in_turn(void **state) {
-    (void)state;
+TEST(addresses_are_tried_in_turn) {
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
     world w = world_start_at(addresses, 3);
     open_resource(&w, "db", 10);
@@ -731,8 +704,7 @@ static void addresses_are_tried_in_turn(void **state) {
 }
 
 /* K2 */
-static void a_pause_follows_a_round_of_all_addresses(void **state) {
-    (void)state;
+TEST(a_pause_follows_a_round_of_all_addresses) {
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
     world w = world_start_at(addresses, 3);
     open_resource(&w, "db", 10);
@@ -750,8 +722,7 @@ static void a_pause_follows_a_round_of_all_addresses(void **state) {
 }
 
 /* K2. A response ends the round too, so the next round has all addresses again. */
-static void a_response_ends_a_round(void **state) {
-    (void)state;
+TEST(a_response_ends_a_round) {
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1"};
     world w = world_start_at(addresses, 2);
     open_resource(&w, "db", 10);
@@ -790,8 +761,7 @@ static world start_failing(doorman_time refresh_interval) {
 }
 
 /* K2 */
-static void pauses_are_at_most_the_refresh_interval(void **state) {
-    (void)state;
+TEST(pauses_are_at_most_the_refresh_interval) {
     const doorman_time intervals[] = {SECOND / 2, SECOND, 5 * SECOND, 30 * SECOND};
     for (size_t i = 0; i < 4; i++) {
         world w = start_failing(intervals[i]);
@@ -811,8 +781,7 @@ static void pauses_are_at_most_the_refresh_interval(void **state) {
 }
 
 /* R2 */
-static void only_the_request_in_progress_can_fail(void **state) {
-    (void)state;
+TEST(only_the_request_in_progress_can_fail) {
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1"};
     world w = world_start_at(addresses, 2);
     open_resource(&w, "db", 10);
@@ -827,8 +796,7 @@ static void only_the_request_in_progress_can_fail(void **state) {
 }
 
 /* K7, C1: if the clock goes back, time stands still. */
-static void a_clock_that_goes_back_stands_still(void **state) {
-    (void)state;
+TEST(a_clock_that_goes_back_stands_still) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 10, 10);
     doorman_time sent = w.now;
@@ -845,8 +813,7 @@ static void a_clock_that_goes_back_stands_still(void **state) {
 /* ---- redirects ---- */
 
 /* K3 */
-static void a_redirect_is_followed_at_once(void **state) {
-    (void)state;
+TEST(a_redirect_is_followed_at_once) {
     world w = world_start();
     open_resource(&w, "db", 10);
     assert_true(has_request(&w));
@@ -864,8 +831,7 @@ static void a_redirect_is_followed_at_once(void **state) {
 }
 
 /* K3. The Go client follows redirects without a limit. */
-static void five_redirects_are_followed_and_the_sixth_is_a_failure(void **state) {
-    (void)state;
+TEST(five_redirects_are_followed_and_the_sixth_is_a_failure) {
     world w = world_start();
     open_resource(&w, "db", 10);
     for (int round = 0; round < 20; round++) {
@@ -882,8 +848,7 @@ static void five_redirects_are_followed_and_the_sixth_is_a_failure(void **state)
 }
 
 /* K3 */
-static void a_response_resets_the_count_of_redirects(void **state) {
-    (void)state;
+TEST(a_response_resets_the_count_of_redirects) {
     world w = world_start();
     open_resource(&w, "db", 10);
     for (int i = 0; i < 20; i++) {
@@ -896,8 +861,7 @@ static void a_response_resets_the_count_of_redirects(void **state) {
 }
 
 /* K3 */
-static void no_redirect_is_followed_from_tls_to_plain_text(void **state) {
-    (void)state;
+TEST(no_redirect_is_followed_from_tls_to_plain_text) {
     static const struct {
         const char *from, *to;
         bool followed;
@@ -927,8 +891,7 @@ static void no_redirect_is_followed_from_tls_to_plain_text(void **state) {
 }
 
 /* K3: the client does not follow a redirect to plain text after a redirect to TLS. */
-static void after_a_redirect_to_tls_none_to_plain_text_is_followed(void **state) {
-    (void)state;
+TEST(after_a_redirect_to_tls_none_to_plain_text_is_followed) {
     world w = world_start();
     open_resource(&w, "db", 10);
     assert_true(has_request(&w));
@@ -940,8 +903,7 @@ static void after_a_redirect_to_tls_none_to_plain_text_is_followed(void **state)
 }
 
 /* K2, K3 */
-static void an_unknown_master_is_a_failure(void **state) {
-    (void)state;
+TEST(an_unknown_master_is_a_failure) {
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1"};
     char too_long[DOORMAN_ID_BYTES_MAX + 2] = {0};
     memset(too_long, 'x', sizeof too_long - 1);
@@ -960,8 +922,7 @@ static void an_unknown_master_is_a_failure(void **state) {
 }
 
 /* K2: an election does not take long, so the client retries after 1 to 4 s. */
-static void an_unknown_master_is_retried_within_four_seconds(void **state) {
-    (void)state;
+TEST(an_unknown_master_is_retried_within_four_seconds) {
     world w = world_start();
     open_resource(&w, "db", 10);
     wait_for_request(&w);
@@ -975,8 +936,7 @@ static void an_unknown_master_is_retried_within_four_seconds(void **state) {
 }
 
 /* K2: one server of a round that answers is enough, whether it comes first or last. */
-static void an_unknown_master_beside_dead_servers_is_retried_within_four_seconds(void **state) {
-    (void)state;
+TEST(an_unknown_master_beside_dead_servers_is_retried_within_four_seconds) {
     static const char *const addresses[] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
     for (int alive = 0; alive < 3; alive++) {
         world w = world_start_at(addresses, 3);
@@ -999,8 +959,7 @@ static void an_unknown_master_beside_dead_servers_is_retried_within_four_seconds
 /* ---- answers ---- */
 
 /* R2 */
-static void only_the_last_request_accepts_a_response_and_only_once(void **state) {
-    (void)state;
+TEST(only_the_last_request_accepts_a_response_and_only_once) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 10);
     wait_for_request(&w);
@@ -1024,8 +983,7 @@ static void only_the_last_request_accepts_a_response_and_only_once(void **state)
 
 /* R2: the response comes just before, at, and just after the end of the lease that the request
  * reported. */
-static void a_response_after_the_reported_lease_has_ended_is_dropped(void **state) {
-    (void)state;
+TEST(a_response_after_the_reported_lease_has_ended_is_dropped) {
     for (doorman_time late = -1; late <= 1; late++) {
         world w;
         doorman_client_resource *resource = start_with_lease(&w, 100, 10);
@@ -1043,8 +1001,7 @@ static void a_response_after_the_reported_lease_has_ended_is_dropped(void **stat
 }
 
 /* R2: a request that reported no lease can be answered at any time. */
-static void a_late_response_to_a_request_without_a_lease_is_accepted(void **state) {
-    (void)state;
+TEST(a_late_response_to_a_request_without_a_lease_is_accepted) {
     world w = world_start();
     doorman_client_resource *resource = open_resource(&w, "db", 10);
     assert_true(has_request(&w));
@@ -1097,8 +1054,7 @@ static void refused_without_refresh(doorman_capacity_response *a) {
 
 /* C5: the response has two items. The second item is invalid, so the first item is not accepted
  * either. */
-static void an_invalid_response_changes_nothing(void **state) {
-    (void)state;
+TEST(an_invalid_response_changes_nothing) {
     static void (*const wrongs[])(doorman_capacity_response *) = {wrong_resource,
                                                                   no_resource,
                                                                   wrong_reason,
@@ -1150,8 +1106,7 @@ static void an_invalid_response_changes_nothing(void **state) {
 }
 
 /* C5 */
-static void a_response_that_does_not_match_its_request_is_invalid(void **state) {
-    (void)state;
+TEST(a_response_that_does_not_match_its_request_is_invalid) {
     for (size_t count = 0; count <= 3; count++) {
         world w = world_start();
         doorman_client_resource *db = open_resource(&w, "db", 100);
@@ -1167,8 +1122,7 @@ static void a_response_that_does_not_match_its_request_is_invalid(void **state) 
 }
 
 /* C5 */
-static void a_response_to_another_method_is_invalid(void **state) {
-    (void)state;
+TEST(a_response_to_another_method_is_invalid) {
     static const doorman_method methods[] = {DOORMAN_DISCOVERY, DOORMAN_RELEASE_CAPACITY};
     for (size_t i = 0; i < 2; i++) {
         world w = world_start();
@@ -1183,8 +1137,7 @@ static void a_response_to_another_method_is_invalid(void **state) {
 }
 
 /* C5: values exactly at the bounds are accepted. */
-static void response_values_at_their_bounds_are_accepted(void **state) {
-    (void)state;
+TEST(response_values_at_their_bounds_are_accepted) {
     world w = world_start();
     doorman_client_resource *db = open_resource(&w, "db", 100);
     assert_true(has_request(&w));
@@ -1200,8 +1153,7 @@ static void response_values_at_their_bounds_are_accepted(void **state) {
 }
 
 /* K1: a lease is renewed before it ends, whatever interval the server names. */
-static void a_lease_is_renewed_before_it_ends(void **state) {
-    (void)state;
+TEST(a_lease_is_renewed_before_it_ends) {
     world w = world_start();
     open_resource(&w, "db", 100);
     assert_true(has_request(&w));
@@ -1213,8 +1165,7 @@ static void a_lease_is_renewed_before_it_ends(void **state) {
 }
 
 /* R9, S8 */
-static void a_lease_starts_when_its_request_is_sent(void **state) {
-    (void)state;
+TEST(a_lease_starts_when_its_request_is_sent) {
     world w = world_start();
     doorman_client_resource *db = open_resource(&w, "db", 100);
     assert_true(has_request(&w));
@@ -1228,8 +1179,7 @@ static void a_lease_starts_when_its_request_is_sent(void **state) {
 /* K1: after a response the client waits for a whole interval. So the server's minimum interval has
  * passed too. A slow response delays the renewal by at most half an interval. With a longer delay
  * the lease could end first. */
-static void a_refresh_interval_starts_at_the_response(void **state) {
-    (void)state;
+TEST(a_refresh_interval_starts_at_the_response) {
     static const doorman_time intervals[] = {16, 6}, starts[] = {4, 3};
     for (size_t i = 0; i < 2; i++) {
         world w = world_start();
@@ -1247,8 +1197,7 @@ static void a_refresh_interval_starts_at_the_response(void **state) {
 }
 
 /* R9 */
-static void the_end_of_a_lease_never_moves_back(void **state) {
-    (void)state;
+TEST(the_end_of_a_lease_never_moves_back) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 100);
     doorman_time end = w.now + 60 * SECOND;
@@ -1262,8 +1211,7 @@ static void the_end_of_a_lease_never_moves_back(void **state) {
 }
 
 /* S4, K4: a holder that is refused keeps its lease, and the outcome is reported. */
-static void a_refused_holder_keeps_its_lease_and_learns_why(void **state) {
-    (void)state;
+TEST(a_refused_holder_keeps_its_lease_and_learns_why) {
     static const doorman_outcome grants[] = {DOORMAN_TRY_LATER, DOORMAN_UNMATCHED, DOORMAN_FULL};
     for (size_t i = 0; i < 3; i++) {
         world w;
@@ -1288,8 +1236,7 @@ static void a_refused_holder_keeps_its_lease_and_learns_why(void **state) {
 /* ---- releases ---- */
 
 /* R10 */
-static void a_release_names_the_newest_lease(void **state) {
-    (void)state;
+TEST(a_release_names_the_newest_lease) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 40);
     wait_for_request(&w);
@@ -1308,8 +1255,7 @@ static void a_release_names_the_newest_lease(void **state) {
 }
 
 /* R10: a release is sent once, and never repeated to a new master. */
-static void a_release_is_sent_once(void **state) {
-    (void)state;
+TEST(a_release_is_sent_once) {
     enum { FAILS, TIMES_OUT, REDIRECTED, WAYS };
     for (int way = 0; way < WAYS; way++) {
         world w;
@@ -1326,8 +1272,7 @@ static void a_release_is_sent_once(void **state) {
 }
 
 /* C5, R10 */
-static void a_response_to_a_release_grants_no_lease(void **state) {
-    (void)state;
+TEST(a_response_to_a_release_grants_no_lease) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 40);
     doorman_client_close(resource, w.now);
@@ -1340,8 +1285,7 @@ static void a_response_to_a_release_grants_no_lease(void **state) {
     world_stop(&w);
 }
 
-static void a_resource_without_a_lease_is_closed_without_a_request(void **state) {
-    (void)state;
+TEST(a_resource_without_a_lease_is_closed_without_a_request) {
     world w = world_start();
     doorman_client_close(open_resource(&w, "db", 100), w.now);
     assert_false(has_request(&w));
@@ -1350,8 +1294,7 @@ static void a_resource_without_a_lease_is_closed_without_a_request(void **state)
 }
 
 /* R10 */
-static void a_close_during_a_request_releases_the_lease_of_its_response(void **state) {
-    (void)state;
+TEST(a_close_during_a_request_releases_the_lease_of_its_response) {
     world w = world_start();
     doorman_client_resource *resource = open_resource(&w, "db", 100);
     assert_true(has_request(&w));
@@ -1367,8 +1310,7 @@ static void a_close_during_a_request_releases_the_lease_of_its_response(void **s
     world_stop(&w);
 }
 
-static void a_close_during_a_request_that_grants_nothing_sends_no_release(void **state) {
-    (void)state;
+TEST(a_close_during_a_request_that_grants_nothing_sends_no_release) {
     for (int refused = 0; refused < 2; refused++) {
         world w = world_start();
         doorman_client_resource *resource = open_resource(&w, "db", 100);
@@ -1381,8 +1323,7 @@ static void a_close_during_a_request_that_grants_nothing_sends_no_release(void *
     }
 }
 
-static void a_resource_reopened_before_its_release_keeps_its_lease(void **state) {
-    (void)state;
+TEST(a_resource_reopened_before_its_release_keeps_its_lease) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 40);
     doorman_client_close(resource, w.now);
@@ -1395,8 +1336,7 @@ static void a_resource_reopened_before_its_release_keeps_its_lease(void **state)
 }
 
 /* A close and a reopening during a request have no effect, and the response is accepted. */
-static void a_resource_reopened_during_a_request_takes_its_response(void **state) {
-    (void)state;
+TEST(a_resource_reopened_during_a_request_takes_its_response) {
     world w = world_start();
     doorman_client_resource *resource = open_resource(&w, "db", 100);
     assert_true(has_request(&w));
@@ -1414,8 +1354,7 @@ static void a_resource_reopened_during_a_request_takes_its_response(void **state
 }
 
 /* R10. The Go client has a race between a release and later requests. */
-static void a_resource_reopened_during_its_release_is_requested_again(void **state) {
-    (void)state;
+TEST(a_resource_reopened_during_its_release_is_requested_again) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 40);
     doorman_client_close(resource, w.now);
@@ -1433,8 +1372,7 @@ static void a_resource_reopened_during_its_release_is_requested_again(void **sta
 
 /* R9, S8: the server has no entry for a released lease. So the end of a new lease may be
  * earlier. */
-static void a_lease_after_a_release_can_end_earlier_than_the_released_one(void **state) {
-    (void)state;
+TEST(a_lease_after_a_release_can_end_earlier_than_the_released_one) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 40);
     doorman_client_close(resource, w.now);
@@ -1449,8 +1387,7 @@ static void a_lease_after_a_release_can_end_earlier_than_the_released_one(void *
     world_stop(&w);
 }
 
-static void a_resource_reopened_and_closed_during_its_release_is_removed(void **state) {
-    (void)state;
+TEST(a_resource_reopened_and_closed_during_its_release_is_removed) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 40);
     doorman_client_close(resource, w.now);
@@ -1462,8 +1399,7 @@ static void a_resource_reopened_and_closed_during_its_release_is_removed(void **
     world_stop(&w);
 }
 
-static void a_resource_reopened_after_its_release_is_a_new_one(void **state) {
-    (void)state;
+TEST(a_resource_reopened_after_its_release_is_a_new_one) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 40);
     doorman_client_close(resource, w.now);
@@ -1478,8 +1414,7 @@ static void a_resource_reopened_after_its_release_is_a_new_one(void **state) {
 
 /* R10: units in flight are still in use. So their lease is not released, and lasts until its
  * end. */
-static void a_close_with_units_in_flight_releases_nothing(void **state) {
-    (void)state;
+TEST(a_close_with_units_in_flight_releases_nothing) {
     for (int under_way = 0; under_way < 2; under_way++) {
         world w;
         doorman_client_resource *resource = start_with_lease(&w, 100, 40);
@@ -1498,8 +1433,7 @@ static void a_close_with_units_in_flight_releases_nothing(void **state) {
 }
 
 /* R3 */
-static void units_in_flight_survive_close_and_reopen(void **state) {
-    (void)state;
+TEST(units_in_flight_survive_close_and_reopen) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 40);
     take_units(&w, resource, 30);
@@ -1514,8 +1448,7 @@ static void units_in_flight_survive_close_and_reopen(void **state) {
 
 /* K2: a release waits for the back-off like any other request, and is dropped when its lease
  * ends. */
-static void releases_to_a_failing_server_back_off(void **state) {
-    (void)state;
+TEST(releases_to_a_failing_server_back_off) {
     world w;
     doorman_client_resource *resource = start_with_lease(&w, 100, 40);
     wait_for_request(&w);
@@ -1529,8 +1462,7 @@ static void releases_to_a_failing_server_back_off(void **state) {
 }
 
 /* C3: a client can be destroyed in any state; world_stop checks for leaks. */
-static void a_client_can_be_destroyed_in_any_state(void **state) {
-    (void)state;
+TEST(a_client_can_be_destroyed_in_any_state) {
     enum { IDLE, REQUESTED, HOLDING, RELEASING, MOMENTS };
     for (int moment = 0; moment < MOMENTS; moment++) {
         world w = world_start();
@@ -1545,8 +1477,7 @@ static void a_client_can_be_destroyed_in_any_state(void **state) {
 }
 
 /* C1: the same calls with the same seed make the same requests at the same times. */
-static void the_same_seed_makes_the_same_requests(void **state) {
-    (void)state;
+TEST(the_same_seed_makes_the_same_requests) {
     doorman_time times[2][30];
     const doorman_client_options options = {
         .addresses = one_address, .address_count = 1, .seed = random_bits()};
@@ -1564,8 +1495,7 @@ static void the_same_seed_makes_the_same_requests(void **state) {
     assert_memory_equal(times[0], times[1], sizeof times[0]);
 }
 
-static void every_method_has_its_wire_name(void **state) {
-    (void)state;
+TEST(every_method_has_its_wire_name) {
     assert_string_equal(doorman_method_name(DOORMAN_DISCOVERY, false), "discovery");
     assert_string_equal(doorman_method_name(DOORMAN_DISCOVERY, true), "discovery");
     assert_string_equal(doorman_method_name(DOORMAN_GET_CAPACITY, false), "get_capacity");
@@ -1582,80 +1512,4 @@ static void every_method_has_its_wire_name(void **state) {
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         assert_string_equal(doorman_lease_reason_name((doorman_lease_reason)unknown[i]), "?");
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_method_has_its_wire_name),
-        cmocka_unit_test(a_new_resource_is_requested_at_once),
-        cmocka_unit_test(no_request_is_sent_while_another_is_under_way),
-        cmocka_unit_test(one_request_renews_all_leases_past_half_their_interval),
-        cmocka_unit_test(a_renewal_is_up_to_a_twentieth_late_and_never_early),
-        cmocka_unit_test(a_change_of_wants_by_a_tenth_or_less_causes_no_request),
-        cmocka_unit_test(changed_wants_wait_for_the_minimum_interval),
-        cmocka_unit_test(wants_that_change_during_a_request_are_sent_next),
-        cmocka_unit_test(wants_that_change_while_a_gauge_is_above_its_lease_are_sent),
-        cmocka_unit_test(a_smaller_lease_is_confirmed_at_once),
-        cmocka_unit_test(a_larger_or_equal_lease_needs_no_confirmation),
-        cmocka_unit_test(a_failed_confirmation_is_repeated),
-        cmocka_unit_test(a_gauge_above_its_lease_confirms_as_it_falls_at_most_once_a_second),
-        cmocka_unit_test(a_gauge_above_its_lease_does_not_speed_up_other_resources),
-        cmocka_unit_test(a_request_reports_the_lease_and_its_remaining_time),
-        cmocka_unit_test(a_lease_that_has_ended_is_not_reported),
-        cmocka_unit_test(a_holder_that_wants_less_lowers_its_limit_before_it_reports_it),
-        cmocka_unit_test(units_in_flight_are_reported_with_any_wants),
-        cmocka_unit_test(units_in_flight_after_the_lease_has_ended_are_reported_but_not_claimed),
-        cmocka_unit_test(units_above_the_lease_are_reported_but_not_claimed),
-        cmocka_unit_test(many_resources_are_split_into_several_requests),
-        cmocka_unit_test(every_one_of_many_resources_is_renewed),
-        cmocka_unit_test(retries_back_off_from_one_second_to_one_minute),
-        cmocka_unit_test(a_response_ends_the_back_off),
-        cmocka_unit_test(a_pause_follows_a_round_of_all_addresses),
-        cmocka_unit_test(a_response_ends_a_round),
-        cmocka_unit_test(pauses_are_at_most_the_refresh_interval),
-        cmocka_unit_test(an_unknown_master_beside_dead_servers_is_retried_within_four_seconds),
-        cmocka_unit_test(retries_fit_three_times_before_the_first_lease_ends),
-        cmocka_unit_test(a_lease_of_any_resource_speeds_up_the_retries),
-        cmocka_unit_test(a_timeout_counts_as_a_failure),
-        cmocka_unit_test(addresses_are_tried_in_turn),
-        cmocka_unit_test(only_the_request_in_progress_can_fail),
-        cmocka_unit_test(a_clock_that_goes_back_stands_still),
-        cmocka_unit_test(a_redirect_is_followed_at_once),
-        cmocka_unit_test(five_redirects_are_followed_and_the_sixth_is_a_failure),
-        cmocka_unit_test(a_response_resets_the_count_of_redirects),
-        cmocka_unit_test(no_redirect_is_followed_from_tls_to_plain_text),
-        cmocka_unit_test(after_a_redirect_to_tls_none_to_plain_text_is_followed),
-        cmocka_unit_test(an_unknown_master_is_a_failure),
-        cmocka_unit_test(an_unknown_master_is_retried_within_four_seconds),
-        cmocka_unit_test(only_the_last_request_accepts_a_response_and_only_once),
-        cmocka_unit_test(a_response_after_the_reported_lease_has_ended_is_dropped),
-        cmocka_unit_test(a_late_response_to_a_request_without_a_lease_is_accepted),
-        cmocka_unit_test(an_invalid_response_changes_nothing),
-        cmocka_unit_test(a_response_that_does_not_match_its_request_is_invalid),
-        cmocka_unit_test(a_response_to_another_method_is_invalid),
-        cmocka_unit_test(response_values_at_their_bounds_are_accepted),
-        cmocka_unit_test(a_lease_is_renewed_before_it_ends),
-        cmocka_unit_test(a_lease_starts_when_its_request_is_sent),
-        cmocka_unit_test(a_refresh_interval_starts_at_the_response),
-        cmocka_unit_test(the_end_of_a_lease_never_moves_back),
-        cmocka_unit_test(a_refused_holder_keeps_its_lease_and_learns_why),
-        cmocka_unit_test(a_release_names_the_newest_lease),
-        cmocka_unit_test(a_release_is_sent_once),
-        cmocka_unit_test(a_response_to_a_release_grants_no_lease),
-        cmocka_unit_test(a_resource_without_a_lease_is_closed_without_a_request),
-        cmocka_unit_test(a_close_during_a_request_releases_the_lease_of_its_response),
-        cmocka_unit_test(a_close_during_a_request_that_grants_nothing_sends_no_release),
-        cmocka_unit_test(a_resource_reopened_before_its_release_keeps_its_lease),
-        cmocka_unit_test(a_resource_reopened_during_a_request_takes_its_response),
-        cmocka_unit_test(a_resource_reopened_during_its_release_is_requested_again),
-        cmocka_unit_test(a_lease_after_a_release_can_end_earlier_than_the_released_one),
-        cmocka_unit_test(a_resource_reopened_and_closed_during_its_release_is_removed),
-        cmocka_unit_test(a_resource_reopened_after_its_release_is_a_new_one),
-        cmocka_unit_test(a_close_with_units_in_flight_releases_nothing),
-        cmocka_unit_test(units_in_flight_survive_close_and_reopen),
-        cmocka_unit_test(releases_to_a_failing_server_back_off),
-        cmocka_unit_test(a_client_can_be_destroyed_in_any_state),
-        cmocka_unit_test(the_same_seed_makes_the_same_requests),
-    };
-    return run_all(tests);
 }

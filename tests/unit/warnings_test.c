@@ -25,8 +25,7 @@ static void unconfirmed(struct world *w, const char *holder_id, doorman_time now
 /* What the main thread does every second. */
 static void update(struct world *w, doorman_time now) { server_warnings_update(&w->service, now); }
 
-static void each_shared_id_is_named_at_once_and_then_once_a_minute(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, each_shared_id_is_named_at_once_and_then_once_a_minute) {
     shared(w, "a", 100 * SECOND);
     assert_int_equal(logged(w, " count=1 resource=db holder=a\n"), 1);
     shared(w, "b", 101 * SECOND);
@@ -43,8 +42,7 @@ static void each_shared_id_is_named_at_once_and_then_once_a_minute(void **state)
     assert_int_equal(logged(w, ""), 0);
 }
 
-static void further_shared_ids_have_one_line_that_names_the_last(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, further_shared_ids_have_one_line_that_names_the_last) {
     char id[] = "a";
     for (; id[0] < 'a' + SHARED_ID_MAX; id[0]++) shared(w, id, 100 * SECOND);
     assert_int_equal(logged(w, "each uses the whole share\" count=1 "), SHARED_ID_MAX);
@@ -59,8 +57,7 @@ static void further_shared_ids_have_one_line_that_names_the_last(void **state) {
                      1);
 }
 
-static void an_id_that_is_no_longer_shared_makes_room_for_another(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, an_id_that_is_no_longer_shared_makes_room_for_another) {
     char id[] = "a";
     for (; id[0] < 'a' + SHARED_ID_MAX; id[0]++) shared(w, id, 100 * SECOND);
     for (id[0] = 'b'; id[0] < 'a' + SHARED_ID_MAX; id[0]++) shared(w, id, 120 * SECOND);
@@ -79,8 +76,7 @@ static void an_id_that_is_no_longer_shared_makes_room_for_another(void **state) 
 /* A peer over nng that has no address here. Tests that need one set it in the table. */
 static const struct peer some_peer = {.token = "ci"};
 
-static void the_line_about_a_suspect_has_its_peers(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, the_line_about_a_suspect_has_its_peers) {
     w->service.sender = (struct sender){.peer = &some_peer, .is_server = true};
     shared(w, "a", 100 * SECOND);
     assert_int_equal(logged(w, " count=1 resource=db holder=a kind=server peer=unknown token=ci\n"),
@@ -102,8 +98,7 @@ static void the_line_about_a_suspect_has_its_peers(void **state) {
     assert_int_equal(w->service.suspects->count, 3);
 }
 
-static void a_new_suspect_takes_the_place_of_the_oldest(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_new_suspect_takes_the_place_of_the_oldest) {
     char id[8];
     w->service.sender.peer = &some_peer;
     for (int i = 0; i < SUSPECTS_MAX; i++) {
@@ -120,8 +115,7 @@ static void a_new_suspect_takes_the_place_of_the_oldest(void **state) {
 }
 
 /* A line that reports events of the last minute describes the last one of them. */
-static void a_line_about_several_events_describes_the_last(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_line_about_several_events_describes_the_last) {
     doorman_event event = {DOORMAN_EVENT_UNMATCHED, "one", "a", 1};
     warning_add_event(&w->service, &event, 100 * SECOND);
     assert_int_equal(logged(w, " count=1 resource=one holder=a\n"), 1);
@@ -136,8 +130,7 @@ static void a_line_about_several_events_describes_the_last(void **state) {
 }
 
 /* The line about the end of a problem counts all its events. So no line about them comes later. */
-static void a_problem_that_has_ended_is_not_logged_any_more(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_problem_that_has_ended_is_not_logged_any_more) {
     const int kind = WARNING_ETCD_UNREACHABLE;
     for (int i = 0; i < 20; i++) {
         server_log_warning(&w->service, kind, "key", "k", "no answer", (100 + i) * SECOND);
@@ -157,8 +150,7 @@ static void end_lease(struct world *w, const char *resource_id) {
 }
 
 /* The holder of these leases is the node itself, so the line does not name it. */
-static void leases_of_the_node_that_end_together_have_one_line(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, leases_of_the_node_that_end_together_have_one_line) {
     end_lease(w, "db/orders");
     end_lease(w, "db/order");
     assert_int_equal(logged(w, ""), 0);
@@ -176,8 +168,7 @@ static void leases_of_the_node_that_end_together_have_one_line(void **state) {
     assert_int_equal(logged(w, ""), 0);
 }
 
-static void the_line_about_very_many_leases_names_the_first(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, the_line_about_very_many_leases_names_the_first) {
     char id[16];
     for (int i = 0; i < 1000; i++) {
         snprintf(id, sizeof id, "db/%d", i);
@@ -198,8 +189,7 @@ static void refuse(struct world *w, uint32_t host, uint16_t port) {
     server_log_peer(&w->service, WARNING_TOKEN, &peer, NULL);
 }
 
-static void a_line_about_peers_counts_their_hosts(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_line_about_peers_counts_their_hosts) {
     refuse(w, 0x0a000001, 1000);
     assert_int_equal(logged(w, " count=1 peer=10.0.0.1:1000 hosts=1\n"), 1);
     for (uint16_t port = 1; port <= 5; port++) refuse(w, 0x0a000002, port);
@@ -216,8 +206,7 @@ static void a_line_about_peers_counts_their_hosts(void **state) {
 }
 
 /* nng reports no peers, and the server looks at its counters from time to time. */
-static void failed_handshakes_over_nng_are_counted_and_logged_once_a_minute(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, failed_handshakes_over_nng_are_counted_and_logged_once_a_minute) {
     const counter *count = &w->service.counters.authentication_failures[FAILED_NNG_HANDSHAKE];
     server_log_nng_handshakes(&w->service, 3);
     assert_int_equal(logged(w, "nng does not report the peers\" count=3\n"), 1);
@@ -230,8 +219,7 @@ static void failed_handshakes_over_nng_are_counted_and_logged_once_a_minute(void
 }
 
 /* Permits come at any rate. A line describes the first event since the last line. */
-static void events_of_permits_are_logged_at_once_and_then_once_a_minute(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, events_of_permits_are_logged_at_once_and_then_once_a_minute) {
     doorman_permit_event event = {
         .kind = DOORMAN_PERMIT_UNMATCHED, .resource_id = "Api", .key = ""};
     server_on_permit_event(&w->service, &event);
@@ -252,24 +240,4 @@ static void events_of_permits_are_logged_at_once_and_then_once_a_minute(void **s
     assert_int_equal(logged(w, " count=100 resource=Apo\n"), 1);
     update(w, doorman_clock() + 200 * SECOND);
     assert_int_equal(logged(w, ""), 0);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, log_setup, log_teardown)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(each_shared_id_is_named_at_once_and_then_once_a_minute),
-        TEST(further_shared_ids_have_one_line_that_names_the_last),
-        TEST(an_id_that_is_no_longer_shared_makes_room_for_another),
-        TEST(the_line_about_a_suspect_has_its_peers),
-        TEST(a_new_suspect_takes_the_place_of_the_oldest),
-        TEST(a_line_about_several_events_describes_the_last),
-        TEST(a_problem_that_has_ended_is_not_logged_any_more),
-        TEST(leases_of_the_node_that_end_together_have_one_line),
-        TEST(the_line_about_very_many_leases_names_the_first),
-        TEST(a_line_about_peers_counts_their_hosts),
-        TEST(failed_handshakes_over_nng_are_counted_and_logged_once_a_minute),
-        TEST(events_of_permits_are_logged_at_once_and_then_once_a_minute),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,13 +4,11 @@
 #define DOORMAN_SERVER_TLS
 #define DOORMAN_SERVER_WATCH
 #include "../../server/watch.c"
+#include "../test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <cmocka.h>
 
 /* A file that the server loads, and a service that has loaded it. */
 struct world {
@@ -63,9 +61,7 @@ static void write_text(const char *path, const char *text) {
 
 static void write_file(const struct world *w, const char *text) { write_text(w->path, text); }
 
-static int setup(void **state) {
-    struct world *w = (struct world *)calloc(1, sizeof *w);
-    assert_non_null(w);
+static void world_setup(struct world *w) {
     snprintf(w->folder, sizeof w->folder, "/tmp/doorman-test-XXXXXX");
     assert_non_null(mkdtemp(w->folder));
     snprintf(w->path, sizeof w->path, "%s/config", w->folder);
@@ -75,27 +71,22 @@ static int setup(void **state) {
     w->service.settings = &w->settings;
     server_watch_start(&w->service);
     missing_lines = again_lines = tls_loads = token_loads = 0;
-    *state = w;
-    return 0;
 }
 
-static int teardown(void **state) {
-    struct world *w = (struct world *)*state;
+static void world_teardown(struct world *w) {
     (void)unlink(w->path);
     (void)unlink(w->kept);
     for (int i = 0; i < RELOAD_FILE_COUNT; i++) (void)unlink(w->own[i]);
     assert_int_equal(rmdir(w->folder), 0);
-    free(w);
-    return 0;
 }
+FIXTURE(world)
 
 static void assert_logged(int missing, int again) {
     assert_int_equal(missing_lines, missing);
     assert_int_equal(again_lines, again);
 }
 
-static void a_changed_file_is_noticed_until_it_is_loaded(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_changed_file_is_noticed_until_it_is_loaded) {
     assert_false(server_watch_poll(&w->service));
     write_file(w, "a longer text");
     assert_true(server_watch_poll(&w->service));
@@ -105,8 +96,7 @@ static void a_changed_file_is_noticed_until_it_is_loaded(void **state) {
     assert_logged(0, 0);
 }
 
-static void a_file_that_is_missing_once_is_not_reported(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_file_that_is_missing_once_is_not_reported) {
     for (int i = 0; i < 10; i++) {
         assert_int_equal(rename(w->path, w->kept), 0);
         assert_false(server_watch_poll(&w->service));
@@ -116,8 +106,7 @@ static void a_file_that_is_missing_once_is_not_reported(void **state) {
     assert_logged(0, 0);
 }
 
-static void a_deleted_file_is_reported_once(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_deleted_file_is_reported_once) {
     for (int i = 1; i <= 3; i++) {
         assert_int_equal(rename(w->path, w->kept), 0);
         assert_false(server_watch_poll(&w->service));
@@ -132,8 +121,7 @@ static void a_deleted_file_is_reported_once(void **state) {
     }
 }
 
-static void another_file_in_place_of_a_deleted_one_is_a_change(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, another_file_in_place_of_a_deleted_one_is_a_change) {
     assert_int_equal(rename(w->path, w->kept), 0);
     for (int i = 0; i < 3; i++) assert_false(server_watch_poll(&w->service));
     write_file(w, "two");
@@ -142,8 +130,7 @@ static void another_file_in_place_of_a_deleted_one_is_a_change(void **state) {
 }
 
 /* The reload logs that the file cannot be opened. */
-static void a_file_that_is_missing_at_a_reload_is_not_reported_again(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_file_that_is_missing_at_a_reload_is_not_reported_again) {
     assert_int_equal(rename(w->path, w->kept), 0);
     assert_false(server_watch_poll(&w->service));
     server_watch_start(&w->service);
@@ -159,8 +146,7 @@ static const char *noted(const struct world *w, enum load_failure failure) {
 }
 
 /* The metrics and the page show it. */
-static void a_missing_file_is_noted_until_it_is_there_again(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_missing_file_is_noted_until_it_is_there_again) {
     for (int i = 0; i < 3; i++) {
         assert_int_equal(rename(w->path, w->kept), 0);
         assert_false(server_watch_poll(&w->service));
@@ -174,8 +160,7 @@ static void a_missing_file_is_noted_until_it_is_there_again(void **state) {
 }
 
 /* root may read every file, so it becomes another user. */
-static void a_file_that_this_process_may_not_read_is_noted(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_file_that_this_process_may_not_read_is_noted) {
     bool is_root = geteuid() == 0;
     assert_int_equal(chmod(w->folder, 0755), 0);
     assert_int_equal(chmod(w->path, 0), 0);
@@ -194,8 +179,7 @@ static void a_file_that_this_process_may_not_read_is_noted(void **state) {
 }
 
 /* A node with a parent has no file, and a key of etcd is not a file. */
-static void without_a_file_nothing_is_reported(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, without_a_file_nothing_is_reported) {
     w->settings.config = NULL;
     for (int i = 0; i < 3; i++) assert_false(server_watch_poll(&w->service));
     w->settings.config = "etcd:key";
@@ -230,8 +214,7 @@ static void expect_loads(struct world *w, int seconds, int tls, int tokens) {
     assert_int_equal(token_loads, tokens);
 }
 
-static void changed_files_are_loaded_once_when_two_looks_agree(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, changed_files_are_loaded_once_when_two_looks_agree) {
     use_own_files(w);
     expect_loads(w, 3, 0, 0);
     write_text(w->own[FILE_TLS_CERT], "a longer text");
@@ -247,8 +230,7 @@ static void changed_files_are_loaded_once_when_two_looks_agree(void **state) {
     assert_logged(0, 0);
 }
 
-static void a_missing_key_is_reported_once_and_nothing_is_loaded(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_missing_key_is_reported_once_and_nothing_is_loaded) {
     use_own_files(w);
     for (int i = 1; i <= 3; i++) {
         assert_int_equal(rename(w->own[FILE_TLS_KEY], w->kept), 0);
@@ -264,8 +246,7 @@ static void a_missing_key_is_reported_once_and_nothing_is_loaded(void **state) {
 }
 
 /* A group of files has one note. It names a file that is missing, as long as there is one. */
-static void a_missing_file_of_a_group_is_noted(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_missing_file_of_a_group_is_noted) {
     use_own_files(w);
     assert_int_equal(unlink(w->own[FILE_TLS_CERT]), 0);
     expect_loads(w, 2, 0, 0);
@@ -287,8 +268,7 @@ static void a_missing_file_of_a_group_is_noted(void **state) {
 }
 
 /* The tokens do not need the key. */
-static void tokens_are_loaded_while_a_key_is_missing(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, tokens_are_loaded_while_a_key_is_missing) {
     use_own_files(w);
     assert_int_equal(unlink(w->own[FILE_TLS_KEY]), 0);
     write_text(w->own[FILE_TLS_CERT], "a longer text");
@@ -300,8 +280,7 @@ static void tokens_are_loaded_while_a_key_is_missing(void **state) {
 }
 
 /* A socket can be seen but not be opened, also by root. */
-static void a_file_that_cannot_be_opened_counts_as_missing(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_file_that_cannot_be_opened_counts_as_missing) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     use_own_files(w);
     assert_int_equal(unlink(w->own[FILE_TLS_KEY]), 0);
@@ -315,8 +294,7 @@ static void a_file_that_cannot_be_opened_counts_as_missing(void **state) {
 }
 
 /* The server does not load this file itself. */
-static void a_missing_file_for_etcd_is_reported(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_missing_file_for_etcd_is_reported) {
     use_own_files(w);
     assert_int_equal(unlink(w->own[FILE_ETCD_CA]), 0);
     expect_loads(w, 5, 0, 0);
@@ -328,8 +306,7 @@ static void a_missing_file_for_etcd_is_reported(void **state) {
 }
 
 /* A certificate and its key are replaced one after the other, five seconds apart. */
-static void a_certificate_waits_for_its_key(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_certificate_waits_for_its_key) {
     use_own_files(w);
     tls_refusals = 0;
     tls_fits = false;
@@ -341,8 +318,7 @@ static void a_certificate_waits_for_its_key(void **state) {
     assert_int_equal(tls_refusals, 0);
 }
 
-static void a_certificate_without_its_key_is_refused_once(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_certificate_without_its_key_is_refused_once) {
     use_own_files(w);
     tls_refusals = 0;
     tls_fits = false;
@@ -358,8 +334,7 @@ static void a_certificate_without_its_key_is_refused_once(void **state) {
 }
 
 /* The load logs that the file cannot be read. */
-static void a_key_that_is_missing_at_a_reload_is_not_reported_again(void **state) {
-    struct world *w = (struct world *)*state;
+TEST_WITH(world, a_key_that_is_missing_at_a_reload_is_not_reported_again) {
     use_own_files(w);
     assert_int_equal(unlink(w->own[FILE_TLS_KEY]), 0);
     server_reload_now(&w->service);
@@ -369,29 +344,4 @@ static void a_key_that_is_missing_at_a_reload_is_not_reported_again(void **state
     write_text(w->own[FILE_TLS_KEY], "another text");
     expect_loads(w, 5, 1, 0);
     assert_logged(0, 1);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(a_changed_file_is_noticed_until_it_is_loaded),
-        TEST(a_file_that_is_missing_once_is_not_reported),
-        TEST(a_deleted_file_is_reported_once),
-        TEST(another_file_in_place_of_a_deleted_one_is_a_change),
-        TEST(a_file_that_is_missing_at_a_reload_is_not_reported_again),
-        TEST(a_missing_file_is_noted_until_it_is_there_again),
-        TEST(a_file_that_this_process_may_not_read_is_noted),
-        TEST(without_a_file_nothing_is_reported),
-        TEST(changed_files_are_loaded_once_when_two_looks_agree),
-        TEST(a_missing_key_is_reported_once_and_nothing_is_loaded),
-        TEST(a_missing_file_of_a_group_is_noted),
-        TEST(tokens_are_loaded_while_a_key_is_missing),
-        TEST(a_file_that_cannot_be_opened_counts_as_missing),
-        TEST(a_missing_file_for_etcd_is_reported),
-        TEST(a_certificate_waits_for_its_key),
-        TEST(a_certificate_without_its_key_is_refused_once),
-        TEST(a_key_that_is_missing_at_a_reload_is_not_reported_again),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
