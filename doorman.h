@@ -3077,6 +3077,16 @@ static void doorman__limits_refuse(const doorman_template *template_, size_t ind
     }
 }
 
+static void doorman__config_check_shadow(const doorman_config_options *options,
+                                         const doorman__config_report *report) {
+    if (DOORMAN__HAS_PERMITS) {
+        doorman__permits_in_config.check_shadow(options, report);
+    } else if (options->shadow_count) {
+        doorman__config_report_add(report, DOORMAN__NO_TEMPLATE, "",
+                                   "shadow: " DOORMAN__NO_PERMITS);
+    }
+}
+
 /* Checks that no earlier template has the same glob as the template with this index. */
 static void doorman__template_check_glob(const doorman_config_options *options, size_t index,
                                          const doorman__config_report *report) {
@@ -3223,9 +3233,9 @@ static doorman_status doorman__config_check(const doorman_config_options *option
     for (size_t i = 0; i < options->template_count; i++) {
         doorman__template_check(options, i, &report);
     }
-    if (DOORMAN__HAS_PERMITS) {
-        doorman__permits_in_config.check_shadow(options, &report);
-        if (!first.count) doorman__permits_in_config.check_leased(options, &report);
+    doorman__config_check_shadow(options, &report);
+    if (DOORMAN__HAS_PERMITS && !first.count) {
+        doorman__permits_in_config.check_leased(options, &report);
     }
     doorman__error_end(error, first.count);
     return first.count ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
@@ -13637,7 +13647,7 @@ static void doorman__read_shadow(const doorman__field *root, const doorman__fiel
     size_t before = root->reader->problems->count;
     options->shadow = doorman__read_strings(list, &options->shadow_count);
     if (doorman__read_stopped(root->reader) || root->reader->problems->count > before) return;
-    if (DOORMAN__HAS_PERMITS) doorman__permits_in_config.check_shadow(options, &report);
+    doorman__config_check_shadow(options, &report);
     if (root->reader->problems->count > before) root->reader->status = DOORMAN_INVALID_ARGUMENT;
 }
 
