@@ -3529,15 +3529,11 @@ typedef struct doorman__holds {
     doorman_time mixed_until;  /* holds of earlier configurations may last until then */
     doorman_time next_learned; /* when the next limit has learned; DOORMAN_NEVER: all have */
     bool configured;           /* the configuration has a limit of kind CONCURRENCY */
-    bool no_wait;              /* a new permit of the present call may not wait */
     bool stuck;                /* memory ran out when a queue was served */
     doorman__hold_queue loose; /* permits that no CONCURRENCY limit concerns any more */
     doorman_hold_item *items;  /* of the last result; so is the next field */
     size_t item_capacity;
 
-    /* The present decision. */
-    doorman__hold *deciding;   /* the waiting permit; NULL: a new permit */
-    doorman_time turn;         /* the place that the permit has, or would get, in all queues */
     doorman__hold_part *parts; /* of a hold that is made; so is the next field */
     size_t part_capacity;
 } doorman__holds;
@@ -4846,6 +4842,16 @@ static void doorman__leased_sweep(doorman_permits *permits) {
  * P6 Details list each limit of each item.
  */
 
+/* What is decided on. */
+typedef struct doorman__decision {
+    const doorman_permit_request *request; /* its items are read already: see `wants` */
+    doorman__hold *hold;                   /* the waiting permit; NULL: a new permit */
+    doorman_time turn; /* the place that the permit has, or would get, in all queues */
+    bool inspects;     /* nothing is charged */
+    bool may_wait;     /* a new permit may wait */
+    doorman_time epoch, now;
+} doorman__decision;
+
 /* ---- permits: one decision, prepare */
 
 /* What a permit wants of one counter. */
@@ -5266,7 +5272,8 @@ static void doorman__charge_bound(doorman__charge *charge, uint64_t saved) {
 
 /* P7, P16: asks a counter of CONCURRENCY. It offers nothing while it learns, and while a permit
  * waits that comes before this one. */
-static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorman__charge *charge) {
+static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorman__charge *charge,
+                                          doorman_time turn) {
     uint64_t most = doorman__limit_parts(charge->limit, charge->figures->limit);
     uint64_t held = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
     const doorman__hold_queue *queue =
@@ -5275,7 +5282,7 @@ static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorma
     if (charge->limit->leased) {
         learns = !doorman__leased_live(permits, charge->lease, charge->limit);
     }
-    bool after = queue && doorman__timers_due(&queue->turns) < permits->holds.turn;
+    bool after = queue && doorman__timers_due(&queue->turns) < turn;
     charge->offer = held >= most || learns || after ? 0 : most - held;
     if (charge->need > charge->offer) {
         charge->reason = learns ? DOORMAN_REASON_LEARNING : DOORMAN_REASON_CONCURRENCY;
@@ -5303,18 +5310,19 @@ static void doorman__charge_evaluate_lease(const doorman_permits *permits,
 }
 
 static void doorman__charge_evaluate(const doorman_permits *permits, doorman__charge *charge,
-                                     doorman_time max_wait) {
+                                     const doorman__decision *decision) {
     if (doorman__limit_is_leased_rate(charge->limit)) {
         doorman__charge_evaluate_lease(permits, charge);
         return;
     }
     if (charge->limit->kind == DOORMAN_CONCURRENCY) {
-        doorman__charge_evaluate_hold(permits, charge);
+        doorman__charge_evaluate_hold(permits, charge, decision->turn);
         return;
     }
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
-    charge->offer = doorman__meter_offer(&meter, max_wait, &charge->wait, &permits->at);
+    charge->offer =
+        doorman__meter_offer(&meter, decision->request->max_wait, &charge->wait, &permits->at);
     if (charge->need > charge->offer) charge->reason = DOORMAN_REASON_RATE;
     doorman__charge_bound(charge, doorman__meter_saved(&meter, &permits->at));
 }
@@ -5336,15 +5344,14 @@ static doorman_time doorman__charge_delay(const doorman_permits *permits,
 }
 
 /* Evaluates all charges. Returns whether the permit fits. */
-static bool doorman__permits_evaluate(doorman_permits *permits, size_t item_count,
-                                      doorman_time max_wait) {
+static bool doorman__permits_evaluate(doorman_permits *permits, const doorman__decision *decision) {
     bool fits = true;
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
-        doorman__charge_evaluate(permits, charge, max_wait);
+        doorman__charge_evaluate(permits, charge, decision);
         fits = fits && (!charge->reason || charge->shadow);
     }
-    for (size_t i = 0; i < item_count; i++) {
+    for (size_t i = 0; i < decision->request->item_count; i++) {
         const doorman__want *want = &permits->wants[i];
         fits = fits && !want->rejected && !want->ban_rest;
     }
@@ -6648,9 +6655,10 @@ static void doorman__permits_no_hold(doorman_permits *permits, bool *fits) {
 /* Makes the hold of a permit that fits, without units. Sets *out to NULL if the permit takes no
  * units of CONCURRENCY. On failure, the counters that were created are removed. */
 static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
-                                                    const doorman_permit_request *request,
+                                                    const doorman__decision *decision,
                                                     doorman__hold **out, bool *fits) {
-    doorman__hold *hold = permits->holds.deciding;
+    const doorman_permit_request *request = decision->request;
+    doorman__hold *hold = decision->hold;
     size_t takes = doorman__permits_count_takes(permits, request->item_count);
     *out = NULL;
     if (!takes) return DOORMAN_OK;
@@ -6671,7 +6679,7 @@ static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
         *out = hold;
         return DOORMAN_OK;
     }
-    if (hold && !permits->holds.deciding) doorman__hold_destroy(permits, hold);
+    if (hold && !decision->hold) doorman__hold_destroy(permits, hold);
     doorman__permits_undo(permits);
     return DOORMAN_OUT_OF_MEMORY;
 }
@@ -6751,13 +6759,14 @@ static bool doorman__connection_has_room(const doorman_permits *permits, uint64_
 
 /* Returns whether a bound on waiting permits is reached. A permit that moves is counted already. */
 static bool doorman__permits_queue_full(const doorman_permits *permits,
-                                        const doorman_permit_request *request,
+                                        const doorman__decision *decision,
                                         const doorman__charge *charge) {
+    const doorman_permit_request *request = decision->request;
     const doorman_permits_options *options = &permits->options;
     const doorman__hold_queue *queue =
         charge->counter ? doorman__counter_queue(charge->counter) : NULL;
     if (queue && queue->turns.count >= charge->figures->queue) return true;
-    if (permits->holds.deciding) return false;
+    if (decision->hold) return false;
     const doorman__owner *owner =
         doorman__owner_find(permits, request->client_id, strlen(request->client_id), false);
     return permits->holds.waiting.count >= options->waiting_max ||
@@ -6783,12 +6792,13 @@ static void doorman__wait_enter(doorman_permits *permits, doorman__wait *wait,
 
 /* Lets a new permit wait, in no queue yet. */
 static void doorman__hold_begin_wait(doorman_permits *permits, doorman__hold *hold,
-                                     doorman__wait *wait, const doorman_permit_request *request) {
+                                     doorman__wait *wait, const doorman__decision *decision) {
+    const doorman_permit_request *request = decision->request;
     if (wait->connection) wait->connection->wait_count++;
     wait->hold = hold;
     wait->asked_at = permits->at.now;
     wait->max_wait = request->max_wait;
-    wait->place = permits->holds.turn;
+    wait->place = decision->turn;
     wait->equal = request->equal;
     wait->detail = request->detail;
     wait->share = request->share;
@@ -6800,7 +6810,8 @@ static void doorman__hold_begin_wait(doorman_permits *permits, doorman__hold *ho
 
 /* Makes a permit that waits, in no queue yet. Returns NULL if memory runs out. */
 static doorman__hold *doorman__permits_new_wait(doorman_permits *permits,
-                                                const doorman_permit_request *request) {
+                                                const doorman__decision *decision) {
+    const doorman_permit_request *request = decision->request;
     const size_t count = request->item_count;
     doorman__holds *holds = &permits->holds;
     const doorman__hold_part *parts = doorman__permits_parts(permits, count);
@@ -6826,7 +6837,7 @@ static doorman__hold *doorman__permits_new_wait(doorman_permits *permits,
         doorman__hold_destroy(permits, hold);
         return NULL;
     }
-    doorman__hold_begin_wait(permits, hold, wait, request);
+    doorman__hold_begin_wait(permits, hold, wait, decision);
     return hold;
 }
 
@@ -6859,9 +6870,10 @@ static doorman_status doorman__permits_make_queue(doorman_permits *permits, door
 
 /* Lets a permit wait that does not fit, if it may. Sets out->pending if it waits now. */
 static doorman_status doorman__permits_wait(doorman_permits *permits,
-                                            const doorman_permit_request *request,
+                                            const doorman__decision *decision,
                                             doorman_permit *out) {
-    doorman__hold *hold = permits->holds.deciding;
+    const doorman_permit_request *request = decision->request;
+    doorman__hold *hold = decision->hold;
     doorman__charge *charge = doorman__permits_lacking(permits, request->item_count);
     doorman__hold_queue *queue = NULL;
     out->pending = false;
@@ -6869,16 +6881,16 @@ static doorman_status doorman__permits_wait(doorman_permits *permits,
     doorman_time waited = hold ? permits->at.now - hold->wait->asked_at : 0;
     doorman_time most = hold ? hold->wait->max_wait : request->max_wait;
     most = doorman__earlier(most, charge->figures->max_wait);
-    bool waits = hold || !permits->holds.no_wait;
+    bool waits = hold || decision->may_wait;
     if (!waits || !charge->figures->queue || waited >= most) return DOORMAN_OK;
     bool stays = hold && charge->counter && hold->wait->queue->counter == charge->counter;
-    if (!stays && doorman__permits_queue_full(permits, request, charge)) {
+    if (!stays && doorman__permits_queue_full(permits, decision, charge)) {
         charge->reason = DOORMAN_REASON_QUEUE_FULL;
         return DOORMAN_OK;
     }
     doorman_status status = doorman__permits_make_queue(permits, charge, &queue);
     if (status != DOORMAN_OK || !queue) return status;
-    if (!hold) hold = doorman__permits_new_wait(permits, request);
+    if (!hold) hold = doorman__permits_new_wait(permits, decision);
     if (!hold) {
         doorman__hold_queue_free_empty(permits, queue);
         doorman__permits_undo(permits);
@@ -6906,12 +6918,13 @@ static bool doorman__permits_needs_hold(const doorman_permits *permits, size_t c
 /* Finds what a decision needs. Returns OUT_OF_MEMORY, or INVALID_ARGUMENT if the permit needs a
  * request_id. */
 static doorman_status doorman__permits_find(doorman_permits *permits,
-                                            const doorman_permit_request *request, bool inspects) {
-    size_t count = request->item_count;
-    bool room = doorman__permits_prepare(permits, count, inspects) &&
+                                            const doorman__decision *decision) {
+    const doorman_permit_request *request = decision->request;
+    const size_t count = request->item_count;
+    bool room = doorman__permits_prepare(permits, count, decision->inspects) &&
                 (!request->detail || doorman__permits_reserve_details(permits, count));
     if (!room) return DOORMAN_OUT_OF_MEMORY;
-    bool holds = !inspects && doorman__permits_needs_hold(permits, count);
+    bool holds = !decision->inspects && doorman__permits_needs_hold(permits, count);
     return holds && !request->request_id ? DOORMAN_INVALID_ARGUMENT : DOORMAN_OK;
 }
 
@@ -6919,12 +6932,12 @@ static doorman_status doorman__permits_find(doorman_permits *permits,
  *   out    becomes the hold, or NULL if the permit needs none
  *   fits   becomes false if a bound forbids the grant */
 static doorman_status doorman__permits_reserve(doorman_permits *permits,
-                                               const doorman_permit_request *request, bool inspects,
+                                               const doorman__decision *decision,
                                                doorman__hold **out, bool *fits) {
-    doorman__permits_divide(permits, request->item_count, request->equal);
+    doorman__permits_divide(permits, decision->request->item_count, decision->request->equal);
     doorman_status status = doorman__permits_create_counters(permits, fits);
-    if (status != DOORMAN_OK || !*fits || inspects) return status;
-    return doorman__permits_reserve_hold(permits, request, out, fits);
+    if (status != DOORMAN_OK || !*fits || decision->inspects) return status;
+    return doorman__permits_reserve_hold(permits, decision, out, fits);
 }
 
 /* Charges all counters of a permit that fits. This step cannot fail. */
@@ -6945,18 +6958,20 @@ static void doorman__permits_commit(doorman_permits *permits, const doorman_perm
 /* Decides on a permit whose wants are read. The permit is granted, refused, or pending then.
  * Returns INVALID_ARGUMENT if it needs a request_id. */
 static doorman_status doorman__permits_decide(doorman_permits *permits,
-                                              const doorman_permit_request *request, bool inspects,
+                                              const doorman__decision *decision,
                                               doorman_permit *out) {
+    const doorman_permit_request *request = decision->request;
     const size_t count = request->item_count;
+    const bool inspects = decision->inspects;
     doorman__hold *hold = NULL;
     doorman_permit result;
     memset(&result, 0, sizeof result);
-    doorman_status status = doorman__permits_find(permits, request, inspects);
+    doorman_status status = doorman__permits_find(permits, decision);
     if (status != DOORMAN_OK) return status;
-    bool fits = doorman__permits_evaluate(permits, count, request->max_wait);
-    if (fits) status = doorman__permits_reserve(permits, request, inspects, &hold, &fits);
+    bool fits = doorman__permits_evaluate(permits, decision);
+    if (fits) status = doorman__permits_reserve(permits, decision, &hold, &fits);
     if (!fits && status == DOORMAN_OK && !inspects) {
-        status = doorman__permits_wait(permits, request, &result);
+        status = doorman__permits_wait(permits, decision, &result);
     }
     if (status != DOORMAN_OK) return status;
     if (!result.pending) {
@@ -7017,11 +7032,9 @@ static bool doorman__hold_decide(doorman_permits *permits, doorman__hold *hold) 
                                             .time_to_live = hold->asked_time_to_live};
     doorman_permit result = {.pending = false};
     doorman__hold_wants(permits, hold);
-    permits->holds.deciding = hold;
-    permits->holds.turn = wait->place;
-    doorman_status status = doorman__permits_decide(permits, &request, false, &result);
+    const doorman__decision decision = {.request = &request, .hold = hold, .turn = wait->place};
+    doorman_status status = doorman__permits_decide(permits, &decision, &result);
     doorman__permits_end_call(permits, request.item_count);
-    permits->holds.deciding = NULL;
     if (status != DOORMAN_OK || result.pending) return status == DOORMAN_OK;
     if (hold->state == DOORMAN__WAITING) { /* refused, or granted without units */
         (void)doorman__hold_end_wait(permits, hold);
@@ -7198,8 +7211,9 @@ static doorman_status doorman__hold_take_over(doorman_permits *permits, doorman_
 
 /* Decides on a permit whose client and request_id are known already. Returns false if they are
  * not. */
-static bool doorman__permits_repeat(doorman_permits *permits, const doorman_permit_request *request,
+static bool doorman__permits_repeat(doorman_permits *permits, const doorman__decision *decision,
                                     doorman_permit *out, doorman_status *status) {
+    const doorman_permit_request *request = decision->request;
     doorman__hold *hold =
         doorman__holds_find_request(permits, request->client_id, request->request_id);
     *status = DOORMAN_OK;
@@ -7209,7 +7223,7 @@ static bool doorman__permits_repeat(doorman_permits *permits, const doorman_perm
     }
     if (!hold) return false;
     bool same = !hold->seized && doorman__hold_same(permits, hold, request->item_count);
-    bool may_wait = request->max_wait > 0 && !permits->holds.no_wait;
+    bool may_wait = request->max_wait > 0 && decision->may_wait;
     if (same && hold->state == DOORMAN__WAITING && !may_wait) {
         doorman__hold_refuse(permits, hold, DOORMAN_REASON_REPEATED);
         return false;
@@ -7239,11 +7253,11 @@ static doorman_status doorman__permits_check_whole(doorman_permits *permits,
 
 /* Returns whether a permit lacks units of CONCURRENCY. Changes nothing. */
 static bool doorman__permits_lacks_units(doorman_permits *permits,
-                                         const doorman_permit_request *request) {
-    const size_t count = request->item_count;
-    (void)doorman__wants_read(permits->wants, request, NULL);
+                                         const doorman__decision *decision) {
+    const size_t count = decision->request->item_count;
+    (void)doorman__wants_read(permits->wants, decision->request, NULL);
     bool lacks = doorman__permits_prepare(permits, count, false) &&
-                 !doorman__permits_evaluate(permits, count, request->max_wait) &&
+                 !doorman__permits_evaluate(permits, decision) &&
                  doorman__permits_lacking(permits, count);
     doorman__permits_end_call(permits, count);
     return lacks;
@@ -7252,47 +7266,47 @@ static bool doorman__permits_lacks_units(doorman_permits *permits,
 /* Settles holds before a decision. If many holds end together, the units that the permit needs may
  * belong to one of those that a call leaves for later. So a permit that lacks units ends more
  * holds. */
-static void doorman__holds_settle_for(doorman_permits *permits,
-                                      const doorman_permit_request *request) {
+static void doorman__holds_settle_for(doorman_permits *permits, const doorman__decision *decision) {
+    const doorman_permit_request *request = decision->request;
     const doorman__timers *ends = &permits->holds.ends;
     doorman__holds_settle(permits, DOORMAN__CALL_ENDS);
     for (int i = 0; i < DOORMAN__LACKING_ROUNDS; i++) {
         bool late = request->request_id && doorman__timers_due(ends) <= permits->at.now;
-        if (!late || !doorman__permits_lacks_units(permits, request)) break;
+        if (!late || !doorman__permits_lacks_units(permits, decision)) break;
         doorman__holds_end_due(permits, DOORMAN__CALL_ENDS);
     }
     (void)doorman__wants_read(permits->wants, request, NULL); /* others were decided on */
 }
 
-/* Decides on the request that doorman__permits_check_whole has checked last. */
+/* Decides on the request that doorman__permits_check_whole has checked last. Sets the turn of the
+ * decision. */
 static doorman_status doorman__permits_run_checked(doorman_permits *permits,
-                                                   const doorman_permit_request *request,
-                                                   bool inspects, doorman_permit *out,
-                                                   doorman_time epoch, doorman_time now) {
-    doorman__holds *holds = &permits->holds;
+                                                   doorman__decision *decision,
+                                                   doorman_permit *out) {
+    const doorman_permit_request *request = decision->request;
+    const int priority = request->has_priority ? request->priority : 1;
+    const doorman_time before = (doorman_time)(DOORMAN_PRIORITY_MAX - priority) << 58;
     doorman_status status = DOORMAN_OK;
-    doorman__moment_move(&permits->at, epoch, now);
-    if (doorman__holds_due(permits) <= permits->at.now) doorman__holds_settle_for(permits, request);
-    if (!inspects && request->request_id) {
-        doorman__holds_prefetch_id(permits, DOORMAN__AHEAD_NODE);
-        if (doorman__permits_repeat(permits, request, out, &status)) return status;
+    doorman__moment_move(&permits->at, decision->epoch, decision->now);
+    decision->turn = before + (doorman_time)permits->holds.arrivals + 1;
+    if (doorman__holds_due(permits) <= permits->at.now) {
+        doorman__holds_settle_for(permits, decision);
     }
-    int priority = request->has_priority ? request->priority : 1;
-    doorman_time before = (doorman_time)(DOORMAN_PRIORITY_MAX - priority) << 58;
-    holds->turn = before + (doorman_time)holds->arrivals + 1;
-    status = doorman__permits_decide(permits, request, inspects, out);
+    if (!decision->inspects && request->request_id) {
+        doorman__holds_prefetch_id(permits, DOORMAN__AHEAD_NODE);
+        if (doorman__permits_repeat(permits, decision, out, &status)) return status;
+    }
+    status = doorman__permits_decide(permits, decision, out);
     doorman__permits_end_call(permits, request->item_count);
     return status;
 }
 
-static doorman_status doorman__permits_run(doorman_permits *permits,
-                                           const doorman_permit_request *request, bool inspects,
-                                           doorman_permit *out, doorman_error *error,
-                                           doorman_time epoch, doorman_time now) {
-    const char *list = inspects ? NULL : "items"; /* an inspection has arguments instead (C10) */
-    doorman_status status = doorman__permits_check_whole(permits, request, list, error);
+static doorman_status doorman__permits_run(doorman_permits *permits, doorman__decision *decision,
+                                           doorman_permit *out, doorman_error *error) {
+    const char *list = decision->inspects ? NULL : "items"; /* an inspection has arguments (C10) */
+    doorman_status status = doorman__permits_check_whole(permits, decision->request, list, error);
     if (status != DOORMAN_OK) return status;
-    status = doorman__permits_run_checked(permits, request, inspects, out, epoch, now);
+    status = doorman__permits_run_checked(permits, decision, out);
     if (status == DOORMAN_INVALID_ARGUMENT) return doorman__fail(error, status, DOORMAN__HOLD_RULE);
     return status == DOORMAN_OUT_OF_MEMORY ? doorman__no_memory(error) : status;
 }
@@ -7303,7 +7317,8 @@ doorman_status doorman_permits_acquire(doorman_permits *permits,
     if (!permits) return doorman__missing(error, "permits");
     if (!request) return doorman__missing(error, "request");
     if (!out) return doorman__missing(error, "out");
-    return doorman__permits_run(permits, request, false, out, error, epoch, now);
+    doorman__decision decision = {.request = request, .may_wait = true, .epoch = epoch, .now = now};
+    return doorman__permits_run(permits, &decision, out, error);
 }
 
 doorman_status doorman_permits_inspect(doorman_permits *permits, const char *resource_id,
@@ -7314,7 +7329,9 @@ doorman_status doorman_permits_inspect(doorman_permits *permits, const char *res
     if (!out) return doorman__missing(error, "out");
     const doorman_permit_item item = {.resource_id = resource_id, .key = key};
     const doorman_permit_request request = {.items = &item, .item_count = 1, .detail = true};
-    return doorman__permits_run(permits, &request, true, out, error, epoch, now);
+    doorman__decision decision = {
+        .request = &request, .inspects = true, .epoch = epoch, .now = now};
+    return doorman__permits_run(permits, &decision, out, error);
 }
 
 /* ---- permits: reports (P13) */
@@ -7790,7 +7807,8 @@ static doorman_status doorman__holds_learn(doorman_permits *permits,
     doorman__holds_believe(permits, request->item_count);
     doorman_status status = doorman__permits_create_counters(permits, &fits);
     if (status != DOORMAN_OK || !fits) return status;
-    status = doorman__permits_reserve_hold(permits, &permit, out, &fits);
+    const doorman__decision decision = {.request = &permit};
+    status = doorman__permits_reserve_hold(permits, &decision, out, &fits);
     if (!*out) doorman__permits_undo(permits); /* also if only limits in shadow have no room */
     if (!*out) return status;
     for (size_t i = 0; i < permits->charge_count; i++) {
@@ -9173,10 +9191,9 @@ static doorman_status doorman__permits_answer_acquire(doorman_permits *permits,
         own.connection = request->connection;
         /* all permits are checked, and the items of the last one are read */
         if (count > 1) (void)doorman__wants_read(permits->wants, permit, NULL);
-        permits->holds.no_wait = !request->may_wait;
-        doorman_status status =
-            doorman__permits_run_checked(permits, permit, false, &decided[i], epoch, now);
-        permits->holds.no_wait = false;
+        doorman__decision decision = {
+            .request = permit, .may_wait = request->may_wait, .epoch = epoch, .now = now};
+        doorman_status status = doorman__permits_run_checked(permits, &decision, &decided[i]);
         if (status != DOORMAN_OK) return status;
         if (!doorman__permit_keep(arena, &decided[i])) return DOORMAN_OUT_OF_MEMORY;
     }

@@ -512,7 +512,7 @@ mutant hold-round-leave 'P7: a permit that leaves a queue does not wake those be
     '(void)first;' --holds
 
 mutant hold-overtake 'P7: a permit that fits is granted although others wait before it' \
-    'bool after = queue && doorman__timers_due(&queue->turns) < permits->holds.turn;' \
+    'bool after = queue && doorman__timers_due(&queue->turns) < turn;' \
     'bool after = queue && !permits;' --holds
 mutant hold-moves-back 'P7: a permit that moves to another queue arrives there as the last one' \
     'if (wait->queue) doorman__hold_queue_leave(permits, wait); wait->queue = queue;' \
