@@ -159,9 +159,10 @@ build/examples/%: examples/%.cpp build/doorman.o
 
 # Tests are built in three flavors. Each flavor has a folder in build/, with a server of the same
 # flavor. All tests run in the flavor asan (ASan and UBSan). Tests with threads also run in the
-# flavor tsan, except abuse_test, which takes 90 s there, and clients_test, which tests the programs
-# in examples/clients. Tests that check speed or memory also run in the flavor plain, and so does
-# limiters_test, because its threads meet more often there. `make matrix` runs all unit tests so.
+# flavor tsan, except abuse_test, which takes 90 s there, and clients_test and hold_clients_test,
+# which test the programs in examples/clients. Tests that check speed or memory also run in the
+# flavor plain, and so does limiters_test, because its threads meet more often there. `make matrix`
+# runs all unit tests so.
 # Warnings are errors, except two kinds that gcc reports wrongly with a sanitizer.
 FLAVORS = plain asan tsan
 SANITIZED = -Og -g1 -Werror -fno-omit-frame-pointer -Wno-unknown-warning-option \
@@ -171,7 +172,7 @@ build/asan/%: CFLAGS = $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-r
 build/tsan/%: CFLAGS = $(SANITIZED) -fsanitize=thread
 
 PROGRAMS = $(patsubst tests/%.c,%,$(wildcard tests/system/*_test.c tests/unit/*_test.c))
-THREADED = $(filter-out system/abuse_test system/clients_test, \
+THREADED = $(filter-out system/abuse_test system/clients_test system/hold_clients_test, \
     $(filter unit/limiters_test system/%,$(PROGRAMS)))
 MEASURING = unit/limiters_test \
     $(addprefix system/,abuse_test agent_test http_request_test http_test pages_test)
@@ -227,7 +228,7 @@ LINKED = doorman_server fuzz/calls fuzz/http fuzz/permits fuzz/response \
 $(foreach flavor,$(FLAVORS) coverage,\
     $(eval $(LINKED:%=build/$(flavor)/%): build/$(flavor)/doorman.o))
 $(TEST_SHELL) $(TEST_EXAMPLES): build/asan/doorman.o
-build/plain/doorman.o: build/doorman.o
+build/plain/doorman.o build/plain/doorman_server: build/plain/%: build/%
 	$(announce)
 	@cp $< $@
 build/asan/doorman.o build/tsan/doorman.o build/coverage/doorman.o: $(HEADERS) | test_deps
@@ -239,7 +240,7 @@ build/asan/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
 build/tsan/%: tests/%.c $(TEST_SOURCES) | test_deps
 	$(build)
-$(TEST_SERVERS): $(SERVER_INPUTS) | test_deps
+$(filter-out build/plain/%,$(TEST_SERVERS)): $(SERVER_INPUTS) | test_deps
 	$(build_server)
 $(TEST_SHELL): LIBRARIES += -ledit
 build/asan/examples/job_pool: examples/demo.h

@@ -58,7 +58,7 @@ is_refused() { # the expected error, a compiler, the lines
     wanted=$1 compiler=$2
     shift 2
     program "$@"
-    if compile_c "$compiler" c11 -c "$own/program.c" -o /dev/null 2>"$own/log"; then
+    if compile_c "$compiler" c11 -fsyntax-only "$own/program.c" 2>"$own/log"; then
         echo "compiled, and should not have"
         return 1
     fi
@@ -68,20 +68,42 @@ is_accepted() { # a compiler, the lines
     compiler=$1
     shift
     program "$@"
-    compile_c "$compiler" c11 -c "$own/program.c" -o /dev/null
+    compile_c "$compiler" c11 -fsyntax-only "$own/program.c"
 }
 
 # The sizes in README.md are those of gcc on x86-64. Another version of gcc may need a tenth more.
-size_is_documented() { # a compiler, a text of the row of README.md, the flags
-    [ "$($1 -dumpmachine)" = x86_64-linux-gnu ] || return 0
-    $1 --version | grep -q 'Free Software Foundation' || return 0
+size_is_documented() { # a compiler, a text of the row of README.md, the rest
     row="/tests.compile.bucket.c/,/only prints a line/s/^| .*$2.*| \([0-9,]*\) |\$/\1/p"
     documented=$(sed -n "$row" README.md | tr -d ,)
-    compile_c "$1" c11 -O2 -s -DDOORMAN_IMPLEMENTATION $3 tests/compile/bucket.c -o "$own/bucket" ||
-        return 1
+    compiler=$1
+    shift 2
+    compile_c "$compiler" c11 -O2 -s "$@" tests/compile/bucket.c -o "$own/bucket" || return 1
     bytes=$(wc -c <"$own/bucket")
     echo "README.md says ${documented:-nothing}, and the program has $bytes bytes"
     [ "$bytes" -le $((documented * 11 / 10)) ] && [ "$bytes" -ge $((documented * 9 / 10)) ]
+}
+
+# A program that only has leases links little, and nothing of servers, permits or the throttle.
+# clang inlines more.
+links_leases_alone() { # a compiler, the most bytes with gcc, the source, flags and other files
+    most=$2
+    case $1 in clang*) most=$(($2 * 4 / 3)) ;; esac
+    compile_c "$1" c11 -O2 -D_DEFAULT_SOURCE -ffunction-sections -fdata-sections \
+        -Wl,--gc-sections "$3" $4 -o "$own/use" &&
+        ! nm "$own/use" | grep -E 'doorman_+(permit|server|election|throttle)' &&
+        size "$own/use" | awk "NR == 2 { print; exit \$1 > $most }"
+}
+
+# The leases at -O2 with a section for each function are compiled once for these checks.
+sizes_are_documented() { # a compiler
+    compile_c "$1" c11 -O2 -DDOORMAN_IMPLEMENTATION -ffunction-sections -fdata-sections \
+        -c -x c doorman.h -o "$own/core.o" &&
+        links_leases_alone "$1" 61440 tests/compile/loop_client.c "$linked $own/core.o" || return 1
+    [ "$($1 -dumpmachine)" = x86_64-linux-gnu ] || return 0
+    $1 --version | grep -q 'Free Software Foundation' || return 0
+    size_is_documented "$1" none $linked "$own/core.o" &&
+        size_is_documented "$1" gc-sections $linked -Wl,--gc-sections "$own/core.o" &&
+        size_is_documented "$1" DOORMAN_STATIC -DDOORMAN_IMPLEMENTATION -DDOORMAN_STATIC
 }
 
 # In C++ the implementation is one error, and it says what to do.
@@ -93,27 +115,16 @@ is_one_error() { # a compiler of C++, a header
 
 core() { compile_c "$@" -DDOORMAN_IMPLEMENTATION $headers -c -x c /dev/null -o "$own/core.o"; }
 
-# Sections 1 to 8 have no global state (C2), so the object has no writable data. It also must not
-# need libatomic, which programs do not link.
-has_no_globals() { core "$@" && ! nm "$own/core.o" | grep -E ' [bBcCdD] | __atomic_'; }
-
 # Builds a program and runs it.
 works() { "$@" -o "$own/use" && "$own/use"; }
 
-works_in_c() { core "$1" c11 -O1 && works compile_c "$1" c99 tests/compile/use.c "$own/core.o"; }
-works_in_cxx() { # a compiler of C, a compiler of C++
-    core "$1" c11 -O1 &&
-        works compile_cxx "$2" c++11 -x c++ tests/compile/use.c -x none "$own/core.o"
-}
-
-# A program that only has leases links little, and nothing of servers, permits or the throttle.
-links_leases_alone() { # a compiler, the most bytes with gcc, the source, macros and libraries
-    most=$2
-    case $1 in clang*) most=$(($2 * 4 / 3)) ;; esac
-    compile_c "$1" c11 -O2 -D_DEFAULT_SOURCE -ffunction-sections -fdata-sections \
-        -Wl,--gc-sections "$3" $4 -o "$own/use" &&
-        ! nm "$own/use" | grep -E 'doorman_+(permit|server|election|throttle)' &&
-        size "$own/use" | awk "NR == 2 { print; exit \$1 > $most }"
+# Sections 1 to 8 have no global state (C2), so the object has no writable data. It also must not
+# need libatomic, which programs do not link. Programs in C and in C++ link it.
+object_works() { # a compiler of C, a compiler of C++
+    core "$1" c11 -O1 -fno-pic &&
+        ! nm "$own/core.o" | grep -E ' [bBcCdD] | __atomic_' &&
+        works compile_c "$1 -no-pie" c99 tests/compile/use.c "$own/core.o" &&
+        works compile_cxx "$2 -no-pie" c++11 -x c++ tests/compile/use.c -x none "$own/core.o"
 }
 
 # An example must print the same text with other flags.
@@ -147,6 +158,8 @@ links_on_windows() {
 sections() { # a compiler of C, a compiler of C++, the flags of each set of sections
     c=$1 cxx=$2
     shift 2
+    quick='' # without --all, warnings are all that is new in some variants
+    if [ ! "$all" ]; then quick=-fsyntax-only; fi
     for section; do
         for standard in c99 c11 c2x; do echo "public_c '$c' $standard $section"; done
         for standard in c++11 c++20; do echo "public_cxx '$cxx' $standard $section"; done
@@ -154,7 +167,8 @@ sections() { # a compiler of C, a compiler of C++, the flags of each set of sect
         case $all$section in # the section nng has all others
         yes*DOORMAN_NNG*) variants='-O0 -O1 -O2 -O3' ;;
         esac
-        for variant in $variants '-funsigned-char -fshort-enums' -DNDEBUG -DDOORMAN_STATIC; do
+        for variant in $variants "-funsigned-char -fshort-enums $quick" -DNDEBUG \
+            '-O1 -DDOORMAN_STATIC'; do
             echo "implementation '$c' c11 $variant $section"
         done
     done
@@ -267,23 +281,27 @@ server_sources() { # a compiler of C
     done
 }
 
-# Each example contains the implementation, which is compiled often enough without --all.
+# Each example contains the implementation, which is compiled often enough without --all. One
+# example needs its includes.
+examples() { # a compiler of C
+    for example in examples/*.c; do
+        check="syntax_c '$1' c11 $linked"
+        if [ "$example" = examples/permits_only.c ]; then check="syntax_c '$1' c11"; fi
+        if [ "$all" ]; then check="source_c '$1' c11"; fi
+        echo "$check -D_DEFAULT_SOURCE $example"
+    done
+}
+
 programs() { # a compiler of C and one of C++
-    check=syntax_c
-    if [ "$all" ]; then check=source_c; fi
-    echo "works_in_c '$1'"
-    echo "works_in_cxx '$1' '$2'"
+    echo "sizes_are_documented '$1'" # the longest first
+    echo "object_works '$1' '$2'"
     for header in doorman*.h; do echo "is_one_error '$2' $header"; done
-    echo "size_is_documented '$1' none ''"
-    echo "size_is_documented '$1' gc-sections \
-        '-ffunction-sections -fdata-sections -Wl,--gc-sections'"
-    echo "size_is_documented '$1' DOORMAN_STATIC -DDOORMAN_STATIC"
     for standard in c++11 c++20; do
         echo "compile_cxx '$2' $standard -Wall -Wextra -c tests/compile/options.cpp -o /dev/null"
     done
     echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION tests/compile/use.c"
-    echo "works compile_c '$1' c11 -DDOORMAN_IMPLEMENTATION -DDOORMAN_STATIC tests/compile/use.c"
-    echo "has_no_globals '$1' c11 -O1 -fno-pic"
+    echo "works compile_c '$1' c11 -O1 -DDOORMAN_IMPLEMENTATION -DDOORMAN_STATIC \
+        tests/compile/use.c"
     for header in doorman.h doorman_permits.h doorman_throttle.h; do
         echo "header_alone $header '$1' c11 -O1 $nng"
     done
@@ -293,9 +311,8 @@ programs() { # a compiler of C and one of C++
     done
     echo "is_refused 'include it before doorman.h' '$1' '#define DOORMAN_IMPLEMENTATION' \
         '#include \"doorman.h\"' '#include \"doorman_permits.h\"'"
-    echo "links_leases_alone '$1' 61440 tests/compile/loop_client.c -DDOORMAN_IMPLEMENTATION"
     echo "links_leases_alone '$1' 122880 examples/rate_client.c '-lnng -lcjson -pthread'"
-    for example in examples/*.c; do echo "$check '$1' c11 -D_DEFAULT_SOURCE $example"; done
+    examples "$1"
     for example in examples/*.cpp; do
         echo "compile_cxx '$2' c++11 -c $example -o /dev/null"
     done
@@ -307,8 +324,7 @@ programs() { # a compiler of C and one of C++
 for_32_bits() { # a compiler of C, a compiler of C++, both for 64 bits
     can_build multilib "$1 -m32" "$2 -m32" || return 0
     sections "$1 -m32" "$2 -m32" "$nng"
-    echo "works_in_cxx '$1 -m32' '$2 -m32'"
-    echo "has_no_globals '$1 -m32' c11 -O1 -fno-pic"
+    echo "object_works '$1 -m32' '$2 -m32'"
     for example in examples/library_only.c examples/local_limiters.c; do
         echo "example_is_the_same $example '$1' '-m32 $sse -O0'"
         echo "example_is_the_same $example '$1' '-m32 $sse -O3'"
