@@ -5643,8 +5643,8 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
  *   REQUESTED, BACKING_OFF                  its owner is no longer master        -> READY
  *
  * A held lease belongs to a resource of the owner, and is a part of the owner's own struct. If its
- * lease id is 0, the owner has no lease of that resource. Only doorman__held_move changes the state
- * of a held lease:
+ * lease id is 0, the owner has no lease of that resource. Only doorman__held_lease_move changes the
+ * state of a held lease:
  *
  *   state      meaning                                  event                       next state
  *   IDLE       waits until it is due                    its renewal is requested    -> REQUESTED
@@ -5720,7 +5720,7 @@ static double doorman__leases_learn(doorman__lease_table *leases, doorman__lease
 /* Wants are met if the lease is at least this fraction of the wants (R12). */
 #define DOORMAN__MET 0.999
 
-typedef enum doorman__held_state {
+typedef enum doorman__held_lease_state {
     DOORMAN__HELD_CLOSED, /* not in the upstream's list */
     DOORMAN__HELD_IDLE,
     DOORMAN__HELD_REQUESTED,
@@ -5729,13 +5729,13 @@ typedef enum doorman__held_state {
     DOORMAN__HELD_RELEASING,
     DOORMAN__HELD_REOPENED,
     DOORMAN__HELD_STATE_COUNT
-} doorman__held_state;
+} doorman__held_lease_state;
 
 typedef struct doorman__held_lease {
     struct doorman__held_lease *previous, *next; /* in the upstream's list */
     doorman__timer due;                          /* in the heap `dues` or `releases` */
     doorman__timer half, over;                   /* in the heaps `halves` and `ends` */
-    doorman__held_state state;
+    doorman__held_lease_state state;
     const char *resource_id; /* in the owner's memory */
 
     /* The lease. */
@@ -5763,7 +5763,7 @@ typedef struct doorman__held_lease {
     double safe_capacity;
     doorman_time overload_target; /* 0: reports of overload have no effect */
 
-    /* When to send requests: see doorman__held_schedule. */
+    /* When to send requests: see doorman__held_lease_schedule. */
     doorman_time requested_at, refresh_interval;
     doorman_time request_at; /* when to request a renewal or a release */
     doorman_time renew_at;   /* CLOSING: when to request its renewal if its owner reopens it */
@@ -6019,24 +6019,24 @@ static doorman_time doorman__upstream_due(const doorman_upstream *upstream) {
 
 /* ---- upstream: a held lease */
 
-static bool doorman__held_live(const doorman__held_lease *held, doorman_time now) {
+static bool doorman__held_lease_live(const doorman__held_lease *held, doorman_time now) {
     return held->lease_id && now < held->end;
 }
 
 /* Returns true if the owner has closed the held lease and has not reopened it. */
-static bool doorman__held_ending(const doorman__held_lease *held) {
+static bool doorman__held_lease_ending(const doorman__held_lease *held) {
     return held->state == DOORMAN__HELD_ABANDONED || held->state == DOORMAN__HELD_CLOSING ||
            held->state == DOORMAN__HELD_RELEASING;
 }
 
-static bool doorman__held_in_request(const doorman__held_lease *held) {
+static bool doorman__held_lease_in_request(const doorman__held_lease *held) {
     return held->state == DOORMAN__HELD_REQUESTED || held->state == DOORMAN__HELD_ABANDONED ||
            held->state == DOORMAN__HELD_RELEASING || held->state == DOORMAN__HELD_REOPENED;
 }
 
 /* Sets the timers of a held lease from its fields. Called each time that such a field has
  * changed. */
-static void doorman__held_set_timers(doorman_upstream *upstream, doorman__held_lease *held) {
+static void doorman__held_lease_set_timers(doorman_upstream *upstream, doorman__held_lease *held) {
     bool idle = held->state == DOORMAN__HELD_IDLE, closing = held->state == DOORMAN__HELD_CLOSING;
     doorman_time due = DOORMAN_NEVER, half = DOORMAN_NEVER, end = DOORMAN_NEVER;
     if (idle || closing) due = doorman__earlier(held->request_at, held->confirm_at);
@@ -6048,8 +6048,8 @@ static void doorman__held_set_timers(doorman_upstream *upstream, doorman__held_l
     doorman__timer_set(&upstream->ends, &held->over, end);
 }
 
-static void doorman__held_move(doorman_upstream *upstream, doorman__held_lease *held,
-                               doorman__held_state state) {
+static void doorman__held_lease_move(doorman_upstream *upstream, doorman__held_lease *held,
+                                     doorman__held_lease_state state) {
     enum {
         CLOSED = 1 << DOORMAN__HELD_CLOSED,
         IDLE = 1 << DOORMAN__HELD_IDLE,
@@ -6072,19 +6072,19 @@ static void doorman__held_move(doorman_upstream *upstream, doorman__held_lease *
     bool closing = held->state == DOORMAN__HELD_CLOSING;
     doorman__timer_clear(closing ? &upstream->releases : &upstream->dues, &held->due);
     held->state = state;
-    doorman__held_set_timers(upstream, held);
+    doorman__held_lease_set_timers(upstream, held);
 }
 
-static void doorman__held_request_at(doorman_upstream *upstream, doorman__held_lease *held,
-                                     doorman_time at) {
+static void doorman__held_lease_request_at(doorman_upstream *upstream, doorman__held_lease *held,
+                                           doorman_time at) {
     held->request_at = at;
-    doorman__held_set_timers(upstream, held);
+    doorman__held_lease_set_timers(upstream, held);
 }
 
-static void doorman__held_confirm_at(doorman_upstream *upstream, doorman__held_lease *held,
-                                     doorman_time at) {
+static void doorman__held_lease_confirm_at(doorman_upstream *upstream, doorman__held_lease *held,
+                                           doorman_time at) {
     held->confirm_at = at;
-    doorman__held_set_timers(upstream, held);
+    doorman__held_lease_set_timers(upstream, held);
 }
 
 /* Adds a held lease, which is due at once. Precondition: doorman__upstream_reserve has
@@ -6097,7 +6097,7 @@ static void doorman__upstream_add(doorman_upstream *upstream, doorman__held_leas
     upstream->held_count++;
     held->request_at = now;
     held->confirm_at = DOORMAN_NEVER;
-    doorman__held_move(upstream, held, DOORMAN__HELD_IDLE);
+    doorman__held_lease_move(upstream, held, DOORMAN__HELD_IDLE);
 }
 
 /* Removes a held lease. The upstream will send no release for it. The owner may free it at once. */
@@ -6107,14 +6107,14 @@ static void doorman__upstream_remove(doorman_upstream *upstream, doorman__held_l
     *(held->next ? &held->next->previous : &upstream->last) = held->previous;
     held->previous = held->next = NULL;
     upstream->held_count--;
-    doorman__held_move(upstream, held, DOORMAN__HELD_CLOSED);
+    doorman__held_lease_move(upstream, held, DOORMAN__HELD_CLOSED);
     assert(!held->due.place && !held->half.place && !held->over.place);
 }
 
 /* Removes a held lease that has nothing to release, and puts it into the list `closed`. The owner
  * frees it later. */
-static void doorman__held_finish(doorman_upstream *upstream, doorman__held_lease *held) {
-    assert(doorman__held_ending(held) || held->state == DOORMAN__HELD_IDLE);
+static void doorman__held_lease_finish(doorman_upstream *upstream, doorman__held_lease *held) {
+    assert(doorman__held_lease_ending(held) || held->state == DOORMAN__HELD_IDLE);
     doorman__upstream_remove(upstream, held);
     held->next = upstream->closed;
     upstream->closed = held;
@@ -6133,38 +6133,40 @@ static doorman__held_lease *doorman__upstream_next_closed(doorman_upstream *upst
 }
 
 /* Makes a held lease due as soon as the minimum interval since its last request has passed. */
-static void doorman__held_expedite(doorman_upstream *upstream, doorman__held_lease *held,
-                                   doorman_time minimum, doorman_time now) {
+static void doorman__held_lease_expedite(doorman_upstream *upstream, doorman__held_lease *held,
+                                         doorman_time minimum, doorman_time now) {
     if (!held->has_outcome) return;
     doorman_time soon = doorman__later(now, doorman__after(held->requested_at, minimum));
-    doorman__held_request_at(upstream, held, doorman__earlier(held->request_at, soon));
+    doorman__held_lease_request_at(upstream, held, doorman__earlier(held->request_at, soon));
 }
 
 /* Makes a held lease due sooner if its owner's wants have changed by more than a tenth (K1). */
-static void doorman__held_wants(doorman_upstream *upstream, doorman__held_lease *held, double wants,
-                                doorman_time now) {
+static void doorman__held_lease_wants(doorman_upstream *upstream, doorman__held_lease *held,
+                                      double wants, doorman_time now) {
     if (held->whole) wants = doorman__whole_ceil(wants);
     double tenth = held->requested_wants / 10;
     bool near = wants <= held->requested_wants + tenth && wants >= held->requested_wants - tenth;
     if (near) return;
     doorman_time minimum = doorman__earlier(5 * DOORMAN_SECOND, held->refresh_interval / 2);
-    doorman__held_expedite(upstream, held, minimum, now);
+    doorman__held_lease_expedite(upstream, held, minimum, now);
 }
 
 /* Makes a held lease due at once if the last response granted all its wants. The minimum interval
  * does not apply, because there may be more capacity (K1). */
-static void doorman__held_grow(doorman_upstream *upstream, doorman__held_lease *held,
-                               doorman_time now) {
-    if (held->met) doorman__held_expedite(upstream, held, 0, now);
+static void doorman__held_lease_grow(doorman_upstream *upstream, doorman__held_lease *held,
+                                     doorman_time now) {
+    if (held->met) doorman__held_lease_expedite(upstream, held, 0, now);
 }
 
 /* R3: lowers the lease to what its owner needs. While no server responds, the lease stays as it is.
  * Returns whether the lease has changed. */
-static bool doorman__held_give_back(const doorman_upstream *upstream, doorman__held_lease *held,
-                                    double needed, doorman_time now) {
+static bool doorman__held_lease_give_back(const doorman_upstream *upstream,
+                                          doorman__held_lease *held, double needed,
+                                          doorman_time now) {
     assert(needed >= 0);
     bool reachable = upstream->failures == 0;
-    if (!reachable || !doorman__held_live(held, now) || needed >= held->capacity) return false;
+    if (!reachable || !doorman__held_lease_live(held, now) || needed >= held->capacity)
+        return false;
     held->capacity = needed;
     return true;
 }
@@ -6172,46 +6174,46 @@ static bool doorman__held_give_back(const doorman_upstream *upstream, doorman__h
 /* Closes a held lease for its owner. If the lease is not in force, the held lease becomes CLOSED at
  * once. If the lease is in force, a request releases it, at the earliest at release_at. If units of
  * the lease are still in use, a later request releases it. */
-static void doorman__held_close(doorman_upstream *upstream, doorman__held_lease *held,
-                                doorman_time release_at, doorman_time now) {
+static void doorman__held_lease_close(doorman_upstream *upstream, doorman__held_lease *held,
+                                      doorman_time release_at, doorman_time now) {
     held->confirm_at = DOORMAN_NEVER;
     held->renew_at = held->request_at;
     held->request_at = release_at;
-    if (held->state == DOORMAN__HELD_IDLE && !doorman__held_live(held, now)) {
-        doorman__held_finish(upstream, held);
+    if (held->state == DOORMAN__HELD_IDLE && !doorman__held_lease_live(held, now)) {
+        doorman__held_lease_finish(upstream, held);
     } else if (held->state == DOORMAN__HELD_IDLE) {
-        doorman__held_move(upstream, held, DOORMAN__HELD_CLOSING);
+        doorman__held_lease_move(upstream, held, DOORMAN__HELD_CLOSING);
     } else if (held->state == DOORMAN__HELD_REQUESTED) {
-        doorman__held_move(upstream, held, DOORMAN__HELD_ABANDONED);
+        doorman__held_lease_move(upstream, held, DOORMAN__HELD_ABANDONED);
     } else {
-        doorman__held_move(upstream, held, DOORMAN__HELD_RELEASING);
+        doorman__held_lease_move(upstream, held, DOORMAN__HELD_RELEASING);
     }
 }
 
 /* Reopens a held lease that its owner has closed. If the held lease is in the request under way, it
  * is due when that request has ended. If not, it is due at once. */
-static void doorman__held_reopen(doorman_upstream *upstream, doorman__held_lease *held,
-                                 doorman_time now) {
-    assert(doorman__held_ending(held));
+static void doorman__held_lease_reopen(doorman_upstream *upstream, doorman__held_lease *held,
+                                       doorman_time now) {
+    assert(doorman__held_lease_ending(held));
     held->request_at = now;
     if (held->state == DOORMAN__HELD_CLOSING) {
-        doorman__held_move(upstream, held, DOORMAN__HELD_IDLE);
+        doorman__held_lease_move(upstream, held, DOORMAN__HELD_IDLE);
     } else if (held->state == DOORMAN__HELD_ABANDONED) {
-        doorman__held_move(upstream, held, DOORMAN__HELD_REQUESTED);
+        doorman__held_lease_move(upstream, held, DOORMAN__HELD_REQUESTED);
     } else {
-        doorman__held_move(upstream, held, DOORMAN__HELD_REOPENED);
+        doorman__held_lease_move(upstream, held, DOORMAN__HELD_REOPENED);
     }
 }
 
 /* Moves a held lease out of a request that has ended. */
-static void doorman__held_end_request(doorman_upstream *upstream, doorman__held_lease *held) {
-    assert(doorman__held_in_request(held));
-    if (!doorman__held_ending(held)) {
-        doorman__held_move(upstream, held, DOORMAN__HELD_IDLE);
-    } else if (doorman__held_live(held, upstream->now)) {
-        doorman__held_move(upstream, held, DOORMAN__HELD_CLOSING);
+static void doorman__held_lease_end_request(doorman_upstream *upstream, doorman__held_lease *held) {
+    assert(doorman__held_lease_in_request(held));
+    if (!doorman__held_lease_ending(held)) {
+        doorman__held_lease_move(upstream, held, DOORMAN__HELD_IDLE);
+    } else if (doorman__held_lease_live(held, upstream->now)) {
+        doorman__held_lease_move(upstream, held, DOORMAN__HELD_CLOSING);
     } else {
-        doorman__held_finish(upstream, held);
+        doorman__held_lease_finish(upstream, held);
     }
 }
 
@@ -6225,7 +6227,7 @@ static void doorman__upstream_end_items(doorman_upstream *upstream, bool has_res
     for (size_t i = 0; i < upstream->item_count; i++) {
         doorman__held_lease *held = upstream->in_request[i];
         if (!has_response) held->request_at = upstream->now;
-        doorman__held_end_request(upstream, held);
+        doorman__held_lease_end_request(upstream, held);
     }
     upstream->item_count = 0;
 }
@@ -6371,8 +6373,8 @@ static doorman__held_lease *doorman__upstream_next_release(doorman_upstream *ups
     while (doorman__timers_due(&upstream->releases) <= now) {
         doorman__timer *first = doorman__timers_first(&upstream->releases);
         doorman__held_lease *held = DOORMAN__WITHIN(doorman__held_lease, due, first);
-        if (doorman__held_live(held, now)) return held;
-        doorman__held_finish(upstream, held);
+        if (doorman__held_lease_live(held, now)) return held;
+        doorman__held_lease_finish(upstream, held);
     }
     return NULL;
 }
@@ -6428,13 +6430,13 @@ static void doorman__upstream_put_release(doorman_upstream *upstream, doorman__h
                                           double outstanding, doorman_time now) {
     if (outstanding > 0) {
         doorman_time second = doorman__after(now, DOORMAN_SECOND);
-        doorman__held_request_at(upstream, held, doorman__earlier(held->end, second));
+        doorman__held_lease_request_at(upstream, held, doorman__earlier(held->end, second));
         return;
     }
     const doorman_capacity_request item = {.resource_id = held->resource_id,
                                            .has = {.id = held->lease_id, .node = held->node}};
     held->lease_id = 0;
-    doorman__held_move(upstream, held, DOORMAN__HELD_RELEASING);
+    doorman__held_lease_move(upstream, held, DOORMAN__HELD_RELEASING);
     doorman__upstream_add_item(upstream, held, &item);
 }
 
@@ -6448,7 +6450,7 @@ static void doorman__upstream_put_renewal(doorman_upstream *upstream, doorman__h
                                      .overload = doorman__tally_take(report->tally, now)};
     held->claimed = claim;
     held->requested_wants = report->wants;
-    if (doorman__held_live(held, now)) {
+    if (doorman__held_lease_live(held, now)) {
         held->committed = doorman__min(held->committed, claim);
         item.has.id = held->lease_id;
         item.has.node = held->node;
@@ -6459,7 +6461,7 @@ static void doorman__upstream_put_renewal(doorman_upstream *upstream, doorman__h
         upstream->demands[upstream->demand_count++] = report->demands[i];
     }
     assert(upstream->demand_count <= upstream->demands_capacity);
-    doorman__held_move(upstream, held, DOORMAN__HELD_REQUESTED);
+    doorman__held_lease_move(upstream, held, DOORMAN__HELD_REQUESTED);
     doorman__upstream_add_item(upstream, held, &item);
 }
 
@@ -6473,11 +6475,11 @@ static void doorman__upstream_put(doorman_upstream *upstream, doorman__held_leas
         doorman__upstream_put_release(upstream, held, report->outstanding, now);
         return;
     }
-    double capacity = doorman__held_live(held, now) ? held->capacity : 0;
+    double capacity = doorman__held_lease_live(held, now) ? held->capacity : 0;
     double claim = doorman__max(capacity, report->outstanding);
     bool confirms = now >= held->confirm_at && now < held->request_at;
     if (confirms && claim >= held->claimed) {
-        doorman__held_confirm_at(upstream, held, doorman__after(now, DOORMAN_SECOND));
+        doorman__held_lease_confirm_at(upstream, held, doorman__after(now, DOORMAN_SECOND));
     } else {
         doorman__upstream_put_renewal(upstream, held, report, claim, now);
     }
@@ -6613,12 +6615,12 @@ static bool doorman__response_valid(const doorman_upstream *upstream,
  * minimum interval of the server. If the response took longer than half the refresh interval, the
  * refresh interval starts earlier: half a refresh interval after the request. So the renewal comes
  * before the lease ends. */
-static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lease *held,
-                                   doorman_time interval) {
+static void doorman__held_lease_schedule(doorman_upstream *upstream, doorman__held_lease *held,
+                                         doorman_time interval) {
     doorman_time now = upstream->now;
     double late = 1 + 0.05 * doorman__random_unit(&upstream->random);
-    bool cut = doorman__held_live(held, now) && held->capacity < held->claimed;
-    bool ending = doorman__held_ending(held);
+    bool cut = doorman__held_lease_live(held, now) && held->capacity < held->claimed;
+    bool ending = doorman__held_lease_ending(held);
     held->refresh_interval = doorman__later(interval, DOORMAN_SECOND / 100);
     held->requested_at =
         doorman__earlier(now, doorman__after(upstream->sent_at, held->refresh_interval / 2));
@@ -6633,9 +6635,9 @@ static void doorman__held_schedule(doorman_upstream *upstream, doorman__held_lea
 /* R9: stores a new lease and its K. If the old lease is in force and from the same node, the later
  * of the two ends is stored. If the old lease is from another node, the end of the new lease is
  * stored, because the new node has not committed the old lease. */
-static void doorman__held_replace(doorman__held_lease *held, const doorman_lease *lease,
-                                  doorman_time end, doorman_time now) {
-    bool renewed = doorman__held_live(held, now) && strcmp(held->node, lease->node) == 0;
+static void doorman__held_lease_replace(doorman__held_lease *held, const doorman_lease *lease,
+                                        doorman_time end, doorman_time now) {
+    bool renewed = doorman__held_lease_live(held, now) && strcmp(held->node, lease->node) == 0;
     held->end = doorman__later(renewed ? held->end : now, end);
     held->length = held->end - now;
     held->committed = doorman__max(lease->committed, lease->capacity);
@@ -6654,9 +6656,9 @@ static void doorman__upstream_note_interval(doorman_upstream *upstream, doorman_
 
 /* Processes one item of a response. If the lease that the request reported has ended meanwhile, the
  * item has no effect, and the function returns false (R2). */
-static bool doorman__held_process_response(doorman_upstream *upstream, doorman__held_lease *held,
-                                           bool reported,
-                                           const doorman_capacity_response *item_response) {
+static bool doorman__held_lease_process_response(doorman_upstream *upstream,
+                                                 doorman__held_lease *held, bool reported,
+                                                 const doorman_capacity_response *item_response) {
     const doorman_lease *lease = &item_response->gets;
     bool granted = item_response->outcome == DOORMAN_GRANTED;
     if (reported && upstream->now >= held->end) {
@@ -6676,13 +6678,13 @@ static bool doorman__held_process_response(doorman_upstream *upstream, doorman__
     if (granted) {
         held->whole = item_response->whole;
         held->reason = lease->reason;
-        doorman__held_replace(held, lease, doorman__after(upstream->sent_at, lease->expires_in),
-                              upstream->now);
+        doorman__held_lease_replace(
+            held, lease, doorman__after(upstream->sent_at, lease->expires_in), upstream->now);
         /* The renewal must come before the lease ends. */
         interval = doorman__earlier(interval, lease->expires_in / 2);
         doorman__upstream_note_interval(upstream, interval);
     }
-    doorman__held_schedule(upstream, held, interval);
+    doorman__held_lease_schedule(upstream, held, interval);
     return true;
 }
 
@@ -6724,8 +6726,9 @@ doorman__upstream_next_item(doorman_upstream *upstream, const doorman_response *
         size_t i = upstream->processed_count++;
         bool reported = upstream->items[i].has.id != 0;
         *held = upstream->in_request[i];
-        bool taken = doorman__held_process_response(upstream, *held, reported, &response->items[i]);
-        doorman__held_end_request(upstream, *held);
+        bool taken =
+            doorman__held_lease_process_response(upstream, *held, reported, &response->items[i]);
+        doorman__held_lease_end_request(upstream, *held);
         if (taken && (*held)->state != DOORMAN__HELD_CLOSED) return &response->items[i];
     }
     upstream->item_count = upstream->processed_count = 0;
@@ -7472,10 +7475,11 @@ static void doorman__server_remove_resource(doorman_server *server,
         return;
     }
     doorman__held_lease *held = &resource->upward->held;
-    bool stays_held = doorman__held_in_request(held) || doorman__held_live(held, server->now);
+    bool stays_held =
+        doorman__held_lease_in_request(held) || doorman__held_lease_live(held, server->now);
     bool stays = stays_held && doorman__leases_learning(&resource->leases, server->now);
-    if (doorman__held_ending(held) || stays) return;
-    doorman__held_close(&server->upstream, held, server->now, server->now);
+    if (doorman__held_lease_ending(held) || stays) return;
+    doorman__held_lease_close(&server->upstream, held, server->now, server->now);
     doorman__server_free_closed(server);
 }
 
@@ -8394,11 +8398,11 @@ static void doorman__upward_apply_lease(doorman__upward *upward) {
 static bool doorman__upward_renew(doorman__upward *upward) {
     doorman_server *server = upward->server;
     doorman__held_lease *held = &upward->held;
-    if (doorman__held_ending(held)) {
-        doorman__held_reopen(&server->upstream, held, server->now);
+    if (doorman__held_lease_ending(held)) {
+        doorman__held_lease_reopen(&server->upstream, held, server->now);
     }
     doorman__upward_apply_lease(upward);
-    return doorman__held_live(held, server->now);
+    return doorman__held_lease_live(held, server->now);
 }
 
 /* Called when wants or committed amounts have changed. Decides whether to ask the parent sooner.
@@ -8419,12 +8423,12 @@ static void doorman__upward_expedite(doorman__upward *upward) {
         minimum = held->requested_wants > 0 ? doorman__earlier(minimum, pace) : 0;
     }
     bool idle = wants < held->requested_wants * 0.9;
-    if (unmet || idle) doorman__held_expedite(upstream, held, minimum, now);
-    bool cut = doorman__held_live(held, now) && held->claimed > capacity;
+    if (unmet || idle) doorman__held_lease_expedite(upstream, held, minimum, now);
+    bool cut = doorman__held_lease_live(held, now) && held->claimed > capacity;
     bool fits = doorman__total_value(upward->resource->leases.committed) <= capacity;
     if (cut && fits && held->confirm_at == DOORMAN_NEVER) {
         doorman_time again = doorman__after(held->requested_at, DOORMAN_SECOND);
-        doorman__held_confirm_at(upstream, held, held->cut ? again : now);
+        doorman__held_lease_confirm_at(upstream, held, held->cut ? again : now);
     }
 }
 
@@ -8534,7 +8538,7 @@ static void doorman__upward_report(doorman__upward *upward, doorman_time now) {
                               .learning = doorman__leases_learning(leases, now),
                               .tally = &upward->tally};
     double needed = doorman__max(report.wants, report.outstanding);
-    if (!report.learning && doorman__held_give_back(upstream, &upward->held, needed, now)) {
+    if (!report.learning && doorman__held_lease_give_back(upstream, &upward->held, needed, now)) {
         doorman__upward_apply_lease(upward);
     }
     report.demand_count = doorman__upward_group(upward, demands);
@@ -8574,7 +8578,7 @@ static void doorman__upward_learn(doorman__upward *upward, doorman_time learn_fo
     doorman__resource_update_by(server, upward->resource, leases->learned_at);
     if (learn_for == 0) return; /* the parent did not know this node, so no old lease exists */
     doorman_time request_at = doorman__earlier(held->request_at, leases->learned_at);
-    doorman__held_request_at(&server->upstream, held, request_at);
+    doorman__held_lease_request_at(&server->upstream, held, request_at);
 }
 
 /* Returns the present amount of the maximum before the last response. The lease table still has the
@@ -8657,7 +8661,7 @@ static void doorman__upward_changed(doorman__upward *upward,
     }
     leases->terms_count = 0;
     /* R12: the node confirms a cut only when its committed amounts fit into the lease. */
-    doorman__held_confirm_at(&upward->server->upstream, held, DOORMAN_NEVER);
+    doorman__held_lease_confirm_at(&upward->server->upstream, held, DOORMAN_NEVER);
     doorman__upward_expedite(upward);
 }
 
@@ -9416,7 +9420,7 @@ static void doorman__server_note_ends(doorman_server *server) {
         assert(held->ended_id != held->lease_id);
         doorman__timer_clear(ends, first);
         held->ended_id = held->lease_id;
-        if (doorman__held_ending(held)) continue;
+        if (doorman__held_lease_ending(held)) continue;
         doorman__server_event(server, DOORMAN_EVENT_LEASE_ENDED, held->resource_id, server->node,
                               held->capacity);
     }
@@ -9484,12 +9488,12 @@ static bool doorman__resource_describe(doorman_server *server,
                                        doorman__server_resource_entry *resource,
                                        doorman_server_resource *out) {
     doorman_time now = server->now;
-    if (resource->upward && doorman__held_ending(&resource->upward->held)) return false;
+    if (resource->upward && doorman__held_lease_ending(&resource->upward->held)) return false;
     doorman__server_expire(server, resource);
     const doorman__lease_table *leases = &resource->leases;
     const doorman__held_lease *held = resource->upward ? &resource->upward->held : NULL;
     const doorman__kind *kind = &doorman__kinds[leases->algorithm->kind];
-    bool leased = !held || doorman__held_live(held, now);
+    bool leased = !held || doorman__held_lease_live(held, now);
     *out =
         (doorman_server_resource){.resource_id = resource->resource_id,
                                   .settings = resource->settings,
@@ -11741,7 +11745,7 @@ void doorman_client_read(const doorman_client_resource *resource, doorman_resour
     if (!resource) return;
     const doorman__held_lease *held = &resource->held;
     now = doorman__later(now, resource->client->upstream.now);
-    bool leased = doorman__held_live(held, now);
+    bool leased = doorman__held_lease_live(held, now);
     double fallback = doorman__resource_fallback(resource);
     *out = (doorman_resource_info){.resource_id = resource->resource_id,
                                    .kind = resource->kind,
@@ -11980,7 +11984,7 @@ static doorman__supply doorman__resource_supply(const doorman_client_resource *r
     const doorman__held_lease *held = &resource->held;
     double safe = doorman__resource_known_safe_capacity(resource);
     return (doorman__supply){.amount = doorman__max(resource->published.capacity, safe),
-                             .exhausted = doorman__held_live(held, now) && !held->met,
+                             .exhausted = doorman__held_lease_live(held, now) && !held->met,
                              .idle_after = held->refresh_interval / 2};
 }
 
@@ -11988,7 +11992,7 @@ static void doorman__resource_apply_wants(doorman_client_resource *resource, dou
                                           doorman_time now) {
     assert(doorman__amount_valid(wants) && wants <= resource->options.wants_maximum);
     resource->wants = wants;
-    doorman__held_wants(&resource->client->upstream, &resource->held, wants, now);
+    doorman__held_lease_wants(&resource->client->upstream, &resource->held, wants, now);
     if (resource->options.fallback == DOORMAN_OPTIMISTIC) {
         doorman__resource_publish(resource, now);
     }
@@ -12004,7 +12008,7 @@ static void doorman__resource_grow(doorman_client_resource *resource, doorman_ti
     bool fits = estimator->gauge_largest <= resource->published.capacity;
     double worth = fits ? 1.1 : 1 + 1e-9;
     if (!estimator->unmet || resource->wants <= held->requested_wants * worth) return;
-    doorman__held_grow(&resource->client->upstream, held, now);
+    doorman__held_lease_grow(&resource->client->upstream, held, now);
 }
 
 /* Returns when to look at the counts after a refusal. A gauge has no rate that must be measured. */
@@ -12031,7 +12035,7 @@ static void doorman__resource_leave(doorman_client_resource *resource,
     doorman__held_lease *held = &resource->held;
     if (resource->wants >= held->requested_wants) return;
     if (!doorman__estimator_gauge_is_idle(&resource->estimator, reading, supply)) return;
-    doorman__held_expedite(&resource->client->upstream, held, 0, now);
+    doorman__held_lease_expedite(&resource->client->upstream, held, 0, now);
 }
 
 static void doorman__resource_update_wants(doorman_client_resource *resource, doorman_time now) {
@@ -12068,7 +12072,7 @@ static void doorman__resource_report(doorman_client_resource *resource, doorman_
     doorman_upstream *upstream = &resource->client->upstream;
     double wants = resource->wants;
     if (resource->held.whole) wants = doorman__whole_ceil(wants);
-    if (doorman__held_give_back(upstream, &resource->held, wants, now)) {
+    if (doorman__held_lease_give_back(upstream, &resource->held, wants, now)) {
         doorman__resource_publish(resource, now);
     }
     const doorman_demand demand = {
@@ -12084,7 +12088,7 @@ static void doorman__resource_report(doorman_client_resource *resource, doorman_
 /* Processes a response of the server. The wants may have changed since the request was made. */
 static void doorman__resource_process_response(doorman_client_resource *resource,
                                                doorman_time now) {
-    doorman__held_wants(&resource->client->upstream, &resource->held, resource->wants, now);
+    doorman__held_lease_wants(&resource->client->upstream, &resource->held, resource->wants, now);
     doorman__resource_publish(resource, now);
     if (resource->wants_follow_use && resource->held.met) doorman__resource_grow(resource, now);
 }
@@ -12212,7 +12216,7 @@ static bool doorman__client_update_some(doorman_client *client, size_t most, doo
         doorman__timer *first = doorman__timers_first(&client->wakes);
         doorman_client_resource *resource = DOORMAN__WITHIN(doorman_client_resource, wake, first);
         if (resource->wants_follow_use) doorman__resource_update_wants(resource, now);
-        if (resource->published.leased && !doorman__held_live(&resource->held, now)) {
+        if (resource->published.leased && !doorman__held_lease_live(&resource->held, now)) {
             doorman__resource_publish(resource, now);
         }
         doorman__resource_set_wake(resource);
@@ -12287,7 +12291,7 @@ static bool doorman__client_has_to_release(const doorman_client *client, doorman
     for (; held; held = held->next) {
         if (held->state == DOORMAN__HELD_RELEASING) return true;
         bool in_use = doorman__resource_in_use(doorman__resource_of(held)) > 0;
-        if (doorman__held_live(held, now) && !in_use) return true;
+        if (doorman__held_lease_live(held, now) && !in_use) return true;
     }
     return false;
 }
@@ -12525,9 +12529,9 @@ static void doorman__resource_keep_renewal(doorman_client_resource *resource, in
                                            doorman_time now) {
     doorman__held_lease *held = &resource->held;
     doorman_upstream *upstream = &resource->client->upstream;
-    if (!doorman__held_live(held, now) || resource->options.priority != old_priority) return;
-    doorman__held_request_at(upstream, held, held->renew_at);
-    doorman__held_wants(upstream, held, resource->wants, now);
+    if (!doorman__held_lease_live(held, now) || resource->options.priority != old_priority) return;
+    doorman__held_lease_request_at(upstream, held, held->renew_at);
+    doorman__held_lease_wants(upstream, held, resource->wants, now);
 }
 
 /* Opens a new resource, or a closed resource that is not released yet. A closed resource gets the
@@ -12539,7 +12543,8 @@ static void doorman__resource_reopen(doorman_client_resource *resource,
     int old_priority = resource->options.priority;
     bool keeps = held->state == DOORMAN__HELD_CLOSING && resource->client->release_delay > 0;
     held->cut = false;
-    if (doorman__held_ending(held)) doorman__held_reopen(&resource->client->upstream, held, now);
+    if (doorman__held_lease_ending(held))
+        doorman__held_lease_reopen(&resource->client->upstream, held, now);
     doorman__resource_set_options(resource, options, now);
     if (keeps) doorman__resource_keep_renewal(resource, old_priority, now);
     doorman__resource_publish(resource, now);
@@ -12593,8 +12598,8 @@ void doorman_client_close(doorman_client_resource *resource, doorman_time now) {
     assert(resource->opened);
     if (--resource->opened) return;
     doorman__resource_move(resource, DOORMAN__CLOSING);
-    doorman__held_close(&client->upstream, &resource->held,
-                        doorman__after(now, client->release_delay), now);
+    doorman__held_lease_close(&client->upstream, &resource->held,
+                              doorman__after(now, client->release_delay), now);
     doorman__client_free_closed(client);
 }
 
@@ -16481,7 +16486,7 @@ static void doorman__agent_close_all(doorman_agent *agent, doorman_time now) {
         for (size_t times = resource->opened; times; times--) doorman_client_close(resource, now);
     }
     for (held = upstream->first; held; held = held->next) {
-        doorman__held_request_at(upstream, held, now);
+        doorman__held_lease_request_at(upstream, held, now);
     }
 }
 

@@ -2302,13 +2302,13 @@ static const doorman__config_permits doorman__permits_in_config = {
  *     resource "api/search" --> place --> slot of "burst"  --> counter of ("api/search", "acme")
  *                                     --> slot of "trials" --> counter of ("api/search", "")
  *
- * Counters count in 1/4096 of a unit, as those of >>limiters. What the items of a permit get of one
- * counter is added up, and the sum is rounded up once. CONCURRENCY rounds each item up by itself,
- * because the items of a hold are released one by one. So a counter never counts less than what was
- * granted. `granted` is not rounded, so an item never gets more than its cost. A limit is rounded
- * up too: a limit of 1.3 grants a cost of 1.3. What a lease has is rounded down. The cost of a
- * report is rounded up, and a refund is rounded down. A bucket saves a real number of units. Only a
- * full bucket is rounded up.
+ * Counters count in grains, as those of >>limiters: a grain is 1/4096 of a unit. What the items of
+ * a permit get of one counter is added up, and the sum is rounded up once. CONCURRENCY rounds each
+ * item up by itself, because the items of a hold are released one by one. So a counter never counts
+ * less than what was granted. `granted` is not rounded, so an item never gets more than its cost. A
+ * limit is rounded up too: a limit of 1.3 grants a cost of 1.3. What a lease has is rounded down.
+ * The cost of a report is rounded up, and a refund is rounded down. A bucket saves a real number of
+ * units. Only a full bucket is rounded up.
  *
  * P14 A counter that equals a fresh one is removed. Each decision visits 4 counters, and each
  *    update visits 10,000. A table grows and shrinks by one or two buckets at a time (linear
@@ -2729,23 +2729,23 @@ static uint64_t doorman__ring_end(const uint64_t *ring, uint64_t now) {
 
 #define DOORMAN__TIER_WORDS (3 + DOORMAN__RING_WORDS)
 
-/* More units than any sum of minimums that a counter accepts. Their parts fit into 63 bits. */
+/* More units than any sum of minimums that a counter accepts. Their grains fit into 63 bits. */
 #define DOORMAN__SUM_MAX (2 * DOORMAN_AMOUNT_MAX)
 
 /* For what is there: a lease, or what a bucket has gained. */
-static uint64_t doorman__parts_floor(double units) {
+static uint64_t doorman__grains_floor(double units) {
     return units > 0 ? (uint64_t)(doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT) : 0;
 }
 
 /* For costs, and for limits too: so a limit of 1.3 grants a cost of 1.3. A sum of costs has a
  * rounding error, which does not count: a hundred times 0.05 is 5. */
-static uint64_t doorman__parts_ceil(double units) {
-    double parts = doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT;
-    uint64_t whole = (uint64_t)parts;
-    return whole + (parts - (double)whole > parts * 1.5e-14);
+static uint64_t doorman__grains_ceil(double units) {
+    double grains = doorman__min(units, DOORMAN__SUM_MAX) * DOORMAN__UNIT;
+    uint64_t whole = (uint64_t)grains;
+    return whole + (grains - (double)whole > grains * 1.5e-14);
 }
 
-static double doorman__parts_units(uint64_t parts) { return (double)parts / DOORMAN__UNIT; }
+static double doorman__grains_units(uint64_t grains) { return (double)grains / DOORMAN__UNIT; }
 
 static size_t doorman__state_words(doorman_limit_kind kind, const doorman_figures *figures) {
     if (kind == DOORMAN_SLIDING_WINDOW) return 1 + DOORMAN__RING_WORDS;
@@ -2779,11 +2779,11 @@ static double doorman__lent(const doorman_figures *figures) {
     return figures->rate * ((double)figures->max_debt / 1e9);
 }
 
-/* Returns the parts that a bucket has at a level, together with `lent` units. A full bucket is
+/* Returns the grains that a bucket has at a level, together with `lent` units. A full bucket is
  * rounded up like any limit. */
-static uint64_t doorman__level_parts(const doorman_figures *figures, double level, double lent) {
+static uint64_t doorman__level_grains(const doorman_figures *figures, double level, double lent) {
     bool full = level >= figures->size;
-    return full ? doorman__parts_ceil(level + lent) : doorman__parts_floor(level + lent);
+    return full ? doorman__grains_ceil(level + lent) : doorman__grains_floor(level + lent);
 }
 
 /* Returns how long it takes to gain a number of units, rounded up. */
@@ -2823,27 +2823,27 @@ static doorman_time doorman__level_reached(const doorman_figures *figures, const
     return from + guess;
 }
 
-/* Returns the parts that a bucket offers, and sets *wait to the time of its debt. */
+/* Returns the grains that a bucket offers, and sets *wait to the time of its debt. */
 static uint64_t doorman__bucket_offer(const doorman_figures *figures, const uint64_t *state,
                                       doorman_time max_wait, doorman_time *wait, doorman_time now) {
     double level = doorman__level_at(figures, state, now);
     *wait = doorman__gain_time(figures, -level);
     if (*wait > max_wait || *wait > figures->max_wait) return 0;
-    return doorman__level_parts(figures, level, doorman__lent(figures));
+    return doorman__level_grains(figures, level, doorman__lent(figures));
 }
 
-/* Returns when a bucket offers `parts`. */
+/* Returns when a bucket offers `grains`. */
 static doorman_time doorman__bucket_fits_at(const doorman_figures *figures, const uint64_t *state,
-                                            uint64_t parts, doorman_time max_wait,
+                                            uint64_t grains, doorman_time max_wait,
                                             doorman_time now) {
     doorman_time most = doorman__earlier(max_wait, figures->max_wait), wait = 0;
     double owed = figures->rate * ((double)most / 1e9);
-    double level = doorman__parts_units(parts) - doorman__lent(figures);
+    double level = doorman__grains_units(grains) - doorman__lent(figures);
     level = doorman__min(level, figures->size);
     doorman_time at = doorman__level_reached(figures, state, doorman__max(level, -owed), now);
-    /* rounding may leave the offer below `parts` for some nanoseconds */
+    /* rounding may leave the offer below `grains` for some nanoseconds */
     for (int i = 0; i < 64 && at < DOORMAN_NEVER; i++) {
-        if (doorman__bucket_offer(figures, state, max_wait, &wait, at) >= parts) break;
+        if (doorman__bucket_offer(figures, state, max_wait, &wait, at) >= grains) break;
         at += i < 16 ? 1 : (doorman_time)1 << (i - 16);
     }
     return at;
@@ -2892,7 +2892,7 @@ static uint64_t doorman__tier_used(const doorman_tier *tier, const uint64_t *wor
 static uint64_t doorman__tier_room(const doorman_tier *tier, const uint64_t *words,
                                    doorman_time time) {
     uint64_t used = doorman__tier_used(tier, words, time);
-    uint64_t most = doorman__parts_ceil(tier->limit);
+    uint64_t most = doorman__grains_ceil(tier->limit);
     return used < most ? most - used : 0;
 }
 
@@ -2938,32 +2938,32 @@ static void doorman__tier_enter(const doorman_tier *tier, uint64_t *words, doorm
 }
 
 /* Charges a tier that was entered. A window of changed length starts fresh. */
-static void doorman__tier_charge(const doorman_tier *tier, uint64_t *words, uint64_t parts,
+static void doorman__tier_charge(const doorman_tier *tier, uint64_t *words, uint64_t grains,
                                  doorman_time now) {
     if (words[1] != (uint64_t)tier->window) {
         memset(words + 3, 0, DOORMAN__RING_WORDS * sizeof *words);
         words[1] = (uint64_t)tier->window;
         words[2] = words[0];
     }
-    doorman__ring_add(words + 3, doorman__tier_slice(tier, words, now), parts);
+    doorman__ring_add(words + 3, doorman__tier_slice(tier, words, now), grains);
 }
 
-/* Charges tiers. Precondition: they offer `parts`. Returns the number of the tier that was entered
+/* Charges tiers. Precondition: they offer `grains`. Returns the number of the tier that was entered
  * last, from 1, or 0. */
-static size_t doorman__tiers_charge(const doorman_figures *figures, uint64_t *state, uint64_t parts,
-                                    doorman_time now) {
+static size_t doorman__tiers_charge(const doorman_figures *figures, uint64_t *state,
+                                    uint64_t grains, doorman_time now) {
     int current = doorman__tiers_current(figures, state, now);
     size_t entered = 0;
-    while (parts > 0) {
+    while (grains > 0) {
         if (current >= 0) {
             const doorman_tier *tier = &figures->tiers[current];
             uint64_t *words = state + (size_t)current * DOORMAN__TIER_WORDS;
             uint64_t room = doorman__tier_room(tier, words, now);
-            uint64_t taken = parts < room ? parts : room;
+            uint64_t taken = grains < room ? grains : room;
             doorman__tier_charge(tier, words, taken, now);
-            parts -= taken;
+            grains -= taken;
         }
-        if (!parts) break;
+        if (!grains) break;
         size_t next = doorman__tiers_next(figures, state, current, now);
         assert(next < figures->tier_count);
         if (next >= figures->tier_count) break;
@@ -2989,11 +2989,11 @@ static doorman_time doorman__tier_change(const doorman_tier *tier, const uint64_
     return doorman__earlier(change, begin);
 }
 
-/* Returns when tiers offer `parts`. Between two changes the offer is constant. */
+/* Returns when tiers offer `grains`. Between two changes the offer is constant. */
 static doorman_time doorman__tiers_fit_at(const doorman_figures *figures, const uint64_t *state,
-                                          uint64_t parts, doorman_time now) {
+                                          uint64_t grains, doorman_time now) {
     doorman_time time = now;
-    while (time < DOORMAN_NEVER && doorman__tiers_offer(figures, state, time) < parts) {
+    while (time < DOORMAN_NEVER && doorman__tiers_offer(figures, state, time) < grains) {
         doorman_time change = DOORMAN_NEVER;
         for (size_t i = 0; i < figures->tier_count; i++) {
             const uint64_t *words = doorman__tier_state(state, i);
@@ -3013,7 +3013,7 @@ static uint64_t doorman__fixed_fresh(const doorman_permit_limit *limit,
                                      const doorman_figures *figures, doorman__span span,
                                      const doorman__moment *at) {
     bool used_up = limit->empty_at_start && span.begin <= at->start_epoch;
-    return used_up ? doorman__parts_ceil(figures->limit) : 0;
+    return used_up ? doorman__grains_ceil(figures->limit) : 0;
 }
 
 static uint64_t doorman__fixed_used(const doorman_permit_limit *limit,
@@ -3030,13 +3030,13 @@ static uint64_t doorman__sliding_used(const doorman_figures *figures, const uint
     return doorman__ring_sum(state + 1, doorman__slice_at(time, figures->window));
 }
 
-/* Returns when a SLIDING_WINDOW has room for `parts`. */
+/* Returns when a SLIDING_WINDOW has room for `grains`. */
 static doorman_time doorman__sliding_fits_at(const doorman_figures *figures, const uint64_t *state,
-                                             uint64_t parts, doorman_time now) {
-    uint64_t most = doorman__parts_ceil(figures->limit);
+                                             uint64_t grains, doorman_time now) {
+    uint64_t most = doorman__grains_ceil(figures->limit);
     doorman_time time = now;
-    if (parts > most) return DOORMAN_NEVER;
-    while (doorman__sliding_used(figures, state, time) > most - parts) {
+    if (grains > most) return DOORMAN_NEVER;
+    while (doorman__sliding_used(figures, state, time) > most - grains) {
         uint64_t slice = doorman__ring_next(state + 1, doorman__slice_at(time, figures->window));
         assert(slice > 0);
         time = doorman__slice_begin(slice, figures->window);
@@ -3069,13 +3069,13 @@ static void doorman__meter_init(const doorman__meter *meter, const doorman__mome
         meter->state[0] = (uint64_t)figures->window;
         if (!empty) return;
         uint64_t slice = doorman__slice_at(at->start, figures->window);
-        doorman__ring_add(meter->state + 1, slice, doorman__parts_ceil(figures->limit));
+        doorman__ring_add(meter->state + 1, slice, doorman__grains_ceil(figures->limit));
     }
 }
 
-/* Returns the parts of a limit of units. What a lease has is not rounded up. */
-static uint64_t doorman__limit_parts(const doorman_permit_limit *limit, double units) {
-    return limit->leased ? doorman__parts_floor(units) : doorman__parts_ceil(units);
+/* Returns the grains of a limit of units. What a lease has is not rounded up. */
+static uint64_t doorman__limit_grains(const doorman_permit_limit *limit, double units) {
+    return limit->leased ? doorman__grains_floor(units) : doorman__grains_ceil(units);
 }
 
 static uint64_t doorman__meter_used(const doorman__meter *meter, const doorman__moment *at) {
@@ -3086,7 +3086,7 @@ static uint64_t doorman__meter_used(const doorman__meter *meter, const doorman__
     return doorman__sliding_used(meter->figures, meter->state, at->now);
 }
 
-/* Returns the parts that the counter offers, and sets *wait (P3). */
+/* Returns the grains that the counter offers, and sets *wait (P3). */
 static uint64_t doorman__meter_offer(const doorman__meter *meter, doorman_time max_wait,
                                      doorman_time *wait, const doorman__moment *at) {
     *wait = 0;
@@ -3096,18 +3096,18 @@ static uint64_t doorman__meter_offer(const doorman__meter *meter, doorman_time m
     if (meter->limit->kind == DOORMAN_TIERS) {
         return doorman__tiers_offer(meter->figures, meter->state, at->now);
     }
-    uint64_t most = doorman__limit_parts(meter->limit, meter->figures->limit);
+    uint64_t most = doorman__limit_grains(meter->limit, meter->figures->limit);
     uint64_t used = doorman__meter_used(meter, at);
     return used < most ? most - used : 0;
 }
 
-/* Returns the parts that the counter offers without debt. */
+/* Returns the grains that the counter offers without debt. */
 static uint64_t doorman__meter_saved(const doorman__meter *meter, const doorman__moment *at) {
     doorman_time wait = 0;
     if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
         double level = doorman__level_at(meter->figures, meter->state, at->now);
-        if (meter->limit->leased || level <= 0) return doorman__parts_floor(level);
-        return doorman__level_parts(meter->figures, level, 0);
+        if (meter->limit->leased || level <= 0) return doorman__grains_floor(level);
+        return doorman__level_grains(meter->figures, level, 0);
     }
     return doorman__meter_offer(meter, 0, &wait, at);
 }
@@ -3116,14 +3116,14 @@ static uint64_t doorman__meter_saved(const doorman__meter *meter, const doorman_
 static double doorman__meter_left(const doorman__meter *meter, const doorman__moment *at) {
     if (meter->limit->kind != DOORMAN_TOKEN_BUCKET) {
         double most = doorman__figures_most(meter->limit->kind, meter->figures);
-        return doorman__min(most, doorman__parts_units(doorman__meter_saved(meter, at)));
+        return doorman__min(most, doorman__grains_units(doorman__meter_saved(meter, at)));
     }
     return doorman__max(0, doorman__level_at(meter->figures, meter->state, at->now));
 }
 
-/* Returns how long it takes until the counter offers `parts`. Precondition: it offers less now, and
- * it can ever offer so many. */
-static doorman_time doorman__meter_delay(const doorman__meter *meter, uint64_t parts,
+/* Returns how long it takes until the counter offers `grains`. Precondition: it offers less now,
+ * and it can ever offer so many. */
+static doorman_time doorman__meter_delay(const doorman__meter *meter, uint64_t grains,
                                          doorman_time max_wait, const doorman__moment *at) {
     const doorman_figures *figures = meter->figures;
     doorman_time time = DOORMAN_NEVER;
@@ -3132,57 +3132,57 @@ static doorman_time doorman__meter_delay(const doorman__meter *meter, uint64_t p
         return doorman__moment_delay(at, span.end - at->epoch);
     }
     if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
-        time = doorman__bucket_fits_at(figures, meter->state, parts, max_wait, at->now);
+        time = doorman__bucket_fits_at(figures, meter->state, grains, max_wait, at->now);
     } else if (meter->limit->kind == DOORMAN_TIERS) {
-        time = doorman__tiers_fit_at(figures, meter->state, parts, at->now);
+        time = doorman__tiers_fit_at(figures, meter->state, grains, at->now);
     } else {
-        time = doorman__sliding_fits_at(figures, meter->state, parts, at->now);
+        time = doorman__sliding_fits_at(figures, meter->state, grains, at->now);
     }
     return time < DOORMAN_NEVER ? time - at->now : DOORMAN_NEVER;
 }
 
-/* Adds parts to a window, or takes them out if `parts` is negative. */
-static void doorman__fixed_charge(const doorman__meter *meter, int64_t parts,
+/* Adds grains to a window, or takes them out if `grains` is negative. */
+static void doorman__fixed_charge(const doorman__meter *meter, int64_t grains,
                                   const doorman__moment *at) {
     uint64_t used = doorman__meter_used(meter, at);
-    uint64_t less = parts < 0 ? (uint64_t)-parts : 0;
+    uint64_t less = grains < 0 ? (uint64_t)-grains : 0;
     meter->state[0] = doorman__span_id(doorman__span_at(meter->figures, at->epoch));
-    meter->state[1] = parts >= 0 ? used + (uint64_t)parts : used - (less < used ? less : used);
+    meter->state[1] = grains >= 0 ? used + (uint64_t)grains : used - (less < used ? less : used);
 }
 
-/* Takes parts out of a bucket, or gives them back if `parts` is negative. What the rounding of a
+/* Takes grains out of a bucket, or gives them back if `grains` is negative. What the rounding of a
  * full bucket has added is no debt. */
-static void doorman__bucket_charge(const doorman_figures *figures, uint64_t *state, int64_t parts,
+static void doorman__bucket_charge(const doorman_figures *figures, uint64_t *state, int64_t grains,
                                    doorman_time now) {
     double before = doorman__level_at(figures, state, now), least = 0 - doorman__lent(figures);
-    double level = before - (double)parts / DOORMAN__UNIT, excess = least - level;
+    double level = before - (double)grains / DOORMAN__UNIT, excess = least - level;
     if (before >= figures->size && excess > 0 && excess < 1 / DOORMAN__UNIT) level = least;
     doorman__level_write(state, doorman__min(level, figures->size), now);
 }
 
 /* Charges a counter. Returns the number of the tier that was entered, or 0.
- *   parts   negative: gives units back; only for TOKEN_BUCKET and FIXED_WINDOW */
-static size_t doorman__meter_charge(const doorman__meter *meter, int64_t parts,
+ *   grains   negative: gives units back; only for TOKEN_BUCKET and FIXED_WINDOW */
+static size_t doorman__meter_charge(const doorman__meter *meter, int64_t grains,
                                     const doorman__moment *at) {
     const doorman_figures *figures = meter->figures;
     uint64_t *state = meter->state;
     switch (meter->limit->kind) {
-    case DOORMAN_TOKEN_BUCKET: doorman__bucket_charge(figures, state, parts, at->now); return 0;
-    case DOORMAN_FIXED_WINDOW: doorman__fixed_charge(meter, parts, at); return 0;
+    case DOORMAN_TOKEN_BUCKET: doorman__bucket_charge(figures, state, grains, at->now); return 0;
+    case DOORMAN_FIXED_WINDOW: doorman__fixed_charge(meter, grains, at); return 0;
     case DOORMAN_SLIDING_WINDOW:
-        assert(parts >= 0);
+        assert(grains >= 0);
         if (state[0] != (uint64_t)figures->window) {
             memset(state, 0, (1 + DOORMAN__RING_WORDS) * sizeof *state);
             state[0] = (uint64_t)figures->window;
         }
-        doorman__ring_add(state + 1, doorman__slice_at(at->now, figures->window), (uint64_t)parts);
+        doorman__ring_add(state + 1, doorman__slice_at(at->now, figures->window), (uint64_t)grains);
         return 0;
     case DOORMAN_TIERS:
-        assert(parts >= 0);
-        return doorman__tiers_charge(figures, state, (uint64_t)parts, at->now);
+        assert(grains >= 0);
+        return doorman__tiers_charge(figures, state, (uint64_t)grains, at->now);
     case DOORMAN_CONCURRENCY:
-        assert(parts >= 0);
-        state[0] += (uint64_t)parts;
+        assert(grains >= 0);
+        state[0] += (uint64_t)grains;
         return 0;
     case DOORMAN_SLIDING_LOG:
     default: assert(false); return 0;
@@ -3240,7 +3240,7 @@ static doorman_time doorman__meter_more_after(const doorman__meter *meter,
     }
     const uint64_t unit = (uint64_t)DOORMAN__UNIT, saved = doorman__meter_saved(meter, at);
     double limit = doorman__figures_most(meter->limit->kind, figures);
-    uint64_t most = doorman__limit_parts(meter->limit, limit);
+    uint64_t most = doorman__limit_grains(meter->limit, limit);
     uint64_t next = (saved / unit + 1) * unit;
     if (saved >= most) return 0;
     return doorman__meter_delay(meter, next < most ? next : most, 0, at);
@@ -3481,7 +3481,7 @@ typedef struct doorman__want doorman__want;
 typedef struct doorman__hold doorman__hold;
 typedef struct doorman__hold_queue doorman__hold_queue;
 typedef struct doorman__wait doorman__wait;
-typedef struct doorman__hold_part doorman__hold_part;
+typedef struct doorman__hold_item doorman__hold_item;
 
 /* The permits that wait for units of one counter. The turns are ordered by priority and arrival. */
 struct doorman__hold_queue {
@@ -3534,8 +3534,8 @@ typedef struct doorman__holds {
     doorman_hold_item *items;  /* of the last result; so is the next field */
     size_t item_capacity;
 
-    doorman__hold_part *parts; /* of a hold that is made; so is the next field */
-    size_t part_capacity;
+    doorman__hold_item *made; /* the items of a hold that is made; so is the next field */
+    size_t made_capacity;
 } doorman__holds;
 
 struct doorman_permits {
@@ -3634,7 +3634,7 @@ typedef enum doorman__hold_state {
 } doorman__hold_state;
 
 /* One item of a hold. */
-struct doorman__hold_part {
+struct doorman__hold_item {
     doorman__place *place;
     const char *key;
     double cost, min; /* what the permit has asked for, in units */
@@ -3644,8 +3644,8 @@ struct doorman__hold_part {
 /* Units of one part that one counter counts. */
 typedef struct doorman__take {
     doorman__counter *counter;
-    uint64_t parts; /* 1/4096 of a unit */
-    size_t index;   /* of the part of the hold */
+    uint64_t grains; /* 1/4096 of a unit */
+    size_t index;    /* of the item of the hold */
 } doorman__take;
 
 /* The takes of a hold. Most holds have one take, which needs no memory of its own. */
@@ -3677,7 +3677,7 @@ struct doorman__wait {
     doorman_permit_detail *details;
 };
 
-/* A hold, a transfer, or a permit that waits. The parts and their keys are behind the struct. What
+/* A hold, a transfer, or a permit that waits. The items and their keys are behind the struct. What
  * a search reads is at the beginning, on one cache line. */
 struct doorman__hold {
     doorman__chain by_id, by_request;
@@ -3696,11 +3696,11 @@ struct doorman__hold {
     doorman__takes takes;
     doorman__takes next_takes; /* only while a configuration changes */
     doorman__wait *wait;       /* NULL: it does not wait */
-    size_t bytes, part_count;
+    size_t bytes, item_count;
 };
 
-static doorman__hold_part *doorman__hold_parts(const doorman__hold *hold) {
-    return (doorman__hold_part *)doorman__mutable(hold + 1);
+static doorman__hold_item *doorman__hold_items(const doorman__hold *hold) {
+    return (doorman__hold_item *)doorman__mutable(hold + 1);
 }
 
 static doorman__take *doorman__takes_at(doorman__takes *takes, size_t index) {
@@ -4307,7 +4307,7 @@ static double doorman__counter_use(const doorman_permits *permits,
     /* in its first window, a counter that equals a fresh one may be used up (P16) */
     if (limit->empty_at_start && doorman__meter_fresh(&meter, &permits->at)) return refused;
     doorman_time wait = 0;
-    uint64_t most = doorman__limit_parts(limit, doorman__figures_most(limit->kind, meter.figures));
+    uint64_t most = doorman__limit_grains(limit, doorman__figures_most(limit->kind, meter.figures));
     uint64_t offer = doorman__meter_offer(&meter, DOORMAN_NEVER, &wait, &permits->at);
     uint64_t least = most < unit ? most : unit;
     if (offer && offer >= least) {
@@ -4611,7 +4611,7 @@ static bool doorman__leased_live(const doorman_permits *permits, doorman__permit
     if (!lease) return false;
     lease->resource->options.priority = limit->has_priority ? limit->priority : 1;
     lease->resource->subclients = limit->subclients;
-    return doorman__held_live(&lease->resource->held, permits->at.now);
+    return doorman__held_lease_live(&lease->resource->held, permits->at.now);
 }
 
 /* Returns the figures of a leased limit of CONCURRENCY, with what the lease has now. */
@@ -4648,14 +4648,14 @@ static size_t doorman__leased_limit_of_place(const doorman_permits *permits,
     return i;
 }
 
-/* Returns how many parts may be held at a counter of a leased limit. */
+/* Returns how many grains may be held at a counter of a leased limit. */
 static uint64_t doorman__leased_most(const doorman_permits *permits,
                                      const doorman_permit_limit *limit,
                                      const doorman__counter *counter) {
     const doorman__place *place = doorman__permits_place_of(permits, counter->node.tag);
     doorman__permit_lease *lease = doorman__leased_of_place(permits, limit, place);
     if (!doorman__leased_live(permits, lease, limit)) return 0;
-    return doorman__parts_floor(doorman__leased_figures(permits, lease, limit)->limit);
+    return doorman__grains_floor(doorman__leased_figures(permits, lease, limit)->limit);
 }
 
 /* Tells the gauge how many parts are held. */
@@ -4680,9 +4680,9 @@ static void doorman__leased_note_held(const doorman_permits *permits, doorman__p
  * not prolonged. */
 static doorman_time doorman__leased_rest(const doorman_permits *permits,
                                          const doorman__permit_lease *lease, uint64_t held) {
-    if (!lease || !doorman__held_live(&lease->resource->held, permits->at.now)) return 0;
+    if (!lease || !doorman__held_lease_live(&lease->resource->held, permits->at.now)) return 0;
     const doorman__held_lease *lease_held = &lease->resource->held;
-    if (doorman__parts_units(held) > lease_held->committed) return 0;
+    if (doorman__grains_units(held) > lease_held->committed) return 0;
     double rest = (double)(lease_held->end - permits->at.now);
     return (doorman_time)doorman__max(0, rest / (1 + permits->options.drift) - 3);
 }
@@ -4779,9 +4779,9 @@ static void doorman__leased_refuse(doorman_permits *permits, doorman__permit_lea
     if (!lease) return;
     lease->used_at = now;
     lease->place = place->node.tag;
-    uint64_t parts = doorman__units(doorman__min(units, DOORMAN_AMOUNT_MAX));
+    uint64_t grains = doorman__units(doorman__min(units, DOORMAN_AMOUNT_MAX));
     doorman__usage *usage = doorman__resource_usage(lease->resource);
-    if (parts) (void)doorman__count(usage, parts, DOORMAN_REFUSED, now);
+    if (grains) (void)doorman__count(usage, grains, DOORMAN_REFUSED, now);
 }
 
 /* Closes the leases that were not used for a minute. */
@@ -4872,7 +4872,7 @@ struct doorman__charge {
     doorman_reason reason; /* not NO_REASON: the counter refuses */
     size_t first_item, item_count;
     double minimum;   /* the sum of the minimums in units, and then of what the items get */
-    uint64_t need;    /* the sum of the minimums in parts, rounded up as the section says */
+    uint64_t need;    /* the sum of the minimums in grains, rounded up as the section says */
     uint64_t offer;   /* what the counter offers */
     uint64_t spare;   /* what is left without debt, above the minimums and above what items get */
     uint64_t granted; /* at least the sum of what the items get */
@@ -4890,7 +4890,7 @@ struct doorman__want {
     const char *resource_id, *key;
     doorman__identity identity; /* only if there is a place */
     double cost, min, granted;  /* units */
-    uint64_t parts;             /* what a counter of CONCURRENCY counts for `granted` */
+    uint64_t grains;            /* what a counter of CONCURRENCY counts for `granted` */
     bool unmatched;             /* no template with limits matches */
     bool rejected;              /* it is unmatched, and therefore refused */
     doorman_time ban_rest;      /* 0: not banned */
@@ -5100,8 +5100,8 @@ static bool doorman__permits_add_charge(doorman_permits *permits, size_t item,
     charge->minimum += want->min;
     /* the items of a hold are released one by one, so each of them is rounded up */
     bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
-    uint64_t alone = charge->need + doorman__parts_ceil(want->min);
-    charge->need = holds ? alone : doorman__parts_ceil(charge->minimum);
+    uint64_t alone = charge->need + doorman__grains_ceil(want->min);
+    charge->need = holds ? alone : doorman__grains_ceil(charge->minimum);
     assert(want->charge_count < DOORMAN_LIMITS_MAX);
     want->charges[want->charge_count++] = (uint32_t)(charge - permits->charges);
     return true;
@@ -5258,7 +5258,7 @@ static uint64_t doorman__charge_max_cost(const doorman__charge *charge) {
     double most = doorman__figures_most(charge->limit->kind, charge->figures);
     if (charge->limit->leased) most = DOORMAN_AMOUNT_MAX;
     if (charge->limit->has_max_cost) most = doorman__min(most, charge->limit->max_cost);
-    return doorman__parts_ceil(doorman__min(most, DOORMAN_AMOUNT_MAX));
+    return doorman__grains_ceil(doorman__min(most, DOORMAN_AMOUNT_MAX));
 }
 
 /* Sets what is left above the minimums, and refuses minimums that the counter can never grant.
@@ -5274,7 +5274,7 @@ static void doorman__charge_bound(doorman__charge *charge, uint64_t saved) {
  * waits that comes before this one. */
 static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorman__charge *charge,
                                           doorman_time turn) {
-    uint64_t most = doorman__limit_parts(charge->limit, charge->figures->limit);
+    uint64_t most = doorman__limit_grains(charge->limit, charge->figures->limit);
     uint64_t held = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
     const doorman__hold_queue *queue =
         charge->counter ? doorman__counter_queue(charge->counter) : NULL;
@@ -5294,7 +5294,7 @@ static void doorman__charge_evaluate_hold(const doorman_permits *permits, doorma
 static void doorman__charge_evaluate_lease(const doorman_permits *permits,
                                            doorman__charge *charge) {
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
-    const double units = doorman__parts_units(charge->need);
+    const double units = doorman__grains_units(charge->need);
     const bool live = doorman__leased_live(permits, charge->lease, charge->limit);
     if (live) {
         const doorman__meter meter =
@@ -5331,7 +5331,7 @@ static void doorman__charge_evaluate(const doorman_permits *permits, doorman__ch
 static doorman_time doorman__charge_delay(const doorman_permits *permits,
                                           const doorman__charge *charge, doorman_time max_wait) {
     if (charge->limit->leased) {
-        double units = doorman__parts_units(charge->need);
+        double units = doorman__grains_units(charge->need);
         if (charge->reason == DOORMAN_REASON_LEARNING) return DOORMAN_SECOND;
         return doorman__leased_retry_after(permits, charge->lease, units);
     }
@@ -5360,14 +5360,14 @@ static bool doorman__permits_evaluate(doorman_permits *permits, const doorman__d
 
 /* ---- permits: one decision, dividing what is offered (P2) */
 
-/* Returns how many more parts a counter counts if an item gets `granted` units instead of its
+/* Returns how many more grains a counter counts if an item gets `granted` units instead of its
  * minimum. The sum is rounded up once. The items of a hold are each rounded up. */
 static uint64_t doorman__charge_more(const doorman__charge *charge, const doorman__want *want,
                                      double granted) {
     if (charge->limit->kind == DOORMAN_CONCURRENCY) {
-        return doorman__parts_ceil(granted) - doorman__parts_ceil(want->min);
+        return doorman__grains_ceil(granted) - doorman__grains_ceil(want->min);
     }
-    uint64_t all = doorman__parts_ceil(charge->minimum + (granted - want->min));
+    uint64_t all = doorman__grains_ceil(charge->minimum + (granted - want->min));
     return all > charge->granted ? all - charge->granted : 0;
 }
 
@@ -5404,7 +5404,7 @@ static double doorman__permits_equal_extra(const doorman_permits *permits) {
 static void doorman__want_grant(doorman_permits *permits, doorman__want *want, double granted) {
     const uint64_t most = UINT64_MAX / 2;
     want->granted = granted;
-    want->parts = doorman__parts_ceil(granted);
+    want->grains = doorman__grains_ceil(granted);
     for (size_t i = 0; i < want->charge_count; i++) {
         doorman__charge *charge = &permits->charges[want->charges[i]];
         charge->units += granted;
@@ -5515,7 +5515,7 @@ static void doorman__charge_refuse_lease(doorman_permits *permits, const doorman
                   charge->reason == DOORMAN_REASON_CONCURRENCY;
     if (!charge->limit->leased || !wanted) return;
     doorman__leased_refuse(permits, charge->lease, charge->place, charge->limit,
-                           doorman__parts_units(charge->need));
+                           doorman__grains_units(charge->need));
 }
 
 /* Charges a counter, and counts the grant. Returns whether a warning is due. */
@@ -5533,7 +5533,7 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
     totals->granted_units += charge->units;
     if (!amount) return false;
     if (doorman__limit_is_leased_rate(charge->limit)) {
-        doorman__leased_charge(permits, charge->lease, doorman__parts_units(amount));
+        doorman__leased_charge(permits, charge->lease, doorman__grains_units(amount));
         return false;
     }
     doorman__meter meter = doorman__counter_meter(charge->limit, charge->counter);
@@ -5549,7 +5549,7 @@ static bool doorman__charge_commit(doorman_permits *permits, doorman__charge *ch
     const double warn_at = charge->limit->warn_at;
     if (!(warn_at > 0) || charge->shadow) return false;
     double most = doorman__figures_most(charge->limit->kind, charge->figures);
-    double left = doorman__parts_units(doorman__meter_saved(&meter, &permits->at));
+    double left = doorman__grains_units(doorman__meter_saved(&meter, &permits->at));
     if (charge->limit->kind == DOORMAN_TOKEN_BUCKET) {
         left = doorman__level_at(charge->figures, meter.state, permits->at.now);
         left += charge->figures->size > 0 ? 0 : most;
@@ -5919,7 +5919,7 @@ static doorman_permit_detail doorman__charge_detail(const doorman_permits *permi
     if (bucket)
         detail.used = figures->size - doorman__level_at(figures, meter.state, permits->at.now);
     if (charge->limit->kind == DOORMAN_CONCURRENCY)
-        detail.used = doorman__parts_units(meter.state[0]);
+        detail.used = doorman__grains_units(meter.state[0]);
     detail.reset_after = doorman__meter_reset_after(&meter, &permits->at);
     detail.more_after = doorman__meter_more_after(&meter, &permits->at);
     detail.window = doorman__figures_window(charge->limit->kind, figures, permits->at.epoch);
@@ -6150,7 +6150,7 @@ static void doorman__holds_prefetch_id(const doorman_permits *permits, doorman__
 
 static void doorman__hold_prefetch_lines(const doorman__hold *hold) {
     const char *line = (const char *)hold;
-    const size_t bytes = hold ? sizeof *hold + sizeof(doorman__hold_part) : 0;
+    const size_t bytes = hold ? sizeof *hold + sizeof(doorman__hold_item) : 0;
     for (size_t at = 0; at < bytes; at += DOORMAN__LINE_BYTES) __builtin_prefetch(line + at);
 }
 
@@ -6324,23 +6324,23 @@ static bool doorman__holds_has_room(const doorman_permits *permits, const char *
            doorman__permits_has_memory(permits, bytes);
 }
 
-/* Copies the parts to the memory behind a hold. */
-static void doorman__hold_fill(doorman__hold *hold, const doorman__hold_part *parts) {
-    doorman__hold_part *own = doorman__hold_parts(hold);
-    char *key = (char *)(own + hold->part_count);
-    for (size_t i = 0; i < hold->part_count; i++) {
-        size_t bytes = strlen(parts[i].key) + 1;
-        own[i] = parts[i];
-        memcpy(key, parts[i].key, bytes);
+/* Copies the items to the memory behind a hold. */
+static void doorman__hold_fill(doorman__hold *hold, const doorman__hold_item *items) {
+    doorman__hold_item *own = doorman__hold_items(hold);
+    char *key = (char *)(own + hold->item_count);
+    for (size_t i = 0; i < hold->item_count; i++) {
+        size_t bytes = strlen(items[i].key) + 1;
+        own[i] = items[i];
+        memcpy(key, items[i].key, bytes);
         own[i].key = key;
         own[i].place->hold_count++;
         key += bytes;
     }
 }
 
-static size_t doorman__parts_bytes(const doorman__hold_part *parts, size_t count) {
-    size_t bytes = sizeof(doorman__hold) + count * sizeof *parts;
-    for (size_t i = 0; i < count; i++) bytes += strlen(parts[i].key) + 1;
+static size_t doorman__hold_items_bytes(const doorman__hold_item *items, size_t count) {
+    size_t bytes = sizeof(doorman__hold) + count * sizeof *items;
+    for (size_t i = 0; i < count; i++) bytes += strlen(items[i].key) + 1;
     return bytes;
 }
 
@@ -6348,10 +6348,10 @@ static size_t doorman__parts_bytes(const doorman__hold_part *parts, size_t count
  * Returns NULL if memory runs out.
  *   request_id   0: the hold is not found by its request */
 static doorman__hold *doorman__hold_create(doorman_permits *permits, const char *client_id,
-                                           uint64_t request_id, const doorman__hold_part *parts,
+                                           uint64_t request_id, const doorman__hold_item *items,
                                            size_t count) {
     doorman__holds *holds = &permits->holds;
-    size_t bytes = doorman__parts_bytes(parts, count);
+    size_t bytes = doorman__hold_items_bytes(items, count);
     size_t ends = holds->granted.count + holds->waiting.count + 1;
     bool room = doorman__timers_reserve(&holds->ends, ends) &&
                 doorman__chains_ready(&holds->by_id) && doorman__chains_ready(&holds->by_request);
@@ -6363,9 +6363,9 @@ static doorman__hold *doorman__hold_create(doorman_permits *permits, const char 
         return NULL;
     }
     hold->bytes = bytes;
-    hold->part_count = count;
+    hold->item_count = count;
     hold->request_id = request_id;
-    doorman__hold_fill(hold, parts);
+    doorman__hold_fill(hold, items);
     permits->node_bytes += bytes;
     if (!request_id) return hold;
     uint32_t hash = doorman__hold_request_hash(permits, hold->owner, request_id);
@@ -6406,8 +6406,8 @@ static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold)
     doorman__timer_clear(&permits->holds.ends, &hold->end);
     if (hold->id) doorman__chains_remove(&permits->holds.by_id, &hold->by_id);
     if (hold->request_id) doorman__chains_remove(&permits->holds.by_request, &hold->by_request);
-    for (size_t i = 0; i < hold->part_count; i++) {
-        doorman__place *place = doorman__hold_parts(hold)[i].place;
+    for (size_t i = 0; i < hold->item_count; i++) {
+        doorman__place *place = doorman__hold_items(hold)[i].place;
         assert(place->hold_count > 0);
         place->hold_count--;
     }
@@ -6421,10 +6421,10 @@ static void doorman__hold_destroy(doorman_permits *permits, doorman__hold *hold)
 /* ---- holds: units */
 
 /* Adds a take. Precondition: the list has room. */
-static void doorman__takes_add(doorman__takes *takes, doorman__counter *counter, uint64_t parts,
+static void doorman__takes_add(doorman__takes *takes, doorman__counter *counter, uint64_t grains,
                                size_t index, doorman_time time_to_live) {
-    assert(takes->count < takes->capacity && parts > 0);
-    *doorman__takes_at(takes, takes->count++) = (doorman__take){counter, parts, index};
+    assert(takes->count < takes->capacity && grains > 0);
+    *doorman__takes_at(takes, takes->count++) = (doorman__take){counter, grains, index};
     takes->time_to_live = doorman__earlier(takes->time_to_live, time_to_live);
 }
 
@@ -6439,30 +6439,30 @@ static bool doorman__takes_reserve(doorman__takes *takes, size_t count) {
     return true;
 }
 
-/* Lets a hold keep at most `keep` of one part. What it had above that goes to `to`, or comes
+/* Lets a hold keep at most `keep` of one item. What it had above that goes to `to`, or comes
  * back if `to` is NULL. */
 static void doorman__hold_cut(doorman_permits *permits, doorman__hold *hold, size_t index,
                               double keep, doorman__hold *to) {
-    doorman__hold_part *part = &doorman__hold_parts(hold)[index];
-    if (keep >= part->amount) return;
-    if (to) doorman__hold_parts(to)[index].amount = part->amount - keep;
-    part->amount = keep;
+    doorman__hold_item *item = &doorman__hold_items(hold)[index];
+    if (keep >= item->amount) return;
+    if (to) doorman__hold_items(to)[index].amount = item->amount - keep;
+    item->amount = keep;
     doorman__takes *takes = &hold->takes;
-    uint64_t most = doorman__parts_ceil(keep);
+    uint64_t most = doorman__grains_ceil(keep);
     uint32_t kept = 0;
     for (uint32_t i = 0; i < takes->count; i++) {
         doorman__take take = *doorman__takes_at(takes, i);
-        uint64_t less = take.index == index && take.parts > most ? take.parts - most : 0;
+        uint64_t less = take.index == index && take.grains > most ? take.grains - most : 0;
         uint64_t *state = doorman__counter_state(take.counter);
-        assert(state[0] >= take.parts);
+        assert(state[0] >= take.grains);
         if (less && to) {
             doorman__takes_add(&to->takes, take.counter, less, index, takes->time_to_live);
         } else if (less) {
             state[0] -= less;
             doorman__hold_queue_wake(permits, doorman__counter_queue(take.counter));
         }
-        take.parts -= less;
-        if (take.parts) *doorman__takes_at(takes, kept++) = take;
+        take.grains -= less;
+        if (take.grains) *doorman__takes_at(takes, kept++) = take;
     }
     takes->count = kept;
 }
@@ -6472,17 +6472,17 @@ static void doorman__hold_return(doorman_permits *permits, doorman__hold *hold) 
     for (size_t i = 0; i < hold->takes.count; i++) {
         const doorman__take *take = doorman__takes_at(&hold->takes, i);
         uint64_t *state = doorman__counter_state(take->counter);
-        assert(state[0] >= take->parts);
-        state[0] -= take->parts;
+        assert(state[0] >= take->grains);
+        state[0] -= take->grains;
         doorman__hold_queue_wake(permits, doorman__counter_queue(take->counter));
     }
     hold->takes.count = 0;
-    for (size_t i = 0; i < hold->part_count; i++) doorman__hold_parts(hold)[i].amount = 0;
+    for (size_t i = 0; i < hold->item_count; i++) doorman__hold_items(hold)[i].amount = 0;
 }
 
 static bool doorman__hold_has_units(const doorman__hold *hold) {
-    for (size_t i = 0; i < hold->part_count; i++) {
-        if (doorman__hold_parts(hold)[i].amount > 0) return true;
+    for (size_t i = 0; i < hold->item_count; i++) {
+        if (doorman__hold_items(hold)[i].amount > 0) return true;
     }
     return false;
 }
@@ -6577,13 +6577,13 @@ static doorman__wait *doorman__hold_end_wait(doorman_permits *permits, doorman__
 static void doorman__hold_refuse(doorman_permits *permits, doorman__hold *hold,
                                  doorman_reason reason) {
     doorman__slot *slot = hold->wait->queue->slot;
-    const doorman__hold_part *part = &doorman__hold_parts(hold)[hold->wait->item];
+    const doorman__hold_item *item = &doorman__hold_items(hold)[hold->wait->item];
     doorman__wait *wait = doorman__hold_end_wait(permits, hold);
     const char *limit = slot && slot->limit ? slot->limit->name : NULL;
     wait->permit = (doorman_permit){.reason = reason, .item_index = wait->item, .limit = limit};
     if (slot) slot->totals.refused[reason]++;
-    doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, doorman__place_id(part->place),
-                           part->key, limit, reason, 0);
+    doorman__permits_event(permits, DOORMAN_PERMIT_REFUSED, doorman__place_id(item->place),
+                           item->key, limit, reason, 0);
     doorman__wait_decided(permits, wait);
     doorman__hold_destroy(permits, hold);
 }
@@ -6619,26 +6619,26 @@ static size_t doorman__permits_count_takes(doorman_permits *permits, size_t coun
     for (size_t i = 0; i < count; i++) {
         const doorman__want *want = &permits->wants[i];
         for (size_t j = 0; j < want->charge_count; j++) {
-            takes += permits->charges[want->charges[j]].untaken > 0 && want->parts > 0;
+            takes += permits->charges[want->charges[j]].untaken > 0 && want->grains > 0;
         }
     }
     return takes;
 }
 
-/* Fills the parts of a new hold from the items of the permit. Returns NULL if memory runs out. */
-static doorman__hold_part *doorman__permits_parts(doorman_permits *permits, size_t count) {
-    void *parts = permits->holds.parts;
+/* Fills the items of a new hold from the items of the permit. Returns NULL if memory runs out. */
+static doorman__hold_item *doorman__permits_items(doorman_permits *permits, size_t count) {
+    void *items = permits->holds.made;
     bool room =
-        doorman__reserve(&parts, &permits->holds.part_capacity, count, sizeof(doorman__hold_part));
-    permits->holds.parts = (doorman__hold_part *)parts;
+        doorman__reserve(&items, &permits->holds.made_capacity, count, sizeof(doorman__hold_item));
+    permits->holds.made = (doorman__hold_item *)items;
     for (size_t i = 0; room && i < count; i++) {
         const doorman__want *want = &permits->wants[i];
         doorman__place *place =
             want->place ? want->place : doorman__permits_place(permits, want->resource_id);
-        permits->holds.parts[i] = (doorman__hold_part){place, want->key, want->cost, want->min, 0};
+        permits->holds.made[i] = (doorman__hold_item){place, want->key, want->cost, want->min, 0};
         room = place != NULL;
     }
-    return room ? permits->holds.parts : NULL;
+    return room ? permits->holds.made : NULL;
 }
 
 /* There is no room for the hold of a permit: all its charges of CONCURRENCY refuse. */
@@ -6662,18 +6662,18 @@ static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
     size_t takes = doorman__permits_count_takes(permits, request->item_count);
     *out = NULL;
     if (!takes) return DOORMAN_OK;
-    const doorman__hold_part *parts =
-        hold ? doorman__hold_parts(hold) : doorman__permits_parts(permits, request->item_count);
-    size_t bytes = parts && !hold ? doorman__parts_bytes(parts, request->item_count) : 0;
-    if (parts && !doorman__holds_has_room(permits, request->client_id, bytes)) {
+    const doorman__hold_item *items =
+        hold ? doorman__hold_items(hold) : doorman__permits_items(permits, request->item_count);
+    size_t bytes = items && !hold ? doorman__hold_items_bytes(items, request->item_count) : 0;
+    if (items && !doorman__holds_has_room(permits, request->client_id, bytes)) {
         doorman__permits_no_hold(permits, fits);
         return DOORMAN_OK;
     }
-    if (parts && !hold) {
-        hold = doorman__hold_create(permits, request->client_id, request->request_id, parts,
+    if (items && !hold) {
+        hold = doorman__hold_create(permits, request->client_id, request->request_id, items,
                                     request->item_count);
     }
-    bool made = parts && hold && doorman__chains_ready(&permits->holds.by_id) &&
+    bool made = items && hold && doorman__chains_ready(&permits->holds.by_id) &&
                 doorman__takes_reserve(&hold->takes, takes);
     if (made) {
         *out = hold;
@@ -6689,15 +6689,15 @@ static doorman_status doorman__permits_reserve_hold(doorman_permits *permits,
 static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
                                 const doorman_permit_request *request, uint64_t id,
                                 doorman_permit *out) {
-    for (size_t i = 0; i < hold->part_count; i++) {
+    for (size_t i = 0; i < hold->item_count; i++) {
         const doorman__want *want = &permits->wants[i];
-        doorman__hold_parts(hold)[i].amount = want->granted;
+        doorman__hold_items(hold)[i].amount = want->granted;
         for (size_t j = 0; j < want->charge_count; j++) {
             doorman__charge *charge = &permits->charges[want->charges[j]];
-            uint64_t parts = want->parts < charge->untaken ? want->parts : charge->untaken;
-            if (!parts) continue;
-            charge->untaken -= parts;
-            doorman__takes_add(&hold->takes, charge->counter, parts, i,
+            uint64_t grains = want->grains < charge->untaken ? want->grains : charge->untaken;
+            if (!grains) continue;
+            charge->untaken -= grains;
+            doorman__takes_add(&hold->takes, charge->counter, grains, i,
                                charge->figures->time_to_live);
         }
     }
@@ -6814,9 +6814,9 @@ static doorman__hold *doorman__permits_new_wait(doorman_permits *permits,
     const doorman_permit_request *request = decision->request;
     const size_t count = request->item_count;
     doorman__holds *holds = &permits->holds;
-    const doorman__hold_part *parts = doorman__permits_parts(permits, count);
+    const doorman__hold_item *items = doorman__permits_items(permits, count);
     doorman__hold *hold =
-        parts ? doorman__hold_create(permits, request->client_id, request->request_id, parts, count)
+        items ? doorman__hold_create(permits, request->client_id, request->request_id, items, count)
               : NULL;
     if (!hold) return NULL;
     doorman__wait *wait = doorman__wait_create(permits, count);
@@ -6828,7 +6828,7 @@ static doorman__hold *doorman__permits_new_wait(doorman_permits *permits,
     }
     if (made && request->share) {
         const doorman__identity of_key =
-            doorman__identity_of(permits, parts[0].place, parts[0].key);
+            doorman__identity_of(permits, items[0].place, items[0].key);
         made = doorman__chains_add(&holds->by_key, &wait->by_key, (uint32_t)of_key.hash);
     }
     if (!made) {
@@ -7001,20 +7001,20 @@ static bool doorman__hold_queue_fits(const doorman_permits *permits,
     assert(limit); /* a change of configuration makes new queues */
     if (doorman__permits_learns(permits, limit)) return false;
     double most = doorman__limit_figures(limit, queue->counter->override_)->limit;
-    uint64_t held = doorman__counter_state(queue->counter)[0], all = doorman__parts_ceil(most);
+    uint64_t held = doorman__counter_state(queue->counter)[0], all = doorman__grains_ceil(most);
     if (limit->leased) all = doorman__leased_most(permits, limit, queue->counter);
     return held <= all && wait->need <= all - held;
 }
 
 /* Makes the wants of a permit that waits. */
 static void doorman__hold_wants(doorman_permits *permits, const doorman__hold *hold) {
-    assert(hold->part_count <= permits->want_capacity);
-    for (size_t i = 0; i < hold->part_count; i++) {
-        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
-        permits->wants[i] = (doorman__want){.resource_id = doorman__place_id(part->place),
-                                            .key = part->key,
-                                            .cost = part->cost,
-                                            .min = part->min};
+    assert(hold->item_count <= permits->want_capacity);
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman__hold_item *item = &doorman__hold_items(hold)[i];
+        permits->wants[i] = (doorman__want){.resource_id = doorman__place_id(item->place),
+                                            .key = item->key,
+                                            .cost = item->cost,
+                                            .min = item->min};
     }
 }
 
@@ -7022,7 +7022,7 @@ static void doorman__hold_wants(doorman_permits *permits, const doorman__hold *h
  * memory runs out; the permit still waits then. */
 static bool doorman__hold_decide(doorman_permits *permits, doorman__hold *hold) {
     doorman__wait *wait = hold->wait;
-    const doorman_permit_request request = {.item_count = hold->part_count,
+    const doorman_permit_request request = {.item_count = hold->item_count,
                                             .max_wait =
                                                 wait->max_wait - (permits->at.now - wait->asked_at),
                                             .equal = wait->equal,
@@ -7078,11 +7078,11 @@ static void doorman__holds_serve(doorman_permits *permits, size_t decisions) {
 /* ---- holds: ends */
 
 static void doorman__hold_expire(doorman_permits *permits, doorman__hold *hold) {
-    for (size_t i = 0; i < hold->part_count; i++) {
-        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
-        if (!(part->amount > 0)) continue;
-        doorman__permits_event(permits, DOORMAN_PERMIT_HOLD_EXPIRED, doorman__place_id(part->place),
-                               part->key, NULL, DOORMAN_NO_REASON, part->amount);
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman__hold_item *item = &doorman__hold_items(hold)[i];
+        if (!(item->amount > 0)) continue;
+        doorman__permits_event(permits, DOORMAN_PERMIT_HOLD_EXPIRED, doorman__place_id(item->place),
+                               item->key, NULL, DOORMAN_NO_REASON, item->amount);
     }
     doorman__hold_return(permits, hold);
     if (hold->state == DOORMAN__TRANSFERRED) {
@@ -7143,13 +7143,13 @@ static doorman_time doorman__holds_due(const doorman_permits *permits) {
 /* Returns whether a permit has the items of a hold. */
 static bool doorman__hold_same(const doorman_permits *permits, const doorman__hold *hold,
                                size_t count) {
-    if (hold->part_count != count) return false;
+    if (hold->item_count != count) return false;
     for (size_t i = 0; i < count; i++) {
-        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+        const doorman__hold_item *item = &doorman__hold_items(hold)[i];
         const doorman__want *want = &permits->wants[i];
-        bool same = doorman__equal(part->cost, want->cost) &&
-                    doorman__equal(part->min, want->min) && strcmp(part->key, want->key) == 0 &&
-                    strcmp(doorman__place_id(part->place), want->resource_id) == 0;
+        bool same = doorman__equal(item->cost, want->cost) &&
+                    doorman__equal(item->min, want->min) && strcmp(item->key, want->key) == 0 &&
+                    strcmp(doorman__place_id(item->place), want->resource_id) == 0;
         if (!same) return false;
     }
     return true;
@@ -7159,12 +7159,12 @@ static bool doorman__hold_same(const doorman_permits *permits, const doorman__ho
 static void doorman__hold_regrant(doorman_permits *permits, doorman__hold *hold,
                                   doorman_permit *out) {
     memset(out, 0, sizeof *out);
-    for (size_t i = 0; i < hold->part_count; i++) {
-        permits->grants[i] = (doorman_permit_grant){.granted = doorman__hold_parts(hold)[i].amount};
+    for (size_t i = 0; i < hold->item_count; i++) {
+        permits->grants[i] = (doorman_permit_grant){.granted = doorman__hold_items(hold)[i].amount};
     }
     out->granted = true;
     out->items = permits->grants;
-    out->item_count = hold->part_count;
+    out->item_count = hold->item_count;
     out->hold_id = hold->id;
     out->node = permits->options.node;
     out->expires_in = doorman__hold_extend(permits, hold);
@@ -7341,12 +7341,12 @@ static uint64_t doorman__report_room(const doorman__meter *meter, const doorman_
     const doorman_figures *figures = meter->figures;
     if (meter->limit->kind == DOORMAN_TOKEN_BUCKET) {
         double debt = doorman__max(doorman__lent(figures), figures->size);
-        return doorman__parts_floor(doorman__level_at(figures, meter->state, at->now) + debt);
+        return doorman__grains_floor(doorman__level_at(figures, meter->state, at->now) + debt);
     }
     if (meter->limit->kind == DOORMAN_TIERS) {
         return doorman__tiers_offer(figures, meter->state, at->now);
     }
-    uint64_t most = 2 * doorman__parts_ceil(figures->limit);
+    uint64_t most = 2 * doorman__grains_ceil(figures->limit);
     uint64_t used = doorman__meter_used(meter, at);
     return used < most ? most - used : 0;
 }
@@ -7356,7 +7356,7 @@ static uint64_t doorman__report_refund(const doorman__meter *meter, const doorma
     if (!meter->limit->refunds) return 0;
     if (meter->limit->kind == DOORMAN_FIXED_WINDOW) return doorman__meter_used(meter, at);
     double level = doorman__level_at(meter->figures, meter->state, at->now);
-    return doorman__parts_floor(meter->figures->size - level);
+    return doorman__grains_floor(meter->figures->size - level);
 }
 
 /* P17: returns the largest amount that a report may charge to a lease. A lease has no debt. */
@@ -7373,17 +7373,17 @@ static uint64_t doorman__leased_report_room(const doorman_permits *permits,
 
 /* P17: charges a report to a lease. What the lease does not have shows demand. */
 static void doorman__leased_charge_report(doorman_permits *permits, const doorman__charge *charge,
-                                          int64_t parts, double cost) {
-    double taken = (double)parts / DOORMAN__UNIT;
-    if (parts > 0) doorman__leased_charge(permits, charge->lease, taken);
+                                          int64_t grains, double cost) {
+    double taken = (double)grains / DOORMAN__UNIT;
+    if (grains > 0) doorman__leased_charge(permits, charge->lease, taken);
     if (!(cost - taken > 0.5 / DOORMAN__UNIT)) return;
     doorman__leased_refuse(permits, charge->lease, charge->place, charge->limit, cost - taken);
 }
 
-/* Returns the parts of a report that one counter takes; negative for a refund. */
+/* Returns the grains of a report that one counter takes; negative for a refund. */
 static int64_t doorman__charge_reported(const doorman_permits *permits,
                                         const doorman__charge *charge, double cost) {
-    uint64_t parts = cost < 0 ? doorman__parts_floor(-cost) : doorman__parts_ceil(cost);
+    uint64_t grains = cost < 0 ? doorman__grains_floor(-cost) : doorman__grains_ceil(cost);
     uint64_t room[DOORMAN__STATE_WORDS_MAX];
     const doorman__meter meter = doorman__charge_meter(permits, charge, room);
     uint64_t most = 0;
@@ -7396,8 +7396,8 @@ static int64_t doorman__charge_reported(const doorman_permits *permits,
         most = doorman__report_room(&meter, &permits->at);
         if (max_cost < most) most = max_cost;
     }
-    if (parts > most) parts = most;
-    return cost < 0 ? -(int64_t)parts : (int64_t)parts;
+    if (grains > most) grains = most;
+    return cost < 0 ? -(int64_t)grains : (int64_t)grains;
 }
 
 /* Charges a report to all counters of an item, or to none. */
@@ -7611,7 +7611,7 @@ static bool doorman__hold_amounts_right(const doorman_permits *permits, const ch
                     : doorman__holds_find_request(permits, client_id, request->request_id);
     if (!hold || doorman__hold_is_transfer(hold)) return true;
     if (strcmp(doorman__owner_name(hold->owner), client_id) != 0) return true;
-    return request->amount_count == hold->part_count;
+    return request->amount_count == hold->item_count;
 }
 
 /* Returns whether a transfer moves at most what each item has asked for. More was never held. Less
@@ -7622,13 +7622,13 @@ static bool doorman__hold_amounts_right(const doorman_permits *permits, const ch
 static bool doorman__transfer_amounts_right(const doorman_permits *permits, const char *client_id,
                                             const doorman_hold_request *request) {
     const doorman__hold *hold = doorman__holds_find(permits, request->id);
-    if (!hold || hold->state != DOORMAN__HELD || hold->part_count != request->amount_count ||
+    if (!hold || hold->state != DOORMAN__HELD || hold->item_count != request->amount_count ||
         !hold->request_id || strcmp(doorman__owner_name(hold->owner), client_id) != 0 ||
         doorman__holds_find_request(permits, client_id, request->request_id)) {
         return true;
     }
     for (size_t i = 0; i < request->amount_count; i++) {
-        double most = doorman__hold_parts(hold)[i].cost + 1 / DOORMAN__UNIT;
+        double most = doorman__hold_items(hold)[i].cost + 1 / DOORMAN__UNIT;
         if (request->amounts[i] > most) return false;
     }
     return true;
@@ -7661,16 +7661,16 @@ static bool doorman__holds_reserve_items(doorman_permits *permits, size_t count)
  * keys are only freed by a call. Precondition: there is room for the items. */
 static void doorman__hold_describe(doorman_permits *permits, const doorman__hold *hold,
                                    doorman_time expires_in, doorman_hold *out) {
-    for (size_t i = 0; i < hold->part_count; i++) {
-        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman__hold_item *item = &doorman__hold_items(hold)[i];
         permits->holds.items[i] =
-            (doorman_hold_item){doorman__place_id(part->place), part->key, part->amount};
+            (doorman_hold_item){doorman__place_id(item->place), item->key, item->amount};
     }
     *out = (doorman_hold){.id = hold->id,
                           .node = permits->options.node,
                           .expires_in = expires_in,
                           .items = permits->holds.items,
-                          .item_count = hold->part_count};
+                          .item_count = hold->item_count};
 }
 
 static void doorman__hold_gone(uint64_t id, doorman_hold *out) {
@@ -7763,7 +7763,7 @@ static void doorman__holds_believe(doorman_permits *permits, size_t count) {
     for (size_t i = 0; i < permits->charge_count; i++) {
         doorman__charge *charge = &permits->charges[i];
         double limit = charge->limit->leased ? 0 : charge->figures->limit;
-        uint64_t most = doorman__parts_ceil(charge->shadow ? DOORMAN__SUM_MAX : limit);
+        uint64_t most = doorman__grains_ceil(charge->shadow ? DOORMAN__SUM_MAX : limit);
         uint64_t held = charge->counter ? doorman__counter_state(charge->counter)[0] : 0;
         bool bound = charge->limit->kind == DOORMAN_CONCURRENCY;
         charge->reason = DOORMAN_NO_REASON;
@@ -7772,17 +7772,17 @@ static void doorman__holds_believe(doorman_permits *permits, size_t count) {
     }
     for (size_t i = 0; i < count; i++) {
         doorman__want *want = &permits->wants[i];
-        want->parts = doorman__parts_ceil(want->cost);
+        want->grains = doorman__grains_ceil(want->cost);
         for (size_t j = 0; j < want->charge_count; j++) {
             const doorman__charge *charge = &permits->charges[want->charges[j]];
-            if (charge->spare < want->parts) want->parts = charge->spare;
+            if (charge->spare < want->grains) want->grains = charge->spare;
         }
-        want->granted = doorman__min(want->cost, doorman__parts_units(want->parts));
+        want->granted = doorman__min(want->cost, doorman__grains_units(want->grains));
         for (size_t j = 0; j < want->charge_count; j++) {
             doorman__charge *charge = &permits->charges[want->charges[j]];
             bool holds = charge->limit->kind == DOORMAN_CONCURRENCY;
-            charge->spare -= charge->spare < UINT64_MAX ? want->parts : 0;
-            if (holds) charge->granted += want->parts;
+            charge->spare -= charge->spare < UINT64_MAX ? want->grains : 0;
+            if (holds) charge->granted += want->grains;
         }
     }
     for (size_t i = 0; i < permits->charge_count; i++) {
@@ -7834,7 +7834,7 @@ doorman_status doorman_permits_renew(doorman_permits *permits, const doorman_hol
     if (status != DOORMAN_OK) return status;
     doorman__hold *hold = doorman__holds_of(permits, request->client_id, request->id);
     bool known = doorman__holds_find(permits, request->id) != NULL;
-    size_t count = hold ? hold->part_count : request->item_count;
+    size_t count = hold ? hold->item_count : request->item_count;
     if (!doorman__holds_reserve_items(permits, count)) return doorman__no_memory(error);
     bool learns = permits->at.now < permits->holds.learns_until;
     if (!hold && !known && learns && request->item_count) {
@@ -7853,16 +7853,16 @@ doorman_status doorman_permits_renew(doorman_permits *permits, const doorman_hol
 /* ---- holds: releasing, and sharing results (P10) */
 
 /* Refuses the permits that wait for the work of a hold that was released. */
-static void doorman__holds_share(doorman_permits *permits, const doorman__hold_part *part) {
+static void doorman__holds_share(doorman_permits *permits, const doorman__hold_item *item) {
     doorman__chains *nodes = &permits->holds.by_key;
     if (!nodes->count) return;
-    const doorman__identity of_key = doorman__identity_of(permits, part->place, part->key);
+    const doorman__identity of_key = doorman__identity_of(permits, item->place, item->key);
     doorman__chain *node = doorman__chains_first(nodes, (uint32_t)of_key.hash);
     for (doorman__chain *next = NULL; node; node = next) {
         next = node->next;
         doorman__hold *hold = DOORMAN__WITHIN(doorman__wait, by_key, node)->hold;
-        const doorman__hold_part *other = doorman__hold_parts(hold);
-        bool same = other->place == part->place && strcmp(other->key, part->key) == 0;
+        const doorman__hold_item *other = doorman__hold_items(hold);
+        bool same = other->place == item->place && strcmp(other->key, item->key) == 0;
         if (!same) continue;
         doorman__hold_refuse(permits, hold, DOORMAN_REASON_SHARED);
         next = doorman__chains_first(nodes, (uint32_t)of_key.hash); /* the lists may have changed */
@@ -7872,13 +7872,13 @@ static void doorman__holds_share(doorman_permits *permits, const doorman__hold_p
 /* Releases units of a hold. */
 static void doorman__hold_release(doorman_permits *permits, doorman__hold *hold,
                                   const doorman_hold_request *request, doorman_hold *out) {
-    for (size_t i = 0; i < hold->part_count; i++) {
+    for (size_t i = 0; i < hold->item_count; i++) {
         doorman__hold_cut(permits, hold, i, doorman__hold_amount(request, i), NULL);
     }
     doorman__hold_describe(permits, hold, 0, out);
     if (doorman__hold_has_units(hold)) return;
-    for (size_t i = 0; i < hold->part_count; i++) {
-        doorman__holds_share(permits, &doorman__hold_parts(hold)[i]);
+    for (size_t i = 0; i < hold->item_count; i++) {
+        doorman__holds_share(permits, &doorman__hold_items(hold)[i]);
     }
     *out = (doorman_hold){.id = hold->id};
     doorman__hold_destroy(permits, hold);
@@ -7903,7 +7903,7 @@ doorman_status doorman_permits_release(doorman_permits *permits,
     } else if (!hold) {
         doorman__hold_gone(0, out);
     } else {
-        bool room = doorman__holds_reserve_items(permits, hold->part_count);
+        bool room = doorman__holds_reserve_items(permits, hold->item_count);
         if (!room) return doorman__no_memory(error);
         doorman__hold_release(permits, hold, request, out);
     }
@@ -7923,16 +7923,16 @@ static doorman_status doorman__hold_refused(doorman_reason reason, doorman_hold 
  * RESOURCE_EXHAUSTED or OUT_OF_MEMORY. */
 static doorman_status doorman__hold_copy(doorman_permits *permits, const doorman__hold *hold,
                                          const doorman_hold_request *request, doorman__hold **out) {
-    const doorman__hold_part *parts = doorman__hold_parts(hold);
-    size_t bytes = doorman__parts_bytes(parts, hold->part_count);
-    if (!doorman__holds_reserve_items(permits, hold->part_count)) return DOORMAN_OUT_OF_MEMORY;
+    const doorman__hold_item *items = doorman__hold_items(hold);
+    size_t bytes = doorman__hold_items_bytes(items, hold->item_count);
+    if (!doorman__holds_reserve_items(permits, hold->item_count)) return DOORMAN_OUT_OF_MEMORY;
     if (!doorman__holds_has_room(permits, request->client_id, bytes)) {
         return DOORMAN_RESOURCE_EXHAUSTED;
     }
     doorman__hold *copy = doorman__hold_create(permits, request->client_id, request->request_id,
-                                               parts, hold->part_count);
+                                               items, hold->item_count);
     if (!copy) return DOORMAN_OUT_OF_MEMORY;
-    for (size_t i = 0; i < copy->part_count; i++) doorman__hold_parts(copy)[i].amount = 0;
+    for (size_t i = 0; i < copy->item_count; i++) doorman__hold_items(copy)[i].amount = 0;
     copy->asked_time_to_live = request->time_to_live;
     *out = copy;
     if (doorman__takes_reserve(&copy->takes, hold->takes.count)) return DOORMAN_OK;
@@ -7947,7 +7947,7 @@ static doorman_status doorman__transfer_repeat(doorman_permits *permits, doorman
         doorman__hold_gone(transfer->id, out);
         return DOORMAN_OK;
     }
-    if (!doorman__holds_reserve_items(permits, transfer->part_count)) {
+    if (!doorman__holds_reserve_items(permits, transfer->item_count)) {
         return doorman__no_memory(error);
     }
     doorman__hold_describe(permits, transfer, doorman__hold_extend(permits, transfer), out);
@@ -7960,15 +7960,15 @@ static double doorman__hold_moved(const doorman_hold_request *request, size_t in
                                   double amount) {
     double asked = doorman__hold_amount(request, index);
     if (!request->amount_count || asked >= amount) return amount;
-    return doorman__parts_units(doorman__parts_floor(asked));
+    return doorman__grains_units(doorman__grains_floor(asked));
 }
 
 /* Moves units into a new transfer. Precondition: some units are moved. */
 static void doorman__hold_transfer(doorman_permits *permits, doorman__hold *hold,
                                    doorman__hold *transfer, const doorman_hold_request *request,
                                    doorman_hold *out) {
-    for (size_t i = 0; i < hold->part_count; i++) {
-        double amount = doorman__hold_parts(hold)[i].amount;
+    for (size_t i = 0; i < hold->item_count; i++) {
+        double amount = doorman__hold_items(hold)[i].amount;
         double moved = doorman__hold_moved(request, i, amount);
         doorman__hold_cut(permits, hold, i, amount - moved, transfer);
     }
@@ -7983,8 +7983,8 @@ static void doorman__hold_transfer(doorman_permits *permits, doorman__hold *hold
 
 /* Returns whether a request moves units of a hold. */
 static bool doorman__hold_moves(const doorman__hold *hold, const doorman_hold_request *request) {
-    for (size_t i = 0; i < hold->part_count; i++) {
-        double amount = doorman__hold_parts(hold)[i].amount;
+    for (size_t i = 0; i < hold->item_count; i++) {
+        double amount = doorman__hold_items(hold)[i].amount;
         if (doorman__hold_moved(request, i, amount) > 0) return true;
     }
     return false;
@@ -8044,7 +8044,7 @@ static doorman__hold *doorman__holds_transfer(doorman_permits *permits, uint64_t
 /* Moves all units of a transfer into a new hold. */
 static void doorman__hold_seize(doorman_permits *permits, doorman__hold *transfer,
                                 doorman__hold *hold, doorman_hold *out) {
-    for (size_t i = 0; i < transfer->part_count; i++) {
+    for (size_t i = 0; i < transfer->item_count; i++) {
         doorman__hold_cut(permits, transfer, i, 0, hold);
     }
     hold->takes.time_to_live = transfer->takes.time_to_live;
@@ -8071,7 +8071,7 @@ doorman_status doorman_permits_seize(doorman_permits *permits, const doorman_hol
     }
     if (known) made = doorman__holds_of(permits, request->client_id, made->id);
     if (made) {
-        if (!doorman__holds_reserve_items(permits, made->part_count)) {
+        if (!doorman__holds_reserve_items(permits, made->item_count)) {
             return doorman__no_memory(error);
         }
         doorman__hold_describe(permits, made, doorman__hold_extend(permits, made), out);
@@ -8144,13 +8144,13 @@ bool doorman_permits_next_hold(const doorman_permits *permits, doorman_cursor *c
     const doorman__hold *hold = doorman__hold_list_next(&permits->holds.granted, cursor);
     if (!hold) return false;
     bool held = hold->state == DOORMAN__HELD;
-    const doorman__hold_part *first = doorman__hold_parts(hold);
+    const doorman__hold_item *first = doorman__hold_items(hold);
     *out = (doorman_permits_hold){.client_id = held ? doorman__owner_name(hold->owner) : NULL,
                                   .id = hold->id,
                                   .resource_id = doorman__place_id(first->place),
                                   .key = first->key,
                                   .amount = first->amount,
-                                  .item_count = hold->part_count,
+                                  .item_count = hold->item_count,
                                   .granted_at = hold->granted_at,
                                   .ends_at = hold->end.at};
     return true;
@@ -8162,13 +8162,13 @@ bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *c
     const doorman__hold *hold = doorman__hold_list_next(&permits->holds.waiting, cursor);
     if (!hold) return false;
     const doorman__wait *wait = hold->wait;
-    const doorman__hold_part *part = &doorman__hold_parts(hold)[wait->item];
+    const doorman__hold_item *item = &doorman__hold_items(hold)[wait->item];
     const doorman__slot *slot = wait->queue ? wait->queue->slot : NULL;
     *out = (doorman_permits_wait){.client_id = doorman__owner_name(hold->owner),
-                                  .resource_id = doorman__place_id(part->place),
-                                  .key = part->key,
+                                  .resource_id = doorman__place_id(item->place),
+                                  .key = item->key,
                                   .limit = slot && slot->limit ? slot->limit->name : NULL,
-                                  .cost = part->cost,
+                                  .cost = item->cost,
                                   .priority = DOORMAN_PRIORITY_MAX - (int)(wait->place >> 58),
                                   .asked_at = wait->asked_at,
                                   .ends_at = hold->end.at};
@@ -8203,31 +8203,31 @@ typedef struct doorman__recount {
     doorman__slot **own;
 } doorman__recount;
 
-/* Returns the limits of a part, and how many there are. */
+/* Returns the limits of an item, and how many there are. */
 static const doorman_permit_limit *doorman__recount_limits(const doorman__recount *recount,
-                                                           const doorman__hold_part *part,
+                                                           const doorman__hold_item *item,
                                                            size_t *count) {
     const doorman_template *found =
-        doorman__config_find(recount->config, doorman__place_id(part->place));
+        doorman__config_find(recount->config, doorman__place_id(item->place));
     *count = found && found->has_limits ? found->limit_count : 0;
     return *count ? found->limits : NULL;
 }
 
 static bool doorman__recount_concerns(const doorman_permit_limit *limit,
-                                      const doorman__hold_part *part) {
+                                      const doorman__hold_item *item) {
     if (limit->kind != DOORMAN_CONCURRENCY) return false;
-    return !limit->key_count || doorman__keys_concern(limit->keys, limit->key_count, part->key);
+    return !limit->key_count || doorman__keys_concern(limit->keys, limit->key_count, item->key);
 }
 
-/* Returns the new counter of a limit for a part. Returns NULL if memory runs out. */
-static doorman__counter *doorman__recount_part(doorman_permits *permits,
+/* Returns the new counter of a limit for an item. Returns NULL if memory runs out. */
+static doorman__counter *doorman__recount_item(doorman_permits *permits,
                                                const doorman__recount *recount,
                                                const doorman_permit_limit *limit,
-                                               const doorman__hold_part *part) {
+                                               const doorman__hold_item *item) {
     doorman__slot *slot = recount->own[doorman__limit_index(recount->config, limit)];
-    const doorman__identity of_key = doorman__identity_of(permits, part->place, part->key);
+    const doorman__identity of_key = doorman__identity_of(permits, item->place, item->key);
     const doorman__identity identity =
-        doorman__limit_identity(permits, limit, part->place, &of_key);
+        doorman__limit_identity(permits, limit, item->place, &of_key);
     return doorman__recount_counter(permits, slot, limit, &identity);
 }
 
@@ -8236,25 +8236,25 @@ static doorman__counter *doorman__recount_part(doorman_permits *permits,
 static bool doorman__recount_hold(doorman_permits *permits, const doorman__recount *recount,
                                   doorman__hold *hold) {
     size_t all = 0, count = 0;
-    const uint64_t most = doorman__parts_floor(DOORMAN__SUM_MAX);
-    const doorman__hold_part *parts = doorman__hold_parts(hold);
-    for (size_t i = 0; i < hold->part_count; i++) {
-        const doorman_permit_limit *limits = doorman__recount_limits(recount, &parts[i], &count);
-        for (size_t j = 0; parts[i].amount > 0 && j < count; j++) {
-            all += doorman__recount_concerns(&limits[j], &parts[i]);
+    const uint64_t most = doorman__grains_floor(DOORMAN__SUM_MAX);
+    const doorman__hold_item *items = doorman__hold_items(hold);
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman_permit_limit *limits = doorman__recount_limits(recount, &items[i], &count);
+        for (size_t j = 0; items[i].amount > 0 && j < count; j++) {
+            all += doorman__recount_concerns(&limits[j], &items[i]);
         }
     }
     if (!doorman__takes_reserve(&hold->next_takes, all)) return false;
-    for (size_t i = 0; i < hold->part_count; i++) {
-        const doorman_permit_limit *limits = doorman__recount_limits(recount, &parts[i], &count);
-        for (size_t j = 0; parts[i].amount > 0 && j < count; j++) {
-            if (!doorman__recount_concerns(&limits[j], &parts[i])) continue;
+    for (size_t i = 0; i < hold->item_count; i++) {
+        const doorman_permit_limit *limits = doorman__recount_limits(recount, &items[i], &count);
+        for (size_t j = 0; items[i].amount > 0 && j < count; j++) {
+            if (!doorman__recount_concerns(&limits[j], &items[i])) continue;
             doorman__counter *counter =
-                doorman__recount_part(permits, recount, &limits[j], &parts[i]);
+                doorman__recount_item(permits, recount, &limits[j], &items[i]);
             if (!counter) return false;
             const doorman_figures *figures = doorman__limit_figures(&limits[j], counter->override_);
             uint64_t *state = doorman__counter_state(counter);
-            uint64_t units = doorman__parts_ceil(parts[i].amount);
+            uint64_t units = doorman__grains_ceil(items[i].amount);
             if (units > most - state[0]) units = most - state[0];
             if (!units) continue; /* the counter cannot count more */
             state[0] += units;
@@ -8272,13 +8272,13 @@ static bool doorman__recount_wait(doorman_permits *permits, const doorman__recou
                                   doorman__hold *hold) {
     doorman__wait *wait = hold->wait;
     doorman__hold_queue *queue = &permits->holds.loose;
-    for (size_t i = 0; i < hold->part_count && !queue->slot; i++) {
-        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+    for (size_t i = 0; i < hold->item_count && !queue->slot; i++) {
+        const doorman__hold_item *item = &doorman__hold_items(hold)[i];
         size_t count = 0;
-        const doorman_permit_limit *limits = doorman__recount_limits(recount, part, &count);
+        const doorman_permit_limit *limits = doorman__recount_limits(recount, item, &count);
         for (size_t j = 0; j < count && !queue->slot; j++) {
-            if (!(part->cost > 0) || !doorman__recount_concerns(&limits[j], part)) continue;
-            doorman__counter *counter = doorman__recount_part(permits, recount, &limits[j], part);
+            if (!(item->cost > 0) || !doorman__recount_concerns(&limits[j], item)) continue;
+            doorman__counter *counter = doorman__recount_item(permits, recount, &limits[j], item);
             doorman__slot *slot = recount->own[doorman__limit_index(recount->config, &limits[j])];
             queue = counter ? doorman__hold_queue_get(permits, slot, counter) : NULL;
             if (!queue) return false;
@@ -8447,7 +8447,7 @@ static void doorman__holds_uninit(doorman__holds *holds) {
     doorman__timers_uninit(&holds->ends);
     doorman__timers_uninit(&holds->loose.turns);
     DOORMAN_FREE(holds->items);
-    DOORMAN_FREE(holds->parts);
+    DOORMAN_FREE(holds->made);
 }
 
 /* ---- >>permit_node -------------------------------------------------------------------------- */
@@ -10925,7 +10925,7 @@ static bool doorman__stock_spend(doorman_permit_client *client, doorman__call *c
         doorman__call_uses_stock(client, call) ? doorman__stock_find(client, item) : NULL;
     if (!stock) return false;
     doorman__stock_lapse(client, stock, now);
-    double cost = doorman__parts_units(doorman__parts_ceil(item->cost));
+    double cost = doorman__grains_units(doorman__grains_ceil(item->cost));
     if (cost > doorman__stock_units(stock)) return false;
     if (doorman__request_minimum(&call->request, 0) > stock->min_max) return false;
     double first = doorman__min(cost, stock->lots[0].units);
@@ -13401,11 +13401,11 @@ static size_t doorman__hold_reply_bytes(const doorman_permits *permits,
     const doorman__hold *hold =
         entry->id ? doorman__holds_find(permits, entry->id)
                   : doorman__holds_find_request(permits, request->holder_id, entry->request_id);
-    size_t bytes = 120 + 32 * (hold ? hold->part_count : entry->item_count);
-    for (size_t i = 0; hold && request->method == DOORMAN_SEIZE && i < hold->part_count; i++) {
-        const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
-        bytes += 48 + doorman__quoted_bytes(doorman__place_id(part->place));
-        bytes += doorman__quoted_bytes(part->key);
+    size_t bytes = 120 + 32 * (hold ? hold->item_count : entry->item_count);
+    for (size_t i = 0; hold && request->method == DOORMAN_SEIZE && i < hold->item_count; i++) {
+        const doorman__hold_item *item = &doorman__hold_items(hold)[i];
+        bytes += 48 + doorman__quoted_bytes(doorman__place_id(item->place));
+        bytes += doorman__quoted_bytes(item->key);
     }
     return bytes;
 }

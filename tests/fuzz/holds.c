@@ -42,7 +42,7 @@ static void check_counter(const holds_world *world, const doorman__slot *slot,
     for (; hold; hold = hold->later) {
         for (size_t i = 0; i < hold->takes.count; i++) {
             const doorman__take *take = doorman__takes_at(&hold->takes, i);
-            sum += take->counter == counter ? take->parts : 0;
+            sum += take->counter == counter ? take->grains : 0;
         }
     }
     must(sum == held);

@@ -198,8 +198,8 @@ mutant overclaim 'R3: units in use beyond the lease are claimed as a lease' \
     'item.has.capacity = claim;' \
     --faults hold,loss,resign,gap,spike,stall,cut --favour hold,resign,cut
 mutant other-node 'R9: a lease keeps the later end of a lease from another node' \
-    'doorman__held_live(held, now) && strcmp(held->node, lease->node) == 0;' \
-    'doorman__held_live(held, now);' \
+    'doorman__held_lease_live(held, now) && strcmp(held->node, lease->node) == 0;' \
+    'doorman__held_lease_live(held, now);' \
     --faults roam,hold,partition,resign,spike --favour roam,hold,partition,resign
 mutant learn-shorter 'R6: learning ends after half a lease' \
     'doorman__after(predecessor_gone_at, doorman__server_bound(server, algorithm->lease_length));' \
@@ -314,8 +314,8 @@ mutant permit-cooldown 'P12: a tier that cools down is always passed over' \
     'if (!tier->skippable) break;' \
     '' --permits
 mutant permit-report 'P13: a report fills a window to three times its limit' \
-    'uint64_t most = 2 * doorman__parts_ceil(figures->limit);' \
-    'uint64_t most = 3 * doorman__parts_ceil(figures->limit);' --permits
+    'uint64_t most = 2 * doorman__grains_ceil(figures->limit);' \
+    'uint64_t most = 3 * doorman__grains_ceil(figures->limit);' --permits
 mutant permit-forget 'P14: a counter is removed while its refusals count for a ban' \
     '!doorman__counter_counts(counter, limit, permits->at.now); if (!fresh)' \
     'limit; if (!fresh)' --permits
@@ -435,7 +435,7 @@ mutant hold-waited 'P8: the wait counts without the drift of clocks' \
     '((void)drift, waited)' --holds --faults clock,delay,loss --favour clock
 mutant hold-difference 'P8: a release says what is given back, not what is kept' \
     'doorman__hold_cut(permits, hold, i, doorman__hold_amount(request, i), NULL);' \
-    'const doorman__hold_part *part = &doorman__hold_parts(hold)[i];
+    'const doorman__hold_item *part = &doorman__hold_items(hold)[i];
         double less = part->cost - doorman__hold_amount(request, i);
         doorman__hold_cut(permits, hold, i, doorman__max(part->amount - less, 0), NULL);' --holds
 mutant hold-kept 'P8: units are used after their release was sent' \
@@ -461,8 +461,8 @@ mutant hold-seized 'P11: a transfer can be seized twice' \
     'doorman__hold_describe(permits, hold, life, out);
     doorman__transfer_spend(permits, transfer);' \
     'doorman__hold_describe(permits, hold, life, out);
-    for (size_t i = 0; i < hold->part_count; i++) {
-        doorman__hold_parts(transfer)[i].amount = doorman__hold_parts(hold)[i].amount;
+    for (size_t i = 0; i < hold->item_count; i++) {
+        doorman__hold_items(transfer)[i].amount = doorman__hold_items(hold)[i].amount;
     }' --holds
 mutant hold-spent 'P11: a transfer that was seized is answered as one that can be seized' \
     'if (transfer->state == DOORMAN__SPENT || transfer->end.at <= permits->at.now) {' \
@@ -495,12 +495,12 @@ mutant hold-learn-now 'P16: a configuration that is loaded ends the learning per
     }
     if' --holds
 mutant hold-learn-more 'P16: a claim is believed beyond what is free' \
-    'if (charge->spare < want->parts) want->parts = charge->spare;' \
+    'if (charge->spare < want->grains) want->grains = charge->spare;' \
     '(void)charge;' --holds
 mutant hold-round 'P7: units that return do not wake the queue' \
-    'state[0] -= take->parts;
+    'state[0] -= take->grains;
     doorman__hold_queue_wake(permits, doorman__counter_queue(take->counter));' \
-    'state[0] -= take->parts;' --holds
+    'state[0] -= take->grains;' --holds
 mutant hold-round-part 'P7: a release of a part does not wake the queue' \
     'state[0] -= less; doorman__hold_queue_wake(permits, doorman__counter_queue(take.counter));' \
     'state[0] -= less;' --holds
@@ -537,7 +537,7 @@ mutant hold-queue-bound 'P7: a queue has no bound' \
     '(void)queue; (void)charge;' --holds
 mutant hold-other-items 'P9: a repeat with other items renews the hold' \
     'bool same = !hold->seized && doorman__hold_same(permits, hold, request->item_count);' \
-    'bool same = !hold->seized && hold->part_count == request->item_count;' --holds
+    'bool same = !hold->seized && hold->item_count == request->item_count;' --holds
 mutant hold-not-cancelled 'P9: a release by request_id cancels no permit that waits' \
     'bool waits = hold && hold->state == DOORMAN__WAITING;' \
     'bool waits = false;' --holds
@@ -545,17 +545,17 @@ mutant hold-not-named 'P9: a release by request_id frees no hold' \
     'hold = doorman__holds_of(permits, client_id, hold ? hold->id : request->id);' \
     'hold = doorman__holds_of(permits, client_id, request->id);' --holds
 mutant hold-not-shared 'P10: a release is not shared' \
-    'doorman__holds_share(permits, &doorman__hold_parts(hold)[i]);' \
+    'doorman__holds_share(permits, &doorman__hold_items(hold)[i]);' \
     '' --holds
 mutant hold-shared-end 'P10: the end of a hold is shared' \
     'doorman__hold_return(permits, hold); if (hold->state == DOORMAN__TRANSFERRED) {' \
     'doorman__hold_return(permits, hold);
-    for (size_t i = 0; i < hold->part_count; i++) {
-        doorman__holds_share(permits, &doorman__hold_parts(hold)[i]);
+    for (size_t i = 0; i < hold->item_count; i++) {
+        doorman__holds_share(permits, &doorman__hold_items(hold)[i]);
     }
     if (hold->state == DOORMAN__TRANSFERRED) {' \
     'static void doorman__hold_expire(doorman_permits *permits, doorman__hold *hold) {' \
-    'static void doorman__holds_share(doorman_permits *permits, const doorman__hold_part *part);
+    'static void doorman__holds_share(doorman_permits *permits, const doorman__hold_item *part);
 static void doorman__hold_expire(doorman_permits *permits, doorman__hold *hold) {' --holds
 mutant hold-transfer-owned 'P11: the owner of a transfer may release it' \
     'if (!hold || hold->state != DOORMAN__HELD) return NULL;' \
@@ -595,7 +595,7 @@ mutant leased-hold 'P17: a hold outlives its lease' \
     'if (most == life || !hold->end.place) return most;' \
     'if (most <= life || !hold->end.place) return life;' --leased
 mutant leased-end 'P17: a leased amount is used beyond the lease' \
-    'return doorman__held_live(&lease->resource->held, permits->at.now);' \
+    'return doorman__held_lease_live(&lease->resource->held, permits->at.now);' \
     'return lease->resource->held.lease_id != 0;' \
     'lease->figures.limit = doorman__unlimited(quota.amount) ? DOORMAN_AMOUNT_MAX : quota.amount;' \
     'lease->figures.limit = lease->resource->held.capacity;' --leased

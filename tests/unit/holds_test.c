@@ -178,7 +178,7 @@ static void recount(const fixture *f) {
                 for (; hold; hold = hold->later) {
                     for (size_t t = 0; t < hold->takes.count; t++) {
                         const doorman__take *take = doorman__takes_at(&hold->takes, t);
-                        if (take->counter == counter) sum += take->parts;
+                        if (take->counter == counter) sum += take->grains;
                     }
                 }
                 assert_int_equal(sum, doorman__counter_state(counter)[0]);
@@ -194,7 +194,7 @@ static void recount(const fixture *f) {
     }
     for (doorman__hold *hold = p->holds.granted.first; hold; hold = hold->later) {
         for (size_t t = 0; t < hold->takes.count; t++) {
-            units += doorman__takes_at(&hold->takes, t)->parts;
+            units += doorman__takes_at(&hold->takes, t)->grains;
         }
         assert_true(hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
         assert_true(hold->end.place > 0);
