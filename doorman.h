@@ -2555,7 +2555,7 @@ static void doorman__table_uninit(doorman__table *table) { DOORMAN_FREE(table->b
  * memory before a timer is set, so setting a timer never fails. */
 typedef struct doorman__timer {
     doorman_time at;
-    size_t place; /* the position in the heap plus 1; 0: the timer is not set */
+    size_t position; /* in the heap, plus 1; 0: the timer is not set */
 } doorman__timer;
 
 typedef struct doorman__timer_entry {
@@ -2596,11 +2596,11 @@ static bool doorman__timer_before(const doorman__timer_entry *a, const doorman__
 static void doorman__timers_put(doorman__timers *timers, size_t at, doorman__timer_entry entry) {
     assert(at < timers->count && timers->count <= timers->capacity);
     timers->heap[at] = entry;
-    entry.timer->place = at + 1;
+    entry.timer->position = at + 1;
 }
 
-/* Puts a timer at its right place in the heap. The search starts at the place `at`, which must be
- * free. */
+/* Puts a timer at its right position in the heap. The search starts at the position `at`, which
+ * must be free. */
 static void doorman__timers_sift(doorman__timers *timers, size_t at, doorman__timer_entry entry) {
     const doorman__timer_entry *heap = timers->heap;
     for (size_t above; at > 0; at = above) {
@@ -2619,28 +2619,28 @@ static void doorman__timers_sift(doorman__timers *timers, size_t at, doorman__ti
 }
 
 static void doorman__timer_clear(doorman__timers *timers, doorman__timer *timer) {
-    if (!timer->place) return;
-    size_t at = timer->place - 1;
+    if (!timer->position) return;
+    size_t at = timer->position - 1;
     assert(at < timers->count && timers->heap[at].timer == timer);
     const doorman__timer_entry last = timers->heap[--timers->count];
     if (last.timer != timer) doorman__timers_sift(timers, at, last);
-    timer->place = 0;
+    timer->position = 0;
 }
 
 /* Sets a timer, or clears it with DOORMAN_NEVER. A timer that is set to the same time again keeps
  * its order. */
 static void doorman__timer_set(doorman__timers *timers, doorman__timer *timer, doorman_time at) {
-    if (timer->place && timer->at == at) return;
+    if (timer->position && timer->at == at) return;
     if (at == DOORMAN_NEVER) {
         doorman__timer_clear(timers, timer);
         return;
     }
-    assert(timer->place || timers->count < timers->capacity);
-    assert(!timer->place || timers->heap[timer->place - 1].timer == timer);
+    assert(timer->position || timers->count < timers->capacity);
+    assert(!timer->position || timers->heap[timer->position - 1].timer == timer);
     timer->at = at;
     const doorman__timer_entry entry = {at, ++timers->order, timer};
-    doorman__timers_sift(timers, timer->place ? timer->place - 1 : timers->count++, entry);
-    assert(timers->heap[timer->place - 1].timer == timer);
+    doorman__timers_sift(timers, timer->position ? timer->position - 1 : timers->count++, entry);
+    assert(timers->heap[timer->position - 1].timer == timer);
 }
 
 /* Returns a pointer to the object that contains `part`. `part` is a timer or a link in the field
@@ -6108,7 +6108,7 @@ static void doorman__upstream_remove(doorman_upstream *upstream, doorman__held_l
     held->previous = held->next = NULL;
     upstream->held_count--;
     doorman__held_lease_move(upstream, held, DOORMAN__HELD_CLOSED);
-    assert(!held->due.place && !held->half.place && !held->over.place);
+    assert(!held->due.position && !held->half.position && !held->over.position);
 }
 
 /* Removes a held lease that has nothing to release, and puts it into the list `closed`. The owner

@@ -3666,9 +3666,9 @@ struct doorman__wait {
     doorman__hold_queue *next_queue; /* only while a configuration changes */
     doorman__owner *connection;      /* NULL: none */
     doorman_time asked_at, max_wait;
-    doorman_time place; /* its `at` in the turns of all queues */
-    uint64_t need;      /* the units that the counter of the queue must have */
-    size_t item;        /* the first item that needs this counter */
+    doorman_time rank; /* its `at` in the turns of all queues */
+    uint64_t need;     /* the units that the counter of the queue must have */
+    size_t item;       /* the first item that needs this counter */
     bool equal, detail, share;
 
     doorman__wait *next; /* in the list of decisions */
@@ -3797,7 +3797,7 @@ static size_t doorman__ban_bytes(size_t key_bytes) {
 /* Takes a ban out of the heap of its limit. The last one frees the heap. */
 static void doorman__ban_leave(doorman__ban *ban) {
     doorman__timers *ends = &ban->slot->bans;
-    assert(ban->end.place);
+    assert(ban->end.position);
     doorman__timer_clear(ends, &ban->end);
     if (ends->count) return;
     doorman__timers_uninit(ends);
@@ -3806,7 +3806,7 @@ static void doorman__ban_leave(doorman__ban *ban) {
 
 /* Sets the end of a ban in the heap of a slot. Precondition: the heap has room. */
 static void doorman__ban_enter(doorman__ban *ban, doorman__slot *slot, doorman_time end) {
-    if (ban->end.place && ban->slot != slot) doorman__ban_leave(ban);
+    if (ban->end.position && ban->slot != slot) doorman__ban_leave(ban);
     ban->slot = slot;
     doorman__timer_set(&slot->bans, &ban->end, doorman__earlier(end, DOORMAN_NEVER - 1));
 }
@@ -4706,7 +4706,7 @@ static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold
             most = doorman__earlier(most, doorman__leased_rest(permits, lease, held));
         }
     }
-    if (most == life || !hold->end.place) return most;
+    if (most == life || !hold->end.position) return most;
     /* the holder may use what it has until its own end, which is no later than this */
     double rest = (double)(hold->end.at - permits->at.now) / (1 + permits->options.drift) - 3;
     return doorman__later(most, doorman__earlier(life, (doorman_time)doorman__max(0, rest)));
@@ -6166,7 +6166,7 @@ static void doorman__hold_prefetch(const doorman_permits *permits, const doorman
 static void doorman__hold_prefetch_neighbours(const doorman_permits *permits,
                                               const doorman__hold *hold) {
     const doorman__timers *ends = &permits->holds.ends;
-    size_t place = hold->end.place;
+    size_t place = hold->end.position;
     if (hold->earlier) __builtin_prefetch(&hold->earlier->later);
     if (hold->later) __builtin_prefetch(&hold->later->earlier);
     __builtin_prefetch(&ends->heap[place / 2]);
@@ -6275,7 +6275,7 @@ static doorman__wait *doorman__turn_wait(doorman__timer *turn) {
 
 /* Put a waiting permit into its queue, and take it out. */
 static void doorman__turn_set(doorman__wait *wait) {
-    doorman__timer_set(&wait->queue->turns, &wait->turn, wait->place);
+    doorman__timer_set(&wait->queue->turns, &wait->turn, wait->rank);
     if (wait->queue->slot) wait->queue->slot->totals.waiting++;
 }
 
@@ -6514,7 +6514,7 @@ static doorman_time doorman__hold_extend(doorman_permits *permits, doorman__hold
     if (permits->leases.has_gauges) life = doorman__leased_life(permits, hold, life);
     doorman_time longer = life + doorman__scale(life, permits->options.drift) + 1;
     doorman_time end = doorman__after(permits->at.now, longer);
-    if (!hold->end.place || end > hold->end.at) {
+    if (!hold->end.position || end > hold->end.at) {
         doorman__timer_set(&permits->holds.ends, &hold->end, end);
     }
     return life;
@@ -6798,7 +6798,7 @@ static void doorman__hold_begin_wait(doorman_permits *permits, doorman__hold *ho
     wait->hold = hold;
     wait->asked_at = permits->at.now;
     wait->max_wait = request->max_wait;
-    wait->place = decision->turn;
+    wait->rank = decision->turn;
     wait->equal = request->equal;
     wait->detail = request->detail;
     wait->share = request->share;
@@ -7032,7 +7032,7 @@ static bool doorman__hold_decide(doorman_permits *permits, doorman__hold *hold) 
                                             .time_to_live = hold->asked_time_to_live};
     doorman_permit result = {.pending = false};
     doorman__hold_wants(permits, hold);
-    const doorman__decision decision = {.request = &request, .hold = hold, .turn = wait->place};
+    const doorman__decision decision = {.request = &request, .hold = hold, .turn = wait->rank};
     doorman_status status = doorman__permits_decide(permits, &decision, &result);
     doorman__permits_end_call(permits, request.item_count);
     if (status != DOORMAN_OK || result.pending) return status == DOORMAN_OK;
@@ -7069,7 +7069,7 @@ static void doorman__holds_serve(doorman_permits *permits, size_t decisions) {
         }
         if (doorman__timers_first(&queue->turns) == turn) {
             doorman__hold_queue_rest(permits, queue); /* it still does not fit */
-        } else if (turn->place) {
+        } else if (turn->position) {
             moves--; /* the permit waits in another queue */
         }
     }
@@ -8169,7 +8169,7 @@ bool doorman_permits_next_wait(const doorman_permits *permits, doorman_cursor *c
                                   .key = item->key,
                                   .limit = slot && slot->limit ? slot->limit->name : NULL,
                                   .cost = item->cost,
-                                  .priority = DOORMAN_PRIORITY_MAX - (int)(wait->place >> 58),
+                                  .priority = DOORMAN_PRIORITY_MAX - (int)(wait->rank >> 58),
                                   .asked_at = wait->asked_at,
                                   .ends_at = hold->end.at};
     return true;
@@ -9862,7 +9862,7 @@ typedef struct doorman__call {
     bool alone;      /* it is in a message of its own */
     bool prefetches; /* it takes units ahead, for the stock of its item (P24) */
     size_t failures;
-    size_t place; /* SENT: its index in the message */
+    size_t position; /* SENT: its index in the message */
     doorman_time sent_max_wait;
     doorman_time waits_until;          /* WAIT: in a queue of a server; 0: it was not sent yet */
     struct doorman__permit_lane *lane; /* SENT: NULL: the call is in the message of the client */
@@ -10060,7 +10060,7 @@ static void doorman__call_move(doorman_permit_client *client, doorman__call *cal
     (void)legal;
     if (from) doorman__calls_remove(from, call);
     if (last == DOORMAN__CALL_SENT) {
-        *(call->lane ? &call->lane->call : &client->message[call->place]) = NULL;
+        *(call->lane ? &call->lane->call : &client->message[call->position]) = NULL;
         call->lane = NULL;
     }
     call->state = state;
@@ -11259,7 +11259,7 @@ static doorman_time doorman__batch_put(doorman_permit_client *client, doorman__c
     const doorman_permit_item *item = call->request.items;
     bool asks = call->hold && call->hold->call == call;
     doorman__call_move(client, call, DOORMAN__CALL_SENT);
-    call->place = place;
+    call->position = place;
     client->message[place] = call;
     if (client->message_holds) client->message_holds[place] = asks ? call->hold : NULL;
     if (asks) call->hold->asking = call->hold->was_sent = true;

@@ -448,7 +448,7 @@ mutant hold-foreign 'P8: a client may release a hold of another one' \
     'if (strcmp(doorman__owner_name(hold->owner), client_id) != 0) return NULL;' \
     '(void)client_id;' --holds
 mutant hold-alive 'P8: the end of a hold moves back' \
-    'if (!hold->end.place || end > hold->end.at) {
+    'if (!hold->end.position || end > hold->end.at) {
         doorman__timer_set(&permits->holds.ends, &hold->end, end); }' \
     'doorman__timer_set(&permits->holds.ends, &hold->end, end);' --holds
 mutant hold-taken-over 'P9: the wait of a repeat counts from the first request' \
@@ -518,7 +518,7 @@ mutant hold-moves-back 'P7: a permit that moves to another queue arrives there a
     'if (wait->queue) doorman__hold_queue_leave(permits, wait); wait->queue = queue;' \
     'if (wait->queue) {
         doorman__hold_queue_leave(permits, wait);
-        wait->place = (wait->place >> 58 << 58) + (doorman_time)++permits->holds.arrivals;
+        wait->rank = (wait->rank >> 58 << 58) + (doorman_time)++permits->holds.arrivals;
     }
     wait->queue = queue;' --holds
 mutant hold-wait-limit 'P7: a permit waits for longer than its limit allows' \
@@ -592,8 +592,8 @@ mutant overload-drop 'H11: a node does not pass on what its children report' \
     'if (resource->upward) doorman__tally_add(&resource->upward->tally, report, server->now);' \
     ''
 mutant leased-hold 'P17: a hold outlives its lease' \
-    'if (most == life || !hold->end.place) return most;' \
-    'if (most <= life || !hold->end.place) return life;' --leased
+    'if (most == life || !hold->end.position) return most;' \
+    'if (most <= life || !hold->end.position) return life;' --leased
 mutant leased-end 'P17: a leased amount is used beyond the lease' \
     'return doorman__held_lease_live(&lease->resource->held, permits->at.now);' \
     'return lease->resource->held.lease_id != 0;' \

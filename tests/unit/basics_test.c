@@ -444,7 +444,7 @@ enum { TIMERS = 60 };
 
 /* Returns when a timer was set, as the counter of its heap. 0: it is not set. */
 static uint64_t order_of(const doorman__timers *timers, const doorman__timer *timer) {
-    return timer->place ? timers->heap[timer->place - 1].order : 0;
+    return timer->position ? timers->heap[timer->position - 1].order : 0;
 }
 
 /* Finds the first timer by comparing all timers. */

@@ -197,14 +197,14 @@ static void recount(const fixture *f) {
             units += doorman__takes_at(&hold->takes, t)->grains;
         }
         assert_true(hold->state == DOORMAN__HELD || hold->state == DOORMAN__TRANSFERRED);
-        assert_true(hold->end.place > 0);
+        assert_true(hold->end.position > 0);
     }
     for (doorman__hold *hold = p->holds.spent.first; hold; hold = hold->later) {
         assert_true(hold->state == DOORMAN__SPENT && hold->source);
-        assert_true(!hold->end.place && !hold->takes.count);
+        assert_true(!hold->end.position && !hold->takes.count);
     }
     for (doorman__hold *hold = p->holds.waiting.first; hold; hold = hold->later) {
-        assert_true(hold->wait->hold == hold && hold->wait->turn.place > 0);
+        assert_true(hold->wait->hold == hold && hold->wait->turn.position > 0);
     }
     assert_int_equal(units, all);
     assert_int_equal(turns + p->holds.loose.turns.count, p->holds.waiting.count);

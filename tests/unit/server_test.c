@@ -1768,7 +1768,7 @@ static void audit_dues(const world *w) {
         const doorman__lease_entry *first = doorman__leases_first(&resource->leases);
         assert_true(!first || resource->due.at <= first->end);
         assert_true(resource->due.at >= dues->heap[0].at);
-        assert_int_equal(resource->due.place, i + 1);
+        assert_int_equal(resource->due.position, i + 1);
     }
 }
 
