@@ -14739,7 +14739,7 @@ doorman_status doorman_json_exchange_decide(doorman_json_exchange *exchange, doo
 
 doorman_status doorman_json_exchange_write(doorman_json_exchange *exchange, int64_t epoch) {
     if (!exchange) return DOORMAN_INVALID_ARGUMENT;
-    assert(!DOORMAN__HAS_PERMITS || !doorman__permits_in_json.is_pending(exchange));
+    assert(!doorman__permits_in_json.is_pending || !doorman__permits_in_json.is_pending(exchange));
     if (exchange->state == DOORMAN__EXCHANGE_WRITTEN) return exchange->status;
     if (exchange->state == DOORMAN__EXCHANGE_EMPTY) {
         doorman__exchange_fail(exchange, DOORMAN_INVALID_ARGUMENT, "no message was read");
