@@ -268,6 +268,9 @@
  *     >>json            the wire protocol
  *     >>nng             a client with its own thread, and the transport of clients and nodes
  *
+ *     Other sections are in doorman_permits.h (>>limits to >>permit_agent, with the rules P) and in
+ *     doorman_throttle.h (>>throttle, with the rules H).
+ *
  * MIT licence, at the end of the file.
  */
 #if defined DOORMAN_IMPLEMENTATION && defined __cplusplus

@@ -83,7 +83,7 @@
  *       .reserve, .handover
  *
  * CONTENTS. Search for a tag to find its section. A section uses only doorman.h and the sections
- * before it.
+ * before it. Other tags, and rules with other letters than P, are in doorman.h.
  *
  *     (the API)         from here to "the API ends here"
  *     >>limits          the limits of a configuration
