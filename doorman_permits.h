@@ -87,15 +87,15 @@
  *
  *     (the API)         from here to "the API ends here"
  *     >>limits          the limits of a configuration
- *     >>counters        what they store for very many keys, and the kinds of limits
+ *     >>counters        what permits store for very many keys, and the kinds of limits
  *     >>leased          units that a limit takes from a lease
  *     >>charges         what the counters offer, and how they are charged
  *     >>holds           units that stay taken until they are released, and their queues
  *     >>permits         decisions on new and on waiting requests
  *     >>hold_requests   what clients do with their holds
- *     >>permit_node     those of a server, and the messages on them; limiters by key
+ *     >>permit_node     all permits of a node, and the messages on them; limiters by key
  *     >>permit_client   what asks servers for permits, on behalf of many callers
- *     >>permit_json     the part of the wire protocol
+ *     >>permit_json     limits and messages on permits in JSON
  *     >>permit_agent    a permit client with its own thread
  *
  * MIT licence, at the end of the file.
