@@ -8,8 +8,9 @@
  * seconds: each column is a quarter of a second. All users ask through one agent. The demo checks
  * all the time that no user was granted more than its limit allows.
  */
-#include "demo.h"
 #include "doorman_permits.h"
+
+#include "demo.h"
 
 enum { ANN, BOB, ACME, TRIALS, EVE, USERS };
 enum { KEYS_MAX = 3, SECONDS = 21, STRIP_COLUMNS = 40, TABLE_LINES = 14 };

@@ -14,8 +14,9 @@
  * ended, so process 1 acquires another slot for job 2. The program checks that the limit is never
  * exceeded, and that all slots are free again at the end.
  */
-#include "demo.h"
 #include "doorman_permits.h"
+
+#include "demo.h"
 
 #include <poll.h>
 

@@ -452,7 +452,7 @@ static const doorman__timer *first_of(const doorman__timers *heap, const doorman
     const doorman__timer *first = NULL;
     for (size_t i = 0; i < TIMERS; i++) {
         const doorman__timer *each = &timers[i];
-        if (!each->place) continue;
+        if (!each->position) continue;
         bool earlier = !first || each->at < first->at;
         bool same = first && each->at == first->at;
         if (earlier || (same && order_of(heap, each) < order_of(heap, first))) first = each;
@@ -470,16 +470,16 @@ TEST(timers_run_by_time_and_then_by_age) {
         size_t choice = random_below(4);
         doorman_time at = choice ? (doorman_time)random_below(30) : DOORMAN_NEVER;
         uint64_t order = order_of(&timers, one);
-        bool same = one->place && one->at == at;
-        if (choice == 1 && one->place) doorman__timer_clear(&timers, one);
+        bool same = one->position && one->at == at;
+        if (choice == 1 && one->position) doorman__timer_clear(&timers, one);
         if (choice != 1) doorman__timer_set(&timers, one, at);
         if (choice != 1 && same) assert_true(order_of(&timers, one) == order);
         assert_ptr_equal(doorman__timers_first(&timers), first_of(&timers, all));
         size_t count = 0;
         for (size_t i = 0; i < TIMERS; i++) {
-            if (!all[i].place) continue;
-            assert_ptr_equal(timers.heap[all[i].place - 1].timer, &all[i]);
-            assert_true(timers.heap[all[i].place - 1].at == all[i].at);
+            if (!all[i].position) continue;
+            assert_ptr_equal(timers.heap[all[i].position - 1].timer, &all[i]);
+            assert_true(timers.heap[all[i].position - 1].at == all[i].at);
             count++;
         }
         assert_int_equal(timers.count, count);

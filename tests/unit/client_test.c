@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define DOORMAN_IMPLEMENTATION
-#include "../../doorman.h"
+#include "../../doorman_permits.h"
 
 #define SECOND DOORMAN_SECOND
 #define MILLISECOND (DOORMAN_SECOND / 1000)
