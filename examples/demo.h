@@ -5,7 +5,11 @@
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
 #define DOORMAN_NNG
+#ifdef DEMO_HAS_PERMITS /* of the program */
+#include "doorman_permits.h"
+#else
 #include "doorman.h"
+#endif
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -8,8 +8,7 @@
  * seconds: each column is a quarter of a second. All users ask through one agent. The demo checks
  * all the time that no user was granted more than its limit allows.
  */
-#include "doorman_permits.h"
-
+#define DEMO_HAS_PERMITS
 #include "demo.h"
 
 enum { ANN, BOB, ACME, TRIALS, EVE, USERS };

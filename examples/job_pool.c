@@ -14,8 +14,7 @@
  * ended, so process 1 acquires another slot for job 2. The program checks that the limit is never
  * exceeded, and that all slots are free again at the end.
  */
-#include "doorman_permits.h"
-
+#define DEMO_HAS_PERMITS
 #include "demo.h"
 
 #include <poll.h>

@@ -3,9 +3,9 @@
  * queues and the bounds are compared with a recount. At the end no request is lost. */
 #define DOORMAN_STATIC /* compiles in less time */
 #define DOORMAN_IMPLEMENTATION
-#include "doorman_throttle.h"
-
 #include "fuzz.h"
+
+#include "doorman_throttle.h"
 
 #include <limits.h>
 
