@@ -200,9 +200,10 @@
  *     that end an object: _destroy, _uninit, _close, _shutdown, _stop and _resign accept NULL, and
  *     do nothing. Every other call checks what it needs when it is called. If something is NULL, a
  *     call that returns a status returns INVALID_ARGUMENT. A try returns DOORMAN_IMPOSSIBLE. Any
- *     other call does nothing, and returns false, 0, NULL, NO_MASTER, or DOORMAN_NEVER for the time
- *     of the next call. An `out` that is written in full is then written with zeros. Only
- *     doorman_permit_client_read_hold says that the hold is gone.
+ *     other call does nothing. It returns false, 0, NULL or NO_MASTER. But a call whose result is
+ *     the time of the next call, or a delay, returns DOORMAN_NEVER. An `out` that is written in
+ *     full is then written with zeros. Only doorman_permit_client_read_hold says that the hold is
+ *     gone.
  *
  * THREADS AND TIME
  *
@@ -269,7 +270,7 @@
  *     >>nng             a client with its own thread, and the transport of clients and nodes
  *
  *     Other sections are in doorman_permits.h (>>limits to >>permit_agent, with the rules P) and in
- *     doorman_throttle.h (>>throttle, with the rules H).
+ *     doorman_throttle.h (>>throttle, with the rules H except H11).
  *
  * MIT licence, at the end of the file.
  */
@@ -4566,8 +4567,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * Expiry. The owner removes ended entries in the order of `end` (S2). The entries are a list in
  * this order. All leases have the same length, so a renewed entry ends last. A renewed entry moves
  * to the end of the list in O(1). Each entry needs two pointers. In a heap or a timer wheel the
- * ends could come in any order. But a heap also needs at least two words for each entry: the place
- * of the entry in the heap, and a pointer to the entry in the array of the heap. In a heap a
+ * ends could come in any order. But a heap also needs at least two words for each entry: the
+ * position of the entry in the heap, and a pointer to the entry in the array of the heap. In a heap a
  * renewal would visit O(log n) other entries. With a million entries, each visit must wait for
  * memory that is not in the cache. The buckets of a wheel are lists, which also need two pointers
  * for each entry. A wheel must also search a bucket for the entries that have ended.
@@ -6797,9 +6798,10 @@ void doorman_upstream_failed(doorman_upstream *upstream, uint64_t sequence, door
  * part is older than two refresh intervals. So the memory does not depend on the number of servers
  * that report. A report that arrives twice counts twice, which changes the ratios little.
  *
- * The mean of the leases comes from the integral of their sum. The integral is marked from time to
- * time, and lies on a line between two marks. A resource has all this only after its first report,
- * so it assumes that the sum was constant before.
+ * The state has the integral over time of the sum of the leases. From it comes the mean of this sum
+ * in the time of the reports. The integral is noted from time to time. Between two such marks it is
+ * taken to be a straight line. A resource has this state only after its first report. The state
+ * then assumes that the sum of the leases was constant before.
  */
 enum { DOORMAN__OVERLOAD_PARTS = 9, DOORMAN__OVERLOAD_MARKS = 20, DOORMAN__OVERLOAD_LEAST = 20 };
 
@@ -9955,7 +9957,7 @@ void doorman_election_resign(doorman_election *election, doorman_time now) {
 
 /* ---- limiters: amounts and times */
 
-#define DOORMAN__UNIT 4096.0 /* limiters count in parts of a unit; this many parts are one unit */
+#define DOORMAN__UNIT 4096.0 /* limiters count in grains; this many are one unit */
 
 #define DOORMAN__TICKS_PER_SECOND 256e9
 
@@ -10610,7 +10612,7 @@ static inline uint32_t doorman__allowance_read(const doorman__allowance *allowan
 
 enum { DOORMAN__SHADOW = 1, DOORMAN__KILL_SWITCH = 2 };
 
-/* The first three fields count the units that callers have asked for, in parts of a unit. These
+/* The first three fields count the units that callers have asked for, in grains. These
  * counts wrap around. In the other fields, the client and the limiter store values for each other.
  * All fields are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__usage {
@@ -11002,7 +11004,7 @@ static doorman_decision doorman__rate_decide(doorman__rate *rate, double n, door
  * threads use it. */
 typedef struct DOORMAN__ALIGNED doorman__gauge {
     doorman__allowance allowance;
-    doorman__shared in_flight; /* units in flight, in parts of a unit */
+    doorman__shared in_flight; /* units in flight, in grains */
     doorman__shared peak;      /* the largest value of in_flight since the client's last sample */
     doorman__usage usage;
 } doorman__gauge;
@@ -11241,8 +11243,8 @@ static doorman_decision doorman__gauge_decide(doorman__gauge *gauge, double n, d
  * counts whether the request was allowed or refused. The estimator remembers n for ten windows. So
  * a caller that tries less often than once a window finds a lease that fits its request.
  *
- * When units were in use for a request of n units of a gauge, the request is use like any other.
- * Then n is remembered only until the gauge is idle.
+ * If n or more units of a gauge were in use at the same time since a request for n units, this
+ * request counts like any other use. Then n is remembered only until the gauge is idle.
  *
  * A request for n units of a gauge may be larger than what the server can give. The estimator
  * assumes this after n has not fitted into the lease for two windows, although more was wanted. For
@@ -12002,9 +12004,9 @@ static void doorman__resource_apply_wants(doorman_client_resource *resource, dou
     doorman__resource_announce(resource);
 }
 
-/* K1: after unmet demand, asks at once if the wants have grown by a tenth since the last request.
- * If the largest request of the application does not fit yet, the client asks after any growth of
- * the wants. */
+/* K1: after unmet demand, asks at once if the wants have grown by more than a tenth since the last
+ * request, and the last response granted all its wants. If the largest request of the application
+ * does not fit yet, the client asks after any growth of the wants. */
 static void doorman__resource_grow(doorman_client_resource *resource, doorman_time now) {
     doorman__held_lease *held = &resource->held;
     const doorman__estimator *estimator = &resource->estimator;
@@ -13074,9 +13076,10 @@ static void doorman__read_unique(const doorman__field *field) {
     if (object && !doorman__read_stopped(field->reader)) doorman__read_unique_keys(field, count);
 }
 
-/* Returns why a text that people write is not JSON, if the rule of the syntax does not say the
- * cause: an editor has saved the file in another encoding, or nothing was written to the file.
- * UTF-16 begins with a mark, or one of the first two bytes is 0. Otherwise returns NULL. */
+/* Finds a likely cause why a text that people write is not JSON: the text is empty, or an editor
+ * has saved it with a byte-order mark or as UTF-16. UTF-16 begins with a mark, or one of the first
+ * two bytes is 0. Returns NULL if there is no such cause; then the rule of the syntax is the
+ * error. */
 static const char *doorman__syntax_cause(const char *text, size_t bytes) {
     size_t spaces = 0;
     while (spaces < bytes && strchr(" \t\r\n", text[spaces]) && text[spaces]) spaces++;
@@ -13732,9 +13735,9 @@ doorman_status doorman_json_config(doorman_config **out, const char *text, size_
 /* The names of all values of doorman_outcome except the first one, GRANTED. */
 static const char *const doorman__reasons[] = {"TRY_LATER", "UNMATCHED", "FULL"};
 
-/* A client may send the content of a method without the method, because that is the body of a POST
- * to /v1/METHOD. If the message has a key that only such content has, returns true, and sets an
- * error that explains the two forms. */
+/* A client can send the content of a method without the method by mistake, because that is the body
+ * of a POST to /v1/METHOD. If the message has a key that only such content has, returns true, and
+ * sets an error that explains the two forms. */
 static bool doorman__read_content(const doorman__field *root) {
     bool found = doorman__field_of(root, "client_id", 9).value ||
                  doorman__field_of(root, "server_id", 9).value ||
@@ -14906,8 +14909,8 @@ doorman_status doorman_json_response(doorman_upstream *upstream, uint64_t sequen
 #error "doorman.h: with -std=c11, put #define _DEFAULT_SOURCE before the first #include"
 #endif
 
-/* The queue of the calls that wait for a resource. Any thread may read the fields without the
- * mutex, so the fields are atomic. */
+/* What any thread may read about the calls that wait for a resource. The calls themselves are in a
+ * list of the agent. Threads read these fields without the mutex, so the fields are atomic. */
 typedef struct DOORMAN__ALIGNED doorman__queue {
     uint64_t units;     /* the sum of the units that the calls wait for, in 1/4096 */
     doorman_time paced; /* only for a rate: when the next pause starts (see "Pacing") */

@@ -60,8 +60,8 @@
  *                     of a message. The options can change all but the first
  *
  * NAMES AND UNITS. A limit of permits and a limit of one process have the same names and units. A
- * field of a configuration has the same name in C and in JSON, except in the rows below. A duration
- * is a doorman_time in C, in nanoseconds, and a number of seconds in JSON.
+ * field of a configuration has the same name in C and in JSON, unless a row below has two names. A
+ * duration is a doorman_time in C, in nanoseconds, and a number of seconds in JSON.
  *
  *     in C                              in JSON                       unit
  *     rate                              rate                          units a second
@@ -83,7 +83,7 @@
  *       .reserve, .handover
  *
  * CONTENTS. Search for a tag to find its section. A section uses only doorman.h and the sections
- * before it. Other tags, and rules with other letters than P, are in doorman.h.
+ * before it. Other tags, and rules with other letters than P and H, are in doorman.h.
  *
  *     (the API)         from here to "the API ends here"
  *     >>limits          the limits of a configuration
@@ -141,14 +141,14 @@ extern "C" {
  *    hit that entered it while its window was empty. So no unit of that hit returns before a whole
  *    window has passed.
  *       A tier is inactive, active for `active` after the hit that entered it, or cools down for
- *    `cooldown` after that. The current tier is the active tier with the highest index. Without an
- *    active tier, a tier that is full is current. A hit counts only in the window of the current
- *    tier. What does not fit enters the next tier. A tier that is entered again has its earlier
- *    units, as long as they are in its window. Otherwise the end of a tier would free them early:
- *    a tier of 10 units in 2 s that is active for 2 s could grant 19 within 0.1 s. (Charon starts
- *    with an empty window.) A tier that cools
- *    down blocks, or is passed over if it is skippable. A tier whose `active` is 0 is passed over.
- *    One permit may pass through several tiers.
+ *    `cooldown` after that. The current tier is the active tier with the highest index. If no tier
+ *    is active, there is no current tier, and the first tier is the next one. A hit counts only in
+ *    the window of the current tier. What does not fit there enters the next tier. A tier that is
+ *    entered again has its earlier units, as long as they are in its window. Otherwise the end of a
+ *    tier would free them early: a tier of 10 units in 2 s that is active for 2 s could grant 19
+ *    within 0.1 s. (Charon starts with an empty window.) A tier that cools down blocks, or is
+ *    passed over if it is skippable. A tier whose `active` is 0 is passed over. One permit may pass
+ *    through several tiers.
  *       Example with the tiers {limit 100, window 60, active 60} and {limit 300, window 60,
  *    active 120, cooldown 600}: at 0 s, a permit of 150 units enters tier 1 with 100 units and tier
  *    2 with 50. Tier 2 is current until 120 s. At 120 s no tier is active, so the next permit
@@ -2350,9 +2350,9 @@ typedef struct doorman__chain {
 #define DOORMAN__SEGMENT_BUCKETS 64
 
 /* A hash table by linear hashing (Litwin 1980). The buckets are in segments, so a new bucket moves
- * no other bucket. The table has about as many buckets as entries. When an entry is added, one
- * bucket is split in two. When there are less than half as many entries as buckets, each removal
- * takes back up to two splits. */
+ * no other bucket. The table has about as many buckets as entries. If an entry is added when there
+ * are at least as many entries as buckets, one bucket is split in two. When there are less than
+ * half as many entries as buckets, each removal takes back up to two splits. */
 typedef struct doorman__chains {
     doorman__chain ***segments;
     size_t segment_capacity; /* of the array `segments` */
@@ -4108,9 +4108,10 @@ static doorman__counter *doorman__counter_resize(doorman_permits *permits, doorm
     return other;
 }
 
-/* Adapts a counter to the present configuration. `limit` is the limit that the counter has now. Its
- * figures may have other overrides than before. A SLIDING_WINDOW of changed length becomes fresh.
- * With empty_at_start it is used up in its first window (P16). Returns NULL if memory runs out. */
+/* Adapts a counter to the present configuration. `limit` is the limit that the counter has now.
+ * Another override than before may apply to its key. A SLIDING_WINDOW of changed length becomes
+ * fresh. With empty_at_start it is used up in its first window (P16). Returns NULL if memory runs
+ * out. */
 static doorman__counter *doorman__counter_adapt(doorman_permits *permits, doorman__slot *slot,
                                                 const doorman_permit_limit *limit,
                                                 doorman__counter *counter) {
@@ -4334,8 +4335,9 @@ typedef struct doorman__victim {
     doorman_time rest;                 /* until the counter equals a fresh one */
 } doorman__victim;
 
-/* Adapts a counter, so that its state is that of its present limit, and looks at it. The result has
- * no counter if a hold or the present call points to the counter, or if memory runs out. */
+/* Returns what decides whether a counter is evicted. First adapts the counter to its present limit.
+ * The result has no counter if a hold or the present call points to the counter, or if memory runs
+ * out. */
 static doorman__victim doorman__permits_candidate(doorman_permits *permits, doorman__slot *slot,
                                                   doorman__counter *counter) {
     bool failed = false;
@@ -5769,7 +5771,8 @@ static bool doorman__reason_waits(doorman_reason reason) {
            reason == DOORMAN_REASON_LEARNING;
 }
 
-/* Returns whether units of holds are missing. Nobody knows when they are released. */
+/* Returns whether a permit with this reason lacked units that holds have. Nobody knows when these
+ * units are released. */
 static bool doorman__reason_holds(doorman_reason reason) {
     return reason == DOORMAN_REASON_CONCURRENCY || reason == DOORMAN_REASON_QUEUE_FULL ||
            reason == DOORMAN_REASON_TIMED_OUT || reason == DOORMAN_REASON_SHARED;
@@ -5992,8 +5995,9 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    arrival when it moves. Rates are charged with the grant. One call moves at most 64 permits and
  *    decides on at most 256, or 1,000 in an update. The queues that remain stay ready, and nobody
  *    overtakes them.
- *       The time in queues, plus the wait of P3, is at most max_wait of the permit. In a queue it
- *    is also at most max_wait of the limit. A wait has ended when now >= its end.
+ *       The time in queues, plus the wait of P3, is at most max_wait of the permit. A permit leaves
+ *    the queue of a limit at the latest max_wait of this limit after its arrival. A wait has ended
+ *    when now >= its end.
  *       If memory runs out while a queue is served, an update tries again after one second.
  * P8 The end of a hold is the decision, plus 1 + drift times its time to live. An end never moves
  *    back. A release says what is kept. So a release that arrives twice, or late, has no effect. A
@@ -6025,13 +6029,14 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *    shortest time to live of its limits.
  *       A change of the configuration can let another limit count a hold. So if the predecessor was
  *    gone less than the longest time to live of all limits after a change, all limits learn for
- *    this time. A change while limits learn lets all limits learn until the last one has learned.
- *    No configuration shortens the learning.
+ *    this time. If the configuration changes while a limit learns, all limits learn until the last
+ *    of them has learned. No configuration shortens the learning.
  * Bounds (P19). A client has at most client_hold_max holds and transfers, used transfers included.
  * Many ends at once. A call ends at most 256 holds and waits, an update 1,000. The rest stays due.
- *    An acquire that lacks units ends up to 16 times 256 more, and stops when it fits. So 4,352
- *    holds may end together, and the next acquire sees all their units. If more end, an acquire may
- *    be refused until updates have ended them. No call takes more than some milliseconds.
+ *    If an acquire lacks units, it also ends up to 4,096 of the rest, 256 at a time, and stops when
+ *    it fits. So 4,352 holds may end together, and the next acquire sees all their units. If more
+ *    end, an acquire may be refused until updates have ended them. No call takes more than some
+ *    milliseconds.
  */
 
 /* ---- holds: clients and connections */
@@ -6166,12 +6171,12 @@ static void doorman__hold_prefetch(const doorman_permits *permits, const doorman
 static void doorman__hold_prefetch_neighbours(const doorman_permits *permits,
                                               const doorman__hold *hold) {
     const doorman__timers *ends = &permits->holds.ends;
-    size_t place = hold->end.position;
+    size_t position = hold->end.position;
     if (hold->earlier) __builtin_prefetch(&hold->earlier->later);
     if (hold->later) __builtin_prefetch(&hold->later->earlier);
-    __builtin_prefetch(&ends->heap[place / 2]);
-    __builtin_prefetch(&ends->heap[place]);
-    if (2 * place < ends->count) __builtin_prefetch(&ends->heap[2 * place]);
+    __builtin_prefetch(&ends->heap[position / 2]);
+    __builtin_prefetch(&ends->heap[position]);
+    if (2 * position < ends->count) __builtin_prefetch(&ends->heap[2 * position]);
 }
 
 /* ---- holds: states */
@@ -6718,9 +6723,9 @@ static void doorman__hold_grant(doorman_permits *permits, doorman__hold *hold,
  * P9 Permits without holds are not idempotent. A request whose response is lost may have charged
  *    units. So a repeated request may be refused too early, but is never granted too often.
  * P16 With empty_at_start nothing is saved when the permits are created: a bucket has what it has
- *    gained since then, and a window that contains this time is used up. The permits of a server
- *    begin without counters and bans at each victory. A server that learns decides on permits that
- *    hold no units.
+ *    gained since then, and a window that contains this time is used up. When a server becomes
+ *    master, its permits have no counters and no bans. While it learns, it decides as usual on
+ *    permits that would hold no units. The rest of P16 is in >>holds.
  * P18 Every decision raises events, and is counted by limit and reason. A template whose list of
  *    limits is empty grants everything, and counts it. An item whose resource matches no template
  *    with limits is counted too, and has an event: also if it is granted.

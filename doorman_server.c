@@ -25,11 +25,11 @@
  *    A message has at most 4 MiB (V5). A peer that sends invalid data, or disconnects in the middle
  *    of a message, does not affect other peers.
  * V6 The server writes log lines in logfmt to standard error. A warning that repeats is logged once
- *    a minute, with a count. The line describes the last event. The line about leases from the
- *    parent that have ended names their resources. Refused messages have a line for each method.
- *    Each id that two processes seem to use has a line of its own. Only 8 ids have one at the same
- *    time, and all further ids share one line. No thread waits for the log. A line that cannot be
- *    written at once is lost and counted.
+ *    a minute, with a count. The line describes the last event, or, about permits, the first one
+ *    since the last line. The line about leases from the parent that have ended names their
+ *    resources. Refused messages have a line for each method. Each id that two processes seem to
+ *    use has a line of its own. Only 8 ids have one at the same time, and all further ids share one
+ *    line. No thread waits for the log. A line that cannot be written at once is lost and counted.
  * V7 The exit code is 0 for success, 1 for a failure and 2 for a usage error. One line on standard
  *    error says what is wrong and what to do. For a configuration, the lines before it list at most
  *    20 errors, each with its line and column.

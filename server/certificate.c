@@ -29,7 +29,8 @@ struct der {
     const unsigned char *at, *end;
 };
 
-/* Reads the length of an element: one byte, or the number of bytes that follow and have it. */
+/* Reads the length of an element. A first byte up to 0x7f is the length. Otherwise its lower 7 bits
+ * say how many bytes follow, and these bytes have the length. */
 static bool der_read_length(struct der *from, size_t *out) {
     if (from->at == from->end) return false;
     size_t first = *from->at++, count = first > 0x80 ? first - 0x80 : 0;

@@ -192,7 +192,8 @@ static void connection_close(struct http_connection *connection) {
     nng_sleep_aio(1, connection->aio);
 }
 
-/* Called after the sleep. If the server stops, it frees the stream. */
+/* Called after the sleep. If `result` is not 0, the server stops, and server_http_stop frees the
+ * stream. */
 static void connection_on_closed(struct http_connection *connection, int result) {
     struct http *http = connection->service->http;
     if (result != 0) return;

@@ -428,8 +428,9 @@ static void request_check_role(struct service *service, struct http_request *req
     server_http_response_set_error(response, 403, "PERMISSION_DENIED", text);
 }
 
-/* Checks that the end of the body is clear (RFC 9112, 6). The body has one Content-Length, or comes
- * in chunks, and not both. HTTP/1.0 has no chunks. No other coding is supported. */
+/* Checks that the request says without doubt where its body ends (RFC 9112, 6). The body has one
+ * Content-Length, or comes in chunks, and not both. HTTP/1.0 has no chunks. No other coding is
+ * supported. */
 static void request_check_framing(const struct http_request *request,
                                   struct http_response *response) {
     bool coded = request->coding_count > 0;
@@ -465,8 +466,9 @@ static void request_check_body(const struct service *service, struct http_reques
     request->expects_continue = known && !request->is_old && request->length > 0;
 }
 
-/* At level debug, logs the token of each request, so that an operator can find the sender. Nothing
- * is logged if the server has no tokens. */
+/* At level debug, logs the name of the token of each request, so that an operator can find the
+ * sender. Requests for paths that need no token are not logged. Nothing is logged if the server has
+ * no tokens. */
 static void request_log(const struct service *service, const struct http_request *request,
                         int code) {
     char status[16];

@@ -156,7 +156,8 @@ static void metrics_connections(struct text *text, struct service *service, bool
                   "Connections over HTTP that wait until a permit is granted.", (double)delayed);
 }
 
-/* A server without an election has only one master, itself. So it has no such metrics. */
+/* Adds the metrics of the election and of etcd. A server without an election has only one master,
+ * itself. So it has no metrics of changes of the master. */
 static void metrics_election(struct text *text, const struct service *service) {
     static const char *const masters[DOORMAN_ELECTION_STATE_COUNT] = {
         [DOORMAN_NO_MASTER] = "none", [DOORMAN_STANDBY] = "other", [DOORMAN_MASTER] = "self"};

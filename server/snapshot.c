@@ -1,5 +1,5 @@
-/* doorman_server, part HTTP: copies of the state for the pages, the metrics and the history. This
- * file only reads the state; it takes the lock of the service.
+/* doorman_server, part HTTP: copies of the state for the pages, the metrics and the history. Apart
+ * from service->longest_hold, this file only reads the state. It takes the lock of the service.
  *
  * A snapshot is a copy of the state for the pages and the metrics. The copy is made while the lock
  * is held. All text is written later, without the lock. A snapshot holds the first ROWS_MAX

@@ -26,7 +26,7 @@
 #define BUCKETS 4096     /* of the table of tickets; a power of 2 */
 #define CLOSED_COUNT 256 /* connections that were closed last */
 
-/* While messages wait, the thread looks at least so often whether the server is still master. A
+/* While messages wait, the thread checks at least this often whether the server is still master. A
  * node with a parent decides in the thread of its link, so the thread looks for decisions more
  * often. */
 #define LOOK (DOORMAN_SECOND / 10)

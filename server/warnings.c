@@ -3,8 +3,9 @@
  * except those about peers.
  *
  * A kind of warning is logged at once, and then at most once a minute with the number of events.
- * The line describes the last event. When a problem such as a dead parent ends, its line for this
- * minute is dropped: it would come after the line about the end, which has the number of failures.
+ * The line describes the last event, except for permits (see below). When a problem such as a dead
+ * parent ends, its line for this minute is dropped: it would come after the line about the end,
+ * which has the number of failures.
  * Each of the first ids that two processes use has a kind of its own. Further ids share one kind.
  * Refused messages have a kind for each method, so that many bad messages of one method do not hide
  * those of another.
@@ -80,7 +81,7 @@ const char *server_warning_text(int kind) {
     return warning_texts[kind];
 }
 
-/* Logs a repeated warning if it is due. The line describes the last event. */
+/* Logs a repeated warning if it is due. */
 static void warning_update(struct service *service, int kind, doorman_time now) {
     struct repeated_warning *warning = &service->warnings[kind];
     const struct warning_pair *pairs = warning->pairs;
