@@ -4568,8 +4568,8 @@ doorman_status doorman_shares(const doorman_algorithm *algorithm, double capacit
  * this order. All leases have the same length, so a renewed entry ends last. A renewed entry moves
  * to the end of the list in O(1). Each entry needs two pointers. In a heap or a timer wheel the
  * ends could come in any order. But a heap also needs at least two words for each entry: the
- * position of the entry in the heap, and a pointer to the entry in the array of the heap. In a heap a
- * renewal would visit O(log n) other entries. With a million entries, each visit must wait for
+ * position of the entry in the heap, and a pointer to the entry in the array of the heap. In a heap
+ * a renewal would visit O(log n) other entries. With a million entries, each visit must wait for
  * memory that is not in the cache. The buckets of a wheel are lists, which also need two pointers
  * for each entry. A wheel must also search a bucket for the entries that have ended.
  *     After a configuration that shortens leases, a renewed entry may end before older entries do.

@@ -8430,6 +8430,7 @@ static void doorman__holds_clear(doorman_permits *permits) {
     while (holds->granted.first) {
         /* the source of a transfer is before it in the list, so the first one has no source */
         doorman__hold *hold = holds->granted.first;
+        assert(hold->state != DOORMAN__NEW);
         doorman__hold_return(permits, hold);
         doorman__hold_destroy(permits, hold);
     }
