@@ -3684,7 +3684,8 @@ static size_t doorman__config_same(const doorman_config *config, const char *glo
  *    holders. A renewal that changes nothing costs one lookup in a hash table and a read of the
  *    terms.
  * A3 A new kind of algorithm needs one function, one row in DOORMAN_KINDS and one row in
- *    doorman__kinds. Only the checks of a configuration also depend on the kind.
+ *    doorman__kinds. Only the checks of a configuration also depend on the kind. In a tree, T2
+ *    assumes that a kind leaves no capacity unused that somebody wants.
  * A4 No holder gets more than it wants. If leases are whole units (A5, see >>leases), no holder
  *    gets more than its wants rounded up.
  */
@@ -4161,7 +4162,7 @@ static double doorman__index_level(const doorman__index *index, double capacity)
 }
 
 /* Each kind of algorithm has a function of this type. The function writes the terms, highest
- * priority first, and returns their number. */
+ * priority first, and returns their number. There may be no demands: `subclients` is 0 then. */
 typedef size_t doorman__solver(const doorman_algorithm *algorithm, double capacity,
                                const doorman__index *index, doorman_terms *terms);
 

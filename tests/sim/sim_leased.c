@@ -364,6 +364,7 @@ static void handle_call(sim_world *world, size_t process, size_t index) {
     const sim_leased_call call = world->leased->calls[index];
     doorman_response response;
     doorman_error error = {""};
+    sim_overload_before(world, process); /* the permits may ask for a lease */
     sim_leased_stepped(world, process);
     doorman_status status = call.method == DOORMAN_ACQUIRE
                                 ? acquire(world, process, &call, &response, &error)
