@@ -14992,6 +14992,8 @@ doorman_time doorman_clock(void) {
 
 /* ---- nng: processes that fork */
 
+/* The order of the locks: this mutex, that of an agent, that of its permits, and its wake_mutex. A
+ * thread that holds one of them locks only later ones. */
 static struct doorman__process {
     pthread_mutex_t mutex; /* guards the other fields */
     doorman_agent *agents; /* the agents that run in this process, linked by `next` */
@@ -15426,7 +15428,7 @@ typedef struct doorman__socket {
     /* The id of nng's dialer, and in the lower half the id of its connection. 0: there is none.
      * Atomic. They are one word, so that a connection of the last dialer cannot count as one of the
      * present dialer. */
-    uint64_t ids;
+    doorman__shared ids;
 
     /* How the socket closes. The mutex protects `closed` and `abandoned`. Only
      * doorman__socket_close and its thread use these fields. */
@@ -15805,13 +15807,10 @@ static bool doorman__tls_given(const doorman_tls *tls) {
     return tls->authority && !tls->certificate == !tls->key;
 }
 
-doorman_status doorman_transport_create(doorman_transport **out,
-                                        const doorman_transport_options *options) {
-    bool valid = out && options && options->upstream && options->on_wakeup &&
-                 (!options->tls || doorman__tls_given(options->tls));
-    if (!valid) return DOORMAN_INVALID_ARGUMENT;
-    doorman_status status = doorman__process_use_nng();
-    if (status != DOORMAN_OK) return status;
+/* Takes no lock, so the caller may hold the mutex of an agent or of its permits. Precondition: the
+ * options are valid, and the process uses nng. */
+static doorman_status doorman__transport_create(doorman_transport **out,
+                                                const doorman_transport_options *options) {
     doorman_transport *transport = (doorman_transport *)doorman__zalloc(sizeof *transport);
     if (transport)
         transport->socket = (doorman__socket *)doorman__zalloc(sizeof *transport->socket);
@@ -15824,6 +15823,15 @@ doorman_status doorman_transport_create(doorman_transport **out,
     transport->options = *options;
     *out = transport;
     return DOORMAN_OK;
+}
+
+doorman_status doorman_transport_create(doorman_transport **out,
+                                        const doorman_transport_options *options) {
+    bool valid = out && options && options->upstream && options->on_wakeup &&
+                 (!options->tls || doorman__tls_given(options->tls));
+    if (!valid) return DOORMAN_INVALID_ARGUMENT;
+    doorman_status status = doorman__process_use_nng();
+    return status == DOORMAN_OK ? doorman__transport_create(out, options) : status;
 }
 
 /* nng_aio_stop aborts the operation of the aio, and waits until the callback has returned. If the

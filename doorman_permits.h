@@ -13596,7 +13596,7 @@ static void doorman__agent_permits_add_lane(doorman__agent_permits *permits) {
                                          .tls = pem[0] ? &tls : NULL};
     doorman_transport **lane = &permits->lanes[permits->lane_count];
     doorman_status status = doorman_permit_client_add_lane(permits->client, &options.upstream);
-    if (status == DOORMAN_OK) status = doorman_transport_create(lane, &options);
+    if (status == DOORMAN_OK) status = doorman__transport_create(lane, &options);
     permits->lanes_failed = status != DOORMAN_OK;
     if (status == DOORMAN_OK) (*lane)->fails_early = true;
     if (status == DOORMAN_OK) permits->lane_count++;

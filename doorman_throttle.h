@@ -42,7 +42,8 @@
  *     1 ms     they finish, and the workers start the next 16. A request of criticality 5 arrives
  *     2 ms     it goes first, and 15 of the oldest requests start beside it
  *     51 ms    the oldest has waited more than half of 100 ms, so now the newest go first
- *     101 ms   what is left has waited too long, and is refused: WAITED. Each client is told to try
+ *     100 ms   the last ones start. If the work took longer than 1 ms, what is left would have
+ *              waited too long now, and would be refused: WAITED. Each client would be told to try
  *              again after 50 to 150 ms
  *
  * The throttle has an effect only if the caller calls doorman_throttle_next just before a worker

@@ -1323,6 +1323,39 @@ TEST(a_fork_at_any_moment_leaves_both_processes_working) {
     test_server_stop(&server);
 }
 
+/* Adds a lane with the mutex of the permits, as their thread does. */
+static void *add_lane(void *context) {
+    doorman__agent_permits *permits = (doorman__agent_permits *)context;
+    pthread_mutex_lock(&permits->mutex);
+    doorman__agent_permits_add_lane(permits);
+    pthread_mutex_unlock(&permits->mutex);
+    return NULL;
+}
+
+/* Returns 0 while another thread has the mutex. */
+static size_t lane_count(doorman__agent_permits *permits) {
+    if (pthread_mutex_trylock(&permits->mutex) != 0) return 0;
+    size_t count = permits->lane_count;
+    pthread_mutex_unlock(&permits->mutex);
+    return count;
+}
+
+/* A fork has the mutex of the process, and waits for that of the agent. A stop has that, and waits
+ * for the mutex of the permits. So a thread that has this one may wait for no other. */
+TEST(a_lane_is_added_while_a_thread_forks) {
+    test_server server = {.capacity = 90};
+    test_server_start(&server);
+    doorman_agent *agent = start(server.url);
+    pthread_t thread;
+    pthread_mutex_lock(&doorman__process.mutex);
+    assert_int_equal(pthread_create(&thread, NULL, add_lane, agent->permits), 0);
+    EVENTUALLY(lane_count(agent->permits) == 1);
+    pthread_mutex_unlock(&doorman__process.mutex);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(doorman_agent_stop(agent), DOORMAN_OK);
+    test_server_stop(&server);
+}
+
 /* K7. */
 TEST(stop_and_close_end_waits) {
     char url[64];
