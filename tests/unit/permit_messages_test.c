@@ -334,7 +334,7 @@ TEST(the_loop_of_the_server_removes_fresh_counters) {
     node *n = node_start(limits, NULL);
     doorman_upstream *upstream = doorman_server_upstream(n->server);
     assert_true(acquire(n, "slow", "a", 1).granted);
-    doorman_permits_info info;
+    doorman_permits_info info = {.counter_count = 1};
     for (int i = 0; i < 100 && doorman_upstream_due(upstream) != DOORMAN_NEVER; i++) {
         doorman_request none;
         n->now = doorman_upstream_due(upstream);
