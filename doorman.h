@@ -854,7 +854,8 @@ typedef struct doorman_server_options {
     void *context;
     const doorman_permits_options *permits; /* the bounds and the listener of permits; used only
                                                during the call. Its config and its seed have no
-                                               effect. NULL: the defaults */
+                                               effect. NULL: the defaults. Must be NULL in a program
+                                               without doorman_permits.h */
 } doorman_server_options;
 
 typedef struct doorman_server doorman_server;
@@ -1819,7 +1820,9 @@ DOORMAN_API doorman_status doorman_json_exchange_write(doorman_json_exchange *ex
 /* Writes a request as JSON text.
  *   request   used only during the call
  *   text      in/out: its text is replaced
- *   returns   OK | OUT_OF_MEMORY */
+ *   returns   OK | OUT_OF_MEMORY | INVALID_ARGUMENT (a message on permits, in a program without
+ *             doorman_permits.h)
+ *   cost      O(bytes of the text) */
 DOORMAN_API doorman_status doorman_json_request(const doorman_request *request,
                                                 doorman_buffer *text);
 

@@ -936,7 +936,7 @@ typedef struct doorman_permit_client doorman_permit_client;
 
 #define DOORMAN_PERMIT_ITEMS_MAX 100 /* of one permit */
 
-/* Who has decided on a permit. */
+/* Says who has decided on a permit. */
 typedef enum doorman_decider {
     DOORMAN_BY_SERVER,
     DOORMAN_BY_REFUSAL,  /* a server has refused the same a short time ago (P22) */
@@ -2297,7 +2297,7 @@ static const doorman__config_permits doorman__permits_in_config = {
  * the table of the counters of one limit. The key of a counter in its slot is its resource and its
  * key. A place is what the permits know about one resource: its template, and the slot of each of
  * its limits. A counter that does not exist equals a fresh counter. So a refusal creates no
- * counter, and an attacker who is refused uses no memory.
+ * counter, and a flood of refused permits uses no memory.
  *
  *     resource "api/search" --> place --> slot of "burst"  --> counter of ("api/search", "acme")
  *                                     --> slot of "trials" --> counter of ("api/search", "")
@@ -3122,7 +3122,7 @@ static double doorman__meter_left(const doorman__meter *meter, const doorman__mo
 }
 
 /* Returns how long it takes until the counter offers `grains`. Precondition: it offers less now,
- * and it can ever offer so many. */
+ * and its limit is at least `grains`. */
 static doorman_time doorman__meter_delay(const doorman__meter *meter, uint64_t grains,
                                          doorman_time max_wait, const doorman__moment *at) {
     const doorman_figures *figures = meter->figures;
@@ -4277,7 +4277,7 @@ static void doorman__permits_sweep_places(doorman_permits *permits, size_t visit
     }
 }
 
-/* Visits about so many counters. */
+/* Visits about `visits` counters. */
 static void doorman__permits_sweep_counters(doorman_permits *permits, size_t visits) {
     size_t all = permits->slot_count + 4 * (permits->counter_count + 1);
     all += 4 * doorman__permits_bans(permits)->nodes.count;
@@ -4397,7 +4397,7 @@ static size_t doorman__permits_bytes(const doorman_permits *permits) {
     return bytes;
 }
 
-/* Returns whether memory_max allows so many more bytes. */
+/* Returns whether memory_max allows `bytes` more bytes. */
 static bool doorman__permits_has_memory(const doorman_permits *permits, size_t bytes) {
     size_t most = permits->options.memory_max, used = permits->node_bytes + permits->top_bytes;
     return used <= most && bytes <= most - used;
@@ -4715,7 +4715,8 @@ static doorman_time doorman__leased_life(doorman_permits *permits, doorman__hold
 }
 
 /* Returns a bucket that is like the rate now. Its state is in `room`.
- *   units   if they are more than the burst, the bucket has what is saved for so many units (L1) */
+ *   units   how many are wanted. If this is more than the burst, the bucket has what the rate saves
+ *           for such a request (L1) */
 static doorman__meter doorman__leased_meter(const doorman_permits *permits,
                                             doorman__permit_lease *lease,
                                             const doorman_permit_limit *limit, double units,
@@ -4740,7 +4741,7 @@ static doorman__meter doorman__leased_meter(const doorman_permits *permits,
     return (doorman__meter){limit, figures, room};
 }
 
-/* Returns how long it takes until the lease has saved so many units, or may have grown. */
+/* Returns how long it takes until the lease has saved `units`, or may have grown. */
 static doorman_time doorman__leased_retry_after(const doorman_permits *permits,
                                                 const doorman__permit_lease *lease, double units) {
     doorman_time retry = doorman__rate_retry_after(&lease->resource->rate, units, permits->at.now);
@@ -5783,8 +5784,8 @@ static int doorman__reason_rank(doorman_reason reason) {
     return doorman__reason_holds(reason) ? 0 : doorman__reason_waits(reason) ? 1 : 2;
 }
 
-/* Keeps the refusal that is to be named: one that waiting does not help, else the longest, else one
- * of missing units of holds. */
+/* Keeps the refusal that the permit names. A refusal that waiting does not help comes first, then
+ * the longest one, and last one that lacks units of holds. */
 static void doorman__refusal_add(doorman__refusal *best, doorman__refusal given) {
     bool first = best->reason == DOORMAN_NO_REASON;
     int best_rank = doorman__reason_rank(best->reason), rank = doorman__reason_rank(given.reason);
@@ -5980,7 +5981,8 @@ static void doorman__permits_fill_details(doorman_permits *permits, size_t count
  *
  * A transfer whose source is freed already becomes (freed) instead of SPENT.
  *
- * A hold has takes: how many units of which item each counter counts. Invariants:
+ * A hold has a list of takes. A take says how many units of which item a counter counts. These are
+ * invariants:
  *     units    the units of a counter are the sum of the takes that point to it
  *     bound    no call raises the units of a counter above the limit, except that a change of the
  *              configuration counts what is held already, and limits in shadow
@@ -7097,7 +7099,7 @@ static void doorman__hold_expire(doorman_permits *permits, doorman__hold *hold) 
     }
 }
 
-/* Ends at most so many holds and waits whose time has come. */
+/* Ends at most `most` holds and waits whose time has come. */
 static void doorman__holds_end_due(doorman_permits *permits, size_t most) {
     const doorman__timers *ends = &permits->holds.ends;
     for (size_t i = 0; i < most && doorman__timers_due(ends) <= permits->at.now; i++) {
