@@ -12655,7 +12655,7 @@ doorman_status doorman_client_report_overload(doorman_client_resource *resource,
  * the tree of cJSON has its values in the order of the text. So the n-th value of the tree is the
  * n-th value of the text, and a second syntax check that stops there finds its position.
  *
- * examples/protocol.md is the reference of the protocol. It has the fields of each message, their
+ * docs/protocol.md is the reference of the protocol. It has the fields of each message, their
  * defaults, an example of each message, the errors, and the duties of a client. A parent may have a
  * newer version than its child. So a child ignores parameters that it does not know, and algorithms
  * of a kind that it does not know.

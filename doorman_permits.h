@@ -20,7 +20,7 @@
  *     doorman_throttle.h. Other files include the header without this macro. The macros are those
  *     of doorman.h.
  *
- *     examples/permits.md has solutions for common tasks. examples/permit_client.c asks a server
+ *     docs/permits.md has solutions for common tasks. examples/permit_client.c asks a server
  *     for a permit, examples/permits_only.c has permits without a network, and examples/job_pool.c
  *     has holds.
  *

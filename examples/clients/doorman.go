@@ -6,7 +6,7 @@
 //	client.Close()
 //
 // Copy this file into your program. A timer renews the lease. Any goroutine may call the methods.
-// Numbers such as (4) name the "Rules for a client" of examples/protocol.md.
+// Numbers such as (4) name the "Rules for a client" of docs/protocol.md.
 package doorman
 
 import (

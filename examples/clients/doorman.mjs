@@ -5,7 +5,7 @@
 //     await client.close();
 //
 // Copy this file into your program. The client renews the lease in the background.
-// Numbers such as (4) name the "Rules for a client" of examples/protocol.md.
+// Numbers such as (4) name the "Rules for a client" of docs/protocol.md.
 
 import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';

@@ -6,7 +6,7 @@
     client.close()
 
 Copy this file into your program. A thread renews the lease. Any thread may call the methods.
-Numbers such as (4) name the "Rules for a client" of examples/protocol.md.
+Numbers such as (4) name the "Rules for a client" of docs/protocol.md.
 """
 import json
 import logging

@@ -10,7 +10,7 @@ package doorman
 //	}
 //
 // A goroutine renews the hold. Any goroutine may call the methods. Numbers such as (H3) name the
-// "Rules for a holder" of examples/protocol.md.
+// "Rules for a holder" of docs/protocol.md.
 
 import (
 	"bytes"

@@ -7,7 +7,7 @@
 //     }
 //
 // Copy this file into your program. The client renews the hold in the background.
-// Numbers such as (H3) name the "Rules for a holder" of examples/protocol.md.
+// Numbers such as (H3) name the "Rules for a holder" of docs/protocol.md.
 
 import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';

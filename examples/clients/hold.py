@@ -6,7 +6,7 @@
         hold.release()
 
 Copy this file into your program. A thread renews the hold. Any thread may call the methods.
-Numbers such as (H3) name the "Rules for a holder" of examples/protocol.md.
+Numbers such as (H3) name the "Rules for a holder" of docs/protocol.md.
 """
 import json
 import logging

@@ -1,4 +1,4 @@
-// Compares server/openapi.json with the reference of the protocol, examples/protocol.md: the
+// Compares server/openapi.json with the reference of the protocol, docs/protocol.md: the
 // examples, the tables of the fields, the reasons and the errors. They must be equal, so that
 // neither changes without the other.
 //
@@ -8,7 +8,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { readFileSync } from 'node:fs';
 import { checker, description, fault, finish, operations, resolve } from './description.mjs';
 
-const page = readFileSync('examples/protocol.md', 'utf8');
+const page = readFileSync('docs/protocol.md', 'utf8');
 const { schemas } = description.components;
 
 // ---- examples

@@ -1,11 +1,11 @@
-/* The reference of the wire protocol, examples/protocol.md. Its examples are sent to a server in
+/* The reference of the wire protocol, docs/protocol.md. Its examples are sent to a server in
  * their order, and each response must equal the one on the page. The ids of leases and holds differ
  * each time. So the test replaces each id of the page by the id from the server. Another test reads
  * the description of the API from a server. */
 #define _GNU_SOURCE
 #include "http.h"
 
-#define PAGE "examples/protocol.md"
+#define PAGE "docs/protocol.md"
 #define EXAMPLE_IDS_MAX 64
 
 /* The ids of leases, holds and transfers of the page, and what the server made in their place. */

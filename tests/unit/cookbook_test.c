@@ -1,4 +1,4 @@
-/* The cookbook of permits, examples/permits.md. Each block of JSON on the page is a configuration.
+/* The cookbook of permits, docs/permits.md. Each block of JSON on the page is a configuration.
  * The table after it says what happens at which second. The test loads each configuration, plays
  * the rows of its table, and compares each decision with the page.
  *
@@ -15,7 +15,7 @@
 #define DOORMAN_IMPLEMENTATION
 #include "../../doorman_permits.h"
 
-#define PAGE "examples/permits.md"
+#define PAGE "docs/permits.md"
 #define HEAD "| at | resource | key | asks for | decision |"
 #define TIMES "\xc3\x97"                /* the multiplication sign */
 #define MONDAY 1704067200               /* 2024-01-01 00:00 UTC: a minute to a month begin here */
