@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds examples/cmake with CMake, as README.md shows it, without warnings.
+# Builds examples/cmake with CMake, as docs/library.md shows it, without warnings.
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh

@@ -71,15 +71,15 @@ is_accepted() { # a compiler, the lines
     compile_c "$compiler" c11 -fsyntax-only "$own/program.c"
 }
 
-# The sizes in README.md are those of gcc on x86-64. Another version of gcc may need a tenth more.
-size_is_documented() { # a compiler, a text of the row of README.md, the rest
+# The sizes in docs/library.md are those of gcc on x86-64. Another version of gcc may need a tenth more.
+size_is_documented() { # a compiler, a text of the row of the page, the rest
     row="/tests.compile.bucket.c/,/only prints a line/s/^| .*$2.*| \([0-9,]*\) |\$/\1/p"
-    documented=$(sed -n "$row" README.md | tr -d ,)
+    documented=$(sed -n "$row" docs/library.md | tr -d ,)
     compiler=$1
     shift 2
     compile_c "$compiler" c11 -O2 -s "$@" tests/compile/bucket.c -o "$own/bucket" || return 1
     bytes=$(wc -c <"$own/bucket")
-    echo "README.md says ${documented:-nothing}, and the program has $bytes bytes"
+    echo "docs/library.md says ${documented:-nothing}, and the program has $bytes bytes"
     [ "$bytes" -le $((documented * 11 / 10)) ] && [ "$bytes" -ge $((documented * 9 / 10)) ]
 }
 

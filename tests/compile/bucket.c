@@ -1,4 +1,4 @@
-/* The smallest program with a limiter. README.md has its size. */
+/* The smallest program with a limiter. docs/library.md has its size. */
 #include "doorman.h"
 
 #include <stdio.h>

@@ -71,7 +71,7 @@ def make_certificate(target, names, ca="ca"):
 
 
 def start_etcd():
-    """Starts https://etcd.etcd:2379, with the user doorman as README.md describes."""
+    """Starts https://etcd.etcd:2379, with the user doorman as docs/operations.md describes."""
     make_certificate(f"{folder}/etcd", ["etcd.etcd"], "etcd-ca")
     run("cp", f"{folder}/etcd-ca.crt", f"{folder}/etcd/ca.crt")
     start("etcd", [

@@ -35,8 +35,10 @@ install_files() {
     install -m 644 "$here/environment" "$root/etc/doorman"
     install -D -m 644 LICENSE "$doc/copyright"
     write_changelog | gzip -9 -n >"$doc/changelog.gz"
-    install -m 644 README.md CHANGELOG.md docs/protocol.md \
-        docs/permits.md "$doc"
+    install -m 644 README.md CHANGELOG.md "$doc"
+    install -d "$doc/docs/tasks"
+    install -m 644 docs/*.md "$doc/docs"
+    install -m 644 docs/tasks/*.md "$doc/docs/tasks"
     install -d "$doc/examples"
     install -m 644 examples/deploy/prometheus.yml examples/deploy/doorman.rules.yml \
         examples/deploy/grafana.json "$doc/examples"
