@@ -185,7 +185,9 @@ TEST_SOURCES = $(HEADERS) $(wildcard tests/*.h tests/*/*.h)
 
 HARNESSES = $(filter-out replay,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
 REPLAYS = $(HARNESSES:%=build/asan/fuzz/%)
-TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_EXAMPLES) $(REPLAYS) \
+# tests/pages_check.sh runs these.
+PAGE_EXAMPLES = $(addprefix build/examples/,rate_client polite_crawler) build/examples/hold_guard
+TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_EXAMPLES) $(PAGE_EXAMPLES) $(REPLAYS) \
     build/sim/sim build/doorman_server
 # The longest programs come first, because they run in parallel. The first two use a core all the
 # time, and the others mostly wait.
@@ -200,7 +202,7 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    tests/shell_check.sh tests/event_loop_check.sh tests/job_pool_check.sh \
 	    tests/throttle_check.sh \
 	    tests/openapi_check.sh tests/cmake_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
-	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
+	    tests/text_check.sh tests/pages_check.sh tests/comment_check.sh tests/contributing_check.sh
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 $(filter %/unit/warnings_test %/unit/reports_test,$(ALL_FLAVORS)): server/warnings.c

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Checks that what CONTRIBUTING.md and README.md name exists: the targets of make, the files, and
-# the sources of the programs in build/. In both, commands are in blocks of code or in backticks.
+# Checks that what CONTRIBUTING.md, README.md and docs/ name exists: the targets of make, the files,
+# the sources of the programs in build/, and the functions in docs/architecture.md. Commands and
+# names are in blocks of code or in backticks.
 set -u
 # shellcheck source=tests/check.sh
 . tests/check.sh
@@ -21,7 +22,7 @@ targets_exist() { # page
     while read -r target; do
         [ -z "$target" ] || grep -q "^$target:" Makefile || echo "make $target"
     done <"$folder/targets" >"$folder/unknown"
-    [ -s "$folder/targets" ] && ! grep . "$folder/unknown"
+    ! grep . "$folder/unknown"
 }
 
 # Succeeds if a path exists. A word in capitals, such as NAME, matches any name.
@@ -45,8 +46,19 @@ paths_exist() { # page
     [ -s "$folder/paths" ] && ! grep . "$folder/unknown"
 }
 
-for page in CONTRIBUTING.md README.md; do
+# Words with an underscore are names in the headers or in the server, or words of a command.
+names_exist() { # page
+    code_of "$1" | tr -s ' =()<>,:' '\n' | grep -E '^[a-z]+_[a-z_]+$' | sort -u >"$folder/names"
+    while read -r name; do
+        grep -q -w -e "$name" doorman*.h doorman_server.c server/*.[ch] || echo "$name"
+    done <"$folder/names" >"$folder/unknown"
+    [ -s "$folder/names" ] && ! grep . "$folder/unknown"
+}
+
+for page in CONTRIBUTING.md README.md docs/*.md docs/*/*.md; do
     check "the targets of $page exist" targets_exist $page
 done
 check 'the files that CONTRIBUTING.md names exist' paths_exist CONTRIBUTING.md
+check 'the files that docs/architecture.md names exist' paths_exist docs/architecture.md
+check 'the functions that docs/architecture.md names exist' names_exist docs/architecture.md
 check_end
