@@ -56,7 +56,7 @@ names_exist() { # page
 }
 
 for page in CONTRIBUTING.md README.md docs/*.md docs/*/*.md; do
-    check "the targets of $page exist" targets_exist $page
+    check "the targets of $page exist" targets_exist "$page"
 done
 check 'the files that CONTRIBUTING.md names exist' paths_exist CONTRIBUTING.md
 check 'the files that docs/architecture.md names exist' paths_exist docs/architecture.md

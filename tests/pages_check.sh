@@ -86,17 +86,9 @@ prints_what_the_page_says() { # N
     diff "$block.out" "$block.real"
 }
 
-require curl nngcat openssl timeout
-mkdir "$work"
-ln -s "$PWD"/* "$work"
-# The flags of a page take precedence over these variables.
-cat >"$folder/serve" <<END
-#!/bin/sh
-export DOORMAN_LISTEN=tcp://127.0.0.1:0 DOORMAN_HTTP=127.0.0.1:0
-exec timeout --preserve-status 2 "$server" "\$@"
-END
-chmod +x "$folder/serve"
-for page in $(grep -l -x -e '<!-- run -->' README.md docs/*.md docs/*/*.md); do
+# Runs the blocks of a page.
+run() { # page
+    page=$1
     split "$page"
     config=$folder/blocks/config.json
     [ -e "$config" ] || config=config.example.json
@@ -109,5 +101,19 @@ for page in $(grep -l -x -e '<!-- run -->' README.md docs/*.md docs/*/*.md); do
     done
     stop
     pid=''
+}
+
+require curl nngcat openssl timeout
+mkdir "$work"
+ln -s "$PWD"/* "$work"
+# The flags of a page take precedence over these variables.
+cat >"$folder/serve" <<END
+#!/bin/sh
+export DOORMAN_LISTEN=tcp://127.0.0.1:0 DOORMAN_HTTP=127.0.0.1:0
+exec timeout --preserve-status 2 "$server" "\$@"
+END
+chmod +x "$folder/serve"
+for page in README.md docs/*.md docs/*/*.md; do
+    if grep -q -x -e '<!-- run -->' "$page"; then run "$page"; fi
 done
 check_end
