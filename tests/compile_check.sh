@@ -71,7 +71,8 @@ is_accepted() { # a compiler, the lines
     compile_c "$compiler" c11 -fsyntax-only "$own/program.c"
 }
 
-# The sizes in docs/library.md are those of gcc on x86-64. Another version of gcc may need a tenth more.
+# The sizes in docs/library.md are those of gcc on x86-64. Another version of gcc may need a tenth
+# more.
 size_is_documented() { # a compiler, a text of the row of the page, the rest
     row="/tests.compile.bucket.c/,/only prints a line/s/^| .*$2.*| \([0-9,]*\) |\$/\1/p"
     documented=$(sed -n "$row" docs/library.md | tr -d ,)

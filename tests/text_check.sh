@@ -11,10 +11,10 @@
 #
 # Blocks: every block of code on a page is checked by something:
 #
-#     C, C++, CMake, Python, a gateway's configuration      it is a quote
-#     JSON                  it is a quote; or it has templates, which tests/unit/recipes_test.c reads,
-#                           or tests/unit/cookbook_test.c; or it is a message of docs/protocol.md,
-#                           which tests/system/protocol_test.c sends
+#     JSON                  it has templates, which tests/unit/recipes_test.c reads; or it is a
+#                           message of docs/protocol.md, which tests/system/protocol_test.c sends;
+#                           or it is a quote
+#     other languages       it is a quote
 #     commands (sh)         one of these lines says who runs them:
 #                           <!-- run -->             tests/pages_check.sh
 #                           <!-- run: .ci/run -->    .ci/run has a stage for each line
@@ -84,7 +84,8 @@ blocks_are_checked() {
             next
         }
         /^```/ {
-            inside = 1; where = FILENAME ":" FNR; templates = 1; ci = above == "<!-- run: .ci/run -->"
+            inside = 1; where = FILENAME ":" FNR; templates = 1
+            ci = above == "<!-- run: .ci/run -->"
             language = $0; sub(/^```/, "", language); kind = language; sub(/ .*/, "", kind)
             quote = above ~ /^<!-- file: /
             run = ci || above == "<!-- run -->" || above ~ /^<!-- not run: .+ -->$/
@@ -103,7 +104,8 @@ blocks_are_checked() {
 # A stage can also be one of several that run at the same time, in quotes.
 ci_runs_its_commands() {
     while read -r stage command; do
-        grep -q -x -F "$stage $command" .ci/run || grep -q -F "'$command'" .ci/run || echo "$command"
+        grep -q -x -F "$stage $command" .ci/run || grep -q -F "'$command'" .ci/run ||
+            echo "$command"
     done <"$folder/commands" >"$folder/unknown"
     [ -s "$folder/commands" ] && ! grep . "$folder/unknown"
 }
