@@ -4,8 +4,8 @@
  *     build/doorman_server --config hosts.json &      the configuration of docs/tasks/politeness.md
  *     build/examples/polite_crawler tcp://127.0.0.1:15000 example.org example.org example.net
  *
- * Each host in the arguments stands for a page of this host. The server decides which page comes when. While no
- * server answers, the program keeps a slower pace of its own for each host.
+ * Each host in the arguments stands for a page of this host. The server decides which page comes
+ * when. While no server answers, the program keeps a slower pace of its own for each host.
  */
 #define DOORMAN_IMPLEMENTATION
 #define DOORMAN_JSON
