@@ -1,6 +1,6 @@
 #!/bin/sh
 # Checks that what CONTRIBUTING.md, README.md and docs/ name exists: the targets of make, the files,
-# the sources of the programs in build/, and the functions in docs/architecture.md. Commands and
+# the sources of the programs in build/, and the functions and the metrics. Commands and
 # names are in blocks of code or in backticks.
 set -u
 # shellcheck source=tests/check.sh
@@ -46,19 +46,22 @@ paths_exist() { # page
     [ -s "$folder/paths" ] && ! grep . "$folder/unknown"
 }
 
-# Words with an underscore are names in the headers or in the server, or words of a command.
-names_exist() { # page
-    code_of "$1" | tr -s ' =()<>,:' '\n' | grep -E '^[a-z]+_[a-z_]+$' | sort -u >"$folder/names"
+# Names of functions and files of code, and of metrics, which the server writes without the prefix.
+names_exist() { # page, pattern
+    code_of "$1" | tr -c 'a-z0-9_\n' '\n' | grep -E -x "$2" | sort -u >"$folder/names"
     while read -r name; do
-        grep -q -w -e "$name" doorman*.h doorman_server.c server/*.[ch] || echo "$name"
+        grep -r -q -w -e "$name" -e "\"${name#doorman_}\"" Makefile doorman*.h doorman_server.c \
+            server examples || echo "$name"
     done <"$folder/names" >"$folder/unknown"
-    [ -s "$folder/names" ] && ! grep . "$folder/unknown"
+    ! grep . "$folder/unknown"
 }
 
 for page in CONTRIBUTING.md README.md docs/*.md docs/*/*.md; do
     check "the targets of $page exist" targets_exist "$page"
+    check "the functions and metrics of $page exist" names_exist "$page" 'doorman_[a-z_]+[a-z]'
 done
 check 'the files that CONTRIBUTING.md names exist' paths_exist CONTRIBUTING.md
 check 'the files that docs/architecture.md names exist' paths_exist docs/architecture.md
-check 'the functions that docs/architecture.md names exist' names_exist docs/architecture.md
+check 'the functions that docs/architecture.md names exist' names_exist docs/architecture.md \
+    '[a-z]+_[a-z_]+[a-z]'
 check_end
