@@ -194,7 +194,7 @@ TEST_TOOLS = $(TEST_SERVERS) $(TEST_SHELL) $(TEST_EXAMPLES) $(PAGE_EXAMPLES) $(R
 LONG = $(addprefix %/system/,abuse_test agent_test clients_test etcd_test etcd_transport_test \
     hold_clients_test http_test server_test tls_test tree_test)
 LONG_CHECKS = tests/browser_check.sh tests/deploy_check.sh tests/install_check.sh \
-    tests/package_check.sh
+    tests/package_check.sh tests/pages_check.sh
 test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	@CC='$(CC)' CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' WARNINGS='$(WARNINGS)' \
 	    sh tests/run.sh tests/compile_check.sh tests/sim/check.sh \
@@ -202,7 +202,7 @@ test: $(TESTS) $(TEST_TOOLS) ## all tests; SEED=N repeats the random ones
 	    tests/shell_check.sh tests/event_loop_check.sh tests/job_pool_check.sh \
 	    tests/throttle_check.sh \
 	    tests/openapi_check.sh tests/cmake_check.sh tests/gateway_check.sh tests/fuzz/replay.sh \
-	    tests/text_check.sh tests/pages_check.sh tests/comment_check.sh tests/contributing_check.sh
+	    tests/text_check.sh tests/comment_check.sh tests/contributing_check.sh
 
 $(ALL_FLAVORS): LIBRARIES += -lcmocka -lm
 $(filter %/unit/warnings_test %/unit/reports_test,$(ALL_FLAVORS)): server/warnings.c
